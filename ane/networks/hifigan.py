@@ -1,0 +1,77 @@
+"""HiFi-GAN: latents straight to sound, the fast path (Kong et al. 2020; upstream models/hifigan_decoder.py)."""
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ane.networks.layers import Config
+
+
+@dataclass(frozen=True)
+class HifiganConfig(Config):
+    in_channels: int = 1024
+    out_channels: int = 1
+    resblock_dilation_sizes: tuple[tuple[int, ...], ...] = ((1, 3, 5), (1, 3, 5), (1, 3, 5))
+    resblock_kernel_sizes: tuple[int, ...] = (3, 7, 11)
+    upsample_kernel_sizes: tuple[int, ...] = (16, 16, 4, 4)
+    upsample_initial_channel: int = 512
+    upsample_factors: tuple[int, ...] = (8, 8, 2, 2)
+    cond_channels: int = 1024
+
+    @property
+    def hop(self) -> int:
+        return prod(self.upsample_factors)
+
+
+class ResBlock(nn.Module):
+    """Three times: dilated convolution, convolution, add."""
+
+    def __init__(self, channels: int, size: int, dilations: tuple[int, ...]):
+        super().__init__()
+
+        def conv(dilation: int) -> nn.Conv1d:
+            return nn.Conv1d(channels, channels, size, dilation=dilation, padding=(size - 1) * dilation // 2)
+
+        self.convs1 = nn.ModuleList(conv(dilation) for dilation in dilations)
+        self.convs2 = nn.ModuleList(conv(1) for _ in dilations)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for dilated, plain in zip(self.convs1, self.convs2, strict=True):
+            x = x + plain(F.leaky_relu(dilated(F.leaky_relu(x, 0.1)), 0.1))
+        return x
+
+
+class Hifigan(nn.Module):
+    code_frames = 1024 / 256           # mel frames that one code covers at 22050 Hz
+    rate_ratio = 24000 / 22050         # codes are of 22050 Hz audio, the output has 24000 Hz
+
+    def __init__(self, config: HifiganConfig):
+        super().__init__()
+        self.config = config
+        widths = [config.upsample_initial_channel // 2 ** level for level in range(len(config.upsample_factors) + 1)]
+        self.conv_pre = nn.Conv1d(config.in_channels, widths[0], 7, padding=3)
+        self.cond_layer = nn.Conv1d(config.cond_channels, widths[0], 1)
+        self.ups = nn.ModuleList(
+            nn.ConvTranspose1d(before, after, size, factor, padding=(size - factor) // 2)
+            for before, after, size, factor in zip(
+                widths, widths[1:], config.upsample_kernel_sizes, config.upsample_factors, strict=False))
+        self.resblocks = nn.ModuleList(
+            ResBlock(width, size, dilations) for width in widths[1:]
+            for size, dilations in zip(config.resblock_kernel_sizes, config.resblock_dilation_sizes, strict=True))
+        self.conv_post = nn.Conv1d(widths[-1], config.out_channels, 7, padding=3)
+
+    def forward(self, latents: Tensor, conditioning: Tensor) -> Tensor:
+        """Latents (B, N, D), AR conditioning latent (B, D) → audio (B, 1, 256·⌊4·N·24000/22050⌋)."""
+        x = F.interpolate(latents.transpose(1, 2), scale_factor=self.code_frames, mode="linear")
+        x = F.interpolate(x, scale_factor=self.rate_ratio, mode="linear")
+        x = self.conv_pre(x) + self.cond_layer(conditioning[..., None])
+        sizes = len(self.config.resblock_kernel_sizes)
+        for level, up in enumerate(self.ups):
+            x = up(F.leaky_relu(x, 0.1))
+            blocks = self.resblocks[level * sizes:(level + 1) * sizes]
+            x = sum(block(x) for block in blocks) / sizes
+        # slope 0.01 here, 0.1 above: as upstream was trained
+        return torch.tanh(self.conv_post(F.leaky_relu(x, 0.01)))

@@ -1,0 +1,173 @@
+"""Blocks that several networks share (upstream models/arch_util.py, xtransformers.py). Tensors are (B, C, T) unless said."""
+
+import math
+from dataclasses import dataclass, fields
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hyper-parameters of a network, named as in upstream's constructors; the official values are the defaults."""
+
+    @classmethod
+    def from_upstream(cls, arguments):
+        """Pick this config's own fields out of a mapping of upstream constructor arguments (lists become tuples)."""
+        known = {field.name for field in fields(cls)}
+        return cls(**{name: freeze(value) for name, value in arguments.items() if name in known})
+
+
+def freeze(value):
+    """JSON lists as tuples, so that configs stay hashable and compare equal after a round trip."""
+    return tuple(freeze(item) for item in value) if isinstance(value, list | tuple) else value
+
+
+class GroupNorm(nn.GroupNorm):
+    """Group normalisation computed in float32 whatever the precision of the rest."""
+
+    def __init__(self, channels: int):
+        groups = 8 if channels <= 16 else 16 if channels <= 64 else 32
+        while channels % groups:
+            groups //= 2
+        super().__init__(groups, channels, eps=1e-5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.float()).to(x.dtype)
+
+
+class RelativePositionBias(nn.Module):
+    """T5's bucketed bias over q − k, bidirectional: 32 buckets, log-spaced from 8 to 64 (Raffel et al. 2020)."""
+
+    buckets, exact, furthest = 16, 8, 64      # for each direction; distances below `exact` have one bucket each
+
+    def __init__(self, heads: int, scale: float):
+        super().__init__()
+        self.scale = scale
+        self.relative_attention_bias = nn.Embedding(2 * self.buckets, heads)
+
+    def forward(self, length: int) -> Tensor:
+        """Bias to add to the attention scores: (heads, length, length), indexed by query, key."""
+        weight = self.relative_attention_bias.weight
+        distance = torch.arange(length - 1, -length, -1, device=weight.device)      # q − k, (2·length − 1,)
+        far = distance.abs()
+        log = torch.log(far.clamp(min=1).float() / self.exact) / math.log(self.furthest / self.exact)
+        logged = (self.exact + (log * (self.buckets - self.exact)).long()).clamp(max=self.buckets - 1)
+        bucket = torch.where(far < self.exact, far, logged) + self.buckets * (distance < 0)
+        by_distance = weight[bucket].T * self.scale                                 # (heads, 2·length − 1)
+        return by_distance.unfold(1, length, 1).flip(1)                             # row i starts at distance i
+
+
+class AttentionBlock(nn.Module):
+    """Normalise, attend over time, project, add. The heads are split before q, k and v are (upstream's QKVAttentionLegacy)."""
+
+    def __init__(self, channels: int, heads: int, relative: bool = False):
+        super().__init__()
+        self.heads = heads
+        self.norm = GroupNorm(channels)
+        self.qkv = nn.Conv1d(channels, 3 * channels, 1)
+        self.proj_out = nn.Conv1d(channels, channels, 1)
+        self.relative_pos_embeddings = RelativePositionBias(heads, math.sqrt(channels // heads)) if relative else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        B, C, T = x.shape
+        qkv = self.qkv(self.norm(x)).view(B, self.heads, 3, C // self.heads, T)
+        q, k, v = qkv.transpose(-1, -2).unbind(2)                                   # (B, heads, T, C / heads)
+        bias = self.relative_pos_embeddings
+        mask = None if bias is None else bias(T).to(q.dtype)[None]
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return x + self.proj_out(y.transpose(-1, -2).reshape(B, C, T))
+
+
+class RMSNorm(nn.Module):
+    """x / max(‖x‖ / √d, 1e-8) · g."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.g = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        norm = wide.norm(dim=-1, keepdim=True) * wide.shape[-1] ** -0.5
+        return (wide / norm.clamp(min=1e-8) * self.g).to(x.dtype)
+
+
+class RotaryAttention(nn.Module):
+    """Bidirectional attention over (B, T, width); the first 32 of 64 channels a head are rotated in q, k *and* v."""
+
+    head_width, rotated = 64, 32
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        inner = heads * self.head_width
+        self.to_q = nn.Linear(width, inner, bias=False)
+        self.to_k = nn.Linear(width, inner, bias=False)
+        self.to_v = nn.Linear(width, inner, bias=False)
+        self.to_out = nn.Linear(inner, width)
+
+    def forward(self, x: Tensor, angle: Tensor) -> Tensor:
+        B, T, _ = x.shape
+        q, k, v = (self.rotate(project(x).view(B, T, self.heads, -1).transpose(1, 2), angle)
+                   for project in (self.to_q, self.to_k, self.to_v))                # (B, heads, T, 64)
+        y = F.scaled_dot_product_attention(q, k, v)
+        return self.to_out(y.transpose(1, 2).reshape(B, T, -1))
+
+    def rotate(self, x: Tensor, angle: Tensor) -> Tensor:
+        turned, rest = x.split((self.rotated, self.head_width - self.rotated), dim=-1)
+        first, second = turned.float().chunk(2, dim=-1)
+        turned = turned * angle.cos() + torch.cat((-second, first), dim=-1) * angle.sin()
+        return torch.cat((turned.to(x.dtype), rest), dim=-1)
+
+
+class GatedFeedForward(nn.Module):
+    """Linear(x · GELU(gate)) (Shazeer 2020, GEGLU), with upstream's key names net.0.proj and net.3."""
+
+    def __init__(self, width: int, multiple: int):
+        super().__init__()
+        gate = nn.Module()
+        gate.proj = nn.Linear(width, 2 * multiple * width)
+        self.net = nn.ModuleDict({"0": gate, "3": nn.Linear(multiple * width, width)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, gate = self.net["0"].proj(x).chunk(2, dim=-1)
+        return self.net["3"](x * F.gelu(gate))
+
+
+class Wrap(nn.Module):
+    """Gives a block the ``wrap.`` in its key that CLVP's checkpointing wrapper left there."""
+
+    def __init__(self, block: nn.Module):
+        super().__init__()
+        self.wrap = block
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.wrap(*inputs)
+
+
+class RotaryEncoder(nn.Module):
+    """x-transformers' encoder as CLVP and CVVP use it: (B, T, width) → (B, T, width)."""
+
+    def __init__(self, width: int, depth: int, heads: int, multiple: int, wrapped: bool):
+        super().__init__()
+
+        def layer(block: nn.Module) -> nn.ModuleList:
+            return nn.ModuleList([nn.ModuleList([RMSNorm(width)]), Wrap(block) if wrapped else block])
+
+        self.attn_layers = nn.Module()
+        self.attn_layers.layers = nn.ModuleList(
+            layer(block) for _ in range(depth)
+            for block in (RotaryAttention(width, heads), GatedFeedForward(width, multiple)))
+        self.attn_layers.rotary_pos_emb = nn.Module()
+        exponent = torch.arange(0, RotaryAttention.rotated, 2).float() / RotaryAttention.rotated
+        self.attn_layers.rotary_pos_emb.register_buffer("inv_freq", 10000.0 ** -exponent)
+        self.norm = nn.LayerNorm(width, eps=1e-5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        frequency = self.attn_layers.rotary_pos_emb.inv_freq.float()
+        angle = torch.arange(x.shape[1], device=x.device).float()[:, None] * frequency
+        angle = torch.cat((angle, angle), dim=-1)                                   # (T, 32)
+        for index, ((norm,), block) in enumerate(self.attn_layers.layers):
+            x = x + (block(norm(x), angle) if index % 2 == 0 else block(norm(x)))
+        return self.norm(x.float()).to(x.dtype)

@@ -1,0 +1,127 @@
+"""The contract between the steps of synthesis and the engines: every network call, by name.
+
+A *stage* takes and gives NumPy arrays. A backend fulfils the stages of this file and knows nothing of speech; a
+step calls stages and knows nothing of engines. Arrays have their true length here: an engine with fixed shapes
+pads to its bucket and crops again behind this seam.
+
+Dimension names: B batch, T text tokens, S codes, N latents, L mel frames, D width of the decoder, C width of the
+diffusion decoder's voice latent (2 × its channels), E width of CLVP, V codes of the vocabulary.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from ane.errors import UserError
+
+MEL_FRAMES_PAD = 10     # frames of silence that UnivNet is given after the mel (upstream vocoder.py, inference)
+SAMPLES_PER_FRAME = 256
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Shape (numbers, or names of dimensions) and dtype of one input or output."""
+
+    shape: tuple[int | str, ...]
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stateless network call: the network that serves it, its inputs by name and its single output."""
+
+    network: str
+    inputs: dict[str, Tensor]
+    output: Tensor
+
+
+STAGES = {
+    # reference audio to latents, one clip a row
+    "ar_conditioning": Stage("conditioning_encoder", {"mel": Tensor(("B", 80, "L"))}, Tensor(("B", "D"))),
+    "diffusion_conditioning": Stage("contextual_embedder", {"mel": Tensor(("B", 100, "L"))}, Tensor(("B", "C"))),
+    "ar_random": Stage("rlg_auto", {"noise": Tensor(("B", "D"))}, Tensor(("B", "D"))),
+    "diffusion_random": Stage("rlg_diffuser", {"noise": Tensor(("B", "C"))}, Tensor(("B", "C"))),
+    # ranking: a score is the dot product of a text (or clip) row and a speech row
+    "clvp_text": Stage("clvp", {"tokens": Tensor(("B", "T"), "int64")}, Tensor(("B", "E"))),
+    "clvp_speech": Stage("clvp", {"codes": Tensor(("B", "S"), "int64")}, Tensor(("B", "E"))),
+    "cvvp_clip": Stage("cvvp", {"mel": Tensor(("B", 80, "L"))}, Tensor(("B", "E"))),
+    "cvvp_speech": Stage("cvvp", {"codes": Tensor(("B", "S"), "int64")}, Tensor(("B", "E"))),
+    # sound
+    "univnet": Stage("univnet", {"mel": Tensor(("B", 100, "L")), "noise": Tensor(("B", 64, "L+10"))},
+                     Tensor(("B", 1, "256L"))),
+    "hifigan": Stage("hifigan", {"latents": Tensor(("B", "N", "D")), "conditioning": Tensor(("B", "D"))},
+                     Tensor(("B", 1, "samples"))),
+    "classifier": Stage("classifier", {"audio": Tensor(("B", 1, "samples"))}, Tensor(("B", 2))),
+}
+
+
+class Decoder(Protocol):
+    """The autoregressive network over one shared prefix and a number of lanes, its kv-cache kept by the engine.
+
+    The caller owns the positions: a lane is rewound, reset or refilled by the ``length`` it passes, nothing else.
+    """
+
+    lanes: int
+    capacity: int
+
+    def prefill(self, prefix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Store the prefix, shared by all lanes. (P, D) float32 → hidden (D,), logits (V,) of its last position."""
+
+    def step(self, columns: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Append ``columns`` (lanes, T, D) float32 to lanes that hold ``length`` (lanes,) int64 positions of their own.
+
+        Column t of lane l stands at own position length[l] + t and sees the prefix, the lane's positions before
+        it, and itself. Returns hidden (lanes, T, D) and logits (lanes, V) of the last column.
+        """
+
+
+class Denoiser(Protocol):
+    """The diffusion decoder bound to one utterance: what does not depend on the timestep is computed once."""
+
+    frames: int
+
+    def __call__(self, x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
+        """x (1, 100, L) float32 at the original timestep → (1, 200, L); guided: (2, 200, L), conditional then not."""
+
+
+class Backend(Protocol):
+    """An engine: runs stages on the networks of one model."""
+
+    name: str
+
+    def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
+        """Run a stateless stage of ``STAGES``."""
+
+    def embeddings(self) -> dict[str, np.ndarray]:
+        """Look-up tables of the decoder, float32: text (.., D), text_position, code, code_position."""
+
+    def decoder(self, lanes: int, capacity: int) -> Decoder:
+        """A decoder with an empty cache: ``capacity`` own positions for each of ``lanes`` lanes."""
+
+    def denoiser(self, latents: np.ndarray, conditioning: np.ndarray) -> Denoiser:
+        """Bind the diffusion decoder to latents (1, N, D) and a voice latent (1, C), both float32."""
+
+    def release(self, *networks: str) -> None:
+        """Forget networks whose step is over (no name: all of them)."""
+
+
+def check(stage: str, inputs: dict[str, np.ndarray]) -> None:
+    """Hold the inputs of a call to the contract: names, ranks, numbered dimensions and dtypes.
+
+    Raises:
+        KeyError: no such stage. TypeError: wrong names, rank, size or dtype. UserError: a value is NaN or infinite.
+    """
+    declared = STAGES[stage].inputs
+    if set(inputs) != set(declared):
+        raise TypeError(f"stage {stage} takes {sorted(declared)}, got {sorted(inputs)}")
+    for name, tensor in declared.items():
+        array = inputs[name]
+        fits = len(array.shape) == len(tensor.shape) and all(
+            isinstance(want, str) or want == got for want, got in zip(tensor.shape, array.shape, strict=True))
+        if not fits or array.dtype != tensor.dtype:
+            raise TypeError(f"stage {stage}, input {name}: want {tensor.dtype} {tensor.shape}, "
+                            f"got {array.dtype} {array.shape}")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise UserError(f"stage {stage}: its input {name} holds NaN or infinite values; "
+                            "the voice, the weights or the precision is at fault")
