@@ -31,7 +31,8 @@ def replacing(destination: Path | str, *, directory: bool = False) -> Iterator[P
             target.mkdir()
         yield target
         if destination.is_dir() != directory and destination.exists():
-            raise UserError(f"cannot write {destination}: {'a file' if directory else 'a directory'} of that name exists")
+            what = "a file" if directory else "a directory"
+            raise UserError(f"cannot write {destination}: {what} of that name exists")
         if directory and destination.exists():
             shutil.rmtree(destination)
         os.replace(target, destination)

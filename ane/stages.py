@@ -15,9 +15,6 @@ import numpy as np
 
 from ane.errors import UserError
 
-MEL_FRAMES_PAD = 10     # frames of silence that UnivNet is given after the mel (upstream vocoder.py, inference)
-SAMPLES_PER_FRAME = 256
-
 
 @dataclass(frozen=True)
 class Tensor:
@@ -68,18 +65,17 @@ class Decoder(Protocol):
     def prefill(self, prefix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Store the prefix, shared by all lanes. (P, D) float32 → hidden (D,), logits (V,) of its last position."""
 
-    def step(self, columns: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Append ``columns`` (lanes, T, D) float32 to lanes that hold ``length`` (lanes,) int64 positions of their own.
+    def step(self, columns: np.ndarray, length: np.ndarray, first: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Append ``columns`` (n, T, D) float32 to the lanes ``first`` … ``first + n − 1``, T to each.
 
-        Column t of lane l stands at own position length[l] + t and sees the prefix, the lane's positions before
-        it, and itself. Returns hidden (lanes, T, D) and logits (lanes, V) of the last column.
+        ``length`` (n,) int64 says how many own positions each of these lanes holds. Column t of a lane stands at
+        its own position length + t and sees the prefix, the lane's positions before it, and itself.
+        Returns hidden (n, T, D) and logits (n, V) of the last column, both float32.
         """
 
 
 class Denoiser(Protocol):
     """The diffusion decoder bound to one utterance: what does not depend on the timestep is computed once."""
-
-    frames: int
 
     def __call__(self, x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
         """x (1, 100, L) float32 at the original timestep → (1, 200, L); guided: (2, 200, L), conditional then not."""
@@ -99,8 +95,8 @@ class Backend(Protocol):
     def decoder(self, lanes: int, capacity: int) -> Decoder:
         """A decoder with an empty cache: ``capacity`` own positions for each of ``lanes`` lanes."""
 
-    def denoiser(self, latents: np.ndarray, conditioning: np.ndarray) -> Denoiser:
-        """Bind the diffusion decoder to latents (1, N, D) and a voice latent (1, C), both float32."""
+    def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Denoiser:
+        """Bind the diffusion decoder to latents (1, N, D), a voice latent (1, C), both float32, and L frames."""
 
     def release(self, *networks: str) -> None:
         """Forget networks whose step is over (no name: all of them)."""

@@ -1,6 +1,7 @@
 """The two encoders that listen to reference clips, and the converters that dream up a voice instead.
 
-Upstream: ConditioningEncoder (models/autoregressive.py), DiffusionTts.contextual_embedder, models/random_latent_generator.py.
+Upstream: ConditioningEncoder (models/autoregressive.py), contextual_embedder (models/diffusion_decoder.py),
+models/random_latent_generator.py.
 """
 
 import math
@@ -41,7 +42,7 @@ class ContextualEmbedderConfig(Config):
 
 
 class ContextualEmbedder(nn.Sequential):
-    """Mel of a clip (B, 100, L) → the diffusion decoder's voice latent (B, 2C): strided convolutions, attention, mean."""
+    """Mel of a clip (B, 100, L) → the diffusion decoder's voice latent (B, 2C): convolutions, attention, mean."""
 
     blocks = 5
 
@@ -62,7 +63,7 @@ class RandomLatentConverterConfig(Config):
 
 
 class EqualLinear(nn.Module):
-    """Linear layer with a learning rate of 0.1 baked into its scale, then a leaky ReLU (StyleGAN 2, Karras et al. 2020)."""
+    """Linear layer with its learning rate baked into the scale, then a leaky ReLU (StyleGAN 2, Karras et al. 2020)."""
 
     rate = 0.1
 

@@ -1,4 +1,4 @@
-"""DiffusionTts: the denoiser that turns the decoder's latents into a spectrogram (upstream models/diffusion_decoder.py)."""
+"""DiffusionTts: the denoiser that turns latents into a spectrogram (upstream models/diffusion_decoder.py)."""
 
 import math
 from dataclasses import dataclass

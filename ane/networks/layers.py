@@ -1,4 +1,7 @@
-"""Blocks that several networks share (upstream models/arch_util.py, xtransformers.py). Tensors are (B, C, T) unless said."""
+"""Blocks that several networks share (upstream models/arch_util.py, xtransformers.py).
+
+Tensors are (B, C, T) unless said otherwise.
+"""
 
 import math
 from dataclasses import dataclass, fields
@@ -60,7 +63,7 @@ class RelativePositionBias(nn.Module):
 
 
 class AttentionBlock(nn.Module):
-    """Normalise, attend over time, project, add. The heads are split before q, k and v are (upstream's QKVAttentionLegacy)."""
+    """Normalise, attend over time, project, add; heads are split before q, k and v are (QKVAttentionLegacy)."""
 
     def __init__(self, channels: int, heads: int, relative: bool = False):
         super().__init__()

@@ -1,0 +1,154 @@
+"""The reference networks on PyTorch: CPU, CUDA, MPS."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ane.backends.torch_decoder import TorchDecoder
+from ane.backends.torch_errors import engine_errors
+from ane.errors import UserError
+from ane.model import Model
+from ane.networks import NETWORKS
+from ane.networks.layers import GroupNorm, RMSNorm
+from ane.stages import STAGES, check
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+# The networks worth computing in half the bytes. The others are small or run once, and a vocoder's rounding is heard.
+HALVED = frozenset({"autoregressive", "diffusion", "clvp", "cvvp"})
+
+# Tables that the host looks up itself, by their place in the decoder's state dict.
+EMBEDDINGS = {
+    "text": "text_embedding.weight",
+    "text_position": "text_pos_embedding.emb.weight",
+    "code": "mel_embedding.weight",
+    "code_position": "mel_pos_embedding.emb.weight",
+}
+
+CALLS: dict[str, Callable[..., Tensor]] = {
+    "ar_conditioning": lambda network, mel: network(mel),
+    "diffusion_conditioning": lambda network, mel: network(mel),
+    "ar_random": lambda network, noise: network(noise),
+    "diffusion_random": lambda network, noise: network(noise),
+    "clvp_text": lambda network, tokens: network.text(tokens),
+    "clvp_speech": lambda network, codes: network.speech(codes),
+    "cvvp_clip": lambda network, mel: network.clip(mel),
+    "cvvp_speech": lambda network, codes: network.speech(codes),
+    "univnet": lambda network, mel, noise: network(mel, noise),
+    "hifigan": lambda network, latents, conditioning: network(latents, conditioning),
+    "classifier": lambda network, audio: network(audio),
+}
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of that name, "auto" being CUDA, else MPS, else the CPU. UserError when this machine lacks it."""
+    present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        name = next(device for device, there in present.items() if there)
+    kind = name.partition(":")[0]
+    if not present.get(kind, False):
+        raise UserError(f"this machine has no {name} device for torch; use "
+                        f"{' or '.join('torch:' + device for device, there in present.items() if there)}")
+    return torch.device(name)
+
+
+def choose_precision(wanted: str, stored: str, device: torch.device) -> torch.dtype:
+    """What to compute in: what the weights are stored in where the device is good at it, else float32."""
+    if wanted != "auto":
+        if wanted not in DTYPES:
+            raise UserError(f"no precision is named {wanted!r}; there are auto, {', '.join(DTYPES)}")
+        return DTYPES[wanted]
+    if device.type != "cpu":
+        return DTYPES[stored]
+    native = stored == "bf16" and torch.cpu._is_avx512_bf16_supported()
+    return torch.bfloat16 if native else torch.float32
+
+
+class TorchBackend:
+    """Runs the stages with the reference networks, each loaded when it is first called and kept until released."""
+
+    def __init__(self, model: Model, device: str = "auto", precision: str = "auto", threads: int | None = None):
+        if threads is not None:
+            torch.set_num_threads(threads)      # torch has one count for the whole process
+        self.model = model
+        self.device = choose_device(device)
+        self.dtype = choose_precision(precision, model.precision, self.device)
+        self.name = f"torch:{self.device} {str(self.dtype).removeprefix('torch.')}"
+        self._networks: dict[str, nn.Module] = {}
+
+    @torch.inference_mode()
+    def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
+        """Run a stage of ``ane.stages.STAGES``. Raises what ``check`` does, and UserError when memory runs out."""
+        check(stage, inputs)
+        with engine_errors():
+            name = STAGES[stage].network
+            network, dtype = self.network(name), self.precision(name)
+            output = CALLS[stage](network, **{key: self._send(array, dtype) for key, array in inputs.items()})
+            return output.float().cpu().numpy()
+
+    def embeddings(self) -> dict[str, np.ndarray]:
+        tensors = self.model.tensors("autoregressive")
+        return {table: tensors[key].float().numpy() for table, key in EMBEDDINGS.items()}
+
+    @torch.inference_mode()
+    def decoder(self, lanes: int, capacity: int) -> TorchDecoder:
+        with engine_errors():
+            return TorchDecoder(self.network("autoregressive"), lanes, capacity, self.device, self.dtype)
+
+    @torch.inference_mode()
+    def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> "TorchDenoiser":
+        with engine_errors():
+            return TorchDenoiser(self.network("diffusion"), self._send(latents, self.dtype),
+                                 self._send(conditioning, self.dtype), frames)
+
+    def release(self, *networks: str) -> None:
+        for name in networks or tuple(self._networks):
+            self._networks.pop(name, None)
+
+    def precision(self, network: str) -> torch.dtype:
+        return self.dtype if network in HALVED else torch.float32
+
+    def network(self, name: str) -> nn.Module:
+        """The network, its parameters on the device; memory-mapped where they can be used as they lie on disk."""
+        if name not in self._networks:
+            with torch.device("meta"):
+                network = NETWORKS[name].cls(self.model.config(name))
+            state = {key: self._place(network, key, tensor, self.precision(name))
+                     for key, tensor in self.model.tensors(name).items() if key not in EMBEDDINGS.values()}
+            network.load_state_dict(state, strict=False, assign=True)
+            self._networks[name] = network.eval().requires_grad_(False)
+        return self._networks[name]
+
+    def _send(self, array: np.ndarray, dtype: torch.dtype) -> Tensor:
+        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        return tensor.to(self.device, dtype if tensor.is_floating_point() else None)
+
+    def _place(self, network: nn.Module, key: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        module = network.get_submodule(key.rpartition(".")[0])
+        if isinstance(module, nn.LayerNorm | GroupNorm | RMSNorm) or key.endswith(("inv_freq", "temperature")):
+            dtype = torch.float32
+        tensor = tensor.to(self.device, dtype)
+        # A matrix-vector product reads (out, in) rows: on CPU in half precision (in, out) costs 1.6 to 50 times more.
+        # The shape stays, the strides change.
+        if key.startswith("gpt.h.") and tensor.ndim == 2 and dtype != torch.float32 and self.device.type == "cpu":
+            return tensor.T.contiguous().T
+        return tensor
+
+
+class TorchDenoiser:
+    """The diffusion decoder bound to one utterance; guided, both branches run as one batch of two."""
+
+    def __init__(self, network: nn.Module, latents: Tensor, conditioning: Tensor, frames: int):
+        self.network = network
+        conditional = network.condition(latents, conditioning, frames)
+        self.codes = torch.cat((conditional, network.unconditioned(frames).to(conditional)))
+
+    @torch.inference_mode()
+    def __call__(self, x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
+        batch = 2 if guided else 1
+        with engine_errors():
+            noisy = torch.from_numpy(x).to(self.codes).expand(batch, -1, -1)
+            timesteps = torch.full((batch,), timestep, device=self.codes.device)
+            return self.network(noisy, timesteps, self.codes[:batch]).float().cpu().numpy()
