@@ -1,4 +1,4 @@
-"""What upstream does to sampled codes before they are ranked and diffused (api.py, fix_autoregressive_output and tts)."""
+"""What upstream does to sampled codes before ranking and diffusion (api.py, fix_autoregressive_output and tts)."""
 
 from collections.abc import Sequence
 

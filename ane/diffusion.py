@@ -18,6 +18,12 @@ TRAINED_STEPS = 4000
 MELS = 100
 SAMPLERS = ("p", "ddim", "dpm++2m")
 
+Progress = Callable[[int, int], None]       # steps done, steps in all
+
+
+def silent(done: int, total: int) -> None:
+    """The progress of nobody watching."""
+
 
 @dataclass(frozen=True)
 class Diffusion:
@@ -58,7 +64,7 @@ def spaced_timesteps(steps: int) -> np.ndarray:
 
 
 class Schedule:
-    """The noise schedule respaced to a number of steps. Arrays are (steps,) float64, by step index ascending in noise."""
+    """The noise schedule respaced to a number of steps. Arrays are (steps,) float64; noise grows with the index."""
 
     def __init__(self, steps: int):
         self.timesteps = spaced_timesteps(steps)
@@ -160,7 +166,7 @@ def step_dpmpp_2m(schedule: Schedule, index: int, x: np.ndarray, now: Prediction
 
 
 def sample(denoiser: Denoiser, frames: int, diffusion: Diffusion, rng: np.random.Generator,
-           progress: Callable[[int, int], None] = lambda done, total: None) -> np.ndarray:
+           progress: Progress = silent) -> np.ndarray:
     """Draw a normalised mel (1, 100, frames) float32 within ±1.
 
     Draws from ``rng``, all (1, 100, frames) float32 normals: x_T, then for ``p`` one a step.
@@ -187,7 +193,7 @@ def sample(denoiser: Denoiser, frames: int, diffusion: Diffusion, rng: np.random
 
 
 def spectrogram(backend: Backend, latents: np.ndarray, voice: np.ndarray, diffusion: Diffusion,
-                rng: np.random.Generator, progress: Callable[[int, int], None] = lambda done, total: None) -> np.ndarray:
+                rng: np.random.Generator, progress: Progress = silent) -> np.ndarray:
     """Latents (N, D) and the voice's diffusion latent (1, C) → log-mel (1, 100, L) float32 for the vocoder."""
     frames = frames_of(len(latents))
     denoiser = backend.denoiser(latents[None], voice, frames)

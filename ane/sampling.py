@@ -8,13 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ane.errors import UserError
+
 # ids and their probabilities → the chosen id
 Choose = Callable[[np.ndarray, np.ndarray], int]
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How codes are drawn. The defaults are those of upstream's presets; top_k 50 is transformers' own default there."""
+    """How codes are drawn. The defaults are upstream's presets; top_k 50 is transformers' own default."""
 
     temperature: float = 0.8
     repetition_penalty: float = 2.0
@@ -22,6 +24,18 @@ class Sampling:
     top_p: float = 0.8
     typical_mass: float | None = None
     max_codes: int = 500
+
+    def __post_init__(self):
+        if not self.temperature > 0:
+            raise UserError(f"--temperature {self.temperature}: it must be above 0 (0.8 is upstream's)")
+        if not self.repetition_penalty > 0:
+            raise UserError(f"--repetition-penalty {self.repetition_penalty}: it must be above 0 (1 is none)")
+        if not 0 < self.top_p <= 1:
+            raise UserError(f"--top-p {self.top_p}: it is a share of probability, above 0 and at most 1")
+        if self.typical_mass is not None and not 0 < self.typical_mass < 1:
+            raise UserError(f"--typical-mass {self.typical_mass}: it is a share of probability, between 0 and 1")
+        if self.top_k < 1:
+            raise UserError(f"--top-k {self.top_k}: at least one code must be left to choose")
 
 
 def log_softmax(scores: np.ndarray) -> np.ndarray:

@@ -99,7 +99,7 @@ class Backend(Protocol):
         """Bind the diffusion decoder to latents (1, N, D), a voice latent (1, C), both float32, and L frames."""
 
     def release(self, *networks: str) -> None:
-        """Forget networks whose step is over (no name: all of them)."""
+        """Say that these networks' step is over (no name: all of them), so that their memory may be freed."""
 
 
 def check(stage: str, inputs: dict[str, np.ndarray]) -> None:

@@ -11,13 +11,15 @@ if TYPE_CHECKING:
 NAMES = ("auto", "torch", "torch:cpu", "torch:cuda", "torch:mps")
 
 
-def load_backend(spec: str, model: "Model", precision: str = "auto", threads: int | None = None) -> "Backend":
+def load_backend(spec: str, model: "Model", precision: str = "auto", threads: int | None = None,
+                 keep: bool | None = None) -> "Backend":
     """An engine over the networks of ``model``.
 
     Args:
         spec: one of ``NAMES``; "auto" and "torch" take the best device there is.
         precision: what to compute in: "auto", "fp32", "bf16" or "fp16".
         threads: CPU threads of the whole process (None: the engine's own choice).
+        keep: keep networks that a step has released (None: off the CPU only).
 
     Raises:
         UserError: unknown backend, or a device or precision that this machine lacks.
@@ -27,4 +29,4 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
         raise UserError(f"no backend is named {spec!r}; there are {', '.join(NAMES)}")
     from ane.backends.pytorch import TorchBackend
 
-    return TorchBackend(model, device or "auto", precision, threads)
+    return TorchBackend(model, device or "auto", precision, threads, keep)

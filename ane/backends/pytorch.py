@@ -69,13 +69,15 @@ def choose_precision(wanted: str, stored: str, device: torch.device) -> torch.dt
 class TorchBackend:
     """Runs the stages with the reference networks, each loaded when it is first called and kept until released."""
 
-    def __init__(self, model: Model, device: str = "auto", precision: str = "auto", threads: int | None = None):
+    def __init__(self, model: Model, device: str = "auto", precision: str = "auto", threads: int | None = None,
+                 keep: bool | None = None):
         if threads is not None:
             torch.set_num_threads(threads)      # torch has one count for the whole process
         self.model = model
         self.device = choose_device(device)
         self.dtype = choose_precision(precision, model.precision, self.device)
         self.name = f"torch:{self.device} {str(self.dtype).removeprefix('torch.')}"
+        self.keep = self.device.type != "cpu" if keep is None else keep
         self._networks: dict[str, nn.Module] = {}
 
     @torch.inference_mode()
@@ -104,6 +106,9 @@ class TorchBackend:
                                  self._send(conditioning, self.dtype), frames)
 
     def release(self, *networks: str) -> None:
+        """Let go of networks (all, when none is named) unless told to keep them."""
+        if self.keep:
+            return
         for name in networks or tuple(self._networks):
             self._networks.pop(name, None)
 

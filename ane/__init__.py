@@ -1,0 +1,41 @@
+"""Tortoise text-to-speech for Apple Silicon, with a torch reference backend that says the same thing.
+
+>>> import ane
+>>> speech = ane.load().speak("Hello.")
+>>> speech.audio, speech.sample_rate
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ane.errors import UserError
+
+if TYPE_CHECKING:
+    from ane.synthesizer import Synthesizer
+
+__all__ = ["UserError", "load"]
+
+
+def load(bundle_or_checkpoints: str | Path | None = None, backend: str = "auto", precision: str = "auto",
+         threads: int | None = None, keep: bool | None = None) -> "Synthesizer":
+    """Open a model on an engine.
+
+    Args:
+        bundle_or_checkpoints: a bundle's name or directory, or a directory of official .pth files; None: the demo.
+        backend: "auto", or an engine and device such as "torch:cuda".
+        precision: what to compute in: "auto", "fp32", "bf16" or "fp16".
+        threads: CPU threads of the whole process; None: the engine's choice.
+        keep: keep networks loaded between requests. None: only off the CPU, where loading them again is slow; on it
+            they are memory-mapped, and letting go halves the peak memory.
+
+    Raises:
+        UserError: no such model, a damaged one, or a backend that this machine lacks.
+    """
+    from ane.backends import load_backend
+    from ane.model import open_model
+    from ane.synthesizer import Synthesizer
+
+    where = Path(bundle_or_checkpoints) if bundle_or_checkpoints is not None else None
+    loose = where is not None and where.is_dir() and not (where / "bundle.json").exists() and any(where.glob("*.pth"))
+    model = open_model(checkpoints=where) if loose else open_model(bundle=bundle_or_checkpoints)
+    return Synthesizer(model, load_backend(backend, model, precision, threads, keep))

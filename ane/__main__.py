@@ -1,0 +1,7 @@
+"""`python -m ane` is the command `ane`."""
+
+import sys
+
+from ane.cli import main
+
+sys.exit(main())

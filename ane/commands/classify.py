@@ -1,0 +1,42 @@
+"""`ane classify`: was this clip made by Tortoise?"""
+
+import argparse
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from ane.model import add_model_arguments, open_model
+
+SAMPLES = 220000        # of 24 kHz: all that upstream listens to (tortoise/is_this_from_tortoise.py)
+RATE = 24000
+
+
+def register(commands: argparse._SubParsersAction) -> None:
+    parser = commands.add_parser(
+        "classify", help="tell whether a clip was made by Tortoise",
+        description="Tell how probable it is that Tortoise made a clip, by upstream's classifier. "
+                    "It was trained on upstream's own output and knows nothing of other systems.")
+    parser.add_argument("clip", type=Path, metavar="FILE", help="sound file: wav, flac, mp3 or ogg")
+    add_model_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(handler=classify)
+
+
+def classify(args: argparse.Namespace) -> int:
+    import numpy as np
+
+    from ane.audio import read_clip, resample
+    from ane.backends import load_backend
+
+    model = open_model(args.bundle, args.checkpoints)
+    model.require("classifier")
+    audio, rate = read_clip(args.clip)
+    heard = resample(audio, rate, RATE)[:SAMPLES]
+    logits = load_backend("torch", model).run("classifier", audio=heard[None, None].astype(np.float32))[0]
+    probability = float(1 / (1 + np.exp(logits[1] - logits[0])))
+    if args.json:
+        print(json.dumps({"file": str(args.clip), "probability": probability}))
+    else:
+        Console().print(f"{args.clip}: {probability:.1%} likely to have been made by Tortoise", highlight=False)
+    return 0

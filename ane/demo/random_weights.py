@@ -1,0 +1,115 @@
+"""`python -m ane.demo.random_weights DEST`: write the embedded bundle anew, its weights random numbers.
+
+A stand-in until the demo is trained: the networks, sizes and files are those of a real bundle, but what it says is
+noise. The same bundle comes out of every run.
+"""
+
+import argparse
+import hashlib
+import sys
+import tempfile
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.numpy import load_file
+from torch import Tensor, nn
+
+from ane.bundle import write_bundle
+from ane.model import Model
+from ane.networks import NETWORKS
+from ane.networks.autoregressive import UnifiedVoiceConfig
+from ane.networks.clvp import CLVPConfig
+from ane.networks.conditioning import (
+    ConditioningEncoderConfig,
+    ContextualEmbedderConfig,
+    RandomLatentConverterConfig,
+)
+from ane.networks.diffusion import DiffusionConfig
+from ane.networks.hifigan import HifiganConfig
+from ane.networks.layers import Config
+from ane.networks.univnet import UnivNetConfig
+from ane.voices import Voice, save_voice
+
+CONFIGS: dict[str, Config] = {
+    "autoregressive": UnifiedVoiceConfig(layers=3, model_dim=64, heads=4, number_mel_codes=514, start_mel_token=512,
+                                         stop_mel_token=513),
+    "conditioning_encoder": ConditioningEncoderConfig(model_dim=64, heads=4),
+    "diffusion": DiffusionConfig(model_channels=32, num_layers=2, in_latent_channels=64, num_heads=4),
+    "contextual_embedder": ContextualEmbedderConfig(model_channels=32, num_heads=4),
+    "clvp": CLVPConfig(dim_text=32, dim_speech=32, dim_latent=32, text_enc_depth=2, text_heads=1,
+                       num_speech_tokens=512, speech_enc_depth=2, speech_heads=1),
+    "univnet": UnivNetConfig(channel_size=4),
+    "hifigan": HifiganConfig(in_channels=64, upsample_initial_channel=32, cond_channels=64),
+    "rlg_auto": RandomLatentConverterConfig(channels=64),
+    "rlg_diffuser": RandomLatentConverterConfig(channels=64),
+}
+DATA = Path(str(resources.files("ane"))) / "data"
+STOP_BIAS = 1.2         # ends a reading after a few seconds
+LOUDNESS = 0.02         # noise is easier on the ear when it is quiet
+
+
+class RandomModel(Model):
+    """Weights drawn from a seed; nothing is left at a value that training would not leave it at."""
+
+    name, trained, default_voice = "demo", False, "noise"
+    networks, precision = frozenset(CONFIGS), "fp32"
+
+    def __init__(self, voices: Path | None = None):
+        self.voices = voices
+
+    @property
+    def identity(self) -> str:
+        return hashlib.sha256(repr(sorted(CONFIGS.items())).encode()).hexdigest()
+
+    def config(self, network: str) -> Config:
+        return CONFIGS[network]
+
+    def tensors(self, network: str) -> dict[str, Tensor]:
+        with torch.device("meta"):
+            module = NETWORKS[network].cls(CONFIGS[network])
+        generator = torch.Generator().manual_seed(int.from_bytes(network.encode()[:6], "big"))
+        tensors = {key: draw(key, parameter, generator) for key, parameter in module.named_parameters()}
+        for key in ("conv_post.weight", "conv_post.1.weight"):
+            if key in tensors:
+                tensors[key] *= LOUDNESS
+        if network == "autoregressive":
+            tensors["mel_head.bias"][CONFIGS[network].stop_mel_token] = STOP_BIAS
+        buffers = NETWORKS[network].cls(CONFIGS[network]).named_buffers()
+        return tensors | {key: buffer.clone() for key, buffer in buffers}
+
+    @property
+    def tokenizer(self) -> str:
+        return (DATA / "tokenizer.json").read_text(encoding="utf-8")
+
+    @property
+    def mel_norms(self) -> np.ndarray:
+        return load_file(DATA / "mel_norms.safetensors")["mel_norms"]
+
+
+def draw(key: str, parameter: nn.Parameter, generator: torch.Generator) -> Tensor:
+    """Norm gains near 1, biases near 0, matrices and kernels so that they keep the size of what they are given."""
+    noise = torch.randn(parameter.shape, generator=generator)
+    if parameter.ndim <= 1:
+        return 0.05 * noise if key.endswith("bias") else 1 + 0.1 * noise
+    inputs = parameter.shape[0] if ".attn.c_" in key or ".mlp.c_" in key else parameter[0].numel()
+    return noise / inputs ** 0.5
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m ane.demo.random_weights", description=__doc__)
+    parser.add_argument("destination", type=Path, metavar="DEST", help="directory of the bundle")
+    destination = parser.parse_args().destination
+    rng = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as folder:
+        widths = RandomModel().widths
+        latents = (rng.standard_normal((1, width), dtype=np.float32) for width in widths)
+        save_voice(Path(folder) / "noise.safetensors", Voice(*latents, name="noise", source="random numbers"))
+        write_bundle(RandomModel(Path(folder)), destination, precision="fp16", name="demo", overwrite=True,
+                     licence="Apache-2.0", description="Random weights: the shape of a voice without its sound.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
