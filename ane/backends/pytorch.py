@@ -127,7 +127,7 @@ class TorchBackend:
         return self._networks[name]
 
     def _send(self, array: np.ndarray, dtype: torch.dtype) -> Tensor:
-        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        tensor = torch.from_numpy(np.require(array, requirements=("C", "W")))
         return tensor.to(self.device, dtype if tensor.is_floating_point() else None)
 
     def _place(self, network: nn.Module, key: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:

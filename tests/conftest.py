@@ -1,0 +1,31 @@
+"""Fixtures of all tests, and the option that points them at another set of golden vectors."""
+
+from pathlib import Path
+
+import pytest
+
+GOLDEN = Path(__file__).parent / "parity" / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--golden", type=Path, default=GOLDEN, metavar="DIR",
+                     help="golden vectors to hold the code against (default: the set in tests/parity/golden)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    directory = config.getoption("golden")
+    if not (directory / "config.json").is_file():
+        raise pytest.UsageError(f"--golden {directory}: no config.json there; "
+                                "tests/parity/golden/README.md describes the format")
+
+
+@pytest.fixture(scope="session")
+def golden_checkpoints(pytestconfig: pytest.Config) -> Path:
+    """Directory of tiny random checkpoints under the official file names; read-only by agreement."""
+    return pytestconfig.getoption("golden").resolve() / "checkpoints"
+
+
+@pytest.fixture(scope="session")
+def golden_config(pytestconfig: pytest.Config) -> Path:
+    """The config.json that gives the sizes of those checkpoints."""
+    return pytestconfig.getoption("golden").resolve() / "config.json"

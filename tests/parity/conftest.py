@@ -1,0 +1,102 @@
+"""Golden vectors, their tolerances, and the one comparison that all parity tests share.
+
+A tolerance is ten times the rounding noise that the golden set records for an output: the largest difference between
+upstream in float32 and upstream with every operator evaluated in float64.
+"""
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+NOISE_MULTIPLE = 10
+UNIT_ROUNDOFF = 2.0**-24      # of float32: no honest noise figure is smaller than this share of the largest value
+
+
+@pytest.fixture(scope="session")
+def golden(golden_config: Path) -> Path:
+    """Root of the golden set."""
+    return golden_config.parent
+
+
+@pytest.fixture(scope="session")
+def golden_stage(golden: Path) -> Callable[[str], dict[str, np.ndarray]]:
+    """``golden_stage(name)``: the tensors of one stage by name, read-only."""
+
+    @cache
+    def load(name: str) -> dict[str, np.ndarray]:
+        path = golden / "stages" / f"{name}.safetensors"
+        if not path.is_file():
+            pytest.fail(f"the golden set has no {path}")
+        tensors = load_file(path)
+        for tensor in tensors.values():
+            tensor.flags.writeable = False
+        return tensors
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def tolerance(golden: Path) -> Callable[[str, str], float]:
+    """``tolerance(stage, name)``: the largest absolute error that a correct float32 implementation may show."""
+    figures = json.loads((golden / "tolerances.json").read_text(encoding="utf-8"))
+
+    def allowed(stage: str, name: str) -> float:
+        figure = figures.get(stage, {}).get(name)
+        if figure is None:
+            pytest.fail(f"{golden / 'tolerances.json'} has no figure for {stage}/{name}: "
+                        "compare it exactly, or derive it from tensors that have one")
+        return NOISE_MULTIPLE * max(figure["noise_max"], UNIT_ROUNDOFF * figure["max_abs"])
+
+    return allowed
+
+
+@pytest.fixture(scope="session")
+def assert_close() -> Callable[..., None]:
+    """``assert_close(actual, expected, allowed, label="")``: every element within ``allowed`` of the expected one."""
+
+    def compare(actual: np.ndarray, expected: np.ndarray, allowed: float, label: str = "") -> None:
+        __tracebackhide__ = True
+        failure = divergence(np.asarray(actual), np.asarray(expected), allowed)
+        if failure:
+            pytest.fail(f"{label}: {failure}" if label else failure)
+
+    return compare
+
+
+@pytest.fixture(scope="session")
+def assert_parity(golden_stage, tolerance, assert_close) -> Callable[[np.ndarray, str, str], None]:
+    """``assert_parity(actual, stage, name)``: within tolerance of that golden tensor."""
+
+    def compare(actual: np.ndarray, stage: str, name: str) -> None:
+        __tracebackhide__ = True
+        assert_close(actual, golden_stage(stage)[name], tolerance(stage, name), f"{stage}/{name}")
+
+    return compare
+
+
+def divergence(actual: np.ndarray, expected: np.ndarray, allowed: float) -> str:
+    """What parts the two arrays, in one line; empty when nothing does. Errors are taken in float64; NaN parts."""
+    if actual.shape != expected.shape:
+        return f"shape {actual.shape}, expected {expected.shape}"
+    actual, expected = actual.astype(np.float64), expected.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        error = np.where(actual == expected, 0.0, np.abs(actual - expected))      # equal infinities differ by nothing
+    parted = ~(error <= allowed)
+    if not parted.any():
+        return ""
+    first = np.unravel_index(parted.argmax(), parted.shape)
+    index = tuple(int(axis) for axis in first)
+    return (f"max error {error.max():.3g}, tolerance {allowed:.3g}, SNR {snr(expected, error):.1f} dB; "
+            f"{parted.sum()} of {parted.size} elements part, the first at {index}: "
+            f"{actual[first]:.9g} instead of {expected[first]:.9g}")
+
+
+def snr(signal: np.ndarray, error: np.ndarray) -> float:
+    """Signal-to-noise ratio in dB, 10 log10(sum signal² / sum error²)."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(10 * np.log10(np.square(signal).sum() / np.square(error).sum()))

@@ -1,0 +1,108 @@
+"""Decoding on lanes gives upstream's codes, and out of its steps the latents of upstream's second pass."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+
+from ane.autoregressive import decode
+from ane.backends.pytorch import TorchBackend
+from ane.codes import fixed, trimmed_length
+from ane.model import Model, open_model
+from ane.sampling import Choose, Sampling
+
+
+@pytest.fixture(scope="module")
+def model(golden_checkpoints, golden_config) -> Model:
+    return open_model(checkpoints=golden_checkpoints, config=golden_config)
+
+
+@pytest.fixture(scope="module")
+def backend(model) -> TorchBackend:
+    return TorchBackend(model, device="cpu", precision="fp32")
+
+
+def replay(codes: Iterable[int]) -> Choose:
+    """Chooses these codes, one after the other, each of which must be among those that may follow."""
+    following = iter(codes)
+
+    def choose(ids: np.ndarray, probabilities: np.ndarray) -> int:
+        code = int(next(following))
+        assert code in ids
+        return code
+
+    return choose
+
+
+def upstreams(ids: np.ndarray, exponential: np.ndarray) -> Choose:
+    """Chooses by upstream's random numbers: torch takes argmax(probability / Exp(1) variate)."""
+    steps = zip(ids, exponential, strict=True)
+
+    def choose(mine: np.ndarray, probabilities: np.ndarray) -> int:
+        theirs, variates = next(steps)
+        there = theirs >= 0
+        assert set(mine) == set(theirs[there])
+        variate = dict(zip(theirs[there], variates[there], strict=True))
+        return int(mine[np.argmax(probabilities / [variate[i] for i in mine])])
+
+    return choose
+
+
+@pytest.mark.parametrize(("name", "penalty", "stops"), [("greedy_no_cache_rp1", 1.0, False),
+                                                        ("greedy_no_cache_rp2", 2.0, True)])
+def test_greedy_codes_are_upstreams(golden_stage, model, backend, name, penalty, stops):
+    stage, config = golden_stage("autoregressive"), model.config("autoregressive")
+    expected = stage[name][0]
+
+    def greedy(ids: np.ndarray, probabilities: np.ndarray) -> int:
+        allowed = np.ones(len(ids)) if stops else ids != config.stop_mel_token
+        return int(ids[np.argmax(probabilities * allowed)])
+
+    sampling = Sampling(temperature=1.0, repetition_penalty=penalty, top_k=config.number_mel_codes, top_p=1.0,
+                        max_codes=len(expected))
+    (candidate,) = decode(backend, stage["cond_latent"], stage["text_ids"][0], config, sampling, [greedy])
+    codes = candidate.codes + [config.stop_mel_token] * candidate.stopped
+    np.testing.assert_array_equal(codes, expected[:len(codes)])
+    assert candidate.stopped or len(codes) == len(expected)
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 3])
+def test_latents_come_out_of_the_step_on_any_number_of_lanes(golden_stage, model, backend, assert_close, tolerance,
+                                                             lanes):
+    """What single_pass proves of upstream: states met while decoding, then seven more, equal the second pass."""
+    stage = golden_stage("single_pass")
+    allowed = tolerance("single_pass", "second_pass_latents")
+    candidates = decode(backend, stage["cond_latent"], stage["text_ids"][0], model.config("autoregressive"),
+                        Sampling(max_codes=stage["codes_fixed"].shape[1]),
+                        [replay(stage["codes"][0]) for _ in range(3)], lanes)
+    for candidate in candidates:
+        assert candidate.stopped
+        np.testing.assert_array_equal(candidate.fixed, stage["codes_fixed"][0])
+        assert_close(candidate.hidden, stage["decode_states"][0], allowed, "decode_states")
+        assert len(candidate.latents) == stage["trimmed_length"]
+        assert_close(candidate.latents, stage["second_pass_latents"][0, :len(candidate.latents)], allowed, "latents")
+
+
+def test_with_upstreams_random_numbers_all_candidates_are_upstreams(golden_stage, model, backend, assert_parity):
+    stage, config = golden_stage("end_to_end"), model.config("autoregressive")
+    batches = [f"batch{index}" for index in range(len([name for name in stage if name.endswith(".codes")]))]
+    rows = [(batch, row) for batch in batches for row in range(len(stage[f"{batch}.codes"]))]
+    choices = [upstreams(stage[f"{batch}.multinomial_ids"][:, row], stage[f"{batch}.multinomial_exponential"][:, row])
+               for batch, row in rows]
+    candidates = decode(backend, stage["ar_latent"], stage["text_ids"][0], config,
+                        Sampling(max_codes=stage["codes_fixed"].shape[1]), choices, lanes=3)
+    for (batch, row), candidate, whole in zip(rows, candidates, stage["codes_fixed"], strict=True):
+        codes = candidate.codes + [config.stop_mel_token] * candidate.stopped
+        np.testing.assert_array_equal(codes, stage[f"{batch}.codes"][row, :len(codes)])
+        np.testing.assert_array_equal(candidate.fixed, whole)
+    for rank, index in enumerate(stage["order"]):
+        assert_parity(candidates[index].latents[None], "end_to_end", f"cand{rank}.latents")
+
+
+def test_codes_are_rewritten_and_trimmed_as_upstream_does(golden_stage, model):
+    stage, config = golden_stage("postprocess"), model.config("autoregressive")
+    for sampled, expected, length in zip(stage["codes_in"], stage["codes_fixed"], stage["latent_length"], strict=True):
+        stops = np.flatnonzero(sampled == config.stop_mel_token)
+        codes = fixed(sampled[:stops[0]] if len(stops) else sampled, len(sampled), config)
+        np.testing.assert_array_equal(codes, expected)
+        assert trimmed_length(codes, config) == length

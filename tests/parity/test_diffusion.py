@@ -1,0 +1,81 @@
+"""Schedules, samplers and whole sampling runs give upstream's numbers."""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from ane.backends.pytorch import TorchBackend
+from ane.diffusion import Diffusion, Schedule, frames_of, predict, sample, spectrogram, step_ddim, step_p
+from ane.model import open_model
+
+ARITHMETIC = 6e-5       # what float64 arithmetic on the stored model outputs differs by: cancellation in the first steps
+COEFFICIENTS = ("betas", "alphas_cumprod", "posterior_mean_coef1", "posterior_mean_coef2",
+                "posterior_log_variance_clipped", "sqrt_recip_alphas_cumprod", "sqrt_recipm1_alphas_cumprod")
+
+
+class Recorded:
+    """A generator that gives these arrays, one after the other."""
+
+    def __init__(self, arrays: Sequence[np.ndarray]):
+        self.arrays = iter(arrays)
+
+    def standard_normal(self, shape: tuple[int, ...], dtype: type) -> np.ndarray:
+        return next(self.arrays).reshape(shape).astype(dtype)
+
+
+def runs(stage: dict[str, np.ndarray]) -> list[str]:
+    return sorted(name.removesuffix(".x_T") for name in stage if name.endswith(".x_T"))
+
+
+def noises(stage: dict[str, np.ndarray], run: str) -> Recorded:
+    return Recorded([stage[f"{run}.x_T"], *stage.get(f"{run}.noise", [])])
+
+
+def test_schedules_are_upstreams_to_twelve_digits(golden_stage):
+    stage = golden_stage("schedule")
+    for steps in sorted({int(name.split(".")[0]) for name in stage if name.endswith(".timesteps")}):
+        schedule = Schedule(steps)
+        np.testing.assert_array_equal(schedule.timesteps, stage[f"{steps}.timesteps"])
+        for name in COEFFICIENTS:
+            np.testing.assert_allclose(getattr(schedule, name), stage[f"{steps}.{name}"], rtol=1e-12, err_msg=name)
+
+
+def test_sampler_arithmetic_is_upstreams(golden_stage, assert_close):
+    """The stored model outputs, fed step by step; the sample must follow upstream's."""
+    stage = golden_stage("sampler")
+    for run in runs(stage):
+        schedule = Schedule(len(stage[f"{run}.timesteps"]))
+        np.testing.assert_array_equal(schedule.timesteps[::-1], stage[f"{run}.timesteps"])
+        guided = f"{run}.model_out_uncond" in stage
+        rng = noises(stage, run)
+        x = rng.standard_normal(stage[f"{run}.x_T"].shape, np.float32)
+        guidance = (1.5 if run == "p30" else 2.0) if guided else None
+        for step, expected in enumerate(stage[f"{run}.samples"]):
+            branches = ("model_out", "model_out_uncond") if guided else ("model_out",)
+            output = np.stack([stage[f"{run}.{branch}"][step] for branch in branches])
+            index = len(schedule.betas) - 1 - step
+            now = predict(schedule, index, x, output, guidance)
+            assert_close(now.x0[0], stage[f"{run}.pred_xstart"][step], ARITHMETIC, f"{run} x0 of step {step}")
+            x = step_ddim(schedule, index, x, now) if run.startswith("ddim") else step_p(schedule, index, x, now, rng)
+            assert_close(x[0], expected, ARITHMETIC, f"{run} step {step}")
+
+
+@pytest.fixture(scope="module")
+def backend(golden_checkpoints, golden_config) -> TorchBackend:
+    return TorchBackend(open_model(checkpoints=golden_checkpoints, config=golden_config), "cpu", "fp32")
+
+
+def test_whole_sampling_runs_are_upstreams(golden_stage, backend, tolerance, assert_close):
+    stage = golden_stage("diffusion")
+    for run in runs(stage):
+        samples = stage[f"{run}.samples"]
+        sampler = re.match(r"p|ddim", run).group()
+        diffusion = Diffusion(len(samples), sampler, None if run.endswith("nocf") else 2.0)
+        frames = frames_of(stage["latents"].shape[1])
+        denoiser = backend.denoiser(stage["latents"], stage["conditioning_latent"], frames)
+        mel = sample(denoiser, frames, diffusion, noises(stage, run))
+        assert_close(mel[0], samples[-1], tolerance("diffusion", f"{run}.samples"), run)
+        mel = spectrogram(backend, stage["latents"][0], stage["conditioning_latent"], diffusion, noises(stage, run))
+        assert_close(mel, stage[f"{run}.mel"], tolerance("diffusion", f"{run}.mel"), f"{run}, denormalised")

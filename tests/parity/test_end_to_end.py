@@ -1,0 +1,92 @@
+"""The whole route, text to sound, gives upstream's samples when it is handed upstream's random numbers."""
+
+import json
+
+import numpy as np
+import pytest
+
+from ane import synthesizer as route
+from ane.backends.pytorch import TorchBackend
+from ane.diffusion import Diffusion
+from ane.model import open_model
+from ane.sampling import Sampling
+from ane.settings import Settings
+from ane.synthesizer import Synthesizer
+from ane.voices import Voice
+
+
+class Upstream:
+    """Randomness of a golden run, in place of a seed's."""
+
+    def __init__(self, stage: dict[str, np.ndarray]):
+        self.stage = stage
+        self.seed = 0
+
+    def candidate(self, chunk: int, candidate: int):
+        batches = [name.removesuffix("multinomial_ids") for name in sorted(self.stage)
+                   if name.endswith("multinomial_ids")]
+        rows = [(batch, row) for batch in batches for row in range(self.stage[f"{batch}multinomial_ids"].shape[1])]
+        batch, row = rows[candidate]
+        return zip(self.stage[f"{batch}multinomial_ids"][:, row],
+                   self.stage[f"{batch}multinomial_exponential"][:, row], strict=True)
+
+    def diffusion(self, chunk: int, rank: int):
+        return Recorded([self.stage[f"cand{rank}.x_T"], *self.stage[f"cand{rank}.noise"]])
+
+    def vocoder(self, chunk: int, rank: int):
+        return Recorded([self.stage[f"cand{rank}.z"]])
+
+
+class Recorded:
+    def __init__(self, arrays):
+        self.arrays = iter(arrays)
+
+    def standard_normal(self, shape, dtype):
+        return next(self.arrays).reshape(shape).astype(dtype)
+
+
+def by_variates(steps):
+    """Choose as torch does with the run's Exp(1) variates."""
+    def choose(ids: np.ndarray, probabilities: np.ndarray) -> int:
+        theirs, variates = next(steps)
+        variate = dict(zip(theirs, variates, strict=True))
+        return int(ids[np.argmax(probabilities / [variate[i] for i in ids])])
+    return choose
+
+
+@pytest.fixture
+def speak(golden_checkpoints, golden_config, golden_stage, monkeypatch):
+    """``speak(stage, voice, **settings)``: the route on a golden run's text and random numbers."""
+    model = open_model(checkpoints=golden_checkpoints, config=golden_config)
+    text = json.loads(golden_config.read_text())["_generation"]["e2e_text"]
+    monkeypatch.setattr(route, "by_inverse_cdf", by_variates)
+
+    def run(name: str, voice: tuple[np.ndarray, np.ndarray], **settings):
+        monkeypatch.setattr(route, "Randomness", lambda seed: Upstream(golden_stage(name)))
+        return Synthesizer(model, TorchBackend(model, "cpu", "fp32")).speak(
+            text, Voice(*voice, name="golden"), settings=Settings(normaliser="upstream", split=None, **settings))
+
+    return run
+
+
+def test_the_quality_path_gives_upstreams_sound(speak, golden_stage, assert_parity):
+    stage = golden_stage("end_to_end")
+    heard = [rank for rank in range(len(stage["order"])) if f"cand{rank}.wave" in stage]
+    steps = len(stage["cand0.noise"])
+    candidates, codes = stage["codes_fixed"].shape
+    speech = speak("end_to_end", (stage["ar_latent"], stage["diffusion_latent"]), candidates=candidates,
+                   best=len(heard), diffusion=Diffusion(steps), sampling=Sampling(max_codes=codes))
+    for rank, audio in zip(heard, [speech.audio, *speech.alternatives], strict=True):
+        assert_parity(audio[None, None], "end_to_end", f"cand{rank}.wave")
+
+
+def test_the_fast_path_gives_upstreams_sound(speak, golden_stage, golden_stage_widths, assert_parity):
+    stage = golden_stage("end_to_end_fast")
+    silent = np.zeros((1, golden_stage_widths[1]), np.float32)      # HiFi-GAN does not hear the diffusion latent
+    speech = speak("end_to_end_fast", (stage["speaker_latent"], silent), candidates=1, diffusion=None)
+    assert_parity(speech.audio[None, None], "end_to_end_fast", "wave")
+
+
+@pytest.fixture
+def golden_stage_widths(golden_checkpoints, golden_config) -> tuple[int, int]:
+    return open_model(checkpoints=golden_checkpoints, config=golden_config).widths

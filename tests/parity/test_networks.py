@@ -1,0 +1,195 @@
+"""Every network, run through its own forward in float32, gives what upstream's gives on the same weights and inputs."""
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ane.autoregressive import Embeddings
+from ane.backends.pytorch import TorchBackend
+from ane.model import Model, open_model
+from ane.networks import NETWORKS
+
+
+@pytest.fixture(scope="module")
+def model(golden_checkpoints, golden_config) -> Model:
+    return open_model(checkpoints=golden_checkpoints, config=golden_config)
+
+
+@pytest.fixture(scope="module")
+def network(model) -> Callable[[str], nn.Module]:
+    """``network(name)``: a reference network with the golden set's weights."""
+
+    def build(name: str) -> nn.Module:
+        with torch.device("meta"):
+            module = NETWORKS[name].cls(model.config(name))
+        module.load_state_dict(model.tensors(name), assign=True)
+        return module.eval()
+
+    return build
+
+
+@pytest.fixture(autouse=True)
+def without_gradients():
+    with torch.inference_mode():
+        yield
+
+
+def as_tensor(array: np.ndarray) -> Tensor:
+    return torch.from_numpy(array.copy())      # golden arrays are read-only, which torch cannot express
+
+
+def columns(voice, cond_latent: Tensor, text_ids: Tensor, codes: Tensor) -> tuple[Tensor, int]:
+    """What upstream feeds in its second pass, [voice][start, text, stop][start, codes, stop], and where codes begin."""
+    config = voice.config
+
+    def framed(start: int, ids: Tensor, stop: int) -> Tensor:
+        return torch.cat((torch.tensor([[start]]), ids, torch.tensor([[stop]])), dim=1)
+
+    text = framed(config.start_text_token, text_ids, config.stop_text_token)
+    speech = framed(config.start_mel_token, codes, config.stop_mel_token)
+    text_emb = voice.text_embedding(text) + voice.text_pos_embedding.emb.weight[:text.shape[1]]
+    code_emb = voice.mel_embedding(speech) + voice.mel_pos_embedding.emb.weight[:speech.shape[1]]
+    return torch.cat((cond_latent[:, None], text_emb, code_emb), dim=1), 1 + text.shape[1]
+
+
+def hidden_states(voice, stage: dict[str, np.ndarray], codes: str) -> Tensor:
+    """The hidden states (codes + 2, D) at upstream's code positions, all computed in one pass."""
+    inputs = (as_tensor(stage[name]) for name in ("cond_latent", "text_ids", codes))
+    x, begin = columns(voice, *inputs)
+    return voice(x)[0, begin:]
+
+
+@pytest.fixture
+def primed(model, golden_stage):
+    """``primed(lanes)``: a float32 decoder that holds the golden prefix, what prefill gave, and the codes' columns."""
+    stage = golden_stage("autoregressive")
+
+    def prime(lanes: int):
+        backend, config = TorchBackend(model, device="cpu", precision="fp32"), model.config("autoregressive")
+        tables = Embeddings(**backend.embeddings())
+        fed = np.append(stage["codes"][0], config.stop_mel_token)
+        decoder = backend.decoder(lanes, len(fed))
+        first = decoder.prefill(tables.prefix(stage["cond_latent"], stage["text_ids"][0], config))
+        return decoder, first, tables.codes(fed, np.arange(1, len(fed) + 1))      # columns (codes + 1, D)
+
+    return prime
+
+
+@pytest.mark.parametrize(("name", "kind"), [("conditioning_encoder", "ar"), ("contextual_embedder", "diffusion")])
+def test_a_voice_is_the_mean_of_what_is_heard_in_its_clips(network, golden_stage, assert_parity, name, kind):
+    encoder, audio = network(name), golden_stage("audio")
+    one, other = (encoder(as_tensor(audio[f"{kind}_mel_{clip}"])) for clip in ("clip1", "clip2"))
+    assert_parity(one, "conditioning", f"{kind}_latent_clip1")
+    assert_parity((one + other) / 2, "conditioning", f"{kind}_latent_clip1_clip2")
+
+
+@pytest.mark.parametrize(("name", "kind"), [("rlg_auto", "ar"), ("rlg_diffuser", "diffusion")])
+def test_noise_becomes_the_same_random_voice(network, golden_stage, assert_parity, name, kind):
+    noise = as_tensor(golden_stage("random_latent")[f"{kind}_noise"])
+    assert_parity(network(name)(noise), "random_latent", f"{kind}_latent")
+
+
+def test_the_decoder_predicts_every_code_from_trained_positions(network, golden_stage, assert_parity):
+    voice = network("autoregressive")
+    hidden = hidden_states(voice, golden_stage("autoregressive"), "codes")
+    assert_parity(voice.logits(hidden), "autoregressive", "logits_train_positions")
+
+
+def test_a_latent_is_the_hidden_state_that_predicts_its_code(network, golden_stage, assert_parity):
+    hidden = hidden_states(network("autoregressive"), golden_stage("autoregressive"), "codes")
+    assert_parity(hidden[None, :-2], "autoregressive", "latents")
+
+
+def test_latents_of_a_whole_buffer_of_codes(network, golden_stage, assert_parity):
+    hidden = hidden_states(network("autoregressive"), golden_stage("single_pass"), "codes_fixed")
+    assert_parity(hidden[None, :-2], "single_pass", "second_pass_latents")
+
+
+def test_the_cached_decoder_takes_all_codes_in_one_step(primed, golden_stage, tolerance, assert_close):
+    decoder, (hidden, logits), columns = primed(lanes=1)
+    states, last = decoder.step(columns[None], np.zeros(1, dtype=np.int64))
+    stage = golden_stage("autoregressive")
+    allowed = {name: tolerance("autoregressive", name) for name in ("latents", "logits_train_positions")}
+    assert_close(np.stack((hidden, *states[0]))[None, :-2], stage["latents"], allowed["latents"], "latents")
+    expected = stage["logits_train_positions"][[0, -1]]
+    assert_close(np.stack((logits, last[0])), expected, allowed["logits_train_positions"], "first and last logits")
+
+
+def test_lanes_of_different_lengths_do_not_disturb_each_other(primed, golden_stage, assert_parity):
+    decoder, (_, logits), columns = primed(lanes=3)
+    lags = np.array([0, 3, 1])      # a lane that waits rewrites its first position until its turn has come
+    rows = [[logits] for _ in lags]
+    for turn in range(len(columns) + max(lags)):
+        length = np.clip(turn - lags, 0, len(columns) - 1)
+        _, out = decoder.step(columns[length][:, None], length)
+        for lane, lag in enumerate(lags):
+            if 0 <= turn - lag < len(columns):
+                rows[lane].append(out[lane])
+    for lane in rows:
+        assert_parity(np.stack(lane), "autoregressive", "logits_train_positions")
+
+
+def test_clvp_latents_before_normalisation(network, golden_stage, assert_parity):
+    clvp, stage = network("clvp"), golden_stage("clvp")
+    text = clvp.text_latent(as_tensor(stage["text_ids"]))
+    assert_parity(text.expand(len(stage["text_latent"]), -1), "clvp", "text_latent")
+    assert_parity(clvp.speech_latent(as_tensor(stage["codes"])), "clvp", "speech_latent")
+
+
+@pytest.mark.parametrize(("codes", "scores"), [("codes", "scores"), ("codes_500", "scores_500")])
+def test_clvp_scores_are_products_of_text_and_speech(network, golden_stage, assert_parity, codes, scores):
+    clvp, stage = network("clvp"), golden_stage("clvp")
+    text, speech = clvp.text(as_tensor(stage["text_ids"])), clvp.speech(as_tensor(stage[codes]))
+    assert_parity((text * speech).sum(dim=-1), "clvp", scores)
+
+
+@pytest.mark.parametrize(("codes", "clip", "scores"), [
+    ("codes", "clip1", "scores_clip1"), ("codes", "clip2", "scores_clip2"), ("codes_500", "clip1", "scores_500_clip1")])
+def test_cvvp_scores_are_products_of_clip_and_speech(network, golden_stage, assert_parity, codes, clip, scores):
+    cvvp = network("cvvp")
+    speech = cvvp.speech(as_tensor(golden_stage("cvvp")[codes]))
+    heard = cvvp.clip(as_tensor(golden_stage("audio")[f"ar_mel_{clip}"]))
+    assert_parity((heard * speech).sum(dim=-1), "cvvp", scores)
+
+
+def test_diffusion_aligns_latents_with_mel_frames(network, golden_stage, assert_parity):
+    stage = golden_stage("diffusion")
+    inputs = (as_tensor(stage[name]) for name in ("latents", "conditioning_latent"))
+    assert_parity(network("diffusion").condition(*inputs, stage["x"].shape[-1]), "diffusion", "code_emb")
+
+
+@pytest.mark.parametrize("guided", [False, True])
+def test_diffusion_denoises_at_every_recorded_timestep(network, golden_stage, assert_parity, guided):
+    diffusion, stage = network("diffusion"), golden_stage("diffusion")
+    x, code = as_tensor(stage["x"]), as_tensor(stage["code_emb"])
+    if guided:      # both halves of guidance in one batch, as synthesis runs them
+        x, code = x.expand(2, -1, -1), torch.cat((code, diffusion.unconditioned(code.shape[-1])))
+    timesteps = sorted({int(match[1]) for name in stage if (match := re.fullmatch(r"out_t(\d+)(_uncond)?", name))})
+    assert timesteps
+    for timestep in timesteps:
+        out = diffusion(x, torch.full((len(x),), timestep), code)
+        for row, suffix in zip(out, ("", "_uncond"), strict=False):
+            assert_parity(row[None], "diffusion", f"out_t{timestep}{suffix}")
+
+
+def test_univnet_sounds_the_same_mel(network, golden_stage, assert_parity):
+    stage = golden_stage("vocoder")
+    assert_parity(network("univnet")(as_tensor(stage["mel"]), as_tensor(stage["z"])), "vocoder", "wave")
+
+
+def test_hifigan_sounds_the_same_latents(network, golden_stage, assert_parity):
+    stage = golden_stage("hifigan")
+    wave = network("hifigan")(as_tensor(stage["latents"]), as_tensor(stage["speaker_latent"]))
+    assert_parity(wave, "hifigan", "wave")
+
+
+def test_the_classifier_gives_the_same_verdict(network, golden_stage, tolerance, assert_close, assert_parity):
+    stage = golden_stage("classifier")
+    logits = network("classifier")(as_tensor(stage["clip"])[:, None])
+    assert_parity(logits, "classifier", "logits")
+    # a probability of two classes moves at most half as much as the logits together
+    assert_close(logits.softmax(dim=-1)[:, 0], stage["probability"], tolerance("classifier", "logits"), "probability")
