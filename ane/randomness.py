@@ -16,8 +16,9 @@ class Randomness:
     ===========  ====================  ===========================================================================
     stream       key                   draws, in order
     ===========  ====================  ===========================================================================
-    voice                              crops of long clips in clip order; for a random voice the decoder's noise,
-                                       then the diffusion decoder's
+    voice                              for each ``random`` voice the decoder's noise (1, D), then the diffusion
+                                       decoder's (1, C). Crops of long clips have a seed of their own (0), so that
+                                       a voice stays the same from request to request
     candidate    chunk, candidate      one uniform number a code
     diffusion    chunk, rank           x_T (1, 100, L), then for sampler ``p`` one (1, 100, L) a step, the last unused
     vocoder      chunk, rank           UnivNet's noise (1, 64, L + 10)

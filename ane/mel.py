@@ -1,0 +1,133 @@
+"""The two log-mel spectrograms the models listen to, and the scale the diffusion model works in.
+
+Both are computed on the CPU in float64 and rounded once, so a clip gives the same numbers on every machine.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+CONDITIONING_RATE = 22050       # Hz; the autoregressive model's mel (upstream models/arch_util.py, TorchMelSpectrogram)
+DIFFUSION_RATE = 24000          # Hz; the diffusion model's mel (upstream utils/audio.py, wav_to_univnet_mel)
+WINDOW = 1024                   # samples of one Fourier transform, both mels
+HOP = 256                       # samples from one frame to the next, both mels
+FLOOR = 1e-5                    # smallest value whose logarithm is taken
+
+# natural logarithms between which the diffusion model's [-1, 1] lies (upstream utils/audio.py)
+MEL_MAX = 2.3143386840820312
+MEL_MIN = -11.512925148010254   # ln(FLOOR) in float32
+
+
+def conditioning_mel(audio: np.ndarray, mel_norms: np.ndarray) -> np.ndarray:
+    """Mel for the autoregressive model and CVVP.
+
+    Power spectrum, 80 bands of 0–8 kHz on the HTK scale with unit area (Slaney's normalisation), natural
+    logarithm, each band divided by its norm.
+
+    Args:
+        audio: (S,) float32 at 22050 Hz, more than 512 samples.
+        mel_norms: (80,) float32, one divisor a band (upstream data/mel_norms.pth).
+
+    Returns:
+        (80, 1 + S // 256) float32.
+    """
+    power = _magnitude(audio) ** 2
+    bands = _filters(CONDITIONING_RATE, 80, 8000.0, "htk") @ power
+    return (_log(bands) / mel_norms.astype(np.float64)[:, None]).astype(np.float32)
+
+
+def diffusion_mel(audio: np.ndarray) -> np.ndarray:
+    """Mel for the diffusion model: magnitudes, 100 bands of 0–12 kHz on Slaney's scale with unit area, natural log.
+
+    Args:
+        audio: (S,) float32 at 24000 Hz, more than 512 samples; clipped to [-1, 1].
+
+    Returns:
+        (100, 1 + S // 256) float32, not normalised.
+    """
+    magnitude = _magnitude(np.clip(audio, -1.0, 1.0))
+    return _log(_filters(DIFFUSION_RATE, 100, 12000.0, "slaney") @ magnitude).astype(np.float32)
+
+
+def normalise_mel(mel: np.ndarray) -> np.ndarray:
+    """Natural-log mel to the diffusion model's [-1, 1]; shape and dtype kept."""
+    return 2 * (mel - MEL_MIN) / (MEL_MAX - MEL_MIN) - 1
+
+
+def denormalise_mel(mel: np.ndarray) -> np.ndarray:
+    """The diffusion model's [-1, 1] to natural-log mel, as the vocoder takes it; shape and dtype kept."""
+    return (mel + 1) / 2 * (MEL_MAX - MEL_MIN) + MEL_MIN
+
+
+def mel_filters(rate: int, bands: int, high: float, scale: str) -> np.ndarray:
+    """Triangular filters that sum Fourier bins into mel bands, each of unit area over hertz.
+
+    The corners lie at equal distances on the mel scale from 0 Hz to ``high`` Hz; a band rises from its left corner
+    to the next and falls to the one after (librosa filters.mel, torchaudio melscale_fbanks with norm="slaney").
+
+    Args:
+        rate: sample rate in Hz. bands: how many. high: upper corner of the last band in Hz.
+        scale: "htk" or "slaney".
+
+    Returns:
+        (bands, 1 + WINDOW // 2) float64.
+    """
+    to_mel, to_hertz = _SCALES[scale]
+    corners = to_hertz(np.linspace(0.0, to_mel(np.float64(high)), bands + 2))       # (bands + 2,) Hz
+    bins = np.linspace(0.0, rate / 2, 1 + WINDOW // 2)
+    left, centre, right = (corners[i:i + bands, None] for i in range(3))
+    rise = (bins - left) / (centre - left)
+    fall = (right - bins) / (right - centre)
+    return np.maximum(0.0, np.minimum(rise, fall)) * 2 / (right - left)
+
+
+def htk_mel(hertz: np.ndarray) -> np.ndarray:
+    """O'Shaughnessy's formula, as HTK has it."""
+    return 2595 * np.log10(1 + hertz / 700)
+
+
+def htk_hertz(mel: np.ndarray) -> np.ndarray:
+    """Inverse of ``htk_mel``."""
+    return 700 * (10 ** (mel / 2595) - 1)
+
+
+# Slaney's Auditory Toolbox: linear below 1 kHz (3 mel = 200 Hz), above it 27 mel = a factor of 6.4.
+_KNEE_HERTZ = 1000.0
+_KNEE_MEL = 15.0
+_LOG_STEP = np.log(6.4) / 27
+
+
+def slaney_mel(hertz: np.ndarray) -> np.ndarray:
+    """Slaney's scale."""
+    above = _KNEE_MEL + np.log(np.maximum(hertz, _KNEE_HERTZ) / _KNEE_HERTZ) / _LOG_STEP
+    return np.where(hertz < _KNEE_HERTZ, hertz * 3 / 200, above)
+
+
+def slaney_hertz(mel: np.ndarray) -> np.ndarray:
+    """Inverse of ``slaney_mel``."""
+    above = _KNEE_HERTZ * np.exp(_LOG_STEP * (np.maximum(mel, _KNEE_MEL) - _KNEE_MEL))
+    return np.where(mel < _KNEE_MEL, mel * 200 / 3, above)
+
+
+_SCALES = {"htk": (htk_mel, htk_hertz), "slaney": (slaney_mel, slaney_hertz)}
+
+
+@lru_cache(maxsize=8)
+def _filters(rate: int, bands: int, high: float, scale: str) -> np.ndarray:
+    """``mel_filters`` kept for the next clip; read-only, because callers share it."""
+    filters = mel_filters(rate, bands, high, scale)
+    filters.flags.writeable = False
+    return filters
+
+
+def _magnitude(audio: np.ndarray) -> np.ndarray:
+    """(S,) → (513, 1 + S // 256) float64: periodic Hann windows centred on every 256th sample, the ends mirrored."""
+    spectrum = torch.stft(torch.from_numpy(audio.astype(np.float64)), WINDOW, HOP, WINDOW,
+                          torch.hann_window(WINDOW, dtype=torch.float64), center=True, pad_mode="reflect",
+                          return_complex=True)
+    return spectrum.abs().numpy()
+
+
+def _log(bands: np.ndarray) -> np.ndarray:
+    return np.log(np.maximum(bands, FLOOR))

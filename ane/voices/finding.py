@@ -1,0 +1,122 @@
+"""From what the user calls a voice to the files that hold it."""
+
+import difflib
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ane.audio import CLIP_SUFFIXES
+from ane.errors import UserError
+from ane.voices.voice import LATENT_SUFFIXES
+
+RANDOM = "random"       # the name that asks for a voice drawn at random
+_FEW = 12               # names an error message can carry
+
+
+@dataclass(frozen=True)
+class FoundVoice:
+    """A voice's name and its files: clips in the order of their names, or one file of latents."""
+
+    name: str
+    files: tuple[Path, ...]
+
+
+def find_voice(name_or_path: str, folders: Iterable[Path]) -> FoundVoice:
+    """Find a voice by name in the voice folders (the first that has it wins), or by path.
+
+    A path is a folder of clips, a sound file, or a .safetensors or .pth voice. Text with a separator or the suffix of
+    a voice's file is a path; anything else is a name first, and then a path if one exists.
+
+    Raises:
+        UserError: nothing of that name (the message lists the nearest), or a folder that holds no voice.
+    """
+    folders = list(folders)
+    path = Path(name_or_path).expanduser()
+    is_path = path.name != name_or_path or _is_voice_file(path)
+    if not is_path:
+        found = list_voices(folders).get(name_or_path)
+        if found:
+            return found
+    if os.path.isdir(path):
+        return FoundVoice(path.resolve().name, _files_in(path))
+    if os.path.exists(path):
+        return FoundVoice(path.stem, (path,))
+    raise UserError(f"{path}: no such voice file or folder" if is_path else _unknown(name_or_path, folders))
+
+
+def list_voices(folders: Iterable[Path]) -> dict[str, FoundVoice]:
+    """All voices of the folders by name, sorted; an earlier folder hides the same name in a later one.
+
+    In one folder NAME.safetensors goes before the folder NAME, that before NAME.pth, that before a sound file.
+    Folders that do not exist, and entries that hold no voice, are passed over.
+    """
+    voices: dict[str, FoundVoice] = {}
+    for folder in folders:
+        entries = sorted(_visible(folder), key=lambda entry: (_rank(entry), entry.name))
+        for entry in entries:
+            files = _files_of(entry)
+            name = entry.name if entry.is_dir() else entry.stem
+            if files and name not in voices:
+                voices[name] = FoundVoice(name, files)
+    return dict(sorted(voices.items()))
+
+
+def _files_of(entry: Path) -> tuple[Path, ...]:
+    """The voice's files if the entry of a voice folder is one, else ()."""
+    if entry.is_dir():
+        try:
+            return _files_in(entry)
+        except UserError:
+            return ()
+    return (entry,) if _is_voice_file(entry) else ()
+
+
+def _files_in(folder: Path) -> tuple[Path, ...]:
+    """Clips of a folder, sorted by name; without clips its only file of latents (upstream utils/audio.py, load_voice).
+
+    A .pth beside clips is the copy of them that upstream's git master leaves there; the clips are the original.
+    """
+    entries = sorted(entry for entry in _visible(folder) if entry.is_file())
+    clips = tuple(entry for entry in entries if entry.suffix.lower() in CLIP_SUFFIXES)
+    if clips:
+        return clips
+    latents = [entry for entry in entries if entry.suffix in LATENT_SUFFIXES]
+    if len(latents) == 1:
+        return (latents[0],)
+    if latents:
+        raise UserError(f"{folder}: holds {len(latents)} files of latents ({', '.join(e.name for e in latents[:_FEW])})"
+                        "; name one of them")
+    raise UserError(f"{folder}: holds no clips ({', '.join(CLIP_SUFFIXES)}) and no latents "
+                    f"({', '.join(LATENT_SUFFIXES)})")
+
+
+def _is_voice_file(path: Path) -> bool:
+    return path.suffix in LATENT_SUFFIXES or path.suffix.lower() in CLIP_SUFFIXES
+
+
+def _visible(folder: Path) -> list[Path]:
+    """Entries of a folder without hidden ones (macOS leaves ._clip.wav beside clip.wav on foreign disks)."""
+    try:
+        return [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
+    except OSError:
+        return []
+
+
+def _rank(entry: Path) -> int:
+    if entry.suffix == ".safetensors":
+        return 0
+    if entry.is_dir():
+        return 1
+    return 2 if entry.suffix == ".pth" else 3
+
+
+def _unknown(name: str, folders: list[Path]) -> str:
+    names = list(list_voices(folders))
+    places = " or ".join(str(folder) for folder in folders) or "any folder"
+    if not names:
+        return f"no voice {name!r}: there are no voices in {places}; add one with `ane voices add {name} clip.wav`"
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    known = f"there are {', '.join(names)}" if len(names) <= _FEW else f"`ane voices list` shows all {len(names)}"
+    return f"no voice {name!r} in {places}: {hint}{known}, and {RANDOM}"

@@ -1,0 +1,155 @@
+"""What a voice is, and the files that hold one."""
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import safetensors.numpy
+import torch
+
+from ane.audio import MIN_CLIP_SECONDS, check_clip, read_clip
+from ane.errors import UserError
+from ane.files import replacing
+from ane.mel import CONDITIONING_RATE
+from ane.pickles import load_pickle
+
+LATENT_SUFFIXES = (".safetensors", ".pth")
+_NEEDED = ("ar_latent", "diffusion_latent")
+_FORMAT = "tortoise-ane voice 1"
+
+
+@dataclass(frozen=True, eq=False)
+class Voice:
+    """The pair of conditioning latents, and where they come from."""
+
+    ar: np.ndarray                          # (1, D) float32, conditions the autoregressive model
+    diffusion: np.ndarray                   # (1, C) float32, conditions the diffusion model
+    name: str
+    source: str = ""                        # for people: the clips or the mix it was made from
+    clip_mels: tuple[np.ndarray, ...] = ()  # (80, 517) float32 each; CVVP ranks against them, so none means no CVVP
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """(D, C)."""
+        return self.ar.shape[1], self.diffusion.shape[1]
+
+    def check_widths(self, widths: tuple[int, int]) -> None:
+        """Raises UserError unless the latents are as wide as the model's, (D, C)."""
+        if self.widths != widths:
+            raise UserError(f"voice {self.name} has latents of widths {self.widths[0]} and {self.widths[1]}, the model "
+                            f"takes {widths[0]} and {widths[1]}: it was made with another model; "
+                            "make it again from its clips with `ane voices add`")
+
+
+@dataclass(frozen=True)
+class Clips:
+    """A voice that is still reference audio: sound files, or one .pth with upstream's list of raw clips."""
+
+    name: str
+    files: tuple[Path, ...]
+
+    def read(self) -> list[tuple[np.ndarray, int]]:
+        """Every clip as (audio (S,) float32, rate in Hz), in order; raises UserError for one that is unfit."""
+        clips = []
+        for file in self.files:
+            if file.suffix == ".pth":
+                for number, row in enumerate(_tensors(file)):
+                    check_clip(row[0], CONDITIONING_RATE, f"{file}, clip {number + 1}")
+                    clips.append((row[0], CONDITIONING_RATE))
+            else:
+                clips.append(read_clip(file))
+        return clips
+
+
+def open_voice(name: str, files: tuple[Path, ...]) -> Voice | Clips:
+    """What the files of a voice hold: latents when it is one .safetensors or .pth with latents, clips otherwise.
+
+    Upstream writes two things as .pth: the pair of latents (get_conditioning_latents.py), and, as a copy, the list of
+    clips it read, (1, S) each at 22050 Hz (utils/audio.py of its git master). No clip of use is as short as a latent
+    is wide, which tells them apart.
+
+    Raises:
+        UserError: a file that is missing, damaged, or holds neither.
+    """
+    path = files[0]
+    if path.suffix == ".safetensors":
+        return load_voice(path, name)
+    if path.suffix == ".pth":
+        rows = _tensors(path)
+        if len(rows) == 2 and all(row.shape[1] < MIN_CLIP_SECONDS * CONDITIONING_RATE for row in rows):
+            return Voice(_latent(rows[0], path, "latent 1"), _latent(rows[1], path, "latent 2"), name, path.name)
+    return Clips(name, files)
+
+
+def load_voice(path: Path | str, name: str = "") -> Voice:
+    """Read a .safetensors voice. Its name is ``name``, else the one stored with it, else the file's.
+
+    Raises:
+        UserError: no such file, damaged, or without the tensors ar_latent (1, D) and diffusion_latent (1, C).
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"{path}: no such voice file")
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}     # noqa: SIM118 — not a dict
+    except (safetensors.SafetensorError, OSError, TypeError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read as a safetensors voice ({error}); make it again") from error
+    missing = [key for key in _NEEDED if key not in tensors]
+    if missing:
+        raise UserError(f"{path}: lacks {' and '.join(missing)}; a voice file holds {' and '.join(_NEEDED)}")
+    ar, diffusion = (_latent(tensors[key], path, key) for key in _NEEDED)
+    mels = tensors.get("clip_mels", np.empty((0, 80, 0), np.float32))
+    if mels.ndim != 3 or mels.shape[1] != 80 or not np.isfinite(mels).all():
+        raise UserError(f"{path}: clip_mels is not (clips, 80, frames) of finite numbers; make it again")
+    return Voice(ar, diffusion, name or metadata.get("name") or path.stem, metadata.get("source", ""), tuple(mels))
+
+
+def save_voice(path: Path | str, voice: Voice) -> None:
+    """Write a voice: as .safetensors with all it has, or as .pth with upstream's bare pair of latents.
+
+    Raises:
+        UserError: another suffix, or a place that cannot be written.
+    """
+    path = Path(path)
+    if path.suffix not in LATENT_SUFFIXES:
+        raise UserError(f"cannot write voice {path}: end its name in {' or '.join(LATENT_SUFFIXES)}")
+    content = _as_pth(voice) if path.suffix == ".pth" else _as_safetensors(voice)
+    with replacing(path) as target:     # from memory, for the libraries report a full disk each in its own way
+        target.write_bytes(content)
+
+
+def _as_pth(voice: Voice) -> bytes:
+    buffer = io.BytesIO()
+    torch.save((torch.from_numpy(voice.ar.copy()), torch.from_numpy(voice.diffusion.copy())), buffer)
+    return buffer.getvalue()
+
+
+def _as_safetensors(voice: Voice) -> bytes:
+    tensors = {"ar_latent": voice.ar, "diffusion_latent": voice.diffusion}
+    if voice.clip_mels:
+        tensors["clip_mels"] = np.stack(voice.clip_mels)
+    return safetensors.numpy.save({key: np.ascontiguousarray(tensor) for key, tensor in tensors.items()},
+                                  {"format": _FORMAT, "name": voice.name, "source": voice.source})
+
+
+def _tensors(path: Path) -> list[np.ndarray]:
+    """The tensors of a .pth voice as (1, n) float32 rows; raises UserError when it holds anything else."""
+    content = load_pickle(path)
+    rows = list(content) if isinstance(content, (tuple, list)) else []
+    if not rows or not all(isinstance(row, torch.Tensor) and row.is_floating_point() and row.ndim in (1, 2)
+                           and row.numel() == row.shape[-1] > 0 for row in rows):
+        raise UserError(f"{path}: is not a voice; a .pth voice is the pair of latents (1, 1024) and (1, 2048), "
+                        "or a list of clips (1, samples)")
+    return [row.detach().reshape(1, -1).float().numpy() for row in rows]
+
+
+def _latent(array: np.ndarray, path: Path, key: str) -> np.ndarray:
+    """One latent as (1, width) float32; raises UserError when it is not a row of finite numbers."""
+    if array.size == 0 or array.dtype.kind != "f" or array.shape not in ((1, array.size), (array.size,)):
+        raise UserError(f"{path}: {key} is {array.dtype} {array.shape}; a latent is one row of floats")
+    if not np.isfinite(array).all():
+        raise UserError(f"{path}: {key} holds NaN or infinite values; make the voice again")
+    return array.reshape(1, -1).astype(np.float32)
