@@ -1,4 +1,4 @@
-"""The command line: `ane COMMAND`. Each command is a module of ``ane.commands``; this one finds it and reports errors."""
+"""The command line, `ane COMMAND`: each command is a module of ``ane.commands``; this one reports their errors."""
 
 import argparse
 import os

@@ -41,12 +41,12 @@ def register(commands: argparse._SubParsersAction) -> None:
 def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     from ane.backends import NAMES
 
-    group = parser.add_argument_group("engine")
-    group.add_argument("--backend", default="auto", metavar="NAME", help=f"{', '.join(NAMES)} (default: auto)")
-    group.add_argument("--precision", default="auto", choices=("auto", "fp32", "bf16", "fp16"),
-                       help="what to compute in (default: what the weights are stored in, where the device is good at it)")
-    group.add_argument("--threads", type=positive, metavar="N", help="CPU threads (default: the engine's choice)")
-    group.add_argument("--lanes", type=positive, metavar="N", help="candidates sampled at a time (default: 8)")
+    add = parser.add_argument_group("engine").add_argument
+    add("--backend", default="auto", metavar="NAME", help=f"{', '.join(NAMES)} (default: auto)")
+    add("--precision", default="auto", choices=("auto", "fp32", "bf16", "fp16"),
+        help="what to compute in (default: what the weights are stored in, where the device is good at it)")
+    add("--threads", type=positive, metavar="N", help="CPU threads (default: the engine's choice)")
+    add("--lanes", type=positive, metavar="N", help="candidates sampled at a time (default: 8)")
 
 
 def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,25 +55,25 @@ def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
     from ane.settings import DEFAULT_PRESET, PRESETS
     from ane.text import NORMALISERS
 
-    group = parser.add_argument_group("speech")
-    group.add_argument("--preset", choices=PRESETS, default=DEFAULT_PRESET, help=f"(default: {DEFAULT_PRESET})")
-    group.add_argument("--seed", type=natural, metavar="N", help="say it the same way again (default: a fresh one, told)")
-    group.add_argument("--candidates", type=positive, metavar="N", help="readings sampled of each chunk (preset's)")
-    group.add_argument("--best", type=positive, metavar="K", help="keep the K best readings: OUT-1.wav, OUT-2.wav, …")
-    group.add_argument("--cvvp-amount", type=float, metavar="SHARE", help="share of CVVP in ranking, 0 to 1 (default: 0)")
-    group.add_argument("--temperature", type=float, metavar="T", help="of the codes (default: 0.8)")
-    group.add_argument("--top-p", type=float, metavar="P", help="share of probability to choose codes from (default: 0.8)")
-    group.add_argument("--top-k", type=int, metavar="K", help="number of codes to choose from (default: 50)")
-    group.add_argument("--repetition-penalty", type=float, metavar="R", help="(default: 2.0)")
-    group.add_argument("--typical-mass", type=float, metavar="M", help="use typical sampling with this mass (default: off)")
-    group.add_argument("--max-codes", type=positive, metavar="N", help="length limit of a chunk, 21.5 a second (default: 500)")
-    group.add_argument("--steps", type=positive, metavar="N", help="diffusion steps (preset's)")
-    group.add_argument("--sampler", choices=SAMPLERS, help="diffusion sampler (default: p)")
-    group.add_argument("--guidance", type=float, metavar="K", help="diffusion guidance, 0 for none (preset's, or 2)")
-    group.add_argument("--noise", type=float, metavar="T", help="diffusion temperature: scale of the first noise (default: 1)")
-    group.add_argument("--normaliser", choices=NORMALISERS, help="how text is read out (default: english)")
-    group.add_argument("--split", type=pair, metavar="D,M", help="chunks of about D, at most M characters (default: 200,300)")
-    group.add_argument("--no-split", action="store_true", help="speak the text in one go")
+    add = parser.add_argument_group("speech").add_argument
+    add("--preset", choices=PRESETS, default=DEFAULT_PRESET, help=f"how much work to do (default: {DEFAULT_PRESET})")
+    add("--seed", type=natural, metavar="N", help="say it the same way again (default: a fresh one, which is told)")
+    add("--candidates", type=positive, metavar="N", help="readings sampled of each chunk (default: the preset's)")
+    add("--best", type=positive, metavar="K", help="keep the K best readings, as OUT-1.wav, OUT-2.wav, …")
+    add("--cvvp-amount", type=float, metavar="SHARE", help="share of CVVP in ranking, 0 to 1 (default: 0)")
+    add("--temperature", type=float, metavar="T", help="of the codes: lower is more regular (default: 0.8)")
+    add("--top-p", type=float, metavar="P", help="share of probability to choose codes from (default: 0.8)")
+    add("--top-k", type=int, metavar="K", help="number of codes to choose from (default: 50)")
+    add("--repetition-penalty", type=float, metavar="R", help="against codes met before (default: 2)")
+    add("--typical-mass", type=float, metavar="M", help="typical sampling with this mass (default: off)")
+    add("--max-codes", type=positive, metavar="N", help="codes a chunk at most, 21.5 to a second (default: 500)")
+    add("--steps", type=positive, metavar="N", help="diffusion steps (default: the preset's)")
+    add("--sampler", choices=SAMPLERS, help="of the diffusion (default: p)")
+    add("--guidance", type=float, metavar="K", help="of the diffusion, 0 for none (default: the preset's)")
+    add("--noise", type=float, metavar="T", help="diffusion temperature: scale of the first noise (default: 1)")
+    add("--normaliser", choices=NORMALISERS, help="how text is spelt out (default: english)")
+    add("--split", type=pair, metavar="D,M", help="chunks of about D and at most M characters (default: 200,300)")
+    add("--no-split", action="store_true", help="speak the text in one go")
 
 
 def positive(text: str) -> int:
@@ -110,7 +110,7 @@ def say(args: argparse.Namespace) -> int:
                       "Give --bundle or --checkpoints for a trained model.[/]")
     backend, speech = speak(args, model, text, settings, console)
     waves = [speech.audio, *speech.alternatives]
-    for path, audio in zip(outputs, waves, strict=True if outputs else False):
+    for path, audio in zip(outputs, waves, strict=False):       # no file when it is only to be played
         write(path, audio, speech.sample_rate)
     report(args, model, backend, speech, outputs, console)
     if args.play or not outputs:

@@ -1,0 +1,124 @@
+"""Random weights in the official files' layout, to measure on: speed and memory do not ask what the weights say.
+
+    python -m benchmarks.checkpoints DIR                 official sizes, 4.1 GB
+    python -m benchmarks.checkpoints DIR --size tiny     the same files in small, seconds
+
+The files hold what the official ones do, weight norm split into gain and direction and the tensors that only training
+needs included, so importing them costs what importing the real ones would. Nothing is left at a degenerate
+initialisation (zero projections, unit gains), where whole branches of a network would do no work.
+"""
+
+import argparse
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from ane.files import replacing
+from ane.networks import NETWORKS
+from ane.upstream_config import configs
+from ane.weights import layout
+from benchmarks import report
+
+SIZES: dict[str, dict[str, dict[str, int]]] = {
+    "official": {},
+    "tiny": {
+        "autoregressive.pth": {"layers": 3, "model_dim": 64, "heads": 4},
+        "diffusion_decoder.pth": {"model_channels": 64, "num_layers": 2, "in_latent_channels": 64, "num_heads": 4},
+        "clvp2.pth": {"dim_text": 64, "dim_speech": 64, "dim_latent": 64, "text_enc_depth": 2, "speech_enc_depth": 2,
+                      "text_heads": 2, "speech_heads": 2},
+        "cvvp.pth": {"model_dim": 64, "transformer_heads": 2, "conditioning_enc_depth": 2, "speech_enc_depth": 2},
+        "vocoder.pth": {"channel_size": 8},
+        "hifidecoder.pth": {"in_channels": 64, "upsample_initial_channel": 32, "cond_channels": 64},
+        "rlg_auto.pth": {"channels": 64},
+        "rlg_diffuser.pth": {"channels": 128},
+        "classifier.pth": {"embedding_dim": 64, "depth": 3, "attn_blocks": 1, "base_channels": 16},
+    },
+}
+WEIGHT_NORM = {"univnet": r"weight$", "hifigan": r"^(?!cond_layer).*weight$"}
+STOP_BIAS = 2.5         # on top of logits with a deviation of 0.6: sampling ends after some dozens of codes
+NEVER_BIAS = -20.0      # the start code, which a trained head does not predict either
+MASK_POSITIONS = 1012   # of the causal masks that older releases of transformers stored in each layer
+
+
+def initialised(network: str, key: str, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """A tensor of plausible random numbers for that key."""
+    if key.endswith("inv_freq"):      # a constant, not a parameter
+        return 10000.0 ** -(torch.arange(shape[0]) / shape[0])
+    mean, deviation = scale(network, key, shape)
+    return mean + deviation * torch.randn(shape, generator=generator)
+
+
+def scale(network: str, key: str, shape: tuple[int, ...]) -> tuple[float, float]:
+    """Mean and standard deviation for a parameter: upstream's own initialisation, or its neighbourhood if that is 0."""
+    if key == "temperature":
+        return 1.0, 0.0
+    if len(shape) == 1:
+        return (0.0, 0.05) if key.endswith("bias") else (1.0, 0.1)        # biases; gains of norms
+    if re.match(r"rlg_.*layers\.[0-4]\.", f"{network}.{key}"):
+        return 0.0, 10.0                                                  # EqualLinear scales its weight by 1/10
+    if re.search(r"^gpt\.|emb", key):
+        return 0.0, 0.02                                                  # GPT-2 (Radford et al. 2019)
+    return 0.0, (3 * math.prod(shape[1:])) ** -0.5                        # torch's default for linear layers
+
+
+def state_dict(file: str, arguments: dict[str, dict[str, int]], generator: torch.Generator) -> dict:
+    """The whole contents of an official file, every network that lives in it."""
+    state: dict[str, torch.Tensor] = {}
+    built = configs(arguments, "sizes")
+    for network in NETWORKS.values():
+        if network.file != file:
+            continue
+        config = built[network.name]
+        for key, shape in {**layout(network.name, config).shapes, **network.unused(config)}.items():
+            state[network.prefix + key] = initialised(network.name, key, shape, generator)
+        for key in [key for key in state if re.search(WEIGHT_NORM.get(network.name, r"^$"), key)]:
+            split_weight_norm(state, key)
+        if network.name == "autoregressive":
+            prepare_decoder(state, config)
+    wrapper = next(network.wrapped for network in NETWORKS.values() if network.file == file)
+    return {wrapper: state} if wrapper else state
+
+
+def split_weight_norm(state: dict[str, torch.Tensor], key: str) -> None:
+    """Replace a weight by direction and gain, as torch.nn.utils.weight_norm stores it."""
+    weight = state.pop(key)
+    state[f"{key}_g"] = torch.linalg.vector_norm(weight, dim=tuple(range(1, weight.dim())), keepdim=True)
+    state[f"{key}_v"] = weight
+
+
+def prepare_decoder(state: dict[str, torch.Tensor], config) -> None:
+    """Let sampling end, and add the buffers that the official file has and nobody reads."""
+    state["mel_head.bias"][config.stop_mel_token] += STOP_BIAS
+    state["mel_head.bias"][config.start_mel_token] += NEVER_BIAS
+    mask = torch.ones(MASK_POSITIONS, MASK_POSITIONS, dtype=torch.uint8).tril()[None, None]      # one for all layers
+    for layer in range(config.layers):
+        state[f"gpt.h.{layer}.attn.bias"] = mask
+        state[f"gpt.h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
+
+
+def write_checkpoints(directory: Path, size: str = "official", seed: int = 0) -> None:
+    """Write every official file and a config.json with the sizes; one file in memory at a time (2.1 GB at most)."""
+    arguments = SIZES[size]
+    for index, file in enumerate(dict.fromkeys(network.file for network in NETWORKS.values())):
+        generator = torch.Generator().manual_seed(seed + index)
+        with replacing(directory / file) as staging:
+            torch.save(state_dict(file, arguments, generator), staging)
+    report.write_json(directory / "config.json", {**arguments, "trained": False})
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.checkpoints", description=__doc__.splitlines()[0])
+    parser.add_argument("directory", type=Path, metavar="DIR", help="where to write them (existing files are replaced)")
+    parser.add_argument("--size", choices=SIZES, default="official", help="default: official, 4.1 GB")
+    parser.add_argument("--seed", type=int, default=0, help="of the random weights (default 0)")
+    options = parser.parse_args(arguments)
+    write_checkpoints(options.directory, options.size, options.seed)
+    for path in sorted(options.directory.glob("*.pth")):
+        print(f"{path}  {path.stat().st_size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    report.run(main)

@@ -1,0 +1,224 @@
+"""Autoregressive decoding: prefill, a step, tokens per second, for several lanes; this package's and upstream's.
+
+    python -m benchmarks.checkpoints /tmp/official
+    python -m benchmarks.decode --checkpoints /tmp/official --upstream-python ~/upstream-env/bin/python --threads 1
+
+All contestants take turns in every round, so what else the machine does meets them alike; a ratio is taken within its
+round. A step is one call of the network for all lanes, without sampling, on both sides.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+
+from ane.backends.pytorch import DTYPES, TorchBackend
+from ane.errors import UserError
+from ane.model import Model, add_model_arguments, open_model
+from ane.weights import layout
+from benchmarks import report
+from benchmarks.report import Spread
+from benchmarks.upstream import Upstream, add_upstream_options, lane_counts
+
+REFERENCE = ("upstream fp32", 1)      # what ratios are taken against: upstream's kv-cache mode, one lane
+
+
+@dataclass(frozen=True)
+class Settings:
+    prefix: int         # positions before the first code
+    steps: int          # codes decoded in a round
+    rounds: int
+    threads: int
+    device: str
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One round of one contestant, in milliseconds."""
+
+    prefill_ms: float
+    step_ms: float          # median over the round's steps
+
+
+@dataclass
+class Contestant:
+    name: str
+    lanes: int
+    gigabytes: float                        # weights and cache that one step must read
+    decode: Callable[[], Reading]
+    readings: list[Reading] = field(default_factory=list)
+
+
+def contestant(backend: TorchBackend, precision: str, lanes: int, settings: Settings) -> Contestant:
+    """This package's decoder with ``lanes`` lanes on one prefix, fed random codes."""
+    decoder, tables = backend.decoder(lanes, settings.steps), backend.embeddings()
+    generator = np.random.default_rng(0)
+    text = generator.integers(len(tables["text"]), size=settings.prefix)
+    codes = generator.integers(len(tables["code"]), size=(settings.steps, lanes))
+    prefix = tables["text"][text] + tables["text_position"][:settings.prefix]
+    columns = tables["code"][codes] + tables["code_position"][1:settings.steps + 1, None]      # (steps, lanes, D)
+
+    def decode() -> Reading:
+        prefill = timed(lambda: decoder.prefill(prefix))
+        steps = [timed(lambda t=t: decoder.step(columns[t][:, None], np.full(lanes, t, dtype=np.int64)))
+                 for t in range(settings.steps)]
+        return Reading(prefill, median(steps))
+
+    positions = settings.prefix + lanes * settings.steps / 2
+    return Contestant(f"ours {precision}", lanes, gigabytes(backend.model, precision, positions), decode)
+
+
+def upstream_contestant(upstream: Upstream, model: Model, lanes: int, settings: Settings) -> Contestant:
+    """Upstream's kv-cache mode; every lane has its own copy of the prefix there."""
+
+    def decode() -> Reading:
+        reply = upstream.decode(lanes, settings.prefix, settings.steps)
+        return Reading(reply["prefill_ms"], median(reply["step_ms"]))
+
+    positions = lanes * (settings.prefix + settings.steps / 2)
+    return Contestant("upstream fp32", lanes, gigabytes(model, "fp32", positions), decode)
+
+
+def timed(call: Callable[[], object]) -> float:
+    """Milliseconds that a call takes."""
+    start = time.perf_counter()
+    call()
+    return 1000 * (time.perf_counter() - start)
+
+
+def gigabytes(model: Model, precision: str, positions: float) -> float:
+    """What a step reads at least once: all weights but the look-up tables, and keys and values of ``positions``."""
+    config = model.config("autoregressive")
+    shapes = layout("autoregressive", config).shapes
+    weights = sum(prod(shape) for key, shape in shapes.items() if "embedding" not in key)
+    cache = 2 * config.layers * config.model_dim * positions
+    return (weights + cache) * DTYPES[precision].itemsize / 1e9
+
+
+class Bandwidth:
+    """Reads a buffer far larger than any cache, on the device that decodes."""
+
+    size = 2**27       # float32 numbers, 0.54 GB
+
+    def __init__(self, device: str):
+        import torch
+
+        self._buffer = torch.ones(self.size, device=device)
+
+    def reading(self) -> float:
+        """GB/s of the better of two passes."""
+        return self.size * 4e-6 / min(timed(lambda: self._buffer.sum().item()) for _ in range(2))
+
+
+def measure(contestants: Sequence[Contestant], bandwidth: Bandwidth, rounds: int) -> list[float]:
+    """Fill every contestant's readings, one a round, and return the bandwidths; a first round warms up and is lost."""
+    bandwidths = []
+    for number in track(range(rounds + 1), "rounds", console=Console(stderr=True), transient=True):
+        gb_s = bandwidth.reading()
+        readings = [each.decode() for each in contestants]
+        if number:
+            bandwidths.append(gb_s)
+            for each, reading in zip(contestants, readings, strict=True):
+                each.readings.append(reading)
+    return bandwidths
+
+
+def summary(each: Contestant, reference: Contestant | None, bandwidths: Sequence[float]) -> dict:
+    """The figures of one contestant, each a median over the rounds with its spread."""
+    rates = [1000 * each.lanes / reading.step_ms for reading in each.readings]
+    result = {
+        "name": each.name,
+        "lanes": each.lanes,
+        "prefill_ms": Spread.of([reading.prefill_ms for reading in each.readings]),
+        "step_ms": Spread.of([reading.step_ms for reading in each.readings]),
+        "tokens_per_s": Spread.of(rates),
+        "share_of_bandwidth": Spread.of([1000 * each.gigabytes / reading.step_ms / gb_s
+                                         for reading, gb_s in zip(each.readings, bandwidths, strict=True)]),
+    }
+    if reference:
+        theirs = [1000 * reference.lanes / reading.step_ms for reading in reference.readings]
+        result["times_upstream_one_lane"] = Spread.of([a / b for a, b in zip(rates, theirs, strict=True)])
+    return result
+
+
+def show(results: Sequence[dict], bandwidth: Spread, settings: Settings) -> None:
+    title = (f"Decoding after a prefix of {settings.prefix}, {settings.steps} steps, {settings.rounds} rounds, "
+             f"{settings.threads} thread{'s' * (settings.threads > 1)} on {settings.device}; "
+             f"memory read at {report.figure(bandwidth.median)} GB/s")
+    columns = ("decoder", "lanes", "prefill ms", "step ms", "tokens/s", "of bandwidth", "× upstream, 1 lane")
+    report.print_table(title, columns, [
+        (r["name"], r["lanes"], r["prefill_ms"], r["step_ms"], r["tokens_per_s"],
+         f"{r['share_of_bandwidth'].median:.0%}", r.get("times_upstream_one_lane")) for r in results])
+
+
+def plotted(results: Sequence[dict]) -> dict[str, dict[float, Spread]]:
+    """Tokens per second over lanes, a curve for each name."""
+    curves: dict[str, dict[float, Spread]] = {}
+    for result in results:
+        curves.setdefault(result["name"], {})[result["lanes"]] = result["tokens_per_s"]
+    return curves
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.decode", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_model_arguments(parser)
+    add_upstream_options(parser)
+    parser.add_argument("--lanes", type=lane_counts, default=[1, 2, 4, 8, 16], help="default 1,2,4,8,16")
+    parser.add_argument("--upstream-lanes", type=lane_counts, default=[1], help="default 1")
+    parser.add_argument("--precisions", type=lambda text: text.split(","), default=["fp32", "bf16"],
+                        help=f"of {', '.join(DTYPES)} (default fp32,bf16)")
+    parser.add_argument("--prefix", type=int, default=44, help="positions before the first code (default 44)")
+    parser.add_argument("--steps", type=int, default=24, help="codes decoded in a round (default 24)")
+    parser.add_argument("--rounds", type=int, default=5, help="readings of each figure (default 5)")
+    parser.add_argument("--threads", type=int, default=report.usable_cores(),
+                        help="CPU threads of either side (default: all cores)")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or mps (default cpu)")
+    parser.add_argument("--output", type=Path, metavar="FILE.json",
+                        help="where the result goes, and beside it a plot (default: benchmarks/results/, dated)")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parser().parse_args(arguments)
+    unknown = [name for name in options.precisions if name not in DTYPES]
+    if unknown:
+        raise UserError(f"--precisions {unknown[0]}: there are {', '.join(DTYPES)}")
+    if options.upstream_python and not options.checkpoints:
+        raise UserError("--upstream-python needs --checkpoints: upstream reads official files alone")
+    settings = Settings(options.prefix, options.steps, options.rounds, options.threads, options.device)
+    output = options.output or report.default_output("decode")
+    model = open_model(bundle=options.bundle, checkpoints=options.checkpoints)
+    machine = report.machine()
+    with ExitStack() as stack:
+        contestants = []
+        if options.upstream_python:
+            upstream = stack.enter_context(Upstream(
+                options.upstream_python, options.checkpoints, heads=model.config("autoregressive").heads,
+                threads=options.threads, device=options.device))
+            contestants += [upstream_contestant(upstream, model, lanes, settings) for lanes in options.upstream_lanes]
+        for precision in options.precisions:
+            backend = TorchBackend(model, options.device, precision, options.threads)
+            contestants += [contestant(backend, precision, lanes, settings) for lanes in options.lanes]
+        bandwidths = measure(contestants, Bandwidth(options.device), options.rounds)
+    reference = next((each for each in contestants if (each.name, each.lanes) == REFERENCE), None)
+    results = [summary(each, reference, bandwidths) for each in contestants]
+    bandwidth = Spread.of(bandwidths)
+    show(results, bandwidth, settings)
+    report.write_json(output, {"benchmark": "decode", "machine": machine, "network": model.config("autoregressive"),
+                               "settings": settings, "bandwidth_gb_s": bandwidth, "results": results})
+    drawn = report.plot(output.with_suffix(".png"), "Decoding", ("lanes", "tokens per second"), plotted(results))
+    print(f"{output}{' and .png' if drawn else ' (no plot: matplotlib is not installed)'}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    report.run(main)

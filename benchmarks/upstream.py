@@ -1,0 +1,131 @@
+"""Upstream's package in an environment of its own, and a process there that decodes on request.
+
+    python -m benchmarks.upstream --make-env ~/upstream-env                                   once; about 1 GB
+    python -m benchmarks.upstream --upstream-python ~/upstream-env/bin/python --checkpoints DIR --lanes 1,4
+
+Its pins conflict with everything recent, so it never shares an environment with this package.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ane.errors import UserError
+from benchmarks import report
+
+WORKER = Path(__file__).with_name("upstream_decode.py")
+PYTHON = "3.11"                       # the newest that tokenizers 0.13.3 has wheels for
+REQUIREMENTS = (
+    "torch==2.13.0",                  # the newest that this package has run; both sides are timed on the same torch
+    "transformers==4.31.0",           # upstream's pin: its GPT-2 wrapper needs the generate() and cache tuples of then
+    "tokenizers==0.13.3",             # transformers 4.31 refuses 0.14
+    "huggingface-hub<1",              # transformers 4.31 imports names that 1.0 removed
+    "numpy",                          # any: nothing of it is on the timed path
+    "einops",                         # imported by upstream's arch_util
+)
+PACKAGE = "tortoise-tts==3.0.0"       # without its dependencies: they want old librosa, CUDA wheels and a compiler
+
+
+def make_environment(directory: Path, python: str) -> Path:
+    """Create the virtual environment and return its interpreter.
+
+    Raises:
+        UserError: the interpreter is not Python 3.11, the folder is taken, or an installation failed.
+    """
+    version = report.output_of(python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])")
+    if version != PYTHON:
+        raise UserError(f"{python} is {f'Python {version}' if version else 'no interpreter'}; upstream's pins need "
+                        f"Python {PYTHON}: name one with --python")
+    if directory.exists() and any(directory.iterdir()):
+        raise UserError(f"{directory} is not empty: name a new folder for --make-env")
+    interpreter = directory / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    pip = [str(interpreter), "-m", "pip", "install", "--disable-pip-version-check"]
+    for step in ([python, "-m", "venv", str(directory)], [*pip, *REQUIREMENTS], [*pip, "--no-deps", PACKAGE]):
+        if subprocess.run(step).returncode:
+            raise UserError(f"making {directory} failed at: {' '.join(step)}")
+    return interpreter
+
+
+class Upstream:
+    """A running upstream with its autoregressive network loaded. Use as a context manager."""
+
+    def __init__(self, python: Path, checkpoints: Path, *, heads: int = 16, threads: int = 1, device: str = "cpu"):
+        """Raises UserError when the interpreter, the checkpoint or upstream itself does not load."""
+        if not (checkpoints / "autoregressive.pth").is_file():
+            raise UserError(f"{checkpoints} has no autoregressive.pth: upstream decodes from official checkpoints")
+        command = [str(python), str(WORKER), str(checkpoints), "--heads", str(heads), "--threads", str(threads),
+                   "--device", device]
+        environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+        try:
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                             env=environment)
+        except OSError as error:
+            raise UserError(f"cannot run {python}: {error.strerror}; make one with --make-env") from error
+        self.torch = self._read()["torch"]
+
+    def decode(self, lanes: int, prefix: int, steps: int) -> dict:
+        """Prefill ``prefix`` positions, then ``steps`` steps: {prefill_ms, step_ms: [..], token_ms}, milliseconds."""
+        with suppress(BrokenPipeError):      # it has died: reading says so
+            self._process.stdin.write(json.dumps({"lanes": lanes, "prefix": prefix, "steps": steps}) + "\n")
+            self._process.stdin.flush()
+        return self._read()
+
+    def _read(self) -> dict:
+        line = self._process.stdout.readline()
+        if not line:
+            raise UserError(f"upstream ended with status {self._process.wait()}: its own message stands above")
+        return json.loads(line)
+
+    def __enter__(self) -> "Upstream":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()      # the end of its input ends it
+        self._process.wait()
+        self._process.stdout.close()
+
+
+def lane_counts(text: str) -> list[int]:
+    """``1,4,16`` → [1, 4, 16], for argparse."""
+    counts = [int(part) for part in text.split(",")]
+    if min(counts) < 1:
+        raise argparse.ArgumentTypeError("lanes count from 1")
+    return counts
+
+
+def add_upstream_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--upstream-python", type=Path, metavar="PATH",
+                        help="interpreter of an environment made with python -m benchmarks.upstream --make-env")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.upstream", description=__doc__.splitlines()[0])
+    parser.add_argument("--make-env", type=Path, metavar="DIR", help="make upstream's environment there and stop")
+    parser.add_argument("--python", default=sys.executable, metavar="PATH",
+                        help=f"a Python {PYTHON} to make it with (default: this one)")
+    add_upstream_options(parser)
+    parser.add_argument("--checkpoints", type=Path, metavar="DIR", help="folder with the official autoregressive.pth")
+    parser.add_argument("--lanes", type=lane_counts, default=[1], help="lanes, e.g. 1,4 (default 1)")
+    parser.add_argument("--heads", type=int, default=16, help="attention heads of that checkpoint (default 16)")
+    parser.add_argument("--prefix", type=int, default=44, help="positions before the first code (default 44)")
+    parser.add_argument("--steps", type=int, default=24, help="codes decoded per reading (default 24)")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads (default 1)")
+    options = parser.parse_args(arguments)
+    if options.make_env:
+        print(make_environment(options.make_env, options.python))
+        return
+    if not (options.upstream_python and options.checkpoints):
+        parser.error("give --make-env, or both --upstream-python and --checkpoints")
+    with Upstream(options.upstream_python, options.checkpoints, heads=options.heads, threads=options.threads) as worker:
+        for lanes in options.lanes:
+            print(json.dumps(worker.decode(lanes, options.prefix, options.steps)))
+
+
+if __name__ == "__main__":
+    report.run(main)

@@ -1,0 +1,285 @@
+"""Whatever a user gets wrong: one clear line, a non-zero exit, and nothing half-written."""
+
+import json
+import os
+import pickle
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from ane.cli import main
+
+RATE = 22050
+
+
+@pytest.fixture
+def complain(capsys, tmp_path, monkeypatch):
+    """``complain(*arguments)``: run the command, hold it to the rules for errors, give the line it said."""
+    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
+    workplace = tmp_path / "work"
+    workplace.mkdir(exist_ok=True)
+    monkeypatch.chdir(workplace)
+
+    def run(*arguments: str) -> str:
+        before = sorted(tmp_path.rglob("*"))
+        code = main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        lines = [line for line in err.splitlines() if line.startswith("ane: error:")]
+        assert code == 1
+        assert len(lines) == 1, err
+        assert err.splitlines()[-1] == lines[0]
+        assert "Traceback" not in err
+        assert out == ""
+        left = [path for path in sorted(tmp_path.rglob("*")) if path not in before and path.is_file()]
+        assert left == []
+        return lines[0]
+
+    return run
+
+
+@pytest.fixture
+def speech() -> np.ndarray:
+    """A second of a buzzing tone at 22050 Hz."""
+    t = np.arange(RATE) / RATE
+    return (0.3 * np.sin(2 * np.pi * 140 * t) * np.sin(2 * np.pi * 3 * t)).astype(np.float32)
+
+
+@pytest.fixture
+def say(complain):
+    """``say(...)``: `ane say` with the quickest preset, a seed and a file to write."""
+    return lambda *arguments: complain("say", "--preset", "fastest", "--seed", "1", "-o", "out.wav", *arguments)
+
+
+# --- text
+
+
+@pytest.mark.parametrize("text", ["", "   \n"])
+def test_empty_text(say, text):
+    assert "nothing to say" in say(text)
+
+
+def test_text_of_only_symbols(say):
+    assert "*** --- ***" in say("*** --- ***")
+
+
+def test_text_over_the_decoders_limit_with_splitting_off(say):
+    line = say("--no-split", "several thousand words and more " * 60)
+    assert "tokens" in line
+    assert "--no-split" in line
+
+
+def test_text_file_that_is_not_there_or_not_text(say, tmp_path):
+    assert "missing.txt" in say("-f", "missing.txt")
+    (tmp_path / "latin.txt").write_bytes("Grüße".encode("latin-1"))
+    assert "UTF-8" in say("-f", tmp_path / "latin.txt")
+
+
+def test_two_texts_or_none(complain, tmp_path):
+    assert "one of the two" in complain("say", "-o", "out.wav")
+    assert "one of the two" in complain("say", "hello", "-f", "x.txt", "-o", "out.wav")
+
+
+# --- voices and clips
+
+
+def test_unknown_voice_names_near_ones(say):
+    assert "noise" in say("hello", "-v", "nois")
+
+
+@pytest.mark.parametrize(("name", "samples", "word"), [
+    ("empty", 0, "empty"), ("three", 3, "short")])
+def test_clip_that_is_empty_or_three_samples_long(say, speech, tmp_path, name, samples, word):
+    clip = tmp_path / f"{name}.wav"
+    soundfile.write(clip, speech[:samples], RATE)
+    line = say("hello", "-v", clip)
+    assert clip.name in line
+    assert word in line
+
+
+def test_silent_clip(say, speech, tmp_path):
+    soundfile.write(tmp_path / "silent.wav", 0 * speech, RATE)
+    assert "silent" in say("hello", "-v", tmp_path / "silent.wav")
+
+
+def test_truncated_clip(say, speech, tmp_path):
+    clip = tmp_path / "cut.wav"
+    soundfile.write(clip, speech, RATE)
+    clip.write_bytes(clip.read_bytes()[:20000])
+    assert "cut.wav" in say("hello", "-v", clip)
+
+
+def test_clip_with_nan(say, speech, tmp_path):
+    speech[500] = np.nan
+    soundfile.write(tmp_path / "nan.wav", speech, RATE, subtype="FLOAT")
+    assert "NaN" in say("hello", "-v", tmp_path / "nan.wav")
+
+
+def test_text_file_posing_as_wav(say, tmp_path):
+    (tmp_path / "note.wav").write_text("this is a letter, not a sound\n" * 50)
+    assert "note.wav" in say("hello", "-v", tmp_path / "note.wav")
+
+
+# --- models
+
+
+@pytest.fixture
+def checkpoints(golden_checkpoints, golden_config, tmp_path) -> Path:
+    """A writable copy of tiny official-layout checkpoints."""
+    directory = tmp_path / "checkpoints"
+    shutil.copytree(golden_checkpoints, directory, copy_function=shutil.copyfile)
+    shutil.copyfile(golden_config, directory / "config.json")
+    return directory
+
+
+def test_unknown_bundle(say):
+    assert "demo" in say("hello", "--bundle", "dmo")
+
+
+def test_truncated_checkpoint(say, checkpoints):
+    file = checkpoints / "autoregressive.pth"
+    file.write_bytes(file.read_bytes()[:100_000])
+    assert "autoregressive.pth" in say("hello", "-v", "random", "--checkpoints", checkpoints)
+
+
+def test_checkpoint_of_another_model(say, checkpoints):
+    shutil.copyfile(checkpoints / "clvp2.pth", checkpoints / "autoregressive.pth")
+    line = say("hello", "-v", "random", "--checkpoints", checkpoints)
+    assert "autoregressive.pth" in line
+
+
+class Malice:
+    """Unpickling this makes a file."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def test_malicious_checkpoint_is_refused_and_not_run(say, checkpoints, tmp_path):
+    trap = tmp_path / "sprung"
+    torch.save({"mel_head.bias": Malice(trap)}, checkpoints / "autoregressive.pth")
+    assert "autoregressive.pth" in say("hello", "-v", "random", "--checkpoints", checkpoints)
+    assert not trap.exists()
+
+
+def test_malicious_voice_is_refused_and_not_run(say, tmp_path):
+    trap = tmp_path / "sprung"
+    (tmp_path / "voice.pth").write_bytes(pickle.dumps(Malice(trap)))
+    assert "voice.pth" in say("hello", "-v", tmp_path / "voice.pth")
+    assert not trap.exists()
+
+
+def test_voice_of_another_model(say, tmp_path):
+    torch.save((torch.zeros(1, 1024), torch.zeros(1, 2048)), tmp_path / "wide.pth")
+    line = say("hello", "-v", tmp_path / "wide.pth")
+    assert "1024" in line
+    assert "64" in line
+
+
+# --- places to write
+
+
+@pytest.mark.parametrize("output", ["out.docx", "out", "/proc/out.wav"])
+def test_output_that_cannot_be_written_is_refused_before_the_work(complain, output):
+    assert output in complain("say", "hello", "-o", output)
+
+
+def test_output_that_is_a_directory(complain, tmp_path):
+    (tmp_path / "work" / "out.wav").mkdir(parents=True)
+    assert "directory" in complain("say", "hello", "-o", "out.wav")
+
+
+def ane(*arguments: str, **options) -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, "-m", "ane", *map(str, arguments)], stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True, **options)
+
+
+def test_disk_that_fills_up_leaves_the_old_file_and_no_crumbs(tmp_path):
+    """The process may write files of 4 KB at most, which fails in mid-write as a full disk does."""
+    output = tmp_path / "out.wav"
+    output.write_bytes(b"precious")
+    process = ane("say", "hello", "--preset", "fastest", "--seed", "1", "-o", output, cwd=tmp_path,
+                  env=os.environ | {"ANE_HOME": str(tmp_path / "home")},
+                  preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)))
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "ane: error: cannot write" in err
+    assert "Traceback" not in err
+    assert output.read_bytes() == b"precious"
+    assert [path.name for path in tmp_path.iterdir() if path.name != "home"] == ["out.wav"]
+
+
+def test_ctrl_c_ends_the_run_at_once_and_writes_nothing(tmp_path):
+    process = ane("say", "hello there, this will take a while", "--candidates", "100000", "-o", tmp_path / "out.wav",
+                  cwd=tmp_path, env=os.environ | {"ANE_HOME": str(tmp_path / "home")})
+    assert process.stderr is not None
+    assert "random weights" in process.stderr.readline()        # the model is open, work begins
+    time.sleep(2)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "interrupted" in err
+    assert "Traceback" not in err
+    assert not list(tmp_path.glob("*out*"))
+
+
+# --- machines
+
+
+def test_no_space_of_gpu_memory(say, monkeypatch):
+    """The CUDA allocator's error, raised where it would be: inside a network."""
+    from ane.networks.hifigan import Hifigan
+
+    def full(*arguments):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(Hifigan, "forward", full)
+    assert "memory" in say("hello")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has what the test wants missing")
+def test_device_that_is_not_there(say):
+    assert "torch:cpu" in say("hello", "--backend", "torch:cuda")
+
+
+def test_unknown_backend(say):
+    assert "torch" in say("hello", "--backend", "tensorflow")
+
+
+# --- flags
+
+
+@pytest.mark.parametrize("flags", [
+    ("--steps", "10"), ("--sampler", "ddim"), ("--guidance", "1"), ("--noise", "0.5"), ("--cvvp-amount", "0.5"),
+    ("--lanes", "4"), ("--no-split", "--split", "100,200")])
+def test_a_flag_without_effect_is_refused(say, flags):
+    line = say("hello", *flags)
+    assert "no effect" in line
+    assert any(flag in line for flag in flags if flag.startswith("--"))
+
+
+@pytest.mark.parametrize("flags", [
+    ("--temperature", "0"), ("--top-p", "1.5"), ("--repetition-penalty", "0"), ("--typical-mass", "2"),
+    ("--max-codes", "9999"), ("--candidates", "2", "--best", "3"), ("--split", "300,200"),
+    ("--candidates", "2", "--cvvp-amount", "2")])
+def test_a_value_out_of_range_is_refused(say, flags):
+    assert any(flag in say("hello", *flags) for flag in flags if flag.startswith("--"))
+
+
+def test_json_goes_alone_to_standard_output(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
+    assert main(["say", "hello", "--preset", "fastest", "--seed", "1", "--json", "-o", str(tmp_path / "a.wav")]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["files"] == [str(tmp_path / "a.wav")]
+    assert err == ""

@@ -1,0 +1,97 @@
+"""Samplers on a problem whose answer is known: data that is one Gaussian, with the exact noise prediction."""
+
+import numpy as np
+import pytest
+
+from ane.diffusion import MELS, SAMPLERS, Diffusion, Schedule, frames_of, sample, spaced_timesteps
+from ane.errors import UserError
+
+MEAN, DEVIATION, FRAMES = 0.1, 0.12, 40
+
+
+class Exact:
+    """The denoiser that training on N(MEAN, DEVIATION²) would end in; guided, both branches say the same."""
+
+    def __init__(self, steps: int):
+        self.schedule = Schedule(steps)
+        self.called: list[int] = []
+
+    def kept(self, timestep: int) -> float:
+        return float(self.schedule.alphas_cumprod[np.flatnonzero(self.schedule.timesteps == timestep)[0]])
+
+    def __call__(self, x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
+        self.called.append(timestep)
+        kept = self.kept(timestep)
+        noise = np.sqrt(1 - kept) * (x - np.sqrt(kept) * MEAN) / (kept * DEVIATION**2 + 1 - kept)
+        output = np.concatenate((noise, np.zeros_like(noise)), axis=1).astype(np.float32)
+        return np.repeat(output, 2, axis=0) if guided else output
+
+
+def solve(sampler: str, steps: int, guidance: float | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """What the sampler makes of seed 0's noise, and what the probability-flow ODE makes of it, which is known."""
+    denoiser = Exact(steps)
+    mel = sample(denoiser, FRAMES, Diffusion(steps, sampler, guidance), np.random.default_rng(0))
+    assert denoiser.called == sorted(denoiser.called, reverse=True)
+    assert len(denoiser.called) == steps
+    start = np.random.default_rng(0).standard_normal((1, MELS, FRAMES), dtype=np.float32)
+    kept = denoiser.kept(3999)
+    z = (start - np.sqrt(kept) * MEAN) / np.sqrt(kept * DEVIATION**2 + 1 - kept)
+    return mel, MEAN + DEVIATION * z
+
+
+@pytest.mark.parametrize(("sampler", "steps", "error"), [("ddim", 400, 0.005), ("dpm++2m", 20, 0.02)])
+def test_deterministic_samplers_follow_the_flow(sampler, steps, error):
+    mel, exact = solve(sampler, steps)
+    assert np.abs(mel - exact).mean() < error
+
+
+def test_dpm_solver_needs_fewer_steps_than_ddim():
+    errors = {sampler: np.abs(np.subtract(*solve(sampler, 12))).mean() for sampler in ("ddim", "dpm++2m")}
+    assert errors["dpm++2m"] < errors["ddim"] / 2
+
+
+def test_the_ancestral_sampler_draws_from_the_distribution():
+    mel, _ = solve("p", 200)
+    assert abs(mel.mean() - MEAN) < 0.01
+    assert abs(mel.std() - DEVIATION) < 0.01
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_guidance_changes_nothing_where_both_branches_agree(sampler):
+    np.testing.assert_allclose(solve(sampler, 10, guidance=2.0)[0], solve(sampler, 10)[0], atol=1e-4)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("steps", [1, 2])
+def test_one_and_two_steps_work(sampler, steps):
+    """Upstream crashes on one step."""
+    diffusion = Diffusion(steps, sampler, None)
+
+    def anything(x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
+        return np.zeros((1, 2 * MELS, x.shape[-1]), np.float32)
+
+    mel = sample(anything, 7, diffusion, np.random.default_rng(0))
+    assert mel.shape == (1, MELS, 7)
+    assert np.isfinite(mel).all()
+    assert np.abs(mel).max() <= 1
+
+
+@pytest.mark.parametrize("steps", [2, 3, 17, 80, 4000])
+def test_timesteps_are_distinct_and_span_the_trained_ones(steps):
+    timesteps = spaced_timesteps(steps)
+    assert timesteps[0] == 0
+    assert timesteps[-1] == 3999
+    assert (np.diff(timesteps) > 0).all()
+
+
+def test_a_code_lasts_as_long_as_1024_samples_at_22050_hz():
+    for latents in (1, 10, 500):
+        assert abs(frames_of(latents) * 256 / 24000 - latents * 1024 / 22050) < 256 / 24000
+
+
+def test_a_network_that_gives_nan_is_reported():
+    def broken(x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
+        return np.full((1, 2 * MELS, x.shape[-1]), np.nan, np.float32)
+
+    with pytest.raises(UserError, match="NaN"):
+        sample(broken, 5, Diffusion(3, "p", None), np.random.default_rng(0))

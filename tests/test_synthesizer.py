@@ -1,0 +1,144 @@
+"""The route from text to sound, on the bundle in the box."""
+
+import re
+
+import numpy as np
+import pytest
+
+import ane
+from ane.diffusion import Diffusion
+from ane.errors import UserError
+from ane.sampling import Sampling
+from ane.settings import PRESETS, Settings
+from ane.synthesizer import Synthesizer
+from ane.voices import Voice
+
+SHORT = Sampling(max_codes=24)
+FAST = Settings(candidates=1, diffusion=None, sampling=SHORT)
+QUALITY = Settings(candidates=3, diffusion=Diffusion(steps=3, guidance=None), sampling=SHORT)
+TEXT = "The turtle was first."
+
+
+@pytest.fixture(scope="module")
+def synthesizer() -> Synthesizer:
+    return ane.load()
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANE_HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize("settings", [FAST, QUALITY], ids=["hifigan", "diffusion"])
+def test_speech_is_24_khz_sound_within_one(synthesizer, settings):
+    speech = synthesizer.speak(TEXT, seed=1, settings=settings)
+    assert speech.sample_rate == 24000
+    assert speech.audio.dtype == np.float32
+    assert speech.audio.ndim == 1
+    assert 0 < np.abs(speech.audio).max() <= 1
+    assert speech.seconds == len(speech.audio) / 24000
+    assert list(speech.spent)[:2] == ["voice", "decode"]
+    assert speech.real_time_factor > 0
+
+
+@pytest.mark.parametrize("settings", [FAST, QUALITY], ids=["hifigan", "diffusion"])
+def test_the_seed_decides_the_speech(synthesizer, settings):
+    one, again, other = (synthesizer.speak(TEXT, seed=seed, settings=settings).audio for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one, again)
+    assert len(one) != len(other) or np.abs(one - other).max() > 1e-3
+
+
+def test_a_fresh_seed_is_told_and_speaks_the_same_again(synthesizer):
+    speech = synthesizer.speak(TEXT, settings=FAST)
+    np.testing.assert_array_equal(speech.audio, synthesizer.speak(TEXT, seed=speech.seed, settings=FAST).audio)
+    assert synthesizer.speak(TEXT, settings=FAST).seed != speech.seed
+
+
+def test_chunks_follow_each_other_and_the_first_does_not_depend_on_the_rest(synthesizer):
+    two = Settings(candidates=1, diffusion=None, sampling=SHORT, split=(20, 40))
+    speech = synthesizer.speak("The turtle was first. The rabbit came second.", seed=4, settings=two)
+    assert speech.chunks == ["The turtle was first.", "The rabbit came second."]
+    alone = synthesizer.speak("The turtle was first.", seed=4, settings=two).audio
+    np.testing.assert_allclose(speech.audio[:len(alone)], alone, atol=1e-6)
+    assert len(speech.audio) > len(alone)
+
+
+def test_a_chunk_of_symbols_between_sentences_is_passed_over(synthesizer):
+    speech = synthesizer.speak("The turtle was first.\n\n* * *\n\nThe rabbit came second.", seed=4,
+                               settings=Settings(candidates=1, diffusion=None, sampling=SHORT, split=(20, 30)))
+    assert not any(re.fullmatch(r"\W*", chunk) for chunk in speech.chunks)
+
+
+def test_the_best_readings_come_best_first_and_each_is_heard(synthesizer):
+    three = synthesizer.speak(TEXT, seed=1, settings=Settings(3, Diffusion(3, "p", None), best=3, sampling=SHORT))
+    assert len(three.alternatives) == 2
+    best = synthesizer.speak(TEXT, seed=1, settings=QUALITY)
+    np.testing.assert_allclose(best.audio, three.audio, atol=1e-6)
+
+
+def test_a_reading_that_found_no_end_is_said_so(synthesizer):
+    speech = synthesizer.speak(TEXT, seed=1, settings=Settings(1, None, sampling=Sampling(max_codes=2)))
+    assert any("no end was found" in note for note in speech.notes)
+
+
+def test_a_voice_may_be_given_as_latents(synthesizer):
+    widths = synthesizer.model.widths
+    voice = Voice(*(np.ones((1, width), np.float32) for width in widths), name="ones")
+    assert synthesizer.speak(TEXT, voice, seed=1, settings=FAST).voice == "ones"
+    narrow = Voice(np.ones((1, 8), np.float32), np.ones((1, 8), np.float32), name="narrow")
+    with pytest.raises(UserError, match="narrow"):
+        synthesizer.speak(TEXT, narrow, seed=1, settings=FAST)
+
+
+def test_networks_are_let_go_when_their_step_is_over(synthesizer):
+    loaded = synthesizer.backend._networks
+    synthesizer.speak(TEXT, "random", seed=1, settings=QUALITY)
+    assert loaded == {}
+    keeping = ane.load(keep=True)
+    keeping.speak(TEXT, seed=1, settings=QUALITY)
+    assert {"autoregressive", "clvp", "diffusion", "univnet"} <= set(keeping.backend._networks)
+
+
+def test_progress_runs_to_the_end_of_every_stage(synthesizer):
+    seen: dict[str, tuple[int, int]] = {}
+
+    def watch(stage: str, done: int, total: int, note: str) -> None:
+        assert done >= seen.get(stage, (0, 0))[0]
+        seen[stage] = (done, total)
+
+    synthesizer.speak(TEXT, seed=1, settings=QUALITY, progress=watch)
+    assert all(done == total for stage, (done, total) in seen.items() if stage)
+    assert {"decode", "rank", "diffuse", "vocode"} <= set(seen)
+
+
+def test_cvvp_without_clips_is_refused(golden_checkpoints, golden_config):
+    from ane.backends import load_backend
+    from ane.model import open_model
+
+    model = open_model(checkpoints=golden_checkpoints, config=golden_config)
+    settings = Settings(2, Diffusion(2, "p", None), cvvp_amount=0.5, sampling=SHORT)
+    with pytest.raises(UserError, match="clips"):
+        Synthesizer(model, load_backend("torch:cpu", model)).speak(TEXT, "random", seed=1, settings=settings)
+
+
+def test_a_network_that_the_model_lacks_is_named_before_any_work(synthesizer):
+    with pytest.raises(UserError, match=r"cvvp\.pth"):
+        synthesizer.speak(TEXT, seed=1, settings=Settings(2, None, cvvp_amount=0.5, sampling=SHORT))
+
+
+@pytest.mark.parametrize(("name", "candidates", "steps", "guided"), [
+    ("ultra_fast", 16, 30, False), ("fast", 96, 80, True), ("standard", 256, 200, True),
+    ("high_quality", 256, 400, True)])
+def test_presets_are_upstreams(name, candidates, steps, guided):
+    preset = PRESETS[name]
+    assert (preset.candidates, preset.diffusion.steps, preset.diffusion.guidance) == (
+        candidates, steps, 2.0 if guided else None)
+
+
+def test_checkpoints_are_loaded_by_their_directory(golden_checkpoints, golden_config, tmp_path):
+    """`ane.load` takes a directory of .pth files; sizes other than official come with a config.json beside them."""
+    for file in golden_checkpoints.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    (tmp_path / "config.json").symlink_to(golden_config)
+    speech = ane.load(tmp_path).speak(TEXT, "random", seed=1, settings=FAST)
+    assert np.isfinite(speech.audio).all()
