@@ -6,7 +6,6 @@ Both are computed on the CPU in float64 and rounded once, so a clip gives the sa
 from functools import lru_cache
 
 import numpy as np
-import torch
 
 CONDITIONING_RATE = 22050       # Hz; the autoregressive model's mel (upstream models/arch_util.py, TorchMelSpectrogram)
 DIFFUSION_RATE = 24000          # Hz; the diffusion model's mel (upstream utils/audio.py, wav_to_univnet_mel)
@@ -123,10 +122,10 @@ def _filters(rate: int, bands: int, high: float, scale: str) -> np.ndarray:
 
 def _magnitude(audio: np.ndarray) -> np.ndarray:
     """(S,) → (513, 1 + S // 256) float64: periodic Hann windows centred on every 256th sample, the ends mirrored."""
-    spectrum = torch.stft(torch.from_numpy(audio.astype(np.float64)), WINDOW, HOP, WINDOW,
-                          torch.hann_window(WINDOW, dtype=torch.float64), center=True, pad_mode="reflect",
-                          return_complex=True)
-    return spectrum.abs().numpy()
+    window = np.hanning(WINDOW + 1)[:-1]
+    mirrored = np.pad(audio.astype(np.float64), WINDOW // 2, mode="reflect")
+    frames = np.lib.stride_tricks.sliding_window_view(mirrored, WINDOW)[::HOP]
+    return np.abs(np.fft.rfft(frames * window)).T
 
 
 def _log(bands: np.ndarray) -> np.ndarray:

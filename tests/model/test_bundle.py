@@ -1,0 +1,360 @@
+"""Bundles: what is written is what is read, damage never gets past, and nothing of the user's is overwritten."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from safetensors.torch import load_file, save_file
+
+from ane import hashes
+from ane.bundle import Bundle, write_bundle
+from ane.checkpoints import CheckpointDirectory
+from ane.errors import UserError
+from ane.manifest import read_manifest, write_manifest
+from ane.model import bundle_names, demo_bundle, find_bundle, open_model
+from ane.networks import NETWORKS
+from ane.weights import PRECISIONS, converted, layout, skeleton
+
+
+@pytest.fixture(scope="module")
+def checkpoints(copy_checkpoints: Callable[[Path], Path],
+                tmp_path_factory: pytest.TempPathFactory) -> CheckpointDirectory:
+    return CheckpointDirectory(copy_checkpoints(tmp_path_factory.mktemp("pth") / "tiny"))
+
+
+@pytest.fixture(scope="module")
+def original(checkpoints: CheckpointDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of the tiny checkpoints in fp32; tests copy it before they spoil it."""
+    return write_bundle(checkpoints, tmp_path_factory.mktemp("bundle") / "tiny", precision="fp32").path
+
+
+@pytest.fixture
+def path(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "tiny"))
+
+
+def fault(path: Path, network: str = "cvvp") -> str:
+    """The one line that a spoilt bundle is refused with, when it is opened or ``network`` is read."""
+    with pytest.raises(UserError) as caught:
+        Bundle(path).tensors(network)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def restate(path: Path, file: str) -> None:
+    """Make bundle.json agree with what ``file`` is now."""
+    data = (path / file).read_bytes()
+    stated = json.loads((path / "bundle.json").read_text())
+    stated["networks"][Path(file).stem].update(sha256=hashlib.sha256(data).hexdigest(), bytes=len(data))
+    (path / "bundle.json").write_text(json.dumps(stated))
+
+
+# what is written is what is read
+
+def test_a_bundle_gives_what_its_checkpoints_gave(checkpoints, original):
+    bundle = Bundle(original)
+    assert bundle.networks == checkpoints.networks == set(NETWORKS)
+    assert bundle.precision == "fp32"
+    assert bundle.widths == checkpoints.widths
+    assert bundle.tokenizer == checkpoints.tokenizer
+    assert np.array_equal(bundle.mel_norms, checkpoints.mel_norms)
+    for name in NETWORKS:
+        assert bundle.config(name) == checkpoints.config(name)
+        before, after = checkpoints.tensors(name), bundle.tensors(name)
+        assert before.keys() == after.keys()
+        assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_half_precision_rounds_parameters_and_leaves_buffers_alone(checkpoints, tmp_path, precision):
+    bundle = write_bundle(checkpoints, tmp_path / "half", precision=precision)
+    assert bundle.precision == precision
+    for name in NETWORKS:
+        buffers = layout(name, bundle.config(name)).buffers
+        exact, rounded = checkpoints.tensors(name), bundle.tensors(name)
+        assert all(torch.equal(rounded[key], value if key in buffers else value.to(PRECISIONS[precision]))
+                   for key, value in exact.items())
+    assert layout("clvp", bundle.config("clvp")).buffers, "the rotary frequencies"
+
+
+def test_a_bundle_can_be_rewritten_in_another_precision_without_its_checkpoints(checkpoints, original, tmp_path):
+    direct = write_bundle(checkpoints, tmp_path / "direct", precision="fp16")
+    again = write_bundle(Bundle(original), tmp_path / "again", precision="fp16")
+    assert again.identity == direct.identity
+    assert direct.identity != Bundle(original).identity
+
+
+def test_every_network_loads_strictly_into_its_module(original):
+    bundle = Bundle(original)
+    for name in bundle.networks:
+        skeleton(name, bundle.config(name)).load_state_dict(bundle.tensors(name), strict=True, assign=True)
+
+
+def test_tensors_are_mapped_from_the_file_not_copied(path):
+    tensors = Bundle(path).tensors("univnet")
+    before = {key: tensor.clone() for key, tensor in tensors.items()}
+    file = path / "weights" / "univnet.safetensors"
+    with file.open("r+b") as opened:
+        size = file.stat().st_size
+        opened.seek(size // 2)
+        opened.write(bytes(size - size // 2))
+    assert any(not torch.equal(tensors[key], before[key]) for key in tensors), "the file shows through"
+
+
+def test_identity_is_of_the_content_not_of_the_place(original, path, edit_json):
+    assert Bundle(path).identity == Bundle(original).identity
+    edit_json(path / "bundle.json", lambda stated: stated["networks"]["clvp"]["config"].update(text_heads=1))
+    assert Bundle(path).identity != Bundle(original).identity
+
+
+def test_parameters_and_sizes_are_stated_per_network(original):
+    stated = json.loads((original / "bundle.json").read_text())
+    for name, network in stated["networks"].items():
+        tensors = load_file(original / network["file"])
+        buffers = layout(name, Bundle(original).config(name)).buffers
+        assert network["parameters"] == sum(t.numel() for key, t in tensors.items() if key not in buffers)
+        assert network["bytes"] == (original / network["file"]).stat().st_size
+
+
+def test_voices_come_along(checkpoints, original, path, tmp_path):
+    assert Bundle(original).voices is None
+    voice = {"any": torch.ones(1, 32)}
+    directory = Path(shutil.copytree(checkpoints.path, tmp_path / "pth"))
+    (directory / "voices").mkdir()
+    save_file(voice, directory / "voices" / "ann.safetensors")
+    bundle = write_bundle(CheckpointDirectory(directory), tmp_path / "spoken", default_voice="ann")
+    assert bundle.default_voice == "ann"
+    assert load_file(bundle.voices / "ann.safetensors").keys() == voice.keys()
+    (bundle.path / "voices" / "ann.safetensors").write_bytes(
+        (bundle.path / "voices" / "ann.safetensors").read_bytes()[:-1] + b"\x01")
+    with pytest.raises(UserError, match=r"ann\.safetensors has SHA-256"):
+        _ = Bundle(bundle.path).voices
+
+
+def test_random_weights_stay_marked(checkpoints, tmp_path):
+    random = CheckpointDirectory(checkpoints.path, {**json.loads((checkpoints.path / "config.json").read_text()),
+                                                    "trained": False})
+    assert not write_bundle(random, tmp_path / "random").trained
+
+
+def test_files_are_as_readable_as_any_new_file(original):
+    mode = (original / "bundle.json").stat().st_mode
+    assert {path.stat().st_mode for path in original.rglob("*") if path.is_file()} == {mode}
+
+
+# numbers that a precision cannot hold
+
+@given(arrays.arrays(np.float32, st.integers(0, 6), elements=st.floats(-65504, 65504, width=32)))
+def test_what_fits_fp16_is_rounded_to_it_and_integers_are_never_touched(values):
+    tensors = {"x": torch.from_numpy(values), "count": torch.arange(3), "buffer": torch.from_numpy(values)}
+    result = converted(tensors, "fp16", frozenset({"buffer"}), "here")
+    assert torch.equal(result["x"], torch.from_numpy(values.astype(np.float16)))
+    assert result["count"].dtype == torch.int64
+    assert torch.equal(result["buffer"], tensors["buffer"])
+
+
+@pytest.mark.parametrize(("value", "says"), [(70000.0, "beyond the range of fp16"), (float("nan"), "NaN or infinite"),
+                                             (float("-inf"), "NaN or infinite")])
+def test_a_value_that_fp16_cannot_hold_is_refused_by_name(tmp_path, value, says, edit, copy_checkpoints):
+    directory = copy_checkpoints(tmp_path / "pth")
+    edit(directory / "cvvp.pth", lambda entries: entries["cond_emb.1.bias"].__setitem__(3, value))
+    with pytest.raises(UserError, match=f"cvvp: cond_emb.1.bias holds.*{says}"):
+        write_bundle(CheckpointDirectory(directory), tmp_path / "out", precision="fp16")
+    assert not (tmp_path / "out").exists()
+    assert not list(tmp_path.glob(".*")), "no half bundle is left behind"
+
+
+def test_bf16_holds_what_fp16_cannot():
+    assert converted({"x": torch.tensor([70000.0])}, "bf16", frozenset(), "here")["x"].isfinite().all()
+
+
+def test_tensors_that_share_memory_are_written_apart(tmp_path):
+    whole = torch.arange(6.0)
+    result = converted({"a": whole[:3], "b": whole[3:], "c": whole.view(2, 3).T}, "fp32", frozenset(), "here")
+    save_file(result, tmp_path / "x.safetensors")
+    assert torch.equal(load_file(tmp_path / "x.safetensors")["c"], whole.view(2, 3).T)
+
+
+# destinations
+
+def test_nothing_but_a_bundle_is_ever_replaced(checkpoints, path, tmp_path):
+    with pytest.raises(UserError, match="--force"):
+        write_bundle(checkpoints, path)
+    assert write_bundle(checkpoints, path, precision="fp16", overwrite=True).precision == "fp16"
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "dear.txt").write_text("x")
+    with pytest.raises(UserError, match="is not a bundle"):
+        write_bundle(checkpoints, tmp_path / "letters", overwrite=True)
+    with pytest.raises(UserError, match="is a file"):
+        write_bundle(checkpoints, tmp_path / "letters" / "dear.txt", overwrite=True)
+    assert (tmp_path / "letters" / "dear.txt").read_text() == "x"
+
+
+def test_a_failed_rewrite_leaves_the_bundle_that_was_there(path, tmp_path, copy_checkpoints):
+    directory = copy_checkpoints(tmp_path / "pth")
+    model = CheckpointDirectory(directory)
+    (directory / "classifier.pth").write_bytes(b"")
+    before = Bundle(path).identity
+    with pytest.raises(UserError, match=r"classifier\.pth is empty"):
+        write_bundle(model, path, overwrite=True)
+    Bundle(path).verify()
+    assert Bundle(path).identity == before
+
+
+# damage
+
+def test_an_intact_bundle_verifies(path):
+    Bundle(path).verify()
+
+
+@pytest.mark.parametrize("file", ["weights/cvvp.safetensors", "tokenizer.json", "mel_norms.safetensors"])
+def test_a_changed_byte_is_found_in_any_file(path, file):
+    data = bytearray((path / file).read_bytes())
+    data[-9] ^= 1
+    (path / file).write_bytes(data)
+    bundle = Bundle(path)
+    assert bundle.tensors("classifier"), "what is whole still loads"
+    with pytest.raises(UserError, match=f"{Path(file).name} has SHA-256"):
+        bundle.verify()
+
+
+def test_a_changed_byte_is_found_at_load_even_after_a_good_load_and_with_the_old_time(path):
+    file = path / "weights" / "cvvp.safetensors"
+    assert Bundle(path).tensors("cvvp")
+    times = file.stat()
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert "cvvp.safetensors has SHA-256" in fault(path)
+
+
+def test_a_file_found_right_is_not_hashed_again_until_asked(path, monkeypatch):
+    Bundle(path).tensors("cvvp")
+    hashed = []
+    monkeypatch.setattr(hashes, "sha256_of", lambda file: hashed.append(file) or "0" * 64)
+    Bundle(path).tensors("cvvp")
+    assert not hashed
+    with pytest.raises(UserError, match="has SHA-256 000000000000"):
+        Bundle(path).verify()
+
+
+def test_a_bundle_loads_without_a_writable_cache(path, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ANE_HOME", str(tmp_path / "file"))
+    assert Bundle(path).tensors("cvvp")
+
+
+def test_missing_and_truncated_files_are_found_when_the_bundle_is_opened(path):
+    file = path / "weights" / "clvp.safetensors"
+    data = file.read_bytes()
+    file.write_bytes(data[:1000])
+    assert "clvp.safetensors has 1000 bytes" in fault(path)
+    file.unlink()
+    assert "clvp.safetensors is missing" in fault(path)
+
+
+@pytest.mark.parametrize("keep", [0, 4, 1000, -1])
+def test_safetensors_that_were_truncated_before_they_were_recorded_are_refused(path, keep):
+    file = path / "weights" / "cvvp.safetensors"
+    file.write_bytes(file.read_bytes()[:keep])
+    restate(path, "weights/cvvp.safetensors")
+    assert "cvvp.safetensors cannot be read as safetensors" in fault(path)
+
+
+@pytest.mark.parametrize(("change", "says"), [
+    (lambda tensors: tensors.pop("temperature"), "temperature is missing"),
+    (lambda tensors: tensors.update(more=torch.zeros(1)), "more is not of this network"),
+    (lambda tensors: tensors.update(temperature=torch.zeros(2)), "temperature has shape 2, the network of bundle.json "
+                                                                 "has a single number"),
+    (lambda tensors: tensors.update(temperature=torch.tensor(1)), "temperature is I64"),
+])
+def test_weights_that_do_not_fit_the_stated_network_are_refused(path, change, says):
+    tensors = {key: tensor.clone() for key, tensor in load_file(path / "weights" / "cvvp.safetensors").items()}
+    change(tensors)
+    save_file(tensors, path / "weights" / "cvvp.safetensors")
+    restate(path, "weights/cvvp.safetensors")
+    assert says in fault(path)
+
+
+def test_a_config_that_does_not_fit_the_weights_is_refused(path, edit_json):
+    edit_json(path / "bundle.json", lambda stated: stated["networks"]["cvvp"]["config"].update(speech_enc_depth=99))
+    assert "cvvp.safetensors does not fit the cvvp network" in fault(path)
+
+
+@pytest.mark.parametrize(("change", "says"), [
+    (lambda s: s.update(format=2), "has format 2, this version reads format 1: update"),
+    (lambda s: s.pop("format"), "format is missing"),
+    (lambda s: s.update(format="1"), "format must be of type int"),
+    (lambda s: s.update(precision="fp8"), "precision 'fp8' is none of"),
+    (lambda s: s.pop("networks"), "networks is missing"),
+    (lambda s: s.update(trained=1), "trained must be of type bool"),
+    (lambda s: s["networks"]["cvvp"].pop("sha256"), "networks: cvvp: sha256 is missing"),
+    (lambda s: s["networks"]["cvvp"].update(sha256="abc"), "sha256 'abc' is no SHA-256"),
+    (lambda s: s["networks"]["cvvp"].update(bytes=True), "bytes must be of type int"),
+    (lambda s: s["networks"]["cvvp"].update(file="../../secret"), "lies outside the bundle"),
+    (lambda s: s["networks"]["cvvp"].update(file="/etc/passwd"), "lies outside the bundle"),
+    (lambda s: s["networks"]["cvvp"]["config"].update(later=1), "config has later, which this version does not know"),
+])
+def test_a_bundle_json_that_cannot_be_followed_is_refused(path, change, says, edit_json):
+    edit_json(path / "bundle.json", change)
+    message = fault(path)
+    assert "bundle.json" in message
+    assert says in message
+
+
+def test_what_is_no_bundle_is_said(path, checkpoints):
+    (path / "bundle.json").write_text('{"format": 1, ')
+    assert "bundle.json is damaged (not JSON" in fault(path)
+    (path / "bundle.json").write_text("[]")
+    assert "holds a list" in fault(path)
+    (path / "bundle.json").write_bytes(b"\xff\xfe")
+    assert "bundle.json is damaged" in fault(path)
+    (path / "bundle.json").unlink()
+    assert "has no bundle.json" in fault(path)
+    assert "--checkpoints" in fault(checkpoints.path)
+    assert "no such directory" in fault(path / "nowhere")
+
+
+def test_sections_and_networks_of_later_versions_are_kept_and_ignored(path, edit_json):
+    edit_json(path / "bundle.json", lambda stated: stated.update(packages={"gpt2": {"bytes": 3}}))
+    edit_json(path / "bundle.json", lambda stated: stated["networks"].update(upsampler={"anything": 1}))
+    assert Bundle(path).networks == set(NETWORKS)
+    write_manifest(path, read_manifest(path))
+    assert json.loads((path / "bundle.json").read_text())["packages"] == {"gpt2": {"bytes": 3}}
+    Bundle(path).verify()
+
+
+def test_a_network_that_a_bundle_lacks_is_named_with_its_file(path, edit_json):
+    edit_json(path / "bundle.json", lambda stated: stated["networks"].pop("cvvp"))
+    assert "cvvp.pth" in fault(path)
+
+
+# names
+
+def test_bundles_are_found_by_name_by_path_and_the_demo_by_default(path, home, monkeypatch):
+    shutil.copytree(path, home / "bundles" / "mine")
+    assert bundle_names() == ["demo", "mine"]
+    assert open_model("mine").identity == open_model(path).identity == open_model(str(path)).identity
+    monkeypatch.chdir(path.parent)
+    assert open_model("./tiny").path == Path("tiny")
+    assert find_bundle("tiny") == Path("tiny"), "a directory here, when no stored bundle has the name"
+    assert find_bundle(None) == find_bundle("demo") == demo_bundle()
+    assert demo_bundle().parts[-3:] == ("ane", "demo", "bundle")
+
+
+def test_an_unknown_name_is_answered_with_near_ones(path, home):
+    shutil.copytree(path, home / "bundles" / "official")
+    with pytest.raises(UserError, match=r"no bundle is named 'oficial'.*do you mean official"):
+        open_model("oficial")
+    with pytest.raises(UserError, match="known bundles: demo, official"):
+        open_model("xyz")

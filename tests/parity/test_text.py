@@ -1,0 +1,51 @@
+"""The text front-end against upstream's: cleaned text, token ids, decoded text and chunks are equal, not close."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ane.text import Tokenizer, split_upstream
+
+
+@pytest.fixture(scope="module")
+def vectors(golden: Path) -> dict[str, list[dict]]:
+    return json.loads((golden / "stages" / "text.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def tokenizer_json(golden: Path) -> str:
+    return (golden / "tokenizer.json").read_text(encoding="utf-8")
+
+
+def test_default_cleaner_and_ids_are_upstreams(vectors, tokenizer_json):
+    tokenizer = Tokenizer(tokenizer_json, "upstream")
+    for vector in vectors["tokenize"]:
+        cleaned = tokenizer.normalise(vector["text"])
+        assert cleaned == vector["english_cleaners"], vector["text"]
+        assert tokenizer.ids(cleaned) == vector["ids"], vector["text"]
+
+
+def test_basic_cleaner_and_ids_are_upstreams(vectors, tokenizer_json):
+    tokenizer = Tokenizer(tokenizer_json, "basic")
+    for vector in vectors["tokenize"]:
+        cleaned = tokenizer.normalise(vector["text"])
+        assert cleaned == vector["basic_cleaners"], vector["text"]
+        assert tokenizer.ids(cleaned) == vector["basic_ids"], vector["text"]
+
+
+def test_decoded_text_is_upstreams(vectors, tokenizer_json):
+    tokenizer = Tokenizer(tokenizer_json)
+    for vector in vectors["tokenize"]:
+        assert tokenizer.decode(vector["ids"]) == vector["decoded"], vector["text"]
+
+
+def test_chunks_are_upstreams(vectors):
+    for vector in vectors["split"]:
+        chunks = split_upstream(vector["text"], vector["desired_length"], vector["max_length"])
+        assert chunks == vector["out"], vector["text"]
+
+
+def test_there_are_vectors_to_hold_against(vectors):
+    assert len(vectors["tokenize"]) >= 100
+    assert len(vectors["split"]) >= 20
