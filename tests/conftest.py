@@ -1,5 +1,6 @@
 """Fixtures of all tests, and the option that points them at another set of golden vectors."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # one thread a worker, also in the processes that tests start: more would wait for each other
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     directory = config.getoption("golden")
     if not (directory / "config.json").is_file():
         raise pytest.UsageError(f"--golden {directory}: no config.json there; "

@@ -23,8 +23,8 @@ def workplace(tmp_path, monkeypatch) -> Path:
 
 
 def test_the_command_on_the_readmes_first_screen_works(workplace):
-    result = subprocess.run([sys.executable, "-m", "ane", "say", "The turtle was first, after all.", "-o", "turtle.wav"],
-                            cwd=workplace, capture_output=True, text=True, timeout=300, check=False)
+    command = [sys.executable, "-m", "ane", "say", "The turtle was first, after all.", "-o", "turtle.wav"]
+    result = subprocess.run(command, cwd=workplace, capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode == 0, result.stderr
     assert "random weights" in result.stderr
     assert "real-time factor" in result.stderr

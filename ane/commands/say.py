@@ -107,7 +107,7 @@ def say(args: argparse.Namespace) -> int:
     console = Console(stderr=True, highlight=False)
     if not model.trained and not args.json:
         console.print(f"[yellow]{model.name} has random weights: what you will hear is noise, not speech. "
-                      "Give --bundle or --checkpoints for a trained model.[/]")
+                      "Give --bundle or --checkpoints for a trained model.[/]", soft_wrap=True)
     backend, speech = speak(args, model, text, settings, console)
     waves = [speech.audio, *speech.alternatives]
     for path, audio in zip(outputs, waves, strict=False):       # no file when it is only to be played
@@ -205,7 +205,7 @@ def report(args: argparse.Namespace, model: Model, backend: str, speech: "Speech
             "peak_rss_bytes": peak_memory()}))
         return
     for note in speech.notes:
-        console.print(f"[yellow]{note}[/]")
+        console.print(f"[yellow]{note}[/]", soft_wrap=True)
     stages = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in speech.spent.items())
     where = f" → {', '.join(map(str, outputs))}" if outputs else ""
     console.print(f"{speech.seconds:.2f} s of audio{where}  ({stages}; real-time factor {speech.real_time_factor:.2f}; "

@@ -163,6 +163,12 @@ def test_no_text_gives_the_unknown_token(text):
     assert 1 not in TOKENIZER.ids(normalise_english(text))
 
 
+@pytest.mark.parametrize("text", ["1" + ",000" * 2000 + "th", "9" * 5000, "$" + "9" * 5000 + ".99", "1" * 5000 + "km",
+                                  "1/" + "2" * 5000, "0." + "3" * 5000, "9" * 5000 + "th", "1" * 5000 + "s"])
+def test_numbers_of_any_length_are_read(text):
+    assert re.fullmatch(r"[a-z' ,.-]+", normalise_english(text))
+
+
 @pytest.mark.parametrize("unit", ["A", "1", "1,", "1.", "a.", "-", "*", "1:", "$1", "1/", "US ", "I'm ", "\n", " ", "²",
                                   "ABC, ", "1.1.1 ", "May 1 ", "example.com ", "5 km/h "])
 def test_long_monotonous_text_ends(unit):
