@@ -64,11 +64,15 @@ def text_tokens(ids: Sequence[int], config: UnifiedVoiceConfig) -> list[int]:
     Raises:
         UserError: more tokens than the decoder has text positions for.
     """
-    limit = config.max_text_tokens - 2
-    if len(ids) + 1 >= limit:
-        raise UserError(f"the text has {len(ids)} tokens and the decoder takes at most {limit - 2} in one go: "
-                        "let it be split (no --no-split), or shorten it")
+    if not fits(ids, config):
+        raise UserError(f"the text has {len(ids)} tokens and the decoder takes at most {config.max_text_tokens - 4} "
+                        "in one go: let it be split (no --no-split), or shorten it")
     return [*ids, config.stop_text_token]
+
+
+def fits(ids: Sequence[int], config: UnifiedVoiceConfig) -> bool:
+    """Whether a text is short enough for one go: upstream asks for less than 400 tokens, the one stop token counted."""
+    return len(ids) + 1 < config.max_text_tokens - 2
 
 
 def decode(backend: Backend, conditioning: np.ndarray, tokens: Sequence[int], config: UnifiedVoiceConfig,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ane import places
-from ane.autoregressive import Candidate, decode, text_tokens
+from ane.autoregressive import Candidate, decode, fits, text_tokens
 from ane.diffusion import frames_of, spectrogram
 from ane.model import Model
 from ane.networks.univnet import SILENT_FRAMES
@@ -18,7 +18,7 @@ from ane.ranking import best, score
 from ane.sampling import by_inverse_cdf
 from ane.settings import DEFAULT_PRESET, Settings
 from ane.stages import Backend
-from ane.text import Tokenizer, split_sentences
+from ane.text import Tokenizer, split
 from ane.voices import Voice, resolve_voice
 
 SAMPLE_RATE = 24000
@@ -109,12 +109,24 @@ class Synthesizer:
         return Speech(audio[0], randomness.seed, voice.name, chunks, codes, audio[1:], spent, notes(kept))
 
     def _tokens(self, text: str, settings: Settings) -> tuple[list[str], list[list[int]]]:
-        """The chunks that have something to say, and their token ids."""
+        """The chunks that have something to say, and their token ids.
+
+        A chunk that the normaliser made too long for the decoder (figures, say) is split again, smaller.
+        """
         tokenizer = Tokenizer(self.model.tokenizer, settings.normaliser)
-        chunks = split_sentences(text, *settings.split) if settings.split else [text]
-        chunks = [chunk for chunk in chunks if any(map(str.isalnum, chunk))] or [text]
         config = self.model.config("autoregressive")
-        return chunks, [text_tokens(tokenizer.encode(chunk), config) for chunk in chunks]
+
+        def fitting(chunk: str, desired: int, maximum: int) -> list[tuple[str, list[int]]]:
+            ids = tokenizer.encode(chunk)
+            if fits(ids, config) or maximum == 1:
+                return [(chunk, text_tokens(ids, config))]
+            shorter = max(1, desired // 2), maximum // 2
+            return [part for piece in split(chunk, *shorter) for part in fitting(piece, *shorter)]
+
+        if settings.split is None:
+            return [text], [text_tokens(tokenizer.encode(text), config)]
+        parts = [part for chunk in split(text, *settings.split) for part in fitting(chunk, *settings.split)]
+        return [chunk for chunk, _ in parts], [ids for _, ids in parts]
 
     def _require(self, settings: Settings) -> None:
         """Fail before any work if a network that will be needed is not there."""

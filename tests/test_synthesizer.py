@@ -69,6 +69,14 @@ def test_a_chunk_of_symbols_between_sentences_is_passed_over(synthesizer):
     assert not any(re.fullmatch(r"\W*", chunk) for chunk in speech.chunks)
 
 
+def test_a_chunk_that_figures_made_too_long_is_split_again(synthesizer):
+    """300 characters of figures are far more than 400 tokens once they are spelt out."""
+    digits = " ".join(["7777777777777777777"] * 15)
+    speech = synthesizer.speak(digits, seed=4, settings=Settings(1, None, sampling=Sampling(max_codes=2)))
+    assert len(speech.chunks) > 1
+    assert " ".join(speech.chunks) == digits
+
+
 def test_the_best_readings_come_best_first_and_each_is_heard(synthesizer):
     three = synthesizer.speak(TEXT, seed=1, settings=Settings(3, Diffusion(3, "p", None), best=3, sampling=SHORT))
     assert len(three.alternatives) == 2

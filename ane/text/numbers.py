@@ -1,0 +1,98 @@
+"""Numbers in English words, American style: 342 is "three hundred forty-two", and no commas inside a number."""
+
+import re
+from functools import cache
+
+LONGEST = 15       # digits; what is longer is an identifier to a listener, and is read digit by digit
+DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+
+
+@cache
+def engine():
+    """The ``inflect`` engine, imported on first use: the import alone takes over a second."""
+    import inflect
+    return inflect.engine()
+
+
+def digits(text: str) -> str:
+    """Each decimal digit of ``text`` as a word; everything else is skipped. "007" → "zero zero seven"."""
+    return " ".join(DIGITS[int(character)] for character in text if character.isdecimal())
+
+
+def digit_groups(text: str) -> str:
+    """Digits one by one, a comma between groups. "555-1234" → "five five five, one two three four"."""
+    return ", ".join(digits(group) for group in re.findall(r"\d+", text))
+
+
+def cardinal(n: int) -> str:
+    """0 → "zero"; 1234 → "one thousand two hundred thirty-four". ``n`` has at most ``LONGEST`` digits, n >= 0."""
+    return engine().number_to_words(n, andword="").replace(",", "")
+
+
+def ordinal(n: int) -> str:
+    """1 → "first"; 121 → "one hundred twenty-first"."""
+    return engine().ordinal(cardinal(n))
+
+
+def number(text: str) -> str:
+    """A number as written, thousands separators and one decimal point allowed, in words.
+
+    Decimals are read digit by digit ("3.14" → "three point one four"), and so are numbers with a leading zero ("007")
+    or more than ``LONGEST`` digits.
+    """
+    whole, _, decimals = text.replace(",", "").partition(".")
+    spelled = len(whole) > LONGEST or (len(whole) > 1 and whole.startswith("0") and not decimals)
+    words = digits(whole) if spelled else cardinal(int(whole or 0))
+    return f"{words} point {digits(decimals)}" if decimals else words
+
+
+def year(n: int) -> str:
+    """1984 → "nineteen eighty-four"; 1905 → "nineteen oh five"; 1900 → "nineteen hundred"; 2007 → "two thousand seven".
+
+    ``n`` from 1000 to 2999.
+    """
+    century, rest = divmod(n, 100)
+    if century % 10 == 0 and rest < 10:
+        return cardinal(n)
+    if rest == 0:
+        return f"{cardinal(century)} hundred"
+    return f"{cardinal(century)} {'oh ' if rest < 10 else ''}{cardinal(rest)}"
+
+
+def decade(n: int) -> str:
+    """1990 → "nineteen nineties"; 90 → "nineties"; 1900 → "nineteen hundreds"."""
+    words = year(n) if n >= 1000 else cardinal(n)
+    return f"{words[:-1]}ies" if words.endswith("y") else f"{words}s"
+
+
+def clock(hour: int, minute: int, twelve_hour: bool) -> str:
+    """10:30 → "ten thirty"; 10:05 → "ten oh five"; 10:00 → "ten o'clock"; 14:00 → "fourteen hundred".
+
+    ``twelve_hour`` says that "a m" or "p m" follows: then 10:00 is "ten". 0:00 is "midnight".
+    """
+    if minute:
+        return f"{cardinal(hour)} {'oh ' if minute < 10 else ''}{cardinal(minute)}"
+    if twelve_hour:
+        return cardinal(hour)
+    if hour in (0, 24):
+        return "midnight"
+    return f"{cardinal(hour)} o'clock" if hour <= 12 else f"{cardinal(hour)} hundred"
+
+
+def fraction(numerator: int, denominator: int) -> str:
+    """1/2 → "one half"; 3/4 → "three quarters"; 8/10 → "eight out of ten" (a rating); 50/50 → "fifty fifty".
+
+    A proper fraction of up to hundredths is read as one, except n/10 and n/100 with n > 1, which in prose are ratings;
+    others are "over": 22/7 → "twenty-two over seven".
+    """
+    rating = (denominator in (10, 100) and numerator > 1) or (denominator == numerator == 5)
+    if rating:
+        return f"{cardinal(numerator)} out of {cardinal(denominator)}"
+    if numerator == denominator:
+        return f"{cardinal(numerator)} {cardinal(denominator)}"
+    if not 2 <= denominator <= 100 or (numerator >= denominator and denominator > 4):
+        return f"{cardinal(numerator)} over {cardinal(denominator)}"
+    part = {2: "half", 4: "quarter"}.get(denominator) or ordinal(denominator)
+    if numerator == 1:
+        return f"one {part}"
+    return f"{cardinal(numerator)} {'halves' if part == 'half' else part + 's'}"
