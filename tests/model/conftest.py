@@ -16,6 +16,9 @@ from urllib.parse import unquote, urlsplit
 import pytest
 import torch
 
+from ane.bundle import write_bundle
+from ane.checkpoints import CheckpointDirectory
+
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -66,6 +69,23 @@ def edit_json() -> Callable[[Path, Callable[[dict], Any]], None]:
         path.write_text(json.dumps(stated))
 
     return edit_json
+
+
+@pytest.fixture(scope="session")
+def checkpoints(copy_checkpoints: Callable[[Path], Path],
+                tmp_path_factory: pytest.TempPathFactory) -> CheckpointDirectory:
+    return CheckpointDirectory(copy_checkpoints(tmp_path_factory.mktemp("pth") / "tiny"))
+
+
+@pytest.fixture(scope="session")
+def original(checkpoints: CheckpointDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of the tiny checkpoints in fp32; tests copy it before they spoil it."""
+    return write_bundle(checkpoints, tmp_path_factory.mktemp("bundle") / "tiny", precision="fp32").path
+
+
+@pytest.fixture
+def path(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "tiny"))
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,170 @@
+"""``ane import``: official checkpoints, from a directory or the Hugging Face hub, into a bundle."""
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import Progress, track
+from rich.table import Table
+
+from ane import places
+from ane.errors import UserError
+from ane.model import DEMO, is_path
+
+if TYPE_CHECKING:       # torch comes in with the handler, so that --help is quick
+    from ane.bundle import Bundle
+
+HUB = "hub"
+DESCRIPTION = """
+Read official Tortoise checkpoints and write them as a bundle, which loads lazily and is checked by SHA-256.
+SOURCE is a directory with autoregressive.pth, diffusion_decoder.pth, vocoder.pth and clvp2.pth (further files are
+taken when they are there), a Hugging Face repository OWNER/NAME, or the word hub for upstream's own repository.
+DEST is a path if it has a slash in it; a bare NAME is stored where --bundle NAME finds it.
+"""
+PRECISION = """
+type the parameters are stored in (default: fp32, which keeps every bit of the official files; fp16 halves the size and
+is what the Neural Engine computes in; bf16 halves it too, keeps fp32's range and three bits less of each value)
+"""
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """Where the checkpoints lie on this machine, and what the bundle says of them."""
+
+    directory: Path
+    config: dict[str, Any] | None       # upstream's constructor arguments; None: config.json of the directory
+    source: dict[str, Any]              # with "files": official name → SHA-256
+    licence: str = ""
+
+
+def register(subparsers: argparse._SubParsersAction) -> None:
+    """Add ``import``; it sets ``handler``, which takes the arguments and returns an exit status."""
+    parser = subparsers.add_parser("import", help="make a bundle of official checkpoints", description=DESCRIPTION)
+    parser.add_argument("source", metavar="SOURCE", help="directory of .pth files, OWNER/NAME on the hub, or: hub")
+    parser.add_argument("destination", metavar="DEST", help="where to write the bundle: a path, or a bare name")
+    parser.add_argument("--precision", choices=("fp32", "fp16", "bf16"), default="fp32", help=PRECISION)
+    parser.add_argument("--config", metavar="FILE", type=Path,
+                        help="upstream's constructor arguments by file, as JSON, for checkpoints of another size "
+                             "(default: config.json in a directory, else the official sizes)")
+    parser.add_argument("--revision", metavar="REV", help="branch, tag or commit on the hub (default: main)")
+    parser.add_argument("--expect", metavar="FILE", type=Path,
+                        help="JSON of SHA-256 by file (or an earlier bundle.json) that the checkpoints must have")
+    parser.add_argument("--name", metavar="NAME", help="what the bundle calls itself (default: the last part of DEST)")
+    parser.add_argument("--force", action="store_true", help="replace a bundle that is already at DEST")
+    parser.set_defaults(handler=import_command)
+
+
+def import_command(args: argparse.Namespace) -> int:
+    """Fetch or find the checkpoints, check them, write the bundle, say what is in it."""
+    from ane.bundle import check_destination, write_bundle
+    from ane.checkpoints import CheckpointDirectory
+
+    destination = _destination(args.destination)
+    directory = Path(args.source).expanduser()
+    check_destination(destination, args.force, directory if directory.is_dir() else None)
+    console = Console()
+    origin = _origin(args, directory, destination, console)
+    model = CheckpointDirectory(origin.directory, origin.config, str(args.config))
+    surplus = model.check()
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("writing", total=len(model.networks))
+        written: list[str] = []
+
+        def advance(network: str) -> None:
+            progress.update(task, completed=len(written), description=f"writing {network}")
+            written.append(network)
+
+        bundle = write_bundle(model, destination, precision=args.precision, name=args.name or destination.name,
+                              licence=origin.licence, source=origin.source, overwrite=args.force, progress=advance)
+    _report(console, bundle, surplus, args.destination)
+    return 0
+
+
+def _destination(text: str) -> Path:
+    """A path as it is; a bare name among the stored bundles."""
+    if is_path(text):
+        return Path(text).expanduser()
+    if text == DEMO:
+        raise UserError("the name demo belongs to the bundle inside the package; choose another")
+    return places.bundles_dir() / text
+
+
+def _origin(args: argparse.Namespace, directory: Path, destination: Path, console: Console) -> _Origin:
+    """The checkpoints of SOURCE, downloaded if need be, and held to every hash that was recorded for them."""
+    from ane.checkpoints import read_config
+    from ane.hub import hold_to, is_repository, read_expected
+
+    config = None if args.config is None else read_config(args.config)
+    expected = {} if args.expect is None else read_expected(args.expect)
+    if directory.is_dir():
+        if args.revision:
+            raise UserError(f"--revision is for the hub; {directory} is a directory")
+        origin = _from_directory(directory, config, console)
+    elif args.source == HUB or is_repository(args.source):
+        origin = _from_hub(args, config, destination, console)
+    else:
+        raise UserError(f"{args.source} is neither a directory nor a repository OWNER/NAME of the hub")
+    hold_to(expected, origin.source["files"], str(args.expect))
+    return origin
+
+
+def _from_directory(directory: Path, config: dict[str, Any] | None, console: Console) -> _Origin:
+    from ane.checkpoints import MEL_NORMS, present_files
+    from ane.hashes import sha256_of
+
+    own = [name for name in ("tokenizer.json", MEL_NORMS) if (directory / name).is_file()]
+    names = [*present_files(directory), *own]
+    files = {}
+    for name in track(names, "hashing", console=console, transient=True, disable=not console.is_terminal):
+        files[name] = sha256_of(directory / name)
+    return _Origin(directory, config, {"files": files})
+
+
+def _from_hub(args: argparse.Namespace, config: dict[str, Any] | None, destination: Path,
+              console: Console) -> _Origin:
+    """Download; a bundle at the destination of the same commit must have had the same files."""
+    from ane.hub import REPOSITORY, hold_to, snapshot
+
+    repository = REPOSITORY if args.source == HUB else args.source
+    found = snapshot(repository, args.revision, progress=lambda file: console.print(f"Fetching {file}"))
+    source = {"repository": repository, "revision": found.revision, "files": found.files}
+    recorded = _recorded(destination)
+    if (recorded.get("repository"), recorded.get("revision")) == (repository, found.revision):
+        hold_to(recorded["files"], found.files, f"{destination}/bundle.json")
+    # a config.json of a repository is not upstream's: without --config the sizes are the official ones
+    return _Origin(found.directory, config or {}, source, found.licence)
+
+
+def _recorded(destination: Path) -> dict[str, Any]:
+    """What a bundle at the destination says of its source; nothing when there is no readable one."""
+    from ane.manifest import read_manifest
+
+    try:
+        source = read_manifest(destination).source
+    except UserError:
+        return {}
+    return source if isinstance(source.get("files"), dict) else {}
+
+
+def _report(console: Console, bundle: "Bundle", surplus: dict[str, list[str]], destination: str) -> None:
+    from ane.upstream_keys import grouped
+
+    table = Table("network", "parameters", "MB")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, network in bundle.manifest.networks.items():
+        table.add_row(name, f"{network.parameters:,}", f"{network.weights.bytes / 1e6:.1f}")
+    everything = bundle.manifest.networks.values()
+    table.add_section()
+    table.add_row("all", f"{sum(n.parameters for n in everything):,}",
+                  f"{sum(n.weights.bytes for n in everything) / 1e6:.1f}")
+    console.print(table)
+    if surplus:
+        left = "; ".join(f"{file}: {grouped(keys)}" for file, keys in surplus.items())
+        console.print(f"Left out, as speaking needs none of it: {left}", soft_wrap=True, highlight=False, markup=False)
+    if not bundle.trained:
+        console.print("The weights are random numbers (config.json says so): this bundle will not speak.")
+    console.print(f"Wrote {bundle.path} in {bundle.precision}. Use it with --bundle {destination}",
+                  soft_wrap=True, highlight=False, markup=False)

@@ -1,0 +1,103 @@
+"""From the constructor arguments of upstream's classes, as a config.json states them, to configs of our networks."""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from ane.errors import UserError
+from ane.networks import NETWORKS
+
+# Arguments of upstream's classes that act in training alone, or on parameters that inference never reads.
+TRAINING_ONLY = {
+    "autoregressive.pth": {"checkpointing", "mel_length_compression"},
+    "diffusion_decoder.pth": {"dropout", "layer_drop", "unconditioned_percentage", "use_fp16"},
+    "clvp2.pth": {"speech_seq_len", "text_mask_percentage", "text_seq_len", "voice_mask_percentage",
+                  "wav_token_compression"},
+    "cvvp.pth": {"cond_mask_percentage", "dropout", "speech_mask_percentage"},
+    "classifier.pth": {"distribute_zero_label", "dropout"},
+    "hifidecoder.pth": {"inference_padding"},      # stored by upstream, read by none of its inference
+}
+
+# Arguments that would make another network than the published one; only these values are built here.
+FIXED = {
+    "autoregressive.pth": {"train_solo_embeddings": False, "types": 1, "use_mel_codes_as_input": True},
+    "clvp2.pth": {"use_xformers": True},
+    "cvvp.pth": {"latent_multiplier": 1},
+    "hifidecoder.pth": {"conv_post_bias": True, "conv_post_weight_norm": True, "conv_pre_weight_norm": True,
+                        "resblock_type": "1"},
+}
+
+# Attention splits a width evenly among its heads; shapes alone would not tell that it cannot.
+HEADS = {
+    "autoregressive.pth": ("model_dim", "heads"),
+    "diffusion_decoder.pth": ("model_channels", "num_heads"),
+    "cvvp.pth": ("model_dim", "transformer_heads"),
+    "classifier.pth": ("embedding_dim", "num_attn_heads"),
+}
+
+
+def configs(stated: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A config for every network: what ``stated`` says of its file, the official values for the rest.
+
+    ``stated`` maps file names ("autoregressive.pth") to constructor arguments, bare or under the key "constructor".
+    Keys that start with an underscore, and the key "trained", are not about constructors.
+
+    Raises:
+        UserError: not such a mapping, an unknown file, an unknown argument, or a value of the wrong kind.
+    """
+    files = {network.file for network in NETWORKS.values()}
+    for file in stated:
+        if file not in files and file not in ("trained", "mel_norms.pth") and not file.startswith("_"):
+            raise UserError(f"{where}: {file!r} is none of the checkpoints' names{_near(file, files)}")
+    return {name: network.config.from_upstream({**dict(network.defaults), **_arguments(stated, network.file, where)})
+            for name, network in NETWORKS.items()}
+
+
+def _arguments(stated: Mapping[str, Any], file: str, where: str) -> dict[str, Any]:
+    """The arguments stated for ``file``, each known and of the right kind."""
+    entry = stated.get(file, {})
+    if isinstance(entry, Mapping) and "constructor" in entry:
+        entry = entry["constructor"]
+    if not isinstance(entry, Mapping):
+        raise UserError(f"{where}: {file} must map upstream's constructor arguments to values, not {entry!r}")
+    official: dict[str, Any] = {}
+    for network in NETWORKS.values():
+        if network.file == file:
+            official |= asdict(network.official())
+    fixed = FIXED.get(file, {})
+    ignored = TRAINING_ONLY.get(file, set())
+    for name, value in entry.items():
+        if name in official:
+            if not _same_kind(value, official[name]):
+                raise UserError(f"{where}: {file}: {name} must be like {official[name]!r}, not {value!r}")
+        elif name in fixed:
+            if value != fixed[name]:
+                raise UserError(f"{where}: {file}: {name}={value!r} makes another network than the one built here; "
+                                f"only {fixed[name]!r} is supported")
+        elif name not in ignored:
+            known = {*official, *fixed, *ignored}
+            raise UserError(f"{where}: {file}: unknown constructor argument {name!r}{_near(name, known)}")
+    if file in HEADS:
+        width, heads = ({**official, **entry}[name] for name in HEADS[file])
+        if width % heads:
+            raise UserError(f"{where}: {file}: {HEADS[file][0]} {width} cannot be split among {heads} {HEADS[file][1]}")
+    return dict(entry)
+
+
+def _same_kind(value: Any, official: Any) -> bool:
+    """Whether JSON's ``value`` can stand where ``official`` does: positive integers for counts, lists for tuples."""
+    if isinstance(official, bool) or isinstance(value, bool):
+        return isinstance(value, bool) and isinstance(official, bool)
+    if isinstance(official, int):
+        return isinstance(value, int) and (value > 0 or official <= 0)
+    if isinstance(official, float):
+        return isinstance(value, int | float)
+    if isinstance(official, tuple | list):
+        return isinstance(value, tuple | list) and len(value) > 0 and all(_same_kind(v, official[0]) for v in value)
+    return official is None or isinstance(value, type(official))
+
+
+def _near(name: str, known: set[str]) -> str:
+    near = difflib.get_close_matches(name, sorted(known), 3)
+    return f"; do you mean {' or '.join(near)}?" if near else f"; known: {', '.join(sorted(known))}"
