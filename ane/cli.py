@@ -3,13 +3,13 @@
 import argparse
 import os
 import sys
-from importlib.metadata import version
 
 from rich.console import Console
 from rich.markup import escape
 
 from ane.commands import classify, import_model, say, voices
 from ane.errors import UserError
+from ane.version import version
 
 INTERRUPTED = 130       # what a shell gives for a process that Ctrl-C ended
 
@@ -17,7 +17,7 @@ INTERRUPTED = 130       # what a shell gives for a process that Ctrl-C ended
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="ane", description="Tortoise text-to-speech: text and a reference voice in, 24 kHz speech out.")
-    top.add_argument("--version", action="version", version=f"tortoise-ane {version('tortoise-ane')}")
+    top.add_argument("--version", action="version", version=f"tortoise-ane {version()}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in (say, voices, import_model, classify):
         command.register(commands)

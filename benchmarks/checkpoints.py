@@ -17,9 +17,9 @@ from pathlib import Path
 import torch
 
 from ane.files import replacing
+from ane.model.upstream_config import configs
+from ane.model.weights import layout
 from ane.networks import NETWORKS
-from ane.upstream_config import configs
-from ane.weights import layout
 from benchmarks import report
 
 SIZES: dict[str, dict[str, dict[str, int]]] = {

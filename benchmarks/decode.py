@@ -24,7 +24,7 @@ from rich.progress import track
 from ane.backends.pytorch import DTYPES, TorchBackend
 from ane.errors import UserError
 from ane.model import Model, add_model_arguments, open_model
-from ane.weights import layout
+from ane.model.weights import layout
 from benchmarks import report
 from benchmarks.report import Spread
 from benchmarks.upstream import Upstream, add_upstream_options, lane_counts

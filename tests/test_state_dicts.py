@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from ane.model.weights import layout
 from ane.networks import NETWORKS
-from ane.weights import layout
 
 TABLES = Path(__file__).parent / "state_dicts"
 FILES = sorted({network.file for network in NETWORKS.values()})

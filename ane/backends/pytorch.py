@@ -10,7 +10,7 @@ from ane.backends.torch_decoder import TorchDecoder
 from ane.backends.torch_errors import engine_errors
 from ane.errors import UserError
 from ane.model import Model
-from ane.networks import NETWORKS
+from ane.model.weights import skeleton
 from ane.networks.layers import GroupNorm, RMSNorm
 from ane.stages import STAGES, check
 
@@ -118,8 +118,7 @@ class TorchBackend:
     def network(self, name: str) -> nn.Module:
         """The network, its parameters on the device; memory-mapped where they can be used as they lie on disk."""
         if name not in self._networks:
-            with torch.device("meta"):
-                network = NETWORKS[name].cls(self.model.config(name))
+            network = skeleton(name, self.model.config(name))
             state = {key: self._place(network, key, tensor, self.precision(name))
                      for key, tensor in self.model.tensors(name).items() if key not in EMBEDDINGS.values()}
             network.load_state_dict(state, strict=False, assign=True)

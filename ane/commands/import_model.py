@@ -14,7 +14,7 @@ from ane.errors import UserError
 from ane.model import DEMO, is_path
 
 if TYPE_CHECKING:       # torch comes in with the handler, so that --help is quick
-    from ane.bundle import Bundle
+    from ane.model.bundle import Bundle
 
 HUB = "hub"
 DESCRIPTION = """
@@ -58,8 +58,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 def import_command(args: argparse.Namespace) -> int:
     """Fetch or find the checkpoints, check them, write the bundle, say what is in it."""
-    from ane.bundle import check_destination, write_bundle
-    from ane.checkpoints import CheckpointDirectory
+    from ane.model.bundle import check_destination, write_bundle
+    from ane.model.checkpoints import CheckpointDirectory
 
     destination = _destination(args.destination)
     directory = Path(args.source).expanduser()
@@ -93,8 +93,8 @@ def _destination(text: str) -> Path:
 
 def _origin(args: argparse.Namespace, directory: Path, destination: Path, console: Console) -> _Origin:
     """The checkpoints of SOURCE, downloaded if need be, and held to every hash that was recorded for them."""
-    from ane.checkpoints import read_config
-    from ane.hub import hold_to, is_repository, read_expected
+    from ane.model.checkpoints import read_config
+    from ane.model.hub import hold_to, is_repository, read_expected
 
     config = None if args.config is None else read_config(args.config)
     expected = {} if args.expect is None else read_expected(args.expect)
@@ -111,8 +111,8 @@ def _origin(args: argparse.Namespace, directory: Path, destination: Path, consol
 
 
 def _from_directory(directory: Path, config: dict[str, Any] | None, console: Console) -> _Origin:
-    from ane.checkpoints import MEL_NORMS, present_files
-    from ane.hashes import sha256_of
+    from ane.model.checkpoints import MEL_NORMS, present_files
+    from ane.model.hashes import sha256_of
 
     own = [name for name in ("tokenizer.json", MEL_NORMS) if (directory / name).is_file()]
     names = [*present_files(directory), *own]
@@ -125,7 +125,7 @@ def _from_directory(directory: Path, config: dict[str, Any] | None, console: Con
 def _from_hub(args: argparse.Namespace, config: dict[str, Any] | None, destination: Path,
               console: Console) -> _Origin:
     """Download; a bundle at the destination of the same commit must have had the same files."""
-    from ane.hub import REPOSITORY, hold_to, snapshot
+    from ane.model.hub import REPOSITORY, hold_to, snapshot
 
     repository = REPOSITORY if args.source == HUB else args.source
     found = snapshot(repository, args.revision, progress=lambda file: console.print(f"Fetching {file}"))
@@ -139,7 +139,7 @@ def _from_hub(args: argparse.Namespace, config: dict[str, Any] | None, destinati
 
 def _recorded(destination: Path) -> dict[str, Any]:
     """What a bundle at the destination says of its source; nothing when there is no readable one."""
-    from ane.manifest import read_manifest
+    from ane.model.manifest import read_manifest
 
     try:
         source = read_manifest(destination).source
@@ -149,7 +149,7 @@ def _recorded(destination: Path) -> dict[str, Any]:
 
 
 def _report(console: Console, bundle: "Bundle", surplus: dict[str, list[str]], destination: str) -> None:
-    from ane.upstream_keys import grouped
+    from ane.model.upstream_keys import grouped
 
     table = Table("network", "parameters", "MB")
     for column in table.columns[1:]:

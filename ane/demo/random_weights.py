@@ -16,8 +16,9 @@ import torch
 from safetensors.numpy import load_file
 from torch import Tensor, nn
 
-from ane.bundle import write_bundle
 from ane.model import Model
+from ane.model.bundle import write_bundle
+from ane.model.weights import skeleton
 from ane.networks import NETWORKS
 from ane.networks.autoregressive import UnifiedVoiceConfig
 from ane.networks.clvp import CLVPConfig
@@ -67,8 +68,7 @@ class RandomModel(Model):
         return CONFIGS[network]
 
     def tensors(self, network: str) -> dict[str, Tensor]:
-        with torch.device("meta"):
-            module = NETWORKS[network].cls(CONFIGS[network])
+        module = skeleton(network, CONFIGS[network])
         generator = torch.Generator().manual_seed(int.from_bytes(network.encode()[:6], "big"))
         tensors = {key: draw(key, parameter, generator) for key, parameter in module.named_parameters()}
         for key in ("conv_post.weight", "conv_post.1.weight"):

@@ -12,7 +12,7 @@ from ane.audio import MIN_CLIP_SECONDS, check_clip, read_clip
 from ane.errors import UserError
 from ane.files import replacing
 from ane.mel import CONDITIONING_RATE
-from ane.pickles import load_pickle
+from ane.model.pickles import load_pickle
 
 LATENT_SUFFIXES = (".safetensors", ".pth")
 _NEEDED = ("ar_latent", "diffusion_latent")

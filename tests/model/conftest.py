@@ -16,8 +16,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 import torch
 
-from ane.bundle import write_bundle
-from ane.checkpoints import CheckpointDirectory
+from ane.model.bundle import write_bundle
+from ane.model.checkpoints import CheckpointDirectory
 
 
 @pytest.fixture(autouse=True)

@@ -10,11 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ane.checkpoints import REQUIRED, CheckpointDirectory, read_config
 from ane.errors import UserError
 from ane.model import open_model
+from ane.model.checkpoints import REQUIRED, CheckpointDirectory, read_config
+from ane.model.pickles import load_pickle
 from ane.networks import NETWORKS
-from ane.pickles import load_pickle
 
 
 def fault(directory: Path, config: dict | None = None) -> str:

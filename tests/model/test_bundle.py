@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from safetensors.torch import load_file, save_file
 
-from ane.bundle import Bundle, write_bundle
-from ane.checkpoints import CheckpointDirectory
 from ane.errors import UserError
 from ane.model import bundle_names, demo_bundle, find_bundle, open_model
+from ane.model.bundle import Bundle, write_bundle
+from ane.model.checkpoints import CheckpointDirectory
+from ane.model.weights import PRECISIONS, converted, layout, skeleton
 from ane.networks import NETWORKS
-from ane.weights import PRECISIONS, converted, layout, skeleton
 
 # what is written is what is read
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from ane import hashes
-from ane.bundle import Bundle
 from ane.errors import UserError
-from ane.manifest import read_manifest, write_manifest
+from ane.model import hashes
+from ane.model.bundle import Bundle
+from ane.model.manifest import read_manifest, write_manifest
 from ane.networks import NETWORKS
 
 

@@ -10,12 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ane.checkpoints import REQUIRED, CheckpointDirectory
 from ane.errors import UserError
 from ane.model import open_model
+from ane.model.checkpoints import REQUIRED, CheckpointDirectory
+from ane.model.upstream_keys import fused, grouped, pattern
+from ane.model.weights import skeleton
 from ane.networks import NETWORKS
-from ane.upstream_keys import fused, grouped, pattern
-from ane.weights import skeleton
 
 
 def copies(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

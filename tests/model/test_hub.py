@@ -14,10 +14,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from ane.bundle import Bundle
-from ane.checkpoints import REQUIRED, CheckpointDirectory, read_config
 from ane.errors import UserError
-from ane.hub import hold_to, is_repository, read_expected
+from ane.model.bundle import Bundle
+from ane.model.checkpoints import REQUIRED, CheckpointDirectory, read_config
+from ane.model.hub import hold_to, is_repository, read_expected
 
 FIRST, SECOND = "1" * 40, "2" * 40
 Importer = Callable[..., subprocess.CompletedProcess]

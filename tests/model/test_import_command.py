@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ane.bundle import Bundle
-from ane.checkpoints import CheckpointDirectory
 from ane.cli import main
 from ane.model import bundle_names, open_model
+from ane.model.bundle import Bundle
+from ane.model.checkpoints import CheckpointDirectory
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from ane.errors import UserError
+from ane.model.weights import FLOATS, layout, spell
 from ane.networks import NETWORKS
-from ane.weights import FLOATS, layout, spell
 
 Entries = Mapping[str, torch.Tensor]
 

@@ -12,12 +12,12 @@ import torch
 from safetensors.numpy import load_file
 
 from ane.errors import UserError
-from ane.model import Model, read_tokenizer
+from ane.model.interface import Model, read_tokenizer
+from ane.model.pickles import load_pickle
+from ane.model.upstream_config import configs
+from ane.model.upstream_keys import assembled, match, networks_of, refuse_surplus
+from ane.model.weights import PRECISIONS
 from ane.networks import NETWORKS
-from ane.pickles import load_pickle
-from ane.upstream_config import configs
-from ane.upstream_keys import assembled, match, networks_of, refuse_surplus
-from ane.weights import PRECISIONS
 
 REQUIRED = ("autoregressive.pth", "diffusion_decoder.pth", "vocoder.pth", "clvp2.pth")
 MEL_NORMS = "mel_norms.pth"

@@ -15,9 +15,9 @@ from typing import Any
 
 from ane.errors import UserError
 from ane.files import replacing
-from ane.hashes import FileRecord
+from ane.model.hashes import FileRecord
+from ane.model.weights import PRECISIONS
 from ane.networks import NETWORKS
-from ane.weights import PRECISIONS
 
 FORMAT = 1
 FILE = "bundle.json"

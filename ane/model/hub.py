@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ane.checkpoints import MEL_NORMS, REQUIRED
 from ane.errors import UserError
-from ane.hashes import sha256_of
+from ane.model.checkpoints import MEL_NORMS, REQUIRED
+from ane.model.hashes import sha256_of
 from ane.networks import NETWORKS
 
 REPOSITORY = "Manmay/tortoise-tts"      # upstream's default; jbetker/tortoise-tts-v2, its origin, lacks hifidecoder.pth

@@ -8,7 +8,6 @@
 """
 
 import hashlib
-import importlib.metadata
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -23,11 +22,12 @@ from safetensors.torch import save_file
 
 from ane.errors import UserError
 from ane.files import replacing
-from ane.hashes import FileRecord, check_hash, check_size, record
-from ane.manifest import FILE, Manifest, NetworkRecord, read_manifest, write_manifest
-from ane.model import Model, read_tokenizer
+from ane.model.hashes import FileRecord, check_hash, check_size, record
+from ane.model.interface import Model, read_tokenizer
+from ane.model.manifest import FILE, Manifest, NetworkRecord, read_manifest, write_manifest
+from ane.model.weights import converted, layout, spell
 from ane.networks import NETWORKS
-from ane.weights import converted, layout, spell
+from ane.version import version
 
 
 class Bundle(Model):
@@ -177,7 +177,7 @@ def write_bundle(model: Model, destination: Path | str, *, precision: str | None
             default_voice=model.default_voice if default_voice is None else default_voice, networks=networks,
             tokenizer=record(directory, "tokenizer.json"), mel_norms=record(directory, "mel_norms.safetensors"),
             voices=_copy_voices(model, directory), source=dict(source or {}), licence=licence,
-            description=description, created_by=f"tortoise-ane {_version()}"))
+            description=description, created_by=f"tortoise-ane {version()}"))
     return Bundle(destination)
 
 
@@ -210,10 +210,3 @@ def _copy_voices(model: Model, directory: Path) -> dict[str, FileRecord]:
     for path in found:
         shutil.copyfile(path, directory / "voices" / path.name)
     return {path.stem: record(directory, f"voices/{path.name}") for path in found}
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("tortoise-ane")
-    except importlib.metadata.PackageNotFoundError:      # run from a checkout that is not installed
-        return "(not installed)"
