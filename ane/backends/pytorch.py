@@ -7,10 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from ane.backends.torch_decoder import TorchDecoder
-from ane.backends.torch_errors import engine_errors
+from ane.backends.torch_memory import engine_errors, return_freed_memory
 from ane.errors import UserError
 from ane.model import Model
 from ane.model.weights import skeleton
+from ane.networks.autoregressive import Conv1D, UnifiedVoice
 from ane.networks.layers import GroupNorm, RMSNorm
 from ane.stages import STAGES, check
 
@@ -111,6 +112,7 @@ class TorchBackend:
             return
         for name in networks or tuple(self._networks):
             self._networks.pop(name, None)
+        return_freed_memory()
 
     def precision(self, network: str) -> torch.dtype:
         return self.dtype if network in HALVED else torch.float32
@@ -134,10 +136,10 @@ class TorchBackend:
         if isinstance(module, nn.LayerNorm | GroupNorm | RMSNorm) or key.endswith(("inv_freq", "temperature")):
             dtype = torch.float32
         tensor = tensor.to(self.device, dtype)
-        # A matrix-vector product reads (out, in) rows: on CPU in half precision (in, out) costs 1.6 to 50 times more.
-        # The shape stays, the strides change.
-        if key.startswith("gpt.h.") and tensor.ndim == 2 and dtype != torch.float32 and self.device.type == "cpu":
-            return tensor.T.contiguous().T
+        if isinstance(network, UnifiedVoice) and self.dtype != torch.float32 and self.device.type == "cpu":
+            # A matrix-vector product reads (out, in) rows: in half precision (in, out) costs 1.6 to 50 times more.
+            # The shape stays, the strides change; all are copied, so that nothing holds the mapped file.
+            return tensor.T.contiguous().T if isinstance(module, Conv1D) and tensor.ndim == 2 else tensor.clone()
         return tensor
 
 

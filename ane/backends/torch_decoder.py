@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ane.backends.torch_errors import engine_errors
+from ane.backends.torch_memory import engine_errors
 from ane.networks.autoregressive import UnifiedVoice, causal
 
 

@@ -50,7 +50,7 @@ class RelativePositionBias(nn.Module):
         self.scale = scale
         self.relative_attention_bias = nn.Embedding(2 * self.buckets, heads)
 
-    def forward(self, length: int) -> Tensor:
+    def forward(self, length: int, dtype: torch.dtype) -> Tensor:
         """Bias to add to the attention scores: (heads, length, length), indexed by query, key."""
         weight = self.relative_attention_bias.weight
         distance = torch.arange(length - 1, -length, -1, device=weight.device)      # q − k, (2·length − 1,)
@@ -58,8 +58,26 @@ class RelativePositionBias(nn.Module):
         log = torch.log(far.clamp(min=1).float() / self.exact) / math.log(self.furthest / self.exact)
         logged = (self.exact + (log * (self.buckets - self.exact)).long()).clamp(max=self.buckets - 1)
         bucket = torch.where(far < self.exact, far, logged) + self.buckets * (distance < 0)
-        by_distance = weight[bucket].T * self.scale                                 # (heads, 2·length − 1)
+        by_distance = (weight[bucket].T * self.scale).to(dtype)                     # (heads, 2·length − 1)
         return by_distance.unfold(1, length, 1).flip(1)                             # row i starts at distance i
+
+
+def exact_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention with all scores written out, channels first as upstream: (B, heads, width, T) each, and the result.
+
+    For the short sequences of the encoders, which run once. The order of operations is upstream's: on random weights
+    another one already moves the decoder's conditioning latent by ten times upstream's own rounding.
+    """
+    scale = q.shape[-2] ** -0.25
+    scores = (q * scale).transpose(-1, -2) @ (k * scale)
+    return v @ torch.softmax(scores.float(), dim=-1).to(v.dtype).transpose(-1, -2)
+
+
+def flash_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+    """The same with ``bias`` (heads, T, T) added to the scores, which are never written out."""
+    # contiguous in channels, else torch falls back to writing them out
+    q, k, v = (x.transpose(-1, -2).contiguous() for x in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias[None]).transpose(-1, -2)
 
 
 class AttentionBlock(nn.Module):
@@ -75,12 +93,10 @@ class AttentionBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         B, C, T = x.shape
-        qkv = self.qkv(self.norm(x)).view(B, self.heads, 3, C // self.heads, T)
-        q, k, v = qkv.transpose(-1, -2).unbind(2)                                   # (B, heads, T, C / heads)
+        q, k, v = self.qkv(self.norm(x)).view(B, self.heads, 3, C // self.heads, T).unbind(2)
         bias = self.relative_pos_embeddings
-        mask = None if bias is None else bias(T).to(q.dtype)[None]
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        return x + self.proj_out(y.transpose(-1, -2).reshape(B, C, T))
+        y = exact_attention(q, k, v) if bias is None else flash_attention(q, k, v, bias(T, q.dtype))
+        return x + self.proj_out(y.reshape(B, C, T))
 
 
 class RMSNorm(nn.Module):
