@@ -39,7 +39,7 @@ SIZES: dict[str, dict[str, dict[str, int]]] = {
 }
 WEIGHT_NORM = {"univnet": r"weight$", "hifigan": r"^(?!cond_layer).*weight$"}
 STOP_BIAS = 2.5         # on top of logits with a deviation of 0.6: sampling ends after some dozens of codes
-NEVER_BIAS = -20.0      # the start code, which a trained head does not predict either
+NEVER_BIAS = -20.0      # for the start code too, which a trained head does not predict
 MASK_POSITIONS = 1012   # of the causal masks that older releases of transformers stored in each layer
 
 
@@ -64,7 +64,7 @@ def scale(network: str, key: str, shape: tuple[int, ...]) -> tuple[float, float]
     return 0.0, (3 * math.prod(shape[1:])) ** -0.5                        # torch's default for linear layers
 
 
-def state_dict(file: str, arguments: dict[str, dict[str, int]], generator: torch.Generator) -> dict:
+def state_dict(file: str, arguments: dict[str, dict[str, int]], generator: torch.Generator, stops: bool) -> dict:
     """The whole contents of an official file, every network that lives in it."""
     state: dict[str, torch.Tensor] = {}
     built = configs(arguments, "sizes")
@@ -77,7 +77,7 @@ def state_dict(file: str, arguments: dict[str, dict[str, int]], generator: torch
         for key in [key for key in state if re.search(WEIGHT_NORM.get(network.name, r"^$"), key)]:
             split_weight_norm(state, key)
         if network.name == "autoregressive":
-            prepare_decoder(state, config)
+            prepare_decoder(state, config, stops)
     wrapper = next(network.wrapped for network in NETWORKS.values() if network.file == file)
     return {wrapper: state} if wrapper else state
 
@@ -89,9 +89,9 @@ def split_weight_norm(state: dict[str, torch.Tensor], key: str) -> None:
     state[f"{key}_v"] = weight
 
 
-def prepare_decoder(state: dict[str, torch.Tensor], config) -> None:
-    """Let sampling end, and add the buffers that the official file has and nobody reads."""
-    state["mel_head.bias"][config.stop_mel_token] += STOP_BIAS
+def prepare_decoder(state: dict[str, torch.Tensor], config, stops: bool) -> None:
+    """Let sampling end, or never, and add the buffers that the official file has and nobody reads."""
+    state["mel_head.bias"][config.stop_mel_token] += STOP_BIAS if stops else NEVER_BIAS
     state["mel_head.bias"][config.start_mel_token] += NEVER_BIAS
     mask = torch.ones(MASK_POSITIONS, MASK_POSITIONS, dtype=torch.uint8).tril()[None, None]      # one for all layers
     for layer in range(config.layers):
@@ -99,13 +99,13 @@ def prepare_decoder(state: dict[str, torch.Tensor], config) -> None:
         state[f"gpt.h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
 
 
-def write_checkpoints(directory: Path, size: str = "official", seed: int = 0) -> None:
+def write_checkpoints(directory: Path, size: str = "official", seed: int = 0, stops: bool = True) -> None:
     """Write every official file and a config.json with the sizes; one file in memory at a time (2.1 GB at most)."""
     arguments = SIZES[size]
     for index, file in enumerate(dict.fromkeys(network.file for network in NETWORKS.values())):
         generator = torch.Generator().manual_seed(seed + index)
         with replacing(directory / file) as staging:
-            torch.save(state_dict(file, arguments, generator), staging)
+            torch.save(state_dict(file, arguments, generator, stops), staging)
     report.write_json(directory / "config.json", {**arguments, "trained": False})
 
 
@@ -114,8 +114,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("directory", type=Path, metavar="DIR", help="where to write them (existing files are replaced)")
     parser.add_argument("--size", choices=SIZES, default="official", help="default: official, 4.1 GB")
     parser.add_argument("--seed", type=int, default=0, help="of the random weights (default 0)")
+    parser.add_argument("--no-stop", action="store_true", help="never predict the stop code: every chunk is full")
     options = parser.parse_args(arguments)
-    write_checkpoints(options.directory, options.size, options.seed)
+    write_checkpoints(options.directory, options.size, options.seed, stops=not options.no_stop)
     for path in sorted(options.directory.glob("*.pth")):
         print(f"{path}  {path.stat().st_size / 1e6:.1f} MB")
 

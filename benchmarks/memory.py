@@ -1,8 +1,8 @@
 """The most memory that speaking takes at the official size, from a bundle in half precision.
 
-    python -m benchmarks.memory                              writes random weights first: 6.2 GB of temporary files
-    python -m benchmarks.memory --checkpoints DIR            imports official files (or those of benchmarks.checkpoints)
-    python -m benchmarks.memory --bundle NAME                speaks with a bundle that is there already
+    python -m benchmarks.memory              writes random weights that never stop: 6.2 GB of temporary files
+    python -m benchmarks.memory --checkpoints DIR    imports official files (or those of benchmarks.checkpoints)
+    python -m benchmarks.memory --bundle NAME        speaks with a bundle that is there already
 
 Each step is a process of its own, `ane import` and `ane say`, and its peak is what the kernel counted for it. The
 resident set includes pages of the bundle's files, which the system can drop at will; the part that it cannot is stated
@@ -87,16 +87,17 @@ def prepared(options: argparse.Namespace, workspace: Path) -> tuple[str, Run | N
     checkpoints = options.checkpoints
     if checkpoints is None:
         checkpoints = workspace / "checkpoints"
-        run(sys.executable, "-m", "benchmarks.checkpoints", str(checkpoints))
+        run(sys.executable, "-m", "benchmarks.checkpoints", str(checkpoints), "--no-stop")
     bundle = str(workspace / "bundle")
     return bundle, ane("import", str(checkpoints), bundle, "--precision", options.precision)
 
 
 def speak(options: argparse.Namespace, bundle: str, workspace: Path) -> Run:
-    """`ane say` on a small budget: the peak is in the networks, not in how often they run."""
+    """`ane say` with all lanes and guidance, but few candidates and steps: the peak is in how long a chunk is."""
     threads = ["--threads", str(options.threads)] if options.threads else []
     return ane("say", options.text, "--bundle", bundle, "--voice", options.voice, "--seed", "0", "--json",
                "--backend", options.backend, "--candidates", str(options.candidates), "--steps", str(options.steps),
+               "--guidance", "2",
                "--max-codes", str(options.max_codes), "-o", str(workspace / "speech.wav"), *threads)
 
 
@@ -111,9 +112,9 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--text", default=SENTENCE, help=f"default: {SENTENCE}")
     parser.add_argument("--voice", default="random", help="default: random")
     parser.add_argument("--backend", default="torch:cpu", help="default torch:cpu")
-    parser.add_argument("--candidates", type=int, default=4, help="default 4")
-    parser.add_argument("--steps", type=int, default=4, help="diffusion steps (default 4)")
-    parser.add_argument("--max-codes", type=int, default=100, help="default 100, 4.6 s of audio")
+    parser.add_argument("--candidates", type=int, default=8, help="default 8, as many as lanes")
+    parser.add_argument("--steps", type=int, default=2, help="diffusion steps (default 2)")
+    parser.add_argument("--max-codes", type=int, default=500, help="default 500, 23 s of audio: the longest chunk")
     parser.add_argument("--threads", type=int, help="CPU threads (default: the engine's choice)")
     parser.add_argument("--target-gb", type=float, default=3.0, help="what the peak is held against (default 3)")
     parser.add_argument("--workspace", type=Path, metavar="DIR", help="for temporary files (default: the system's)")
