@@ -1,11 +1,13 @@
-"""Writing to disk so that a reader never meets half a file."""
+"""Files: written so that a reader never meets half of one, and read with an error that says what is wrong."""
 
+import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from ane.errors import UserError
 
@@ -41,3 +43,13 @@ def replacing(destination: Path | str, *, directory: bool = False) -> Iterator[P
     finally:
         if staging is not None:
             shutil.rmtree(staging, ignore_errors=True)
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds. Raises UserError when it cannot be read or is not JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON: {error}") from error

@@ -1,7 +1,6 @@
 """A directory of official checkpoints, used as it is: upstream's file names, upstream's keys."""
 
 import hashlib
-import json
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 from safetensors.numpy import load_file
 
 from ane.errors import UserError
+from ane.files import read_json
 from ane.model.interface import Model, read_tokenizer
 from ane.model.pickles import load_pickle
 from ane.model.upstream_config import configs
@@ -26,12 +26,7 @@ WRAPPERS = {network.wrapped for network in NETWORKS.values() if network.wrapped}
 
 def read_config(path: Path) -> dict[str, Any]:
     """Upstream's constructor arguments by file, from JSON. Raises UserError when it is no JSON object."""
-    try:
-        stated = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON: {error}") from error
+    stated = read_json(path)
     if not isinstance(stated, dict):
         raise UserError(f'{path} must be an object like {{"autoregressive.pth": {{"layers": 30}}}}')
     return stated

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ane.errors import UserError
+from ane.files import read_json
 from ane.model.checkpoints import MEL_NORMS, REQUIRED
 from ane.model.hashes import sha256_of
 from ane.networks import NETWORKS
@@ -100,12 +101,7 @@ def read_expected(path: Path) -> dict[str, str]:
     Raises:
         UserError: not readable, or no such mapping.
     """
-    try:
-        stated = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON: {error}") from error
+    stated = read_json(path)
     if isinstance(stated, dict) and isinstance(stated.get("source"), dict):
         stated = stated["source"].get("files")
     if not isinstance(stated, dict) or not stated or not all(
