@@ -257,6 +257,10 @@ def test_device_that_is_not_there(say):
     assert "torch:cpu" in say("hello", "--backend", "torch:cuda")
 
 
+def test_more_threads_than_cores(say):
+    assert "cores" in say("hello", "--threads", "100000")
+
+
 def test_unknown_backend(say):
     assert "torch" in say("hello", "--backend", "tensorflow")
 

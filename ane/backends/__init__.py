@@ -1,5 +1,6 @@
 """Engines that run the stages. `load_backend` turns the text of ``--backend`` into one."""
 
+import os
 from typing import TYPE_CHECKING
 
 from ane.errors import UserError
@@ -22,11 +23,14 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
         keep: keep networks that a step has released (None: off the CPU only).
 
     Raises:
-        UserError: unknown backend, or a device or precision that this machine lacks.
+        UserError: unknown backend, a device or precision that this machine lacks, more threads than it has cores.
     """
     engine, _, device = spec.partition(":")
     if engine not in ("auto", "torch") or (engine == "auto" and device):
         raise UserError(f"no backend is named {spec!r}; there are {', '.join(NAMES)}")
+    cores = os.cpu_count() or 1
+    if threads is not None and threads > cores:
+        raise UserError(f"--threads {threads}: this machine has {cores} cores; more threads only wait")
     from ane.backends.pytorch import TorchBackend
 
     return TorchBackend(model, device or "auto", precision, threads, keep)
