@@ -226,12 +226,16 @@ def test_disk_that_fills_up_leaves_the_old_file_and_no_crumbs(tmp_path):
 
 def test_ctrl_c_ends_the_run_at_once_and_writes_nothing(tmp_path):
     process = ane("say", "hello there, this will take a while", "--candidates", "100000", "-o", tmp_path / "out.wav",
-                  cwd=tmp_path, env=os.environ | {"ANE_HOME": str(tmp_path / "home")})
-    assert process.stderr is not None
-    assert "random weights" in process.stderr.readline()        # the model is open, work begins
-    time.sleep(2)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+                  cwd=tmp_path, env=os.environ | {"ANE_HOME": str(tmp_path / "home")},
+                  preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))      # a background job ignores it
+    try:
+        assert process.stderr is not None
+        assert "random weights" in process.stderr.readline()        # the model is open, work begins
+        time.sleep(2)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert "interrupted" in err
     assert "Traceback" not in err
