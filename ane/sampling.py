@@ -26,9 +26,9 @@ class Sampling:
     max_codes: int = 500
 
     def __post_init__(self):
-        if not self.temperature > 0:
+        if not 0 < self.temperature < np.inf:
             raise UserError(f"--temperature {self.temperature}: it must be above 0 (0.8 is upstream's)")
-        if not self.repetition_penalty > 0:
+        if not 0 < self.repetition_penalty < np.inf:
             raise UserError(f"--repetition-penalty {self.repetition_penalty}: it must be above 0 (1 is none)")
         if not 0 < self.top_p <= 1:
             raise UserError(f"--top-p {self.top_p}: it is a share of probability, above 0 and at most 1")
