@@ -62,11 +62,14 @@ def text_tokens(ids: Sequence[int], config: UnifiedVoiceConfig) -> list[int]:
     """Token ids as the networks are given them: a stop token after the text (upstream api.py pads by one).
 
     Raises:
-        UserError: more tokens than the decoder has text positions for.
+        UserError: more tokens than the decoder has text positions for, or tokens that it does not know.
     """
     if not fits(ids, config):
         raise UserError(f"the text has {len(ids)} tokens and the decoder takes at most {config.max_text_tokens - 4} "
                         "in one go: let it be split (no --no-split), or shorten it")
+    if max(ids, default=0) > config.number_text_tokens:
+        raise UserError(f"the tokenizer gives token {max(ids)} and the decoder knows {config.number_text_tokens}: "
+                        "tokenizer.json belongs to another model")
     return [*ids, config.stop_text_token]
 
 

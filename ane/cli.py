@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
         errors.print(f"[bold red]ane: error:[/] {escape(str(error))}")
         return 1
     except KeyboardInterrupt:
-        errors.print("ane: interrupted; nothing was written")
+        errors.print("ane: interrupted; no file was left half-written")
         return INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())     # Python flushes stdout once more at exit

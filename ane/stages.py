@@ -5,7 +5,8 @@ step calls stages and knows nothing of engines. Arrays have their true length he
 pads to its bucket and crops again behind this seam.
 
 Dimension names: B batch, T text tokens, S codes, N latents, L mel frames, D width of the decoder, C width of the
-diffusion decoder's voice latent (2 × its channels), E width of CLVP, V codes of the vocabulary.
+diffusion decoder's voice latent (2 × its channels), E width of CLVP, V codes of the vocabulary, Z
+channels of UnivNet's noise.
 """
 
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ STAGES = {
     "cvvp_clip": Stage("cvvp", {"mel": Tensor(("B", 80, "L"))}, Tensor(("B", "E"))),
     "cvvp_speech": Stage("cvvp", {"codes": Tensor(("B", "S"), "int64")}, Tensor(("B", "E"))),
     # sound
-    "univnet": Stage("univnet", {"mel": Tensor(("B", 100, "L")), "noise": Tensor(("B", 64, "L+10"))},
+    "univnet": Stage("univnet", {"mel": Tensor(("B", 100, "L")), "noise": Tensor(("B", "Z", "L+10"))},
                      Tensor(("B", 1, "256L"))),
     "hifigan": Stage("hifigan", {"latents": Tensor(("B", "N", "D")), "conditioning": Tensor(("B", "D"))},
                      Tensor(("B", 1, "samples"))),

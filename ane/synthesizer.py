@@ -76,7 +76,7 @@ class Synthesizer:
               settings: Settings | None = None, progress: Progress = silent) -> Speech:
         """Say ``text``.
 
-        A stage is run for all chunks before the next one begins, so that each network is loaded once and let go.
+        All chunks are decoded, then all diffused, then all made sound: few networks are loaded at a time.
 
         Args:
             voice: a name, a path or a mix as on the command line, or a ``Voice``; None: the model's default.
@@ -95,17 +95,19 @@ class Synthesizer:
         spent: dict[str, float] = {}
         with timed("voice", spent):
             voice = self._voice(voice, randomness)
-        with timed("decode", spent):
-            readings = [self._read(chunk, ids, len(tokens), voice, settings, randomness, progress)
-                        for chunk, ids in enumerate(tokens)]
-            self.backend.release("autoregressive")
-        with timed("rank", spent):
-            kept = [self._rank(chunk, ids, readings, voice, settings, progress) for chunk, ids in enumerate(tokens)]
-            self.backend.release("clvp", "cvvp")
+        kept, codes = [], 0
+        for chunk, ids in enumerate(tokens):        # ranked at once: all candidates of a book would fill the memory
+            with timed("decode", spent):
+                readings = self._read(chunk, ids, len(tokens), voice, settings, randomness, progress)
+                if chunk + 1 == len(tokens):
+                    self.backend.release("autoregressive")
+            with timed("rank", spent):
+                kept.append(self._rank(chunk, ids, len(tokens), readings, voice, settings, progress))
+                self.backend.release("clvp", "cvvp")
+            codes += sum(len(candidate.codes) for candidate in readings)
         make = self._fast if settings.diffusion is None else self._diffused
         waves = make(kept, voice, settings, randomness, spent, progress)
         audio = [np.concatenate([chunk[rank] for chunk in waves]) for rank in range(settings.best)]
-        codes = sum(len(candidate.codes) for candidates in readings for candidate in candidates)
         return Speech(audio[0], randomness.seed, voice.name, chunks, codes, audio[1:], spent, notes(kept))
 
     def _tokens(self, text: str, settings: Settings) -> tuple[list[str], list[list[int]]]:
@@ -158,15 +160,14 @@ class Synthesizer:
         return decode(self.backend, voice.ar, tokens, self.model.config("autoregressive"), settings.sampling, choices,
                       settings.lanes, report)
 
-    def _rank(self, chunk: int, tokens: list[int], readings: list[list[Candidate]], voice: Voice, settings: Settings,
-              progress: Progress) -> list[Candidate]:
+    def _rank(self, chunk: int, tokens: list[int], chunks: int, candidates: list[Candidate], voice: Voice,
+              settings: Settings, progress: Progress) -> list[Candidate]:
         """The best candidates of a chunk, best first; a single one needs no opinion."""
-        candidates = readings[chunk]
         if not settings.ranked:
             return candidates
 
         def report(done: int) -> None:
-            progress("rank", chunk * settings.candidates + done, len(readings) * settings.candidates, "")
+            progress("rank", chunk * settings.candidates + done, chunks * settings.candidates, "")
 
         mels = np.stack(voice.clip_mels) if voice.clip_mels else None
         scores = score(self.backend, tokens, np.stack([candidate.fixed for candidate in candidates]),
@@ -225,7 +226,7 @@ def for_all(items: list[list], make: Callable, stage: str = "", progress: Progre
 def timed(stage: str, spent: dict[str, float]) -> Iterator[None]:
     started = time.perf_counter()
     yield
-    spent[stage] = time.perf_counter() - started
+    spent[stage] = spent.get(stage, 0.0) + time.perf_counter() - started
 
 
 def notes(kept: list[list[Candidate]]) -> list[str]:

@@ -75,6 +75,11 @@ def test_the_longest_text_that_fits_and_one_token_more():
         text_tokens([5] * 399, OFFICIAL)
 
 
+def test_a_token_that_the_decoder_does_not_know_blames_the_tokenizer():
+    with pytest.raises(UserError, match=r"tokenizer\.json"):
+        text_tokens([5, 400], OFFICIAL)
+
+
 @given(st.lists(st.integers(0, 8191), max_size=500))
 def test_rewritten_codes_fill_the_buffer_and_keep_what_was_sampled(codes):
     whole = fixed(codes, 500, OFFICIAL)

@@ -39,6 +39,12 @@ def test_the_suffix_chooses_the_format(workplace, suffix, kind):
     assert info.samplerate == 24000
 
 
+def test_a_name_with_brackets_is_written_and_told_as_it_is(workplace, capsys):
+    assert main(["say", "hello", *QUICK, "-o", "take[bold].wav"]) == 0
+    assert "take[bold].wav" in capsys.readouterr().err
+    assert (workplace / "take[bold].wav").is_file()
+
+
 def test_text_comes_from_a_file_or_standard_input(workplace, monkeypatch):
     (workplace / "text.txt").write_text("hello", encoding="utf-8")
     assert main(["say", "-f", "text.txt", *QUICK, "-o", "file.wav"]) == 0

@@ -38,5 +38,6 @@ def classify(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"file": str(args.clip), "probability": probability}))
     else:
-        Console().print(f"{args.clip}: {probability:.1%} likely to have been made by Tortoise", highlight=False)
+        Console().print(f"{args.clip}: {probability:.1%} likely to have been made by Tortoise", highlight=False,
+                        markup=False)
     return 0

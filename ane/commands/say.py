@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
 
 from ane.commands.progress import Bars
 from ane.errors import UserError
@@ -106,7 +107,7 @@ def say(args: argparse.Namespace) -> int:
     model = open_model(args.bundle, args.checkpoints)
     console = Console(stderr=True, highlight=False)
     if not model.trained and not args.json:
-        console.print(f"[yellow]{model.name} has random weights: what you will hear is noise, not speech. "
+        console.print(f"[yellow]{escape(model.name)} has random weights: what you will hear is noise, not speech. "
                       "Give --bundle or --checkpoints for a trained model.[/]", soft_wrap=True)
     backend, speech = speak(args, model, text, settings, console)
     waves = [speech.audio, *speech.alternatives]
@@ -205,11 +206,11 @@ def report(args: argparse.Namespace, model: Model, backend: str, speech: "Speech
             "peak_rss_bytes": peak_memory()}))
         return
     for note in speech.notes:
-        console.print(f"[yellow]{note}[/]", soft_wrap=True)
+        console.print(f"[yellow]{escape(note)}[/]", soft_wrap=True)
     stages = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in speech.spent.items())
     where = f" → {', '.join(map(str, outputs))}" if outputs else ""
     console.print(f"{speech.seconds:.2f} s of audio{where}  ({stages}; real-time factor {speech.real_time_factor:.2f}; "
-                  f"seed {speech.seed}; {backend})", soft_wrap=True)
+                  f"seed {speech.seed}; {backend})", soft_wrap=True, markup=False)
 
 
 def peak_memory() -> int:

@@ -76,8 +76,9 @@ class CheckpointDirectory(Model):
     @property
     def identity(self) -> str:
         """Changes with the configs and with the size or time of any file; the data itself is not read."""
-        stats = [(name, stat.st_size, stat.st_mtime_ns) for name in (*self.files, "tokenizer.json", MEL_NORMS)
-                 if (self.path / name).is_file() for stat in [(self.path / name).stat()]]
+        files = (self.path / name for name in (*self.files, "tokenizer.json", MEL_NORMS))
+        stats = [(file.name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+                 for file in files if file.is_file() for stat in [file.stat()]]
         return hashlib.sha256(repr((stats, sorted(self._configs.items()))).encode()).hexdigest()
 
     @property

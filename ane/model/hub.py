@@ -90,7 +90,7 @@ def hold_to(expected: Mapping[str, str], files: Mapping[str, str], who: str) -> 
     for file, sha256 in expected.items():
         if file not in files:
             raise UserError(f"{who} records a SHA-256 for {file}, but there is no such file to import")
-        if files[file] != sha256.lower():
+        if files[file] != str(sha256).lower():
             raise UserError(f"{file} has SHA-256 {files[file]}, {who} records {sha256}: refused; these are not the "
                             "weights that were recorded")
 

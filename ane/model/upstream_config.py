@@ -19,11 +19,13 @@ TRAINING_ONLY = {
     "hifidecoder.pth": {"inference_padding"},      # stored by upstream, read by none of its inference
 }
 
-# Arguments that would make another network than the published one; only these values are built here.
+# Arguments that would make another network than the published one, or ask for other mels than the front-end makes.
 FIXED = {
     "autoregressive.pth": {"train_solo_embeddings": False, "types": 1, "use_mel_codes_as_input": True},
     "clvp2.pth": {"use_xformers": True},
-    "cvvp.pth": {"latent_multiplier": 1},
+    "cvvp.pth": {"latent_multiplier": 1, "mel_channels": 80},
+    "diffusion_decoder.pth": {"in_channels": 100, "out_channels": 200},
+    "vocoder.pth": {"n_mel_channels": 100, "hop_length": 256},
     "hifidecoder.pth": {"conv_post_bias": True, "conv_post_weight_norm": True, "conv_pre_weight_norm": True,
                         "resblock_type": "1"},
 }
@@ -68,13 +70,13 @@ def _arguments(stated: Mapping[str, Any], file: str, where: str) -> dict[str, An
     fixed = FIXED.get(file, {})
     ignored = TRAINING_ONLY.get(file, set())
     for name, value in entry.items():
-        if name in official:
-            if not _same_kind(value, official[name]):
-                raise UserError(f"{where}: {file}: {name} must be like {official[name]!r}, not {value!r}")
-        elif name in fixed:
+        if name in fixed:
             if value != fixed[name]:
                 raise UserError(f"{where}: {file}: {name}={value!r} makes another network than the one built here; "
                                 f"only {fixed[name]!r} is supported")
+        elif name in official:
+            if not _same_kind(value, official[name]):
+                raise UserError(f"{where}: {file}: {name} must be like {official[name]!r}, not {value!r}")
         elif name not in ignored:
             known = {*official, *fixed, *ignored}
             raise UserError(f"{where}: {file}: unknown constructor argument {name!r}{_near(name, known)}")
