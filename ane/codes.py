@@ -6,8 +6,6 @@ import numpy as np
 
 from ane.networks.autoregressive import UnifiedVoiceConfig
 
-CALM_RUN = 8        # silent codes in a row that are kept; at the next one the utterance ends
-
 
 def fixed(codes: Sequence[int], buffer: int, config: UnifiedVoiceConfig) -> np.ndarray:
     """Sampled codes in upstream's buffer: what follows the stop code is silence, the very end a fixed tail.
@@ -28,10 +26,13 @@ def fixed(codes: Sequence[int], buffer: int, config: UnifiedVoiceConfig) -> np.n
 
 
 def trimmed_length(codes: np.ndarray, config: UnifiedVoiceConfig) -> int:
-    """Latents that go on to diffusion: up to the ninth silent code in a row, else all (upstream's calm trimming)."""
+    """Latents that go on to diffusion: all, or as many as stand before the silent code that is one too many in a row.
+
+    Upstream keeps eight in a row (api.py, calm_tokens), whatever the model; here the config says.
+    """
     run = 0
     for index, code in enumerate(codes):
         run = run + 1 if code == config.calm_token else 0
-        if run > CALM_RUN:
+        if run > config.calm_run:
             return index
     return len(codes)

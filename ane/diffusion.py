@@ -116,21 +116,30 @@ class Prediction:
     log_variance: np.ndarray    # (1, 100, L)
 
 
-def predict(schedule: Schedule, index: int, x: np.ndarray, output: np.ndarray, guidance: float | None) -> Prediction:
-    """Read the network's output (1 or 2, 200, L) at a step: guide, then noise → clean sample, clipped to ±1.
+def predict(schedule: Schedule, index: int, x: np.ndarray, output: np.ndarray, guidance: float | None,
+            prediction: str = "epsilon") -> Prediction:
+    """Read the network's output (1 or 2, 200, L) at a step: guide, then find the clean sample, clipped to ±1.
 
-    Guidance: ε = (1 + c)·ε_cond − c·ε_uncond with c = k·(1 − index / steps) (Ho & Salimans 2022, ramped as upstream).
-    The variance is interpolated in the log domain between the posterior's and beta (Nichol & Dhariwal 2021, eq. 15).
+    ``prediction`` is what the network was trained to say of x = √ᾱ·x0 + √(1−ᾱ)·ε: "epsilon", "v" = √ᾱ·ε − √(1−ᾱ)·x0
+    (Salimans & Ho 2022) or "x0". Guidance: m = (1 + c)·m_cond − c·m_uncond with c = k·(1 − index / steps) (Ho &
+    Salimans 2022, ramped as upstream). The variance is interpolated in the log domain between the posterior's and
+    beta (Nichol & Dhariwal 2021, eq. 15).
     """
-    noise, spread = np.split(output[:1], 2, axis=1)
+    said, spread = np.split(output[:1], 2, axis=1)
     if guidance is not None:
         scale = guidance * (1 - index / len(schedule.betas))
-        noise = np.float32(1 + scale) * noise - np.float32(scale) * output[1:, :noise.shape[1]]
+        said = np.float32(1 + scale) * said - np.float32(scale) * output[1:, :said.shape[1]]
     share = (spread + np.float32(1)) / np.float32(2)
     low = np.float32(schedule.posterior_log_variance_clipped[index])
     high = np.float32(np.log(schedule.betas[index]))
-    x0 = (np.float32(schedule.sqrt_recip_alphas_cumprod[index]) * x
-          - np.float32(schedule.sqrt_recipm1_alphas_cumprod[index]) * noise)
+    if prediction == "epsilon":
+        x0 = (np.float32(schedule.sqrt_recip_alphas_cumprod[index]) * x
+              - np.float32(schedule.sqrt_recipm1_alphas_cumprod[index]) * said)
+    elif prediction == "v":
+        kept = schedule.alphas_cumprod[index]
+        x0 = np.float32(np.sqrt(kept)) * x - np.float32(np.sqrt(1 - kept)) * said
+    else:
+        x0 = said
     return Prediction(np.clip(x0, -1, 1), share * high + (1 - share) * low)
 
 
@@ -170,8 +179,8 @@ def step_dpmpp_2m(schedule: Schedule, index: int, x: np.ndarray, now: Prediction
 
 
 def sample(denoiser: Denoiser, frames: int, diffusion: Diffusion, rng: np.random.Generator,
-           progress: Progress = silent) -> np.ndarray:
-    """Draw a normalised mel (1, 100, frames) float32 within ±1.
+           progress: Progress = silent, prediction: str = "epsilon") -> np.ndarray:
+    """Draw a normalised mel (1, 100, frames) float32 within ±1; ``prediction``: see ``predict``.
 
     Draws from ``rng``, all (1, 100, frames) float32 normals: x_T, then for ``p`` one a step.
     """
@@ -184,7 +193,7 @@ def sample(denoiser: Denoiser, frames: int, diffusion: Diffusion, rng: np.random
         if not np.isfinite(output).all():
             raise UserError("the diffusion decoder gave NaN or infinite values: the weights are damaged, or "
                             "--precision is too narrow for them (try fp32)")
-        now = predict(schedule, index, x, output, diffusion.guidance if guided else None)
+        now = predict(schedule, index, x, output, diffusion.guidance if guided else None, prediction)
         if diffusion.sampler == "p":
             x = step_p(schedule, index, x, now, rng)
         elif diffusion.sampler == "ddim":
@@ -197,9 +206,9 @@ def sample(denoiser: Denoiser, frames: int, diffusion: Diffusion, rng: np.random
 
 
 def spectrogram(backend: Backend, latents: np.ndarray, voice: np.ndarray, diffusion: Diffusion,
-                rng: np.random.Generator, progress: Progress = silent) -> np.ndarray:
+                rng: np.random.Generator, progress: Progress = silent, prediction: str = "epsilon") -> np.ndarray:
     """Latents (N, D) and the voice's diffusion latent (1, C) → log-mel (1, 100, L) float32 for the vocoder."""
     frames = frames_of(len(latents))
     denoiser = backend.denoiser(latents[None], voice, frames)
-    return denormalise_mel(sample(denoiser, frames, diffusion, rng, progress))
+    return denormalise_mel(sample(denoiser, frames, diffusion, rng, progress, prediction))
 

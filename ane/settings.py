@@ -1,6 +1,8 @@
 """Everything that shapes a request apart from its text, voice and seed, and the presets that set it by name."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Self
 
 from ane.diffusion import Diffusion
@@ -69,12 +71,26 @@ class Settings:
                             "chunk, then the maximum, which is no smaller")
 
     @classmethod
-    def of(cls, preset: str = DEFAULT_PRESET, **changes: Any) -> Self:
-        """Raises UserError when there is no such preset, or a change makes no sense."""
+    def of(cls, preset: str = DEFAULT_PRESET, model: Mapping[str, Any] = MappingProxyType({}), **changes: Any) -> Self:
+        """A preset as it suits a model.
+
+        Args:
+            model: the model's own ``settings``: "sampling" (fields of ``Sampling`` that differ from upstream's) and
+                "split".
+
+        Raises:
+            UserError: there is no such preset, the model's settings are unknown, or a change makes no sense.
+        """
         if preset not in PRESETS:
             raise UserError(f"no preset is named {preset!r}; there are {', '.join(PRESETS)}")
         chosen = PRESETS[preset]
-        return cls(**{"candidates": chosen.candidates, "diffusion": chosen.diffusion, **changes})
+        try:
+            own = {key: {"sampling": lambda value: Sampling(**value), "split": tuple}[key](value)
+                   for key, value in model.items()}
+        except (KeyError, TypeError) as error:
+            raise UserError(f"the model's settings are not known to this version ({error}): update tortoise-ane, or "
+                            "import the model again") from error
+        return cls(**{"candidates": chosen.candidates, "diffusion": chosen.diffusion, **own, **changes})
 
     @property
     def ranked(self) -> bool:

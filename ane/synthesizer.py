@@ -19,7 +19,7 @@ from ane.sampling import by_inverse_cdf
 from ane.settings import DEFAULT_PRESET, Settings
 from ane.stages import Backend
 from ane.text import Tokenizer, split
-from ane.voices import Voice, resolve_voice
+from ane.voices import Voice, not_cloned, resolve_voice
 
 SAMPLE_RATE = 24000
 
@@ -80,7 +80,8 @@ class Synthesizer:
 
         Args:
             voice: a name, a path or a mix as on the command line, or a ``Voice``; None: the model's default.
-            preset: a name of ``ane.settings.PRESETS``; not looked at when ``settings`` are given.
+            preset: a name of ``ane.settings.PRESETS``, taken with the model's own settings; not looked at when
+                ``settings`` are given.
             seed: from 0 up; None: a fresh one, which the result states.
             progress: called as (stage, done, total, note) while work goes on.
 
@@ -88,7 +89,7 @@ class Synthesizer:
             UserError: nothing to say, too long a text with splitting off, an unknown or unfit voice, a network that
                 the model lacks, no memory left.
         """
-        settings = settings or Settings.of(preset)
+        settings = settings or Settings.of(preset, self.model.settings)
         randomness = Randomness(secrets.randbits(32) if seed is None else seed)
         chunks, tokens = self._tokens(text, settings)
         self._require(settings)
@@ -108,7 +109,8 @@ class Synthesizer:
         make = self._fast if settings.diffusion is None else self._diffused
         waves = make(kept, voice, settings, randomness, spent, progress)
         audio = [np.concatenate([chunk[rank] for chunk in waves]) for rank in range(settings.best)]
-        return Speech(audio[0], randomness.seed, voice.name, chunks, codes, audio[1:], spent, notes(kept))
+        said = [*not_cloned(self.model, voice), *unstopped(kept)]
+        return Speech(audio[0], randomness.seed, voice.name, chunks, codes, audio[1:], spent, said)
 
     def _tokens(self, text: str, settings: Settings) -> tuple[list[str], list[list[int]]]:
         """The chunks that have something to say, and their token ids.
@@ -197,7 +199,8 @@ class Synthesizer:
                 progress("diffuse", before + done, total, f"{frames_of(len(candidate.latents))} frames")
 
             return spectrogram(self.backend, candidate.latents, voice.diffusion, settings.diffusion,
-                               randomness.diffusion(chunk, rank), report)
+                               randomness.diffusion(chunk, rank), report,
+                               self.model.config("diffusion").prediction)
 
         def sound(chunk: int, rank: int, mel: np.ndarray) -> np.ndarray:
             shape = (1, self.model.config("univnet").noise_dim, mel.shape[-1] + SILENT_FRAMES)
@@ -229,10 +232,10 @@ def timed(stage: str, spent: dict[str, float]) -> Iterator[None]:
     spent[stage] = spent.get(stage, 0.0) + time.perf_counter() - started
 
 
-def notes(kept: list[list[Candidate]]) -> list[str]:
-    """What went less well than it should, for the user."""
-    unstopped = [str(chunk + 1) for chunk, row in enumerate(kept) if not row[0].stopped]
-    if not unstopped:
+def unstopped(kept: list[list[Candidate]]) -> list[str]:
+    """What the user should know when a chunk's best reading had to be cut off."""
+    chunks = [str(chunk + 1) for chunk, row in enumerate(kept) if not row[0].stopped]
+    if not chunks:
         return []
-    return [f"no end was found for chunk {', '.join(unstopped)}: the speech may be cut off or ramble; "
+    return [f"no end was found for chunk {', '.join(chunks)}: the speech may be cut off or ramble; "
             "try another --seed, more --candidates or shorter sentences"]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ane.autoregressive import Candidate, decode, text_tokens
 from ane.backends.pytorch import TorchBackend
-from ane.codes import CALM_RUN, fixed, trimmed_length
+from ane.codes import fixed, trimmed_length
 from ane.errors import UserError
 from ane.model import open_model
 from ane.networks.autoregressive import UnifiedVoiceConfig
@@ -86,11 +86,11 @@ def test_rewritten_codes_fill_the_buffer_and_keep_what_was_sampled(codes):
     assert whole.shape == (500,)
     kept = len(codes) if len(codes) == 500 else min(len(codes), 497)
     np.testing.assert_array_equal(whole[:kept], codes[:kept])
-    assert trimmed_length(whole, OFFICIAL) >= min(CALM_RUN, 500)
+    assert trimmed_length(whole, OFFICIAL) >= min(OFFICIAL.calm_run, 500)
 
 
-@given(st.integers(0, 480), st.integers(0, CALM_RUN))
+@given(st.integers(0, 480), st.integers(0, OFFICIAL.calm_run))
 def test_eight_silent_codes_are_kept_at_the_end(spoken, silent):
     """Silence that was sampled counts among the eight."""
     codes = [7] * spoken + [OFFICIAL.calm_token] * silent
-    assert trimmed_length(fixed(codes, 500, OFFICIAL), OFFICIAL) == spoken + CALM_RUN
+    assert trimmed_length(fixed(codes, 500, OFFICIAL), OFFICIAL) == spoken + OFFICIAL.calm_run

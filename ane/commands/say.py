@@ -56,7 +56,8 @@ def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
     from ane.settings import DEFAULT_PRESET, PRESETS
     from ane.text import NORMALISERS
 
-    add = parser.add_argument_group("speech").add_argument
+    group = parser.add_argument_group("speech", "A model may bring defaults of its own, as the embedded one does.")
+    add = group.add_argument
     add("--preset", choices=PRESETS, default=DEFAULT_PRESET, help=f"how much work to do (default: {DEFAULT_PRESET})")
     add("--seed", type=natural, metavar="N", help="say it the same way again (default: a fresh one, which is told)")
     add("--candidates", type=positive, metavar="N", help="readings sampled of each chunk (default: the preset's)")
@@ -100,11 +101,11 @@ def say(args: argparse.Namespace) -> int:
     from ane.audio import check_output, play, write
 
     text = read_text(args)
-    settings = read_settings(args)
-    outputs = output_paths(args.output, settings.best)
-    for path in outputs:
+    for path in output_paths(args.output, args.best or 1):
         check_output(path)
     model = open_model(args.bundle, args.checkpoints)
+    settings = read_settings(args, model)
+    outputs = output_paths(args.output, settings.best)
     console = Console(stderr=True, highlight=False)
     if not model.trained and not args.json:
         console.print(f"[yellow]{escape(model.name)} has random weights: what you will hear is noise, not speech. "
@@ -148,11 +149,16 @@ def read_text(args: argparse.Namespace) -> str:
         raise UserError(f"{args.file} is not text in UTF-8 (byte {error.start}): convert it first") from error
 
 
-def read_settings(args: argparse.Namespace) -> "Settings":
-    """The preset with the flags' changes. UserError: a value out of range, or a flag without effect."""
+def read_settings(args: argparse.Namespace, model: Model) -> "Settings":
+    """The preset as it suits the model, with the flags' changes.
+
+    Raises:
+        UserError: a value out of range, or a flag without effect.
+    """
     from ane.settings import Settings
 
-    settings = Settings.of(args.preset, **given(args, ("candidates", "best", "lanes", "normaliser", "cvvp_amount")))
+    settings = Settings.of(args.preset, model.settings, **given(
+        args, ("candidates", "best", "lanes", "normaliser", "cvvp_amount")))
     refuse_idle_flags(args, settings)
     sampling = replace(settings.sampling, **given(
         args, ("temperature", "top_p", "top_k", "repetition_penalty", "typical_mass", "max_codes")))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from ane import places
@@ -79,7 +80,7 @@ def add_command(args: argparse.Namespace) -> int:
     import numpy as np
 
     from ane.backends import load_backend
-    from ane.voices import Voice, encode_clips
+    from ane.voices import Voice, encode_clips, not_cloned
 
     model = open_model(args.bundle, args.checkpoints)
     destination = _stored(args.name, model, args.force)
@@ -89,6 +90,8 @@ def add_command(args: argparse.Namespace) -> int:
         voice = encode_clips(voice.read(), load_backend(args.backend, model), model.mel_norms,
                              np.random.default_rng(args.seed), name=args.name, source=source)
     voice.check_widths(model.widths)
+    for note in not_cloned(model, voice):
+        Console(stderr=True, highlight=False).print(f"[yellow]{escape(note)}[/]", soft_wrap=True)
     return _store(voice, destination)
 
 

@@ -49,6 +49,8 @@ class Bundle(Model):
         self.networks = frozenset(self.manifest.networks)
         self.trained = self.manifest.trained
         self.default_voice = self.manifest.default_voice
+        self.settings = self.manifest.settings
+        self.clones = self.manifest.clones
 
     @property
     def identity(self) -> str:
@@ -177,7 +179,8 @@ def write_bundle(model: Model, destination: Path | str, *, precision: str | None
             default_voice=model.default_voice if default_voice is None else default_voice, networks=networks,
             tokenizer=record(directory, "tokenizer.json"), mel_norms=record(directory, "mel_norms.safetensors"),
             voices=_copy_voices(model, directory), source=dict(source or {}), licence=licence,
-            description=description, created_by=f"tortoise-ane {version()}"))
+            description=description, created_by=f"tortoise-ane {version()}", settings=dict(model.settings),
+            clones=model.clones))
     return Bundle(destination)
 
 

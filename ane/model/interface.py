@@ -2,7 +2,9 @@
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ane.errors import UserError
@@ -23,6 +25,8 @@ class Model(ABC):
         trained: False when the weights are random numbers.
         default_voice: the voice to speak with when none is named.
         voices: directory of the voices that come with it, or None.
+        settings: what this model is best spoken with where upstream's settings do not suit it; see ``Settings.of``.
+        clones: whether a clip of any speaker gives that speaker's voice; False for a model that knows few voices.
     """
 
     name: str
@@ -31,6 +35,8 @@ class Model(ABC):
     trained: bool
     default_voice: str
     voices: Path | None
+    settings: Mapping[str, Any] = MappingProxyType({})
+    clones: bool = True
 
     @property
     @abstractmethod

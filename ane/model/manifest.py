@@ -2,7 +2,8 @@
 
 Version 1 has: format, name, description, licence, created_by, precision, trained, default_voice, source (where the
 weights came from, with the SHA-256 of every original file), networks (name → config, file, sha256, bytes, parameters),
-tokenizer, mel_norms and voices (each file, sha256, bytes). Further sections are kept as they are, unread.
+tokenizer, mel_norms and voices (each file, sha256, bytes); and, where they matter, settings (what the model is best
+spoken with, ``ane.settings``) and clones. Further sections are kept as they are, unread.
 """
 
 import dataclasses
@@ -48,6 +49,8 @@ class Manifest:
     licence: str = ""
     description: str = ""
     created_by: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    clones: bool = True
     sections: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -92,6 +95,7 @@ def read_manifest(directory: Path) -> Manifest:
         voices={name: _file(reader.at("voices").at(name)) for name in reader.take("voices", dict)},
         source=reader.take("source", dict), licence=reader.take("licence", str),
         description=reader.take("description", str), created_by=reader.take("created_by", str),
+        settings=reader.take("settings", dict, {}), clones=reader.take("clones", bool, True),
         sections={key: value for key, value in stated.items() if key not in known})
 
 
@@ -119,8 +123,9 @@ class _Reader:
     def __init__(self, stated: Mapping[str, Any], where: str):
         self.stated, self.where = stated, where
 
-    def take(self, key: str, kind: type) -> Any:
-        value = self.stated.get(key)
+    def take(self, key: str, kind: type, default: Any = None) -> Any:
+        """The value, which must be there unless there is a default for it."""
+        value = self.stated.get(key, default)
         if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
             fault = "is missing" if key not in self.stated else f"must be of type {kind.__name__}"
             raise UserError(f"{self.where}: {key} {fault}: the file is damaged; import or copy the bundle again")

@@ -32,6 +32,7 @@ class UnifiedVoiceConfig(Config):
     start_mel_token: int = 8192
     stop_mel_token: int = 8193
     calm_token: int = 83                                # the code of silence
+    calm_run: int = 8                                   # silent codes in a row that are kept (upstream api.py)
     tail_tokens: tuple[int, ...] = (45, 45, 248)        # written over the last codes of the buffer (upstream api.py)
 
     @property

@@ -15,10 +15,11 @@ class DiffusionConfig(Config):
     model_channels: int = 1024
     num_layers: int = 10
     in_channels: int = 100
-    out_channels: int = 200            # noise, then the variance interpolation
+    out_channels: int = 200            # what is predicted, then the variance interpolation
     in_latent_channels: int = 1024
     in_tokens: int = 8193
     num_heads: int = 16
+    prediction: str = "epsilon"        # what the network says of the noisy mel: "epsilon", "v" or "x0"
 
 
 def timestep_embedding(timesteps: Tensor, width: int) -> Tensor:

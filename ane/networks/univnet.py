@@ -21,6 +21,7 @@ class UnivNetConfig(Config):
     strides: tuple[int, ...] = (8, 8, 4)
     lReLU_slope: float = 0.2            # noqa: N815 (upstream's name)
     kpnet_conv_size: int = 3
+    kpnet_hidden_channels: int = 64
     hop_length: int = 256
     n_mel_channels: int = 100
 
@@ -28,13 +29,11 @@ class UnivNetConfig(Config):
 class KernelPredictor(nn.Module):
     """Mel (B, mels, L) → for each frame and layer a kernel (B, layers, C, 2C, 3, L) and a bias (B, layers, 2C, L)."""
 
-    hidden = 64
-
     def __init__(self, config: UnivNetConfig):
         super().__init__()
         self.layers, self.channels = len(config.dilations), config.channel_size
         self.slope = config.lReLU_slope
-        hidden, size = self.hidden, config.kpnet_conv_size
+        hidden, size = config.kpnet_hidden_channels, config.kpnet_conv_size
 
         def conv(outputs: int) -> nn.Conv1d:
             return nn.Conv1d(hidden, outputs, size, padding=(size - 1) // 2)

@@ -7,8 +7,8 @@ latents), ``mixing``, ``cache``, and ``resolving``, which is the five as one fun
 from ane.voices.encoding import encode_clips, random_voice
 from ane.voices.finding import RANDOM, FoundVoice, find_voice, list_voices
 from ane.voices.mixing import mix_voices, parse_mix
-from ane.voices.resolving import resolve_voice
+from ane.voices.resolving import not_cloned, resolve_voice
 from ane.voices.voice import Clips, Voice, load_voice, open_voice, save_voice
 
 __all__ = ["RANDOM", "Clips", "FoundVoice", "Voice", "encode_clips", "find_voice", "list_voices", "load_voice",
-           "mix_voices", "open_voice", "parse_mix", "random_voice", "resolve_voice", "save_voice"]
+           "mix_voices", "not_cloned", "open_voice", "parse_mix", "random_voice", "resolve_voice", "save_voice"]

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
+from ane.model import Model
 from ane.stages import Backend
 from ane.voices.cache import cache_key, remember
 from ane.voices.encoding import NETWORKS, encode_clips, random_voice
-from ane.voices.finding import RANDOM, find_voice
+from ane.voices.finding import RANDOM, find_voice, list_voices
 from ane.voices.mixing import mix_voices, parse_mix
 from ane.voices.voice import Clips, Voice, open_voice
 
@@ -63,3 +64,12 @@ def _open(name: str, folders: list[Path]) -> Voice | Clips:
 def _encode(clips: Clips, backend: Backend, mel_norms: np.ndarray, seed: int) -> Voice:
     source = ", ".join(file.name for file in clips.files)
     return encode_clips(clips.read(), backend, mel_norms, np.random.default_rng(seed), name=clips.name, source=source)
+
+
+def not_cloned(model: Model, voice: Voice) -> list[str]:
+    """What the user should know of a voice that was taken from clips for a model that knows few speakers."""
+    if model.clones or not voice.clip_mels:
+        return []
+    known = ", ".join(list_voices([model.voices] if model.voices else [])) or "it was trained on"
+    return [f"voice {voice.name} is not a clone of its clips: {model.name} knows the voices {known} alone and takes "
+            "the nearest; the official model clones"]
