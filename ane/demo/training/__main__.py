@@ -1,0 +1,79 @@
+"""`python -m ane.demo.training --out DIR`: make the embedded voice, from text to bundle.
+
+Stop it when you like; the same command goes on from the last checkpoint. Parts that do not need each other may run at
+the same time, in processes of their own: `--parts univnet` beside `--parts autoregressive`. Several processes may
+share a part: `torchrun --nproc-per-node 3 -m ane.demo.training --threads 1 --parts autoregressive …`.
+"""
+
+import argparse
+import dataclasses
+import logging
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from ane.demo.training.parts import PARTS, Work
+from ane.demo.training.publish import publish
+from ane.demo.training.recipe import Recipe
+from ane.demo.training.speech import Flite
+from ane.errors import UserError
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m ane.demo.training", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    recipe = Recipe()
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the run")
+    parser.add_argument("--hours", type=float, default=recipe.hours, help="hours of speech to learn from (%(default)s)")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="(%(default)s)")
+    parser.add_argument("--threads", type=int, help="torch threads (default: torch's choice)")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes that synthesise (%(default)s)")
+    parser.add_argument("--parts", default=",".join((*PARTS, "bundle")), metavar="A,B",
+                        help="which to make: %(default)s")
+    parser.add_argument("--steps", action="append", default=[], metavar="PART=N", help="train a part for N steps")
+    parser.add_argument("--flite", default="flite", help="the flite program (%(default)s)")
+    parser.add_argument("--flite-libraries", metavar="DIR", help="where its libraries lie, if not installed")
+    parser.add_argument("--wordnet", type=Path, default=Path("/usr/share/wordnet"), metavar="DIR",
+                        help="WordNet's data files (%(default)s; Debian: wordnet-base)")
+    options = parser.parse_args()
+    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
+    try:
+        run(options, recipe)
+    except UserError as error:
+        parser.exit(1, f"error: {error}\n")
+    except KeyboardInterrupt:
+        parser.exit(130, "stopped; the same command goes on from the last checkpoint\n")
+    return 0
+
+
+def run(options: argparse.Namespace, recipe: Recipe) -> None:
+    plans = dict(recipe.plans)
+    for entry in options.steps:
+        part, _, steps = entry.partition("=")
+        if part not in plans or not steps.isdigit():
+            raise UserError(f"--steps {entry}: write PART=N, PART one of {', '.join(plans)}")
+        plans[part] = dataclasses.replace(plans[part], steps=int(steps))
+    parts = options.parts.split(",")
+    if unknown := set(parts) - {*PARTS, "bundle"}:
+        raise UserError(f"--parts {','.join(sorted(unknown))}: there are {', '.join(PARTS)} and bundle")
+    if not (options.wordnet / "data.noun").exists():
+        raise UserError(f"{options.wordnet}: no WordNet here; install Debian's wordnet-base or name its folder with "
+                        "--wordnet")
+    if "RANK" in os.environ:
+        torch.distributed.init_process_group("nccl" if options.device == "cuda" else "gloo")
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    options.out.mkdir(parents=True, exist_ok=True)
+    work = Work(options.out, dataclasses.replace(recipe, hours=options.hours, plans=plans), options.device,
+                Flite(options.flite, options.flite_libraries), options.wordnet, options.workers)
+    for part in parts:
+        if part == "bundle":
+            publish(work)
+        else:
+            getattr(work, part)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

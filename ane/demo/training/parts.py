@@ -1,0 +1,181 @@
+"""The parts of the training, each finding what those before it left in the folder, and leaving its own."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.numpy import load_file
+
+from ane.demo.training.clips import Clip, load_clips
+from ane.demo.training.decoder import CALM, DecoderInTraining, columns_of, train_decoder
+from ane.demo.training.denoiser import DenoiserInTraining, train_denoiser
+from ane.demo.training.encoders import (
+    recordings,
+    train_conditioning_encoder,
+    train_contextual_embedder,
+    train_converter,
+)
+from ane.demo.training.quantiser import Quantiser, train_quantiser, write_codes
+from ane.demo.training.ranking import train_clvp
+from ane.demo.training.recipe import CONFIGS, ENTRIES, Recipe, tokenizer_json
+from ane.demo.training.speech import SHARD, Flite, read_all
+from ane.demo.training.text import write_text
+from ane.demo.training.vocoders import train_hifigan, train_univnet
+from ane.files import replacing
+from ane.text import Tokenizer
+
+CLIP_SECONDS = 2.82         # mean, to turn hours into clips
+CHECKED = 320               # clips of the validation
+ROWS = 16                   # clips of a latent pass
+
+
+@dataclass
+class Work:
+    """A training run in a folder."""
+
+    out: Path
+    recipe: Recipe
+    device: str
+    flite: Flite
+    wordnet: Path
+    workers: int
+
+    @cached_property
+    def mel_norms(self) -> np.ndarray:
+        return load_file(Path(str(resources.files("ane") / "data" / "mel_norms.safetensors")))["mel_norms"]
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer(tokenizer_json())
+
+    @cached_property
+    def texts(self) -> list[str]:
+        path, count = self.out / "text.txt", round(self.recipe.hours * 3600 / CLIP_SECONDS)
+        if not path.exists():
+            write_text(path, self.wordnet, count, self.recipe.seed)
+        return path.read_text(encoding="utf-8").splitlines()
+
+    @cached_property
+    def shards(self) -> list[Path]:
+        return read_all(self.out / "speech", self.texts, self.recipe.voices, self.flite, self.mel_norms, self.workers)
+
+    @property
+    def learned_shards(self) -> list[Path]:
+        return self.shards[:len(self.shards) - self.held_back]
+
+    @property
+    def held_back_shards(self) -> list[Path]:
+        return self.shards[len(self.shards) - self.held_back:]
+
+    @property
+    def held_back(self) -> int:
+        voices = len(self.recipe.voices)
+        return max(voices, round(len(self.shards) * self.recipe.held_back) // voices * voices)
+
+    def clips(self, shards: list[Path]) -> list[Clip]:
+        codes = write_codes(self.out / "codes", self.quantiser, shards)
+        return load_clips(shards, codes, self.recipe.voices, self.tokenizer)
+
+    @cached_property
+    def quantiser(self) -> Quantiser:
+        count = max(2, round(self.recipe.quantised * 3600 / CLIP_SECONDS / SHARD))
+        return train_quantiser(self.out / "quantiser", self.shards[:count], ENTRIES, self.recipe.plans["quantiser"],
+                               self.device)
+
+    @cached_property
+    def autoregressive(self) -> DecoderInTraining:
+        check = self.clips(self.held_back_shards)[::max(1, self.held_back * SHARD // CHECKED)]
+        return train_decoder(self.out / "autoregressive", CONFIGS["autoregressive"], self.clips(self.learned_shards),
+                             check, len(self.recipe.voices), self.recipe.plans["autoregressive"], self.device)
+
+    @cached_property
+    def latents(self) -> dict[tuple[Path, int], np.ndarray]:
+        """Latents of the held-back clips, (n + 1 + CALM, D) float16: of the codes, the stop and the silence after it.
+
+        Made once the decoder is trained.
+        """
+        path = self.out / "latents.pt"
+        clips = self.clips(self.held_back_shards)
+        if path.exists():
+            rows = torch.load(path, weights_only=True)
+        else:
+            rows = [row for start in range(0, len(clips), ROWS) for row in self.latents_of(clips[start:start + ROWS])]
+            with replacing(path) as target:
+                torch.save(rows, target)
+        return {(clip.shard, clip.index): row.numpy() for clip, row in zip(clips, rows, strict=True)}
+
+    @torch.no_grad()
+    def latents_of(self, clips: list[Clip]) -> list[torch.Tensor]:
+        made = []
+        for clip in clips:
+            columns, positions, _, first = columns_of(clip, CONFIGS["autoregressive"])
+            hidden = self.autoregressive(*(torch.from_numpy(part)[None].to(self.device)
+                                           for part in (columns, positions)))
+            made.append(hidden[0, first:].half().cpu())
+        return made
+
+    def latents_to(self, calm: int) -> Callable[[Clip], np.ndarray]:
+        """Latents of a clip up to ``calm`` positions after its last code."""
+        assert calm <= CALM
+        return lambda clip: self.latents[clip.shard, clip.index][:len(clip.codes) + calm]
+
+    @cached_property
+    def voice_latents(self) -> torch.Tensor:
+        return self.autoregressive.voices.detach().cpu()
+
+    @cached_property
+    def univnet(self) -> torch.nn.Module:
+        return train_univnet(self.out / "univnet", CONFIGS["univnet"], self.held_back_shards,
+                             self.recipe.plans["univnet"], self.recipe.batch, self.device)
+
+    @cached_property
+    def hifigan(self) -> torch.nn.Module:
+        return train_hifigan(self.out / "hifigan", CONFIGS["hifigan"], self.clips(self.held_back_shards),
+                             self.latents_to(1), self.voice_latents.numpy(), self.recipe.plans["hifigan"],
+                             self.recipe.batch, self.device)
+
+    @cached_property
+    def diffusion(self) -> DenoiserInTraining:
+        return train_denoiser(self.out / "diffusion", CONFIGS["diffusion"], self.clips(self.held_back_shards),
+                              self.latents_to(CONFIGS["autoregressive"].calm_run), len(self.recipe.voices),
+                              self.recipe.plans["diffusion"], self.device)
+
+    @cached_property
+    def clvp(self) -> torch.nn.Module:
+        return train_clvp(self.out / "clvp", CONFIGS["clvp"], CONFIGS["autoregressive"],
+                          self.clips(self.learned_shards), self.recipe.plans["clvp"], self.device)
+
+    @cached_property
+    def heard(self) -> list[tuple[int, np.ndarray]]:
+        return recordings(self.held_back_shards, self.recipe.voices, self.recipe.seed)
+
+    @cached_property
+    def conditioning_encoder(self) -> torch.nn.Module:
+        return train_conditioning_encoder(
+            self.out / "conditioning_encoder", CONFIGS["conditioning_encoder"], self.heard, self.voice_latents,
+            self.mel_norms, self.recipe.plans["conditioning_encoder"], self.device)
+
+    @cached_property
+    def contextual_embedder(self) -> torch.nn.Module:
+        return train_contextual_embedder(
+            self.out / "contextual_embedder", CONFIGS["contextual_embedder"], self.heard,
+            self.diffusion.voices.detach().cpu(), self.recipe.plans["contextual_embedder"], self.device)
+
+    @cached_property
+    def rlg_auto(self) -> torch.nn.Module:
+        return train_converter(self.out / "rlg_auto", CONFIGS["rlg_auto"], self.voice_latents,
+                               self.recipe.plans["rlg_auto"], self.device)
+
+    @cached_property
+    def rlg_diffuser(self) -> torch.nn.Module:
+        return train_converter(self.out / "rlg_diffuser", CONFIGS["rlg_diffuser"],
+                               self.diffusion.voices.detach().cpu(), self.recipe.plans["rlg_diffuser"], self.device)
+
+
+# in the order of their needs
+PARTS = ("texts", "shards", "quantiser", "autoregressive", "latents", "univnet", "hifigan", "diffusion", "clvp",
+         "conditioning_encoder", "contextual_embedder", "rlg_auto", "rlg_diffuser")

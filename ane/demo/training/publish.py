@@ -1,0 +1,86 @@
+"""The trained parts as a bundle, with its voices and its card."""
+
+import dataclasses
+import json
+import platform
+import tempfile
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ane.backends.pytorch import TorchBackend
+from ane.demo.training.encoders import recordings
+from ane.demo.training.parts import Work
+from ane.demo.training.recipe import CONFIGS, SETTINGS, tokenizer_json
+from ane.mel import CONDITIONING_RATE
+from ane.model import Model
+from ane.model.bundle import write_bundle
+from ane.networks.layers import Config
+from ane.version import version
+from ane.voices import encode_clips, save_voice
+
+VOICE_CLIPS = 12        # recordings that a voice's latents are the mean of
+
+
+class TrainedModel(Model):
+    """The networks of a training run, as a model that can be written."""
+
+    name, trained, precision = "demo", True, "fp32"
+    networks, identity = frozenset(CONFIGS), "in training"
+    settings, clones = SETTINGS, False
+
+    def __init__(self, modules: dict[str, nn.Module], mel_norms: np.ndarray, default_voice: str,
+                 voices: Path | None = None):
+        self.modules, self.norms, self.default_voice, self.voices = modules, mel_norms, default_voice, voices
+
+    def config(self, network: str) -> Config:
+        return CONFIGS[network]
+
+    def tensors(self, network: str) -> dict[str, Tensor]:
+        return {key: tensor.detach().cpu().contiguous() for key, tensor in self.modules[network].state_dict().items()}
+
+    @property
+    def tokenizer(self) -> str:
+        return tokenizer_json()
+
+    @property
+    def mel_norms(self) -> np.ndarray:
+        return self.norms
+
+
+def publish(work: Work, destination: Path | None = None) -> Path:
+    """Write ``work.out``/bundle, fp16: every network, a voice for each teacher taken from its speech, and MODEL.md."""
+    destination = destination or work.out / "bundle"
+    modules = {"autoregressive": work.autoregressive.network, "diffusion": work.diffusion.network,
+               **{name: getattr(work, name) for name in CONFIGS if name not in ("autoregressive", "diffusion")}}
+    voices = work.recipe.voices
+    with tempfile.TemporaryDirectory() as folder:
+        model = TrainedModel(modules, work.mel_norms, voices[0], Path(folder))
+        backend = TorchBackend(model)
+        heard = recordings(work.learned_shards, voices, work.recipe.seed + 1)
+        for index, name in enumerate(voices):
+            clips = [(audio, CONDITIONING_RATE) for voice, audio in heard if voice == index][:VOICE_CLIPS]
+            voice = encode_clips(clips, backend, work.mel_norms, np.random.default_rng(0), name=name,
+                                 source=f"flite {name}")
+            save_voice(Path(folder) / f"{name}.safetensors", dataclasses.replace(voice, clip_mels=()))
+        write_bundle(model, destination, precision="fp16", name="demo", overwrite=True, licence="Apache-2.0",
+                     description="A small Tortoise trained on synthetic speech of two flite voices.",
+                     source=source(work))
+    return destination
+
+
+def source(work: Work) -> dict:
+    """What bundle.json says of where the weights came from."""
+    from ane.demo.training.speech import Shard
+
+    curves = {path.parent.name: json.loads(path.read_text())[-1] for path in sorted(work.out.glob("*/curve.json"))}
+    return {"teachers": [f"flite 2.2 {voice}" for voice in work.recipe.voices],
+            "hours": round(sum(Shard.load(path).hours for path in work.shards), 1),
+            "clips": len(work.texts), "seed": work.recipe.seed,
+            "steps": {part: point["step"] for part, point in curves.items()},
+            "seconds": {part: round(point["seconds"]) for part, point in curves.items()},
+            "versions": {"python": platform.python_version(), "torch": torch.__version__,
+                         "tortoise-ane": version(), "matplotlib": matplotlib.__version__}}

@@ -1,0 +1,135 @@
+"""The two makers of sound: UnivNet from mels, HiFi-GAN straight from latents.
+
+Both learn the spectra of the teacher's sound at several resolutions (Yamamoto et al. 2020, section 2.3), and no
+discriminator: what an hour of a CPU can do.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ane.audio import resample
+from ane.demo.training.clips import Clip
+from ane.demo.training.loop import Plan, Training
+from ane.demo.training.speech import RATE, Shard
+from ane.mel import DIFFUSION_RATE, HOP, WINDOW, diffusion_mel, mel_filters
+from ane.networks.hifigan import Hifigan, HifiganConfig
+from ane.networks.univnet import SILENT_FRAMES, UnivNet, UnivNetConfig
+
+WINDOWS = ((512, 120, 480), (1024, 240, 1000), (2048, 480, 2000), (256, 60, 240))   # FFT, hop, window
+FRAMES, EDGE = 40, 4        # frames of a crop, and of its ends, which see padding and are not judged
+LATENTS = 12                # of a crop
+SAMPLES_OF_LATENT = 1024 * DIFFUSION_RATE / 22050
+MEL_WEIGHT = 1.0
+
+
+class SpectralLoss(nn.Module):
+    """Spectral convergence and log-magnitude distance over ``WINDOWS``, and the distance of log-mels."""
+
+    def __init__(self):
+        super().__init__()
+        for size, _, window in WINDOWS:
+            self.register_buffer(f"window_{size}", torch.hann_window(window))
+        self.register_buffer("hann", torch.hann_window(WINDOW))
+        self.register_buffer("filters", torch.from_numpy(mel_filters(DIFFUSION_RATE, 100, 12000.0, "slaney")).float())
+
+    def forward(self, made: Tensor, wanted: Tensor) -> Tensor:
+        """Audio (B, S) each → scalar."""
+        total = made.new_zeros(())
+        for size, hop, _ in WINDOWS:
+            window = getattr(self, f"window_{size}")
+            ours, theirs = (magnitude(x, size, hop, window) for x in (made, wanted))
+            total = total + (theirs - ours).norm() / theirs.norm().clamp(min=1e-3)
+            total = total + (theirs.log() - ours.log()).abs().mean()
+        ours, theirs = (torch.log((self.filters @ magnitude(x, WINDOW, HOP, self.hann)).clamp(min=1e-5))
+                        for x in (made, wanted))
+        return total / len(WINDOWS) + MEL_WEIGHT * (ours - theirs).abs().mean()
+
+
+def magnitude(audio: Tensor, size: int, hop: int, window: Tensor) -> Tensor:
+    spectrum = torch.stft(audio, size, hop, len(window), window, return_complex=True)
+    return (spectrum.real ** 2 + spectrum.imag ** 2 + 1e-7).sqrt()
+
+
+def at_24k(shard: Shard, index: int) -> np.ndarray:
+    return resample(shard.clip(index), RATE, DIFFUSION_RATE)
+
+
+def sounds(shards: Sequence[Path]) -> list[np.ndarray]:
+    """All clips of the shards as (S,) float32 at 24 kHz."""
+    return [at_24k(shard, index) for shard in map(Shard.load, shards) for index in range(len(shard.texts))]
+
+
+def start(module: nn.Module) -> None:
+    """Kernels that keep the size of what they are given."""
+    for parameter in module.parameters():
+        if parameter.ndim > 1:
+            nn.init.normal_(parameter, std=0.8 * parameter[0].numel() ** -0.5)
+        else:
+            nn.init.zeros_(parameter)
+
+
+def train_univnet(folder: Path, config: UnivNetConfig, shards: Sequence[Path], plan: Plan, batch: int,
+                  device: str) -> UnivNet:
+    torch.manual_seed(plan.seed)
+    network, loss = UnivNet(config), SpectralLoss().to(device)
+    start(network)
+    training = Training(folder, network, plan, device)
+    if training.finished:
+        return network.eval()
+    audio = [wave for wave in sounds(shards) if len(wave) > (FRAMES + 1) * HOP]
+    mels = [diffusion_mel(wave) for wave in audio]
+
+    def crop(index: int, generator: torch.Generator) -> tuple[np.ndarray, np.ndarray]:
+        first = int(torch.randint(mels[index].shape[1] - FRAMES, (), generator=generator))
+        wave = audio[index][first * HOP:(first + FRAMES) * HOP]
+        return mels[index][:, first:first + FRAMES], np.pad(wave, (0, FRAMES * HOP - len(wave)))
+
+    def step(_: int, generator: torch.Generator) -> dict[str, Tensor]:
+        chosen = torch.randint(len(audio), (batch,), generator=generator).tolist()
+        mel, wave = (torch.from_numpy(np.stack(part)).to(device)
+                     for part in zip(*(crop(index, generator) for index in chosen), strict=True))
+        noise = torch.randn(batch, config.noise_dim, FRAMES + SILENT_FRAMES, generator=generator).to(device)
+        made = network(mel, noise)[:, 0]
+        judged = slice(EDGE * HOP, -EDGE * HOP)
+        return {"loss": loss(made[:, judged], wave[:, judged])}
+
+    training.run(step)
+    return network.eval()
+
+
+def train_hifigan(folder: Path, config: HifiganConfig, clips: Sequence[Clip], latents: Callable[[Clip], np.ndarray],
+                  conditioning: np.ndarray, plan: Plan, batch: int, device: str) -> Hifigan:
+    """``latents``: (n, D) of a clip; ``conditioning``: (voices, D)."""
+    torch.manual_seed(plan.seed)
+    network, loss = Hifigan(config), SpectralLoss().to(device)
+    start(network)
+    training = Training(folder, network, plan, device)
+    if training.finished:
+        return network.eval()
+    clips = [clip for clip in clips if len(clip.codes) > LATENTS]
+    shards = {path: Shard.load(path) for path in {clip.shard for clip in clips}}
+    waves = [at_24k(shards[clip.shard], clip.index) for clip in clips]
+    hidden = [latents(clip).astype(np.float32) for clip in clips]
+    voices = torch.from_numpy(conditioning).to(device)
+    length = LATENTS * 4 * DIFFUSION_RATE // 22050 * HOP
+
+    def crop(index: int, generator: torch.Generator) -> tuple[np.ndarray, np.ndarray]:
+        first = int(torch.randint(len(hidden[index]) - LATENTS + 1, (), generator=generator))
+        begin = round(first * SAMPLES_OF_LATENT)
+        wave = waves[index][begin:begin + length]
+        return hidden[index][first:first + LATENTS], np.pad(wave, (0, length - len(wave)))
+
+    def step(_: int, generator: torch.Generator) -> dict[str, Tensor]:
+        chosen = torch.randint(len(clips), (batch,), generator=generator).tolist()
+        rows, wave = (torch.from_numpy(np.stack(part)).to(device)
+                      for part in zip(*(crop(index, generator) for index in chosen), strict=True))
+        made = network(rows, voices[[clips[index].voice for index in chosen]])[:, 0]
+        judged = slice(EDGE * HOP, -EDGE * HOP)
+        return {"loss": loss(made[:, judged], wave[:, judged])}
+
+    training.run(step)
+    return network.eval()
