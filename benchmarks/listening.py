@@ -1,0 +1,131 @@
+"""Ears for the quality benchmark: an offline recogniser, pitch, the distance of mels, and faults of a wave."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ane.audio import resample
+from ane.mel import diffusion_mel
+
+RECOGNISED_RATE = 16000     # Hz of the recogniser's acoustic model
+FRAME = 240                 # samples of a loudness frame: 10 ms at 24 kHz
+QUIET = 10 ** (-45 / 20)    # below this a frame is silence
+CLICK = 0.5                 # a step from sample to sample that no speech makes
+
+
+def words(text: str) -> list[str]:
+    return re.findall(r"[a-z']+", text.lower())
+
+
+def edits(said: Sequence[str], heard: Sequence[str]) -> int:
+    """Words to insert, delete or replace (Levenshtein)."""
+    row = list(range(len(heard) + 1))
+    for i, wanted in enumerate(said, 1):
+        previous, row[0] = row[0], i
+        for j, got in enumerate(heard, 1):
+            previous, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, previous + (wanted != got))
+    return row[-1]
+
+
+class Recogniser:
+    """pocketsphinx with its own model of American English: free transcription, and a choice among sentences."""
+
+    def __init__(self, choices: Sequence[str]):
+        from pocketsphinx import Decoder
+
+        self.free = Decoder(samprate=RECOGNISED_RATE, loglevel="FATAL")
+        self.choices = list(choices)
+        listed = [" ".join(words(choice)) for choice in choices]
+        known = [choice for choice in listed if all(self.free.lookup_word(word) for word in choice.split())]
+        self.forced = Decoder(samprate=RECOGNISED_RATE, loglevel="FATAL", lm=None)
+        self.forced.add_jsgf_string("choice", "#JSGF V1.0; grammar choice; public <s> = " + " | ".join(known) + ";")
+        self.forced.activate_search("choice")
+
+    def transcribe(self, audio: np.ndarray, rate: int) -> str:
+        """Audio (S,) float32 → the words heard."""
+        return self._decode(self.free, audio, rate)
+
+    def chosen(self, audio: np.ndarray, rate: int) -> str:
+        """The one of the choices that fits best, its words alone; empty when none does."""
+        return self._decode(self.forced, audio, rate)
+
+    @staticmethod
+    def _decode(decoder, audio: np.ndarray, rate: int) -> str:
+        samples = np.rint(resample(audio, rate, RECOGNISED_RATE) * 32767).astype(np.int16)
+        silence = np.zeros(RECOGNISED_RATE // 5, np.int16)      # the recogniser wants a breath before the first word
+        decoder.start_utt()
+        decoder.process_raw(np.concatenate((silence, samples, silence)).tobytes(), full_utt=True)
+        decoder.end_utt()
+        heard = decoder.hyp()
+        return " ".join(words(heard.hypstr)) if heard else ""
+
+
+@dataclass(frozen=True)
+class Wave:
+    """What can be told of a wave without understanding it.
+
+    Attributes:
+        seconds: its length. f0: median pitch of voiced frames in Hz. loudness: of the spoken frames, in dBFS.
+        silent_end: seconds of silence after the last sound. clicks: steps that no speech makes. finite: no NaN.
+    """
+
+    seconds: float
+    f0: float
+    loudness: float
+    silent_end: float
+    clicks: int
+    finite: bool
+
+    @classmethod
+    def of(cls, audio: np.ndarray, rate: int) -> "Wave":
+        frames = audio[:len(audio) // FRAME * FRAME].reshape(-1, FRAME)
+        energy = np.sqrt((frames ** 2).mean(axis=1))
+        spoken = np.flatnonzero(energy > QUIET)
+        level = np.sqrt((frames[spoken] ** 2).mean()) if len(spoken) else 0.0
+        end = len(audio) - (spoken[-1] + 1) * FRAME if len(spoken) else len(audio)
+        return cls(len(audio) / rate, median_pitch(audio, rate), float(20 * np.log10(max(level, 1e-9))), end / rate,
+                   int((np.abs(np.diff(audio)) > CLICK).sum()), bool(np.isfinite(audio).all()))
+
+
+def median_pitch(audio: np.ndarray, rate: int, low: float = 60.0, high: float = 350.0) -> float:
+    """Median over voiced frames of 40 ms: the first strong peak of the normalised autocorrelation. NaN: none voiced."""
+    size, hop = round(0.04 * rate), round(0.01 * rate)
+    if len(audio) < size:
+        return float("nan")
+    frames = np.lib.stride_tricks.sliding_window_view(audio, size)[::hop]
+    frames = frames[np.sqrt((frames ** 2).mean(axis=1)) > 4 * QUIET]
+    if not len(frames):
+        return float("nan")
+    spectrum = np.fft.rfft((frames - frames.mean(axis=1, keepdims=True)) * np.hanning(size), 4 * size)
+    kernel = np.fft.rfft(np.hanning(size), 4 * size)
+    lags = slice(int(rate / high), int(rate / low))
+    # divided by the window's own autocorrelation, long lags are not at a disadvantage (Boersma 1993)
+    correlation = np.fft.irfft(np.abs(spectrum) ** 2)[:, :lags.stop]
+    window = np.fft.irfft(np.abs(kernel) ** 2)[:lags.stop]
+    strength = (correlation / correlation[:, :1] / (window / window[0]))[:, lags]
+    best = strength.max(axis=1)
+    voiced = best > 0.5
+    if not voiced.any():
+        return float("nan")
+    first = (strength[voiced] > 0.9 * best[voiced, None]).argmax(axis=1)        # not an octave below
+    # up to the peak itself
+    peaks = [lag + int(row[lag:lag + 20].argmax()) for lag, row in zip(first, strength[voiced], strict=True)]
+    return float(np.median(rate / (np.array(peaks) + lags.start)))
+
+
+def mel_distance(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """Mean distance in dB of two waves' log-mels (24 kHz) along the best alignment (dynamic time warping)."""
+    a, b = (diffusion_mel(wave)[:70].T * (20 / np.log(10)) for wave in (ours, theirs))
+    cost = np.sqrt(((a[:, None, :] - b[None]) ** 2).mean(axis=2))
+    total, steps = cost[0].cumsum(), np.arange(1, len(b) + 1)
+    for row in cost[1:]:
+        before, before_steps = total, steps
+        total, steps = np.empty_like(before), np.empty_like(before_steps)
+        total[0], steps[0] = before[0] + row[0], before_steps[0] + 1
+        for j in range(1, len(row)):
+            choices = (before[j - 1], before_steps[j - 1]), (before[j], before_steps[j]), (total[j - 1], steps[j - 1])
+            least = min(choices)
+            total[j], steps[j] = least[0] + row[j], least[1] + 1
+    return float(total[-1] / steps[-1])

@@ -1,0 +1,270 @@
+"""`python -m benchmarks.quality`: how well a bundle's own voices can be understood, by an offline recogniser.
+
+Says the held-out sentences (ane/demo/training/held_out.txt) and lets pocketsphinx write down what it hears: word error
+rate with its 95 % interval (bootstrap over sentences), forced choice among the first 30 sentences, how often the
+decoder stops by itself, length, pitch and mel distance against the teacher, silence and clicks. The teacher is flite;
+codes of the teacher's speech, spoken by the quality path, show what sampling costs (they need a training run's
+quantiser: --run). Best of 8 by CLVP is held against the mean of the same 8.
+"""
+
+import argparse
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import ane
+from ane.audio import resample, write
+from ane.autoregressive import Embeddings, decode, text_tokens
+from ane.demo.training.parts import Work
+from ane.demo.training.recipe import Recipe
+from ane.demo.training.speech import RATE, Flite, code_mel
+from ane.demo.training.text import held_out_sentences
+from ane.diffusion import spectrogram
+from ane.errors import UserError
+from ane.networks.univnet import SILENT_FRAMES
+from ane.randomness import Randomness
+from ane.ranking import best, score
+from ane.sampling import by_inverse_cdf
+from ane.settings import DEFAULT_PRESET, Settings
+from ane.synthesizer import SAMPLE_RATE, Synthesizer
+from ane.text import Tokenizer
+from ane.voices import Voice, load_voice
+from benchmarks.listening import Recogniser, Wave, edits, mel_distance, words
+from benchmarks.report import default_output, machine, print_table, run, write_json
+
+CHOICES = 30
+CANDIDATES = 8
+SEED = 7
+
+
+@dataclass
+class Said:
+    """One sentence as something spoke it: (S,) float32 at 24 kHz, and whether it ended by itself."""
+
+    text: str
+    audio: np.ndarray
+    stopped: bool = True
+
+
+@dataclass
+class Judged:
+    """What the ears make of it."""
+
+    text: str
+    heard: str
+    errors: int
+    words: int
+    chosen: bool | None
+    wave: Wave
+    mel_distance: float | None
+    stopped: bool
+
+
+def judge(said: Said, teacher: np.ndarray | None, choices: Sequence[str]) -> Judged:
+    recogniser = recogniser_of(tuple(choices))
+    heard = recogniser.transcribe(said.audio, SAMPLE_RATE)
+    chosen = None
+    if said.text in choices:
+        chosen = recogniser.chosen(said.audio, SAMPLE_RATE) == " ".join(words(said.text))
+    distance = None if teacher is None else mel_distance(said.audio, teacher)
+    return Judged(said.text, heard, edits(words(said.text), words(heard)), len(words(said.text)), chosen,
+                  Wave.of(said.audio, SAMPLE_RATE), distance, said.stopped)
+
+
+_RECOGNISERS: dict[tuple[str, ...], Recogniser] = {}       # one a process: its models take a second to load
+
+
+def recogniser_of(choices: tuple[str, ...]) -> Recogniser:
+    if choices not in _RECOGNISERS:
+        _RECOGNISERS[choices] = Recogniser(choices)
+    return _RECOGNISERS[choices]
+
+
+def speak_all(synthesizer: Synthesizer, sentences: Sequence[str], voice: str, preset: str) -> Iterable[Said]:
+    for index, text in enumerate(sentences):
+        speech = synthesizer.speak(text, voice, preset, seed=SEED + index)
+        yield Said(text, speech.audio, not speech.notes)
+
+
+def teach_all(sentences: Sequence[str], voice: str, flite: Flite) -> Iterable[Said]:
+    for text in sentences:
+        yield Said(text, resample(flite.read(text.lower(), voice), RATE, SAMPLE_RATE))
+
+
+def respeak_all(synthesizer: Synthesizer, teacher: Iterable[Said], voice: Voice,
+                codes_of: Callable[[np.ndarray], np.ndarray]) -> Iterable[Said]:
+    """The teacher's own codes, by latents, diffusion and UnivNet."""
+    backend, model = synthesizer.backend, synthesizer.model
+    config, tables = model.config("autoregressive"), Embeddings(**synthesizer.backend.embeddings())
+    tokenizer, settings = Tokenizer(model.tokenizer), Settings.of(model=model.settings)
+    for index, said in enumerate(teacher):
+        codes = np.concatenate((codes_of(resample(said.audio, SAMPLE_RATE, RATE)),
+                                np.full(config.calm_run - 1, config.calm_token)))
+        decoder = backend.decoder(1, len(codes))
+        first, _ = decoder.prefill(tables.prefix(voice.ar, text_tokens(tokenizer.encode(said.text), config), config))
+        columns = tables.codes(codes, np.arange(1, len(codes) + 1))
+        hidden, _ = decoder.step(columns[None], np.array([0]))
+        latents = np.concatenate((first[None], hidden[0]))
+        randomness = Randomness(SEED + index)
+        mel = spectrogram(backend, latents, voice.diffusion, settings.diffusion, randomness.diffusion(0, 0),
+                          prediction=model.config("diffusion").prediction)
+        noise = randomness.vocoder(0, 0).standard_normal(
+            (1, model.config("univnet").noise_dim, mel.shape[-1] + SILENT_FRAMES), dtype=np.float32)
+        yield Said(said.text, backend.run("univnet", mel=mel, noise=noise)[0, 0])
+
+
+def candidates_of(synthesizer: Synthesizer, sentences: Sequence[str],
+                  voice: Voice) -> tuple[list[list[Said]], list[int]]:
+    """For every sentence ``CANDIDATES`` readings as HiFi-GAN speaks them, and which of them CLVP takes."""
+    backend, model = synthesizer.backend, synthesizer.model
+    config, settings = model.config("autoregressive"), Settings.of(model=model.settings)
+    tokenizer, readings, taken = Tokenizer(model.tokenizer), [], []
+    for index, text in enumerate(sentences):
+        randomness, tokens = Randomness(SEED + index), text_tokens(tokenizer.encode(text), config)
+        found = decode(backend, voice.ar, tokens, config, settings.sampling,
+                       [by_inverse_cdf(randomness.candidate(0, k)) for k in range(CANDIDATES)])
+        readings.append([Said(text, backend.run("hifigan", latents=c.hidden[None], conditioning=voice.ar)[0, 0],
+                              c.stopped) for c in found])
+        taken += best(score(backend, tokens, np.stack([c.fixed for c in found])), 1)
+    return readings, taken
+
+
+def summary(judged: Sequence[Judged], teacher: Sequence[Judged]) -> dict[str, Any]:
+    errors, count = (np.array([getattr(one, name) for one in judged], dtype=float) for name in ("errors", "words"))
+    lengths = np.array([one.wave.seconds / other.wave.seconds for one, other in zip(judged, teacher, strict=True)])
+    waves = [one.wave for one in judged]
+    f0, own = (float(np.nanmedian([one.wave.f0 for one in side])) for side in (judged, teacher))
+    distances = [one.mel_distance for one in judged if one.mel_distance is not None]
+    chosen = [one.chosen for one in judged if one.chosen is not None]
+    return {"wer": errors.sum() / count.sum(), "interval": interval(errors, count), "forced": sum(chosen),
+            "choices": len(chosen), "stopped": float(np.mean([one.stopped for one in judged])),
+            "longest": float(lengths.max()), "f0": f0, "f0_off": f0 / own - 1,
+            "mel_distance_db": float(np.mean(distances)) if distances else None,
+            "loudness_db": float(np.mean([wave.loudness for wave in waves])),
+            "loudness_spread_db": float(np.std([wave.loudness for wave in waves])),
+            "silent_end": max(wave.silent_end for wave in waves), "clicks": sum(wave.clicks for wave in waves),
+            "finite": all(wave.finite for wave in waves)}
+
+
+def interval(errors: np.ndarray, count: np.ndarray) -> tuple[float, float]:
+    """95 % of the word error rate, sentences drawn anew 2000 times."""
+    drawn = np.random.default_rng(0).integers(0, len(errors), (2000, len(errors)))
+    rates = errors[drawn].sum(axis=1) / count[drawn].sum(axis=1)
+    return float(np.quantile(rates, 0.025)), float(np.quantile(rates, 0.975))
+
+
+def judge_all(pool: ProcessPoolExecutor, said: Iterable[Said], teacher: Sequence[Said] | None,
+              choices: Sequence[str]) -> list[Judged]:
+    """The pool listens while the rest is still being spoken."""
+    futures = [pool.submit(judge, one, None if teacher is None else teacher[index].audio, choices)
+               for index, one in enumerate(said)]
+    return [future.result() for future in futures]
+
+
+def ranking(pool: ProcessPoolExecutor, synthesizer: Synthesizer, sentences: Sequence[str],
+            voice: Voice) -> dict[str, float]:
+    readings, taken = candidates_of(synthesizer, sentences, voice)
+    judged = judge_all(pool, [one for row in readings for one in row], None, ())
+    errors = np.array([one.errors for one in judged], dtype=float).reshape(-1, CANDIDATES)
+    count = sum(one.words for one in judged[::CANDIDATES])
+    ours = errors[np.arange(len(errors)), taken]
+    gains = errors.mean(axis=1) - ours
+    drawn = np.random.default_rng(0).integers(0, len(gains), (2000, len(gains)))
+    low, high = np.quantile(gains[drawn].sum(axis=1), [0.025, 0.975]) / count
+    return {"random": errors.mean(axis=1).sum() / count, "clvp": ours.sum() / count, "gain": gains.sum() / count,
+            "gain_low": float(low), "gain_high": float(high), "oracle": errors.min(axis=1).sum() / count}
+
+
+def quantise(folder: Path, device: str = "cpu") -> Callable[[np.ndarray], np.ndarray]:
+    if not (folder / "quantiser" / "checkpoint.pt").exists():
+        raise UserError(f"{folder} holds no quantiser: --run takes the folder of `python -m ane.demo.training --out`")
+    work = Work(folder, Recipe(), device, Flite(), Path(), 1)
+    quantiser, norms = work.quantiser, work.mel_norms
+
+    @torch.no_grad()
+    def codes(audio: np.ndarray) -> np.ndarray:
+        return quantiser.codes(torch.from_numpy(code_mel(audio, norms))[None])[0].numpy()
+
+    return codes
+
+
+def main() -> None:
+    options = arguments()
+    sentences = held_out_sentences()[:options.sentences]
+    choices = sentences[:CHOICES]
+    synthesizer = ane.load(options.bundle, options.backend, options.precision, options.threads)
+    if synthesizer.model.voices is None:
+        raise UserError(f"{synthesizer.model.name} has no voices of its own to measure")
+    flite = Flite(options.flite, options.flite_libraries)
+    results, rows = {}, []
+    with ProcessPoolExecutor(options.workers) as pool:
+        listen = partial(judge_all, pool, choices=choices)
+        for path in sorted(synthesizer.model.voices.glob("*.safetensors"),
+                           key=lambda path: path.stem != synthesizer.model.default_voice):
+            voice = path.stem
+            spoken = list(teach_all(sentences, voice, flite))
+            judged = {"teacher": listen(spoken, None)}
+            if options.run:
+                judged["codes"] = listen(respeak_all(synthesizer, spoken, load_voice(path, voice),
+                                                     quantise(options.run)), spoken)
+            for system, preset in (("fast", "fastest"), ("quality", options.preset)):
+                made = list(speak_all(synthesizer, sentences, voice, preset))
+                if options.keep:
+                    for index, one in enumerate(made):
+                        write(options.keep / f"{voice}-{system}-{index:03d}.wav", one.audio, SAMPLE_RATE)
+                judged[system] = listen(made, spoken)
+            results[voice] = {system: summary(side, judged["teacher"]) for system, side in judged.items()}
+            results[voice]["ranking"] = ranking(pool, synthesizer, sentences, load_voice(path, voice))
+            results[voice]["heard"] = {system: [asdict(one) for one in side] for system, side in judged.items()}
+            rows += [row_of(voice, system, results[voice][system], results[voice]["teacher"]) for system in judged]
+    print_table(f"{len(sentences)} sentences, preset {options.preset}", ("voice", *COLUMNS), rows)
+    for voice, result in results.items():
+        print("{}: best of {} by CLVP {clvp:.3f}, a random one {random:.3f}, gain {gain:.3f} ({gain_low:.3f} to "
+              "{gain_high:.3f}), the best there is {oracle:.3f}".format(voice, CANDIDATES, **result["ranking"]))
+    if options.output:
+        write_json(options.output, {"benchmark": "quality", "machine": machine(), "preset": options.preset,
+                                    "sentences": len(sentences), "voices": results})
+
+
+COLUMNS = ("spoken by", "WER", "95 %", "above teacher", f"of {CHOICES}", "stops", "longest ×", "f0 Hz", "mel dB",
+           "dBFS", "silent end s", "clicks")
+
+
+def row_of(voice: str, system: str, result: dict[str, Any], teacher: dict[str, Any]) -> tuple[str, ...]:
+    low, high = result["interval"]
+    mel = result["mel_distance_db"]
+    return (voice, system, f"{result['wer']:.3f}", f"{low:.3f}–{high:.3f}", f"{result['wer'] - teacher['wer']:+.3f}",
+            f"{result['forced']}", f"{result['stopped']:.0%}", f"{result['longest']:.2f}",
+            f"{result['f0']:.0f} ({result['f0_off']:+.0%})", f"{mel:.1f}" if mel else "–",
+            f"{result['loudness_db']:.1f} ±{result['loudness_spread_db']:.1f}", f"{result['silent_end']:.2f}",
+            str(result["clicks"]))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--bundle", metavar="NAME_OR_DIR", help="what to measure (default: the embedded demo)")
+    add("--preset", default=DEFAULT_PRESET, help="of the quality path (%(default)s)")
+    add("--backend", default="auto")
+    add("--precision", default="auto")
+    add("--threads", type=int, help="torch threads (default: torch's choice)")
+    add("--workers", type=int, default=os.cpu_count(), help="processes that listen (%(default)s)")
+    add("--sentences", type=int, default=None, metavar="N", help="the first N alone")
+    add("--flite", default="flite", help="the teacher's program (%(default)s)")
+    add("--flite-libraries", metavar="DIR", help="where its libraries lie, if not installed")
+    add("--run", type=Path, metavar="DIR", help="a training run, for the codes of the teacher's speech")
+    add("--keep", type=Path, metavar="DIR", help="keep the sound")
+    add("-o", "--output", type=Path, default=default_output("quality"), metavar="FILE", help="JSON (%(default)s)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    run(main)
