@@ -160,6 +160,14 @@ def interval(errors: np.ndarray, count: np.ndarray) -> tuple[float, float]:
     return float(np.quantile(rates, 0.025)), float(np.quantile(rates, 0.975))
 
 
+def keep(made: Iterable[Said], folder: Path | None, name: str) -> Iterable[Said]:
+    """The same, written to files on its way."""
+    for index, one in enumerate(made):
+        if folder is not None:
+            write(folder / f"{name}-{index:03d}.wav", one.audio, SAMPLE_RATE)
+        yield one
+
+
 def judge_all(pool: ProcessPoolExecutor, said: Iterable[Said], teacher: Sequence[Said] | None,
               choices: Sequence[str]) -> list[Judged]:
     """The pool listens while the rest is still being spoken."""
@@ -210,16 +218,15 @@ def main() -> None:
                            key=lambda path: path.stem != synthesizer.model.default_voice):
             voice = path.stem
             spoken = list(teach_all(sentences, voice, flite))
-            judged = {"teacher": listen(spoken, None)}
+            systems = {"teacher": spoken}
             if options.run:
-                judged["codes"] = listen(respeak_all(synthesizer, spoken, load_voice(path, voice),
-                                                     quantise(options.run)), spoken)
-            for system, preset in (("fast", "fastest"), ("quality", options.preset)):
-                made = list(speak_all(synthesizer, sentences, voice, preset))
-                if options.keep:
-                    for index, one in enumerate(made):
-                        write(options.keep / f"{voice}-{system}-{index:03d}.wav", one.audio, SAMPLE_RATE)
-                judged[system] = listen(made, spoken)
+                systems["codes"] = respeak_all(synthesizer, spoken, load_voice(path, voice), quantise(options.run))
+            systems["fast"] = speak_all(synthesizer, sentences, voice, "fastest")
+            systems["quality"] = speak_all(synthesizer, sentences, voice, options.preset)
+            judged = {}
+            for system, said in systems.items():
+                kept = keep(said, options.keep, f"{voice}-{system}")
+                judged[system] = listen(kept, None if system == "teacher" else spoken)
             results[voice] = {system: summary(side, judged["teacher"]) for system, side in judged.items()}
             results[voice]["ranking"] = ranking(pool, synthesizer, sentences, load_voice(path, voice))
             results[voice]["heard"] = {system: [asdict(one) for one in side] for system, side in judged.items()}

@@ -32,3 +32,13 @@ def golden_checkpoints(pytestconfig: pytest.Config) -> Path:
 def golden_config(pytestconfig: pytest.Config) -> Path:
     """The config.json that gives the sizes of those checkpoints."""
     return pytestconfig.getoption("golden").resolve() / "config.json"
+
+
+@pytest.fixture(scope="session")
+def random_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of random weights with upstream's tokenizer and settings, and the voice noise; not to be changed."""
+    from tests.random_model import write_random_bundle
+
+    path = tmp_path_factory.mktemp("bundles") / "random"
+    write_random_bundle(path)
+    return path

@@ -10,10 +10,11 @@ MEAN, DEVIATION, FRAMES = 0.1, 0.12, 40
 
 
 class Exact:
-    """The denoiser that training on N(MEAN, DEVIATION²) would end in; guided, both branches say the same."""
+    """The denoiser that training on N(MEAN, DEVIATION²) would end in, whatever it was trained to say; guided, both
+    branches say the same."""
 
-    def __init__(self, steps: int):
-        self.schedule = Schedule(steps)
+    def __init__(self, steps: int, prediction: str = "epsilon"):
+        self.schedule, self.prediction = Schedule(steps), prediction
         self.called: list[int] = []
 
     def kept(self, timestep: int) -> float:
@@ -23,7 +24,9 @@ class Exact:
         self.called.append(timestep)
         kept = self.kept(timestep)
         noise = np.sqrt(1 - kept) * (x - np.sqrt(kept) * MEAN) / (kept * DEVIATION**2 + 1 - kept)
-        output = np.concatenate((noise, np.zeros_like(noise)), axis=1).astype(np.float32)
+        x0 = (x - np.sqrt(1 - kept) * noise) / np.sqrt(kept)
+        said = {"epsilon": noise, "x0": x0, "v": np.sqrt(kept) * noise - np.sqrt(1 - kept) * x0}[self.prediction]
+        output = np.concatenate((said, np.zeros_like(said)), axis=1).astype(np.float32)
         return np.repeat(output, 2, axis=0) if guided else output
 
 
@@ -95,3 +98,12 @@ def test_a_network_that_gives_nan_is_reported():
 
     with pytest.raises(UserError, match="NaN"):
         sample(broken, 5, Diffusion(3, "p", None), np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("prediction", ["v", "x0"])
+def test_what_the_network_predicts_makes_no_difference_when_it_is_exact(prediction, sampler):
+    diffusion = Diffusion(30, sampler, 1.5)
+    epsilon, other = (sample(Exact(30, said), FRAMES, diffusion, np.random.default_rng(3), prediction=said)
+                      for said in ("epsilon", prediction))
+    np.testing.assert_allclose(other, epsilon, atol=2e-3)

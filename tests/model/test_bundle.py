@@ -18,6 +18,8 @@ from ane.model.bundle import Bundle, write_bundle
 from ane.model.checkpoints import CheckpointDirectory
 from ane.model.weights import PRECISIONS, converted, layout, skeleton
 from ane.networks import NETWORKS
+from ane.sampling import Sampling
+from ane.settings import Settings
 
 # what is written is what is read
 
@@ -105,6 +107,18 @@ def test_random_weights_stay_marked(checkpoints, tmp_path):
     random = CheckpointDirectory(checkpoints.path, {**json.loads((checkpoints.path / "config.json").read_text()),
                                                     "trained": False})
     assert not write_bundle(random, tmp_path / "random").trained
+
+
+def test_settings_of_the_model_and_that_it_does_not_clone_come_along(checkpoints, original, tmp_path, monkeypatch):
+    assert Bundle(original).settings == {}
+    assert Bundle(original).clones
+    monkeypatch.setattr(checkpoints, "settings", {"split": [80, 125], "sampling": {"top_k": 20}}, raising=False)
+    monkeypatch.setattr(checkpoints, "clones", False, raising=False)
+    bundle = write_bundle(checkpoints, tmp_path / "small")
+    assert not bundle.clones
+    assert Settings.of(model=bundle.settings) == Settings.of(split=(80, 125), sampling=Sampling(top_k=20))
+    again = write_bundle(bundle, tmp_path / "again")
+    assert (again.settings, again.clones) == (bundle.settings, bundle.clones)
 
 
 def test_files_are_as_readable_as_any_new_file(original):

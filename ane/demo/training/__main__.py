@@ -3,6 +3,8 @@
 Stop it when you like; the same command goes on from the last checkpoint. Parts that do not need each other may run at
 the same time, in processes of their own: `--parts univnet` beside `--parts autoregressive`. Several processes may
 share a part: `torchrun --nproc-per-node 3 -m ane.demo.training --threads 1 --parts autoregressive …`.
+Then measure it, `python -m benchmarks.quality --bundle DIR/bundle --run DIR --keep DIR/sound -o DIR/quality.json`, and
+let `--parts card` write the scores into the bundle's MODEL.md.
 """
 
 import argparse
@@ -15,7 +17,7 @@ from pathlib import Path
 import torch
 
 from ane.demo.training.parts import PARTS, Work
-from ane.demo.training.publish import publish
+from ane.demo.training.publish import publish, write_scored_card
 from ane.demo.training.recipe import Recipe
 from ane.demo.training.speech import Flite
 from ane.errors import UserError
@@ -56,8 +58,8 @@ def run(options: argparse.Namespace, recipe: Recipe) -> None:
             raise UserError(f"--steps {entry}: write PART=N, PART one of {', '.join(plans)}")
         plans[part] = dataclasses.replace(plans[part], steps=int(steps))
     parts = options.parts.split(",")
-    if unknown := set(parts) - {*PARTS, "bundle"}:
-        raise UserError(f"--parts {','.join(sorted(unknown))}: there are {', '.join(PARTS)} and bundle")
+    if unknown := set(parts) - {*PARTS, "bundle", "card"}:
+        raise UserError(f"--parts {','.join(sorted(unknown))}: there are {', '.join(PARTS)}, bundle and card")
     if not (options.wordnet / "data.noun").exists():
         raise UserError(f"{options.wordnet}: no WordNet here; install Debian's wordnet-base or name its folder with "
                         "--wordnet")
@@ -71,6 +73,8 @@ def run(options: argparse.Namespace, recipe: Recipe) -> None:
     for part in parts:
         if part == "bundle":
             publish(work)
+        elif part == "card":
+            write_scored_card(work, work.out / "bundle")
         else:
             getattr(work, part)
 

@@ -26,18 +26,19 @@ from ane.networks.conditioning import (
 from ane.voices.encoding import conditioning_window, diffusion_window
 
 BATCH = 6
-LISTENED = 400          # recordings of each teacher
+LISTENED = 200          # recordings of each teacher
 SHARPNESS = 6.0         # how much rather noise becomes one of the voices than a blend of them
 
 
-def recordings(shards: Sequence[Path], voices: Sequence[str], seed: int) -> list[tuple[int, np.ndarray]]:
-    """(voice, (S,) float32 at 22050 Hz): one to four clips of a teacher in a row, as loud or half as loud."""
+def recordings(shards: Sequence[Path], voices: Sequence[str], seed: int,
+               count: int = LISTENED) -> list[tuple[int, np.ndarray]]:
+    """``count`` of each voice, (voice, (S,) float32 at 22050 Hz): one to four clips in a row, louder or less loud."""
     rng = np.random.default_rng(seed)
     made: list[tuple[int, np.ndarray]] = []
     for index, voice in enumerate(voices):
         for path in [path for path in shards if path.stem.endswith(f"-{voice}")][:2]:
             shard = Shard.load(path)
-            for _ in range(LISTENED // 2):
+            for _ in range(count // 2):
                 chosen = rng.integers(0, len(shard.texts), rng.integers(1, 5))
                 audio = np.concatenate([shard.clip(int(clip)) for clip in chosen]) * rng.uniform(0.4, 1.6)
                 made.append((index, resample(audio.astype(np.float32), RATE, CONDITIONING_RATE)))

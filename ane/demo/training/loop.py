@@ -146,6 +146,7 @@ def draw(curve: Sequence[dict[str, float]], path: Path, title: str) -> None:
         axes.plot(*zip(*points, strict=True), label=name, linewidth=1)
     axes.set(xlabel="step", title=title)
     axes.grid(alpha=0.3)
-    axes.legend()
+    if curve:
+        axes.legend()
     with replacing(path) as target:
         figure.savefig(target, dpi=80)

@@ -22,7 +22,7 @@ from ane.demo.training.encoders import (
 from ane.demo.training.quantiser import Quantiser, train_quantiser, write_codes
 from ane.demo.training.ranking import train_clvp
 from ane.demo.training.recipe import CONFIGS, ENTRIES, Recipe, tokenizer_json
-from ane.demo.training.speech import SHARD, Flite, read_all
+from ane.demo.training.speech import Flite, read_all, shard_size
 from ane.demo.training.text import write_text
 from ane.demo.training.vocoders import train_hifigan, train_univnet
 from ane.files import replacing
@@ -82,13 +82,14 @@ class Work:
 
     @cached_property
     def quantiser(self) -> Quantiser:
-        count = max(2, round(self.recipe.quantised * 3600 / CLIP_SECONDS / SHARD))
+        count = max(2, round(self.recipe.quantised * 3600 / CLIP_SECONDS / shard_size(len(self.texts))))
         return train_quantiser(self.out / "quantiser", self.shards[:count], ENTRIES, self.recipe.plans["quantiser"],
                                self.device)
 
     @cached_property
     def autoregressive(self) -> DecoderInTraining:
-        check = self.clips(self.held_back_shards)[::max(1, self.held_back * SHARD // CHECKED)]
+        held_back = self.clips(self.held_back_shards)
+        check = held_back[::max(1, len(held_back) // CHECKED)]
         return train_decoder(self.out / "autoregressive", CONFIGS["autoregressive"], self.clips(self.learned_shards),
                              check, len(self.recipe.voices), self.recipe.plans["autoregressive"], self.device)
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ane.backends.pytorch import TorchBackend
+from ane.demo.training.card import write_card
 from ane.demo.training.encoders import recordings
 from ane.demo.training.parts import Work
 from ane.demo.training.recipe import CONFIGS, SETTINGS, tokenizer_json
@@ -60,16 +61,26 @@ def publish(work: Work, destination: Path | None = None) -> Path:
     with tempfile.TemporaryDirectory() as folder:
         model = TrainedModel(modules, work.mel_norms, voices[0], Path(folder))
         backend = TorchBackend(model)
-        heard = recordings(work.learned_shards, voices, work.recipe.seed + 1)
+        heard = recordings(work.learned_shards, voices, work.recipe.seed + 1, VOICE_CLIPS)
         for index, name in enumerate(voices):
-            clips = [(audio, CONDITIONING_RATE) for voice, audio in heard if voice == index][:VOICE_CLIPS]
+            clips = [(audio, CONDITIONING_RATE) for voice, audio in heard if voice == index]
             voice = encode_clips(clips, backend, work.mel_norms, np.random.default_rng(0), name=name,
                                  source=f"flite {name}")
             save_voice(Path(folder) / f"{name}.safetensors", dataclasses.replace(voice, clip_mels=()))
         write_bundle(model, destination, precision="fp16", name="demo", overwrite=True, licence="Apache-2.0",
                      description="A small Tortoise trained on synthetic speech of two flite voices.",
                      source=source(work))
+    write_scored_card(work, destination)
     return destination
+
+
+def write_scored_card(work: Work, bundle: Path) -> None:
+    """The card of a bundle, with what `benchmarks.quality` found if its result lies in the run as quality.json, and
+    pictures of the sound that it kept in the folder sound."""
+    curves = {path.parent.name: json.loads(path.read_text()) for path in sorted(work.out.glob("*/curve.json"))}
+    measured, sound = work.out / "quality.json", work.out / "sound"
+    quality = json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else None
+    write_card(bundle, curves, quality, sound if quality is not None and sound.exists() else None)
 
 
 def source(work: Work) -> dict:

@@ -10,10 +10,12 @@ from torch import Tensor, nn
 
 from ane.demo.training.clips import Clip
 from ane.demo.training.loop import Plan, Training
+from ane.errors import UserError
 from ane.networks.autoregressive import UnifiedVoiceConfig
 from ane.networks.clvp import CLVP, CLVPConfig
 
 BATCH = 32
+FEWEST = 4              # clips of a group that are worth comparing
 DAMAGED = 2             # damaged versions of each clip in a batch
 
 
@@ -53,29 +55,34 @@ def train_clvp(folder: Path, config: CLVPConfig, decoder: UnifiedVoiceConfig, cl
     groups: dict[int, list[Clip]] = {}
     for clip in clips:
         groups.setdefault(len(clip.text), []).append(clip)
-    groups = {length: group for length, group in groups.items() if len(group) >= BATCH}
+    groups = {length: group for length, group in groups.items() if len(group) >= FEWEST}
+    if not groups:
+        raise UserError("CLVP compares clips whose texts are equally long, and there are too few clips for that: raise "
+                        "--hours")
     lengths, sizes = list(groups), np.array([len(group) for group in groups.values()], dtype=float)
 
     def step(index: int, generator: torch.Generator) -> dict[str, Tensor]:
         rng = np.random.default_rng([plan.seed, index])
         group = groups[lengths[rng.choice(len(lengths), p=sizes / sizes.sum())]]
-        chosen = [group[i] for i in rng.choice(len(group), BATCH, replace=False)]
+        count = min(BATCH, len(group))
+        chosen = [group[i] for i in rng.choice(len(group), count, replace=False)]
         tokens = torch.tensor([[*clip.text, decoder.stop_text_token] for clip in chosen])
         codes = [clip.codes for clip in chosen]
-        wrong = [damaged(codes[i], codes[rng.integers(BATCH)], rng) for _ in range(DAMAGED) for i in range(BATCH)]
+        wrong = [damaged(codes[i], codes[(i + rng.integers(1, count)) % count], rng)
+                 for _ in range(DAMAGED) for i in range(count)]
         length = rng.integers(max(map(len, codes)), decoder.max_mel_tokens)     # with any silence after the end
-        speech = torch.full(((1 + DAMAGED) * BATCH, int(length)), decoder.calm_token)
+        speech = torch.full(((1 + DAMAGED) * count, int(length)), decoder.calm_token)
         for row, heard in zip(speech, [*codes, *wrong], strict=True):
             row[:len(heard)] = torch.from_numpy(heard)[:len(row)]
         with torch.autocast(torch.device(device).type, torch.bfloat16):
             text, heard = network.text(tokens.to(device)), network.speech(speech.to(device))
-        scores = text @ heard.T                                             # (BATCH, (1 + DAMAGED)·BATCH)
-        own = torch.arange(BATCH, device=device)
-        loss = (F.cross_entropy(scores, own) + F.cross_entropy(scores[:, :BATCH].T, own)) / 2
+        scores = text @ heard.T                                             # (count, (1 + DAMAGED)·count)
+        own = torch.arange(count, device=device)
+        loss = (F.cross_entropy(scores, own) + F.cross_entropy(scores[:, :count].T, own)) / 2
         right = scores[own, own]
-        beaten = torch.stack([right > scores[own, own + BATCH * (1 + k)] for k in range(DAMAGED)]).float().mean()
+        beaten = torch.stack([right > scores[own, own + count * (1 + k)] for k in range(DAMAGED)]).float().mean()
         return {"loss": loss, "damaged ones found": beaten,
-                "own codes found": (scores[:, :BATCH].argmax(dim=1) == own).float().mean()}
+                "own codes found": (scores[:, :count].argmax(dim=1) == own).float().mean()}
 
     training.run(step)
     return network.eval()

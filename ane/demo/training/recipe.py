@@ -61,12 +61,12 @@ class Recipe:
     held_back: float = 0.08
     quantised: float = 2.5
     seed: int = 0
-    batch: int = 8
+    batch: int = 4
     plans: dict[str, Plan] = field(default_factory=lambda: {
         "quantiser": Plan(steps=2600, rate=1e-3),
         "autoregressive": Plan(steps=10000, rate=1e-3, warmup=300),
-        "univnet": Plan(steps=8000, rate=5e-4, betas=(0.8, 0.99)),
-        "hifigan": Plan(steps=8000, rate=5e-4, betas=(0.8, 0.99)),
+        "univnet": Plan(steps=12000, rate=1e-3, betas=(0.8, 0.99)),
+        "hifigan": Plan(steps=7000, rate=1e-3, betas=(0.8, 0.99)),
         "diffusion": Plan(steps=6000, rate=1e-3),
         "clvp": Plan(steps=3000, rate=1e-3),
         "conditioning_encoder": Plan(steps=300, rate=3e-4),

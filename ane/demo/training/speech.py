@@ -17,7 +17,7 @@ from ane.files import replacing
 from ane.mel import CONDITIONING_RATE, conditioning_mel
 
 RATE = 16000                # Hz of flite's voices
-SHARD = 400                 # clips of one file
+SHARD, SHARDS = 400, 12     # clips of one file at most, and files at least
 LEVEL = 0.07                # root mean square of the spoken part, so that both voices are equally loud
 LEAD, TAIL = 0.08, 0.10     # seconds of silence kept before and after the words
 
@@ -121,14 +121,18 @@ def read_shard(path: Path, texts: Sequence[str], voice: str, flite: Flite, mel_n
           np.array([mel.shape[1] for mel in mels])).save(path)
 
 
+def shard_size(clips: int) -> int:
+    return min(SHARD, -(-clips // SHARDS))
+
+
 def read_all(folder: Path, texts: Sequence[str], voices: Sequence[str], flite: Flite, mel_norms: np.ndarray,
              workers: int) -> list[Path]:
     """All clips, the voices by turns of a shard; shards that are there already are left alone."""
     folder.mkdir(parents=True, exist_ok=True)
-    jobs = []
-    for index, start in enumerate(range(0, len(texts), SHARD)):
+    jobs, size = [], shard_size(len(texts))
+    for index, start in enumerate(range(0, len(texts), size)):
         voice = voices[index % len(voices)]
-        jobs.append((folder / f"{index:04d}-{voice}.npz", texts[start:start + SHARD], voice, flite, mel_norms))
+        jobs.append((folder / f"{index:04d}-{voice}.npz", texts[start:start + size], voice, flite, mel_norms))
     with ProcessPoolExecutor(workers) as pool:
         for future in [pool.submit(read_shard, *job) for job in jobs if not job[0].exists()]:
             future.result()

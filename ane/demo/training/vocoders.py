@@ -64,12 +64,10 @@ def sounds(shards: Sequence[Path]) -> list[np.ndarray]:
 
 
 def start(module: nn.Module) -> None:
-    """Kernels that keep the size of what they are given."""
-    for parameter in module.parameters():
-        if parameter.ndim > 1:
-            nn.init.normal_(parameter, std=0.8 * parameter[0].numel() ** -0.5)
-        else:
-            nn.init.zeros_(parameter)
+    """torch's own start for every convolution: hotter kernels drive UnivNet's gates into saturation."""
+    for part in module.modules():
+        if isinstance(part, nn.Conv1d | nn.ConvTranspose1d):
+            part.reset_parameters()
 
 
 def train_univnet(folder: Path, config: UnivNetConfig, shards: Sequence[Path], plan: Plan, batch: int,

@@ -1,12 +1,6 @@
-"""`python -m ane.demo.random_weights DEST`: write the embedded bundle anew, its weights random numbers.
+"""A model of random weights at tiny sizes: every network of a real one, with upstream's own settings and tokens."""
 
-A stand-in until the demo is trained: the networks, sizes and files are those of a real bundle, but what it says is
-noise. The same bundle comes out of every run.
-"""
-
-import argparse
 import hashlib
-import sys
 import tempfile
 from importlib import resources
 from pathlib import Path
@@ -54,7 +48,7 @@ LOUDNESS = 0.02         # noise is easier on the ear when it is quiet
 class RandomModel(Model):
     """Weights drawn from a seed; nothing is left at a value that training would not leave it at."""
 
-    name, trained, default_voice = "demo", False, "noise"
+    name, trained, default_voice = "random", False, "noise"
     networks, precision = frozenset(CONFIGS), "fp32"
 
     def __init__(self, voices: Path | None = None):
@@ -97,19 +91,11 @@ def draw(key: str, parameter: nn.Parameter, generator: torch.Generator) -> Tenso
     return noise / inputs ** 0.5
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m ane.demo.random_weights", description=__doc__)
-    parser.add_argument("destination", type=Path, metavar="DEST", help="directory of the bundle")
-    destination = parser.parse_args().destination
+def write_random_bundle(destination: Path) -> None:
+    """The same bundle in every run."""
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
-        widths = RandomModel().widths
-        latents = (rng.standard_normal((1, width), dtype=np.float32) for width in widths)
+        latents = (rng.standard_normal((1, width), dtype=np.float32) for width in RandomModel().widths)
         save_voice(Path(folder) / "noise.safetensors", Voice(*latents, name="noise", source="random numbers"))
-        write_bundle(RandomModel(Path(folder)), destination, precision="fp16", name="demo", overwrite=True,
-                     licence="Apache-2.0", description="Random weights: the shape of a voice without its sound.")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        write_bundle(RandomModel(Path(folder)), destination, precision="fp16", name="random", licence="Apache-2.0",
+                     description="Random weights: the shape of a voice without its sound.")

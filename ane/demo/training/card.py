@@ -1,0 +1,141 @@
+"""MODEL.md, the card of the embedded bundle: its sources, its training, how well it speaks, its limits."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ane.audio import read_audio
+from ane.files import replacing
+from ane.mel import DIFFUSION_RATE, diffusion_mel
+
+CARD, CURVES, SPECTROGRAMS = "MODEL.md", "curves.png", "spectrograms.png"
+
+
+def write_card(bundle: Path, curves: Mapping[str, Sequence[Mapping[str, float]]], quality: Mapping[str, Any] | None,
+               sound: Path | None) -> None:
+    """Write the card into a bundle.
+
+    Args:
+        curves: the curve of each part. quality: what ``benchmarks.quality`` wrote, if it ran on this bundle.
+        sound: a folder of its sound, files named VOICE-SYSTEM-NNN.wav.
+    """
+    source = json.loads((bundle / "bundle.json").read_text(encoding="utf-8"))["source"]
+    draw_curves(curves, bundle / CURVES)
+    text = [HEAD, data_section(source), training_section(source)]
+    if quality is not None:
+        text.append(score_section(quality))
+    if sound is not None:
+        draw_spectrograms(sound, list(quality["voices"]), bundle / SPECTROGRAMS)
+        text.append(f"![One sentence by teacher, fast path and quality path]({SPECTROGRAMS})\n")
+    text.append(LIMITS)
+    with replacing(bundle / CARD) as target:
+        target.write_text("\n".join(text), encoding="utf-8")
+
+
+HEAD = """# The embedded voice
+
+A small Tortoise: the networks of the official model at tiny sizes, trained from nothing on synthetic speech, so that
+`ane say` speaks with no download and every test, benchmark and conversion has a real model to work on. Apache-2.0.
+"""
+
+LIMITS = """## Limits
+
+- It speaks English in two synthetic voices, `rms` and `slt`, and sounds like what it learned from: flite, a little
+  buzzier. The official model is the one that sounds alive.
+- It does not clone. A clip picks the nearer of the two voices; `random` gives one of them or a blend.
+- It has learned clips of up to 130 characters; longer text is split before it.
+- Its teachers speak at 16 kHz: there is nothing above 8 kHz.
+- Rare words are spelled out by rules it had to guess, and some come out wrong.
+- Both vocoders learned spectra alone, without a discriminator: hence the buzz.
+"""
+
+
+def data_section(source: Mapping[str, Any]) -> str:
+    return f"""## Data
+
+- Teachers: {", ".join(source["teachers"])} (CMU Flite; the recordings behind them are CMU ARCTIC's rms and slt; both
+  are free to use, change and pass on, with the notice that flite carries).
+- {source["clips"]} clips, {source["hours"]} hours, every text read once; 8 % of them are held back from the decoder,
+  and the diffusion decoder and HiFi-GAN learn from those alone.
+- Texts: 40 % sentences of a small grammar of everyday English, 27 % example sentences and 15 % definitions of
+  WordNet 3.0 (Princeton's licence), 18 % strings of the 40 000 most frequent words (wordfreq; data CC BY-SA 4.0).
+  No clip shares five words in a row with the sentences that quality is measured on.
+"""
+
+
+def training_section(source: Mapping[str, Any]) -> str:
+    rows = "\n".join(f"| {part} | {source['steps'][part]} | {source['seconds'][part] / 60:.0f} |"
+                     for part in source["steps"])
+    versions = ", ".join(f"{name} {version}" for name, version in source["versions"].items())
+    return f"""## Training
+
+`python -m ane.demo.training --out DIR` makes it anew (seed {source["seed"]}). It was trained on four CPU cores:
+
+| part | steps | minutes |
+|---|---:|---:|
+{rows}
+
+Made with {versions}.
+
+![Curves of all parts]({CURVES})
+"""
+
+
+def score_section(quality: Mapping[str, Any]) -> str:
+    lines = [f"""## Quality
+
+`python -m benchmarks.quality` on {quality["sentences"]} plain sentences that it never learned; an offline recogniser
+(pocketsphinx) writes down what it hears.
+
+| voice | spoken by | word error rate | 95 % | right of 30 | ends by itself | pitch, Hz | mel distance, dB |
+|---|---|---:|---|---:|---:|---:|---:|"""]
+    for voice, result in quality["voices"].items():
+        for system in (name for name in ("teacher", "codes", "fast", "quality") if name in result):
+            row = result[system]
+            distance = "–" if row["mel_distance_db"] is None else f"{row['mel_distance_db']:.1f}"
+            low, high = row["interval"]
+            lines.append(f"| {voice} | {system} | {row['wer']:.3f} | {low:.3f}–{high:.3f} | {row['forced']} | "
+                         f"{row['stopped']:.0%} | {row['f0']:.0f} | {distance} |")
+    lines.append("")
+    lines += [f"- {voice}: best of 8 by CLVP {result['ranking']['clvp']:.3f}, a random one of them "
+              f"{result['ranking']['random']:.3f} (fast path)." for voice, result in quality["voices"].items()]
+    return "\n".join(lines) + "\n"
+
+
+def draw_curves(curves: Mapping[str, Sequence[Mapping[str, float]]], path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    columns = 3
+    rows = -(-len(curves) // columns)
+    figure = Figure(figsize=(4 * columns, 2.4 * rows), layout="constrained")
+    for number, (part, curve) in enumerate(curves.items(), 1):
+        axes = figure.add_subplot(rows, columns, number)
+        for name in sorted({name for point in curve for name in point} - {"step", "seconds"}):
+            points = [(point["step"], point[name]) for point in curve if name in point]
+            axes.plot(*zip(*points, strict=True), label=name, linewidth=0.8)
+        axes.set_title(part, fontsize=9)
+        axes.tick_params(labelsize=7)
+        axes.legend(fontsize=6)
+        axes.grid(alpha=0.3)
+    with replacing(path) as target:
+        figure.savefig(target, dpi=70)
+
+
+def draw_spectrograms(sound: Path, voices: Sequence[str], path: Path, sentence: int = 0) -> None:
+    """One sentence by every system, voice by voice."""
+    from matplotlib.figure import Figure
+
+    systems = ("teacher", "fast", "quality")
+    figure = Figure(figsize=(12, 2.6 * len(systems)), layout="constrained")
+    for column, voice in enumerate(voices):
+        for row, system in enumerate(systems):
+            audio, rate = read_audio(sound / f"{voice}-{system}-{sentence:03d}.wav")
+            assert rate == DIFFUSION_RATE
+            axes = figure.add_subplot(len(systems), len(voices), row * len(voices) + column + 1)
+            axes.imshow(diffusion_mel(audio), origin="lower", aspect="auto", vmin=-11.5, vmax=1, cmap="magma",
+                        extent=(0, len(audio) / rate, 0, 100))
+            axes.set_title(f"{voice}, {system}", fontsize=9)
+            axes.tick_params(labelsize=7)
+    with replacing(path) as target:
+        figure.savefig(target, dpi=70)

@@ -1,0 +1,137 @@
+"""What the embedded voice learns from: texts, tokens, codes and batches."""
+
+import random
+import re
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ane.autoregressive import decode, text_tokens
+from ane.backends.pytorch import TorchBackend
+from ane.demo.training.clips import Batches, Clip
+from ane.demo.training.decoder import DecoderInTraining, columns_of
+from ane.demo.training.grammar import GRAMMAR, plain_sentence
+from ane.demo.training.publish import TrainedModel
+from ane.demo.training.quantiser import ENTRY, Quantiser
+from ane.demo.training.ranking import damaged
+from ane.demo.training.recipe import CHARACTERS, CONFIGS, tokenizer_json
+from ane.demo.training.speech import RATE, levelled
+from ane.demo.training.text import LONGEST, clips, held_out_sentences, word_runs
+from ane.sampling import Sampling, by_inverse_cdf
+from ane.text import Tokenizer
+
+
+@pytest.fixture(scope="module")
+def wordnet(tmp_path_factory):
+    """A folder in WordNet's format: a licence, then synsets whose glosses follow a bar."""
+    folder = tmp_path_factory.mktemp("wordnet")
+    lines = ["  1 This software and database is being provided to you",
+             '00001740 03 n 01 entity 0 003 ~ 00001930 n 0000 | that which is perceived; "he saw an (old) entity"',
+             '00002684 03 n 01 object 0 001 @ 00001930 n 0000 | a tangible entity; "it was full of ABC objects"; '
+             '"she asked her brother to help with the dishes after dinner"']
+    for part in ("noun", "verb", "adj", "adv"):
+        (folder / f"data.{part}").write_text("\n".join(lines) + "\n", encoding="latin-1")
+    return folder
+
+
+def test_every_rule_that_the_grammar_names_is_there():
+    named = {name for options in GRAMMAR.values() for name in re.findall(r"<(\w+)>", options)}
+    assert named | {"sentence"} == set(GRAMMAR)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10**9))
+def test_a_plain_sentence_ends_and_is_written_in_the_letters_of_the_tokenizer(seed):
+    sentence = plain_sentence(random.Random(seed))
+    assert set(sentence) <= set(CHARACTERS)
+    assert sentence[-1] in ".?!"
+
+
+def test_texts_come_from_all_sources_and_the_same_seed_gives_the_same(wordnet):
+    texts = list(islice(clips(wordnet, 3), 300))
+    assert texts == list(islice(clips(wordnet, 3), 300))
+    assert texts != list(islice(clips(wordnet, 4), 300))
+    assert len(set(texts)) == 300
+    assert "he saw an entity" in texts
+    assert "a tangible entity" in texts
+    assert all(len(text) <= LONGEST and set(text) <= set(CHARACTERS) for text in texts)
+
+
+def test_no_text_is_like_a_held_out_sentence(wordnet):
+    held_out = held_out_sentences()
+    assert len(held_out) >= 100
+    assert len(set(held_out)) == len(held_out)
+    assert word_runs(held_out).isdisjoint(word_runs(islice(clips(wordnet, 5), 500)))
+
+
+@given(st.text(max_size=60))
+def test_the_tokenizer_gives_letters_back_and_knows_nothing_else(text):
+    tokenizer = Tokenizer(tokenizer_json())
+    ids = tokenizer.ids(text)
+    assert tokenizer.decode(ids) == "".join(letter for letter in text.lower() if letter in CHARACTERS)
+    assert max(ids, default=0) < tokenizer.size == CONFIGS["autoregressive"].number_text_tokens
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(10, 200), min_size=1, max_size=300), st.integers(0, 5))
+def test_an_epoch_of_batches_holds_every_clip_once(lengths, epoch):
+    batches = Batches(lengths, 600, seed=1)
+    seen = np.concatenate(batches.epoch(epoch))
+    assert sorted(seen) == list(range(len(lengths)))
+    assert all(sum(lengths[i] for i in batch) < 600 + 200 + max(lengths) for batch in batches.epoch(epoch))
+
+
+@given(st.lists(st.integers(0, 510), min_size=8, max_size=120), st.integers(0, 10**6))
+def test_damaged_codes_are_codes(codes, seed):
+    codes, rng = np.array(codes), np.random.default_rng(seed)
+    other = rng.integers(0, 511, 90)
+    hurt = damaged(codes, other, rng)
+    assert len(hurt)
+    assert set(hurt.tolist()) <= set(codes.tolist()) | set(other.tolist())
+
+
+def test_levelled_speech_is_equally_loud_and_has_short_silent_ends():
+    time = np.arange(RATE) / RATE
+    tone = 0.1 * np.sin(2 * np.pi * 200 * time).astype(np.float32)
+    quiet = np.concatenate((np.zeros(RATE, np.float32), tone, np.zeros(2 * RATE, np.float32)))
+    ours = levelled(quiet)
+    assert len(ours) / RATE == pytest.approx(1.18, abs=0.02)
+    assert np.sqrt((ours ** 2).mean()) == pytest.approx(np.sqrt((levelled(quiet * 3) ** 2).mean()), rel=0.01)
+    assert len(levelled(np.zeros(RATE, np.float32))) == 0
+
+
+def test_a_quantiser_gives_one_code_for_four_frames_and_restarts_what_nobody_chooses():
+    torch.manual_seed(0)
+    quantiser = Quantiser(16)
+    mel = torch.randn(4, 80, 32)
+    assert quantiser.codes(mel).shape == (4, 8)
+    assert quantiser.mel(quantiser.codes(mel)).shape == mel.shape
+    encodings = torch.randn(64, ENTRY)
+    quantiser.follow(encodings, torch.zeros(64, dtype=torch.int64), torch.Generator().manual_seed(0))
+    for entry in quantiser.entries[1:]:         # all but the chosen one
+        assert (entry == encodings).all(dim=1).any()
+
+
+def test_training_sees_the_very_columns_that_the_pipeline_makes():
+    """Latents of codes in training equal those that sampling gave, the silence after the end included."""
+    torch.manual_seed(1)
+    config = CONFIGS["autoregressive"]
+    model = DecoderInTraining(config, voices=2, characters_per_code=0.7).eval()
+    with torch.no_grad():
+        model.network.mel_head.bias[config.stop_mel_token] = 2.0       # so that readings end
+    trained = TrainedModel({"autoregressive": model.network}, np.ones(80, np.float32), "rms")
+    text = Tokenizer(tokenizer_json()).encode("hello there")
+    sampling, choices = Sampling(repetition_penalty=1.0, max_codes=60), [by_inverse_cdf(np.random.default_rng(5))]
+    [reading] = decode(TorchBackend(trained, "cpu"), model.voices[1:].detach().numpy(), text_tokens(text, config),
+                       config, sampling, choices)
+    assert reading.stopped
+    columns, positions, predicted, first = columns_of(
+        Clip(text, np.array(reading.codes), voice=1, shard=None, index=0), config)
+    hidden = model(torch.from_numpy(columns)[None], torch.from_numpy(positions)[None])[0, first:].detach().numpy()
+    np.testing.assert_allclose(hidden[:len(reading.latents)], reading.latents, atol=2e-4)
+    assert len(reading.latents) == len(reading.codes) + config.calm_run
+    assert (predicted[first:first + len(reading.codes)] - config.number_text_tokens - 1 == reading.codes).all()
