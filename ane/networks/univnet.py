@@ -106,9 +106,12 @@ class UnivNet(nn.Module):
 
     def forward(self, mel: Tensor, noise: Tensor) -> Tensor:
         """Log-mel (B, 100, L), standard normal noise (B, 64, L + 10) → audio (B, 1, 256·L) within ±1."""
-        mel = F.pad(mel, (0, SILENT_FRAMES), value=SILENCE)
+        sound = self.sound(F.pad(mel, (0, SILENT_FRAMES), value=SILENCE), noise)
+        return sound[:, :, :-SILENT_FRAMES * self.config.hop_length]
+
+    def sound(self, mel: Tensor, noise: Tensor) -> Tensor:
+        """The same for a mel that goes on: as many frames of noise as of mel, and nothing appended."""
         x = self.conv_pre(noise)
         for block in self.res_stack:
             x = block(x, mel)
-        x = torch.tanh(self.conv_post["1"](F.leaky_relu(x, self.config.lReLU_slope)))
-        return x[:, :, :-SILENT_FRAMES * self.config.hop_length]
+        return torch.tanh(self.conv_post["1"](F.leaky_relu(x, self.config.lReLU_slope)))

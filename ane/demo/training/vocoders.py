@@ -17,10 +17,10 @@ from ane.demo.training.loop import Plan, Training
 from ane.demo.training.speech import RATE, Shard
 from ane.mel import DIFFUSION_RATE, HOP, WINDOW, diffusion_mel, mel_filters
 from ane.networks.hifigan import Hifigan, HifiganConfig
-from ane.networks.univnet import SILENT_FRAMES, UnivNet, UnivNetConfig
+from ane.networks.univnet import UnivNet, UnivNetConfig
 
 WINDOWS = ((512, 120, 480), (1024, 240, 1000), (2048, 480, 2000), (256, 60, 240))   # FFT, hop, window
-FRAMES, EDGE = 40, 4        # frames of a crop, and of its ends, which see padding and are not judged
+FRAMES, EDGE = 56, 4        # frames of a crop, and of its ends, which see padding and are not judged
 LATENTS = 12                # of a crop
 SAMPLES_OF_LATENT = 1024 * DIFFUSION_RATE / 22050
 MEL_WEIGHT = 1.0
@@ -90,8 +90,8 @@ def train_univnet(folder: Path, config: UnivNetConfig, shards: Sequence[Path], p
         chosen = torch.randint(len(audio), (batch,), generator=generator).tolist()
         mel, wave = (torch.from_numpy(np.stack(part)).to(device)
                      for part in zip(*(crop(index, generator) for index in chosen), strict=True))
-        noise = torch.randn(batch, config.noise_dim, FRAMES + SILENT_FRAMES, generator=generator).to(device)
-        made = network(mel, noise)[:, 0]
+        noise = torch.randn(batch, config.noise_dim, FRAMES, generator=generator).to(device)
+        made = network.sound(mel, noise)[:, 0]
         judged = slice(EDGE * HOP, -EDGE * HOP)
         return {"loss": loss(made[:, judged], wave[:, judged])}
 
