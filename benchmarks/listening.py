@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ane.audio import resample
+from ane.errors import UserError
 from ane.mel import diffusion_mel
 
 RECOGNISED_RATE = 16000     # Hz of the recogniser's acoustic model
 FRAME = 240                 # samples of a loudness frame: 10 ms at 24 kHz
 QUIET = 10 ** (-45 / 20)    # below this a frame is silence
-CLICK = 0.5                 # a step from sample to sample that no speech makes
+CLICK = 8.0                 # a step from sample to sample so many times the loudness around it is no speech
 
 
 def words(text: str) -> list[str]:
@@ -36,24 +37,27 @@ class Recogniser:
         from pocketsphinx import Decoder
 
         self.free = Decoder(samprate=RECOGNISED_RATE, loglevel="FATAL")
-        self.choices = list(choices)
-        listed = [" ".join(words(choice)) for choice in choices]
-        known = [choice for choice in listed if all(self.free.lookup_word(word) for word in choice.split())]
-        self.forced = Decoder(samprate=RECOGNISED_RATE, loglevel="FATAL", lm=None)
-        self.forced.add_jsgf_string("choice", "#JSGF V1.0; grammar choice; public <s> = " + " | ".join(known) + ";")
-        self.forced.activate_search("choice")
+        self.choices = [" ".join(words(choice)) for choice in choices]
+        for word in {word for choice in self.choices for word in choice.split()}:
+            if self.free.lookup_word(word) is None:
+                raise UserError(f"the recogniser does not know the word {word!r}: choose sentences without it")
+        if self.choices:        # a grammar cannot be empty
+            self.forced = Decoder(samprate=RECOGNISED_RATE, loglevel="FATAL", lm=None)
+            listed = " | ".join(self.choices)
+            self.forced.add_jsgf_string("choice", f"#JSGF V1.0; grammar choice; public <s> = {listed};")
+            self.forced.activate_search("choice")
 
     def transcribe(self, audio: np.ndarray, rate: int) -> str:
         """Audio (S,) float32 → the words heard."""
         return self._decode(self.free, audio, rate)
 
     def chosen(self, audio: np.ndarray, rate: int) -> str:
-        """The one of the choices that fits best, its words alone; empty when none does."""
-        return self._decode(self.forced, audio, rate)
+        """The one of the choices that fits best, its words alone; empty when none does, or there are none."""
+        return self.choices and self._decode(self.forced, audio, rate)
 
     @staticmethod
     def _decode(decoder, audio: np.ndarray, rate: int) -> str:
-        samples = np.rint(resample(audio, rate, RECOGNISED_RATE) * 32767).astype(np.int16)
+        samples = np.rint(np.clip(resample(audio, rate, RECOGNISED_RATE), -1, 1) * 32767).astype(np.int16)
         silence = np.zeros(RECOGNISED_RATE // 5, np.int16)      # the recogniser wants a breath before the first word
         decoder.start_utt()
         decoder.process_raw(np.concatenate((silence, samples, silence)).tobytes(), full_utt=True)
@@ -86,7 +90,16 @@ class Wave:
         level = np.sqrt((frames[spoken] ** 2).mean()) if len(spoken) else 0.0
         end = len(audio) - (spoken[-1] + 1) * FRAME if len(spoken) else len(audio)
         return cls(len(audio) / rate, median_pitch(audio, rate), float(20 * np.log10(max(level, 1e-9))), end / rate,
-                   int((np.abs(np.diff(audio)) > CLICK).sum()), bool(np.isfinite(audio).all()))
+                   clicks(audio), bool(np.isfinite(audio).all()))
+
+
+def clicks(audio: np.ndarray) -> int:
+    """Frames with a step of ``CLICK`` times the loudness of the frame and its neighbours, that silence would hide."""
+    frames = audio[:len(audio) // FRAME * FRAME].reshape(-1, FRAME)
+    energy = np.pad((frames ** 2).mean(axis=1), 1, mode="edge")
+    around = np.sqrt((energy[:-2] + energy[1:-1] + energy[2:]) / 3)
+    steps = np.abs(np.diff(frames, axis=1)).max(axis=1, initial=0)
+    return int((steps > np.maximum(CLICK * around, QUIET)).sum())
 
 
 def median_pitch(audio: np.ndarray, rate: int, low: float = 60.0, high: float = 350.0) -> float:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ import torch
 import ane
 from ane.audio import resample, write
 from ane.autoregressive import Embeddings, decode, text_tokens
-from ane.demo.training.parts import Work
-from ane.demo.training.recipe import Recipe
+from ane.demo.training.quantiser import Quantiser
+from ane.demo.training.recipe import ENTRIES
 from ane.demo.training.speech import RATE, Flite, code_mel
 from ane.demo.training.text import held_out_sentences
 from ane.diffusion import spectrogram
@@ -67,8 +67,9 @@ class Judged:
     stopped: bool
 
 
-def judge(said: Said, teacher: np.ndarray | None, choices: Sequence[str]) -> Judged:
-    recogniser = recogniser_of(tuple(choices))
+def judge(said: Said, teacher: np.ndarray | None, choices: tuple[str, ...]) -> Judged:
+    """``teacher``: the same sentence by the teacher, (S,) float32 at 24 kHz, for the mel distance."""
+    recogniser = recogniser_of(choices)
     heard = recogniser.transcribe(said.audio, SAMPLE_RATE)
     chosen = None
     if said.text in choices:
@@ -78,13 +79,10 @@ def judge(said: Said, teacher: np.ndarray | None, choices: Sequence[str]) -> Jud
                   Wave.of(said.audio, SAMPLE_RATE), distance, said.stopped)
 
 
-_RECOGNISERS: dict[tuple[str, ...], Recogniser] = {}       # one a process: its models take a second to load
-
-
+@cache
 def recogniser_of(choices: tuple[str, ...]) -> Recogniser:
-    if choices not in _RECOGNISERS:
-        _RECOGNISERS[choices] = Recogniser(choices)
-    return _RECOGNISERS[choices]
+    """One a process: its models take a second to load."""
+    return Recogniser(choices)
 
 
 def speak_all(synthesizer: Synthesizer, sentences: Sequence[str], voice: str, preset: str) -> Iterable[Said]:
@@ -137,6 +135,7 @@ def candidates_of(synthesizer: Synthesizer, sentences: Sequence[str],
 
 
 def summary(judged: Sequence[Judged], teacher: Sequence[Judged]) -> dict[str, Any]:
+    """The figures of one system, sentence by sentence beside the teacher's."""
     errors, count = (np.array([getattr(one, name) for one in judged], dtype=float) for name in ("errors", "words"))
     lengths = np.array([one.wave.seconds / other.wave.seconds for one, other in zip(judged, teacher, strict=True)])
     waves = [one.wave for one in judged]
@@ -169,7 +168,7 @@ def keep(made: Iterable[Said], folder: Path | None, name: str) -> Iterable[Said]
 
 
 def judge_all(pool: ProcessPoolExecutor, said: Iterable[Said], teacher: Sequence[Said] | None,
-              choices: Sequence[str]) -> list[Judged]:
+              choices: tuple[str, ...]) -> list[Judged]:
     """The pool listens while the rest is still being spoken."""
     futures = [pool.submit(judge, one, None if teacher is None else teacher[index].audio, choices)
                for index, one in enumerate(said)]
@@ -181,20 +180,53 @@ def ranking(pool: ProcessPoolExecutor, synthesizer: Synthesizer, sentences: Sequ
     readings, taken = candidates_of(synthesizer, sentences, voice)
     judged = judge_all(pool, [one for row in readings for one in row], None, ())
     errors = np.array([one.errors for one in judged], dtype=float).reshape(-1, CANDIDATES)
-    count = sum(one.words for one in judged[::CANDIDATES])
+    return gain_of(errors, np.array([one.words for one in judged[::CANDIDATES]], dtype=float), np.array(taken))
+
+
+def gain_of(errors: np.ndarray, count: np.ndarray, taken: np.ndarray) -> dict[str, float]:
+    """Word error rates of the candidates that were taken, of a random one, and of the best there is.
+
+    Args:
+        errors: (sentences, candidates) wrong words. count: (sentences,) words. taken: (sentences,) the chosen ones.
+    """
     ours = errors[np.arange(len(errors)), taken]
     gains = errors.mean(axis=1) - ours
-    drawn = np.random.default_rng(0).integers(0, len(gains), (2000, len(gains)))
-    low, high = np.quantile(gains[drawn].sum(axis=1), [0.025, 0.975]) / count
-    return {"random": errors.mean(axis=1).sum() / count, "clvp": ours.sum() / count, "gain": gains.sum() / count,
-            "gain_low": float(low), "gain_high": float(high), "oracle": errors.min(axis=1).sum() / count}
+    low, high = interval(gains, count)
+    return {"random": errors.mean(axis=1).sum() / count.sum(), "clvp": ours.sum() / count.sum(),
+            "gain": gains.sum() / count.sum(), "gain_low": low, "gain_high": high,
+            "oracle": errors.min(axis=1).sum() / count.sum()}
 
 
-def quantise(folder: Path, device: str = "cpu") -> Callable[[np.ndarray], np.ndarray]:
-    if not (folder / "quantiser" / "checkpoint.pt").exists():
+def bars(results: dict[str, Any]) -> list[tuple[str, float, str, bool]]:
+    """What the embedded voice promises: (claim, figure, bound, whether it is kept)."""
+    found = []
+
+    def hold(claim: str, figure: float, least: float, most: float) -> None:
+        found.append((claim, float(figure), f"{least:g} to {most:g}", bool(least <= figure <= most)))
+
+    for voice, result in results.items():
+        for system, allowed in (("quality", 0.15), ("fast", 0.20)):
+            one = result[system]
+            hold(f"{voice}, {system}: word error rate above the teacher's", one["wer"] - result["teacher"]["wer"], -1,
+                 allowed)
+            hold(f"{voice}, {system}: share that ends by itself", one["stopped"], 1, 1)
+            hold(f"{voice}, {system}: longest, in lengths of the teacher", one["longest"], 0, 1.5)
+            hold(f"{voice}, {system}: pitch beside the teacher's", one["f0_off"], -0.15, 0.15)
+            hold(f"{voice}, {system}: silence at the end, s", one["silent_end"], 0, 0.3)
+            hold(f"{voice}, {system}: clicks", one["clicks"], 0, 0)
+            hold(f"{voice}, {system}: NaN", not one["finite"], 0, 0)
+        hold(f"{voice}: gain of ranking by CLVP", result["ranking"]["gain"], 0, 1)
+    return found
+
+
+def quantise(folder: Path) -> Callable[[np.ndarray], np.ndarray]:
+    """The quantiser of a training run: (S,) float32 at 16 kHz → codes (n,) int64. UserError: it has none."""
+    checkpoint = folder / "quantiser" / "checkpoint.pt"
+    if not checkpoint.exists():
         raise UserError(f"{folder} holds no quantiser: --run takes the folder of `python -m ane.demo.training --out`")
-    work = Work(folder, Recipe(), device, Flite(), Path(), 1)
-    quantiser, norms = work.quantiser, work.mel_norms
+    quantiser = Quantiser(ENTRIES)
+    quantiser.load_state_dict(torch.load(checkpoint, weights_only=True)["module"])
+    norms = ane.load().model.mel_norms
 
     @torch.no_grad()
     def codes(audio: np.ndarray) -> np.ndarray:
@@ -206,7 +238,8 @@ def quantise(folder: Path, device: str = "cpu") -> Callable[[np.ndarray], np.nda
 def main() -> None:
     options = arguments()
     sentences = held_out_sentences()[:options.sentences]
-    choices = sentences[:CHOICES]
+    choices = tuple(sentences[:CHOICES])
+    codes_of = quantise(options.run) if options.run else None
     synthesizer = ane.load(options.bundle, options.backend, options.precision, options.threads)
     if synthesizer.model.voices is None:
         raise UserError(f"{synthesizer.model.name} has no voices of its own to measure")
@@ -219,8 +252,8 @@ def main() -> None:
             voice = path.stem
             spoken = list(teach_all(sentences, voice, flite))
             systems = {"teacher": spoken}
-            if options.run:
-                systems["codes"] = respeak_all(synthesizer, spoken, load_voice(path, voice), quantise(options.run))
+            if codes_of:
+                systems["codes"] = respeak_all(synthesizer, spoken, load_voice(path, voice), codes_of)
             systems["fast"] = speak_all(synthesizer, sentences, voice, "fastest")
             systems["quality"] = speak_all(synthesizer, sentences, voice, options.preset)
             judged = {}
@@ -235,9 +268,12 @@ def main() -> None:
     for voice, result in results.items():
         print("{}: best of {} by CLVP {clvp:.3f}, a random one {random:.3f}, gain {gain:.3f} ({gain_low:.3f} to "
               "{gain_high:.3f}), the best there is {oracle:.3f}".format(voice, CANDIDATES, **result["ranking"]))
-    if options.output:
-        write_json(options.output, {"benchmark": "quality", "machine": machine(), "preset": options.preset,
-                                    "sentences": len(sentences), "voices": results})
+    found = bars(results)
+    print_table("what it promises", ("claim", "figure", "bound", "kept"),
+                [(claim, f"{figure:.3f}", bound, "yes" if kept else "NO") for claim, figure, bound, kept in found])
+    write_json(options.output, {"benchmark": "quality", "machine": machine(), "preset": options.preset,
+                                "bundle": synthesizer.model.identity, "precision": synthesizer.model.precision,
+                                "sentences": len(sentences), "bars": found, "voices": results})
 
 
 COLUMNS = ("spoken by", "WER", "95 %", "above teacher", f"of {CHOICES}", "stops", "longest ×", "f0 Hz", "mel dB",

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import torch
 
-from ane.demo.training.parts import PARTS, Work
+from ane.demo.training.parts import PARTS, SHARED, Work
 from ane.demo.training.publish import publish, write_scored_card
+from ane.demo.training.quantiser import STAMP
 from ane.demo.training.recipe import Recipe
 from ane.demo.training.speech import Flite
 from ane.errors import UserError
@@ -35,6 +36,8 @@ def main() -> int:
     parser.add_argument("--parts", default=",".join((*PARTS, "bundle")), metavar="A,B",
                         help="which to make: %(default)s")
     parser.add_argument("--steps", action="append", default=[], metavar="PART=N", help="train a part for N steps")
+    parser.add_argument("--precision", default="fp16", choices=("fp32", "fp16", "bf16"),
+                        help="of the bundle (%(default)s; others go to DIR/bundle-PRECISION)")
     parser.add_argument("--flite", default="flite", help="the flite program (%(default)s)")
     parser.add_argument("--flite-libraries", metavar="DIR", help="where its libraries lie, if not installed")
     parser.add_argument("--wordnet", type=Path, default=Path("/usr/share/wordnet"), metavar="DIR",
@@ -60,19 +63,22 @@ def run(options: argparse.Namespace, recipe: Recipe) -> None:
     parts = options.parts.split(",")
     if unknown := set(parts) - {*PARTS, "bundle", "card"}:
         raise UserError(f"--parts {','.join(sorted(unknown))}: there are {', '.join(PARTS)}, bundle and card")
-    if not (options.wordnet / "data.noun").exists():
-        raise UserError(f"{options.wordnet}: no WordNet here; install Debian's wordnet-base or name its folder with "
-                        "--wordnet")
+    device = options.device
     if "RANK" in os.environ:
-        torch.distributed.init_process_group("nccl" if options.device == "cuda" else "gloo")
+        if len(parts) != 1 or parts[0] not in SHARED or not (options.out / "codes" / STAMP).exists():
+            raise UserError(f"several processes can share one of {', '.join(SHARED)}, once the parts before it are "
+                            "made: give that one with --parts")
+        torch.distributed.init_process_group("nccl" if device == "cuda" else "gloo")
+        device = f"cuda:{os.environ['LOCAL_RANK']}" if device == "cuda" else device
     if options.threads:
         torch.set_num_threads(options.threads)
     options.out.mkdir(parents=True, exist_ok=True)
-    work = Work(options.out, dataclasses.replace(recipe, hours=options.hours, plans=plans), options.device,
+    work = Work(options.out, dataclasses.replace(recipe, hours=options.hours, plans=plans), device,
                 Flite(options.flite, options.flite_libraries), options.wordnet, options.workers)
     for part in parts:
         if part == "bundle":
-            publish(work)
+            publish(work, work.out / ("bundle" if options.precision == "fp16" else f"bundle-{options.precision}"),
+                    options.precision)
         elif part == "card":
             write_scored_card(work, work.out / "bundle")
         else:

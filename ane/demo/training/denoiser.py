@@ -19,7 +19,6 @@ FRAMES = 3000               # of a batch
 UNCONDITIONED = 0.12        # share of clips whose conditioning is hidden, for guidance
 BLENDED = 0.10              # share whose voice is a blend: a voice that does not fit the latents must do no harm
 VARIANCE_WEIGHT = 1e-3
-SILENCE = -1.0              # of the normalised mel
 
 
 class DenoiserInTraining(nn.Module):

@@ -36,9 +36,10 @@ def recordings(shards: Sequence[Path], voices: Sequence[str], seed: int,
     rng = np.random.default_rng(seed)
     made: list[tuple[int, np.ndarray]] = []
     for index, voice in enumerate(voices):
-        for path in [path for path in shards if path.stem.endswith(f"-{voice}")][:2]:
+        own = [path for path in shards if path.stem.endswith(f"-{voice}")][:2]
+        for path in own:
             shard = Shard.load(path)
-            for _ in range(count // 2):
+            for _ in range(count // len(own)):
                 chosen = rng.integers(0, len(shard.texts), rng.integers(1, 5))
                 audio = np.concatenate([shard.clip(int(clip)) for clip in chosen]) * rng.uniform(0.4, 1.6)
                 made.append((index, resample(audio.astype(np.float32), RATE, CONDITIONING_RATE)))

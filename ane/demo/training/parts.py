@@ -23,14 +23,14 @@ from ane.demo.training.quantiser import Quantiser, train_quantiser, write_codes
 from ane.demo.training.ranking import train_clvp
 from ane.demo.training.recipe import CONFIGS, ENTRIES, Recipe, tokenizer_json
 from ane.demo.training.speech import Flite, read_all, shard_size
-from ane.demo.training.text import write_text
+from ane.demo.training.text import read_text, write_text
 from ane.demo.training.vocoders import train_hifigan, train_univnet
+from ane.errors import UserError
 from ane.files import replacing
 from ane.text import Tokenizer
 
 CLIP_SECONDS = 2.82         # mean, to turn hours into clips
 CHECKED = 320               # clips of the validation
-ROWS = 16                   # clips of a latent pass
 
 
 @dataclass
@@ -56,8 +56,11 @@ class Work:
     def texts(self) -> list[str]:
         path, count = self.out / "text.txt", round(self.recipe.hours * 3600 / CLIP_SECONDS)
         if not path.exists():
+            if not (self.wordnet / "data.noun").exists():
+                raise UserError(f"{self.wordnet}: no WordNet here; install Debian's wordnet-base or name its folder "
+                                "with --wordnet")
             write_text(path, self.wordnet, count, self.recipe.seed)
-        return path.read_text(encoding="utf-8").splitlines()
+        return read_text(path, count)
 
     @cached_property
     def shards(self) -> list[Path]:
@@ -100,13 +103,14 @@ class Work:
         Made once the decoder is trained.
         """
         path = self.out / "latents.pt"
-        clips = self.clips(self.held_back_shards)
-        if path.exists():
-            rows = torch.load(path, weights_only=True)
-        else:
-            rows = [row for start in range(0, len(clips), ROWS) for row in self.latents_of(clips[start:start + ROWS])]
+        clips, step = self.clips(self.held_back_shards), self.recipe.plans["autoregressive"].steps
+        made = torch.load(path, weights_only=True) if path.exists() else {"step": None}
+        if made["step"] != step:        # of another decoder
+            rows = self.latents_of(clips)
+            made = {"step": step, "rows": rows}
             with replacing(path) as target:
-                torch.save(rows, target)
+                torch.save(made, target)
+        rows = made["rows"]
         return {(clip.shard, clip.index): row.numpy() for clip, row in zip(clips, rows, strict=True)}
 
     @torch.no_grad()
@@ -180,3 +184,5 @@ class Work:
 # in the order of their needs
 PARTS = ("texts", "shards", "quantiser", "autoregressive", "latents", "univnet", "hifigan", "diffusion", "clvp",
          "conditioning_encoder", "contextual_embedder", "rlg_auto", "rlg_diffuser")
+# those that several processes may share
+SHARED = ("autoregressive", "univnet", "hifigan", "diffusion", "clvp", "conditioning_encoder", "contextual_embedder")

@@ -1,12 +1,13 @@
 """The trained parts as a bundle, with its voices and its card."""
 
 import dataclasses
+import importlib.metadata
 import json
+import os
 import platform
 import tempfile
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -18,11 +19,12 @@ from ane.demo.training.parts import Work
 from ane.demo.training.recipe import CONFIGS, SETTINGS, tokenizer_json
 from ane.mel import CONDITIONING_RATE
 from ane.model import Model
-from ane.model.bundle import write_bundle
+from ane.model.bundle import Bundle, write_bundle
 from ane.networks.layers import Config
 from ane.version import version
 from ane.voices import encode_clips, save_voice
 
+PACKAGES = ("torch", "numpy", "soxr", "wordfreq")
 VOICE_CLIPS = 12        # recordings that a voice's latents are the mean of
 
 
@@ -52,9 +54,8 @@ class TrainedModel(Model):
         return self.norms
 
 
-def publish(work: Work, destination: Path | None = None) -> Path:
-    """Write ``work.out``/bundle, fp16: every network, a voice for each teacher taken from its speech, and MODEL.md."""
-    destination = destination or work.out / "bundle"
+def publish(work: Work, destination: Path, precision: str = "fp16") -> None:
+    """Write a bundle: every network, a voice for each teacher taken from its speech, and MODEL.md."""
     modules = {"autoregressive": work.autoregressive.network, "diffusion": work.diffusion.network,
                **{name: getattr(work, name) for name in CONFIGS if name not in ("autoregressive", "diffusion")}}
     voices = work.recipe.voices
@@ -67,19 +68,20 @@ def publish(work: Work, destination: Path | None = None) -> Path:
             voice = encode_clips(clips, backend, work.mel_norms, np.random.default_rng(0), name=name,
                                  source=f"flite {name}")
             save_voice(Path(folder) / f"{name}.safetensors", dataclasses.replace(voice, clip_mels=()))
-        write_bundle(model, destination, precision="fp16", name="demo", overwrite=True, licence="Apache-2.0",
+        write_bundle(model, destination, precision=precision, name="demo", overwrite=True, licence="Apache-2.0",
                      description="A small Tortoise trained on synthetic speech of two flite voices.",
                      source=source(work))
     write_scored_card(work, destination)
-    return destination
 
 
 def write_scored_card(work: Work, bundle: Path) -> None:
-    """The card of a bundle, with what `benchmarks.quality` found if its result lies in the run as quality.json, and
-    pictures of the sound that it kept in the folder sound."""
+    """The card of a bundle, with what `benchmarks.quality` found on that very bundle, if its result lies in the run as
+    quality.json, and pictures of the sound that it kept in the folder sound."""
     curves = {path.parent.name: json.loads(path.read_text()) for path in sorted(work.out.glob("*/curve.json"))}
     measured, sound = work.out / "quality.json", work.out / "sound"
     quality = json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else None
+    if quality is not None and quality["bundle"] != Bundle(bundle).identity:
+        quality = None
     write_card(bundle, curves, quality, sound if quality is not None and sound.exists() else None)
 
 
@@ -87,11 +89,16 @@ def source(work: Work) -> dict:
     """What bundle.json says of where the weights came from."""
     from ane.demo.training.speech import Shard
 
-    curves = {path.parent.name: json.loads(path.read_text())[-1] for path in sorted(work.out.glob("*/curve.json"))}
-    return {"teachers": [f"flite 2.2 {voice}" for voice in work.recipe.voices],
+    curves = {part: json.loads((work.out / part / "curve.json").read_text())[-1] for part in work.recipe.plans}
+    return {"teachers": [f"flite {voice}" for voice in work.recipe.voices],
             "hours": round(sum(Shard.load(path).hours for path in work.shards), 1),
-            "clips": len(work.texts), "seed": work.recipe.seed,
+            "clips": len(work.texts), "held_back": round(work.held_back / len(work.shards), 3),
+            "seed": work.recipe.seed, "device": device_name(work.device), "batch": work.recipe.batch,
             "steps": {part: point["step"] for part, point in curves.items()},
             "seconds": {part: round(point["seconds"]) for part, point in curves.items()},
-            "versions": {"python": platform.python_version(), "torch": torch.__version__,
-                         "tortoise-ane": version(), "matplotlib": matplotlib.__version__}}
+            "versions": {"python": platform.python_version(), "tortoise-ane": version(),
+                         **{package: importlib.metadata.version(package) for package in PACKAGES}}}
+
+
+def device_name(device: str) -> str:
+    return torch.cuda.get_device_name() if device.startswith("cuda") else f"{os.cpu_count()} CPU cores"

@@ -4,6 +4,7 @@ The vector quantiser follows its code means (van den Oord et al. 2017, appendix 
 are restarted at encodings of the batch.
 """
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from ane.demo.training.loop import Plan, Training
 from ane.demo.training.speech import Shard
 from ane.files import replacing
 
+STAMP = "quantiser.sha256"      # in the folder of codes: which quantiser made them
 WIDTH, ENTRY = 256, 64
 DECAY, COMMITMENT = 0.99, 0.25
 RESTART = 0.3           # an entry chosen more rarely than this a batch (on average 1 to 2) begins anew
@@ -109,9 +111,17 @@ def train_quantiser(folder: Path, shards: list[Path], entries: int, plan: Plan, 
 
 
 def write_codes(folder: Path, quantiser: Quantiser, shards: list[Path]) -> list[Path]:
-    """The codes of every clip of every shard: (codes,) uint16 clip after clip, lengths being its frames / 4."""
+    """The codes of every clip of every shard: (codes,) uint16 clip after clip, lengths being its frames / 4.
+
+    Codes that another quantiser made are made anew.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{path.stem}.npy" for path in shards]
+    paths, stamp = [folder / f"{path.stem}.npy" for path in shards], folder / STAMP
+    entries = hashlib.sha256(quantiser.entries.cpu().numpy().tobytes()).hexdigest()
+    if not stamp.exists() or stamp.read_text() != entries:
+        for path in folder.glob("*.npy"):
+            path.unlink()
+        stamp.write_text(entries)
     device = quantiser.entries.device
     for path, source in zip(paths, shards, strict=True):
         if not path.exists():

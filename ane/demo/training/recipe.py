@@ -56,7 +56,7 @@ class Recipe:
         plans: how long each part learns; batches: crops of a step of the vocoders.
     """
 
-    hours: float = 37.0
+    hours: float = 37.6
     voices: tuple[str, ...] = ("rms", "slt")
     held_back: float = 0.08
     quantised: float = 2.5

@@ -19,6 +19,7 @@ from ane.mel import CONDITIONING_RATE, conditioning_mel
 RATE = 16000                # Hz of flite's voices
 SHARD, SHARDS = 400, 12     # clips of one file at most, and files at least
 LEVEL = 0.07                # root mean square of the spoken part, so that both voices are equally loud
+LONGEST = 11.5              # seconds of a clip: what the decoder has positions for
 LEAD, TAIL = 0.08, 0.10     # seconds of silence kept before and after the words
 
 
@@ -114,7 +115,7 @@ def code_mel(audio: np.ndarray, mel_norms: np.ndarray) -> np.ndarray:
 def read_shard(path: Path, texts: Sequence[str], voice: str, flite: Flite, mel_norms: np.ndarray) -> None:
     """Let a teacher read ``texts`` into the file ``path``."""
     clips = [(text, flite.read(text, voice)) for text in texts]
-    clips = [(text, audio) for text, audio in clips if len(audio) > RATE // 4]
+    clips = [(text, audio) for text, audio in clips if RATE // 4 < len(audio) < LONGEST * RATE]
     mels = [code_mel(audio, mel_norms) for _, audio in clips]
     Shard([text for text, _ in clips], np.concatenate([np.rint(audio * 32767).astype(np.int16) for _, audio in clips]),
           np.array([len(audio) for _, audio in clips]), np.concatenate([mel.T for mel in mels]).astype(np.float16),

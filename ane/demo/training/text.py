@@ -11,6 +11,8 @@ from itertools import accumulate, islice
 from pathlib import Path
 
 from ane.demo.training.grammar import plain_sentence
+from ane.errors import UserError
+from ane.files import replacing
 from ane.text import NORMALISERS
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -19,8 +21,7 @@ SHORTEST, LONGEST = 3, 130      # characters of a clip
 SHARED_WORDS = 5                # a clip with so many words in a row of a held-out sentence is left out
 UNFIT = re.compile(r"fuck|shit|cunt|nigg|whore|slut|rape|penis|vagina|porn|bitch|fagg|sex|breast|genital|excre|copul|"
                    r"\barse")
-# shares of the clips
-PLAIN, EXAMPLES, DEFINITIONS, WORDS = 0.40, 0.27, 0.15, 0.18
+SHARES = (0.40, 0.27, 0.15, 0.18)      # of the draws: plain sentences, examples, definitions, words
 
 
 def held_out_sentences() -> list[str]:
@@ -38,15 +39,12 @@ def clips(wordnet: Path, seed: int) -> Iterator[str]:
     rng = random.Random(seed)
     examples, definitions = glosses(wordnet)
     words, weights = spoken_words()
-    sources = {
-        PLAIN: lambda: several_sentences(rng),
-        EXAMPLES: lambda: rng.choice(examples),
-        DEFINITIONS: lambda: rng.choice(definitions),
-        WORDS: lambda: (" ".join(rng.choices(words, cum_weights=weights, k=rng.randint(1, 8)))
-                        + rng.choice([".", "", "?", "!"]))}
+    sources = (lambda: several_sentences(rng), lambda: rng.choice(examples), lambda: rng.choice(definitions),
+               lambda: (" ".join(rng.choices(words, cum_weights=weights, k=rng.randint(1, 8)))
+                        + rng.choice([".", "", "?", "!"])))
     kept_out, seen = word_runs(held_out_sentences()), set()
     while True:
-        [draw] = rng.choices(list(sources.values()), list(sources))
+        [draw] = rng.choices(sources, SHARES)
         clip = draw()
         if (SHORTEST <= len(clip) <= LONGEST and clip not in seen and not UNFIT.search(clip)
                 and kept_out.isdisjoint(word_runs([clip]))):
@@ -104,4 +102,20 @@ def spoken_words() -> tuple[list[str], list[float]]:
 
 def write_text(path: Path, wordnet: Path, count: int, seed: int) -> None:
     """``count`` clips, one a line."""
-    path.write_text("".join(f"{clip}\n" for clip in islice(clips(wordnet, seed), count)), encoding="utf-8")
+    with replacing(path) as target:
+        target.write_text("".join(f"{clip}\n" for clip in islice(clips(wordnet, seed), count)), encoding="utf-8")
+
+
+def read_text(path: Path, count: int) -> list[str]:
+    """The clips that ``write_text`` left.
+
+    Raises:
+        UserError: they are not ``count``, or one of them is like a sentence that is held out by now.
+    """
+    texts = path.read_text(encoding="utf-8").splitlines()
+    if len(texts) != count:
+        raise UserError(f"{path} holds {len(texts)} clips and this run is to have {count}: give --hours as before, or "
+                        "another --out")
+    if not word_runs(held_out_sentences()).isdisjoint(word_runs(texts)):
+        raise UserError(f"{path} holds a sentence that is held out of training by now: begin anew in another --out")
+    return texts
