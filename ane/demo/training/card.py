@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from ane.audio import read_audio
+from ane.demo.training.text import SHARES
 from ane.files import replacing
 from ane.mel import DIFFUSION_RATE, diffusion_mel
 
-CARD, CURVES, SPECTROGRAMS = "MODEL.md", "curves.png", "spectrograms.png"
+CARD, CURVES, SPECTROGRAMS = "MODEL.md", "curves.jpg", "spectrograms.jpg"
 
 
 def write_card(bundle: Path, curves: Mapping[str, Sequence[Mapping[str, float]]], quality: Mapping[str, Any] | None,
@@ -52,15 +53,19 @@ LIMITS = """## Limits
 
 
 def data_section(source: Mapping[str, Any]) -> str:
+    plain, examples, definitions, strings = SHARES
     return f"""## Data
 
-- Teachers: {", ".join(source["teachers"])} (CMU Flite; the recordings behind them are CMU ARCTIC's rms and slt; both
-  are free to use, change and pass on, with the notice that flite carries).
-- {source["clips"]} clips, {source["hours"]} hours, every text read once; 8 % of them are held back from the decoder,
-  and the diffusion decoder and HiFi-GAN learn from those alone.
-- Texts: 40 % sentences of a small grammar of everyday English, 27 % example sentences and 15 % definitions of
-  WordNet 3.0 (Princeton's licence), 18 % strings of the 40 000 most frequent words (wordfreq; data CC BY-SA 4.0).
-  No clip shares five words in a row with the sentences that quality is measured on.
+- Teachers: {", ".join(source["teachers"])}, voices of CMU Flite, built on the recordings rms and slt of CMU ARCTIC
+  (John Kominek and Alan W Black). Flite: copyright 1999-2001 Language Technologies Institute, Carnegie Mellon
+  University; free to use, change and pass on if its notice stays, changes are marked, the authors' names stay and are
+  not used to endorse what was made of it. Nothing of flite is in this bundle.
+- {source["clips"]} clips, {source["hours"]} hours, every text read by one voice once; {source["held_back"]:.1%} of the
+  clips are held back from the autoregressive decoder, and everything after it learns from those.
+- Texts, by share of the draws: {plain:.0%} sentences of a small grammar of everyday English, {examples:.0%} example
+  sentences and {definitions:.0%} definitions of WordNet 3.0 (copyright 2006 Princeton University), {strings:.0%}
+  strings of frequent words (the first 40 000 of wordfreq by Robyn Speer, https://github.com/rspeer/wordfreq, data CC
+  BY-SA 4.0; no list is passed on). No clip shares five words in a row with the sentences that quality is measured on.
 """
 
 
@@ -70,7 +75,9 @@ def training_section(source: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in source["versions"].items())
     return f"""## Training
 
-`python -m ane.demo.training --out DIR` makes it anew (seed {source["seed"]}). It was trained on four CPU cores:
+`python -m ane.demo.training --out DIR` makes such a voice (seed {source["seed"]}). This one was trained on
+{source["device"]}, some parts side by side and some by several processes, crops of a vocoder's step: {source["batch"]}
+a process:
 
 | part | steps | minutes |
 |---|---:|---:|
@@ -88,18 +95,22 @@ def score_section(quality: Mapping[str, Any]) -> str:
 `python -m benchmarks.quality` on {quality["sentences"]} plain sentences that it never learned; an offline recogniser
 (pocketsphinx) writes down what it hears.
 
-| voice | spoken by | word error rate | 95 % | right of 30 | ends by itself | pitch, Hz | mel distance, dB |
+| voice | spoken by | word error rate | 95 % | chosen rightly | ends by itself | pitch, Hz | mel distance, dB |
 |---|---|---:|---|---:|---:|---:|---:|"""]
     for voice, result in quality["voices"].items():
         for system in (name for name in ("teacher", "codes", "fast", "quality") if name in result):
             row = result[system]
             distance = "–" if row["mel_distance_db"] is None else f"{row['mel_distance_db']:.1f}"
             low, high = row["interval"]
-            lines.append(f"| {voice} | {system} | {row['wer']:.3f} | {low:.3f}–{high:.3f} | {row['forced']} | "
+            lines.append(f"| {voice} | {system} | {row['wer']:.3f} | {low:.3f}–{high:.3f} | {row['forced']} / {row['choices']} | "
                          f"{row['stopped']:.0%} | {row['f0']:.0f} | {distance} |")
     lines.append("")
-    lines += [f"- {voice}: best of 8 by CLVP {result['ranking']['clvp']:.3f}, a random one of them "
-              f"{result['ranking']['random']:.3f} (fast path)." for voice, result in quality["voices"].items()]
+    lines += ["- {}: best of 8 by CLVP {clvp:.3f}, a random one of them {random:.3f}: a gain of {gain:.3f} "
+              "({gain_low:.3f} to {gain_high:.3f}; fast path).".format(voice, **result["ranking"])
+              for voice, result in quality["voices"].items()]
+    lines += ["", "Not kept of what is asked of it:" if any(not kept for *_, kept in quality["bars"]) else
+              "All that is asked of it is kept (`bars` in benchmarks/quality.py)."]
+    lines += [f"- {claim}: {figure:.3f}, asked {bound}" for claim, figure, bound, kept in quality["bars"] if not kept]
     return "\n".join(lines) + "\n"
 
 
@@ -119,7 +130,7 @@ def draw_curves(curves: Mapping[str, Sequence[Mapping[str, float]]], path: Path)
         axes.legend(fontsize=6)
         axes.grid(alpha=0.3)
     with replacing(path) as target:
-        figure.savefig(target, dpi=70)
+        figure.savefig(target, dpi=60, pil_kwargs={"quality": 70})
 
 
 def draw_spectrograms(sound: Path, voices: Sequence[str], path: Path, sentence: int = 0) -> None:
@@ -138,4 +149,4 @@ def draw_spectrograms(sound: Path, voices: Sequence[str], path: Path, sentence: 
             axes.set_title(f"{voice}, {system}", fontsize=9)
             axes.tick_params(labelsize=7)
     with replacing(path) as target:
-        figure.savefig(target, dpi=70)
+        figure.savefig(target, dpi=60, pil_kwargs={"quality": 70})
