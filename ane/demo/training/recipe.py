@@ -43,7 +43,7 @@ CONFIGS: dict[str, Config] = {
 
 # what the demo is spoken with where upstream's settings do not suit it: its 512 codes come again and again, so that a
 # penalty on repetition would drive it off the right one, and it has learned no clip longer than a few sentences
-SETTINGS = {"sampling": {"temperature": 0.7, "repetition_penalty": 1.0, "max_codes": 260}, "split": [80, 125]}
+SETTINGS = {"sampling": {"temperature": 0.6, "repetition_penalty": 1.0, "max_codes": 260}, "split": [80, 125]}
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,11 @@ class Recipe:
     batch: int = 4
     plans: dict[str, Plan] = field(default_factory=lambda: {
         "quantiser": Plan(steps=2600, rate=1e-3),
-        "autoregressive": Plan(steps=10000, rate=1e-3, warmup=300),
-        "univnet": Plan(steps=12000, rate=1e-3, betas=(0.8, 0.99)),
-        "hifigan": Plan(steps=7000, rate=1e-3, betas=(0.8, 0.99)),
-        "diffusion": Plan(steps=6000, rate=1e-3),
-        "clvp": Plan(steps=3000, rate=1e-3),
+        "autoregressive": Plan(steps=8200, rate=1e-3, warmup=300),
+        "univnet": Plan(steps=11500, rate=1e-3, betas=(0.8, 0.99)),
+        "hifigan": Plan(steps=5600, rate=1e-3, betas=(0.8, 0.99)),
+        "diffusion": Plan(steps=3400, rate=1e-3),
+        "clvp": Plan(steps=1500, rate=1e-3),
         "conditioning_encoder": Plan(steps=300, rate=3e-4),
         "contextual_embedder": Plan(steps=300, rate=3e-4),
         "rlg_auto": Plan(steps=1500, rate=1e-3, decay=0.0),
