@@ -16,6 +16,7 @@ from typing import Any
 
 from ane.errors import UserError
 from ane.files import replacing
+from ane.model.config_values import check_config, check_kind
 from ane.model.hashes import FileRecord
 from ane.model.weights import PRECISIONS
 from ane.networks import NETWORKS
@@ -152,4 +153,9 @@ def _network(name: str, reader: _Reader) -> NetworkRecord:
     if unknown:
         raise UserError(f"{reader.where}: config has {', '.join(sorted(unknown))}, which this version does not know: "
                         "update tortoise-ane")
-    return NetworkRecord(cls.from_upstream(stated), _file(reader), reader.take("parameters", int))
+    where = f"{reader.where}: config"
+    for key, value in stated.items():
+        check_kind(key, value, getattr(NETWORKS[name].official(), key), where)
+    config = cls.from_upstream(stated)
+    check_config(name, config, where)
+    return NetworkRecord(config, _file(reader), reader.take("parameters", int))
