@@ -179,17 +179,23 @@ def write(path: Path | str, audio: np.ndarray, sample_rate: int) -> None:
         target.write_bytes(content.getbuffer())
 
 
+def find_player() -> tuple[str, ...]:
+    """The command of the first player the machine has. Raises UserError when it has none."""
+    player = next((command for command in _PLAYERS if shutil.which(command[0])), None)
+    if player is None:
+        names = ", ".join(command[0] for command in _PLAYERS)
+        raise UserError(f"no program to play sound with ({names}): install ffmpeg or alsa-utils, "
+                        "or write a file instead")
+    return player
+
+
 def play(audio: np.ndarray, sample_rate: int) -> None:
     """Play audio (S,) float32 at ``sample_rate`` Hz through the first player the machine has, and wait for its end.
 
     Raises:
         UserError: no player is installed, or the player failed (no sound device, say).
     """
-    player = next((command for command in _PLAYERS if shutil.which(command[0])), None)
-    if player is None:
-        names = ", ".join(command[0] for command in _PLAYERS)
-        raise UserError(f"no program to play sound with ({names}): install ffmpeg or alsa-utils, "
-                        "or write a file instead")
+    player = find_player()
     with tempfile.TemporaryDirectory(prefix="ane-play-") as folder:
         file = Path(folder) / "speech.wav"
         write(file, audio, sample_rate)

@@ -89,6 +89,15 @@ def test_without_a_file_it_is_played(workplace, monkeypatch):
     assert [path.name for path in workplace.glob("*.wav")] == ["heard.wav"]
 
 
+@pytest.mark.parametrize("flags", [(), ("--play", "-o", "out.wav")])
+def test_a_machine_without_a_player_says_so_before_the_work(workplace, monkeypatch, capsys, flags):
+    (workplace / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(workplace / "bin"))
+    assert main(["say", "hello", *QUICK, "--bundle", "./not-even-looked-for", *flags]) == 1
+    assert "no program to play sound with" in capsys.readouterr().err
+    assert not list(workplace.glob("*.wav"))
+
+
 def test_a_folder_of_clips_is_a_voice(workplace, golden_checkpoints, capsys):
     clips = golden_checkpoints.parent / "audio"
     (workplace / "anna").mkdir()

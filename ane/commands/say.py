@@ -98,11 +98,13 @@ def pair(text: str) -> tuple[int, int]:
 
 
 def say(args: argparse.Namespace) -> int:
-    from ane.audio import check_output, play, write
+    from ane.audio import check_output, find_player, play, write
 
     text = read_text(args)
     for path in output_paths(args.output, args.best or 1):
         check_output(path)
+    if args.play or args.output is None:
+        find_player()
     model = open_model(args.bundle, args.checkpoints)
     settings = read_settings(args, model)
     outputs = output_paths(args.output, settings.best)
