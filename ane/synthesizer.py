@@ -4,7 +4,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -106,9 +106,11 @@ class Synthesizer:
                 if chunk + 1 == len(tokens):
                     self.backend.release("autoregressive")
             with timed("rank", spent):
-                kept.append(self._rank(chunk, ids, len(tokens), readings, voice, settings, progress))
+                best_first = self._rank(chunk, ids, len(tokens), readings, voice, settings, progress)
+                kept.append([thinned(candidate, settings) for candidate in best_first])
                 self.backend.release("clvp", "cvvp")
             codes += sum(len(candidate.codes) for candidate in readings)
+            del readings, best_first        # the arrays of all but the kept ones: the next chunk needs the room
         make = self._fast if settings.diffusion is None else self._diffused
         waves = make(kept, voice, settings, randomness, spent, progress)
         audio = [np.concatenate([chunk[rank] for chunk in waves]) for rank in range(settings.best)]
@@ -226,6 +228,12 @@ class Synthesizer:
             waves = for_all(mels, sound, "vocode", progress)
             self.backend.release("univnet")
         return waves
+
+
+def thinned(candidate: Candidate, settings: Settings) -> Candidate:
+    """A candidate without the array that its route to sound does not read: a book keeps thousands of them."""
+    unread = "latents" if settings.diffusion is None else "hidden"
+    return replace(candidate, **{unread: np.empty((0, candidate.hidden.shape[1]), np.float32)})
 
 
 def for_all(items: list[list], make: Callable, stage: str = "", progress: Progress = silent) -> list[list]:

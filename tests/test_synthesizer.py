@@ -1,11 +1,13 @@
 """The route from text to sound, on the bundle in the box."""
 
+import gc
 import re
 
 import numpy as np
 import pytest
 
 import ane
+from ane.autoregressive import Candidate
 from ane.diffusion import Diffusion
 from ane.errors import UserError
 from ane.sampling import Sampling
@@ -121,6 +123,26 @@ def test_networks_are_let_go_when_their_step_is_over(synthesizer):
     keeping = ane.load(keep=True)
     keeping.speak(TEXT, seed=1, settings=QUALITY)
     assert {"autoregressive", "clvp", "diffusion", "univnet"} <= set(keeping.backend._networks)
+
+
+@pytest.mark.parametrize("diffusion", [None, Diffusion(2, guidance=None)], ids=["hifigan", "diffusion"])
+def test_readings_that_are_not_kept_do_not_outlive_their_chunk(synthesizer, diffusion):
+    """Candidates alive whenever progress is told: those being decoded, and the kept ones of the chunks before."""
+    alive: dict[str, list[int]] = {}
+
+    def watch(stage: str, *rest) -> None:
+        gc.collect()
+        readings = [item for item in gc.get_objects() if type(item) is Candidate]     # isinstance asks lazy modules
+        alive.setdefault(stage, []).append(len(readings))
+        if stage in ("diffuse", "vocode"):
+            assert all(len(reading.hidden if diffusion else reading.latents) == 0 for reading in readings)
+
+    settings = Settings(4, diffusion, sampling=Sampling(max_codes=2), split=(20, 30))
+    chunks = synthesizer.speak("The turtle was first. The rabbit came second. The snail was third.", seed=4,
+                               settings=settings, progress=watch).chunks
+    assert len(chunks) == 3
+    assert max(alive["decode"]) == 4 + 2
+    assert set(alive["diffuse" if diffusion else "vocode"]) == {3}
 
 
 def test_progress_runs_to_the_end_of_every_stage(synthesizer):
