@@ -53,7 +53,7 @@ def test_a_name_with_brackets_is_written_and_told_as_it_is(workplace, capsys):
 def test_text_comes_from_a_file_or_standard_input(workplace, monkeypatch):
     (workplace / "text.txt").write_text("hello", encoding="utf-8")
     assert main(["say", "-f", "text.txt", *QUICK, "-o", "file.wav"]) == 0
-    monkeypatch.setattr(sys, "stdin", io.StringIO("hello"))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"hello")))
     assert main(["say", "-f", "-", *QUICK, "-o", "stdin.wav"]) == 0
     assert main(["say", "hello", *QUICK, "-o", "argument.wav"]) == 0
     files = [(workplace / f"{name}.wav").read_bytes() for name in ("file", "stdin", "argument")]
