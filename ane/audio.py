@@ -72,6 +72,9 @@ def read_audio(path: Path | str) -> tuple[np.ndarray, int]:
             return _read_mono(file, path), file.samplerate
     except soundfile.LibsndfileError as error:
         raise UserError(f"{path}: {_why_unreadable(path, error)}") from error
+    except TypeError as error:      # libsndfile takes .raw for samples without a header
+        raise UserError(f"{path}: a file of that name has no header that tells its rate; convert it to wav, with "
+                        "ffmpeg for example") from error
 
 
 def check_clip(audio: np.ndarray, rate: int, origin: str) -> None:
