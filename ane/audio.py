@@ -14,7 +14,7 @@ import soxr
 
 from ane.containers import cut_short
 from ane.errors import UserError
-from ane.files import replacing
+from ane.files import check_place, replacing
 
 CLIP_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif")     # what a folder of clips is searched for
 MIN_CLIP_SECONDS = 0.5          # below this a clip holds a syllable at most; the encoders want 4 to 6 seconds
@@ -57,9 +57,9 @@ def read_audio(path: Path | str) -> tuple[np.ndarray, int]:
         UserError: missing, a directory, unreadable, not a sound file, or cut off.
     """
     path = Path(path)
-    if not path.exists():
+    if not os.path.exists(path):
         raise UserError(f"{path}: no such file")
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise UserError(f"{path}: is not a file; name a sound file such as clip.wav")
     try:
         short_by = cut_short(path)
@@ -146,11 +146,12 @@ def check_output(path: Path | str) -> None:
     path = Path(path)
     if path.suffix.lower() not in _FORMATS:
         raise UserError(f"cannot write {path}: end its name in {', '.join(_FORMATS)}")
-    if path.is_dir():
+    check_place(path)
+    if os.path.isdir(path):
         raise UserError(f"cannot write {path}: it is a directory; name a file")
-    folder = next(parent for parent in path.absolute().parents if parent.exists())
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise UserError(f"cannot write {path}: {folder} is {'read-only' if folder.is_dir() else 'not a folder'}; "
+    folder = next(parent for parent in path.absolute().parents if os.path.exists(parent))
+    if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+        raise UserError(f"cannot write {path}: {folder} is {'read-only' if os.path.isdir(folder) else 'not a folder'}; "
                         "choose another place")
 
 

@@ -35,10 +35,10 @@ def replacing(destination: Path | str, *, directory: bool = False) -> Iterator[P
         if directory:
             target.mkdir()
         yield target
-        if destination.is_dir() != directory and destination.exists():
+        if os.path.isdir(destination) != directory and os.path.exists(destination):
             what = "a file" if directory else "a directory"
             raise UserError(f"cannot write {destination}: {what} of that name exists")
-        if directory and destination.exists():
+        if directory and os.path.exists(destination):
             old = Path(tempfile.mkdtemp(dir=staging)) / destination.name
             _exchange(target, destination, old)
         else:
@@ -65,6 +65,16 @@ def _exchange(new: Path, place: Path, old: Path) -> None:
 def _stranded(old: Path | None, place: Path) -> bool:
     """Whether ``old`` was taken from its place and nothing has come there."""
     return old is not None and os.path.lexists(old) and not os.path.lexists(place)
+
+
+def check_place(path: Path) -> None:
+    """Raise UserError for a path that no file can have: a name too long, or a folder that may not be searched."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass        # yet to be made; a file in a folder's place is told by who writes
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}; choose another place") from error
 
 
 def read_json(path: Path) -> Any:

@@ -218,6 +218,49 @@ def test_voice_of_another_model(say, tmp_path, random_bundle):
     assert "64" in line
 
 
+# --- names of files that cannot be
+
+LONG = "n" * 300
+
+
+@pytest.mark.parametrize("arguments", [
+    ("-o", f"{LONG}.wav"), ("-o", f"{LONG}/out.wav"), ("-v", LONG), ("-v", f"./{LONG}"), ("-v", f"{LONG}.safetensors"),
+    ("-v", f"{LONG}.wav"), ("-v", f"rms&{LONG}"), ("-f", LONG), ("--bundle", LONG), ("--bundle", f"./{LONG}"),
+    ("--checkpoints", LONG), ("--checkpoints", f"{LONG}/x")])
+def test_a_name_longer_than_names_can_be(complain, arguments):
+    text = () if "-f" in arguments else ("hello",)
+    output = () if "-o" in arguments else ("-o", "out.wav")
+    assert LONG in complain("say", *text, "--preset", "fastest", *output, *arguments)
+
+
+@pytest.mark.parametrize("arguments", [("add", LONG, "clip.wav"), ("mix", "random", "-o", f"{LONG}.pth"),
+                                       ("export", "random", f"{LONG}.pth"), ("show", f"./{LONG}")])
+def test_a_name_longer_than_names_can_be_for_a_voice(complain, tmp_path, speech, arguments):
+    soundfile.write(tmp_path / "work" / "clip.wav", speech, RATE)
+    assert LONG in complain("voices", *arguments)
+
+
+def test_a_name_longer_than_names_can_be_for_a_bundle(complain, checkpoints):
+    assert LONG in complain("import", checkpoints, f"./{LONG}")
+    assert LONG in complain("import", LONG, "./bundle")
+
+
+@pytest.mark.parametrize("arguments", [
+    ("-v", "~nobody-of-that-name/x"), ("--bundle", "~nobody-of-that-name/x"),
+    ("--checkpoints", "~nobody-of-that-name/x")])
+def test_the_home_of_nobody(say, arguments):
+    assert "~nobody-of-that-name" in say("hello", *arguments)
+
+
+def test_the_home_of_nobody_has_no_checkpoints(complain):
+    assert "~nobody-of-that-name" in complain("import", "~nobody-of-that-name/x", "./bundle")
+
+
+def test_an_empty_name_of_a_voice_to_show_is_not_the_folder_one_is_in(complain, tmp_path, speech):
+    soundfile.write(tmp_path / "work" / "clip.wav", speech, RATE)
+    assert "empty" in complain("voices", "show", "")
+
+
 # --- places to write
 
 

@@ -205,10 +205,14 @@ def test_presets_are_upstreams(name, candidates, steps, guided):
         candidates, steps, 2.0 if guided else None)
 
 
-def test_checkpoints_are_loaded_by_their_directory(golden_checkpoints, golden_config, tmp_path):
+def test_checkpoints_are_loaded_by_their_directory(golden_checkpoints, golden_config, tmp_path, monkeypatch):
     """`ane.load` takes a directory of .pth files; sizes other than official come with a config.json beside them."""
     for file in golden_checkpoints.iterdir():
         (tmp_path / file.name).symlink_to(file)
     (tmp_path / "config.json").symlink_to(golden_config)
     speech = ane.load(tmp_path).speak(TEXT, "random", seed=1, settings=FAST)
     assert np.isfinite(speech.audio).all()
+    monkeypatch.setenv("HOME", str(tmp_path.parent))
+    assert ane.load(f"~/{tmp_path.name}").model.path == tmp_path
+    with pytest.raises(UserError, match="no bundle is named"):
+        ane.load("n" * 300)

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from ane import places
 from ane.errors import UserError
+from ane.files import check_place
 from ane.model import Model, add_model_arguments, open_model
 
 if TYPE_CHECKING:       # numpy, torch and soundfile come in with the handlers, so that --help is quick
@@ -188,7 +189,8 @@ def _stored(name: str, model: Model, force: bool) -> Path:
 
 
 def _file(path: Path, force: bool) -> Path:
-    if path.exists() and not force:
+    check_place(path)
+    if os.path.exists(path) and not force:
         raise UserError(f"{path} exists; give --force to replace it, or choose another name")
     return path
 

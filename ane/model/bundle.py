@@ -9,6 +9,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -139,11 +140,11 @@ def check_destination(destination: Path, overwrite: bool, source: Path | None = 
     """
     if source is not None and source.resolve().is_relative_to(destination.resolve()):
         raise UserError(f"{destination} holds the checkpoints to import; choose another destination")
-    if not destination.exists():
+    if not os.path.exists(destination):
         return
-    if not destination.is_dir():
+    if not os.path.isdir(destination):
         raise UserError(f"{destination} is a file; give a directory for the bundle")
-    if (destination / FILE).is_file():
+    if os.path.isfile(destination / FILE):
         if not overwrite:
             raise UserError(f"{destination} already holds a bundle; add --force to replace it")
     elif any(destination.iterdir()):

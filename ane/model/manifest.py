@@ -8,6 +8,7 @@ spoken with, ``ane.settings``) and clones. Further sections are kept as they are
 
 import dataclasses
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -101,9 +102,9 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise UserError(f"there is no bundle at {path.parent}: "
-                        + ("it is a file" if path.parent.exists() else "no such directory"))
+                        + ("it is a file" if os.path.exists(path.parent) else "no such directory"))
     try:
         stated = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -1,6 +1,7 @@
 """What a voice is, and the files that hold one."""
 
 import io
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,7 +90,7 @@ def load_voice(path: Path | str, name: str = "") -> Voice:
         UserError: no such file, damaged, or without the tensors ar_latent (1, D) and diffusion_latent (1, C).
     """
     path = Path(path)
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise UserError(f"{path}: no such voice file")
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
