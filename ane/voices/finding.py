@@ -35,7 +35,7 @@ def find_voice(name_or_path: str, folders: Iterable[Path]) -> FoundVoice:
     if not name_or_path.strip():
         raise UserError("the name of a voice is empty; `ane voices list` shows those there are")
     path = Path(os.path.expanduser(name_or_path))
-    is_path = path.name != name_or_path or _is_voice_file(path)
+    is_path = path.name != name_or_path or is_voice_file(path)
     if not is_path:
         found = list_voices(folders).get(name_or_path)
         if found:
@@ -71,7 +71,7 @@ def _files_of(entry: Path) -> tuple[Path, ...]:
             return _files_in(entry)
         except UserError:
             return ()
-    return (entry,) if _is_voice_file(entry) else ()
+    return (entry,) if is_voice_file(entry) else ()
 
 
 def _files_in(folder: Path) -> tuple[Path, ...]:
@@ -93,7 +93,8 @@ def _files_in(folder: Path) -> tuple[Path, ...]:
                     f"({', '.join(LATENT_SUFFIXES)})")
 
 
-def _is_voice_file(path: Path) -> bool:
+def is_voice_file(path: Path) -> bool:
+    """Whether a name is that of a voice's file, by its suffix."""
     return path.suffix in LATENT_SUFFIXES or path.suffix.lower() in CLIP_SUFFIXES
 
 
