@@ -66,10 +66,22 @@ class Bundle(Model):
 
     @property
     def voices(self) -> Path | None:
-        """The directory of its voices, each checked, or None when it has none."""
+        """The directory of its voices, each checked, or None when it has none.
+
+        Raises:
+            UserError: a voice is missing or damaged, or one lies there that bundle.json does not name.
+        """
+        if not self.manifest.voices:
+            return None
         for wanted in self.manifest.voices.values():
             check_hash(self.path, wanted)
-        return self.path / "voices" if self.manifest.voices else None
+        directory = self.path / "voices"
+        named = {self.path / wanted.file for wanted in self.manifest.voices.values()}
+        for entry in sorted(directory.glob("[!.]*")):
+            if entry not in named:
+                raise UserError(f"{entry} is not in bundle.json: remove it; a voice of your own is kept with "
+                                "`ane voices add`")
+        return directory
 
     def config(self, network: str) -> Any:
         self.require(network)
@@ -91,8 +103,7 @@ class Bundle(Model):
     @property
     def tokenizer(self) -> str:
         check_hash(self.path, self.manifest.tokenizer)
-        path = self.path / self.manifest.tokenizer.file
-        return read_tokenizer(path.read_text(encoding="utf-8"), path)
+        return read_tokenizer(self.path / self.manifest.tokenizer.file)
 
     @property
     def mel_norms(self) -> np.ndarray:

@@ -125,10 +125,7 @@ class CheckpointDirectory(Model):
     def tokenizer(self) -> str:
         own = self.path / "tokenizer.json"
         path = own if os.path.isfile(own) else Path(str(resources.files("ane").joinpath("data/tokenizer.json")))
-        try:
-            return read_tokenizer(path.read_text(encoding="utf-8"), path)
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"cannot read {path}: {error}") from error
+        return read_tokenizer(path)
 
     @property
     def mel_norms(self) -> np.ndarray:

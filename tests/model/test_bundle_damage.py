@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -182,6 +183,24 @@ def test_sections_and_networks_of_later_versions_are_kept_and_ignored(path, edit
     write_manifest(path, read_manifest(path))
     assert json.loads((path / "bundle.json").read_text())["packages"] == {"gpt2": {"bytes": 3}}
     Bundle(path).verify()
+
+
+def test_a_voice_that_bundle_json_does_not_name_is_not_used_unchecked(random_bundle, tmp_path):
+    bundle = Path(shutil.copytree(random_bundle, tmp_path / "bundle"))
+    (bundle / "voices" / ".DS_Store").touch()
+    assert Bundle(bundle).voices == bundle / "voices"
+    shutil.copyfile(bundle / "voices" / "noise.safetensors", bundle / "voices" / "stranger.safetensors")
+    with pytest.raises(UserError, match=r"stranger\.safetensors is not in bundle\.json"):
+        _ = Bundle(bundle).voices
+
+
+def test_a_tokenizer_that_is_not_text_is_refused(path, edit_json):
+    data = b"\xff" + (path / "tokenizer.json").read_bytes()
+    (path / "tokenizer.json").write_bytes(data)
+    record = {"file": "tokenizer.json", "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+    edit_json(path / "bundle.json", lambda stated: stated.update(tokenizer=record))
+    with pytest.raises(UserError, match=r"tokenizer\.json is not text in UTF-8 \(byte 0\)"):
+        _ = Bundle(path).tokenizer
 
 
 def test_a_network_that_a_bundle_lacks_is_named_with_its_file(path, edit_json):
