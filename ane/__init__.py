@@ -5,6 +5,7 @@
 >>> speech.audio, speech.sample_rate
 """
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,7 +36,8 @@ def load(bundle_or_checkpoints: str | Path | None = None, backend: str = "auto",
     from ane.model import open_model
     from ane.synthesizer import Synthesizer
 
-    where = Path(bundle_or_checkpoints) if bundle_or_checkpoints is not None else None
-    loose = where is not None and where.is_dir() and not (where / "bundle.json").exists() and any(where.glob("*.pth"))
+    where = Path(os.path.expanduser(bundle_or_checkpoints)) if bundle_or_checkpoints is not None else None
+    loose = (where is not None and os.path.isdir(where) and not os.path.exists(where / "bundle.json")
+             and any(where.glob("*.pth")))
     model = open_model(checkpoints=where) if loose else open_model(bundle=bundle_or_checkpoints)
     return Synthesizer(model, load_backend(backend, model, precision, threads, keep))

@@ -14,7 +14,7 @@ import soxr
 
 from ane.containers import cut_short
 from ane.errors import UserError
-from ane.files import replacing
+from ane.files import check_place, replacing
 
 CLIP_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif")     # what a folder of clips is searched for
 MIN_CLIP_SECONDS = 0.5          # below this a clip holds a syllable at most; the encoders want 4 to 6 seconds
@@ -57,9 +57,9 @@ def read_audio(path: Path | str) -> tuple[np.ndarray, int]:
         UserError: missing, a directory, unreadable, not a sound file, or cut off.
     """
     path = Path(path)
-    if not path.exists():
+    if not os.path.exists(path):
         raise UserError(f"{path}: no such file")
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise UserError(f"{path}: is not a file; name a sound file such as clip.wav")
     try:
         short_by = cut_short(path)
@@ -72,6 +72,9 @@ def read_audio(path: Path | str) -> tuple[np.ndarray, int]:
             return _read_mono(file, path), file.samplerate
     except soundfile.LibsndfileError as error:
         raise UserError(f"{path}: {_why_unreadable(path, error)}") from error
+    except TypeError as error:      # libsndfile takes .raw for samples without a header
+        raise UserError(f"{path}: a file of that name has no header that tells its rate; convert it to wav, with "
+                        "ffmpeg for example") from error
 
 
 def check_clip(audio: np.ndarray, rate: int, origin: str) -> None:
@@ -143,11 +146,12 @@ def check_output(path: Path | str) -> None:
     path = Path(path)
     if path.suffix.lower() not in _FORMATS:
         raise UserError(f"cannot write {path}: end its name in {', '.join(_FORMATS)}")
-    if path.is_dir():
+    check_place(path)
+    if os.path.isdir(path):
         raise UserError(f"cannot write {path}: it is a directory; name a file")
-    folder = next(parent for parent in path.absolute().parents if parent.exists())
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise UserError(f"cannot write {path}: {folder} is {'read-only' if folder.is_dir() else 'not a folder'}; "
+    folder = next(parent for parent in path.absolute().parents if os.path.exists(parent))
+    if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+        raise UserError(f"cannot write {path}: {folder} is {'read-only' if os.path.isdir(folder) else 'not a folder'}; "
                         "choose another place")
 
 
@@ -179,17 +183,23 @@ def write(path: Path | str, audio: np.ndarray, sample_rate: int) -> None:
         target.write_bytes(content.getbuffer())
 
 
+def find_player() -> tuple[str, ...]:
+    """The command of the first player the machine has. Raises UserError when it has none."""
+    player = next((command for command in _PLAYERS if shutil.which(command[0])), None)
+    if player is None:
+        names = ", ".join(command[0] for command in _PLAYERS)
+        raise UserError(f"no program to play sound with ({names}): install ffmpeg or alsa-utils, "
+                        "or write a file instead")
+    return player
+
+
 def play(audio: np.ndarray, sample_rate: int) -> None:
     """Play audio (S,) float32 at ``sample_rate`` Hz through the first player the machine has, and wait for its end.
 
     Raises:
         UserError: no player is installed, or the player failed (no sound device, say).
     """
-    player = next((command for command in _PLAYERS if shutil.which(command[0])), None)
-    if player is None:
-        names = ", ".join(command[0] for command in _PLAYERS)
-        raise UserError(f"no program to play sound with ({names}): install ffmpeg or alsa-utils, "
-                        "or write a file instead")
+    player = find_player()
     with tempfile.TemporaryDirectory(prefix="ane-play-") as folder:
         file = Path(folder) / "speech.wav"
         write(file, audio, sample_rate)

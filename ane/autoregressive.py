@@ -65,7 +65,7 @@ def text_tokens(ids: Sequence[int], config: UnifiedVoiceConfig) -> list[int]:
         UserError: more tokens than the decoder has text positions for, or tokens that it does not know.
     """
     if not fits(ids, config):
-        raise UserError(f"the text has {len(ids)} tokens and the decoder takes at most {config.max_text_tokens - 4} "
+        raise UserError(f"the text has {len(ids)} tokens and the decoder takes at most {most_tokens(config)} "
                         "in one go: let it be split (no --no-split), or shorten it")
     if max(ids, default=0) > config.number_text_tokens:
         raise UserError(f"the tokenizer gives token {max(ids)} and the decoder knows {config.number_text_tokens}: "
@@ -75,7 +75,12 @@ def text_tokens(ids: Sequence[int], config: UnifiedVoiceConfig) -> list[int]:
 
 def fits(ids: Sequence[int], config: UnifiedVoiceConfig) -> bool:
     """Whether a text is short enough for one go: upstream asks for less than 400 tokens, the one stop token counted."""
-    return len(ids) + 1 < config.max_text_tokens - 2
+    return len(ids) <= most_tokens(config)
+
+
+def most_tokens(config: UnifiedVoiceConfig) -> int:
+    """Tokens of the text itself that the decoder takes in one go."""
+    return config.max_text_tokens - 4
 
 
 def decode(backend: Backend, conditioning: np.ndarray, tokens: Sequence[int], config: UnifiedVoiceConfig,

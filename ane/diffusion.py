@@ -17,6 +17,7 @@ from ane.stages import Backend, Denoiser
 TRAINED_STEPS = 4000
 MELS = 100
 SAMPLERS = ("p", "ddim", "dpm++2m")
+PREDICTIONS = ("epsilon", "v", "x0")        # what a network may have been trained to say; see ``predict``
 
 Progress = Callable[[int, int], None]       # steps done, steps in all
 
@@ -138,8 +139,10 @@ def predict(schedule: Schedule, index: int, x: np.ndarray, output: np.ndarray, g
     elif prediction == "v":
         kept = schedule.alphas_cumprod[index]
         x0 = np.float32(np.sqrt(kept)) * x - np.float32(np.sqrt(1 - kept)) * said
-    else:
+    elif prediction == "x0":
         x0 = said
+    else:
+        raise ValueError(f"prediction {prediction!r} is none of {', '.join(PREDICTIONS)}")
     return Prediction(np.clip(x0, -1, 1), share * high + (1 - share) * low)
 
 

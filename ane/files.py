@@ -17,7 +17,8 @@ def replacing(destination: Path | str, *, directory: bool = False) -> Iterator[P
     """Yield a temporary path beside ``destination``; rename it there when the block ends well, else remove it.
 
     The temporary name keeps the suffix, so a writer that chooses its format by suffix works unchanged. With
-    ``directory=True`` the path is a fresh directory, and an existing ``destination`` directory is replaced whole.
+    ``directory=True`` the path is a fresh directory, and an existing ``destination`` directory is replaced whole: the
+    old one is there until the new one is, whatever interrupts.
 
     Raises:
         UserError: the place cannot be written (missing or read-only folder, full disk, a directory in the way).
@@ -25,24 +26,55 @@ def replacing(destination: Path | str, *, directory: bool = False) -> Iterator[P
     destination = Path(destination)
     parent = destination.parent
     staging: Path | None = None
+    old: Path | None = None
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", suffix=".partial", dir=parent))
+        # a part of the name, for the whole may be as long as a name can be
+        staging = Path(tempfile.mkdtemp(prefix=f".{destination.name[:40]}.", suffix=".partial", dir=parent))
         target = staging / destination.name
         if directory:
             target.mkdir()
         yield target
-        if destination.is_dir() != directory and destination.exists():
+        if os.path.isdir(destination) != directory and os.path.exists(destination):
             what = "a file" if directory else "a directory"
             raise UserError(f"cannot write {destination}: {what} of that name exists")
-        if directory and destination.exists():
-            shutil.rmtree(destination)
-        os.replace(target, destination)
+        if directory and os.path.exists(destination):
+            old = Path(tempfile.mkdtemp(dir=staging)) / destination.name
+            _exchange(target, destination, old)
+        else:
+            os.replace(target, destination)
     except OSError as error:
-        raise UserError(f"cannot write {destination}: {error.strerror or error}") from error
+        where = f"; the old one is kept as {old}" if _stranded(old, destination) else ""
+        raise UserError(f"cannot write {destination}: {error.strerror or error}{where}") from error
     finally:
-        if staging is not None:
+        if staging is not None and not _stranded(old, destination):
             shutil.rmtree(staging, ignore_errors=True)
+
+
+def _exchange(new: Path, place: Path, old: Path) -> None:
+    """Put the directory ``new`` where ``place`` is, which goes to ``old``; whatever interrupts, it comes back."""
+    try:
+        os.replace(place, old)
+        os.replace(new, place)
+    except BaseException:
+        if _stranded(old, place):
+            os.replace(old, place)
+        raise
+
+
+def _stranded(old: Path | None, place: Path) -> bool:
+    """Whether ``old`` was taken from its place and nothing has come there."""
+    return old is not None and os.path.lexists(old) and not os.path.lexists(place)
+
+
+def check_place(path: Path) -> None:
+    """Raise UserError for a path that no file can have: a name too long, or a folder that may not be searched."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass        # yet to be made; a file in a folder's place is told by who writes
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}; choose another place") from error
 
 
 def read_json(path: Path) -> Any:

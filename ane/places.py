@@ -8,6 +8,8 @@ import os
 import sys
 from pathlib import Path
 
+from ane.errors import UserError
+
 _APPLICATION = "tortoise-ane"
 
 
@@ -34,9 +36,16 @@ def bundles_dir() -> Path:
 def _place(inside_home: str, on_macos: str, xdg_variable: str, elsewhere: str) -> Path:
     home = os.environ.get("ANE_HOME")
     if home:
-        return Path(home).expanduser() / inside_home
+        return Path(os.path.expanduser(home)) / inside_home
     if sys.platform == "darwin":
-        return Path.home() / on_macos / _APPLICATION
+        return _user_home() / on_macos / _APPLICATION
     xdg = os.environ.get(xdg_variable, "")
-    base = Path(xdg) if os.path.isabs(xdg) else Path.home() / elsewhere      # XDG: relative paths are to be ignored
+    base = Path(xdg) if os.path.isabs(xdg) else _user_home() / elsewhere      # XDG: relative paths are to be ignored
     return base / _APPLICATION
+
+
+def _user_home() -> Path:
+    home = os.path.expanduser("~")
+    if home == "~":         # a container's user, say, whom neither HOME nor the system's list of users knows
+        raise UserError("this user has no home directory: set ANE_HOME to a folder for voices, bundles and the cache")
+    return Path(home)

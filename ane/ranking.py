@@ -20,11 +20,9 @@ def score(backend: Backend, tokens: Sequence[int], codes: np.ndarray, cvvp_amoun
         clip_mels: mels of the voice's clips (clips, 80, L), which CVVP compares with.
 
     Raises:
-        UserError: CVVP asked for with a voice that is latents alone.
+        UserError: CVVP asked for with a voice that is latents alone, or scores that are NaN or infinite.
     """
-    if cvvp_amount and clip_mels is None:
-        raise UserError("--cvvp-amount compares candidates with the clips of a voice, and this voice is latents alone: "
-                        "give a folder of clips as the voice, or leave the option out")
+    check_clips(cvvp_amount, clip_mels)
     total = np.zeros(len(codes), dtype=np.float32)
     if cvvp_amount < 1:
         text = backend.run("clvp_text", tokens=np.array([tokens], dtype=np.int64))
@@ -32,7 +30,17 @@ def score(backend: Backend, tokens: Sequence[int], codes: np.ndarray, cvvp_amoun
     if cvvp_amount:
         clips = backend.run("cvvp_clip", mel=clip_mels)
         total += np.float32(cvvp_amount) * _compare(backend, "cvvp_speech", clips, codes, progress)
+    if not np.isfinite(total).all():
+        raise UserError("the ranking networks gave NaN or infinite scores: the weights are damaged, or --precision is "
+                        "too narrow for them (try fp32)")
     return total
+
+
+def check_clips(cvvp_amount: float, clip_mels: Sequence[np.ndarray] | np.ndarray | None) -> None:
+    """Raise UserError when CVVP is asked for and there are no clips that it could compare with."""
+    if cvvp_amount and (clip_mels is None or not len(clip_mels)):
+        raise UserError("--cvvp-amount compares candidates with the clips of a voice, and this voice is latents alone: "
+                        "give a folder of clips as the voice, or leave the option out")
 
 
 def _compare(backend: Backend, stage: str, rows: np.ndarray, codes: np.ndarray,

@@ -1,7 +1,7 @@
 """Everything that shapes a request apart from its text, voice and seed, and the presets that set it by name."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -79,20 +79,55 @@ class Settings:
                 "split".
 
         Raises:
-            UserError: there is no such preset, the model's settings are unknown, or a change makes no sense.
+            UserError: there is no such preset, the model's settings are unknown or unfit, or a change makes no sense.
         """
         if preset not in PRESETS:
             raise UserError(f"no preset is named {preset!r}; there are {', '.join(PRESETS)}")
         chosen = PRESETS[preset]
-        try:
-            own = {key: {"sampling": lambda value: Sampling(**value), "split": tuple}[key](value)
-                   for key, value in model.items()}
-        except (KeyError, TypeError) as error:
-            raise UserError(f"the model's settings are not known to this version ({error}): update tortoise-ane, or "
-                            "import the model again") from error
-        return cls(**{"candidates": chosen.candidates, "diffusion": chosen.diffusion, **own, **changes})
+        return cls(**{"candidates": chosen.candidates, "diffusion": chosen.diffusion, **_own(model), **changes})
 
     @property
     def ranked(self) -> bool:
         """Whether candidates are compared at all."""
         return self.candidates > 1
+
+
+def _own(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """What a model's ``settings`` change of a preset. Raises UserError, which lays to the model what is unfit."""
+    readers = {"sampling": _sampling, "split": _split}
+    unknown = ", ".join(sorted(set(stated) - set(readers)))
+    if unknown:
+        raise _unfit(f"{unknown} is unknown")
+    return {key: readers[key](value) for key, value in stated.items()}
+
+
+def _sampling(stated: Any) -> Sampling:
+    if not isinstance(stated, Mapping):
+        raise _unfit(f"sampling must be an object, not {stated!r}")
+    defaults = asdict(Sampling())
+    for name, value in stated.items():
+        if name not in defaults:
+            raise _unfit(f"sampling: {name} is unknown")
+        whole = isinstance(defaults[name], int)
+        if isinstance(value, bool) or not (isinstance(value, int if whole else int | float)
+                                           or (value is None and defaults[name] is None)):
+            raise _unfit(f"sampling: {name} must be a {'whole ' if whole else ''}number, not {value!r}")
+    try:
+        sampling = Sampling(**stated)
+    except UserError as error:
+        raise _unfit(f"sampling: {str(error).removeprefix('--')}") from error
+    if sampling.max_codes < 1:      # how many there may be the decoder knows
+        raise _unfit(f"sampling: max_codes {sampling.max_codes}: at least one is needed")
+    return sampling
+
+
+def _split(stated: Any) -> tuple[int, int]:
+    whole = isinstance(stated, list | tuple) and all(type(length) is int for length in stated)
+    if not whole or len(stated) != 2 or not 1 <= stated[0] <= stated[1]:
+        raise _unfit(f"split must be the desired and the maximum number of characters in a chunk, not {stated!r}")
+    return stated[0], stated[1]
+
+
+def _unfit(fault: str) -> UserError:
+    return UserError(f"the model's settings (bundle.json) are of a later version or damaged: {fault}; "
+                     "update tortoise-ane, or import the model again")

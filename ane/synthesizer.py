@@ -4,21 +4,22 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from ane import places
-from ane.autoregressive import Candidate, decode, fits, text_tokens
+from ane.autoregressive import Candidate, decode, fits, most_tokens, text_tokens
 from ane.diffusion import frames_of, spectrogram
+from ane.errors import UserError
 from ane.model import Model
 from ane.networks.univnet import SILENT_FRAMES
 from ane.randomness import Randomness
-from ane.ranking import best, score
+from ane.ranking import best, check_clips, score
 from ane.sampling import by_inverse_cdf
 from ane.settings import DEFAULT_PRESET, Settings
 from ane.stages import Backend
-from ane.text import Tokenizer, split
+from ane.text import Tokenizer, nothing_to_say, shortened, split
 from ane.voices import Voice, not_cloned, resolve_voice
 
 SAMPLE_RATE = 24000
@@ -96,6 +97,8 @@ class Synthesizer:
         spent: dict[str, float] = {}
         with timed("voice", spent):
             voice = self._voice(voice, randomness)
+        if settings.ranked:
+            check_clips(settings.cvvp_amount, voice.clip_mels)
         kept, codes = [], 0
         for chunk, ids in enumerate(tokens):        # ranked at once: all candidates of a book would fill the memory
             with timed("decode", spent):
@@ -103,9 +106,11 @@ class Synthesizer:
                 if chunk + 1 == len(tokens):
                     self.backend.release("autoregressive")
             with timed("rank", spent):
-                kept.append(self._rank(chunk, ids, len(tokens), readings, voice, settings, progress))
+                best_first = self._rank(chunk, ids, len(tokens), readings, voice, settings, progress)
+                kept.append([thinned(candidate, settings) for candidate in best_first])
                 self.backend.release("clvp", "cvvp")
             codes += sum(len(candidate.codes) for candidate in readings)
+            del readings, best_first        # the arrays of all but the kept ones: the next chunk needs the room
         make = self._fast if settings.diffusion is None else self._diffused
         waves = make(kept, voice, settings, randomness, spent, progress)
         audio = [np.concatenate([chunk[rank] for chunk in waves]) for rank in range(settings.best)]
@@ -115,21 +120,30 @@ class Synthesizer:
     def _tokens(self, text: str, settings: Settings) -> tuple[list[str], list[list[int]]]:
         """The chunks that have something to say, and their token ids.
 
-        A chunk that the normaliser made too long for the decoder (figures, say) is split again, smaller.
+        A chunk that the normaliser made too long for the decoder (figures, say) is split again, smaller; one of which
+        it left nothing (markup, say) is passed over, unless all are.
         """
         tokenizer = Tokenizer(self.model.tokenizer, settings.normaliser)
         config = self.model.config("autoregressive")
 
         def fitting(chunk: str, desired: int, maximum: int) -> list[tuple[str, list[int]]]:
-            ids = tokenizer.encode(chunk)
-            if fits(ids, config) or maximum == 1:
+            ids = tokenizer.spoken(chunk)
+            if not ids:
+                return []
+            if fits(ids, config):
                 return [(chunk, text_tokens(ids, config))]
+            if maximum == 1:
+                raise UserError(f"{shortened(chunk)!r} is {len(ids)} tokens long, the decoder takes at most "
+                                f"{most_tokens(config)} in one go, and it has no place to be split at: break it up "
+                                "with spaces, or shorten it")
             shorter = max(1, desired // 2), maximum // 2
             return [part for piece in split(chunk, *shorter) for part in fitting(piece, *shorter)]
 
         if settings.split is None:
             return [text], [text_tokens(tokenizer.encode(text), config)]
         parts = [part for chunk in split(text, *settings.split) for part in fitting(chunk, *settings.split)]
+        if not parts:
+            raise nothing_to_say(text)
         return [chunk for chunk, _ in parts], [ids for _, ids in parts]
 
     def _require(self, settings: Settings) -> None:
@@ -147,9 +161,9 @@ class Synthesizer:
             voice.check_widths(self.model.widths)
             return voice
         folders = [folder for folder in (self.model.voices, places.voices_dir()) if folder is not None]
-        return resolve_voice(voice or self.model.default_voice, folders=folders, backend=self.backend,
-                             mel_norms=self.model.mel_norms, model_id=self.model.identity, widths=self.model.widths,
-                             rng=randomness.voice())
+        wanted = self.model.default_voice if voice is None else voice
+        return resolve_voice(wanted, folders=folders, backend=self.backend, mel_norms=self.model.mel_norms,
+                             model_id=self.model.identity, widths=self.model.widths, rng=randomness.voice())
 
     def _read(self, chunk: int, tokens: list[int], chunks: int, voice: Voice, settings: Settings,
               randomness: Randomness, progress: Progress) -> list[Candidate]:
@@ -171,7 +185,7 @@ class Synthesizer:
         def report(done: int) -> None:
             progress("rank", chunk * settings.candidates + done, chunks * settings.candidates, "")
 
-        mels = np.stack(voice.clip_mels) if voice.clip_mels else None
+        mels = np.stack(voice.clip_mels) if settings.cvvp_amount else None
         scores = score(self.backend, tokens, np.stack([candidate.fixed for candidate in candidates]),
                        settings.cvvp_amount, mels, report)
         return [candidates[index] for index in best(scores, settings.best)]
@@ -214,6 +228,12 @@ class Synthesizer:
             waves = for_all(mels, sound, "vocode", progress)
             self.backend.release("univnet")
         return waves
+
+
+def thinned(candidate: Candidate, settings: Settings) -> Candidate:
+    """A candidate without the array that its route to sound does not read: a book keeps thousands of them."""
+    unread = "latents" if settings.diffusion is None else "hidden"
+    return replace(candidate, **{unread: np.empty((0, candidate.hidden.shape[1]), np.float32)})
 
 
 def for_all(items: list[list], make: Callable, stage: str = "", progress: Progress = silent) -> list[list]:

@@ -87,6 +87,22 @@ def test_text_file_that_is_not_there_or_not_text(say, tmp_path):
     assert "UTF-8" in say("-f", tmp_path / "latin.txt")
 
 
+def test_bytes_that_are_not_text_on_standard_input_or_the_command_line(tmp_path):
+    """Through a real process: what Python makes of such bytes is decided before the command runs."""
+    for arguments, given, where in ((("-f", "-"), b"h\xff", "standard input"),
+                                    ((b"h\xff",), b"", "the text on the command line")):
+        result = subprocess.run([sys.executable, "-m", "ane", "say", *arguments, "-o", "x.wav"], input=given,
+                                cwd=tmp_path, capture_output=True, timeout=60, check=False)
+        assert result.returncode == 1
+        assert f"ane: error: {where} is not text in UTF-8 (byte 1)" in result.stderr.decode()
+        assert b"Traceback" not in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_lone_surrogate_is_not_text(say):
+    assert "not text in UTF-8" in say("hello \ud800")
+
+
 def test_two_texts_or_none(complain, tmp_path):
     assert "one of the two" in complain("say", "-o", "out.wav")
     assert "one of the two" in complain("say", "hello", "-f", "x.txt", "-o", "out.wav")
@@ -130,6 +146,17 @@ def test_clip_with_nan(say, speech, tmp_path):
 def test_text_file_posing_as_wav(say, tmp_path):
     (tmp_path / "note.wav").write_text("this is a letter, not a sound\n" * 50)
     assert "note.wav" in say("hello", "-v", tmp_path / "note.wav")
+
+
+def test_an_empty_voice_is_not_the_default_voice(say):
+    assert "a name is missing" in say("hello", "-v", "")
+
+
+def test_clip_without_a_header(say, speech, tmp_path):
+    (tmp_path / "x.raw").write_bytes(speech.tobytes())
+    line = say("hello", "-v", tmp_path / "x.raw")
+    assert "x.raw" in line
+    assert "wav" in line
 
 
 # --- models
@@ -184,11 +211,54 @@ def test_malicious_voice_is_refused_and_not_run(say, tmp_path):
     assert not trap.exists()
 
 
-def test_voice_of_another_model(say, tmp_path):
+def test_voice_of_another_model(say, tmp_path, random_bundle):
     torch.save((torch.zeros(1, 1024), torch.zeros(1, 2048)), tmp_path / "wide.pth")
-    line = say("hello", "-v", tmp_path / "wide.pth")
+    line = say("hello", "-v", tmp_path / "wide.pth", "--bundle", random_bundle)
     assert "1024" in line
     assert "64" in line
+
+
+# --- names of files that cannot be
+
+LONG = "n" * 300
+
+
+@pytest.mark.parametrize("arguments", [
+    ("-o", f"{LONG}.wav"), ("-o", f"{LONG}/out.wav"), ("-v", LONG), ("-v", f"./{LONG}"), ("-v", f"{LONG}.safetensors"),
+    ("-v", f"{LONG}.wav"), ("-v", f"rms&{LONG}"), ("-f", LONG), ("--bundle", LONG), ("--bundle", f"./{LONG}"),
+    ("--checkpoints", LONG), ("--checkpoints", f"{LONG}/x")])
+def test_a_name_longer_than_names_can_be(complain, arguments):
+    text = () if "-f" in arguments else ("hello",)
+    output = () if "-o" in arguments else ("-o", "out.wav")
+    assert LONG in complain("say", *text, "--preset", "fastest", *output, *arguments)
+
+
+@pytest.mark.parametrize("arguments", [("add", LONG, "clip.wav"), ("mix", "random", "-o", f"{LONG}.pth"),
+                                       ("export", "random", f"{LONG}.pth"), ("show", f"./{LONG}")])
+def test_a_name_longer_than_names_can_be_for_a_voice(complain, tmp_path, speech, arguments):
+    soundfile.write(tmp_path / "work" / "clip.wav", speech, RATE)
+    assert LONG in complain("voices", *arguments)
+
+
+def test_a_name_longer_than_names_can_be_for_a_bundle(complain, checkpoints):
+    assert LONG in complain("import", checkpoints, f"./{LONG}")
+    assert LONG in complain("import", LONG, "./bundle")
+
+
+@pytest.mark.parametrize("arguments", [
+    ("-v", "~nobody-of-that-name/x"), ("--bundle", "~nobody-of-that-name/x"),
+    ("--checkpoints", "~nobody-of-that-name/x")])
+def test_the_home_of_nobody(say, arguments):
+    assert "~nobody-of-that-name" in say("hello", *arguments)
+
+
+def test_the_home_of_nobody_has_no_checkpoints(complain):
+    assert "~nobody-of-that-name" in complain("import", "~nobody-of-that-name/x", "./bundle")
+
+
+def test_an_empty_name_of_a_voice_to_show_is_not_the_folder_one_is_in(complain, tmp_path, speech):
+    soundfile.write(tmp_path / "work" / "clip.wav", speech, RATE)
+    assert "empty" in complain("voices", "show", "")
 
 
 # --- places to write
@@ -197,6 +267,12 @@ def test_voice_of_another_model(say, tmp_path):
 @pytest.mark.parametrize("output", ["out.docx", "out", "/proc/out.wav"])
 def test_output_that_cannot_be_written_is_refused_before_the_work(complain, output):
     assert output in complain("say", "hello", "-o", output)
+
+
+@pytest.mark.parametrize("best", [(), ("--candidates", "2", "--best", "2")])
+@pytest.mark.parametrize("output", [".", "..", "/"])
+def test_output_without_a_name(complain, output, best):
+    assert f"cannot write {output}" in complain("say", "hello", "-o", output, *best)
 
 
 def test_output_that_is_a_directory(complain, tmp_path):
@@ -224,9 +300,9 @@ def test_disk_that_fills_up_leaves_the_old_file_and_no_crumbs(tmp_path):
     assert [path.name for path in tmp_path.iterdir() if path.name != "home"] == ["out.wav"]
 
 
-def test_ctrl_c_ends_the_run_at_once_and_writes_nothing(tmp_path):
+def test_ctrl_c_ends_the_run_at_once_and_writes_nothing(tmp_path, random_bundle):
     process = ane("say", "hello there, this will take a while", "--candidates", "100000", "-o", tmp_path / "out.wav",
-                  cwd=tmp_path, env=os.environ | {"ANE_HOME": str(tmp_path / "home")},
+                  "--bundle", random_bundle, cwd=tmp_path, env=os.environ | {"ANE_HOME": str(tmp_path / "home")},
                   preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))      # a background job ignores it
     try:
         assert process.stderr is not None
@@ -265,8 +341,9 @@ def test_more_threads_than_cores(say):
     assert "cores" in say("hello", "--threads", "100000")
 
 
-def test_unknown_backend(say):
-    assert "torch" in say("hello", "--backend", "tensorflow")
+@pytest.mark.parametrize("name", ["tensorflow", "torch:cpu:x", "torch:cpu:", "torch::", "torch:cpu:0:0"])
+def test_unknown_backend(say, name):
+    assert "torch" in say("hello", "--backend", name)
 
 
 # --- flags

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ane.diffusion import MELS, SAMPLERS, Diffusion, Schedule, frames_of, sample, spaced_timesteps
+from ane.diffusion import MELS, SAMPLERS, Diffusion, Schedule, frames_of, predict, sample, spaced_timesteps
 from ane.errors import UserError
 
 MEAN, DEVIATION, FRAMES = 0.1, 0.12, 40
@@ -107,3 +107,10 @@ def test_what_the_network_predicts_makes_no_difference_when_it_is_exact(predicti
     epsilon, other = (sample(Exact(30, said), FRAMES, diffusion, np.random.default_rng(3), prediction=said)
                       for said in ("epsilon", prediction))
     np.testing.assert_allclose(other, epsilon, atol=2e-3)
+
+
+@pytest.mark.parametrize("prediction", ["eps", "V", ""])
+def test_an_unknown_prediction_is_not_taken_for_a_known_one(prediction):
+    x = np.zeros((1, MELS, FRAMES), np.float32)
+    with pytest.raises(ValueError, match="epsilon, v, x0"):
+        predict(Schedule(4), 0, x, np.concatenate((x, x), axis=1), None, prediction)

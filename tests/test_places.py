@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from ane import places
+from ane.errors import UserError
 
 PLACES = (places.cache_dir, places.data_dir, places.voices_dir, places.bundles_dir)
 
@@ -16,7 +17,7 @@ def plain_linux(monkeypatch, tmp_path):
     for name in ("ANE_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
 
 
 def found(home: Path) -> list[str]:
@@ -52,6 +53,21 @@ def test_xdg_variables_move_cache_and_data_apart(tmp_path, monkeypatch):
 def test_empty_and_relative_variables_are_as_none(tmp_path, monkeypatch, name, value):
     monkeypatch.setenv(name, value)
     assert places.cache_dir() == tmp_path / ".cache" / "tortoise-ane"
+
+
+def test_a_tilde_in_ane_home_is_the_users_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANE_HOME", "~/speech")
+    assert places.data_dir() == tmp_path / "speech"
+    monkeypatch.setenv("ANE_HOME", "~nobody-of-that-name/speech")
+    assert places.data_dir().name == "speech"
+
+
+def test_a_user_without_a_home_is_told_to_set_one(monkeypatch):
+    """As in a container that runs under a number which no list of users has."""
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    with pytest.raises(UserError, match="set ANE_HOME"):
+        places.cache_dir()
 
 
 def test_asking_creates_nothing(tmp_path):

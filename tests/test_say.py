@@ -53,7 +53,7 @@ def test_a_name_with_brackets_is_written_and_told_as_it_is(workplace, capsys):
 def test_text_comes_from_a_file_or_standard_input(workplace, monkeypatch):
     (workplace / "text.txt").write_text("hello", encoding="utf-8")
     assert main(["say", "-f", "text.txt", *QUICK, "-o", "file.wav"]) == 0
-    monkeypatch.setattr(sys, "stdin", io.StringIO("hello"))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"hello")))
     assert main(["say", "-f", "-", *QUICK, "-o", "stdin.wav"]) == 0
     assert main(["say", "hello", *QUICK, "-o", "argument.wav"]) == 0
     files = [(workplace / f"{name}.wav").read_bytes() for name in ("file", "stdin", "argument")]
@@ -87,6 +87,15 @@ def test_without_a_file_it_is_played(workplace, monkeypatch):
     assert main(["say", "hello", *QUICK]) == 0
     assert soundfile.info(workplace / "heard.wav").frames > 0
     assert [path.name for path in workplace.glob("*.wav")] == ["heard.wav"]
+
+
+@pytest.mark.parametrize("flags", [(), ("--play", "-o", "out.wav")])
+def test_a_machine_without_a_player_says_so_before_the_work(workplace, monkeypatch, capsys, flags):
+    (workplace / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(workplace / "bin"))
+    assert main(["say", "hello", *QUICK, "--bundle", "./not-even-looked-for", *flags]) == 1
+    assert "no program to play sound with" in capsys.readouterr().err
+    assert not list(workplace.glob("*.wav"))
 
 
 def test_a_folder_of_clips_is_a_voice(workplace, golden_checkpoints, capsys):

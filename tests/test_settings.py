@@ -25,6 +25,27 @@ def test_settings_of_a_later_version_are_refused(unknown):
         Settings.of(model=unknown)
 
 
+@pytest.mark.parametrize(("own", "part"), [
+    ({"split": [80]}, "split"), ({"split": ["80", "125"]}, "split"), ({"split": "ab"}, "split"),
+    ({"split": [80, 100, 125]}, "split"), ({"split": [125, 80]}, "split"), ({"split": [0, 80]}, "split"),
+    ({"split": {"80": 1, "125": 2}}, "split"), ({"split": [True, True]}, "split"), ({"split": None}, "split"),
+    ({"sampling": {"max_codes": "many"}}, "max_codes"), ({"sampling": {"max_codes": 100.5}}, "max_codes"),
+    ({"sampling": {"max_codes": 0}}, "max_codes"), ({"sampling": {"top_k": None}}, "top_k"),
+    ({"sampling": {"temperature": 0}}, "temperature"), ({"sampling": {"temperature": [1]}}, "temperature"),
+    ({"sampling": {"temperature": float("nan")}}, "temperature"), ({"sampling": {"typical_mass": "a"}}, "typical_mass"),
+    ({"sampling": {"repetition_penalty": 0}}, "repetition-penalty"), ({"sampling": []}, "sampling")])
+def test_a_models_unfit_settings_are_laid_to_the_model_not_to_a_flag(own, part):
+    with pytest.raises(UserError, match=r"the model's settings \(bundle\.json\)") as caught:
+        Settings.of(model=own)
+    assert part in str(caught.value)
+    assert "--" not in str(caught.value)
+
+
+def test_whole_numbers_may_stand_for_shares_and_null_for_no_typical_sampling():
+    own = {"sampling": {"temperature": 1, "typical_mass": None}}
+    assert Settings.of(model=own).sampling == Sampling(temperature=1)
+
+
 def test_an_unknown_preset_is_answered_with_those_there_are():
     with pytest.raises(UserError, match="ultra_fast"):
         Settings.of("slow")

@@ -1,11 +1,13 @@
 """The route from text to sound, on the bundle in the box."""
 
+import gc
 import re
 
 import numpy as np
 import pytest
 
 import ane
+from ane.autoregressive import Candidate
 from ane.diffusion import Diffusion
 from ane.errors import UserError
 from ane.sampling import Sampling
@@ -69,6 +71,22 @@ def test_a_chunk_of_symbols_between_sentences_is_passed_over(synthesizer):
     assert not any(re.fullmatch(r"\W*", chunk) for chunk in speech.chunks)
 
 
+def test_a_chunk_that_the_normaliser_empties_is_passed_over(synthesizer):
+    settings = Settings(candidates=1, diffusion=None, sampling=SHORT)
+    speech = synthesizer.speak("Hello there. | <br> | Goodbye.", seed=4, settings=settings)
+    assert speech.chunks == ["Hello there.", "Goodbye."]
+    with pytest.raises(UserError, match=r"nothing to say in '<br> \| <hr>'"):
+        synthesizer.speak("<br> | <hr>", seed=4, settings=settings)
+
+
+@pytest.mark.parametrize(("split", "advice"), [((200, 300), "break it up with spaces"), (None, "let it be split")])
+def test_a_word_too_long_for_the_decoder_is_named_with_advice_that_helps(synthesizer, split, advice):
+    with pytest.raises(UserError, match=advice) as caught:
+        synthesizer.speak("7" * 50, seed=4, settings=Settings(1, None, sampling=SHORT, split=split))
+    assert ("--no-split" in str(caught.value)) == (split is None)
+    assert ("7" * 50 in str(caught.value)) == (split is not None)
+
+
 def test_a_chunk_that_figures_made_too_long_is_split_again(synthesizer):
     """300 characters of figures are far more than 400 tokens once they are spelt out."""
     digits = " ".join(["7777777777777777777"] * 15)
@@ -107,6 +125,26 @@ def test_networks_are_let_go_when_their_step_is_over(synthesizer):
     assert {"autoregressive", "clvp", "diffusion", "univnet"} <= set(keeping.backend._networks)
 
 
+@pytest.mark.parametrize("diffusion", [None, Diffusion(2, guidance=None)], ids=["hifigan", "diffusion"])
+def test_readings_that_are_not_kept_do_not_outlive_their_chunk(synthesizer, diffusion):
+    """Candidates alive whenever progress is told: those being decoded, and the kept ones of the chunks before."""
+    alive: dict[str, list[int]] = {}
+
+    def watch(stage: str, *rest) -> None:
+        gc.collect()
+        readings = [item for item in gc.get_objects() if type(item) is Candidate]     # isinstance asks lazy modules
+        alive.setdefault(stage, []).append(len(readings))
+        if stage in ("diffuse", "vocode"):
+            assert all(len(reading.hidden if diffusion else reading.latents) == 0 for reading in readings)
+
+    settings = Settings(4, diffusion, sampling=Sampling(max_codes=2), split=(20, 30))
+    chunks = synthesizer.speak("The turtle was first. The rabbit came second. The snail was third.", seed=4,
+                               settings=settings, progress=watch).chunks
+    assert len(chunks) == 3
+    assert max(alive["decode"]) == 4 + 2
+    assert set(alive["diffuse" if diffusion else "vocode"]) == {3}
+
+
 def test_progress_runs_to_the_end_of_every_stage(synthesizer):
     seen: dict[str, tuple[int, int]] = {}
 
@@ -119,14 +157,38 @@ def test_progress_runs_to_the_end_of_every_stage(synthesizer):
     assert {"decode", "rank", "diffuse", "vocode"} <= set(seen)
 
 
-def test_cvvp_without_clips_is_refused(golden_checkpoints, golden_config):
+def test_cvvp_without_clips_is_refused_before_any_code_is_sampled(golden_checkpoints, golden_config):
     from ane.backends import load_backend
     from ane.model import open_model
 
     model = open_model(checkpoints=golden_checkpoints, config=golden_config)
     settings = Settings(2, Diffusion(2, "p", None), cvvp_amount=0.5, sampling=SHORT)
+    stages = []
     with pytest.raises(UserError, match="clips"):
-        Synthesizer(model, load_backend("torch:cpu", model)).speak(TEXT, "random", seed=1, settings=settings)
+        Synthesizer(model, load_backend("torch:cpu", model)).speak(TEXT, "random", seed=1, settings=settings,
+                                                                   progress=lambda stage, *rest: stages.append(stage))
+    assert not stages
+
+
+def test_clips_of_several_lengths_do_not_matter_to_a_ranking_without_cvvp(synthesizer):
+    mels = np.zeros((80, 517), np.float32), np.zeros((80, 300), np.float32)
+    voice = Voice(*(np.ones((1, width), np.float32) for width in synthesizer.model.widths), "ones", "", mels)
+    assert synthesizer.speak(TEXT, voice, seed=1, settings=QUALITY).voice == "ones"
+
+
+@pytest.mark.parametrize("name", ["", "  "])
+def test_an_empty_name_is_no_name_of_the_default_voice(synthesizer, name):
+    with pytest.raises(UserError, match="a name is missing"):
+        synthesizer.speak(TEXT, name, seed=1, settings=FAST)
+
+
+def test_a_ranking_that_is_not_numbers_is_refused(synthesizer, monkeypatch):
+    """As networks in too narrow a precision would give it."""
+    run = synthesizer.backend.run
+    monkeypatch.setattr(synthesizer.backend, "run", lambda stage, **inputs: run(stage, **inputs) * (
+        np.nan if stage == "clvp_speech" else 1))
+    with pytest.raises(UserError, match="NaN or infinite scores"):
+        synthesizer.speak(TEXT, seed=1, settings=QUALITY)
 
 
 def test_a_network_that_the_model_lacks_is_named_before_any_work(synthesizer):
@@ -143,10 +205,14 @@ def test_presets_are_upstreams(name, candidates, steps, guided):
         candidates, steps, 2.0 if guided else None)
 
 
-def test_checkpoints_are_loaded_by_their_directory(golden_checkpoints, golden_config, tmp_path):
+def test_checkpoints_are_loaded_by_their_directory(golden_checkpoints, golden_config, tmp_path, monkeypatch):
     """`ane.load` takes a directory of .pth files; sizes other than official come with a config.json beside them."""
     for file in golden_checkpoints.iterdir():
         (tmp_path / file.name).symlink_to(file)
     (tmp_path / "config.json").symlink_to(golden_config)
     speech = ane.load(tmp_path).speak(TEXT, "random", seed=1, settings=FAST)
     assert np.isfinite(speech.audio).all()
+    monkeypatch.setenv("HOME", str(tmp_path.parent))
+    assert ane.load(f"~/{tmp_path.name}").model.path == tmp_path
+    with pytest.raises(UserError, match="no bundle is named"):
+        ane.load("n" * 300)

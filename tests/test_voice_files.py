@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from safetensors.numpy import save_file
+from safetensors.torch import save_file as save_torch_file
 
 from ane.errors import UserError
 from ane.voices import Clips, Voice, load_voice, open_voice, save_voice
@@ -119,7 +120,8 @@ def test_random_bytes_are_refused(tmp_path_factory, suffix, content):
 
 @pytest.mark.parametrize("content", [
     torch.ones(1, 1024), {"ar": torch.ones(1, 8)}, (), [], (torch.ones(1, 8), 3), "text", [torch.ones(2, 30000)],
-    (torch.ones(1, 8), torch.ones(1, 0)), (torch.ones(1, 8, dtype=torch.int64), torch.ones(1, 8))])
+    (torch.ones(1, 8), torch.ones(1, 0)), (torch.ones(1, 8, dtype=torch.int64), torch.ones(1, 8)),
+    (torch.ones(1, 8).to_sparse(), torch.ones(1, 8)), (torch.ones(1, 8, device="meta"), torch.ones(1, 8))])
 def test_a_pth_that_holds_something_else_is_refused(tmp_path, content):
     torch.save(content, tmp_path / "v.pth")
     assert "is not a voice" in refusal(tmp_path / "v.pth")
@@ -142,11 +144,31 @@ AR, DIFFUSION = np.ones((1, 8), np.float32), np.ones((1, 16), np.float32)
     ({"weight": AR}, "lacks ar_latent and diffusion_latent"),
     ({"ar_latent": AR.reshape(2, 4), "diffusion_latent": DIFFUSION}, r"ar_latent is float32 \(2, 4\)"),
     ({"ar_latent": AR.astype(np.int32), "diffusion_latent": DIFFUSION}, "ar_latent is int32"),
-    ({"ar_latent": AR, "diffusion_latent": DIFFUSION, "clip_mels": np.ones((80, 517), np.float32)}, "clip_mels")])
+    ({"ar_latent": AR.astype(np.complex64), "diffusion_latent": DIFFUSION}, "ar_latent is complex64"),
+    ({"ar_latent": AR * np.float64(1e300), "diffusion_latent": DIFFUSION}, "ar_latent holds .* too great"),
+    ({"ar_latent": AR, "diffusion_latent": DIFFUSION, "clip_mels": np.ones((80, 517), np.float32)}, "clip_mels"),
+    *(({"ar_latent": AR, "diffusion_latent": DIFFUSION, "clip_mels": mels}, r"clip_mels is not \(clips, 80, 517\)")
+      for mels in (np.ones((2, 80, 516), np.float32), np.ones((2, 80, 517), np.int32), np.ones((2, 80, 517), bool),
+                   np.full((1, 80, 517), 1e300), np.full((1, 80, 517), np.nan, np.float32)))])
 def test_a_safetensors_file_of_something_else_is_refused(tmp_path, tensors, message):
     save_file(tensors, tmp_path / "v.safetensors")
     with pytest.raises(UserError, match=message):
         load_voice(tmp_path / "v.safetensors")
+
+
+@pytest.mark.parametrize("key", ["ar_latent", "diffusion_latent", "clip_mels"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
+def test_types_that_numpy_does_not_know_are_refused(tmp_path, key, dtype):
+    tensors = {"ar_latent": torch.ones(1, 8), "diffusion_latent": torch.ones(1, 16),
+               "clip_mels": torch.ones(1, 80, 517)}
+    save_torch_file({**tensors, key: tensors[key].to(dtype)}, tmp_path / "v.safetensors")
+    assert "cannot be read as a safetensors voice" in refusal(tmp_path / "v.safetensors")
+
+
+def test_mels_of_other_precisions_become_float32(tmp_path):
+    save_file({"ar_latent": AR, "diffusion_latent": DIFFUSION, "clip_mels": np.ones((2, 80, 517), np.float16)},
+              tmp_path / "v.safetensors")
+    assert {mel.dtype for mel in load_voice(tmp_path / "v.safetensors").clip_mels} == {np.dtype(np.float32)}
 
 
 def test_a_voice_of_another_models_width_is_refused_with_both_widths():

@@ -120,7 +120,9 @@ def test_a_stored_voice_is_replaced_only_by_force(ane, clips):
     assert not np.array_equal(stored("pat").ar, before)
 
 
-@pytest.mark.parametrize("name", ["random", "a/b", "a&b", "a:1", ".hidden", "", " ", "..", "a\\b", "builtin"])
+@pytest.mark.parametrize("name", ["random", "a/b", "a&b", "a:1", ".hidden", "", " ", "..", "a\\b", "builtin",
+                                  "~", "~pat", " pat", "pat ", "pat\n", "pat.wav", "pat.MP3", "pat.pth",
+                                  "pat.safetensors"])
 def test_names_that_could_not_be_used_are_refused(ane, clips, name):
     with pytest.raises(UserError, match="choose"):
         ane("add", name, clips[0])

@@ -48,8 +48,9 @@ def choose_device(name: str) -> torch.device:
     present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         name = next(device for device, there in present.items() if there)
-    kind = name.partition(":")[0]
-    if not present.get(kind, False):
+    kind, colon, number = name.partition(":")
+    numbers = map(str, range(torch.cuda.device_count() if kind == "cuda" else 1))
+    if not present.get(kind, False) or (colon and number not in numbers):
         raise UserError(f"this machine has no {name} device for torch; use "
                         f"{' or '.join('torch:' + device for device, there in present.items() if there)}")
     return torch.device(name)

@@ -1,6 +1,7 @@
 """``ane import``: official checkpoints, from a directory or the Hugging Face hub, into a bundle."""
 
 import argparse
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,8 +63,8 @@ def import_command(args: argparse.Namespace) -> int:
     from ane.model.checkpoints import CheckpointDirectory
 
     destination = _destination(args.destination)
-    directory = Path(args.source).expanduser()
-    check_destination(destination, args.force, directory if directory.is_dir() else None)
+    directory = Path(os.path.expanduser(args.source))
+    check_destination(destination, args.force, directory if os.path.isdir(directory) else None)
     console = Console()
     origin = _origin(args, directory, destination, console)
     model = CheckpointDirectory(origin.directory, origin.config, str(args.config))
@@ -85,7 +86,7 @@ def import_command(args: argparse.Namespace) -> int:
 def _destination(text: str) -> Path:
     """A path as it is; a bare name among the stored bundles."""
     if is_path(text):
-        return Path(text).expanduser()
+        return Path(os.path.expanduser(text))
     if text == DEMO:
         raise UserError("the name demo belongs to the bundle inside the package; choose another")
     return places.bundles_dir() / text
@@ -98,7 +99,7 @@ def _origin(args: argparse.Namespace, directory: Path, destination: Path, consol
 
     config = None if args.config is None else read_config(args.config)
     expected = {} if args.expect is None else read_expected(args.expect)
-    if directory.is_dir():
+    if os.path.isdir(directory):
         if args.revision:
             raise UserError(f"--revision is for the hub; {directory} is a directory")
         origin = _from_directory(directory, config, console)
@@ -114,7 +115,7 @@ def _from_directory(directory: Path, config: dict[str, Any] | None, console: Con
     from ane.model.checkpoints import MEL_NORMS, present_files
     from ane.model.hashes import sha256_of
 
-    own = [name for name in ("tokenizer.json", MEL_NORMS) if (directory / name).is_file()]
+    own = [name for name in ("tokenizer.json", MEL_NORMS) if os.path.isfile(directory / name)]
     names = [*present_files(directory), *own]
     files = {}
     for name in track(names, "hashing", console=console, transient=True, disable=not console.is_terminal):

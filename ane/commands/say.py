@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import resource
 import sys
 from dataclasses import replace
@@ -98,11 +99,13 @@ def pair(text: str) -> tuple[int, int]:
 
 
 def say(args: argparse.Namespace) -> int:
-    from ane.audio import check_output, play, write
+    from ane.audio import check_output, find_player, play, write
 
     text = read_text(args)
     for path in output_paths(args.output, args.best or 1):
         check_output(path)
+    if args.play or args.output is None:
+        find_player()
     model = open_model(args.bundle, args.checkpoints)
     settings = read_settings(args, model)
     outputs = output_paths(args.output, settings.best)
@@ -138,15 +141,21 @@ def read_text(args: argparse.Namespace) -> str:
     if (args.text is None) == (args.file is None):
         raise UserError("say what? Give a text, or -f FILE (- for standard input), one of the two")
     if args.text is not None:
-        return args.text
-    if args.file == "-":
-        return sys.stdin.read()
+        # bytes of the command line that are no text reach Python as lone surrogates, which must not pass for text
+        return decoded(args.text.encode("utf-8", "surrogatepass"), "the text on the command line")
     try:
-        return Path(args.file).read_text(encoding="utf-8")
+        content = sys.stdin.buffer.read() if args.file == "-" else Path(args.file).read_bytes()
     except OSError as error:
         raise UserError(f"cannot read the text {args.file}: {error.strerror}") from error
+    return decoded(content, "standard input" if args.file == "-" else args.file)
+
+
+def decoded(content: bytes, where: str) -> str:
+    """The text of ``content``, its lines ended as Python ends them. UserError when it is not UTF-8."""
+    try:
+        return re.sub("\r\n?", "\n", content.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise UserError(f"{args.file} is not text in UTF-8 (byte {error.start}): convert it first") from error
+        raise UserError(f"{where} is not text in UTF-8 (byte {error.start}): convert it first") from error
 
 
 def read_settings(args: argparse.Namespace, model: Model) -> "Settings":
@@ -195,7 +204,7 @@ def output_paths(output: Path | None, best: int) -> list[Path]:
     """OUT, or OUT-1 … OUT-K with its suffix when several readings are kept."""
     if output is None:
         return []
-    if best == 1:
+    if best == 1 or not output.name:        # "." has no name to number, and is refused as what it is
         return [output]
     return [output.with_name(f"{output.stem}-{rank}{output.suffix}") for rank in range(1, best + 1)]
 

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from ane import places
 from ane.errors import UserError
+from ane.files import check_place
 from ane.model import Model, add_model_arguments, open_model
 
 if TYPE_CHECKING:       # numpy, torch and soundfile come in with the handlers, so that --help is quick
@@ -178,17 +179,22 @@ def _gather(name: str, clips: list[str]):
 def _stored(name: str, model: Model, force: bool) -> Path:
     """Where the user's voice of that name is kept; raises UserError when the name is unfit or taken."""
     from ane.voices import RANDOM, list_voices
+    from ane.voices.finding import is_voice_file
 
-    if name == RANDOM or name.startswith((".", "-")) or not name.strip() or any(sign in name for sign in "/\\&:"):
-        raise UserError(f"{name!r} cannot name a voice: choose one without / \\ & : and . or - in front, "
+    if name == RANDOM or name.startswith((".", "-", "~")) or any(sign in name for sign in "/\\&:"):
+        raise UserError(f"{name!r} cannot name a voice: choose one without / \\ & : and . - or ~ in front, "
                         f"other than {RANDOM}")
+    if not name or name != name.strip() or is_voice_file(Path(name)):       # all of which finding takes otherwise
+        raise UserError(f"{name!r} cannot name a voice: choose one without blanks at its ends and without the suffix "
+                        "of a file")
     if model.voices and name in list_voices([model.voices]):
         raise UserError(f"{model.name} comes with a voice {name}, which would hide yours; choose another name")
     return _file(places.voices_dir() / f"{name}.safetensors", force)
 
 
 def _file(path: Path, force: bool) -> Path:
-    if path.exists() and not force:
+    check_place(path)
+    if os.path.exists(path) and not force:
         raise UserError(f"{path} exists; give --force to replace it, or choose another name")
     return path
 

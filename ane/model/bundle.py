@@ -9,6 +9,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -65,10 +66,22 @@ class Bundle(Model):
 
     @property
     def voices(self) -> Path | None:
-        """The directory of its voices, each checked, or None when it has none."""
+        """The directory of its voices, each checked, or None when it has none.
+
+        Raises:
+            UserError: a voice is missing or damaged, or one lies there that bundle.json does not name.
+        """
+        if not self.manifest.voices:
+            return None
         for wanted in self.manifest.voices.values():
             check_hash(self.path, wanted)
-        return self.path / "voices" if self.manifest.voices else None
+        directory = self.path / "voices"
+        named = {self.path / wanted.file for wanted in self.manifest.voices.values()}
+        for entry in sorted(directory.glob("[!.]*")):
+            if entry not in named:
+                raise UserError(f"{entry} is not in bundle.json: remove it; a voice of your own is kept with "
+                                "`ane voices add`")
+        return directory
 
     def config(self, network: str) -> Any:
         self.require(network)
@@ -90,8 +103,7 @@ class Bundle(Model):
     @property
     def tokenizer(self) -> str:
         check_hash(self.path, self.manifest.tokenizer)
-        path = self.path / self.manifest.tokenizer.file
-        return read_tokenizer(path.read_text(encoding="utf-8"), path)
+        return read_tokenizer(self.path / self.manifest.tokenizer.file)
 
     @property
     def mel_norms(self) -> np.ndarray:
@@ -139,11 +151,11 @@ def check_destination(destination: Path, overwrite: bool, source: Path | None = 
     """
     if source is not None and source.resolve().is_relative_to(destination.resolve()):
         raise UserError(f"{destination} holds the checkpoints to import; choose another destination")
-    if not destination.exists():
+    if not os.path.exists(destination):
         return
-    if not destination.is_dir():
+    if not os.path.isdir(destination):
         raise UserError(f"{destination} is a file; give a directory for the bundle")
-    if (destination / FILE).is_file():
+    if os.path.isfile(destination / FILE):
         if not overwrite:
             raise UserError(f"{destination} already holds a bundle; add --force to replace it")
     elif any(destination.iterdir()):

@@ -1,6 +1,7 @@
 """A directory of official checkpoints, used as it is: upstream's file names, upstream's keys."""
 
 import hashlib
+import os
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -34,13 +35,13 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def present_files(path: Path) -> list[str]:
     """The official names among the files of ``path``. Raises UserError when a required one is not there."""
-    if not path.is_dir():
-        fault = "is a file; give the directory it lies in" if path.exists() else "does not exist"
+    if not os.path.isdir(path):
+        fault = "is a file; give the directory it lies in" if os.path.exists(path) else "does not exist"
         raise UserError(f"checkpoint directory {path} {fault}")
     names = dict.fromkeys(network.file for network in NETWORKS.values())
-    present = [name for name in names if (path / name).is_file()]
+    present = [name for name in names if os.path.isfile(path / name)]
     missing = [name for name in REQUIRED if name not in present]
-    if missing and (path / "bundle.json").is_file():
+    if missing and os.path.isfile(path / "bundle.json"):
         raise UserError(f"{path} is a bundle, not a directory of checkpoints: give it with --bundle")
     if missing:
         found = f"; of the official names it holds {', '.join(present)}" if present else ", nor any other checkpoint"
@@ -66,19 +67,19 @@ class CheckpointDirectory(Model):
         self.networks = frozenset(name for file in self.files for name in networks_of(file))
         if config is None:
             beside = self.path / "config.json"
-            config, where = (read_config(beside), str(beside)) if beside.is_file() else ({}, "")
+            config, where = (read_config(beside), str(beside)) if os.path.isfile(beside) else ({}, "")
         self._configs = configs(config, where)
         self.trained = config.get("trained", True) is not False
         self.default_voice = "random"
         voices = self.path / "voices"
-        self.voices = voices if voices.is_dir() else None
+        self.voices = voices if os.path.isdir(voices) else None
 
     @property
     def identity(self) -> str:
         """Changes with the configs and with the size or time of any file; the data itself is not read."""
         files = (self.path / name for name in (*self.files, "tokenizer.json", MEL_NORMS))
         stats = [(file.name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
-                 for file in files if file.is_file() for stat in [file.stat()]]
+                 for file in files if os.path.isfile(file) for stat in [file.stat()]]
         return hashlib.sha256(repr((stats, sorted(self._configs.items()))).encode()).hexdigest()
 
     @property
@@ -123,16 +124,13 @@ class CheckpointDirectory(Model):
     @property
     def tokenizer(self) -> str:
         own = self.path / "tokenizer.json"
-        path = own if own.is_file() else Path(str(resources.files("ane").joinpath("data/tokenizer.json")))
-        try:
-            return read_tokenizer(path.read_text(encoding="utf-8"), path)
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"cannot read {path}: {error}") from error
+        path = own if os.path.isfile(own) else Path(str(resources.files("ane").joinpath("data/tokenizer.json")))
+        return read_tokenizer(path)
 
     @property
     def mel_norms(self) -> np.ndarray:
         own = self.path / MEL_NORMS
-        if not own.is_file():
+        if not os.path.isfile(own):
             return load_file(Path(str(resources.files("ane").joinpath("data/mel_norms.safetensors"))))["mel_norms"]
         norms = load_pickle(own)
         if not isinstance(norms, torch.Tensor) or tuple(norms.shape) != (80,) or not norms.is_floating_point():

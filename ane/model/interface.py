@@ -78,12 +78,18 @@ class Model(ABC):
                             "checkpoints; add that file and, for a bundle, import again")
 
 
-def read_tokenizer(text: str, where: Path) -> str:
-    """Hand ``text`` back once it is known to be a tokenizer's JSON. Raises UserError when it is not."""
+def read_tokenizer(path: Path) -> str:
+    """The text of a file that is known to be a tokenizer's JSON then. Raises UserError when it is not."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not text in UTF-8 (byte {error.start}): import or copy it again") from error
     try:
         known = isinstance(json.loads(text)["model"]["vocab"], dict)
     except (KeyError, TypeError, ValueError):
         known = False
     if not known:
-        raise UserError(f"{where} is not a tokenizer.json of Hugging Face tokenizers (no model.vocab in it)")
+        raise UserError(f"{path} is not a tokenizer.json of Hugging Face tokenizers (no model.vocab in it)")
     return text

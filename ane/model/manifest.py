@@ -8,6 +8,7 @@ spoken with, ``ane.settings``) and clones. Further sections are kept as they are
 
 import dataclasses
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from typing import Any
 
 from ane.errors import UserError
 from ane.files import replacing
+from ane.model.config_values import check_config, check_kind
 from ane.model.hashes import FileRecord
 from ane.model.weights import PRECISIONS
 from ane.networks import NETWORKS
@@ -100,9 +102,9 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise UserError(f"there is no bundle at {path.parent}: "
-                        + ("it is a file" if path.parent.exists() else "no such directory"))
+                        + ("it is a file" if os.path.exists(path.parent) else "no such directory"))
     try:
         stated = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -152,4 +154,9 @@ def _network(name: str, reader: _Reader) -> NetworkRecord:
     if unknown:
         raise UserError(f"{reader.where}: config has {', '.join(sorted(unknown))}, which this version does not know: "
                         "update tortoise-ane")
-    return NetworkRecord(cls.from_upstream(stated), _file(reader), reader.take("parameters", int))
+    where = f"{reader.where}: config"
+    for key, value in stated.items():
+        check_kind(key, value, getattr(NETWORKS[name].official(), key), where)
+    config = cls.from_upstream(stated)
+    check_config(name, config, where)
+    return NetworkRecord(config, _file(reader), reader.take("parameters", int))

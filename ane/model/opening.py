@@ -21,7 +21,7 @@ def demo_bundle() -> Path:
 def bundle_names() -> list[str]:
     """Names that ``--bundle`` knows: the demo, and the bundles in the data directory."""
     stored = places.bundles_dir()
-    found = sorted(path.parent.name for path in stored.glob("*/bundle.json")) if stored.is_dir() else []
+    found = sorted(path.parent.name for path in stored.glob("*/bundle.json")) if os.path.isdir(stored) else []
     return [DEMO, *(name for name in found if name != DEMO)]
 
 
@@ -36,11 +36,11 @@ def find_bundle(bundle: str | Path | None) -> Path:
     if bundle is None or str(bundle) == DEMO:
         return demo_bundle()
     if isinstance(bundle, Path) or is_path(bundle):
-        return Path(bundle).expanduser()
+        return Path(os.path.expanduser(bundle))
     names = bundle_names()
     if bundle in names:
         return places.bundles_dir() / bundle
-    if Path(bundle).is_dir():
+    if os.path.isdir(bundle):
         return Path(bundle)
     near = difflib.get_close_matches(bundle, names, 3)
     advice = f"do you mean {' or '.join(near)}?" if near else f"known bundles: {', '.join(names)}"
@@ -67,7 +67,8 @@ def open_model(bundle: str | Path | None = None, checkpoints: str | Path | None 
         raise UserError("give a bundle or a directory of checkpoints, not both")
     from ane.model.checkpoints import CheckpointDirectory, read_config
 
-    model = CheckpointDirectory(checkpoints, None if config is None else read_config(config), str(config))
+    stated = None if config is None else read_config(config)
+    model = CheckpointDirectory(os.path.expanduser(checkpoints), stated, str(config))
     model.check()
     return model
 

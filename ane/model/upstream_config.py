@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ane.errors import UserError
+from ane.model.config_values import check_config, check_kind
 from ane.networks import NETWORKS
 
 # Arguments of upstream's classes that act in training alone, or on parameters that inference never reads.
@@ -30,15 +31,6 @@ FIXED = {
                         "resblock_type": "1"},
 }
 
-# Attention splits a width evenly among its heads; shapes alone would not tell that it cannot.
-HEADS = {
-    "autoregressive.pth": ("model_dim", "heads"),
-    "diffusion_decoder.pth": ("model_channels", "num_heads"),
-    "cvvp.pth": ("model_dim", "transformer_heads"),
-    "classifier.pth": ("embedding_dim", "num_attn_heads"),
-}
-
-
 def configs(stated: Mapping[str, Any], where: str) -> dict[str, Any]:
     """A config for every network: what ``stated`` says of its file, the official values for the rest.
 
@@ -46,14 +38,18 @@ def configs(stated: Mapping[str, Any], where: str) -> dict[str, Any]:
     Keys that start with an underscore, and the key "trained", are not about constructors.
 
     Raises:
-        UserError: not such a mapping, an unknown file, an unknown argument, or a value of the wrong kind.
+        UserError: not such a mapping, an unknown file, an unknown argument, or a value that makes no network.
     """
     files = {network.file for network in NETWORKS.values()}
     for file in stated:
         if file not in files and file not in ("trained", "mel_norms.pth") and not file.startswith("_"):
             raise UserError(f"{where}: {file!r} is none of the checkpoints' names{_near(file, files)}")
-    return {name: network.config.from_upstream({**dict(network.defaults), **_arguments(stated, network.file, where)})
-            for name, network in NETWORKS.items()}
+    found = {}
+    for name, network in NETWORKS.items():
+        arguments = _arguments(stated, network.file, where)
+        found[name] = network.config.from_upstream({**dict(network.defaults), **arguments})
+        check_config(name, found[name], f"{where}: {network.file}")
+    return found
 
 
 def _arguments(stated: Mapping[str, Any], file: str, where: str) -> dict[str, Any]:
@@ -75,29 +71,11 @@ def _arguments(stated: Mapping[str, Any], file: str, where: str) -> dict[str, An
                 raise UserError(f"{where}: {file}: {name}={value!r} makes another network than the one built here; "
                                 f"only {fixed[name]!r} is supported")
         elif name in official:
-            if not _same_kind(value, official[name]):
-                raise UserError(f"{where}: {file}: {name} must be like {official[name]!r}, not {value!r}")
+            check_kind(name, value, official[name], f"{where}: {file}")
         elif name not in ignored:
             known = {*official, *fixed, *ignored}
             raise UserError(f"{where}: {file}: unknown constructor argument {name!r}{_near(name, known)}")
-    if file in HEADS:
-        width, heads = ({**official, **entry}[name] for name in HEADS[file])
-        if width % heads:
-            raise UserError(f"{where}: {file}: {HEADS[file][0]} {width} cannot be split among {heads} {HEADS[file][1]}")
     return dict(entry)
-
-
-def _same_kind(value: Any, official: Any) -> bool:
-    """Whether JSON's ``value`` can stand where ``official`` does: positive integers for counts, lists for tuples."""
-    if isinstance(official, bool) or isinstance(value, bool):
-        return isinstance(value, bool) and isinstance(official, bool)
-    if isinstance(official, int):
-        return isinstance(value, int) and (value > 0 or official <= 0)
-    if isinstance(official, float):
-        return isinstance(value, int | float)
-    if isinstance(official, tuple | list):
-        return isinstance(value, tuple | list) and len(value) > 0 and all(_same_kind(v, official[0]) for v in value)
-    return official is None or isinstance(value, type(official))
 
 
 def _near(name: str, known: set[str]) -> str:

@@ -48,13 +48,15 @@ class Tokenizer:
         Raises:
             UserError: nothing in ``text`` can be spoken: it is empty, or has no letter that the tokenizer knows.
         """
-        if not text.strip():
-            raise UserError("there is nothing to say: the text is empty")
-        ids = self.ids(self.normalise(text))
-        if not any(character.isalnum() for character in self.decode(ids)):
-            raise UserError(f"there is nothing to say in {shortened(text)!r}: no letter is left that the voice could "
-                            "speak; write it in words")
+        ids = self.spoken(text)
+        if not ids:
+            raise nothing_to_say(text)
         return ids
+
+    def spoken(self, text: str) -> list[int]:
+        """As ``encode``, but no ids where that refuses."""
+        ids = self.ids(self.normalise(text))
+        return ids if any(character.isalnum() for character in self.decode(ids)) else []
 
     def ids(self, normalised: str) -> list[int]:
         """Ids of text that is normalised already; empty text gives no ids."""
@@ -67,6 +69,14 @@ class Tokenizer:
         if self._has_space_token:
             text = text.replace(" ", "").replace(SPACE, " ")
         return text.replace(STOP, "").replace(UNKNOWN, "")
+
+
+def nothing_to_say(text: str) -> UserError:
+    """What to raise of a text of which nothing can be spoken."""
+    if not text.strip():
+        return UserError("there is nothing to say: the text is empty")
+    return UserError(f"there is nothing to say in {shortened(text)!r}: no letter is left that the voice could speak; "
+                     "write it in words")
 
 
 def shortened(text: str) -> str:

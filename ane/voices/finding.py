@@ -32,8 +32,10 @@ def find_voice(name_or_path: str, folders: Iterable[Path]) -> FoundVoice:
         UserError: nothing of that name (the message lists the nearest), or a folder that holds no voice.
     """
     folders = list(folders)
-    path = Path(name_or_path).expanduser()
-    is_path = path.name != name_or_path or _is_voice_file(path)
+    if not name_or_path.strip():
+        raise UserError("the name of a voice is empty; `ane voices list` shows those there are")
+    path = Path(os.path.expanduser(name_or_path))
+    is_path = path.name != name_or_path or is_voice_file(path)
     if not is_path:
         found = list_voices(folders).get(name_or_path)
         if found:
@@ -56,7 +58,7 @@ def list_voices(folders: Iterable[Path]) -> dict[str, FoundVoice]:
         entries = sorted(_visible(folder), key=lambda entry: (_rank(entry), entry.name))
         for entry in entries:
             files = _files_of(entry)
-            name = entry.name if entry.is_dir() else entry.stem
+            name = entry.name if os.path.isdir(entry) else entry.stem
             if files and name not in voices:
                 voices[name] = FoundVoice(name, files)
     return dict(sorted(voices.items()))
@@ -64,12 +66,12 @@ def list_voices(folders: Iterable[Path]) -> dict[str, FoundVoice]:
 
 def _files_of(entry: Path) -> tuple[Path, ...]:
     """The voice's files if the entry of a voice folder is one, else ()."""
-    if entry.is_dir():
+    if os.path.isdir(entry):
         try:
             return _files_in(entry)
         except UserError:
             return ()
-    return (entry,) if _is_voice_file(entry) else ()
+    return (entry,) if is_voice_file(entry) else ()
 
 
 def _files_in(folder: Path) -> tuple[Path, ...]:
@@ -77,7 +79,7 @@ def _files_in(folder: Path) -> tuple[Path, ...]:
 
     A .pth beside clips is the copy of them that upstream's git master leaves there; the clips are the original.
     """
-    entries = sorted(entry for entry in _visible(folder) if entry.is_file())
+    entries = sorted(entry for entry in _visible(folder) if os.path.isfile(entry))
     clips = tuple(entry for entry in entries if entry.suffix.lower() in CLIP_SUFFIXES)
     if clips:
         return clips
@@ -91,7 +93,8 @@ def _files_in(folder: Path) -> tuple[Path, ...]:
                     f"({', '.join(LATENT_SUFFIXES)})")
 
 
-def _is_voice_file(path: Path) -> bool:
+def is_voice_file(path: Path) -> bool:
+    """Whether a name is that of a voice's file, by its suffix."""
     return path.suffix in LATENT_SUFFIXES or path.suffix.lower() in CLIP_SUFFIXES
 
 
@@ -106,7 +109,7 @@ def _visible(folder: Path) -> list[Path]:
 def _rank(entry: Path) -> int:
     if entry.suffix == ".safetensors":
         return 0
-    if entry.is_dir():
+    if os.path.isdir(entry):
         return 1
     return 2 if entry.suffix == ".pth" else 3
 

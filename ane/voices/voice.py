@@ -1,6 +1,7 @@
 """What a voice is, and the files that hold one."""
 
 import io
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from ane.model.pickles import load_pickle
 
 LATENT_SUFFIXES = (".safetensors", ".pth")
 _NEEDED = ("ar_latent", "diffusion_latent")
+_MEL = 80, 517          # of the 6 s that the decoder hears of a clip
 _FORMAT = "tortoise-ane voice 1"
 
 
@@ -89,22 +91,24 @@ def load_voice(path: Path | str, name: str = "") -> Voice:
         UserError: no such file, damaged, or without the tensors ar_latent (1, D) and diffusion_latent (1, C).
     """
     path = Path(path)
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise UserError(f"{path}: no such voice file")
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
-            tensors = {key: file.get_tensor(key) for key in file.keys()}     # noqa: SIM118 — not a dict
-    except (safetensors.SafetensorError, OSError, TypeError, ValueError) as error:
+            kept = set(file.keys()) & {*_NEEDED, "clip_mels"}
+            tensors = {key: file.get_tensor(key) for key in kept}
+    except (safetensors.SafetensorError, OSError, TypeError, ValueError, AttributeError) as error:  # of odd dtypes
         raise UserError(f"{path}: cannot be read as a safetensors voice ({error}); make it again") from error
     missing = [key for key in _NEEDED if key not in tensors]
     if missing:
         raise UserError(f"{path}: lacks {' and '.join(missing)}; a voice file holds {' and '.join(_NEEDED)}")
     ar, diffusion = (_latent(tensors[key], path, key) for key in _NEEDED)
-    mels = tensors.get("clip_mels", np.empty((0, 80, 0), np.float32))
-    if mels.ndim != 3 or mels.shape[1] != 80 or not np.isfinite(mels).all():
-        raise UserError(f"{path}: clip_mels is not (clips, 80, frames) of finite numbers; make it again")
-    return Voice(ar, diffusion, name or metadata.get("name") or path.stem, metadata.get("source", ""), tuple(mels))
+    mels = tensors.get("clip_mels", np.empty((0, *_MEL), np.float32))
+    narrow = _as_float32(mels)
+    if mels.dtype.kind != "f" or mels.shape != (len(mels), *_MEL) or not np.isfinite(narrow).all():
+        raise UserError(f"{path}: clip_mels is not (clips, {_MEL[0]}, {_MEL[1]}) of finite numbers; make it again")
+    return Voice(ar, diffusion, name or metadata.get("name") or path.stem, metadata.get("source", ""), tuple(narrow))
 
 
 def save_voice(path: Path | str, voice: Voice) -> None:
@@ -140,6 +144,7 @@ def _tensors(path: Path) -> list[np.ndarray]:
     content = load_pickle(path)
     rows = list(content) if isinstance(content, (tuple, list)) else []
     if not rows or not all(isinstance(row, torch.Tensor) and row.is_floating_point() and row.ndim in (1, 2)
+                           and row.layout == torch.strided and row.device.type == "cpu"
                            and row.numel() == row.shape[-1] > 0 for row in rows):
         raise UserError(f"{path}: is not a voice; a .pth voice is the pair of latents (1, 1024) and (1, 2048), "
                         "or a list of clips (1, samples)")
@@ -150,6 +155,13 @@ def _latent(array: np.ndarray, path: Path, key: str) -> np.ndarray:
     """One latent as (1, width) float32; raises UserError when it is not a row of finite numbers."""
     if array.size == 0 or array.dtype.kind != "f" or array.shape not in ((1, array.size), (array.size,)):
         raise UserError(f"{path}: {key} is {array.dtype} {array.shape}; a latent is one row of floats")
-    if not np.isfinite(array).all():
-        raise UserError(f"{path}: {key} holds NaN or infinite values; make the voice again")
-    return array.reshape(1, -1).astype(np.float32)
+    narrow = _as_float32(array)
+    if not np.isfinite(narrow).all():
+        raise UserError(f"{path}: {key} holds NaN, infinite or far too great values; make the voice again")
+    return narrow.reshape(1, -1)
+
+
+def _as_float32(array: np.ndarray) -> np.ndarray:
+    """Values too great for float32 become infinite, to be refused as such."""
+    with np.errstate(over="ignore"):
+        return array.astype(np.float32)

@@ -206,6 +206,8 @@ def test_without_a_config_the_sizes_are_the_official_ones(directory):
     ({"hifidecoder.pth": {"upsample_factors": 8}}, "upsample_factors must be like"),
     ({"hifidecoder.pth": {"resblock_type": "2"}}, "makes another network"),
     ({"hifidecoder.pth": {"upsample_factors": [8, 8, 2]}}, "hifidecoder.pth"),
+    ({"diffusion_decoder.pth": {"prediction": "eps"}}, "prediction 'eps' is none of epsilon, v, x0"),
+    ({"autoregressive.pth": {"start_mel_token": 9999}}, "start_mel_token 9999 is beyond the decoder's table"),
 ])
 def test_a_config_that_is_not_upstreams_is_refused(directory, config, says):
     stated = read_config(directory / "config.json")

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,36 @@ def test_a_bundle_json_that_cannot_be_followed_is_refused(path, change, says, ed
     assert says in message
 
 
+@pytest.mark.parametrize(("network", "change", "says"), [
+    ("autoregressive", {"layers": {}}, "layers must be like 30, not {}"),
+    ("autoregressive", {"layers": 0}, "layers must be like 30, not 0"),
+    ("autoregressive", {"max_text_tokens": "134"}, "max_text_tokens must be like 402, not '134'"),
+    ("autoregressive", {"tail_tokens": 5}, "tail_tokens must be like [45, 45, 248], not 5"),
+    ("autoregressive", {"tail_tokens": [45, 9999]}, "tail_tokens [45, 9999] is beyond the decoder's table: 0 to"),
+    ("autoregressive", {"start_mel_token": 9999}, "start_mel_token 9999 is beyond the decoder's table: 0 to"),
+    ("autoregressive", {"stop_mel_token": -1}, "stop_mel_token -1 is beyond"),
+    ("autoregressive", {"calm_token": 9999}, "calm_token 9999 is beyond"),
+    ("autoregressive", {"start_text_token": 9999}, "start_text_token 9999 is beyond"),
+    ("autoregressive", {"calm_run": 0}, "calm_run must be like 8, not 0"),
+    ("autoregressive", {"heads": 5}, "cannot be split among 5 heads"),
+    ("conditioning_encoder", {"heads": 5}, "cannot be split among 5 heads"),
+    ("contextual_embedder", {"num_heads": 7}, "cannot be split among 7 num_heads"),
+    ("diffusion", {"prediction": "V"}, "prediction 'V' is none of epsilon, v, x0"),
+    ("univnet", {"lReLU_slope": float("nan")}, "lReLU_slope must be like 0.2"),
+])
+def test_a_config_of_which_no_network_can_be_made_is_refused(path, network, change, says, edit_json):
+    edit_json(path / "bundle.json", lambda stated: stated["networks"][network]["config"].update(change))
+    message = fault(path)
+    assert f"bundle.json: networks: {network}: config: " in message
+    assert says in message
+
+
+def test_code_zero_may_be_the_code_of_silence(path, edit_json):
+    config = {"calm_token": 0, "tail_tokens": [0]}
+    edit_json(path / "bundle.json", lambda stated: stated["networks"]["autoregressive"]["config"].update(config))
+    assert Bundle(path).config("autoregressive").calm_token == 0
+
+
 def test_what_is_no_bundle_is_said(path, checkpoints):
     (path / "bundle.json").write_text('{"format": 1, ')
     assert "bundle.json is damaged (not JSON" in fault(path)
@@ -152,6 +183,24 @@ def test_sections_and_networks_of_later_versions_are_kept_and_ignored(path, edit
     write_manifest(path, read_manifest(path))
     assert json.loads((path / "bundle.json").read_text())["packages"] == {"gpt2": {"bytes": 3}}
     Bundle(path).verify()
+
+
+def test_a_voice_that_bundle_json_does_not_name_is_not_used_unchecked(random_bundle, tmp_path):
+    bundle = Path(shutil.copytree(random_bundle, tmp_path / "bundle"))
+    (bundle / "voices" / ".DS_Store").touch()
+    assert Bundle(bundle).voices == bundle / "voices"
+    shutil.copyfile(bundle / "voices" / "noise.safetensors", bundle / "voices" / "stranger.safetensors")
+    with pytest.raises(UserError, match=r"stranger\.safetensors is not in bundle\.json"):
+        _ = Bundle(bundle).voices
+
+
+def test_a_tokenizer_that_is_not_text_is_refused(path, edit_json):
+    data = b"\xff" + (path / "tokenizer.json").read_bytes()
+    (path / "tokenizer.json").write_bytes(data)
+    record = {"file": "tokenizer.json", "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+    edit_json(path / "bundle.json", lambda stated: stated.update(tokenizer=record))
+    with pytest.raises(UserError, match=r"tokenizer\.json is not text in UTF-8 \(byte 0\)"):
+        _ = Bundle(path).tokenizer
 
 
 def test_a_network_that_a_bundle_lacks_is_named_with_its_file(path, edit_json):
