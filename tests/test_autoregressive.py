@@ -23,7 +23,7 @@ def sampled():
     model = open_model()
     config = model.config("autoregressive")
     voice = np.random.default_rng(5).standard_normal((1, config.model_dim), dtype=np.float32)
-    tokens = text_tokens(list(range(10, 40)), config)
+    tokens = text_tokens(list(range(3, 33)), config)
     backends = {precision: TorchBackend(model, "cpu", precision) for precision in ("fp32", "bf16")}
 
     def run(candidates: int, lanes: int, precision: str = "fp32", max_codes: int = 60) -> list[Candidate]:

@@ -101,8 +101,8 @@ def score_section(quality: Mapping[str, Any]) -> str:
         for system in (name for name in ("teacher", "codes", "fast", "quality") if name in result):
             row = result[system]
             distance = "–" if row["mel_distance_db"] is None else f"{row['mel_distance_db']:.1f}"
-            low, high = row["interval"]
-            lines.append(f"| {voice} | {system} | {row['wer']:.3f} | {low:.3f}–{high:.3f} | {row['forced']} / {row['choices']} | "
+            (low, high), chosen = row["interval"], f"{row['forced']} / {row['choices']}"
+            lines.append(f"| {voice} | {system} | {row['wer']:.3f} | {low:.3f}–{high:.3f} | {chosen} | "
                          f"{row['stopped']:.0%} | {row['f0']:.0f} | {distance} |")
     lines.append("")
     lines += ["- {}: best of 8 by CLVP {clvp:.3f}, a random one of them {random:.3f}: a gain of {gain:.3f} "
