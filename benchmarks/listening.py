@@ -13,7 +13,7 @@ from ane.mel import diffusion_mel
 RECOGNISED_RATE = 16000     # Hz of the recogniser's acoustic model
 FRAME = 240                 # samples of a loudness frame: 10 ms at 24 kHz
 QUIET = 10 ** (-45 / 20)    # below this a frame is silence
-CLICK = 5.0                 # a step from sample to sample so many times the loudness around it is no speech
+CLICK = 8.0                 # a step from sample to sample so many times the loudness around it is no speech
 
 
 def words(text: str) -> list[str]:

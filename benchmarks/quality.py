@@ -9,48 +9,29 @@ quantiser: --run). Best of 8 by CLVP is held against the mean of the same 8.
 
 import argparse
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import cache, partial
+from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 import ane
-from ane.audio import resample, write
-from ane.autoregressive import Embeddings, decode, text_tokens
-from ane.demo.training.quantiser import Quantiser
-from ane.demo.training.recipe import ENTRIES
-from ane.demo.training.speech import RATE, Flite, code_mel
+from ane.demo.training.speech import Flite
 from ane.demo.training.text import held_out_sentences
-from ane.diffusion import spectrogram
 from ane.errors import UserError
-from ane.networks.univnet import SILENT_FRAMES
-from ane.randomness import Randomness
-from ane.ranking import best, score
-from ane.sampling import by_inverse_cdf
-from ane.settings import DEFAULT_PRESET, Settings
+from ane.model import open_model
+from ane.settings import DEFAULT_PRESET
 from ane.synthesizer import SAMPLE_RATE, Synthesizer
-from ane.text import Tokenizer
 from ane.voices import Voice, load_voice
 from benchmarks.listening import Recogniser, Wave, edits, mel_distance, words
 from benchmarks.report import default_output, machine, print_table, run, write_json
+from benchmarks.speakers import CANDIDATES, Said, candidates_of, keep, quantise, respeak_all, speak_all, teach_all
 
 CHOICES = 30
-CANDIDATES = 8
-SEED = 7
-
-
-@dataclass
-class Said:
-    """One sentence as something spoke it: (S,) float32 at 24 kHz, and whether it ended by itself."""
-
-    text: str
-    audio: np.ndarray
-    stopped: bool = True
 
 
 @dataclass
@@ -85,55 +66,6 @@ def recogniser_of(choices: tuple[str, ...]) -> Recogniser:
     return Recogniser(choices)
 
 
-def speak_all(synthesizer: Synthesizer, sentences: Sequence[str], voice: str, preset: str) -> Iterable[Said]:
-    for index, text in enumerate(sentences):
-        speech = synthesizer.speak(text, voice, preset, seed=SEED + index)
-        yield Said(text, speech.audio, not speech.notes)
-
-
-def teach_all(sentences: Sequence[str], voice: str, flite: Flite) -> Iterable[Said]:
-    for text in sentences:
-        yield Said(text, resample(flite.read(text.lower(), voice), RATE, SAMPLE_RATE))
-
-
-def respeak_all(synthesizer: Synthesizer, teacher: Iterable[Said], voice: Voice,
-                codes_of: Callable[[np.ndarray], np.ndarray]) -> Iterable[Said]:
-    """The teacher's own codes, by latents, diffusion and UnivNet."""
-    backend, model = synthesizer.backend, synthesizer.model
-    config, tables = model.config("autoregressive"), Embeddings(**synthesizer.backend.embeddings())
-    tokenizer, settings = Tokenizer(model.tokenizer), Settings.of(model=model.settings)
-    for index, said in enumerate(teacher):
-        codes = np.concatenate((codes_of(resample(said.audio, SAMPLE_RATE, RATE)),
-                                np.full(config.calm_run - 1, config.calm_token)))
-        decoder = backend.decoder(1, len(codes))
-        first, _ = decoder.prefill(tables.prefix(voice.ar, text_tokens(tokenizer.encode(said.text), config), config))
-        columns = tables.codes(codes, np.arange(1, len(codes) + 1))
-        hidden, _ = decoder.step(columns[None], np.array([0]))
-        latents = np.concatenate((first[None], hidden[0]))
-        randomness = Randomness(SEED + index)
-        mel = spectrogram(backend, latents, voice.diffusion, settings.diffusion, randomness.diffusion(0, 0),
-                          prediction=model.config("diffusion").prediction)
-        noise = randomness.vocoder(0, 0).standard_normal(
-            (1, model.config("univnet").noise_dim, mel.shape[-1] + SILENT_FRAMES), dtype=np.float32)
-        yield Said(said.text, backend.run("univnet", mel=mel, noise=noise)[0, 0])
-
-
-def candidates_of(synthesizer: Synthesizer, sentences: Sequence[str],
-                  voice: Voice) -> tuple[list[list[Said]], list[int]]:
-    """For every sentence ``CANDIDATES`` readings as HiFi-GAN speaks them, and which of them CLVP takes."""
-    backend, model = synthesizer.backend, synthesizer.model
-    config, settings = model.config("autoregressive"), Settings.of(model=model.settings)
-    tokenizer, readings, taken = Tokenizer(model.tokenizer), [], []
-    for index, text in enumerate(sentences):
-        randomness, tokens = Randomness(SEED + index), text_tokens(tokenizer.encode(text), config)
-        found = decode(backend, voice.ar, tokens, config, settings.sampling,
-                       [by_inverse_cdf(randomness.candidate(0, k)) for k in range(CANDIDATES)])
-        readings.append([Said(text, backend.run("hifigan", latents=c.hidden[None], conditioning=voice.ar)[0, 0],
-                              c.stopped) for c in found])
-        taken += best(score(backend, tokens, np.stack([c.fixed for c in found])), 1)
-    return readings, taken
-
-
 def summary(judged: Sequence[Judged], teacher: Sequence[Judged]) -> dict[str, Any]:
     """The figures of one system, sentence by sentence beside the teacher's."""
     errors, count = (np.array([getattr(one, name) for one in judged], dtype=float) for name in ("errors", "words"))
@@ -157,14 +89,6 @@ def interval(errors: np.ndarray, count: np.ndarray) -> tuple[float, float]:
     drawn = np.random.default_rng(0).integers(0, len(errors), (2000, len(errors)))
     rates = errors[drawn].sum(axis=1) / count[drawn].sum(axis=1)
     return float(np.quantile(rates, 0.025)), float(np.quantile(rates, 0.975))
-
-
-def keep(made: Iterable[Said], folder: Path | None, name: str) -> Iterable[Said]:
-    """The same, written to files on its way."""
-    for index, one in enumerate(made):
-        if folder is not None:
-            write(folder / f"{name}-{index:03d}.wav", one.audio, SAMPLE_RATE)
-        yield one
 
 
 def judge_all(pool: ProcessPoolExecutor, said: Iterable[Said], teacher: Sequence[Said] | None,
@@ -219,52 +143,41 @@ def bars(results: dict[str, Any]) -> list[tuple[str, float, str, bool]]:
     return found
 
 
-def quantise(folder: Path) -> Callable[[np.ndarray], np.ndarray]:
-    """The quantiser of a training run: (S,) float32 at 16 kHz → codes (n,) int64. UserError: it has none."""
-    checkpoint = folder / "quantiser" / "checkpoint.pt"
-    if not checkpoint.exists():
-        raise UserError(f"{folder} holds no quantiser: --run takes the folder of `python -m ane.demo.training --out`")
-    quantiser = Quantiser(ENTRIES)
-    quantiser.load_state_dict(torch.load(checkpoint, weights_only=True)["module"])
-    norms = ane.load().model.mel_norms
-
-    @torch.no_grad()
-    def codes(audio: np.ndarray) -> np.ndarray:
-        return quantiser.codes(torch.from_numpy(code_mel(audio, norms))[None])[0].numpy()
-
-    return codes
+def measure(voice: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Everything about one voice of the bundle."""
+    synthesizer = ane.load(options.bundle, options.backend, options.precision, options.threads)
+    sentences = held_out_sentences()[:options.sentences]
+    latents = load_voice(synthesizer.model.voices / f"{voice}.safetensors", voice)
+    spoken = list(teach_all(sentences, voice, Flite(options.flite, options.flite_libraries)))
+    systems = {"teacher": spoken}
+    if options.run:
+        systems["codes"] = respeak_all(synthesizer, spoken, latents, quantise(options.run))
+    systems["fast"] = speak_all(synthesizer, sentences, voice, "fastest")
+    systems["quality"] = speak_all(synthesizer, sentences, voice, options.preset)
+    judged = {}
+    with ProcessPoolExecutor(options.workers) as pool:
+        for system, said in systems.items():
+            kept = keep(said, options.keep, f"{voice}-{system}")
+            judged[system] = judge_all(pool, kept, None if system == "teacher" else spoken, tuple(sentences[:CHOICES]))
+        return {**{system: summary(side, judged["teacher"]) for system, side in judged.items()},
+                "ranking": ranking(pool, synthesizer, sentences, latents),
+                "heard": {system: [asdict(one) for one in side] for system, side in judged.items()}}
 
 
 def main() -> None:
     options = arguments()
-    sentences = held_out_sentences()[:options.sentences]
-    choices = tuple(sentences[:CHOICES])
-    codes_of = quantise(options.run) if options.run else None
-    synthesizer = ane.load(options.bundle, options.backend, options.precision, options.threads)
-    if synthesizer.model.voices is None:
-        raise UserError(f"{synthesizer.model.name} has no voices of its own to measure")
-    flite = Flite(options.flite, options.flite_libraries)
-    results, rows = {}, []
-    with ProcessPoolExecutor(options.workers) as pool:
-        listen = partial(judge_all, pool, choices=choices)
-        for path in sorted(synthesizer.model.voices.glob("*.safetensors"),
-                           key=lambda path: path.stem != synthesizer.model.default_voice):
-            voice = path.stem
-            spoken = list(teach_all(sentences, voice, flite))
-            systems = {"teacher": spoken}
-            if codes_of:
-                systems["codes"] = respeak_all(synthesizer, spoken, load_voice(path, voice), codes_of)
-            systems["fast"] = speak_all(synthesizer, sentences, voice, "fastest")
-            systems["quality"] = speak_all(synthesizer, sentences, voice, options.preset)
-            judged = {}
-            for system, said in systems.items():
-                kept = keep(said, options.keep, f"{voice}-{system}")
-                judged[system] = listen(kept, None if system == "teacher" else spoken)
-            results[voice] = {system: summary(side, judged["teacher"]) for system, side in judged.items()}
-            results[voice]["ranking"] = ranking(pool, synthesizer, sentences, load_voice(path, voice))
-            results[voice]["heard"] = {system: [asdict(one) for one in side] for system, side in judged.items()}
-            rows += [row_of(voice, system, results[voice][system], results[voice]["teacher"]) for system in judged]
-    print_table(f"{len(sentences)} sentences, preset {options.preset}", ("voice", *COLUMNS), rows)
+    model = open_model(bundle=options.bundle)
+    if model.voices is None:
+        raise UserError(f"{model.name} has no voices of its own to measure")
+    if options.run:
+        quantise(options.run)       # refused now, not after half of the work
+    names = sorted((path.stem for path in model.voices.glob("*.safetensors")), key=lambda n: n != model.default_voice)
+    with ProcessPoolExecutor(len(names), mp_context=get_context("spawn")) as pool:
+        results = dict(zip(names, pool.map(measure, names, [options] * len(names)), strict=True))
+    count = len(held_out_sentences()[:options.sentences])
+    print_table(f"{count} sentences, preset {options.preset}", ("voice", *COLUMNS),
+                [row_of(voice, system, result[system], result["teacher"]) for voice, result in results.items()
+                 for system in result["heard"]])
     for voice, result in results.items():
         print("{}: best of {} by CLVP {clvp:.3f}, a random one {random:.3f}, gain {gain:.3f} ({gain_low:.3f} to "
               "{gain_high:.3f}), the best there is {oracle:.3f}".format(voice, CANDIDATES, **result["ranking"]))
@@ -272,8 +185,8 @@ def main() -> None:
     print_table("what it promises", ("claim", "figure", "bound", "kept"),
                 [(claim, f"{figure:.3f}", bound, "yes" if kept else "NO") for claim, figure, bound, kept in found])
     write_json(options.output, {"benchmark": "quality", "machine": machine(), "preset": options.preset,
-                                "bundle": synthesizer.model.identity, "precision": synthesizer.model.precision,
-                                "sentences": len(sentences), "bars": found, "voices": results})
+                                "bundle": model.identity, "precision": model.precision, "sentences": count,
+                                "bars": found, "voices": results})
 
 
 COLUMNS = ("spoken by", "WER", "95 %", "above teacher", f"of {CHOICES}", "stops", "longest ×", "f0 Hz", "mel dB",
@@ -299,7 +212,8 @@ def arguments() -> argparse.Namespace:
     add("--backend", default="auto")
     add("--precision", default="auto")
     add("--threads", type=int, help="torch threads (default: torch's choice)")
-    add("--workers", type=int, default=os.cpu_count(), help="processes that listen (%(default)s)")
+    add("--workers", type=int, default=os.cpu_count(),
+        help="processes that listen to a voice (%(default)s)")
     add("--sentences", type=int, default=None, metavar="N", help="the first N alone")
     add("--flite", default="flite", help="the teacher's program (%(default)s)")
     add("--flite-libraries", metavar="DIR", help="where its libraries lie, if not installed")

@@ -148,7 +148,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     """A table on standard output: the first column is a name, the others are figures."""
     console = Console()
     if not console.is_terminal:
-        console = Console(width=120)      # a log or a file, which does not tell its width
+        console = Console(width=160)      # a log or a file, which does not tell its width
     table = Table()
     for index, column in enumerate(columns):
         table.add_column(column, justify="right" if index else "left")

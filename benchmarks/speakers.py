@@ -1,0 +1,110 @@
+"""What the quality benchmark listens to: the teacher, the teacher's codes, both paths, and candidates by the dozen."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import ane
+from ane.audio import resample, write
+from ane.autoregressive import Embeddings, decode, text_tokens
+from ane.demo.training.quantiser import Quantiser
+from ane.demo.training.recipe import ENTRIES
+from ane.demo.training.speech import RATE, Flite, code_mel
+from ane.diffusion import spectrogram
+from ane.errors import UserError
+from ane.networks.univnet import SILENT_FRAMES
+from ane.randomness import Randomness
+from ane.ranking import best, score
+from ane.sampling import by_inverse_cdf
+from ane.settings import Settings
+from ane.synthesizer import SAMPLE_RATE, Synthesizer
+from ane.text import Tokenizer
+from ane.voices import Voice
+
+CANDIDATES = 8
+SEED = 7
+
+
+@dataclass
+class Said:
+    """One sentence as something spoke it: (S,) float32 at 24 kHz, and whether it ended by itself."""
+
+    text: str
+    audio: np.ndarray
+    stopped: bool = True
+
+
+def speak_all(synthesizer: Synthesizer, sentences: Sequence[str], voice: str, preset: str) -> Iterable[Said]:
+    for index, text in enumerate(sentences):
+        speech = synthesizer.speak(text, voice, preset, seed=SEED + index)
+        yield Said(text, speech.audio, not speech.notes)
+
+
+def teach_all(sentences: Sequence[str], voice: str, flite: Flite) -> Iterable[Said]:
+    for text in sentences:
+        yield Said(text, resample(flite.read(text.lower(), voice), RATE, SAMPLE_RATE))
+
+
+def respeak_all(synthesizer: Synthesizer, teacher: Iterable[Said], voice: Voice,
+                codes_of: Callable[[np.ndarray], np.ndarray]) -> Iterable[Said]:
+    """The teacher's own codes, by latents, diffusion and UnivNet."""
+    backend, model = synthesizer.backend, synthesizer.model
+    config, tables = model.config("autoregressive"), Embeddings(**synthesizer.backend.embeddings())
+    tokenizer, settings = Tokenizer(model.tokenizer), Settings.of(model=model.settings)
+    for index, said in enumerate(teacher):
+        codes = np.concatenate((codes_of(resample(said.audio, SAMPLE_RATE, RATE)),
+                                np.full(config.calm_run - 1, config.calm_token)))
+        decoder = backend.decoder(1, len(codes))
+        first, _ = decoder.prefill(tables.prefix(voice.ar, text_tokens(tokenizer.encode(said.text), config), config))
+        columns = tables.codes(codes, np.arange(1, len(codes) + 1))
+        hidden, _ = decoder.step(columns[None], np.array([0]))
+        latents = np.concatenate((first[None], hidden[0]))
+        randomness = Randomness(SEED + index)
+        mel = spectrogram(backend, latents, voice.diffusion, settings.diffusion, randomness.diffusion(0, 0),
+                          prediction=model.config("diffusion").prediction)
+        noise = randomness.vocoder(0, 0).standard_normal(
+            (1, model.config("univnet").noise_dim, mel.shape[-1] + SILENT_FRAMES), dtype=np.float32)
+        yield Said(said.text, backend.run("univnet", mel=mel, noise=noise)[0, 0])
+
+
+def candidates_of(synthesizer: Synthesizer, sentences: Sequence[str],
+                  voice: Voice) -> tuple[list[list[Said]], list[int]]:
+    """For every sentence ``CANDIDATES`` readings as HiFi-GAN speaks them, and which of them CLVP takes."""
+    backend, model = synthesizer.backend, synthesizer.model
+    config, settings = model.config("autoregressive"), Settings.of(model=model.settings)
+    tokenizer, readings, taken = Tokenizer(model.tokenizer), [], []
+    for index, text in enumerate(sentences):
+        randomness, tokens = Randomness(SEED + index), text_tokens(tokenizer.encode(text), config)
+        found = decode(backend, voice.ar, tokens, config, settings.sampling,
+                       [by_inverse_cdf(randomness.candidate(0, k)) for k in range(CANDIDATES)])
+        readings.append([Said(text, backend.run("hifigan", latents=c.hidden[None], conditioning=voice.ar)[0, 0],
+                              c.stopped) for c in found])
+        taken += best(score(backend, tokens, np.stack([c.fixed for c in found])), 1)
+    return readings, taken
+
+
+def keep(made: Iterable[Said], folder: Path | None, name: str) -> Iterable[Said]:
+    """The same, written to files on its way."""
+    for index, one in enumerate(made):
+        if folder is not None:
+            write(folder / f"{name}-{index:03d}.wav", one.audio, SAMPLE_RATE)
+        yield one
+
+
+def quantise(folder: Path) -> Callable[[np.ndarray], np.ndarray]:
+    """The quantiser of a training run: (S,) float32 at 16 kHz → codes (n,) int64. UserError: it has none."""
+    checkpoint = folder / "quantiser" / "checkpoint.pt"
+    if not checkpoint.exists():
+        raise UserError(f"{folder} holds no quantiser: --run takes the folder of `python -m ane.demo.training --out`")
+    quantiser = Quantiser(ENTRIES)
+    quantiser.load_state_dict(torch.load(checkpoint, weights_only=True)["module"])
+    norms = ane.load().model.mel_norms
+
+    @torch.no_grad()
+    def codes(audio: np.ndarray) -> np.ndarray:
+        return quantiser.codes(torch.from_numpy(code_mel(audio, norms))[None])[0].numpy()
+
+    return codes
