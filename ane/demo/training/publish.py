@@ -1,6 +1,5 @@
 """The trained parts as a bundle, with its voices and its card."""
 
-import dataclasses
 import importlib.metadata
 import json
 import os
@@ -12,20 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ane.backends.pytorch import TorchBackend
 from ane.demo.training.card import write_card
-from ane.demo.training.encoders import recordings
 from ane.demo.training.parts import Work
 from ane.demo.training.recipe import CONFIGS, SETTINGS, tokenizer_json
-from ane.mel import CONDITIONING_RATE
 from ane.model import Model
 from ane.model.bundle import Bundle, write_bundle
 from ane.networks.layers import Config
 from ane.version import version
-from ane.voices import encode_clips, save_voice
+from ane.voices import Voice, save_voice
 
 PACKAGES = ("torch", "numpy", "soxr", "wordfreq")
-VOICE_CLIPS = 12        # recordings that a voice's latents are the mean of
 
 
 class TrainedModel(Model):
@@ -55,19 +50,16 @@ class TrainedModel(Model):
 
 
 def publish(work: Work, destination: Path, precision: str = "fp16") -> None:
-    """Write a bundle: every network, a voice for each teacher taken from its speech, and MODEL.md."""
+    """Write a bundle: every network, the latents that were learned for each teacher as its voices, and MODEL.md."""
     modules = {"autoregressive": work.autoregressive.network, "diffusion": work.diffusion.network,
                **{name: getattr(work, name) for name in CONFIGS if name not in ("autoregressive", "diffusion")}}
     voices = work.recipe.voices
     with tempfile.TemporaryDirectory() as folder:
         model = TrainedModel(modules, work.mel_norms, voices[0], Path(folder))
-        backend = TorchBackend(model)
-        heard = recordings(work.learned_shards, voices, work.recipe.seed + 1, VOICE_CLIPS)
-        for index, name in enumerate(voices):
-            clips = [(audio, CONDITIONING_RATE) for voice, audio in heard if voice == index]
-            voice = encode_clips(clips, backend, work.mel_norms, np.random.default_rng(0), name=name,
-                                 source=f"flite {name}")
-            save_voice(Path(folder) / f"{name}.safetensors", dataclasses.replace(voice, clip_mels=()))
+        latents = (part.detach().cpu().numpy() for part in (work.voice_latents, work.diffusion.voices))
+        for name, ar, diffusion in zip(voices, *latents, strict=True):
+            voice = Voice(ar[None], diffusion[None], name=name, source=f"learned from flite {name}")
+            save_voice(Path(folder) / f"{name}.safetensors", voice)
         write_bundle(model, destination, precision=precision, name="demo", overwrite=True, licence="Apache-2.0",
                      description="A small Tortoise trained on synthetic speech of two flite voices.",
                      source=source(work))
