@@ -12,7 +12,6 @@ import torch
 
 import ane
 from ane.demo.training import loop
-from ane.demo.training.denoiser import schedule_tensors, variance_bound
 from ane.demo.training.loop import Plan, Training, rate_at
 
 FLITE = '''#!{python} -S
@@ -64,6 +63,8 @@ def test_one_command_makes_a_bundle_that_speaks_and_goes_on_where_it_was_stopped
     synthesizer = ane.load(out / "bundle", threads=1)
     assert synthesizer.model.trained
     assert not synthesizer.model.clones
+    denoiser = synthesizer.backend.denoiser(np.zeros((1, 4, 192), np.float32), np.zeros((1, 160), np.float32), 17)
+    assert (denoiser(np.ones((1, 100, 17), np.float32), 900, False)[:, 100:] == -1).all()       # the fixed variance
     stated = json.loads((out / "bundle" / "bundle.json").read_text())["source"]
     assert stated["steps"] == dict.fromkeys(PARTS, 2)
     assert stated["teachers"] == ["flite 2.2 rms", "flite 2.2 slt"]
@@ -120,12 +121,3 @@ def test_the_rate_warms_up_and_falls_to_nothing():
     assert max(rates) == pytest.approx(1.0)
     assert rates[100] == pytest.approx(0.0, abs=1e-6)
     assert all(a >= b for a, b in itertools.pairwise(rates[10:]))
-
-
-def test_the_variance_bound_is_nothing_when_mean_and_variance_are_the_posteriors():
-    schedule = schedule_tensors("cpu")
-    t, x, x0 = torch.tensor([3, 900, 3999]), torch.randn(3, 4, 5), torch.randn(3, 4, 5)
-    perfect = variance_bound(schedule, t, x, x0, x0, torch.full_like(x, -1.0))
-    torch.testing.assert_close(perfect, torch.zeros_like(perfect), atol=1e-5, rtol=0)
-    assert (variance_bound(schedule, t, x, x0, x0, torch.zeros_like(x))[0] > 0).all()      # too wide
-    assert (variance_bound(schedule, t, x, x0, x0 + 0.1, torch.full_like(x, -1.0))[0] > 0).all()      # beside it

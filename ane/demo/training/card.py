@@ -48,7 +48,8 @@ LIMITS = """## Limits
 - It has learned clips of up to 130 characters; longer text is split before it.
 - Its teachers speak at 16 kHz: there is nothing above 8 kHz.
 - Rare words are spelled out by rules it had to guess, and some come out wrong.
-- Both vocoders learned spectra alone, without a discriminator: hence the buzz.
+- Both vocoders learned spectra alone, without a discriminator: hence the buzz. HiFi-GAN (`--preset fastest`) ticks
+  faintly at its frame rate where speech is quiet, and at the very start and end.
 """
 
 

@@ -71,8 +71,8 @@ class Recipe:
         "clvp": Plan(steps=1500, rate=1e-3),
         "conditioning_encoder": Plan(steps=600, rate=3e-4),
         "contextual_embedder": Plan(steps=600, rate=3e-4),
-        "rlg_auto": Plan(steps=1500, rate=1e-3, decay=0.0),
-        "rlg_diffuser": Plan(steps=1500, rate=1e-3, decay=0.0),
+        "rlg_auto": Plan(steps=6000, rate=1e-3, decay=0.0),
+        "rlg_diffuser": Plan(steps=6000, rate=1e-3, decay=0.0),
     })
 
 
