@@ -62,7 +62,8 @@ def data_section(source: Mapping[str, Any]) -> str:
   University; free to use, change and pass on if its notice stays, changes are marked, the authors' names stay and are
   not used to endorse what was made of it. Nothing of flite is in this bundle.
 - {source["clips"]} clips, {source["hours"]} hours, every text read by one voice once; {source["held_back"]:.1%} of the
-  clips are held back from the autoregressive decoder, and everything after it learns from those.
+  clips are held back from the autoregressive decoder: the diffusion decoder, both vocoders and both encoders learn from
+  those alone.
 - Texts, by share of the draws: {plain:.0%} sentences of a small grammar of everyday English, {examples:.0%} example
   sentences and {definitions:.0%} definitions of WordNet 3.0 (copyright 2006 Princeton University), {strings:.0%}
   strings of frequent words (the first 40 000 of wordfreq by Robyn Speer, https://github.com/rspeer/wordfreq, data CC
