@@ -30,16 +30,15 @@ LISTENED = 200          # recordings of each teacher
 SHARPNESS = 6.0         # how much rather noise becomes one of the voices than a blend of them
 
 
-def recordings(shards: Sequence[Path], voices: Sequence[str], seed: int,
-               count: int = LISTENED) -> list[tuple[int, np.ndarray]]:
-    """``count`` of each voice, (voice, (S,) float32 at 22050 Hz): one to four clips in a row, louder or less loud."""
+def recordings(shards: Sequence[Path], voices: Sequence[str], seed: int) -> list[tuple[int, np.ndarray]]:
+    """``LISTENED`` of each voice, (voice, (S,) float32 at 22050 Hz): one to four clips in a row, of some loudness."""
     rng = np.random.default_rng(seed)
     made: list[tuple[int, np.ndarray]] = []
     for index, voice in enumerate(voices):
         own = [path for path in shards if path.stem.endswith(f"-{voice}")][:2]
         for path in own:
             shard = Shard.load(path)
-            for _ in range(count // len(own)):
+            for _ in range(LISTENED // len(own)):
                 chosen = rng.integers(0, len(shard.texts), rng.integers(1, 5))
                 audio = np.concatenate([shard.clip(int(clip)) for clip in chosen]) * rng.uniform(0.4, 1.6)
                 made.append((index, resample(audio.astype(np.float32), RATE, CONDITIONING_RATE)))

@@ -1,7 +1,6 @@
 """One training loop for every part: it resumes, keeps a curve, and draws it.
 
-Under torchrun several processes share a part: each takes batches of its own, and gradients are averaged. On a CPU
-three processes of one thread learn a third faster than one process of three.
+Under torchrun several processes share a part: each takes batches of its own, and gradients are averaged.
 """
 
 import json
@@ -45,7 +44,8 @@ class Plan:
 class Training:
     """A part in training: module, optimiser and curve, kept in a folder.
 
-    Step n draws from a generator seeded by n, so that a resumed run is the run that was never stopped.
+    Step n draws from a generator seeded by n, so that a run resumed with the same steps and processes is the
+    run that was never stopped.
     """
 
     def __init__(self, folder: Path, module: nn.Module, plan: Plan, device: str):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ane.demo.training.card import write_card
 from ane.demo.training.parts import Work
 from ane.demo.training.recipe import CONFIGS, SETTINGS, tokenizer_json
+from ane.demo.training.speech import Shard
 from ane.model import Model
 from ane.model.bundle import Bundle, write_bundle
 from ane.networks.layers import Config
@@ -79,8 +80,6 @@ def write_scored_card(work: Work, bundle: Path) -> None:
 
 def source(work: Work) -> dict:
     """What bundle.json says of where the weights came from."""
-    from ane.demo.training.speech import Shard
-
     curves = {part: json.loads((work.out / part / "curve.json").read_text())[-1] for part in work.recipe.plans}
     return {"teachers": [f"flite {voice}" for voice in work.recipe.voices],
             "hours": round(sum(Shard.load(path).hours for path in work.shards), 1),

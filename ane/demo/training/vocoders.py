@@ -25,6 +25,9 @@ LATENTS = 12                # of a crop
 SAMPLES_OF_LATENT = 1024 * DIFFUSION_RATE / 22050
 MEL_WEIGHT = 1.0
 
+# index of a clip, generator → what the network is given, and the wave (S,) float32 it is to make of it
+Crop = Callable[[int, torch.Generator], tuple[np.ndarray, np.ndarray]]
+
 
 class SpectralLoss(nn.Module):
     """Spectral convergence and log-magnitude distance over ``WINDOWS``, and the distance of log-mels."""
@@ -70,6 +73,20 @@ def start(module: nn.Module) -> None:
             part.reset_parameters()
 
 
+def batch_of(crop: Crop, clips: int, batch: int, generator: torch.Generator,
+             device: str) -> tuple[list[int], Tensor, Tensor]:
+    """Crops of clips drawn at random: which clips, what the network is given, the waves (batch, S) it is to make."""
+    chosen = torch.randint(clips, (batch,), generator=generator).tolist()
+    given, waves = (torch.from_numpy(np.stack(part)).to(device)
+                    for part in zip(*(crop(index, generator) for index in chosen), strict=True))
+    return chosen, given, waves
+
+
+def judged(audio: Tensor) -> Tensor:
+    """Audio (B, S) without the ends of a crop."""
+    return audio[:, EDGE * HOP:-EDGE * HOP]
+
+
 def train_univnet(folder: Path, config: UnivNetConfig, shards: Sequence[Path], plan: Plan, batch: int,
                   device: str) -> UnivNet:
     torch.manual_seed(plan.seed)
@@ -87,13 +104,9 @@ def train_univnet(folder: Path, config: UnivNetConfig, shards: Sequence[Path], p
         return mels[index][:, first:first + FRAMES], np.pad(wave, (0, FRAMES * HOP - len(wave)))
 
     def step(_: int, generator: torch.Generator) -> dict[str, Tensor]:
-        chosen = torch.randint(len(audio), (batch,), generator=generator).tolist()
-        mel, wave = (torch.from_numpy(np.stack(part)).to(device)
-                     for part in zip(*(crop(index, generator) for index in chosen), strict=True))
+        _, mel, wave = batch_of(crop, len(audio), batch, generator, device)
         noise = torch.randn(batch, config.noise_dim, FRAMES, generator=generator).to(device)
-        made = network.sound(mel, noise)[:, 0]
-        judged = slice(EDGE * HOP, -EDGE * HOP)
-        return {"loss": loss(made[:, judged], wave[:, judged])}
+        return {"loss": loss(judged(network.sound(mel, noise)[:, 0]), judged(wave))}
 
     training.run(step)
     return network.eval()
@@ -122,12 +135,9 @@ def train_hifigan(folder: Path, config: HifiganConfig, clips: Sequence[Clip], la
         return hidden[index][first:first + LATENTS], np.pad(wave, (0, length - len(wave)))
 
     def step(_: int, generator: torch.Generator) -> dict[str, Tensor]:
-        chosen = torch.randint(len(clips), (batch,), generator=generator).tolist()
-        rows, wave = (torch.from_numpy(np.stack(part)).to(device)
-                      for part in zip(*(crop(index, generator) for index in chosen), strict=True))
+        chosen, rows, wave = batch_of(crop, len(clips), batch, generator, device)
         made = network(rows, voices[[clips[index].voice for index in chosen]])[:, 0]
-        judged = slice(EDGE * HOP, -EDGE * HOP)
-        return {"loss": loss(made[:, judged], wave[:, judged])}
+        return {"loss": loss(judged(made), judged(wave))}
 
     training.run(step)
     return network.eval()
