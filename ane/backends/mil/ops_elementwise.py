@@ -1,0 +1,135 @@
+"""Element-wise ops, comparisons, casts and activations."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ane.backends.mil.registry import Ints, op
+
+BINARY = {
+    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "real_div": torch.true_divide, "pow": torch.pow,
+    "floor_div": torch.floor_divide, "mod": torch.remainder, "maximum": torch.maximum, "minimum": torch.minimum,
+    "equal": torch.eq, "not_equal": torch.ne, "greater": torch.gt, "greater_equal": torch.ge, "less": torch.lt,
+    "less_equal": torch.le, "logical_and": torch.logical_and, "logical_or": torch.logical_or,
+    "logical_xor": torch.logical_xor,
+}
+
+UNARY = {
+    "abs": torch.abs, "acos": torch.acos, "asin": torch.asin, "atan": torch.atan, "atanh": torch.atanh,
+    "ceil": torch.ceil, "cos": torch.cos, "cosh": torch.cosh, "erf": torch.erf, "exp": torch.exp, "exp2": torch.exp2,
+    "floor": torch.floor, "logical_not": torch.logical_not, "relu": torch.relu, "relu6": F.relu6,
+    "round": torch.round, "sigmoid": torch.sigmoid, "sign": torch.sign, "silu": F.silu, "sin": torch.sin,
+    "sinh": torch.sinh, "softplus": F.softplus, "softsign": F.softsign, "sqrt": torch.sqrt, "square": torch.square,
+    "tan": torch.tan, "tanh": torch.tanh,
+}
+
+
+def _binary(function):
+    def compute(x: Tensor, y: Tensor) -> Tensor:
+        return function(x, y)
+    return compute
+
+
+def _unary(function):
+    def compute(x: Tensor) -> Tensor:
+        return function(x)
+    return compute
+
+
+for _name, _function in BINARY.items():
+    op(_binary(_function), name=_name)
+for _name, _function in UNARY.items():
+    op(_unary(_function), name=_name)
+
+
+@op
+def inverse(x: Tensor, epsilon: float = 1e-4) -> Tensor:
+    return (x + epsilon).reciprocal()
+
+
+@op
+def log(x: Tensor, epsilon: float = 1e-45) -> Tensor:
+    return (x + epsilon).log()
+
+
+@op
+def rsqrt(x: Tensor, epsilon: float = 1e-12) -> Tensor:
+    return (x + epsilon).rsqrt()
+
+
+@op
+def clip(x: Tensor, alpha: float, beta: float) -> Tensor:
+    return x.clamp(alpha, beta)
+
+
+@op
+def threshold(x: Tensor, alpha: float) -> Tensor:
+    return x.clamp(min=alpha)
+
+
+@op
+def thresholded_relu(x: Tensor, alpha: float) -> Tensor:
+    return torch.where(x < alpha, 0, x)
+
+
+@op
+def leaky_relu(x: Tensor, alpha: float) -> Tensor:
+    return F.leaky_relu(x, alpha)
+
+
+@op
+def prelu(x: Tensor, alpha: Tensor) -> Tensor:
+    return F.prelu(x, alpha)
+
+
+@op
+def elu(x: Tensor, alpha: float) -> Tensor:
+    return F.elu(x, alpha)
+
+
+@op
+def linear_activation(x: Tensor, alpha: float, beta: float) -> Tensor:
+    return x * alpha + beta
+
+
+@op
+def scaled_tanh(x: Tensor, alpha: float, beta: float) -> Tensor:
+    return alpha * torch.tanh(x * beta)
+
+
+@op
+def sigmoid_hard(x: Tensor, alpha: float, beta: float) -> Tensor:
+    return (x * alpha + beta).clamp(0, 1)
+
+
+@op
+def gelu(x: Tensor, mode: str = "EXACT") -> Tensor:
+    if mode == "SIGMOID_APPROXIMATION":
+        return x * torch.sigmoid(1.702 * x)
+    return F.gelu(x, approximate="tanh" if mode == "TANH_APPROXIMATION" else "none")
+
+
+@op
+def select(cond: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return torch.where(cond.bool(), a, b)
+
+
+@op
+def cast(x: Tensor, dtype: str) -> Tensor:
+    """The dtype is also the one that the program declares for the result, which every result is taken to."""
+    return x
+
+
+@op(exact=True)
+def identity(x: Tensor) -> Tensor:
+    return x
+
+
+@op
+def fill(shape: Ints, value: Tensor | None = None) -> Tensor:
+    return torch.zeros(shape) if value is None else value.expand(shape).clone()
+
+
+@op
+def range_1d(start: Tensor, end: Tensor, step: Tensor) -> Tensor:
+    return torch.arange(start.item(), end.item(), step.item())

@@ -1,0 +1,165 @@
+"""Ops that move values or change a shape."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ane.backends.mil.registry import Bools, Ints, Tensors, op
+
+
+@op(exact=True)
+def concat(values: Tensors, axis: int, interleave: bool = False) -> Tensor:
+    if not interleave:
+        return torch.cat(values, axis)
+    axis %= values[0].ndim
+    return torch.stack(values, axis + 1).flatten(axis, axis + 1)
+
+
+@op(exact=True)
+def split(x: Tensor, axis: int, num_splits: int | None = None, split_sizes: Ints | None = None) -> tuple[Tensor, ...]:
+    return torch.split(x, split_sizes or x.shape[axis] // num_splits, axis)
+
+
+@op(exact=True)
+def stack(values: Tensors, axis: int) -> Tensor:
+    return torch.stack(values, axis)
+
+
+@op(exact=True)
+def transpose(x: Tensor, perm: Ints) -> Tensor:
+    return x.permute(perm)
+
+
+@op(exact=True)
+def reshape(x: Tensor, shape: Ints) -> Tensor:
+    """0 keeps the dimension, −1 takes the rest."""
+    return x.reshape([x.shape[axis] if size == 0 else size for axis, size in enumerate(shape)])
+
+
+@op(exact=True)
+def squeeze(x: Tensor, axes: Ints | None = None) -> Tensor:
+    return x.squeeze() if axes is None else x.squeeze(axes)
+
+
+@op(exact=True)
+def expand_dims(x: Tensor, axes: Ints) -> Tensor:
+    rank = x.ndim + len(axes)
+    for axis in sorted(axis % rank for axis in axes):
+        x = x.unsqueeze(axis)
+    return x
+
+
+@op(exact=True)
+def flatten2d(x: Tensor, axis: int = 1) -> Tensor:
+    return x.reshape(math.prod(x.shape[:axis]), -1)
+
+
+@op(exact=True)
+def reverse(x: Tensor, axes: Ints | None = None) -> Tensor:
+    return x.flip(tuple(range(x.ndim)) if axes is None else axes)
+
+
+@op(exact=True)
+def tile(x: Tensor, reps: Ints) -> Tensor:
+    return x.repeat(reps)
+
+
+@op(exact=True)
+def pad(x: Tensor, pad: Ints, mode: str = "constant", constant_val: float = 0.0) -> Tensor:
+    """``pad`` holds a pair for each of the last axes, of the outermost of them first."""
+    first = x.ndim - len(pad) // 2
+    if mode == "constant":
+        return F.pad(x, [size for axis in reversed(range(len(pad) // 2)) for size in pad[2 * axis:2 * axis + 2]],
+                     value=constant_val)
+    for axis, before, after in zip(range(first, x.ndim), pad[::2], pad[1::2], strict=True):
+        if before or after:
+            last = x.shape[axis] - 1
+            places = torch.arange(-before, last + 1 + after)
+            places = places.clamp(0, last) if mode == "replicate" else last - (last - places.abs()).abs()
+            x = x.index_select(axis, places)
+    return x
+
+
+@op(exact=True)
+def crop(x: Tensor, crop_height: Ints, crop_width: Ints) -> Tensor:
+    (top, bottom), (left, right) = crop_height, crop_width
+    return x[..., top:x.shape[-2] - bottom, left:x.shape[-1] - right]
+
+
+@op(exact=True)
+def slice_by_index(x: Tensor, begin: Ints, end: Ints, stride: Ints | None = None, begin_mask: Bools | None = None,
+                   end_mask: Bools | None = None, squeeze_mask: Bools | None = None) -> Tensor:
+    slices, flipped = _slices(x, begin, end, stride, begin_mask, end_mask, squeeze_mask)
+    taken = x[slices].flip(flipped) if flipped else x[slices]
+    dropped = tuple(axis for axis, drop in enumerate(squeeze_mask or ()) if drop)
+    return taken.squeeze(dropped) if dropped else taken
+
+
+@op(exact=True)
+def slice_update(x: Tensor, update: Tensor, begin: Ints, end: Ints, stride: Ints | None = None,
+                 begin_mask: Bools | None = None, end_mask: Bools | None = None,
+                 squeeze_mask: Bools | None = None) -> Tensor:
+    slices, flipped = _slices(x, begin, end, stride, begin_mask, end_mask, squeeze_mask)
+    x = x.clone()
+    x[slices] = update.reshape(x[slices].shape).flip(flipped)
+    return x
+
+
+def _slices(x: Tensor, begin: Ints, end: Ints, stride: Ints | None, begin_mask: Bools | None,
+            end_mask: Bools | None, squeeze_mask: Bools | None) -> tuple[tuple[slice, ...], Ints]:
+    """What is meant, as slices with positive steps and the axes that are then to be flipped."""
+    absent = (False,) * x.ndim
+    slices, flipped = [], []
+    for axis, size in enumerate(x.shape):
+        start = None if (begin_mask or absent)[axis] else begin[axis]
+        if (squeeze_mask or absent)[axis]:
+            place = (start or 0) % size
+            slices.append(slice(place, place + 1))
+            continue
+        stop = None if (end_mask or absent)[axis] else end[axis]
+        places = range(size)[slice(start, stop, (stride or (1,) * x.ndim)[axis])]
+        if places.step < 0:
+            flipped.append(axis)
+            places = places[::-1]
+        slices.append(slice(places.start, places.start + len(places) * places.step, places.step))
+    return tuple(slices), tuple(flipped)
+
+
+@op(exact=True)
+def slice_by_size(x: Tensor, begin: Ints, size: Ints) -> Tensor:
+    """A size of −1 takes the rest."""
+    for axis, (start, length) in enumerate(zip(begin, size, strict=True)):
+        start %= x.shape[axis]
+        x = x.narrow(axis, start, x.shape[axis] - start if length == -1 else length)
+    return x
+
+
+@op(exact=True)
+def upsample_nearest_neighbor(x: Tensor, scale_factor_height: float = 1.0, scale_factor_width: float = 1.0) -> Tensor:
+    return _resized(x, scale_factor_height, scale_factor_width, mode="nearest")
+
+
+@op
+def upsample_bilinear(x: Tensor, scale_factor_height: float = 1.0, scale_factor_width: float = 1.0,
+                      align_corners: bool = True, half_pixel_centers: bool | None = None) -> Tensor:
+    if half_pixel_centers is not None and half_pixel_centers == align_corners:
+        raise NotImplementedError("upsample_bilinear whose half_pixel_centers is not the opposite of align_corners")
+    return _resized(x, scale_factor_height, scale_factor_width, mode="bilinear", align_corners=align_corners)
+
+
+def _resized(x: Tensor, height: float, width: float, **how) -> Tensor:
+    size = (math.floor(x.shape[-2] * height), math.floor(x.shape[-1] * width))
+    image = x.reshape(1, -1, *x.shape[-2:])
+    return F.interpolate(image, size, **how).reshape(*x.shape[:-2], *size)
+
+
+@op(exact=True)
+def pixel_shuffle(x: Tensor, upscale_factor: int) -> Tensor:
+    return F.pixel_shuffle(x, upscale_factor)
+
+
+@op(exact=True)
+def shape(x: Tensor) -> Tensor:
+    return torch.tensor(x.shape)

@@ -1,0 +1,219 @@
+"""A saved .mlpackage: its functions as plain Python objects, its constants as torch tensors."""
+
+import json
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ane.backends.mil.constexpr import EXPRESSIONS
+from ane.backends.mil.proto import model_messages
+from ane.backends.mil.values import (
+    Blob,
+    Constant,
+    Expression,
+    Immediate,
+    TensorType,
+    from_bytes,
+    from_immediate,
+)
+from ane.errors import UserError
+
+# Layout of a weight file: a header, then behind each metadata record the bytes that it describes.
+METADATA = np.dtype([("sentinel", "<u4"), ("type", "<u4"), ("bytes", "<u8"), ("offset", "<u8"), ("padding", "<u8"),
+                     ("reserved", "<u8", (4,))])
+SENTINEL = 0xDEADBEEF
+
+DTYPE_NAMES = {"FLOAT16": "fp16", "FLOAT32": "fp32", "FLOAT64": "fp64"}
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operation. An argument is a tuple of value names, of inputs, constants or earlier ops, or constants."""
+
+    type: str
+    arguments: dict[str, tuple[str | Constant, ...]] = field(repr=False)
+    outputs: dict[str, TensorType]
+
+    @property
+    def name(self) -> str:
+        """The name of its first output; an op without output writes a state."""
+        return next(iter(self.outputs), self.type)
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of the program; ``ops`` are those that run, in order, ``constants`` those that do not, by name."""
+
+    name: str
+    inputs: dict[str, TensorType]
+    outputs: dict[str, TensorType]
+    states: dict[str, TensorType]
+    ops: list[Op] = field(repr=False)
+    constants: dict[str, Constant] = field(repr=False)
+
+
+class Package:
+    """A saved .mlpackage: its functions and weights.
+
+    Opening reads the program and the metadata of every weight, not the weights. Each blob is decoded at most once,
+    when it is first used (keyed by file offset and dtype), and shared by all functions and all interpreters of this
+    package. UserError when the package is damaged, incomplete or not an ML program.
+    """
+
+    def __init__(self, path: Path | str):
+        self.path = Path(path)
+        self._model = _model_file(self.path)
+        self._files: dict[str, np.ndarray] = {}
+        self._tensors: dict[Hashable, torch.Tensor] = {}
+        messages = model_messages()
+        spec = messages.Model()
+        try:
+            spec.ParseFromString(self._model.read_bytes())
+        except (OSError, messages._message.DecodeError) as error:
+            raise self.damaged(f"its model cannot be read ({error})") from error
+        kind = spec.WhichOneof("Type")
+        if kind is None:
+            raise self.damaged("its model is empty")
+        if kind != "mlProgram":
+            raise UserError(f"{self.path} holds a {kind}, not an ML program")
+        self.metadata: dict[str, str] = dict(spec.description.metadata.userDefined)
+        self.functions = {name: self._function(name, function) for name, function in spec.mlProgram.functions.items()}
+        if not self.functions:
+            raise self.damaged("its program has no function")
+        self.default_function: str = spec.description.defaultFunctionName or "main"
+
+    def function(self, name: str | None = None) -> Function:
+        """The function of that name, or the default one. UserError when there is none."""
+        name = name or self.default_function
+        if name not in self.functions:
+            raise UserError(f"{self.path} has no function {name!r}; it has {', '.join(sorted(self.functions))}")
+        return self.functions[name]
+
+    def damaged(self, what: str) -> UserError:
+        return UserError(f"the Core ML package {self.path} is damaged: {what}; convert the model again")
+
+    def tensor(self, constant: Constant) -> torch.Tensor | str:
+        """The value of a constant: float32, int64 or bool, of the constant's shape; a string where it is one.
+
+        Blobs and expressions are kept; an fp32 blob is not copied but stays mapped.
+        """
+        if isinstance(constant, Immediate):
+            value = from_immediate(constant)
+            return value if isinstance(value, str) else _working(value)
+        if constant.key not in self._tensors:
+            self._tensors[constant.key] = _working(self._array(constant))
+        return self._tensors[constant.key].reshape(constant.type.shape)
+
+    def _array(self, constant: Constant) -> np.ndarray | str:
+        """The value of a constant in its own dtype, packed types unpacked."""
+        if isinstance(constant, Immediate):
+            return from_immediate(constant)
+        if isinstance(constant, Blob):
+            return from_bytes(self._bytes(constant), constant.type)
+        result = EXPRESSIONS[constant.op](**{name: self._array(part) for name, part in constant.arguments.items()})
+        result = result[constant.index] if isinstance(result, tuple) else result
+        return result.astype(np.float16) if constant.type.dtype == "fp16" else result
+
+    def _bytes(self, blob: Blob) -> np.ndarray:
+        """The bytes of a blob, mapped. UserError when they are not there or not as many as its type says."""
+        if blob.file not in self._files:
+            path = self._model.parent / "weights" / blob.file
+            try:
+                # "c", copy on write: never written to, but torch warns of memory that could not be.
+                self._files[blob.file] = np.memmap(path, np.uint8, "c")
+            except (OSError, ValueError) as error:
+                raise self.damaged(f"the weight file {blob.file} is missing or empty") from error
+        data = self._files[blob.file]
+        if blob.offset + METADATA.itemsize > len(data):
+            raise self.damaged(f"the weight file {blob.file} ends early, at byte {len(data)}")
+        record = data[blob.offset:blob.offset + METADATA.itemsize].view(METADATA)[0]
+        start, size = int(record["offset"]), int(record["bytes"])
+        if record["sentinel"] != SENTINEL or size != blob.type.stored_bytes:
+            raise self.damaged(f"the weight file {blob.file} has no {blob.type} at byte {blob.offset}")
+        if start + size > len(data):
+            raise self.damaged(f"the weight file {blob.file} ends early, at byte {len(data)} of {start + size} or more")
+        return data[start:start + size]
+
+    def _function(self, name: str, message) -> Function:
+        block = message.block_specializations[message.opset]
+        inputs = {item.name: _tensor_type(item.type) for item in message.inputs
+                  if item.type.WhichOneof("type") == "tensorType"}
+        states = {item.name: _tensor_type(item.type.stateType.wrappedType) for item in message.inputs
+                  if item.type.WhichOneof("type") == "stateType"}
+        ops: list[Op] = []
+        constants: dict[str, Constant] = {}
+        for operation in block.operations:
+            if operation.type == "const":
+                constants[operation.outputs[0].name] = self._constant(operation.attributes["val"])
+            elif operation.type in EXPRESSIONS:
+                constants.update(self._expressions(operation, constants))
+            else:
+                arguments = {key: tuple(self._binding(binding) for binding in argument.arguments)
+                             for key, argument in operation.inputs.items()}
+                ops.append(Op(operation.type, arguments,
+                              {item.name: _tensor_type(item.type) for item in operation.outputs}))
+        types = inputs | {key: constant.type for key, constant in constants.items()}
+        for op in ops:
+            types |= op.outputs
+        return Function(name, inputs, {output: types[output] for output in block.outputs}, states, ops, constants)
+
+    def _binding(self, binding) -> str | Constant:
+        return binding.name if binding.WhichOneof("binding") == "name" else self._constant(binding.value)
+
+    def _constant(self, value) -> Constant:
+        type = _tensor_type(value.type)
+        if value.WhichOneof("value") == "blobFileValue":
+            blob = Blob(type, value.blobFileValue.fileName.rpartition("/")[2], value.blobFileValue.offset)
+            self._bytes(blob)
+            return blob
+        kind = value.immediateValue.WhichOneof("value")
+        if kind != "tensor":
+            raise UserError(f"{self.path} has a constant that is a {kind}, which the interpreter does not know")
+        stored = value.immediateValue.tensor
+        values = getattr(stored, stored.WhichOneof("value") or "ints").values
+        if isinstance(values, bytes):
+            return Immediate(type, values)
+        return Immediate(type, values[0] if type.dtype == "string" else tuple(values))
+
+    def _expressions(self, operation, constants: dict[str, Constant]) -> dict[str, Expression]:
+        """The outputs of a constexpr op: iOS 16 gives its arguments as attributes, iOS 18 as inputs."""
+        arguments = {key: self._constant(value) for key, value in operation.attributes.items() if key != "name"}
+        for key, argument in operation.inputs.items():
+            bound = self._binding(argument.arguments[0])
+            arguments[key] = constants[bound] if isinstance(bound, str) else bound
+        key = operation.type, tuple((name, arguments[name].key) for name in sorted(arguments))
+        return {item.name: Expression(_tensor_type(item.type), operation.type, arguments, index, (*key, index))
+                for index, item in enumerate(operation.outputs)}
+
+
+def _model_file(path: Path) -> Path:
+    """The model that the manifest names."""
+    if not path.is_dir():
+        raise UserError(f"there is no Core ML package at {path}")
+    try:
+        manifest = json.loads((path / "Manifest.json").read_text())
+        model = path / "Data" / manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is not a Core ML package: it has no readable Manifest.json") from error
+    if not model.is_file():
+        raise UserError(f"the Core ML package {path} is damaged: {model.relative_to(path)} is missing; "
+                        "convert the model again")
+    return model
+
+
+def _tensor_type(message) -> TensorType:
+    tensor = message.tensorType
+    name = tensor.DESCRIPTOR.fields_by_name["dataType"].enum_type.values_by_number[tensor.dataType].name
+    shape = tuple(dimension.constant.size if dimension.WhichOneof("dimension") == "constant" else -1
+                  for dimension in tensor.dimensions)
+    return TensorType(shape, DTYPE_NAMES.get(name, name.lower()))
+
+
+def _working(array: np.ndarray) -> torch.Tensor:
+    """float32, int64 or bool: what ops compute with."""
+    if array.dtype.kind == "f":
+        return torch.from_numpy(np.ascontiguousarray(array)).float()
+    return torch.from_numpy(array if array.dtype.kind == "b" else array.astype(np.int64))
