@@ -1,5 +1,8 @@
 """Latents to a mel spectrogram: a loop over one stage, its schedule and its samplers.
 
+A schedule and a sampler make a plan: for each step a few numbers, the same kind whatever the sampler, so that an
+engine can take several steps in one call.
+
 Upstream: utils/diffusion.py (OpenAI improved-diffusion), api.py. Schedules are float64; arithmetic on the sample is
 float32, as upstream's.
 """
@@ -12,12 +15,12 @@ import numpy as np
 
 from ane.errors import UserError
 from ane.mel import denormalise_mel
-from ane.stages import Backend, Denoiser
+from ane.stages import Backend, Denoiser, FusedDenoiser, Step
 
 TRAINED_STEPS = 4000
 MELS = 100
 SAMPLERS = ("p", "ddim", "dpm++2m")
-PREDICTIONS = ("epsilon", "v", "x0")        # what a network may have been trained to say; see ``predict``
+PREDICTIONS = ("epsilon", "v", "x0")        # what a network may have been trained to say; see ``plan``
 
 Progress = Callable[[int, int], None]       # steps done, steps in all
 
@@ -109,102 +112,119 @@ class Schedule:
         return np.log(np.append(variance[1:2] if len(variance) > 1 else self.betas[:1], variance[1:]))
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """What a step makes of the network's output: the clean sample it implies, and the learned log-variance."""
-
-    x0: np.ndarray              # (1, 100, L) within ±1
-    log_variance: np.ndarray    # (1, 100, L)
-
-
-def predict(schedule: Schedule, index: int, x: np.ndarray, output: np.ndarray, guidance: float | None,
-            prediction: str = "epsilon") -> Prediction:
-    """Read the network's output (1 or 2, 200, L) at a step: guide, then find the clean sample, clipped to ±1.
+def plan(schedule: Schedule, diffusion: Diffusion, prediction: str = "epsilon") -> list[Step]:
+    """All steps of a sampling run in their order: the noise of the schedule from its last index down to 0.
 
     ``prediction`` is what the network was trained to say of x = √ᾱ·x0 + √(1−ᾱ)·ε: "epsilon", "v" = √ᾱ·ε − √(1−ᾱ)·x0
-    (Salimans & Ho 2022) or "x0". Guidance: m = (1 + c)·m_cond − c·m_uncond with c = k·(1 − index / steps) (Ho &
-    Salimans 2022, ramped as upstream). The variance is interpolated in the log domain between the posterior's and
-    beta (Nichol & Dhariwal 2021, eq. 15).
+    (Salimans & Ho 2022) or "x0".
+
+    Raises:
+        ValueError: no such prediction.
     """
-    said, spread = np.split(output[:1], 2, axis=1)
-    if guidance is not None:
-        scale = guidance * (1 - index / len(schedule.betas))
-        said = np.float32(1 + scale) * said - np.float32(scale) * output[1:, :said.shape[1]]
-    share = (spread + np.float32(1)) / np.float32(2)
-    low = np.float32(schedule.posterior_log_variance_clipped[index])
-    high = np.float32(np.log(schedule.betas[index]))
+    return [Step(timestep=int(schedule.timesteps[index]), **guidance_of(schedule, index, diffusion.guidance),
+                 **x0_of(schedule, index, prediction), **SOLVERS[diffusion.sampler](schedule, index))
+            for index in reversed(range(len(schedule.betas)))]
+
+
+def guidance_of(schedule: Schedule, index: int, guidance: float | None) -> dict[str, float]:
+    """(1 + c)·m_cond − c·m_uncond, c = k·(1 − index / steps) (Ho & Salimans 2022, ramped as upstream)."""
+    scale = (guidance or 0.0) * (1 - index / len(schedule.betas))
+    return {"conditional": 1 + scale, "unconditional": -scale}
+
+
+def x0_of(schedule: Schedule, index: int, prediction: str) -> dict[str, float]:
+    """The clean sample that x and what the network says of it imply: a weight of each."""
+    kept = schedule.alphas_cumprod[index]
     if prediction == "epsilon":
-        x0 = (np.float32(schedule.sqrt_recip_alphas_cumprod[index]) * x
-              - np.float32(schedule.sqrt_recipm1_alphas_cumprod[index]) * said)
-    elif prediction == "v":
-        kept = schedule.alphas_cumprod[index]
-        x0 = np.float32(np.sqrt(kept)) * x - np.float32(np.sqrt(1 - kept)) * said
-    elif prediction == "x0":
-        x0 = said
-    else:
-        raise ValueError(f"prediction {prediction!r} is none of {', '.join(PREDICTIONS)}")
-    return Prediction(np.clip(x0, -1, 1), share * high + (1 - share) * low)
+        return {"x0_of_x": schedule.sqrt_recip_alphas_cumprod[index],
+                "x0_of_said": -schedule.sqrt_recipm1_alphas_cumprod[index]}
+    if prediction == "v":
+        return {"x0_of_x": np.sqrt(kept), "x0_of_said": -np.sqrt(1 - kept)}
+    if prediction == "x0":
+        return {"x0_of_x": 0.0, "x0_of_said": 1.0}
+    raise ValueError(f"prediction {prediction!r} is none of {', '.join(PREDICTIONS)}")
 
 
-def step_p(schedule: Schedule, index: int, x: np.ndarray, now: Prediction, rng: np.random.Generator) -> np.ndarray:
-    """One ancestral step (Ho et al. 2020); noise is drawn at the last step too, and not used."""
-    mean = (np.float32(schedule.posterior_mean_coef1[index]) * now.x0
-            + np.float32(schedule.posterior_mean_coef2[index]) * x)
-    noise = rng.standard_normal(x.shape, dtype=np.float32)
-    return mean if index == 0 else mean + np.exp(np.float32(0.5) * now.log_variance) * noise
+def ancestral(schedule: Schedule, index: int) -> dict[str, float]:
+    """The posterior's mean and a noise of the learned variance (Ho et al. 2020); no noise at the last step.
+
+    The variance lies between the posterior's and beta, interpolated in the log domain by the network's second half
+    v ∈ ±1 (Nichol & Dhariwal 2021, eq. 15): with their logarithms l and h, σ = exp((h + l) / 4)·exp((h − l) / 4·v).
+    """
+    low, high = schedule.posterior_log_variance_clipped[index], np.log(schedule.betas[index])
+    return {"next_of_x": schedule.posterior_mean_coef2[index], "next_of_x0": schedule.posterior_mean_coef1[index],
+            "noise": np.exp((high + low) / 4) if index else 0.0, "spread": (high - low) / 4}
 
 
-def step_ddim(schedule: Schedule, index: int, x: np.ndarray, now: Prediction) -> np.ndarray:
-    """One deterministic step, η = 0 (Song et al. 2021), along the noise that the clipped x0 implies."""
-    noise = ((np.float32(schedule.sqrt_recip_alphas_cumprod[index]) * x - now.x0)
-             / np.float32(schedule.sqrt_recipm1_alphas_cumprod[index]))
-    kept = np.float32(schedule.alphas_cumprod_prev[index])
-    return now.x0 * np.sqrt(kept) + np.sqrt(1 - kept) * noise
+def ddim(schedule: Schedule, index: int) -> dict[str, float]:
+    """Deterministic, η = 0 (Song et al. 2021): x' = √ᾱ'·x0 + √(1−ᾱ')·ε, with ε = (√(1/ᾱ)·x − x0) / √(1/ᾱ−1)."""
+    kept, onward = schedule.alphas_cumprod_prev[index], np.sqrt(1 - schedule.alphas_cumprod_prev[index])
+    onward = onward / schedule.sqrt_recipm1_alphas_cumprod[index]
+    return {"next_of_x": onward * schedule.sqrt_recip_alphas_cumprod[index], "next_of_x0": np.sqrt(kept) - onward}
 
 
-def step_dpmpp_2m(schedule: Schedule, index: int, x: np.ndarray, now: Prediction,
-                  before: Prediction | None) -> np.ndarray:
-    """One multistep step of DPM-Solver++(2M) (Lu et al. 2022, algorithm 2), in λ = ln(α/σ); the last gives x0."""
+def dpmpp_2m(schedule: Schedule, index: int) -> dict[str, float]:
+    """Multistep DPM-Solver++(2M) (Lu et al. 2022, algorithm 2), in λ = ln(α/σ); the last step gives x0."""
     if index == 0:
-        return now.x0
+        return {"next_of_x": 0.0, "next_of_x0": 1.0}
 
     def log_snr(i: int) -> float:
         return 0.5 * np.log(schedule.alphas_cumprod[i] / (1 - schedule.alphas_cumprod[i]))
 
     h = log_snr(index - 1) - log_snr(index)
-    x0 = now.x0
-    if before is not None:
-        r = (log_snr(index) - log_snr(index + 1)) / h
-        x0 = np.float32(1 + 1 / (2 * r)) * now.x0 - np.float32(1 / (2 * r)) * before.x0
     kept, kept_next = schedule.alphas_cumprod[index], schedule.alphas_cumprod[index - 1]
-    shrink = np.sqrt((1 - kept_next) / (1 - kept))
-    return np.float32(shrink) * x - np.float32(np.sqrt(kept_next) * np.expm1(-h)) * x0
+    towards, share = -np.sqrt(kept_next) * np.expm1(-h), 0.0        # share: of the slope between the last two x0
+    if index + 1 < len(schedule.betas):
+        share = h / (2 * (log_snr(index) - log_snr(index + 1)))
+    return {"next_of_x": np.sqrt((1 - kept_next) / (1 - kept)), "next_of_x0": towards * (1 + share),
+            "next_of_before": -towards * share}
+
+
+SOLVERS = {"p": ancestral, "ddim": ddim, "dpm++2m": dpmpp_2m}
+
+
+def take(step: Step, x: np.ndarray, before: np.ndarray, output: np.ndarray,
+         noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Take a step from x (1, 100, L), given the x0 before it, the network's output (1 or 2, 200, L) and a noise.
+
+    Returns the next x, and the x0 of this step, within ±1; formulae: ``Step``.
+    """
+    said, spread = np.split(output[:1], 2, axis=1)
+    if step.guided:
+        said = step.conditional * said + step.unconditional * output[1:, :said.shape[1]]
+    x0 = np.clip(step.x0_of_x * x + step.x0_of_said * said, -1, 1)
+    x = step.next_of_x * x + step.next_of_x0 * x0 + step.next_of_before * before
+    if step.noise:
+        x = x + step.noise * np.exp(step.spread * spread) * noise
+    return x, x0
 
 
 def sample(denoiser: Denoiser, frames: int, diffusion: Diffusion, rng: np.random.Generator,
            progress: Progress = silent, prediction: str = "epsilon") -> np.ndarray:
-    """Draw a normalised mel (1, 100, frames) float32 within ±1; ``prediction``: see ``predict``.
+    """Draw a normalised mel (1, 100, frames) float32 within ±1; ``prediction``: see ``plan``.
 
-    Draws from ``rng``, all (1, 100, frames) float32 normals: x_T, then for ``p`` one a step.
+    Draws from ``rng``, all (1, 100, frames) float32 normals: x_T, then for ``p`` one a step, the last unused.
     """
-    schedule = Schedule(diffusion.steps)
-    guided = diffusion.guidance is not None and diffusion.guidance != 0
-    x = rng.standard_normal((1, MELS, frames), dtype=np.float32) * np.float32(diffusion.temperature)
-    before = None
-    for index in reversed(range(diffusion.steps)):
-        output = denoiser(x, int(schedule.timesteps[index]), guided)
-        if not np.isfinite(output).all():
+    shape = (1, MELS, frames)
+    steps = plan(Schedule(diffusion.steps), diffusion, prediction)
+    x = rng.standard_normal(shape, dtype=np.float32) * np.float32(diffusion.temperature)
+    before = np.zeros(shape, np.float32)
+    at_once = denoiser.steps(steps[0].guided) if isinstance(denoiser, FusedDenoiser) else ()
+    done = 0
+    while done < len(steps):
+        count = max((count for count in at_once if count <= len(steps) - done), default=1)
+        noise = [rng.standard_normal(shape, dtype=np.float32) if diffusion.sampler == "p" else
+                 np.zeros(shape, np.float32) for _ in range(count)]
+        if count > 1:
+            x, before, output = denoiser.advance(x, before, steps[done:done + count], np.concatenate(noise))
+        else:
+            output = denoiser(x, steps[done].timestep, steps[done].guided)
+            x, before = take(steps[done], x, before, output, noise[0])
+        if not (np.isfinite(output).all() and np.isfinite(x).all()):
             raise UserError("the diffusion decoder gave NaN or infinite values: the weights are damaged, or "
                             "--precision is too narrow for them (try fp32)")
-        now = predict(schedule, index, x, output, diffusion.guidance if guided else None, prediction)
-        if diffusion.sampler == "p":
-            x = step_p(schedule, index, x, now, rng)
-        elif diffusion.sampler == "ddim":
-            x = step_ddim(schedule, index, x, now)
-        else:
-            x = step_dpmpp_2m(schedule, index, x, now, before)
-        before = now
-        progress(diffusion.steps - index, diffusion.steps)
+        done += count
+        progress(done, len(steps))
     return x
 
 

@@ -9,8 +9,9 @@ diffusion decoder's voice latent (2 × its channels), E width of CLVP, V codes o
 channels of UnivNet's noise.
 """
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -80,6 +81,58 @@ class Denoiser(Protocol):
 
     def __call__(self, x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
         """x (1, 100, L) float32 at the original timestep → (1, 200, L); guided: (2, 200, L), conditional then not."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """The numbers of one denoising step: float32, save the original timestep. The rest of its arithmetic knows no
+    sampler (``ane.diffusion.take``):
+
+        said     = conditional·output + unconditional·output without conditioning
+        x0       = clip(x0_of_x·x + x0_of_said·said, −1, 1)
+        next x   = next_of_x·x + next_of_x0·x0 + next_of_before·(x0 of the step before) + σ·(a standard normal)
+        σ        = noise·exp(spread·v), v the second half of the output
+    """
+
+    timestep: int
+    conditional: float
+    unconditional: float
+    x0_of_x: float
+    x0_of_said: float
+    next_of_x: float
+    next_of_x0: float
+    next_of_before: float = 0.0
+    noise: float = 0.0
+    spread: float = 0.0
+
+    def __post_init__(self):
+        for field in fields(self)[1:]:
+            object.__setattr__(self, field.name, np.float32(getattr(self, field.name)))
+
+    @property
+    def guided(self) -> bool:
+        return bool(self.unconditional)
+
+    @property
+    def coefficients(self) -> np.ndarray:
+        """All but the timestep, in their order: (9,) float32."""
+        return np.array([getattr(self, field.name) for field in fields(self)[1:]], np.float32)
+
+
+@runtime_checkable
+class FusedDenoiser(Denoiser, Protocol):
+    """A denoiser that can also take several steps in one call."""
+
+    def steps(self, guided: bool) -> Sequence[int]:
+        """How many, each number at least 2; none: only one by one."""
+
+    def advance(self, x: np.ndarray, before: np.ndarray, plan: Sequence[Step],
+                noise: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Take as many steps as ``plan`` has, one of the numbers ``steps``.
+
+        x, and the x0 of the step before (zeros at first): (1, 100, L) float32; a noise for each step (n, 100, L).
+        Returns the next x, the last x0, and the network's last output as ``__call__`` gives it.
+        """
 
 
 class Backend(Protocol):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ane.diffusion import MELS, SAMPLERS, Diffusion, Schedule, frames_of, predict, sample, spaced_timesteps
+from ane.diffusion import MELS, SAMPLERS, Diffusion, Schedule, frames_of, plan, sample, spaced_timesteps, take
 from ane.errors import UserError
 
 MEAN, DEVIATION, FRAMES = 0.1, 0.12, 40
@@ -111,6 +111,25 @@ def test_what_the_network_predicts_makes_no_difference_when_it_is_exact(predicti
 
 @pytest.mark.parametrize("prediction", ["eps", "V", ""])
 def test_an_unknown_prediction_is_not_taken_for_a_known_one(prediction):
-    x = np.zeros((1, MELS, FRAMES), np.float32)
     with pytest.raises(ValueError, match="epsilon, v, x0"):
-        predict(Schedule(4), 0, x, np.concatenate((x, x), axis=1), None, prediction)
+        plan(Schedule(4), Diffusion(4), prediction)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_several_steps_at_once_draw_the_same_numbers_and_give_the_same_mel(sampler):
+    class Fused(Exact):
+        def steps(self, guided):
+            return 2, 5
+
+        def advance(self, x, before, plan, noise):
+            taken.append(len(plan))
+            for step, drawn in zip(plan, noise, strict=True):
+                output = self(x, step.timestep, step.guided)
+                x, before = take(step, x, before, output, drawn)
+            return x, before, output
+
+    taken, done, diffusion = [], [], Diffusion(18, sampler, 2.0)
+    fused = sample(Fused(18), FRAMES, diffusion, np.random.default_rng(4), lambda step, _: done.append(step))
+    np.testing.assert_array_equal(fused, sample(Exact(18), FRAMES, diffusion, np.random.default_rng(4)))
+    assert taken == [5, 5, 5, 2]
+    assert done == [5, 10, 15, 17, 18]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ane.backends.pytorch import TorchBackend
-from ane.diffusion import Diffusion, Schedule, frames_of, predict, sample, spectrogram, step_ddim, step_p
+from ane.diffusion import Diffusion, Schedule, frames_of, plan, sample, spectrogram, take
 from ane.model import open_model
 
 # ten times what float64 arithmetic on the stored model outputs differs by: cancellation in the first steps
@@ -47,20 +47,20 @@ def test_sampler_arithmetic_is_upstreams(golden_stage, assert_close):
     """The stored model outputs, fed step by step; the sample must follow upstream's."""
     stage = golden_stage("sampler")
     for run in runs(stage):
-        schedule = Schedule(len(stage[f"{run}.timesteps"]))
-        np.testing.assert_array_equal(schedule.timesteps[::-1], stage[f"{run}.timesteps"])
         guided = f"{run}.model_out_uncond" in stage
+        guidance = (1.5 if run == "p30" else 2.0) if guided else None
+        diffusion = Diffusion(len(stage[f"{run}.timesteps"]), re.match(r"p|ddim", run).group(), guidance)
         rng = noises(stage, run)
         x = rng.standard_normal(stage[f"{run}.x_T"].shape, np.float32)
-        guidance = (1.5 if run == "p30" else 2.0) if guided else None
-        for step, expected in enumerate(stage[f"{run}.samples"]):
+        before = np.zeros_like(x)
+        for number, step in enumerate(plan(Schedule(diffusion.steps), diffusion)):
+            assert step.timestep == stage[f"{run}.timesteps"][number]
             branches = ("model_out", "model_out_uncond") if guided else ("model_out",)
-            output = np.stack([stage[f"{run}.{branch}"][step] for branch in branches])
-            index = len(schedule.betas) - 1 - step
-            now = predict(schedule, index, x, output, guidance)
-            assert_close(now.x0[0], stage[f"{run}.pred_xstart"][step], ARITHMETIC, f"{run} x0 of step {step}")
-            x = step_ddim(schedule, index, x, now) if run.startswith("ddim") else step_p(schedule, index, x, now, rng)
-            assert_close(x[0], expected, ARITHMETIC, f"{run} step {step}")
+            output = np.stack([stage[f"{run}.{branch}"][number] for branch in branches])
+            noise = rng.standard_normal(x.shape, np.float32) if diffusion.sampler == "p" else np.zeros_like(x)
+            x, before = take(step, x, before, output, noise)
+            assert_close(before[0], stage[f"{run}.pred_xstart"][number], ARITHMETIC, f"{run} x0 of step {number}")
+            assert_close(x[0], stage[f"{run}.samples"][number], ARITHMETIC, f"{run} step {number}")
 
 
 @pytest.fixture(scope="module")
