@@ -1,0 +1,142 @@
+"""``ane.stages.Backend`` on the Core ML packages of a bundle."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ane.backends.packaged.decoder import PackagedDecoder
+from ane.backends.packaged.denoiser import PackagedDenoiser
+from ane.backends.packaged.encoders import clip_latents, random_latents
+from ane.backends.packaged.functions import Engine, Function
+from ane.backends.packaged.ranking import Side
+from ane.backends.packaged.vocoders import HifiganVocoder, UnivnetVocoder
+from ane.errors import UserError
+from ane.model.hashes import check_hash
+from ane.model.packages import PackageRecord
+from ane.stages import STAGES, Backend, check
+
+if TYPE_CHECKING:
+    from ane.model.bundle import Bundle
+
+
+class PackagedBackend:
+    """Runs the stages on the functions of a bundle's packages, whichever engine loads them.
+
+    Args:
+        precision: of the packages to use; "auto": the first that the bundle holds of each network.
+        cache: kind of kv-cache, "io" or "state"; "auto": io, unless the bundle holds the other alone.
+        units: where Core ML may run each network, in place of what the bundle says.
+        rest: the engine of networks that have no package (CVVP, the classifier).
+        only: names of functions to use, and no others.
+
+    Raises:
+        UserError: the bundle has no packages, or none of that precision or cache.
+    """
+
+    def __init__(self, model: "Bundle", engine: Engine, rest: Backend, precision: str = "auto", cache: str = "auto",
+                 units: dict[str, str] | None = None, only: frozenset[str] | None = None):
+        self.model, self.engine, self.rest, self.cache, self.only = model, engine, rest, cache, only
+        self.packages = choose(model, precision)
+        self.name = f"{engine.name} {'+'.join(sorted({package.precision for package in self.packages.values()}))}"
+        self._units = units or {}
+        self._functions: dict[str, list[Function]] = {}
+        self._tables: dict[str, dict[str, np.ndarray]] = {}
+
+    def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
+        check(stage, inputs)
+        network = STAGES[stage].network
+        if network not in self.packages:
+            return self.rest.run(stage, **inputs)
+        return self._called(stage, inputs)
+
+    def embeddings(self) -> dict[str, np.ndarray]:
+        return self.rest.embeddings()
+
+    def decoder(self, lanes: int, capacity: int) -> Any:
+        if "autoregressive" not in self.packages:
+            return self.rest.decoder(lanes, capacity)
+        package = self.packages["autoregressive"]
+        config = self.model.config("autoregressive")
+        geometry = (config.layers, config.heads, config.model_dim // config.heads)
+        return PackagedDecoder(self.functions("autoregressive", "prefill"), self._steps(), lanes, capacity, geometry,
+                               package.scale, dtype(package))
+
+    def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Any:
+        if "diffusion" not in self.packages:
+            return self.rest.denoiser(latents, conditioning, frames)
+        kinds = [self.functions("diffusion", kind) for kind in ("condition", "denoise", "sample")]
+        return PackagedDenoiser(*kinds, self.table("diffusion", "unconditioned_embedding"), latents, conditioning,
+                                frames)
+
+    def release(self, *networks: str) -> None:
+        for network in networks or tuple(self._functions):
+            self._functions.pop(network, None)
+            self._tables.pop(network, None)
+        self.rest.release(*networks)
+
+    def functions(self, network: str, kind: str) -> list[Function]:
+        """The functions of a kind, none when the package was made without it."""
+        if network not in self._functions:
+            package = self.packages[network]
+            for file in package.files:
+                check_hash(self.model.path, file)
+            units = self._units.get(network, package.units)
+            path = self.model.path / package.path
+            self._functions[network] = [Function(self.engine, path, name, record.bucket, units, record.kind)
+                                        for name, record in package.functions.items()
+                                        if self.only is None or name in self.only]
+        return [function for function in self._functions[network] if function.kind == kind]
+
+    def table(self, network: str, key: str) -> np.ndarray:
+        """A parameter that the host uses itself, float32."""
+        tables = self._tables.setdefault(network, {})
+        if key not in tables:
+            tables[key] = self.model.tensors(network)[key].float().numpy()
+        return tables[key]
+
+    def _called(self, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
+        network = STAGES[stage].network
+        functions = self.functions(network, stage)
+        if stage == "univnet":
+            return UnivnetVocoder(functions)(**inputs)
+        if stage == "hifigan":
+            return HifiganVocoder(functions)(**inputs)
+        if stage == "clvp_text":
+            factor = float(np.exp(self.table(network, "temperature")))
+            return Side(functions, self.table(network, "text_emb.weight"), factor, "the text")(*inputs.values())
+        if stage == "clvp_speech":
+            return Side(functions, self.table(network, "speech_emb.weight"), 1.0, "the speech")(*inputs.values())
+        encoded = clip_latents if stage.endswith("conditioning") else random_latents
+        return encoded(functions, *inputs.values())
+
+    def _steps(self) -> list[Function]:
+        kinds = {"io": "step", "state": "state"}
+        for kind in kinds.values() if self.cache == "auto" else (kinds[self.cache],):
+            steps = self.functions("autoregressive", kind)
+            if steps:
+                return steps
+        raise UserError(f"{self.model.name} has no decoder steps with the cache {self.cache}: convert it again with "
+                        f"--cache {self.cache}, or leave --cache out")
+
+
+def choose(model: "Bundle", precision: str) -> dict[str, PackageRecord]:
+    """One package for each network that has any: of that precision, or of another where there is but that."""
+    if not getattr(model, "packages", None):
+        raise UserError(f"{model.name} holds no Core ML packages: make them with `ane convert {model.path} --to coreml "
+                        "-o DIR` and use --bundle DIR, or take --backend torch")
+    found: dict[str, PackageRecord] = {}
+    for package in model.packages:
+        if precision in ("auto", package.precision):
+            found.setdefault(package.network, package)
+    if not found:
+        there = ", ".join(dict.fromkeys(package.precision for package in model.packages))
+        raise UserError(f"{model.name} holds packages in {there}, none in {precision}: choose one of them, or convert "
+                        f"again with --precision {precision}")
+    for package in model.packages:      # a vocoder has one precision whatever the rest has
+        found.setdefault(package.network, package)
+    return found
+
+
+def dtype(package: PackageRecord) -> type:
+    """Of a package's inputs."""
+    return np.float32 if package.precision == "fp32" else np.float16

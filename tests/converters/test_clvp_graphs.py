@@ -1,0 +1,148 @@
+"""CLVP's encoders as packages, run by the interpreter, against ``ane.networks.clvp``."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from ane.backends.mil import Arithmetic, Package
+from ane.backends.packaged.ranking import Side
+from ane.errors import UserError
+from ane.networks.clvp import CLVP, CLVPConfig
+from converters.clvp import clvp_speech, clvp_text
+from converters.graph import Graph, Style
+from tests.packaged.packages import FP16, FP32, NARROW, ROUNDED, functions, saved, snr
+from tests.random_model import draw
+
+CONFIG = CLVPConfig(dim_text=96, dim_speech=64, dim_latent=48, text_enc_depth=2, text_heads=2, speech_enc_depth=3,
+                    speech_heads=1, num_text_tokens=50, num_speech_tokens=90)
+PLACES = 16, 40
+LENGTHS = 1, 2, 15, 16, 17, 40
+HALF = Style("fp16")
+
+
+def network() -> CLVP:
+    module, generator = CLVP(CONFIG), torch.Generator().manual_seed(3)
+    for key, parameter in module.named_parameters():
+        parameter.data = draw(key, parameter, generator)
+    return module.eval().requires_grad_(False)
+
+
+def graphs(twin: CLVP, places: tuple[int, ...] = PLACES) -> tuple[list[Graph], list[Graph]]:
+    return [clvp_text(twin, size) for size in places], [clvp_speech(twin, size) for size in places]
+
+
+class Ranking(NamedTuple):
+    text: Side
+    speech: Side
+
+
+def ranking(twin: CLVP, paths: dict[str, Path], arithmetic: Arithmetic, places: tuple[int, ...] = PLACES) -> Ranking:
+    text, speech = (functions(side, paths, arithmetic) for side in graphs(twin, places))
+    return Ranking(Side(text, twin.text_emb.weight.numpy(), twin.temperature.exp().item(), "the text"),
+                   Side(speech, twin.speech_emb.weight.numpy(), 1.0, "the speech"))
+
+
+def ids(length: int, rows: int = 1) -> np.ndarray:
+    return np.random.default_rng(length).integers(0, CONFIG.num_text_tokens, (rows, length))
+
+
+def worst(twin: CLVP, ranked: Ranking, lengths: tuple[int, ...] = LENGTHS) -> float:
+    """dB of the worse side, over the vectors of all lengths."""
+    def difference(reference: Callable[[torch.Tensor], torch.Tensor], side: Side) -> float:
+        wanted = [reference(torch.from_numpy(ids(length))).numpy() for length in lengths]
+        return snr(np.concatenate(wanted), np.concatenate([side(ids(length)) for length in lengths]))
+
+    return min(difference(twin.text, ranked.text), difference(twin.speech, ranked.speech))
+
+
+@pytest.fixture(scope="module")
+def twin() -> CLVP:
+    return network()
+
+
+@pytest.fixture(scope="module")
+def paths(twin, tmp_path_factory) -> dict[Style, dict[str, Path]]:
+    text, speech = graphs(twin)
+    return {style: saved(text + speech, style, tmp_path_factory.mktemp("clvp")) for style in (FP32, HALF)}
+
+
+@pytest.mark.parametrize(("style", "arithmetic", "least"), [
+    (FP32, FP16, 115), (HALF, FP16, 60), (HALF, ROUNDED, 55), (HALF, NARROW, 55)])
+def test_vectors_of_many_lengths_are_the_networks(twin, paths, style, arithmetic, least):
+    assert worst(twin, ranking(twin, paths[style], arithmetic)) >= least
+
+
+def test_einsum_heads_say_the_same(twin, tmp_path):
+    text, speech = graphs(twin, (20,))
+    paths = saved(text + speech, Style("fp32", heads="einsum"), tmp_path)
+    assert worst(twin, ranking(twin, paths, FP16, (20,)), (1, 16, 20)) >= 115
+
+
+def test_wide_norms_are_float32(twin, tmp_path):
+    text, _ = graphs(twin, (16,))
+    path, = saved(text, Style("fp16", frozenset({"norm"})), tmp_path).values()
+    roots = [op for op in Package(path).function("main").ops if op.type in ("rsqrt", "layer_norm")]
+    assert len(roots) == 5
+    assert {type.dtype for op in roots for type in op.outputs.values()} == {"fp32"}
+
+
+def test_scores_are_upstreams_products(twin, paths):
+    ranked = ranking(twin, paths[FP32], FP16)
+    text, codes = ids(9), ids(30, rows=3)
+    wanted = twin.speech(torch.from_numpy(codes)) @ twin.text(torch.from_numpy(text)).T
+    np.testing.assert_allclose(ranked.speech(codes) @ ranked.text(text).T, wanted.numpy(), atol=2e-6)
+
+
+def test_large_channels_in_the_residual_stream_do_no_harm(tmp_path):
+    """As trained networks have them: thousands in single channels, which the gains of the norms make small again."""
+    twin = network()
+    for table, side, channels in ((twin.text_emb, twin.text_transformer, (3, 60)),
+                                  (twin.speech_emb, twin.speech_transformer, (5, 30))):
+        encoder = side.transformer
+        gains = [norm.g for (norm,), _ in encoder.attn_layers.layers] + [encoder.norm.weight]
+        for gain in gains:
+            gain *= 100
+        for channel, size in zip(channels, (6000, -2500), strict=True):
+            table.weight[:, channel] += size
+            for gain in gains:
+                gain[channel] *= 1e-5
+    text, speech = graphs(twin, (40,))
+    paths = saved(text + speech, HALF, tmp_path)
+    for arithmetic in (ROUNDED, NARROW):
+        ranked = ranking(twin, paths, arithmetic, (40,))
+        assert np.isfinite(ranked.text(ids(40))).all()
+        assert worst(twin, ranked, (3, 16, 40)) >= 50
+
+
+def test_small_embeddings_and_none_do_no_harm(tmp_path):
+    """Squares of 1/64 of these vanish in fp16."""
+    twin = network()
+    twin.text_emb.weight *= 0.01
+    twin.speech_emb.weight *= 0.01
+    twin.text_emb.weight[ids(16)[0, 4]] = 0
+    text, speech = graphs(twin, (20,))
+    paths = saved(text + speech, HALF, tmp_path)
+    assert worst(twin, ranking(twin, paths, NARROW, (20,)), (3, 16, 20)) >= 50
+
+
+def test_operations_are_those_that_an_engine_takes(paths):
+    for path in paths[HALF].values():
+        function = Package(path).function("main")
+        assert {type.dtype for type in (*function.inputs.values(), *function.outputs.values())} == {"fp16"}
+        assert max(len(type.shape) for op in function.ops for type in op.outputs.values()) <= 4
+        assert not {op.type for op in function.ops} & {
+            "gather", "gather_along_axis", "scatter", "scatter_along_axis", "scatter_nd", "cast", "transpose", "select"}
+
+
+def test_what_is_too_long_or_unknown_is_said(twin, paths):
+    ranked = ranking(twin, paths[FP32], FP16)
+    with pytest.raises(UserError, match="the text needs 41 places"):
+        ranked.text(ids(41))
+    with pytest.raises(UserError, match="the speech holds the id 90, and CLVP has embeddings of 90"):
+        ranked.speech(np.array([[3, 90]]))
+    with pytest.raises(UserError, match="the id -1"):
+        ranked.speech(np.array([[3, -1]]))

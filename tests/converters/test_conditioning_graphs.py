@@ -1,0 +1,113 @@
+"""Graphs of the encoders and of the random latents against their twins, each package interpreted."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from ane.backends.mil import Arithmetic, Package
+from ane.backends.packaged import encoders
+from ane.backends.packaged.functions import Function
+from ane.errors import UserError
+from converters import conditioning
+from converters.graph import Graph, Style
+from tests.packaged.packages import FP16, FP32, NARROW, ROUNDED, functions, saved, snr, twin
+
+
+@dataclass(frozen=True)
+class Case:
+    """A stage, the twin that serves it in torch, its input's shape, and its graph of that twin."""
+
+    stage: str
+    network: str
+    shape: tuple[int, ...]
+    graph: Callable[[nn.Module], Graph]
+
+    @property
+    def input(self) -> str:
+        return "mel" if len(self.shape) == 3 else "noise"
+
+    def given(self) -> np.ndarray:
+        return np.random.default_rng(0).standard_normal(self.shape, dtype=np.float32)
+
+    def wanted(self, network: nn.Module) -> np.ndarray:
+        return network(torch.from_numpy(self.given())).numpy()
+
+    def served(self, network: nn.Module, style: Style, folder: Path,
+               arithmetic: Arithmetic = FP16) -> list[Function]:
+        graphs = [self.graph(network)]
+        return functions(graphs, saved(graphs, style, folder), arithmetic)
+
+    def latents(self, served: list[Function]) -> np.ndarray:
+        return getattr(encoders, self.stage)(served, **{self.input: self.given()})
+
+
+CASES = {
+    "clip of upstream's": Case("ar_conditioning", "conditioning_encoder", (2, 80, 517), conditioning.ar_conditioning),
+    "short clip": Case("ar_conditioning", "conditioning_encoder", (1, 80, 33),
+                       lambda network: conditioning.ar_conditioning(network, 33)),
+    "clip of upstream's, 24 kHz": Case("diffusion_conditioning", "contextual_embedder", (2, 100, 401),
+                                       conditioning.diffusion_conditioning),
+    "long clip, 24 kHz": Case("diffusion_conditioning", "contextual_embedder", (1, 100, 838),
+                              lambda network: conditioning.diffusion_conditioning(network, 838)),
+    "random": Case("ar_random", "rlg_auto", (3, 64), conditioning.ar_random),
+    "random, diffusion": Case("diffusion_random", "rlg_diffuser", (1, 64), conditioning.diffusion_random),
+}
+OUTLIERS = {"short clip": "init", "long clip, 24 kHz": "1"}       # and the convolution that writes the residual stream
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_latents_are_the_twins(case, tmp_path):
+    network = twin(case.network)
+    assert snr(case.wanted(network), case.latents(case.served(network, FP32, tmp_path))) > 100
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_half_precision_is_near(case, tmp_path):
+    network = twin(case.network)
+    served = case.served(network, Style("fp16"), tmp_path)
+    assert snr(case.wanted(network), case.latents(served)) > 60
+    for arithmetic in (ROUNDED, NARROW):
+        rounded = functions([case.graph(network)], {served[0].name: served[0].package}, arithmetic)
+        assert snr(case.wanted(network), case.latents(rounded)) > 55
+
+
+@pytest.mark.parametrize("arithmetic", [ROUNDED, NARROW])
+@pytest.mark.parametrize(("name", "layer"), OUTLIERS.items())
+def test_outlier_channels_do_not_overflow(name, layer, arithmetic, tmp_path):
+    case = CASES[name]
+    network = twin(case.network)
+    bias = network.get_submodule(layer).bias
+    bias[3], bias[-20] = 3000, -2500
+    wanted, latents = case.wanted(network), case.latents(case.served(network, Style("fp16"), tmp_path, arithmetic))
+    quiet = np.ones(len(bias), bool)
+    quiet[[3, -20]] = False
+    assert snr(wanted, latents) > 50
+    assert snr(wanted[:, quiet], latents[:, quiet]) > 50
+
+
+def test_nothing_in_the_graphs_leaves_the_engine(tmp_path):
+    for case in CASES.values():
+        function = Package(case.served(twin(case.network), Style("fp16"), tmp_path)[0].package).function(None)
+        kinds = {op.type for op in function.ops}
+        assert not [kind for kind in kinds if kind.startswith(("gather", "scatter", "transpose", "cast", "tile"))]
+        assert {len(type.shape) for op in function.ops for type in op.outputs.values()} == {4}
+        assert all(type.dtype == "fp16" for type in (*function.inputs.values(), *function.outputs.values()))
+
+
+def test_the_last_block_computes_the_first_place_alone(tmp_path):
+    case = CASES["short clip"]
+    function = Package(case.served(twin(case.network), FP32, tmp_path)[0].package).function(None)
+    scores = [type.shape for op in function.ops if op.type == "softmax" for type in op.outputs.values()]
+    assert [shape[2] for shape in scores] == [33] * 5 + [1]
+
+
+@pytest.mark.parametrize("length", [516, 518])
+def test_a_clip_of_another_length_is_reported(length):
+    served = [Function(None, Path("conditioning_encoder.mlpackage"), "ar_conditioning_517", {"frames": 517}, "ALL")]
+    with pytest.raises(UserError, match=f"{length} mel frames: conditioning_encoder takes 517"):
+        encoders.ar_conditioning(served, np.zeros((1, 80, length), np.float32))

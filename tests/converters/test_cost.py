@@ -1,0 +1,187 @@
+"""Costs of graphs that can be counted by hand, and the roofline against the table that the design was chosen by."""
+
+import numpy as np
+import pytest
+from coremltools.converters.mil.mil.types import np_uint4_dtype
+
+from ane.backends.mil.package import Package
+from ane.networks.autoregressive import UnifiedVoiceConfig
+from converters import cost, gpt2
+from converters.cost import CHIPS, Chip, Use, Weights
+from converters.graph import Graph, Style, mb
+from converters.to_coreml import load_twin
+from tests.random_model import RandomModel
+
+# A chip to count with: a byte a second, a FLOP a second, no dispatch.
+ONES = Chip("ones", 1, 1e-9, 1e-12, "made up")
+
+
+def saved(tmp_path, body, states=None, **inputs) -> Package:
+    graph = Graph("graph", {}, inputs, lambda style, **given: body(**given), states or {})
+    graph.build(Style()).save(str(tmp_path / "graph.mlpackage"))
+    return Package(tmp_path / "graph.mlpackage")
+
+
+def weight(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float16)
+
+
+PRODUCTS = {
+    # inputs, body, FLOPs: 2 for each multiplication and addition
+    "conv": ({"x": (1, 8, 1, 10)}, lambda x: mb.conv(x=x, weight=weight(6, 8, 1, 3), pad_type="valid"),
+             2 * 6 * 8 * 3 * 8),
+    "grouped": ({"x": (1, 8, 1, 10)}, lambda x: mb.conv(x=x, weight=weight(8, 1, 1, 3), groups=8, pad_type="same"),
+                2 * 8 * 1 * 3 * 10),
+    "transposed": ({"x": (1, 8, 1, 10)}, lambda x: mb.conv_transpose(x=x, weight=weight(8, 4, 1, 2), strides=[1, 2],
+                                                                     pad_type="valid"), 2 * 8 * 4 * 2 * 10),
+    "matmul": ({"x": (1, 3, 5, 7), "z": (1, 3, 5, 11)}, lambda x, z: mb.matmul(x=x, y=z, transpose_x=True),
+               2 * 3 * 7 * 5 * 11),
+    "einsum": ({"x": (1, 4, 1, 6), "z": (1, 6, 1, 9)},
+               lambda x, z: mb.einsum(values=(x, z), equation="bkhc,bchq->bkhq"), 2 * 4 * 6 * 9),
+    "attention": ({"x": (1, 2, 5, 8), "z": (1, 2, 7, 8)},
+                  lambda x, z: mb.scaled_dot_product_attention(query=x, key=z, value=z), 2 * 2 * 5 * 7 * (8 + 8)),
+}
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_flops_of_products_are_counted(tmp_path, product):
+    inputs, body, flops = PRODUCTS[product]
+    counted = cost.cost(saved(tmp_path, lambda **given: {"y": body(**given)}, **inputs))
+    assert (counted.flops, counted.elementwise, counted.uncounted) == (flops, 0, ())
+
+
+def test_other_arithmetic_is_counted_apart_and_moving_is_free(tmp_path):
+    def body(x):
+        first, second = mb.split(x=mb.exp(x=x), num_splits=2, axis=1)               # 80 values
+        return {"y": mb.reduce_sum(x=mb.mul(x=first, y=second), axes=[3])}          # 40 values, of 40 values
+    counted = cost.cost(saved(tmp_path, body, x=(1, 8, 1, 10)))
+    assert (counted.flops, counted.elementwise, counted.ops) == (0, 80 + 40 + 40, 4)
+
+
+def test_what_is_not_counted_is_named(tmp_path):
+    counted = cost.cost(saved(tmp_path, lambda x: {"y": mb.topk(x=x, k=2, axis=1)[0]}, x=(1, 8, 1, 10)))
+    assert counted.uncounted == ("topk",)
+
+
+def test_activations_are_padded_to_64_bytes(tmp_path):
+    def body(x):
+        return {"y": mb.reduce_sum(x=mb.exp(x=x), axes=[3], keep_dims=True)}
+    counted = cost.cost(saved(tmp_path, body, x=(1, 8, 1, 40)))
+    assert counted.activations == 8 * 40 * 2 + 8 * 2
+    assert counted.padded == 8 * 128 + 8 * 64
+
+
+def test_weights_are_counted_as_stored_for_each_op_that_reads_them(tmp_path):
+    kernel = weight(64, 64, 1, 1)
+
+    def dense(x):
+        x = mb.conv(x=x, weight=kernel, pad_type="valid")
+        return {"y": mb.conv(x=x, weight=kernel, pad_type="valid")}
+
+    def palette(x):
+        table = weight(1, 1, 1, 1, 16, 1)
+        indices = np.random.default_rng(0).integers(0, 16, kernel.shape).astype(np_uint4_dtype)
+        return {"y": mb.conv(x=x, weight=mb.constexpr_lut_to_dense(indices=indices, lut=table), pad_type="valid")}
+
+    def int8(x):
+        codes = np.random.default_rng(0).integers(-127, 127, kernel.shape).astype(np.int8)
+        scaled = mb.constexpr_blockwise_shift_scale(data=codes, scale=weight(64, 1, 1, 1))
+        return {"y": mb.conv(x=x, weight=scaled, pad_type="valid")}
+
+    x = (1, 64, 1, 32)
+    assert cost.cost(saved(tmp_path, dense, x=x)).weights == {"dense": Weights(2 * 8192, 2 * 8192)}
+    assert cost.cost(saved(tmp_path, dense, x=x)).unique == 2 * 4096
+    assert cost.cost(saved(tmp_path, palette, x=x)).weights == {"palette": Weights(4096 // 2 + 16 * 2, 2 * 4096)}
+    assert cost.cost(saved(tmp_path, int8, x=x)).weights == {"int8": Weights(4096 + 64 * 2, 2 * 4096)}
+
+
+@pytest.mark.parametrize(("form", "generations"), [("dense", (1, 2, 3)), ("palette", (1, 2, 3)), ("int8", (2, 3)),
+                                                   ("blockwise", (3,))])
+def test_a_chip_streams_the_forms_that_it_knows(form, generations):
+    counted = cost.Cost(ops=1, weights={form: Weights(stored=100, dense=400)}, unique=100, cache_read=20,
+                        cache_written=3, flops=0, elementwise=0, activations=0, padded=0)
+    for generation in (1, 2, 3):
+        assert counted.streamed(Chip("chip", generation, 1, 1, "")) == (123 if generation in generations else 423)
+
+
+def decoder(config: UnifiedVoiceConfig, vocabulary: int, columns: int, slots: int) -> tuple[int, int, int, int]:
+    """Bytes of weights, of cache read and written, and FLOPs of a step in fp16, by hand."""
+    D, layers = config.model_dim, config.layers
+    matrices = layers * 12 * D * D + vocabulary * D
+    others = layers * 13 * D + 4 * D + vocabulary       # biases: 3, 1, 4 and 1 D; norms: 4 D; two last norms; head
+    attention = layers * 2 * 2 * D * columns * (slots + columns)
+    return (2 * (matrices + others), 2 * 2 * layers * D * slots, 2 * 2 * layers * D * columns,
+            2 * matrices * columns + attention)
+
+
+@pytest.mark.parametrize("cache", ["io", "state"])
+def test_a_step_of_the_decoder_costs_what_its_sizes_say(tmp_path, cache):
+    twin = load_twin(RandomModel(), "autoregressive")
+    gpt2.step(twin, 16, 64, cache).build(Style()).save(str(tmp_path / "step.mlpackage"))
+    package = Package(tmp_path / "step.mlpackage")
+    counted = cost.cost(package)
+    weights, read, written, flops = decoder(twin.config, twin.config.number_mel_codes, 16, 64)
+    assert counted.weights == {"dense": Weights(weights, weights)}
+    assert (counted.unique, counted.cache_read) == (weights, read)
+    if cache == "io":
+        assert (counted.cache_written, counted.flops) == (written, flops)
+    else:
+        assert counted.cache_written == read, "the state is written whole"
+        assert counted.flops == flops + 2 * 2 * twin.config.layers * twin.config.model_dim * 16 * 64, "by a product"
+    assert cost.use(package.function(), 30) == Use("codes", 16, 22050 / 1024)
+
+
+# Tokens a second in all lanes at official sizes with 256 slots a lane, as they were worked out when the decoder was
+# designed: at 60 GB/s (here: 60.9) and 126.4 GB/s, without dispatches.
+TABLE = {("M1", "fp16"): {1: 75, 8: 469, 16: 752, 32: 1079}, ("M1", "4-bit"): {1: 260, 8: 1065, 16: 1367, 32: 1593},
+         ("M4 Pro", "fp16"): {1: 157, 8: 984, 16: 1580, 32: 2266}}
+
+
+@pytest.mark.parametrize(("chip", "precision"), TABLE)
+def test_the_roofline_gives_the_table_of_the_design(chip, precision):
+    for lanes, tokens in TABLE[chip, precision].items():
+        weights, read, _, flops = decoder(UnifiedVoiceConfig(), 8194, lanes, 256 * lanes)
+        weights = 199e6 if precision == "4-bit" else weights            # of the package as it was stored
+        seconds, bound = cost.roofline(weights + read, flops, CHIPS[chip], dispatch=0)
+        assert lanes / seconds == pytest.approx(tokens, rel=0.02)
+        assert bound == "bandwidth"
+
+
+def test_a_call_takes_the_longest_of_its_parts():
+    assert cost.roofline(bytes=3, flops=2, chip=ONES, dispatch=1) == (4, "bandwidth")
+    assert cost.roofline(bytes=2, flops=3, chip=ONES, dispatch=1) == (4, "compute")
+    assert cost.roofline(bytes=2, flops=3, chip=ONES, dispatch=5) == (8, "dispatch")
+
+
+def test_an_estimate_tells_what_a_second_of_speech_takes():
+    counted = cost.Cost(ops=1, weights={"dense": Weights(1, 1)}, unique=1, cache_read=1, cache_written=1, flops=1,
+                        elementwise=0, activations=0, padded=0)
+    seconds = 3 + cost.DISPATCH
+    told = cost.estimate(counted, Use("codes", 16, 21.5), ONES)
+    assert told == cost.Estimate(seconds, "bandwidth", "codes", 16 / seconds, 21.5 * seconds, 21.5)
+    assert cost.estimate(counted, Use(), ONES) == cost.Estimate(seconds, "bandwidth")
+
+
+def function(tmp_path, body, **inputs):
+    return saved(tmp_path, body, **inputs).function()
+
+
+def test_use_is_told_by_names(tmp_path):
+    mel, lengths = (1, 4, 1, 320), {"x": (1, 4, 1, 320)}
+    denoise = function(tmp_path, lambda x: {"prediction": mb.exp(x=x)}, **lengths)
+    assert cost.use(denoise, 30) == Use(calls=30 * 93.75 / 320)
+    sample = function(tmp_path, lambda x, times: {"prediction": mb.add(x=x, y=mb.reduce_sum(x=times, axes=[0]))},
+                      times=(5, 4, 1, 1), x=mel)
+    assert cost.use(sample, 30) == Use(calls=30 / 5 * 93.75 / 320)
+    sound = function(tmp_path, lambda mel: {"sound": mb.reshape(x=mel, shape=(1, 1, 1, 1280))}, mel=mel)
+    assert cost.use(sound, 30) == Use(calls=24000 / 1280)
+    prefill = function(tmp_path, lambda x: {"new_keys": mb.exp(x=x)}, **lengths)
+    assert cost.use(prefill, 30) == Use("positions", 320)
+    assert cost.use(function(tmp_path, lambda x: {"y": mb.exp(x=x)}, **lengths), 30) == Use()
+
+
+def test_every_chip_has_its_source():
+    for name, chip in CHIPS.items():
+        assert name.startswith(f"M{chip.generation}")
+        assert chip.source
+        assert "TFLOPS" in chip.source + chip.assumed

@@ -1,0 +1,235 @@
+"""Each rule of the lint on a graph that breaks it, and none of them on one that does not."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from ane.backends.mil.package import Package
+from ane.backends.mil.values import TensorType
+from converters import gpt2, lint
+from converters.graph import Graph, Style, mb
+from converters.to_coreml import load_twin
+from tests.random_model import RandomModel
+
+X = (1, 8, 1, 64)
+KERNEL = np.random.default_rng(0).standard_normal((8, 8, 1, 3)).astype(np.float16)
+
+
+def saved(tmp_path, body, states=None, style=None, **inputs) -> Package:
+    """A package of one function; ``body(**values)`` gives its only output, or its outputs by name."""
+    def outputs(_, **given):
+        made = body(**given)
+        return made if isinstance(made, dict) else {"y": made}
+
+    graph = Graph("graph", {}, inputs or {"x": X}, outputs, states or {})
+    graph.build(style or Style()).save(str(tmp_path / "graph.mlpackage"))
+    return Package(tmp_path / "graph.mlpackage")
+
+
+def broken(package: Package) -> dict[str, lint.Summary]:
+    return {summary.rule: summary for summary in lint.summarised(lint.lint(package))}
+
+
+def conv(x, weight=KERNEL, **options):
+    return mb.conv(x=x, weight=weight, pad_type="valid", **options)
+
+
+def upsampled(x):
+    return mb.upsample_nearest_neighbor(x=x, scale_factor_height=1, scale_factor_width=4)
+
+
+def gathered(x):
+    return mb.gather(x=x, indices=np.array([3, 1], np.int32), axis=1)
+
+
+def scattered(x):
+    return mb.scatter(data=x, indices=np.array([2], np.int32), updates=np.ones((1, 1, 1, 64), np.float16), axis=1)
+
+
+def selected(x):
+    return mb.select(cond=mb.greater(x=x, y=np.float16(0)), a=x, b=np.float16(1))
+
+
+def with_logic(x):
+    logic = mb.logical_not(x=mb.cast(x=x, dtype="bool"))
+    return mb.cast(x=logic, dtype="fp16")
+
+
+def recurrent(x):
+    weights = np.ones((4, 64), np.float16), np.ones((4, 1), np.float16)
+    h = np.zeros((1, 1), np.float16)
+    return mb.lstm(x=mb.reshape(x=x, shape=(8, 1, 64)), initial_h=h, initial_c=h, weight_ih=weights[0],
+                   weight_hh=weights[1])[0]
+
+
+def fused(x):
+    q = mb.reshape(x=x, shape=(1, 1, 8, 64))
+    return mb.scaled_dot_product_attention(query=q, key=q, value=q)
+
+
+def wide(x):
+    return mb.cast(x=mb.exp(x=mb.cast(x=x, dtype="fp32")), dtype="fp16")
+
+
+def transposed_conv(x):
+    return mb.conv_transpose(x=x, weight=KERNEL, strides=[1, 3], pad_type="valid")
+
+
+def ranked(x, *shape):
+    x = mb.reshape(x=x, shape=shape)
+    return mb.matmul(x=mb.exp(x=x), y=x, transpose_y=True)
+
+
+# rule → (body, op types that break it)
+GRAPHS = {
+    "rank": (lambda x: mb.reshape(x=mb.exp(x=mb.reshape(x=x, shape=(1, 2, 4, 1, 64))), shape=X), {"reshape", "exp"}),
+    "rank-of-engine": (lambda x: mb.reduce_sum(x=ranked(x, 1, 2, 2, 2, 64), axes=[0]), {"matmul"}),
+    "integer-io": (lambda x: mb.cast(x=x, dtype="int32"), {"output"}),
+    "gather": (gathered, {"gather"}),
+    "scatter": (scattered, {"scatter"}),
+    "no-such-op": (with_logic, {"logical_not"}),
+    "comparison": (selected, {"greater"}),
+    "topk": (lambda x: mb.topk(x=x, k=2, axis=1)[0], {"topk"}),
+    "recurrent": (recurrent, {"lstm"}),
+    "fused-attention": (fused, {"scaled_dot_product_attention"}),
+    "fp32": (wide, {"cast", "exp"}),
+    "dimension": (lambda x: mb.tile(x=x, reps=[1, 1, 1, 257]), {"tile"}),
+    "singleton-width": (lambda x: mb.reduce_sum(x=x, axes=[3], keep_dims=True), {"reduce_sum"}),
+    "unaligned-width": (conv, {"conv"}),
+    "kernel-width": (lambda x: conv(x, np.ones((8, 8, 1, 14), np.float16)), {"conv"}),
+    "dilation": (lambda x: conv(x, dilations=[1, 2]), {"conv"}),
+    "upsample": (upsampled, {"upsample_nearest_neighbor"}),
+    "odd-stride": (transposed_conv, {"conv_transpose"}),
+    "sin-cos": (lambda x: mb.add(x=mb.sin(x=x), y=mb.cos(x=x)), {"sin", "cos"}),
+    "reflection": (lambda x: mb.pad(x=x, pad=[0, 0, 0, 0, 0, 0, 3, 3], mode="reflect"), {"pad"}),
+    "width-slice": (lambda x: mb.slice_by_index(x=x, begin=(0, 0, 0, 32), end=X), {"slice_by_index"}),
+    "too-light": (conv, {"weight"}),
+}
+
+
+@pytest.mark.parametrize("rule", GRAPHS)
+def test_a_rule_finds_the_graph_that_breaks_it(tmp_path, rule):
+    body, ops = GRAPHS[rule]
+    found = broken(saved(tmp_path, body))
+    assert rule in found
+    assert set(found[rule].ops) == ops
+    assert found[rule].example.what
+
+
+def test_a_clean_graph_breaks_no_rule_but_being_small(tmp_path):
+    def body(x):
+        x = mb.conv(x=x, weight=KERNEL, pad_type="same", dilations=[1, 1])
+        x = mb.upsample_nearest_neighbor(x=x, scale_factor_height=1, scale_factor_width=2)
+        x = mb.slice_by_index(x=x, begin=(0, 4, 0, 0), end=(1, 8, 1, 96))
+        return mb.pad(x=x, pad=[0, 0, 0, 0, 0, 0, 0, 32], mode="constant", constant_val=np.float16(0))
+    assert set(broken(saved(tmp_path, body))) == {"too-light"}
+
+
+def test_every_rule_is_told_apart_and_has_a_source():
+    assert len({rule.id for rule in lint.RULES}) == len(lint.RULES)
+    assert all(rule.source.name and rule.source.url.startswith("https://") for rule in lint.RULES)
+
+
+def test_an_open_dimension_is_refused(tmp_path):
+    package = saved(tmp_path, lambda x: mb.exp(x=x))
+    function = package.functions["main"]
+    open_shape = TensorType((1, 8, 1, -1), "fp16")
+    package.functions["main"] = dataclasses.replace(function, inputs={"x": open_shape})
+    assert broken(package)["dynamic-shape"].example.name == "x"
+
+
+def test_whole_numbers_and_truths_are_refused_as_inputs(tmp_path):
+    package = saved(tmp_path, lambda x: mb.exp(x=x))
+    for dtype in ("int32", "bool"):
+        function = dataclasses.replace(package.functions["main"], inputs={"x": TensorType(X, dtype)})
+        package.functions["main"] = function
+        assert broken(package)["integer-io"].ops == {"input": 1}
+
+
+def test_an_fp32_package_is_found_out_and_no_fp16_one(tmp_path):
+    assert broken(saved(tmp_path, conv, style=Style("fp32")))["fp32"].severity == lint.WARNING
+    assert "fp32" not in broken(saved(tmp_path, conv))
+
+
+def test_a_third_state_is_one_too_many(tmp_path):
+    def body(x, **states):
+        for state in states.values():
+            x = mb.add(x=x, y=mb.read_state(input=state))
+            mb.coreml_update_state(state=state, value=x)
+        return x
+    for count, rule in ((2, set()), (3, {"states"})):
+        states = {f"s{number}": X for number in range(count)}
+        assert set(broken(saved(tmp_path, body, states, x=X))) - {"too-light"} == rule
+
+
+def test_a_slice_at_a_computed_place_is_found(tmp_path):
+    def body(x):
+        begin = mb.cast(x=mb.reshape(x=mb.reduce_max(x=x, axes=[0, 1, 2, 3]), shape=(1,)), dtype="int32")
+        begin = mb.concat(values=[np.zeros(3, np.int32), begin], axis=0)
+        return mb.slice_by_size(x=x, begin=begin, size=(1, 8, 1, 32))
+    assert "computed-slice" in broken(saved(tmp_path, body))
+
+
+@pytest.mark.parametrize(("before", "found"), [(mb.exp, True), (mb.sigmoid, False)])
+def test_a_split_of_the_last_axis_matters_where_values_may_be_large(tmp_path, before, found):
+    package = saved(tmp_path, lambda x: mb.exp(x=mb.split(x=before(x=x), num_splits=2, axis=3)[1]))
+    assert ("width-slice" in broken(package)) is found
+
+
+def test_rules_of_old_chips_go_with_the_chips(tmp_path):
+    package = saved(tmp_path, lambda x: mb.slice_by_index(x=mb.sin(x=x), begin=(0, 0, 0, 32), end=X))
+    found = lint.lint(saved(tmp_path, lambda x: mb.sin(x=mb.slice_by_index(x=x, begin=(0, 0, 0, 32), end=X))))
+    rules = {generations: {w.rule for w in lint.concerning(found, generations)} - {"too-light"}
+             for generations in ((1,), (2,), (3,), (2, 5))}
+    assert rules == {(1,): {"sin-cos", "width-slice"}, (2,): {"sin-cos"}, (3,): set(), (2, 5): {"sin-cos"}}
+    assert "width-slice" not in broken(package), "sines are small"
+
+
+@pytest.mark.parametrize(("limit", "rule"), [("MAX_BYTES", "too-heavy"), ("WORTH_BYTES", "too-light")])
+def test_weights_are_weighed(tmp_path, monkeypatch, limit, rule):
+    package = saved(tmp_path, conv)
+    for bytes in (KERNEL.nbytes - 1, KERNEL.nbytes + 1):
+        monkeypatch.setattr(lint, limit, bytes)
+        assert (rule in broken(package)) is ((bytes < KERNEL.nbytes) is (rule == "too-heavy"))
+
+
+def test_compressed_weights_are_told_from_others(tmp_path):
+    codes = np.arange(64, dtype=np.int8).reshape(8, 8, 1, 1)
+
+    def body(scales):
+        def with_scales(x):
+            weight = mb.constexpr_blockwise_shift_scale(data=codes, scale=np.full(scales, 0.1, np.float16))
+            return mb.conv(x=x, weight=weight, pad_type="valid")
+        return with_scales
+
+    by_channel, by_block = (broken(saved(tmp_path, body(scales))) for scales in ((8, 1, 1, 1), (8, 2, 1, 1)))
+    assert by_channel["int8"].ops == {"constexpr_blockwise_shift_scale": 1}
+    assert "blockwise" not in by_channel
+    assert by_block["blockwise"].example.what == "int8 (8, 8, 1, 1)"
+    assert "int8" not in by_block
+
+
+def test_many_places_are_told_in_one_line_with_the_worst(tmp_path):
+    def body(x):
+        part = mb.slice_by_index(x=x, begin=(0, 0, 0, 0), end=(1, 2, 1, 64))
+        eight, two = (mb.reduce_sum(x=values, axes=[3], keep_dims=True) for values in (x, part))
+        return mb.add(x=eight, y=mb.reduce_sum(x=two, axes=[1], keep_dims=True))
+    summary = broken(saved(tmp_path, body))["singleton-width"]
+    assert summary.count == 3, "a single value wastes nothing to speak of"
+    assert summary.ops == {"reduce_sum": 2, "add": 1}
+    assert summary.example.wasted == 8 * 62
+    assert summary.wasted == (8 + 2 + 8) * 62
+    assert json.loads(json.dumps(summary.json))["example"]["why"] == summary.example.why
+
+
+@pytest.mark.parametrize("heads", ["matmul", "einsum"])
+def test_nothing_in_the_decoder_is_refused(tmp_path, heads):
+    twin = load_twin(RandomModel(), "autoregressive")
+    for graph in (gpt2.prefill(twin, 32), gpt2.step(twin, 32, 64), gpt2.step(twin, 32, 64, "state")):
+        path = tmp_path / f"{graph.name}.mlpackage"
+        graph.build(Style(heads=heads)).save(str(path))
+        found = broken(Package(path))
+        assert "refused" not in {summary.severity for summary in found.values()}
+        assert set(found) <= {"too-light", "unaligned-width"}, "which is by 16 values of a head"

@@ -1,0 +1,221 @@
+"""Both vocoders as packages, run by the interpreter, against ``ane.networks``: chunks join without a trace."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from ane.backends.mil import Arithmetic, Package
+from ane.backends.packaged.vocoders import (
+    HifiganVocoder,
+    UnivnetVocoder,
+    Vocoder,
+    frame_count,
+    interpolated,
+    settled,
+)
+from ane.errors import UserError
+from ane.networks.hifigan import Hifigan, HifiganConfig
+from ane.networks.layers import Config
+from ane.networks.univnet import SILENT_FRAMES, UnivNet, UnivNetConfig
+from converters.graph import Graph, Style
+from converters.hifigan import hifigan
+from converters.univnet import univnet
+from tests.packaged.packages import FP16, FP32, ROUNDED, functions, saved, snr
+from tests.random_model import draw
+
+HALF = Style("fp16")
+FRAMES = 5, 22
+UNIVNETS = {
+    "upstream": UnivNetConfig(channel_size=4),
+    "odd": UnivNetConfig(channel_size=6, noise_dim=8, dilations=(2, 5, 11), strides=(4, 3, 2), kpnet_conv_size=1,
+                         kpnet_hidden_channels=8, hop_length=24, n_mel_channels=12, lReLU_slope=0.3),
+    "wide": UnivNetConfig(channel_size=4, noise_dim=8, dilations=(1, 9, 81), strides=(4,), kpnet_conv_size=5,
+                          kpnet_hidden_channels=8, hop_length=4, n_mel_channels=12),
+}
+HIFIGANS = {
+    "upstream": HifiganConfig(in_channels=24, upsample_initial_channel=32, cond_channels=16),
+    "odd": HifiganConfig(in_channels=8, upsample_initial_channel=16, cond_channels=8, upsample_factors=(3, 4),
+                         upsample_kernel_sizes=(7, 4), resblock_kernel_sizes=(3, 5),
+                         resblock_dilation_sizes=((1, 2), (7, 4))),
+}
+
+
+def drawn(cls: type, config: Config) -> nn.Module:
+    """Random weights; UnivNet's dictated kernels so small that its gates are not all shut or open."""
+    module, generator = cls(config), torch.Generator().manual_seed(5)
+    for key, parameter in module.named_parameters():
+        parameter.data = draw(key, parameter, generator) * (0.05 if "kernel_conv.weight" in key else 1)
+    return module.eval().requires_grad_(False)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network with its packages, and random input for it."""
+
+    twin: nn.Module
+    graphs: list[Graph]
+    paths: Callable[[Style], dict[str, Path]]
+    kind: type[Vocoder]
+
+    def vocoder(self, style: Style = FP32, arithmetic: Arithmetic = FP16) -> Vocoder:
+        return self.kind(functions(self.graphs, self.paths(style), arithmetic))
+
+    def inputs(self, length: int, batch: int = 1) -> tuple[np.ndarray, ...]:
+        rng, config = np.random.default_rng(length), self.twin.config
+        shapes = ([(batch, config.n_mel_channels, length), (batch, config.noise_dim, length + SILENT_FRAMES)]
+                  if self.kind is UnivnetVocoder else
+                  [(batch, length, config.in_channels), (batch, config.cond_channels)])
+        return tuple(rng.standard_normal(shape, dtype=np.float32) for shape in shapes)
+
+    def wanted(self, *inputs: np.ndarray) -> np.ndarray:
+        return self.twin(*map(torch.from_numpy, inputs)).numpy()
+
+
+def case(cls: type, config: Config, build: Callable[..., Graph], kind: type[Vocoder], sizes: tuple[int, ...],
+         folder: Callable[[], Path]) -> Case:
+    twin = drawn(cls, config)
+    graphs = [build(twin, frames) for frames in sizes]
+    return Case(twin, graphs, cache(lambda style: saved(graphs, style, folder())), kind)
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory) -> dict[str, Case]:
+    """Each package is built when it is first asked for; upstream's sizes take long, and have one bucket."""
+    folder = partial(tmp_path_factory.mktemp, "vocoder")
+    networks = [("univnet", UnivNet, univnet, UnivnetVocoder, UNIVNETS),
+                ("hifigan", Hifigan, hifigan, HifiganVocoder, HIFIGANS)]
+    return {f"{network} {name}": case(cls, config, build, kind, FRAMES[name == "upstream":], folder)
+            for network, cls, build, kind, configs in networks for name, config in configs.items()}
+
+
+NAMES = [f"univnet {name}" for name in UNIVNETS] + [f"hifigan {name}" for name in HIFIGANS]
+every_network = pytest.mark.parametrize("name", NAMES)
+both_of_upstream = pytest.mark.parametrize("name", [name for name in NAMES if "upstream" in name])
+
+
+@both_of_upstream
+@pytest.mark.parametrize(("style", "arithmetic", "least"), [(FP32, FP16, 100), (HALF, FP16, 60), (HALF, ROUNDED, 55)])
+def test_sound_is_the_networks(cases, name, style, arithmetic, least):
+    inputs = cases[name].inputs(29)
+    assert snr(cases[name].wanted(*inputs), cases[name].vocoder(style, arithmetic)(*inputs)) >= least
+
+
+@every_network
+@settings(max_examples=8, deadline=None)
+@given(length=st.integers(1, 200))
+def test_chunks_of_any_length_are_the_whole(cases, name, length):
+    length = length if name.startswith("univnet") else -(-length // 4)
+    inputs = cases[name].inputs(length)
+    wanted, got = cases[name].wanted(*inputs), cases[name].vocoder()(*inputs)
+    assert snr(wanted, got) >= 100
+    np.testing.assert_allclose(got, wanted, atol=2e-5 * np.abs(wanted).max())
+
+
+@every_network
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_what_is_ready_before_the_end_is_the_wholes(cases, name, data):
+    """Any stretch, from as much input as there is, is that of the whole with other input after it."""
+    vocoder, kept = cases[name].vocoder(), 120 if name.startswith("univnet") else 40
+    inputs = cases[name].inputs(kept + 20)
+    ready = vocoder.ready(kept)
+    start = data.draw(st.integers(0, ready - 1))
+    stop = data.draw(st.integers(start + 1, ready))
+    whole = vocoder(*inputs)[0, 0]
+    hop = len(whole) // (frame_count(kept + 20) if name.startswith("hifigan") else kept + 20)
+    now = ((inputs[0][0, :, :kept], inputs[1][0, :, :kept]) if name.startswith("univnet") else
+           (inputs[0][0, :kept], inputs[1][0]))
+    part = vocoder.render(*now, start, stop, ended=False)
+    np.testing.assert_allclose(part, whole[start * hop:stop * hop], atol=2e-5 * np.abs(whole).max())
+
+
+@both_of_upstream
+def test_each_row_of_a_batch_is_its_own(cases, name):
+    inputs = cases[name].inputs(7, batch=2)
+    assert snr(cases[name].wanted(*inputs), cases[name].vocoder()(*inputs)) >= 100
+
+
+@every_network
+def test_margins_hold_all_that_is_heard_and_little_more(cases, name):
+    """The twin's own sound of frames 0 … 60, in float64, when its input changes from a frame on."""
+    twin, margin = deepcopy(cases[name].twin).double(), cases[name].graphs[0].bucket["margin"]
+    length = 60 + margin + 10
+    if name.startswith("hifigan"):
+        twin.code_frames = twin.rate_ratio = 1.0        # its latents are frames then
+    x, other = (torch.from_numpy(array).double() for array in cases[name].inputs(length))
+
+    def sound(first: int) -> torch.Tensor:
+        moved = (torch.arange(length) >= first).double()
+        if name.startswith("univnet"):
+            return twin.sound(x + moved, other[..., :length] + moved)
+        return twin(x + moved[:, None], other)
+
+    whole = sound(length)
+
+    def change(frames: int) -> float:
+        return (sound(60 + frames) - whole)[..., :60 * whole.shape[-1] // length].abs().max().item()
+
+    assert change(margin) == 0
+    assert change(margin - 3) > 0 or name == "univnet wide"     # whose far taps are beyond float64
+
+
+@pytest.mark.parametrize("latents", [1, 2, 3, 4, 29, 333, 604])
+def test_interpolation_is_torchs(latents):
+    x = np.random.default_rng(latents).standard_normal((latents, 5), dtype=np.float32)
+    stretch = partial(nn.functional.interpolate, mode="linear")
+    wanted = stretch(stretch(torch.from_numpy(x).T[None], scale_factor=Hifigan.code_frames),
+                     scale_factor=Hifigan.rate_ratio)[0].numpy()
+    assert wanted.shape[1] == frame_count(latents)
+    np.testing.assert_allclose(interpolated(x), wanted, atol=1e-6)
+    more = interpolated(np.concatenate((x, np.ones((3, 5), np.float32))))
+    stays = settled(latents)
+    np.testing.assert_array_equal(interpolated(x)[:, :stays], more[:, :stays])
+    assert stays >= frame_count(latents) - 3 or latents < 3
+
+
+@both_of_upstream
+def test_no_operation_is_above_rank_4_or_wider_than_an_axis_may_be(cases, name):
+    for path in cases[name].paths(HALF).values():
+        function = Package(path).function("main")
+        assert {type.dtype for type in (*function.inputs.values(), *function.outputs.values())} == {"fp16"}
+        shapes = [type.shape for op in function.ops for type in op.outputs.values()]
+        assert max(map(len, shapes)) <= 4
+        assert max(map(max, shapes)) <= 16384
+        assert not {op.type for op in function.ops} & {"gather", "scatter", "cast", "select", "tile"}
+
+
+def test_upstreams_sizes_make_good_use_of_the_widest_axis():
+    """62 frames of the 64 that the last axis holds are new in each chunk."""
+    for twin, build in ((UnivNet(UnivNetConfig()), univnet), (Hifigan(HifiganConfig()), hifigan)):
+        assert build(twin, 62).name == f"{build.__name__}_62_{17 if build is univnet else 14}"
+        with pytest.raises(UserError, match=f"63 frames for {build.__name__}: there can be 1 to 62"):
+            build(twin, 63)
+
+
+def test_frames_that_are_not_there_yet_are_not_rendered(cases):
+    vocoder = cases["univnet odd"].vocoder()
+    mel, noise = (array[0] for array in cases["univnet odd"].inputs(40))
+    with pytest.raises(ValueError, match="frames 0 to 40 of 40"):
+        vocoder.render(mel, noise, 0, 40, ended=False)
+    with pytest.raises(ValueError, match="40 of noise"):
+        vocoder.render(mel, noise[:, :40], 0, 40)
+    vocoder = cases["hifigan odd"].vocoder()
+    latents, conditioning = (array[0] for array in cases["hifigan odd"].inputs(40))
+    with pytest.raises(ValueError, match="of 40 latents"):
+        vocoder.render(latents, conditioning, 0, frame_count(40), ended=False)
+
+
+def test_a_vocoder_whose_lengths_do_not_fit_is_refused():
+    twin = Hifigan(HifiganConfig(in_channels=8, upsample_initial_channel=16, cond_channels=8,
+                                 upsample_kernel_sizes=(15, 16, 4, 4)))
+    with pytest.raises(UserError, match="size 15, stride 8"):
+        hifigan(twin, 4).build(FP32)
