@@ -1,0 +1,32 @@
+"""What Core ML itself says of where it would run a package; the rest of `ane plan` is in tests/test_plan_command.py."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from ane.backends.mil import Package
+from ane.commands.plan import ENGINE, _placements
+from converters import gpt2
+from converters.graph import Style
+from converters.to_coreml import load_twin
+from tests.random_model import RandomModel
+
+pytestmark = pytest.mark.skipif(sys.platform != "darwin",
+                                reason="Core ML runs on macOS only; on a Mac (macOS 15 or newer): pytest tests/mac -rA")
+
+
+@pytest.fixture(scope="module")
+def step(tmp_path_factory) -> Package:
+    path: Path = tmp_path_factory.mktemp("packages") / "step.mlpackage"
+    gpt2.step(load_twin(RandomModel(), "autoregressive"), 32, 64).build(Style()).save(str(path))
+    return Package(path)
+
+
+@pytest.mark.parametrize(("units", "devices"), [("CPU_ONLY", {"CPU"}), ("CPU_AND_GPU", {"CPU", "GPU"}),
+                                                ("CPU_AND_NE", {"CPU", ENGINE})])
+def test_every_operation_has_a_device_that_was_allowed(step, tmp_path, monkeypatch, units, devices):
+    monkeypatch.setenv("ANE_HOME", str(tmp_path))
+    found = _placements(step, units, ["main"])["main"]
+    assert set(found.ops) <= devices
+    assert sum(found.ops.values()) + found.untold == len(step.function().ops)
