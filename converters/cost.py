@@ -1,0 +1,341 @@
+"""What a function costs on paper: bytes moved, arithmetic done, and the least time these take on a chip.
+
+Everything here is an **estimate** from the program and published figures, never a measurement. It leaves out what no
+program tells: activations are taken to stay on the chip, and a layer's slice of the cache to be no copy. Core ML is
+said to reach 45 to 65 % of such limits with language models (Anemll, CoreML-LLM; read, not measured by us).
+"""
+
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ane.backends.mil.package import Function, Op, Package
+from ane.backends.mil.values import DTYPES, Blob, Constant, Expression, Immediate, TensorType
+
+ALIGNMENT = 64                          # bytes that the last axis is padded to (layers, principle 1)
+CODES_PER_SECOND = 22050 / 1024         # of speech: a code stands for 1024 samples of 22.05 kHz
+FRAMES_PER_SECOND = 24000 / 256         # of speech: a mel frame stands for 256 samples of 24 kHz
+SAMPLES_PER_SECOND = 24000
+DISPATCH = 0.23e-3                      # seconds a call takes at least: ane-guide, chapter 9, measured on an M1
+CACHES = ("keys", "values", "key_cache", "value_cache")
+NEW = ("new_keys", "new_values")
+FORMULA = ("seconds a call = max(bytes / bandwidth, FLOPs / rate) + 0.23 ms for the dispatch; bytes = weights as the "
+           "chip streams them + cache read + cache written; activations are taken to stay on the chip")
+SOURCES = {
+    "anemll-bench": "https://github.com/Anemll/anemll-bench/blob/main/Results.MD (bandwidths of a 1 GB matrix)",
+    "ane-guide": "https://github.com/sbryngelson/ane-guide (chapter 7: streamed forms of weights; 9: M1, dispatch)",
+    "maderix/ANE": "https://github.com/maderix/ANE (README.md: M4; benchmarks/ANE_BENCHMARK_REPORT.md: the others)",
+}
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A chip's Neural Engine.
+
+    Attributes:
+        generation: 1 for an M1. bandwidth: GB/s that it reads weights at. tflops: of fp16. source: of both.
+        assumed: which of the two nobody has measured, as far as is known here, and where it was taken from.
+    """
+
+    name: str
+    generation: int
+    bandwidth: float
+    tflops: float
+    source: str
+    assumed: str = ""
+
+
+_BENCH = "GB/s: anemll-bench"
+_ANE_GUIDE = f"{_BENCH}; TFLOPS: ane-guide, chapter 9, sustained (12 in a deep fused chain)"
+_MADERIX = f"{_BENCH}; TFLOPS: maderix/ANE, 128 convolutions of 512 channels, through private interfaces"
+CHIPS = {chip.name: chip for chip in (
+    Chip("M1", 1, 60.9, 4.8, _ANE_GUIDE),
+    Chip("M1 Pro", 1, 54.9, 4.8, _BENCH, "TFLOPS as the M1's"),
+    Chip("M1 Max", 1, 54.6, 4.8, _BENCH, "TFLOPS as the M1's"),
+    Chip("M1 Ultra", 1, 54.7, 4.8, _BENCH, "TFLOPS as the M1's"),
+    Chip("M2", 2, 60.5, 6.9, _BENCH, "TFLOPS as the M1's times Apple's TOPS, 15.8 / 11"),
+    Chip("M2 Pro", 2, 61.9, 6.9, _BENCH, "TFLOPS as the M2's"),
+    Chip("M2 Max", 2, 62.0, 6.9, _BENCH, "TFLOPS as the M2's"),
+    Chip("M2 Ultra", 2, 61.7, 6.9, _BENCH, "TFLOPS as the M2's"),
+    Chip("M3", 3, 63.1, 9.98, _BENCH, "TFLOPS as the M3 Pro's (maderix/ANE)"),
+    Chip("M3 Max", 3, 120.2, 9.98, _BENCH, "TFLOPS as the M3 Pro's (maderix/ANE)"),
+    Chip("M4", 4, 64.2, 18.6, _MADERIX),
+    Chip("M4 Pro", 4, 126.4, 12.6, _MADERIX),
+    Chip("M4 Max", 4, 118.9, 10.9, _MADERIX),
+    Chip("M5", 5, 70.2, 12.2, f"{_MADERIX}; ane-guide, chapter 12, has 145 GB/s and 9.5 to 19.6 TFLOPS"),
+    Chip("M5 Max", 5, 148.4, 12.2, _BENCH, "TFLOPS as the M5's"),
+)}
+
+# First generation that streams a form of weight as it is stored; before it, weights are expanded to fp16 in memory.
+# ane-guide, chapter 7; CoreML-LLM says that int8 is expanded on later chips too.
+STREAMED_FROM = {"dense": 1, "palette": 1, "sparse": 1, "int8": 2, "blockwise": 3, "other": 1}
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Bytes as stored (indices, tables and scales), and of the same weights in fp16."""
+
+    stored: int = 0
+    dense: int = 0
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One call of a function.
+
+    Attributes:
+        weights: what is read of them, by form (``form``); one that several ops read, as the steps of "sample" do, is
+            read by each. unique: bytes of all of them as they are stored, each once.
+        cache_read, cache_written: bytes of the kv-cache (``CACHES``, ``NEW``; a state is written whole).
+        flops: of convolutions, matrix products and einsums: 2 for a multiplication and an addition.
+        elementwise: values made by, or reduced in, all other arithmetic.
+        activations, padded: bytes of all values that ops make, as they are and with the last axis padded to 64 bytes.
+        uncounted: types of ops whose arithmetic is not known here.
+    """
+
+    ops: int
+    weights: dict[str, Weights]
+    unique: int
+    cache_read: int
+    cache_written: int
+    flops: int
+    elementwise: int
+    activations: int
+    padded: int
+    dispatches: int = 1         # if every op stays on the engine; each that does not adds two hops
+    uncounted: tuple[str, ...] = field(default=())
+
+    def streamed(self, chip: Chip) -> int:
+        """Bytes of weights and cache that a call moves on ``chip``."""
+        weights = sum(weights.stored if chip.generation >= STREAMED_FROM[form] else weights.dense
+                      for form, weights in self.weights.items())
+        return weights + self.cache_read + self.cache_written
+
+
+def cost(package: Package, function: str | None = None) -> Cost:
+    """What one call of a function costs. Raises UserError when the package has no such function."""
+    stated = package.function(function)
+    types = values(stated)
+    made = [type for op in stated.ops for type in op.outputs.values()]
+    counts = [_arithmetic(op, stated, types, package) for op in stated.ops]
+    return Cost(ops=len(stated.ops), weights=_by_form(stated), unique=unique_bytes(stated),
+                cache_read=_bytes(stated.inputs | stated.states, CACHES),
+                cache_written=_bytes(stated.outputs, NEW) + _written(stated),
+                flops=sum(count for kind, count in counts if kind == "flops"),
+                elementwise=sum(count for kind, count in counts if kind == "elementwise"),
+                activations=sum(nbytes(type) for type in made), padded=sum(nbytes(type, ALIGNMENT) for type in made),
+                uncounted=tuple(sorted({op.type for op, (kind, _) in zip(stated.ops, counts, strict=True)
+                                        if kind == "uncounted"})))
+
+
+@dataclass(frozen=True)
+class Use:
+    """How speech uses a function.
+
+    Attributes:
+        unit: what a call gives: "codes", "positions" or "". columns: how many of them.
+        calls: for a second of speech (of one lane: the others come in the same time); None where that is not known.
+    """
+
+    unit: str = ""
+    columns: int = 0
+    calls: float | None = None
+
+
+def use(function: Function, steps: int) -> Use:
+    """How a function is used, told by the names of its inputs and outputs.
+
+    ``steps`` are the denoising steps of an utterance; a function "sample" takes several in one call, and both rows of
+    a guided step are in one function. Padding of the bucket, and frames that chunks have in common, are left out.
+    """
+    inputs, outputs = function.inputs, function.outputs
+    columns = inputs["x"].shape[-1] if "x" in inputs and inputs["x"].shape else 0
+    if columns and _bytes(inputs | function.states, CACHES):
+        return Use("codes", columns, CODES_PER_SECOND)
+    if columns and NEW[0] in outputs:
+        return Use("positions", columns)
+    if columns and "prediction" in outputs:
+        calls = steps / inputs["times"].shape[0] if "times" in inputs else steps
+        return Use(calls=calls * FRAMES_PER_SECOND / columns)
+    if "sound" in outputs:
+        return Use(calls=SAMPLES_PER_SECOND / outputs["sound"].size)
+    return Use()
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Least seconds of a call on a chip, and what they make of a second of speech. Not a measurement.
+
+    Attributes:
+        bound: what takes longest: "bandwidth", "compute" or "dispatch". rate: units a second, all columns together.
+        realtime: seconds for a second of speech, below 1 being faster than it is spoken. dispatches: for the same.
+    """
+
+    seconds: float
+    bound: str
+    unit: str = ""
+    rate: float | None = None
+    realtime: float | None = None
+    dispatches: float | None = None
+
+
+def estimate(cost: Cost, use: Use, chip: Chip) -> Estimate:
+    seconds, bound = roofline(cost.streamed(chip), cost.flops, chip, cost.dispatches * DISPATCH)
+    calls = use.calls
+    return Estimate(seconds, bound, use.unit, use.columns / seconds if use.unit else None,
+                    calls and seconds * calls, calls and cost.dispatches * calls)
+
+
+def roofline(bytes: float, flops: float, chip: Chip, dispatch: float = DISPATCH) -> tuple[float, str]:
+    """``FORMULA``: seconds, and what bounds them (Williams et al., "Roofline", 2009; ane-guide, chapter 9)."""
+    times = {"bandwidth": bytes / (chip.bandwidth * 1e9), "compute": flops / (chip.tflops * 1e12)}
+    bound = max(times, key=times.__getitem__)
+    return times[bound] + dispatch, "dispatch" if dispatch > times[bound] else bound
+
+
+# What is in a function
+
+def values(function: Function) -> dict[str, TensorType]:
+    """Types of all values by name: inputs, states, constants and what ops make."""
+    types = function.inputs | function.states | {name: value.type for name, value in function.constants.items()}
+    for op in function.ops:
+        types |= op.outputs
+    return types
+
+
+def nbytes(type: TensorType, alignment: int = 1) -> int:
+    """Bytes of a value, its last axis padded to a multiple of ``alignment`` bytes; open dimensions count as 1."""
+    if type.dtype not in DTYPES or not type.shape:
+        return 0
+    *outer, last = type.shape
+    row = abs(last) * np.dtype(DTYPES[type.dtype]).itemsize
+    return size(outer) * -(-row // alignment) * alignment
+
+
+def size(shape: Iterable[int]) -> int:
+    """Values of a shape; an open dimension, −1, counts as 1."""
+    return prod(map(abs, shape))
+
+
+def form(constant: Constant) -> str:
+    """How a weight is stored: dense, palette, int8 (a scale per tensor or channel), blockwise, sparse or other."""
+    if not isinstance(constant, Expression):
+        return "dense"
+    arguments = constant.arguments
+    if constant.op == "constexpr_lut_to_dense":
+        return "palette"
+    if constant.op == "constexpr_sparse_to_dense":
+        return "sparse"
+    if constant.op == "constexpr_affine_dequantize":
+        return "int8"
+    if constant.op == "constexpr_blockwise_shift_scale":
+        data, scale = arguments["data"].type, arguments["scale"].type
+        per_channel = sum(size > 1 for size in scale.shape) <= 1 and max(scale.shape, default=1) in (1, *data.shape)
+        return "int8" if per_channel and data.dtype.endswith("int8") else "blockwise"
+    return "other"
+
+
+def weights(function: Function) -> Iterator[tuple[str, Constant]]:
+    """Weights by name, once for each op that reads one: constants that lie in a file, compressed or not."""
+    for op in function.ops:
+        for binding in (binding for bindings in op.arguments.values() for binding in bindings):
+            constant = function.constants.get(binding) if isinstance(binding, str) else binding
+            if constant is not None and not isinstance(constant, Immediate):
+                yield binding if isinstance(binding, str) else op.name, constant
+
+
+def unique_weights(function: Function) -> list[tuple[str, Constant]]:
+    """As ``weights``, each once, under the first name."""
+    first: dict[Hashable, tuple[str, Constant]] = {}
+    for name, constant in weights(function):
+        first.setdefault(constant.key, (name, constant))
+    return list(first.values())
+
+
+def unique_bytes(function: Function) -> int:
+    """Bytes of a function's weights as they are stored, each once."""
+    return sum(stored_bytes(constant) for _, constant in unique_weights(function))
+
+
+def stored_bytes(constant: Constant) -> int:
+    """Bytes of a constant, or of all parts of a compressed one."""
+    if isinstance(constant, Expression):
+        return sum(stored_bytes(part) for part in constant.arguments.values())
+    return 0 if constant.type.dtype == "string" else constant.type.stored_bytes
+
+
+def scalars(binding: str | Constant, function: Function, package: Package) -> Any:
+    """A constant argument as a list of Python numbers, or as a string; None when it is computed."""
+    constant = function.constants.get(binding) if isinstance(binding, str) else binding
+    if constant is None:
+        return None
+    value = package.tensor(constant)
+    return value if isinstance(value, str) else value.reshape(-1).tolist()
+
+
+def _by_form(function: Function) -> dict[str, Weights]:
+    found: dict[str, Weights] = {}
+    for _, constant in weights(function):
+        before = found.get(form(constant), Weights())
+        dense = stored_bytes(constant) if isinstance(constant, Blob) else 2 * constant.type.size
+        found[form(constant)] = Weights(before.stored + stored_bytes(constant), before.dense + dense)
+    return found
+
+
+def _bytes(types: dict[str, TensorType], names: Iterable[str]) -> int:
+    return sum(nbytes(types[name]) for name in names if name in types)
+
+
+def _written(function: Function) -> int:
+    """Bytes of states that are written, a state as often as it is."""
+    types = values(function)
+    return sum(nbytes(types[op.arguments["input"][0]]) for op in function.ops
+               if op.type in ("write_state", "coreml_update_state"))
+
+
+# Arithmetic of an op
+
+MOVES = frozenset((
+    "concat", "coreml_update_state", "crop", "depth_to_space", "expand_dims", "gather", "gather_along_axis",
+    "gather_nd", "identity", "pad", "pixel_shuffle", "pixel_unshuffle", "read_state", "reshape", "reverse",
+    "scatter", "scatter_along_axis", "scatter_nd", "shape", "slice_by_index", "slice_by_size", "slice_update",
+    "space_to_depth", "split", "squeeze", "stack", "tile", "transpose", "upsample_nearest_neighbor", "write_state"))
+UNCOUNTED = frozenset(("argsort", "avg_pool", "cond", "gru", "lstm", "max_pool", "rnn", "topk", "while_loop"))
+
+
+def _arithmetic(op: Op, function: Function, types: dict[str, TensorType], package: Package) -> tuple[str, int]:
+    """("flops", "elementwise", "moves" or "uncounted", how many)."""
+    def shape(key: str, number: int = 0) -> tuple[int, ...]:
+        binding = op.arguments[key][number]
+        return (types[binding] if isinstance(binding, str) else binding.type).shape
+
+    def flag(key: str) -> bool:
+        given = scalars(op.arguments[key][0], function, package) if key in op.arguments else None
+        return bool(given and given[0])
+
+    made = sum(size(type.shape) for type in op.outputs.values())
+    if op.type == "conv":                                       # weight (O, C / groups, …kernel)
+        return "flops", 2 * made * size(shape("weight")[1:])
+    if op.type == "conv_transpose":                             # weight (C, O / groups, …kernel)
+        return "flops", 2 * size(shape("x")) * size(shape("weight")[1:])
+    if op.type == "matmul":
+        return "flops", 2 * made * shape("x")[-2 if flag("transpose_x") else -1]
+    if op.type == "linear":                                     # weight (O, C)
+        return "flops", 2 * made * shape("weight")[-1]
+    if op.type == "einsum":
+        equation = scalars(op.arguments["equation"][0], function, package)
+        letters = equation.split("->")[0].replace(" ", "").split(",")
+        sizes = {letter: places for number, term in enumerate(letters)
+                 for letter, places in zip(term, shape("values", number), strict=True)}
+        return "flops", 2 * size(sizes.values())
+    if op.type == "scaled_dot_product_attention":               # (…, S, E), (…, keys, E), (…, keys, E')
+        *_, keys, width = shape("value")
+        return "flops", 2 * size(shape("query")[:-1]) * keys * (shape("query")[-1] + width)
+    if op.type.startswith("reduce_"):
+        return "elementwise", size(shape("x"))
+    if op.type in UNCOUNTED:
+        return "uncounted", 0
+    return ("moves", 0) if op.type in MOVES else ("elementwise", made)
