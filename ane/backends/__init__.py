@@ -1,6 +1,7 @@
 """Engines that run the stages. `load_backend` turns the text of ``--backend`` into one."""
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
 from ane.errors import UserError
@@ -9,28 +10,67 @@ if TYPE_CHECKING:
     from ane.model import Model
     from ane.stages import Backend
 
-NAMES = ("auto", "torch", "torch:cpu", "torch:cuda", "torch:mps")
+NAMES = ("auto", "torch", "torch:cpu", "torch:cuda", "torch:mps", "coreml", "mil", "mil:fp16")
+PACKAGED = ("coreml", "mil")        # engines that run Core ML packages
+
+
+def resolve(spec: str, model: "Model") -> tuple[str, str]:
+    """Engine and device that the text of ``--backend`` means; "auto" is Core ML on a Mac for a model with packages.
+
+    Raises:
+        UserError: no such backend.
+    """
+    engine, _, device = spec.partition(":")
+    if spec == "auto":
+        packaged = getattr(model, "packages", None)
+        return ("coreml" if sys.platform == "darwin" and packaged else "torch"), "auto"
+    if engine == "torch":
+        return engine, device or "auto"
+    if spec not in NAMES:
+        raise UserError(f"no backend is named {spec!r}; there are {', '.join(NAMES)}")
+    return engine, device
 
 
 def load_backend(spec: str, model: "Model", precision: str = "auto", threads: int | None = None,
-                 keep: bool | None = None) -> "Backend":
+                 keep: bool | None = None, cache: str = "auto", units: str | None = None) -> "Backend":
     """An engine over the networks of ``model``.
 
     Args:
-        spec: one of ``NAMES``; "auto" and "torch" take the best device there is.
-        precision: what to compute in: "auto", "fp32", "bf16" or "fp16".
+        spec: one of ``NAMES``; "auto" and "torch" take the best device there is; "mil" interprets Core ML packages
+            anywhere, "mil:fp16" with the rounding of fp16 after every operation.
+        precision: "auto"; what torch computes in ("fp32", "bf16", "fp16"), or which packages are taken.
         threads: CPU threads of the whole process (None: the engine's own choice).
         keep: keep networks that a step has released (None: off the CPU only).
+        cache: kind of kv-cache of Core ML packages: "io", "state" or "auto".
+        units: where Core ML may run every network (None: what the bundle says of each).
 
     Raises:
-        UserError: unknown backend, a device or precision that this machine lacks, more threads than it has cores.
+        UserError: unknown backend, a device or precision that this machine lacks, more threads than it has cores, a
+            model without packages for an engine that runs nothing else, an option without effect.
     """
-    engine, _, device = spec.partition(":")
-    if engine not in ("auto", "torch") or (engine == "auto" and device):
-        raise UserError(f"no backend is named {spec!r}; there are {', '.join(NAMES)}")
+    engine, device = resolve(spec, model)
     cores = os.cpu_count() or 1
     if threads is not None and threads > cores:
         raise UserError(f"--threads {threads}: this machine has {cores} cores; more threads only wait")
     from ane.backends.pytorch import TorchBackend
 
-    return TorchBackend(model, device or "auto", precision, threads, keep)
+    if engine == "torch":
+        for flag, given in (("--cache", cache != "auto"), ("--compute-units", units is not None)):
+            if given:
+                raise UserError(f"{flag} has no effect on --backend torch: it is for coreml and mil")
+        return TorchBackend(model, device, precision, threads, keep)
+    from ane.backends.packaged.backend import PackagedBackend
+
+    rest = TorchBackend(model, "cpu", "auto", threads, keep)
+    everywhere = None if units is None else {network: units for network in model.networks}
+    return PackagedBackend(model, _engine(engine, device), rest, precision, cache, everywhere)
+
+
+def _engine(engine: str, device: str):
+    if engine == "mil":
+        from ane.backends.mil import Arithmetic, MilEngine
+
+        return MilEngine(Arithmetic(fp16=device == "fp16"))
+    from ane.backends.coreml import CoreMLEngine
+
+    return CoreMLEngine()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.markup import escape
 
+from ane.commands.packages import with_packages
 from ane.commands.progress import Bars
 from ane.errors import UserError
 from ane.model import Model, add_model_arguments, open_model
@@ -45,8 +46,13 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
 
     add = parser.add_argument_group("engine").add_argument
     add("--backend", default="auto", metavar="NAME", help=f"{', '.join(NAMES)} (default: auto)")
-    add("--precision", default="auto", choices=("auto", "fp32", "bf16", "fp16"),
-        help="what to compute in (default: what the weights are stored in, where the device is good at it)")
+    add("--precision", default="auto", choices=("auto", "fp32", "bf16", "fp16", "8bit", "6bit", "4bit"), metavar="P",
+        help="what torch computes in: fp32, bf16 or fp16 (default: what the weights are stored in, where the device is "
+             "good at it); or which Core ML packages are taken: fp16, fp32, 8bit, 6bit, 4bit (default: the bundle's)")
+    add("--cache", default="auto", choices=("auto", "io", "state"),
+        help="who keeps the kv-cache of Core ML packages: io (the host) or state (Core ML)")
+    add("--compute-units", choices=("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL"),
+        help="where Core ML may run all networks (default: what the bundle says of each)")
     add("--threads", type=positive, metavar="N", help="CPU threads (default: the engine's choice)")
     add("--lanes", type=positive, metavar="N", help="candidates sampled at a time (default: 8)")
 
@@ -129,7 +135,9 @@ def speak(args: argparse.Namespace, model: Model, text: str, settings: "Settings
     from ane.backends import load_backend
     from ane.synthesizer import Synthesizer
 
-    backend = load_backend(args.backend, model, args.precision, args.threads)
+    model = with_packages(model, args.backend, console)
+    backend = load_backend(args.backend, model, args.precision, args.threads, cache=args.cache,
+                           units=args.compute_units)
     with Bars(console, shown=not args.json) as bars:
         speech = Synthesizer(model, backend).speak(text, args.voice, seed=args.seed, settings=settings,
                                                    progress=bars.update)

@@ -5,13 +5,14 @@
     tokenizer.json                 Hugging Face tokenizers
     mel_norms.safetensors          mel_norms (80,) float32
     voices/<name>.safetensors      voices that come with it
+    packages/<name>.mlpackage      Core ML packages of the networks (packages.py)
 """
 
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from ane.files import replacing
 from ane.model.hashes import FileRecord, check_hash, check_size, record
 from ane.model.interface import Model, read_tokenizer
 from ane.model.manifest import FILE, Manifest, NetworkRecord, read_manifest, write_manifest
+from ane.model.packages import SECTION, PackageRecord, read_section, section
 from ane.model.weights import converted, layout, spell
 from ane.networks import NETWORKS
 from ane.version import version
@@ -44,7 +46,8 @@ class Bundle(Model):
     def __init__(self, path: Path | str):
         self.path = Path(path)
         self.manifest = read_manifest(self.path)
-        for wanted in self.manifest.files:
+        self.packages = read_section(self.manifest.sections, str(self.path / FILE))
+        for wanted in self.files:
             check_size(self.path, wanted)
         self.name = self.manifest.name
         self.networks = frozenset(self.manifest.networks)
@@ -59,6 +62,11 @@ class Bundle(Model):
         parts = [[name, network.weights.sha256, asdict(network.config)] for name, network in manifest.networks.items()]
         stated = json.dumps([sorted(parts), manifest.tokenizer.sha256, manifest.mel_norms.sha256])
         return hashlib.sha256(stated.encode()).hexdigest()
+
+    @property
+    def files(self) -> list[FileRecord]:
+        """All files of the bundle, bundle.json itself apart."""
+        return [*self.manifest.files, *(file for package in self.packages for file in package.files)]
 
     @property
     def precision(self) -> str:
@@ -120,7 +128,7 @@ class Bundle(Model):
 
     def verify(self) -> None:
         """Read every file whole and hold it against bundle.json. Raises UserError at the first that differs."""
-        for wanted in self.manifest.files:
+        for wanted in self.files:
             check_hash(self.path, wanted, afresh=True)
         for network in self.networks:
             self.tensors(network)
@@ -164,13 +172,15 @@ def check_destination(destination: Path, overwrite: bool, source: Path | None = 
 
 def write_bundle(model: Model, destination: Path | str, *, precision: str | None = None, name: str | None = None,
                  description: str = "", licence: str = "", default_voice: str | None = None,
-                 source: Mapping[str, Any] | None = None, overwrite: bool = False,
+                 source: Mapping[str, Any] | None = None, packages: Sequence[PackageRecord] = (),
+                 built: Path | None = None, overwrite: bool = False,
                  progress: Callable[[str], None] = lambda network: None) -> Bundle:
     """Write ``model`` as a bundle, network by network, and put it in place whole or not at all.
 
     ``precision`` (default: the model's own) is that of all parameters; buffers stay float32 and integers what they
-    are. ``source`` says where the weights came from. ``progress`` is called with each network's name before it is
-    written. Memory stays near the size of the largest network.
+    are. ``source`` says where the weights came from. ``packages`` are Core ML packages that lie below ``built``, from
+    where they are linked, or copied where links cannot be. ``progress`` is called with each network's name before it
+    is written. Memory stays near the size of the largest network.
 
     Raises:
         UserError: the destination is taken or not writable, a value is not finite or does not fit the precision.
@@ -186,14 +196,23 @@ def write_bundle(model: Model, destination: Path | str, *, precision: str | None
             networks[network] = _write_network(model, network, directory, precision)
         (directory / "tokenizer.json").write_text(model.tokenizer, encoding="utf-8")
         _save({"mel_norms": torch.from_numpy(model.mel_norms.copy())}, directory / "mel_norms.safetensors")
+        for package in packages:
+            shutil.copytree(built / package.path, directory / package.path, copy_function=_link)
         write_manifest(directory, Manifest(
             name=name or destination.name, precision=precision, trained=model.trained,
             default_voice=model.default_voice if default_voice is None else default_voice, networks=networks,
             tokenizer=record(directory, "tokenizer.json"), mel_norms=record(directory, "mel_norms.safetensors"),
             voices=_copy_voices(model, directory), source=dict(source or {}), licence=licence,
             description=description, created_by=f"tortoise-ane {version()}", settings=dict(model.settings),
-            clones=model.clones))
+            clones=model.clones, sections={SECTION: section(packages)} if packages else {}))
     return Bundle(destination)
+
+
+def _link(source: str, destination: str) -> None:
+    try:
+        os.link(source, destination)
+    except OSError:     # another file system, or one without links
+        shutil.copyfile(source, destination)
 
 
 def _write_network(model: Model, network: str, directory: Path, precision: str) -> NetworkRecord:

@@ -9,16 +9,15 @@ spoken with, ``ane.settings``) and clones. Further sections are kept as they are
 import dataclasses
 import json
 import os
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from ane.errors import UserError
 from ane.files import replacing
 from ane.model.config_values import check_config, check_kind
 from ane.model.hashes import FileRecord
+from ane.model.reading import Reader, file_record
 from ane.model.weights import PRECISIONS
 from ane.networks import NETWORKS
 
@@ -80,10 +79,10 @@ def read_manifest(directory: Path) -> Manifest:
     """
     path = directory / FILE
     stated = _read_json(path)
-    version = _Reader(stated, str(path)).take("format", int)
+    version = Reader(stated, str(path)).take("format", int)
     if version > FORMAT:
         raise UserError(f"{path} has format {version}, this version reads format {FORMAT}: update tortoise-ane")
-    reader = _Reader(stated, str(path))
+    reader = Reader(stated, str(path))
     precision = reader.take("precision", str)
     if precision not in PRECISIONS:
         raise UserError(f"{path}: precision {precision!r} is none of {', '.join(PRECISIONS)}")
@@ -93,8 +92,8 @@ def read_manifest(directory: Path) -> Manifest:
     return Manifest(
         name=reader.take("name", str), precision=precision, trained=reader.take("trained", bool),
         default_voice=reader.take("default_voice", str), networks=networks,
-        tokenizer=_file(reader.at("tokenizer")), mel_norms=_file(reader.at("mel_norms")),
-        voices={name: _file(reader.at("voices").at(name)) for name in reader.take("voices", dict)},
+        tokenizer=file_record(reader.at("tokenizer")), mel_norms=file_record(reader.at("mel_norms")),
+        voices={name: file_record(reader.at("voices").at(name)) for name in reader.take("voices", dict)},
         source=reader.take("source", dict), licence=reader.take("licence", str),
         description=reader.take("description", str), created_by=reader.take("created_by", str),
         settings=reader.take("settings", dict, {}), clones=reader.take("clones", bool, True),
@@ -119,35 +118,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     return stated
 
 
-class _Reader:
-    """Takes values of stated kinds out of JSON and says exactly what is missing or wrong."""
-
-    def __init__(self, stated: Mapping[str, Any], where: str):
-        self.stated, self.where = stated, where
-
-    def take(self, key: str, kind: type, default: Any = None) -> Any:
-        """The value, which must be there unless there is a default for it."""
-        value = self.stated.get(key, default)
-        if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
-            fault = "is missing" if key not in self.stated else f"must be of type {kind.__name__}"
-            raise UserError(f"{self.where}: {key} {fault}: the file is damaged; import or copy the bundle again")
-        return value
-
-    def at(self, key: str) -> "_Reader":
-        return _Reader(self.take(key, dict), f"{self.where}: {key}")
-
-
-def _file(reader: _Reader) -> FileRecord:
-    file, sha256 = reader.take("file", str), reader.take("sha256", str)
-    parts = PurePosixPath(file)
-    if parts.is_absolute() or ".." in parts.parts or "\\" in file:
-        raise UserError(f"{reader.where}: {file} lies outside the bundle: refused")
-    if not re.fullmatch("[0-9a-f]{64}", sha256):
-        raise UserError(f"{reader.where}: sha256 {sha256!r} is no SHA-256 in hexadecimal")
-    return FileRecord(file, sha256, reader.take("bytes", int))
-
-
-def _network(name: str, reader: _Reader) -> NetworkRecord:
+def _network(name: str, reader: Reader) -> NetworkRecord:
     stated = reader.take("config", dict)
     cls = NETWORKS[name].config
     unknown = set(stated) - {item.name for item in dataclasses.fields(cls)}
@@ -159,4 +130,4 @@ def _network(name: str, reader: _Reader) -> NetworkRecord:
         check_kind(key, value, getattr(NETWORKS[name].official(), key), where)
     config = cls.from_upstream(stated)
     check_config(name, config, where)
-    return NetworkRecord(config, _file(reader), reader.take("parameters", int))
+    return NetworkRecord(config, file_record(reader), reader.take("parameters", int))

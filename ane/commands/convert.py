@@ -1,0 +1,134 @@
+"""``ane convert``: a bundle, or official checkpoints, to a bundle whose networks are Core ML packages."""
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from ane.errors import UserError
+from ane.model import Model, is_path, open_model
+
+if TYPE_CHECKING:
+    from ane.model.bundle import Bundle
+    from converters.to_coreml import Options
+
+TARGETS = ("coreml",)
+PRECISIONS = ("fp16", "fp32", "8bit", "6bit", "4bit")
+WIDE = ("norm", "softmax")
+CACHES = ("io", "state")
+DESCRIPTION = """
+Make Core ML packages of a model's networks and write them, with all the rest of it, as a bundle. SOURCE is a bundle (a
+name or a path; demo is the embedded one) or a directory of official .pth files. Every function is measured against the
+float32 networks before it is published. An interrupted conversion goes on where it was when the same command is given.
+"""
+
+
+def register(subparsers: argparse._SubParsersAction) -> None:
+    parser = subparsers.add_parser("convert", help="make a model's Core ML packages", description=DESCRIPTION)
+    parser.add_argument("source", metavar="SOURCE", help="bundle or directory of checkpoints")
+    parser.add_argument("--to", required=True, choices=TARGETS, help="what to make")
+    parser.add_argument("-o", "--output", required=True, metavar="DIR", type=Path, help="where to write the bundle")
+    parser.add_argument("--precision", nargs="+", default=["fp16"], choices=PRECISIONS, metavar="P",
+                        help=f"one or more of {', '.join(PRECISIONS)}; the first is used unless `ane say --precision` "
+                             "names another (default: fp16, all that the Neural Engine computes in)")
+    parser.add_argument("--wide", type=listed, default=[], metavar="KINDS",
+                        help="operations computed in float32 all the same: norm, softmax, or both with a comma; they "
+                             "leave the Neural Engine (default: none)")
+    parser.add_argument("--attention", choices=("matmul", "einsum"), default="matmul",
+                        help="the decoder's attention in one product for all heads, or head by head (default: matmul)")
+    parser.add_argument("--lanes", type=counts, default=(1, 8, 16), metavar="N,…",
+                        help="candidates that a decoder step takes at once, a function each (default: 1,8,16)")
+    parser.add_argument("--cache", type=listed, default=list(CACHES), metavar="KINDS",
+                        help="who keeps the decoder's kv-cache: io (the host), state (Core ML), or both with a comma "
+                             "(default: io,state)")
+    parser.add_argument("--buckets", action="append", default=[], metavar="KIND=N,…",
+                        help="lengths to build a kind of function for, in place of those that suit the model; kinds: "
+                             "prefill, step (slots), condition, denoise, sample, steps (fused), clvp_text, "
+                             "clvp_speech, univnet, hifigan. May be given more than once")
+    parser.add_argument("--stages", type=listed, metavar="NETWORKS",
+                        help="networks to convert, with commas between (default: all); the others stay on torch")
+    parser.add_argument("--force", action="store_true", help="replace a bundle at DIR, or an unfinished conversion")
+    parser.set_defaults(handler=convert_command)
+
+
+def listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """Positive numbers with commas between, ascending."""
+    try:
+        found = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} is not numbers with commas between") from None
+    if found[0] < 1:
+        raise argparse.ArgumentTypeError(f"{text}: numbers must be positive")
+    return tuple(found)
+
+
+def convert_command(args: argparse.Namespace) -> int:
+    """Convert, showing what is being done, and say what came of it."""
+    from converters.conversion import convert
+
+    model = open_source(args.source)
+    options = read_options(args)
+    console = Console(highlight=False)
+    with console.status("converting") as status:
+        def show(network: str, doing: str) -> None:
+            status.update(f"{network}: {doing}")
+            if not console.is_terminal and doing.startswith(("merging", "building")):
+                console.print(f"{network}: {doing}", soft_wrap=True)
+
+        bundle = convert(model, Path(os.path.expanduser(args.output)), options, args.stages, args.force, show)
+    report(console, bundle)
+    return 0
+
+
+def open_source(source: str) -> Model:
+    """A bundle by name or path, or a directory of checkpoints by path."""
+    directory = Path(os.path.expanduser(source))
+    if (is_path(source) or directory.is_dir()) and any(directory.glob("*.pth")):
+        return open_model(checkpoints=directory)
+    return open_model(source)
+
+
+def read_options(args: argparse.Namespace) -> "list[Options]":
+    """One set of options a precision. Raises UserError for values that no option has."""
+    from converters.buckets import COUNTED
+    from converters.to_coreml import Options
+
+    for flag, given, known in (("--wide", args.wide, WIDE), ("--cache", args.cache, CACHES)):
+        for value in given:
+            if value not in known:
+                raise UserError(f"{flag} {value}: it is {' or '.join(known)}")
+    if not args.cache:
+        raise UserError("--cache: name io, state or both")
+    buckets = {}
+    for text in args.buckets:
+        kind, _, numbers = text.partition("=")
+        if kind not in COUNTED:
+            raise UserError(f"--buckets {text}: no such kind; there are {', '.join(COUNTED)}")
+        try:
+            buckets[kind] = counts(numbers)
+        except argparse.ArgumentTypeError as error:
+            raise UserError(f"--buckets {text}: {error}") from error
+    return [Options(precision, args.attention, frozenset(args.wide), args.lanes, tuple(args.cache), buckets)
+            for precision in args.precision]
+
+
+def report(console: Console, bundle: "Bundle") -> None:
+    table = Table("network", "precision", "functions", "MB", "dB, fp32 maths", "dB, fp16 rounding")
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for package in bundle.packages:
+        size = sum(file.bytes for file in package.files) / 1e6
+        worst = [min((function.parity[kind] for function in package.functions.values() if kind in function.parity),
+                     default=None) for kind in ("fp32 maths", "fp16 rounding")]
+        table.add_row(package.network, package.precision, str(len(package.functions)), f"{size:.1f}",
+                      *("–" if value is None else f"{value:.1f}" for value in worst))
+    console.print(table)
+    console.print("dB: signal-to-noise ratio of the worst function against the float32 networks, in the interpreter.")
+    console.print(f"Wrote {bundle.path}. Use it with --bundle {bundle.path}", soft_wrap=True, markup=False)
