@@ -5,6 +5,7 @@ each is compiled on its own by Core ML.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ane.diffusion import frames_of
@@ -16,7 +17,6 @@ from converters.graph import Graph
 if TYPE_CHECKING:
     from converters.to_coreml import Options
 
-SCALES = {"autoregressive": gpt2.SCALE}         # of inputs that are a residual stream
 UPSTREAM_CODES = 500                            # max_codes of upstream's presets
 SLOTS_A_LANE = 256                              # 12 s of speech each; and as many for the prefix
 
@@ -28,11 +28,25 @@ COUNTED = {
 }
 
 
-def graphs_of(network: str, twin: Any, model: Model, options: "Options") -> list[Graph]:
+def scale_of(network: str, twin: Any) -> float:
+    """Of the inputs that are a residual stream: the host gives them scaled."""
+    return gpt2.stream_scale(twin) if network == "autoregressive" else 1.0
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the functions of a network depend on besides its weights: lengths by kind, options, scale of its inputs."""
+
+    sizes: Mapping[str, tuple[int, ...]]
+    options: "Options"
+    scale: float
+
+
+def graphs_of(network: str, twin: Any, model: Model, options: "Options", scale: float) -> list[Graph]:
     """The functions of a network's package. Raises UserError for buckets that cannot be."""
     if network not in GRAPHS:
         raise UserError(f"{network} is not converted; there are {', '.join(GRAPHS)}")
-    return GRAPHS[network](twin, lengths(model) | dict(options.buckets), options)
+    return GRAPHS[network](twin, Wanted(lengths(model) | dict(options.buckets), options, scale))
 
 
 def lengths(model: Model) -> dict[str, tuple[int, ...]]:
@@ -62,17 +76,14 @@ def rounded(length: int, unit: int) -> int:
     return -(-length // unit) * unit
 
 
-def scale_of(network: str) -> float:
-    return SCALES.get(network, 1.0)
-
-
-def _autoregressive(twin: Any, sizes: Mapping[str, tuple[int, ...]], options: "Options") -> list[Graph]:
+def _autoregressive(twin: Any, wanted: Wanted) -> list[Graph]:
     """Prefills; steps for each number of lanes and each kind of cache."""
+    options, scale, sizes = wanted.options, wanted.scale, wanted.sizes
     positions = rounded(twin.config.max_text_tokens + 3 + twin.config.max_mel_tokens, 64)
     pools = [(lanes, slots) for lanes in options.lanes for slots in sizes.get("step", (_slots(lanes, positions),))]
-    steps = [gpt2.step(twin, lanes, slots, cache) for cache in options.caches for lanes, slots in pools]
+    steps = [gpt2.step(twin, lanes, slots, cache, scale) for cache in options.caches for lanes, slots in pools]
     # a state is filled by steps alone, so prefills are of use to the other kind
-    return [*(gpt2.prefill(twin, columns) for columns in sizes["prefill"] if "io" in options.caches), *steps]
+    return [*(gpt2.prefill(twin, columns, scale) for columns in sizes["prefill"] if "io" in options.caches), *steps]
 
 
 def _slots(lanes: int, positions: int) -> int:
@@ -80,8 +91,9 @@ def _slots(lanes: int, positions: int) -> int:
     return positions if lanes == 1 else SLOTS_A_LANE * (lanes + 1)
 
 
-def _diffusion(twin: Any, sizes: Mapping[str, tuple[int, ...]], options: "Options") -> list[Graph]:
+def _diffusion(twin: Any, wanted: Wanted) -> list[Graph]:
     """The part before the loop, the network for one row and for a guided pair, and several steps in one."""
+    sizes = wanted.sizes
     batches = (1, 2)
     return [
         *(diffusion.condition(twin, latents) for latents in sizes["condition"]),
@@ -91,19 +103,19 @@ def _diffusion(twin: Any, sizes: Mapping[str, tuple[int, ...]], options: "Option
     ]
 
 
-def _clvp(twin: Any, sizes: Mapping[str, tuple[int, ...]], options: "Options") -> list[Graph]:
-    return [*(clvp.clvp_text(twin, places) for places in sizes["clvp_text"]),
-            *(clvp.clvp_speech(twin, places) for places in sizes["clvp_speech"])]
+def _clvp(twin: Any, wanted: Wanted) -> list[Graph]:
+    return [*(clvp.clvp_text(twin, places) for places in wanted.sizes["clvp_text"]),
+            *(clvp.clvp_speech(twin, places) for places in wanted.sizes["clvp_speech"])]
 
 
 GRAPHS = {
     "autoregressive": _autoregressive,
-    "conditioning_encoder": lambda twin, sizes, options: [conditioning.ar_conditioning(twin)],
-    "contextual_embedder": lambda twin, sizes, options: [conditioning.diffusion_conditioning(twin)],
-    "rlg_auto": lambda twin, sizes, options: [conditioning.ar_random(twin)],
-    "rlg_diffuser": lambda twin, sizes, options: [conditioning.diffusion_random(twin)],
+    "conditioning_encoder": lambda twin, _: [conditioning.ar_conditioning(twin)],
+    "contextual_embedder": lambda twin, _: [conditioning.diffusion_conditioning(twin)],
+    "rlg_auto": lambda twin, _: [conditioning.ar_random(twin)],
+    "rlg_diffuser": lambda twin, _: [conditioning.diffusion_random(twin)],
     "clvp": _clvp,
     "diffusion": _diffusion,
-    "univnet": lambda twin, sizes, options: [univnet.univnet(twin, frames) for frames in sizes["univnet"]],
-    "hifigan": lambda twin, sizes, options: [hifigan.hifigan(twin, frames) for frames in sizes["hifigan"]],
+    "univnet": lambda twin, wanted: [univnet.univnet(twin, n) for n in wanted.sizes["univnet"]],
+    "hifigan": lambda twin, wanted: [hifigan.hifigan(twin, n) for n in wanted.sizes["hifigan"]],
 }

@@ -79,7 +79,9 @@ def write_package(model: Model, network: str, options: Options, bundle: Path,
     """
     stored = options.stored(network)
     path = f"packages/{network}-{stored}.mlpackage"
-    graphs = graphs_of(network, load_twin(model, network), model, options)
+    twin = load_twin(model, network)
+    scale = scale_of(network, twin)
+    graphs = graphs_of(network, twin, model, options, scale)
     with replacing(bundle / path, directory=True) as package, \
             tempfile.TemporaryDirectory(prefix=".functions.", dir=bundle) as parts:
         built = {graph.name: Path(parts) / f"{graph.name}.mlpackage" for graph in graphs}
@@ -91,7 +93,7 @@ def write_package(model: Model, network: str, options: Options, bundle: Path,
         merge(built, package)
         _open_to_readers(package)
     functions = {graph.name: FunctionRecord(graph.kind, dict(graph.bucket), {}) for graph in graphs}
-    return PackageRecord(network, stored, path, [], functions, scale_of(network),
+    return PackageRecord(network, stored, path, [], functions, scale,
                          "CPU_AND_GPU" if network in GPU else "CPU_AND_NE", _origin(model, network, options))
 
 
