@@ -1,0 +1,40 @@
+"""The embedded voice converted once for all tests of a run, with few buckets."""
+
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from ane.model import open_model
+from ane.model.bundle import Bundle
+from converters.conversion import convert
+from converters.to_coreml import Options
+
+BUCKETS = {"prefill": (64,), "condition": (64,), "denoise": (320,), "sample": (320,), "steps": (3,),
+           "clvp_text": (64,), "univnet": (62,), "hifigan": (62,)}
+
+
+def converted(folder: Path, precision: str, caches: tuple[str, ...]) -> Bundle:
+    """The embedded bundle with packages, made by the first worker that needs it; not to be changed."""
+    place = folder / f"demo-{precision}"
+    with FileLock(f"{place}.lock"):
+        if not place.exists():
+            convert(open_model(), place, [Options(precision, lanes=(1, 8), caches=caches, buckets=BUCKETS)])
+    return Bundle(place)
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """A folder that all workers of a run have in common."""
+    own = tmp_path_factory.getbasetemp()
+    return own if worker_id == "master" else own.parent
+
+
+@pytest.fixture(scope="session")
+def fp16_bundle(shared: Path) -> Bundle:
+    return converted(shared, "fp16", ("io", "state"))
+
+
+@pytest.fixture(scope="session")
+def fp32_bundle(shared: Path) -> Bundle:
+    return converted(shared, "fp32", ("io",))

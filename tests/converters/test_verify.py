@@ -1,0 +1,242 @@
+"""``converters.verify``: sound packages hold, the place of a fault is named, Core ML's own values by a stand-in."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ane.backends.compiled import CompiledCache
+from ane.backends.coreml import CoreMLEngine
+from ane.backends.mil import Arithmetic, Interpreter, MilEngine, Package
+from ane.errors import UserError
+from converters.activations import BEST, Call, Interpreted, Value, compared, drifting
+from converters.inspected import CoreMLInspector, CoreMLValues, alone
+from converters.to_coreml import Options
+from converters.verify import Subject, ToVerify, bar_of, choose, subject, verify
+from tests.core_ml_stand_in import StandIn
+from tests.small_bundle import OPTIONS, spoil, write_small_bundle
+
+AUTOREGRESSIVE = "packages/autoregressive-fp16.mlpackage"
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory) -> Path:
+    return write_small_bundle(tmp_path_factory.mktemp("bundles"))
+
+
+@pytest.fixture(scope="module")
+def inside(small):
+    """Everything of the bundle, with the rounding of fp16, inside too."""
+    model = ToVerify(small)
+    return {one.function: one for one in verify(model, choose(model), subject("mil:fp16"), layers=True)}
+
+
+@pytest.fixture
+def copy(small, tmp_path) -> Path:
+    return shutil.copytree(small, tmp_path / "copy")
+
+
+def test_sound_packages_hold(inside):
+    assert [one for one in inside.values() if not one.fine or one.drift] == []
+    assert inside["step_2_64"].error < 0.1
+
+
+@pytest.mark.parametrize(("function", "modules"), [
+    ("prefill_32", ["gpt.h.0.ln_1", "gpt.h.2", "gpt.ln_f", "final_norm", "mel_head"]),
+    ("step_2_64", ["gpt.h.0.ln_1", "gpt.h.2", "gpt.ln_f", "final_norm", "mel_head"]),
+    ("state_2_64", ["gpt.h.0.ln_1", "gpt.h.2", "gpt.ln_f", "final_norm", "mel_head"]),
+    ("clvp_text_32", ["text_transformer.transformer.attn_layers.layers.3.1", "text_transformer.transformer.norm",
+                      "to_text_latent"]),
+    ("clvp_speech_32", ["speech_transformer.transformer.attn_layers.layers.0.1", "to_speech_latent"]),
+    ("diffusion_conditioning_401", [*"0123456", "(the network)"]),
+    ("ar_random", ["layers.0", "layers.4", "(the network)"]),
+    ("hifigan_14_14", ["conv_pre", "cond_layer", "ups.3", "resblocks.11", "conv_post", "(the network)"]),
+    ("univnet_14_17", ["conv_pre", "res_stack.0.convt_pre.1", "res_stack.1.kernel_predictor.residual_convs.2.3",
+                       "res_stack.2.conv_blocks.3.1", "res_stack.2", "conv_post.1"]),
+])
+def test_values_are_those_of_the_modules_they_are_named_after(inside, function, modules):
+    found = {value.module: value for value in inside[function].values}
+    for module in modules:
+        assert found[module].snr > 50, module
+
+
+def test_scales_of_streams_are_told(inside):
+    factors = {value.module: value.factor for value in inside["clvp_text_32"].values}
+    assert factors["text_transformer.transformer.attn_layers.layers.1.1"] == 64
+    assert factors["text_transformer.transformer.norm"] == 1
+
+
+def test_every_operation_is_held_to_float32(inside, small):
+    operations = inside["step_2_64"].operations
+    program = Package(small / AUTOREGRESSIVE).function("step_2_64")
+    assert [value.name for value in operations] == [name for op in program.ops for name in op.outputs]
+    assert all(value.snr > 40 and 0 <= value.lost < 20 for value in operations)
+    assert any(value.op == "softmax" and value.snr < BEST for value in operations)
+
+
+def test_float32_is_not_held_to_itself(small):
+    model = ToVerify(small)
+    one, = verify(model, choose(model, function="step_2_64"), subject("mil"), layers=True)
+    assert one.fine
+    assert len(one.values) == 21
+    assert not one.operations
+
+
+@pytest.mark.parametrize("layer", ["gpt__h__0__mlp__c_fc", "gpt__h__1__attn", "gpt__h__2__mlp"])
+def test_the_layer_of_a_wrong_weight_is_named(copy, layer):
+    spoil(copy, AUTOREGRESSIVE, "step_2_64", layer)
+    model = ToVerify(copy)
+    for one in verify(model, choose(model, "autoregressive"), subject("mil"), layers=True):
+        assert not one.fine
+        assert one.drift.name == layer
+
+
+def test_a_damaged_package_is_told_of_and_the_others_are_verified(copy):
+    file = next((copy / AUTOREGRESSIVE).rglob("weight.bin"))
+    file.write_bytes(file.read_bytes()[:-64])
+    model = ToVerify(copy)
+    found = {one.function: one for one in verify(model, choose(model), subject("mil"))}
+    assert "weight.bin has" in found["step_2_64"].problem
+    assert not found["step_2_64"].fine
+    assert found["ar_random"].fine
+
+
+def test_narrow_norms_have_a_bar_and_nothing_recorded(small):
+    model = ToVerify(small)
+    one, = verify(model, choose(model, function="prefill_32"), subject("mil:fp16", narrow=True))
+    assert (one.bar, one.recorded, one.fine) == (50, None, True)
+
+
+def test_what_is_asked_is_the_bar_or_nearly_what_was_recorded(inside):
+    one = inside["prefill_32"]
+    assert one.needed == pytest.approx(one.recorded - 3)
+    assert dataclasses.replace(one, recorded=51.0).needed == 50
+    assert dataclasses.replace(one, bar=80.0, recorded=120.0).needed == 87
+    assert not dataclasses.replace(one, snr=float("nan")).fine
+
+
+def test_bars_are_those_of_the_conversion(small):
+    packages = {package.network: package for package in ToVerify(small).packages}
+    asked = [("autoregressive", "step_2_64", 55), ("univnet", "univnet_14_17", 90), ("hifigan", "hifigan_14_14", 55)]
+    for network, function, bar in asked:
+        assert bar_of(packages[network], function, "fp32 maths") == bar
+    assert bar_of(packages["hifigan"], "hifigan_14_14", "fp16 rounding") == 45
+    unknown = dataclasses.replace(packages["univnet"], precision="2bit")
+    with pytest.raises(UserError, match="this version knows no 2bit univnet"):
+        bar_of(unknown, "univnet_14_17", None)
+
+
+def value(snr: float) -> Value:
+    return Value(f"at {snr}", "add", 0.0, snr)
+
+
+def test_drift_is_a_fall_or_the_end_of_a_long_decline():
+    def first(*ratios):
+        found = drifting([value(snr) for snr in ratios], 50)
+        return found and found.snr
+
+    assert first(200, 71, 70, 63, 62, 61) is None, "a first rounding is no drift"
+    assert first(71, 60, 51, 40) == 51
+    assert first(200, 115, 30, 60) == 30
+    assert first(60, 55, 50, 45, 41, 38) == 41
+
+
+def test_ratios_are_up_to_a_power_of_two_and_never_nan():
+    x = np.random.default_rng(0).standard_normal(1000)
+    assert compared("x", "add", 32 * x, x, scaled=True).factor == 32
+    assert compared("x", "add", 32 * x, x, scaled=True).snr == BEST
+    assert compared("x", "add", x, 1.01 * x).snr == pytest.approx(40)
+    assert compared("x", "add", x, -x, scaled=True).factor == 1
+    assert compared("x", "add", x, np.full(1000, np.nan)).snr == -BEST
+    assert compared("x", "add", 0 * x, 0 * x, scaled=True).snr == BEST
+    assert compared("x", "add", 0 * x, x, scaled=True).snr == -BEST
+
+
+def test_a_package_tells_the_options_that_it_was_made_with(small):
+    for package in ToVerify(small).packages:
+        assert Options.of(package) == OPTIONS
+    with pytest.raises(UserError, match="does not say with which options"):
+        Options.of(dataclasses.replace(package, source={}))
+
+
+# Core ML's own values, by a stand-in
+
+class Inspecting:
+    """Values with the rounding of fp16, of a package with one function; integers are not told."""
+
+    def __init__(self, package: Path, units: str):
+        assert units == "CPU_AND_NE"
+        self.interpreter = Interpreter(Package(package), "main", Arithmetic(fp16=True))
+        self.asked = 0
+
+    def values(self, inputs, names):
+        assert all(array.dtype == np.float32 for array in inputs.values())
+        found = {name: array for name, _, array in self.interpreter.activations(inputs)}
+        return {name: None if name == "gpt__h__1" else found[name].astype(np.float64) for name in names}
+
+
+@pytest.fixture
+def core_ml(tmp_path):
+    """Core ML with a stand-in for what it shows of the inside."""
+    engine = CoreMLEngine(StandIn(tmp_path / "log"), CompiledCache(tmp_path / "compiled"))
+    return lambda inspector: Subject("coreml", engine, CoreMLValues(inspector), None)
+
+
+def test_core_ml_inside_as_on_a_mac(small, core_ml):
+    model = ToVerify(small)
+    one, = verify(model, choose(model, function="step_2_64"), core_ml(Inspecting), layers=True)
+    assert one.fine, one.problem
+    assert one.drift is None
+    assert "gpt.h.1" not in {value.module for value in one.values}, "what Core ML does not tell is left out"
+    assert len(one.values) == 20
+    program = Package(small / AUTOREGRESSIVE).function("step_2_64")
+    assert len(one.operations) == sum(len(op.outputs) for op in program.ops) - 1
+
+
+def test_a_state_keeps_core_ml_from_showing_the_inside_and_from_nothing_else(small, core_ml):
+    model = ToVerify(small)
+    one, = verify(model, choose(model, function="state_2_64"), core_ml(Inspecting), layers=True)
+    assert one.fine
+    assert (one.problem, one.values, one.operations) == ("", (), ())
+
+
+def test_an_inside_that_core_ml_cannot_show_is_told_beside_the_rest(small, core_ml):
+    model = ToVerify(small)
+    one, = verify(model, choose(model, function="ar_random"), core_ml(Failing), layers=True)
+    assert one.fine
+    assert "ANECCompile() FAILED" in one.problem
+
+
+def test_a_function_alone_is_what_it_was(small, tmp_path):
+    program = Package(small / AUTOREGRESSIVE).function("step_2_64")
+    alone(small / AUTOREGRESSIVE, "step_2_64", tmp_path / "alone.mlpackage")
+    single = Package(tmp_path / "alone.mlpackage")
+    assert list(single.functions) == ["main"]
+    rng = np.random.default_rng(0)
+    inputs = {name: rng.standard_normal(type.shape, dtype=np.float32) for name, type in program.inputs.items()}
+    wanted = MilEngine().load(small / AUTOREGRESSIVE, "step_2_64", "").predict(inputs)
+    for name, array in Interpreter(single).predict(inputs).items():
+        assert np.array_equal(array, wanted[name])
+    assert len(Package(small / AUTOREGRESSIVE).functions) == 3, "a link was written through"
+    assert set(CoreMLInspector(tmp_path / "alone.mlpackage", "CPU_ONLY").inspector.output_names) >= {"gpt__h__1"}
+
+
+class Failing:
+    def __init__(self, package, units):
+        raise RuntimeError("ANECCompile() FAILED")
+
+
+def test_core_ml_that_fails_is_told_in_a_line(small):
+    program = Package(small / AUTOREGRESSIVE).function("step_2_64")
+    call = Call({name: np.zeros(type.shape, np.float16) for name, type in program.inputs.items()}, None, "CPU_ONLY")
+    with pytest.raises(UserError, match=r"cannot show the values .* step_2_64 of .* on CPU_ONLY: ANECC"):
+        list(CoreMLValues(Failing).activations(small / AUTOREGRESSIVE, "step_2_64", call))
+
+
+def test_the_interpreter_is_a_source(small):
+    program = Package(small / AUTOREGRESSIVE).function("prefill_32")
+    call = Call({name: np.ones(type.shape, np.float16) for name, type in program.inputs.items()}, None, "CPU_ONLY")
+    names = [name for name, _, _ in Interpreted(MilEngine()).activations(small / AUTOREGRESSIVE, "prefill_32", call)]
+    assert "gpt__h__2" in names
