@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ane.backends.mil import Package
-from ane.commands.plan import ENGINE, _placements
+from ane.commands.plan import ENGINE, placed
 from converters import gpt2
 from converters.graph import Style
 from converters.to_coreml import load_twin
@@ -27,6 +27,6 @@ def step(tmp_path_factory) -> Package:
                                                 ("CPU_AND_NE", {"CPU", ENGINE})])
 def test_every_operation_has_a_device_that_was_allowed(step, tmp_path, monkeypatch, units, devices):
     monkeypatch.setenv("ANE_HOME", str(tmp_path))
-    found = _placements(step, units, ["main"])["main"]
+    found = placed(step, units, ["main"])["main"]
     assert set(found.ops) <= devices
     assert sum(found.ops.values()) + found.untold == len(step.function().ops)

@@ -1,0 +1,56 @@
+"""`ane bench` on Core ML itself, and what powermetrics prints; the rest is in tests/test_bench_command.py."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ane.bench import energy
+from ane.model.bundle import Bundle
+from converters.conversion import convert
+from converters.to_coreml import Options
+
+pytestmark = pytest.mark.skipif(sys.platform != "darwin",
+                                reason="Core ML runs on macOS only; on a Mac (macOS 15 or newer): pytest tests/mac -rA")
+
+
+@pytest.fixture(scope="module")
+def converted(random_bundle, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("bundles") / "converted"
+    buckets = {"prefill": (64,), "step": (1088,), "clvp_text": (64,), "clvp_speech": (128,)}
+    convert(Bundle(random_bundle), path, [Options(lanes=(2,), buckets=buckets)], ["autoregressive", "clvp"])
+    return path
+
+
+def test_every_function_is_measured_on_every_unit_and_say_takes_what_was_chosen(converted, tmp_path, monkeypatch):
+    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
+
+    def run(*arguments) -> str:
+        result = subprocess.run([sys.executable, "-m", "ane", *arguments, "--bundle", str(converted)], cwd=tmp_path,
+                                capture_output=True, text=True, timeout=1800, check=False)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    found = json.loads(run("bench", "--runs", "3", "--preset", "fastest", "--text", "Hi.", "--placement", "--json",
+                           "-"))
+    core_ml = [row for row in found["rows"] if row["backend"] == "coreml"]
+    assert {row["units"] for row in core_ml} == {"CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE"}
+    on_cpu = [row for row in core_ml if row["units"] == "CPU_ONLY"]
+    assert all(row["error"] is None and row["p50_ms"] > 0 for row in on_cpu)
+    assert all(set(row["placement"] or {}) <= {"CPU"} for row in on_cpu)
+    assert len([row for row in core_ml if row["compile_s"]]) == 2
+    assert {said["tuning"]["backend"].partition(":")[0] for said in found["spoken"]} == {"coreml", "torch"}
+    assert found["remembered"]
+    said = json.loads(run("say", "Hi.", "--preset", "fastest", "--seed", "0", "--json", "-o", "hi.wav"))
+    assert said["backend"].partition(":")[0].partition(" ")[0] == found["chosen"]["backend"].partition(":")[0]
+
+
+def test_power_is_measured_where_sudo_allows_it():
+    reason = energy.why_not()
+    if reason:
+        pytest.skip(f"{reason}; then: pytest tests/mac -rA")
+    result, joules = energy.during(lambda: sum(range(50_000_000)))
+    assert result
+    assert 0.01 < joules < 1000
