@@ -7,7 +7,7 @@ import sys
 from rich.console import Console
 from rich.markup import escape
 
-from ane.commands import cache, classify, convert, import_model, plan, say, voices
+from ane.commands import bench, cache, classify, convert, import_model, plan, say, verify, voices
 from ane.errors import UserError
 from ane.version import version
 
@@ -19,7 +19,7 @@ def parser() -> argparse.ArgumentParser:
         prog="ane", description="Tortoise text-to-speech: text and a reference voice in, 24 kHz speech out.")
     top.add_argument("--version", action="version", version=f"tortoise-ane {version()}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (say, voices, import_model, convert, plan, cache, classify):
+    for command in (say, voices, import_model, convert, verify, plan, bench, cache, classify):
         command.register(commands)
     return top
 

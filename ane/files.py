@@ -67,6 +67,14 @@ def _stranded(old: Path | None, place: Path) -> bool:
     return old is not None and os.path.lexists(old) and not os.path.lexists(place)
 
 
+def link_or_copy(source: Path | str, destination: Path | str) -> None:
+    """A hard link to a file, or a copy where there can be none: another file system, or one without links."""
+    try:
+        os.link(source, destination)
+    except OSError:
+        shutil.copyfile(source, destination)
+
+
 def check_place(path: Path) -> None:
     """Raise UserError for a path that no file can have: a name too long, or a folder that may not be searched."""
     try:

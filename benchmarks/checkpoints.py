@@ -59,6 +59,8 @@ def scale(network: str, key: str, shape: tuple[int, ...]) -> tuple[float, float]
         return (0.0, 0.05) if key.endswith("bias") else (1.0, 0.1)        # biases; gains of norms
     if re.match(r"rlg_.*layers\.[0-4]\.", f"{network}.{key}"):
         return 0.0, 10.0                                                  # EqualLinear scales its weight by 1/10
+    if key == "unconditioned_embedding":
+        return 0.0, 1.0                                                   # as upstream begins it
     if re.search(r"^gpt\.|emb", key):
         return 0.0, 0.02                                                  # GPT-2 (Radford et al. 2019)
     return 0.0, (3 * math.prod(shape[1:])) ** -0.5                        # torch's default for linear layers

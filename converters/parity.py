@@ -25,6 +25,7 @@ from converters.compress import COMPRESSIONS
 # dB that a function must reach: in the interpreter's float32, and with rounding to fp16 after every operation
 BARS = {"fp32": (90.0, None), "fp16": (55.0, 50.0),
         **{name: (compression.bar, compression.bar) for name, compression in COMPRESSIONS.items()}}
+SAMPLE_BARS = (50.0, 40.0)      # of fp16: what a few steps of a run from noise to speech part by adds up
 HIFIGAN_BAR = 45.0      # with rounding: rounded latents and slopes alone cost a trained one all but 56 dB
 STATE_BAR = 60.0        # of a float32 package whose state is fp16, as any state is
 MATHS, ROUNDING = "fp32 maths", "fp16 rounding"
@@ -172,7 +173,7 @@ def measured(model: Model, package: PackageRecord, bundle: Path,
             candidate = PackagedBackend(unpublished, engine, reference, only=companions(package, name))
             parity[arithmetic] = round(snr(wanted, probed(candidate, unpublished, function)), 1)
         records[name] = FunctionRecord(function.kind, function.bucket, parity)
-        _hold_to_bar(package, name, records[name])
+        hold_to_bar(package, name, records[name])
     return records
 
 
@@ -189,17 +190,32 @@ def companions(package: PackageRecord, name: str) -> frozenset[str]:
     return frozenset((name, *others))
 
 
-def _hold_to_bar(package: PackageRecord, name: str, record: FunctionRecord) -> None:
-    for arithmetic, bar in zip((MATHS, ROUNDING), BARS[package.precision], strict=True):
-        if record.kind == "state" and package.precision == "fp32":
-            bar = STATE_BAR
-        if package.network == "hifigan" and arithmetic == ROUNDING and bar is not None:
-            bar = HIFIGAN_BAR
-        reached = record.parity.get(arithmetic)
-        if reached is not None and not reached >= bar:
-            raise UserError(f"{package.network}, function {name}, in {package.precision} with {arithmetic}: "
-                            f"{reached} dB against float32, and at least {bar} are asked for. It is not written: "
-                            "choose another --precision, or --wide norm,softmax")
+def bar_of(package: PackageRecord, function: str, figure: str | None) -> float:
+    """dB that a function must reach in ``MATHS``; otherwise with rounding, where its precision has such a bar.
+
+    Raises:
+        UserError: a precision or a kind of function that this version does not know.
+    """
+    kind = package.functions[function].kind
+    if package.precision not in BARS or kind not in PROBES:
+        raise UserError(f"{package.path}, function {function}: this version knows no {package.precision} {kind}; "
+                        "convert the model again, or update tortoise-ane")
+    maths, rounding = SAMPLE_BARS if (kind, package.precision) == ("sample", "fp16") else BARS[package.precision]
+    if kind == "state" and package.precision == "fp32":
+        return STATE_BAR
+    if figure == MATHS or rounding is None:
+        return maths
+    return HIFIGAN_BAR if package.network == "hifigan" else rounding
+
+
+def hold_to_bar(package: PackageRecord, name: str, record: FunctionRecord) -> None:
+    """Raise UserError when a function's recorded parity falls below its bar."""
+    for figure, reached in record.parity.items():
+        bar = bar_of(package, name, figure)
+        if not reached >= bar:
+            raise UserError(f"{package.network}, function {name}, in {package.precision} with {figure}: {reached} dB "
+                            f"against float32, and at least {bar} are asked for. It is not written: choose another "
+                            "--precision, or --wide norm,softmax")
 
 
 def snr(wanted: list[np.ndarray], got: list[np.ndarray]) -> float:

@@ -30,7 +30,7 @@ def remaining(package: Path) -> list[dict[str, Any]]:
     """One entry for each rule that functions of the package break: rule, how often, where, an example, why it stays."""
     opened = Package(package)
     found: dict[str, dict[str, Any]] = {}
-    for function in opened.functions:
+    for function in sorted(opened.functions):
         for summary in summarised(lint(opened, function)):
             entry = found.setdefault(summary.rule, _entry(summary))
             entry["count"] += summary.count

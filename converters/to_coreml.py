@@ -4,12 +4,13 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from ane.errors import UserError
 from ane.files import replacing
 from ane.model import Model
 from ane.model.bundle import Bundle
@@ -57,6 +58,21 @@ class Options:
         if network in EXACT:
             return "fp32"
         return self.precision if self.precision not in COMPRESSIONS or network in COMPRESSIBLE else "fp16"
+
+
+    @classmethod
+    def of(cls, package: PackageRecord) -> "Options":
+        """Those that a package was made with.
+
+        Raises:
+            UserError: its record does not state them.
+        """
+        stated = package.source.get("options")
+        if not isinstance(stated, dict) or set(stated) != {item.name for item in fields(cls)}:
+            raise UserError(f"{package.path}: bundle.json does not say with which options it was made: convert the "
+                            "model again")
+        return cls(stated["precision"], stated["heads"], frozenset(stated["wide"]), tuple(stated["lanes"]),
+                   tuple(stated["caches"]), {kind: tuple(sizes) for kind, sizes in stated["buckets"].items()})
 
 
 def load_twin(model: Model, network: str) -> nn.Module:
@@ -129,8 +145,9 @@ def _origin(model: Model, network: str, options: Options) -> dict[str, Any]:
         sha256 = model.manifest.networks[network].weights.sha256
     else:
         sha256 = sha256_of(model.path / NETWORKS[network].file)
-    return {"model": model.name, "weights_sha256": sha256, "layout": LAYOUT, "heads": options.heads,
-            "wide": sorted(options.wide), "created_by": f"tortoise-ane {version()}", "coremltools": ct.__version__}
+    return {"model": model.name, "weights_sha256": sha256, "layout": LAYOUT,
+            "options": asdict(options) | {"wide": sorted(options.wide)},
+            "created_by": f"tortoise-ane {version()}", "coremltools": ct.__version__}
 
 
 def _open_to_readers(package: Path) -> None:

@@ -83,8 +83,11 @@ class RandomModel(Model):
 
 
 def draw(key: str, parameter: nn.Parameter, generator: torch.Generator) -> Tensor:
-    """Norm gains near 1, biases near 0, matrices and kernels so that they keep the size of what they are given."""
+    """Norm gains near 1, biases near 0, matrices and kernels so that they keep the size of what they are given; what
+    stands in for conditioning is normal, as upstream begins it."""
     noise = torch.randn(parameter.shape, generator=generator)
+    if key == "unconditioned_embedding":
+        return noise
     if parameter.ndim <= 1:
         return 0.05 * noise if key.endswith("bias") else 1 + 0.1 * noise
     inputs = parameter.shape[0] if ".attn.c_" in key or ".mlp.c_" in key else parameter[0].numel()

@@ -165,7 +165,7 @@ def test_a_plan_without_the_function_says_nothing_of_it():
 
 
 def test_a_placement_is_shown(step, run, monkeypatch):
-    monkeypatch.setattr(plan, "_placements", lambda package, units, names: {"main": placement(SAID, "main")})
+    monkeypatch.setattr(plan, "placed", lambda package, units, names: {"main": placement(SAID, "main")})
     monkeypatch.setattr(sys, "platform", "darwin")
     out = run(step)
     rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in out.splitlines() if "│" in line]
@@ -180,6 +180,6 @@ def test_a_placement_is_shown(step, run, monkeypatch):
 
 def test_a_plan_without_costs_is_shown(step, run, monkeypatch):
     said = placement(compute_plan(operation("ios18.gather", CPU, (CPU,)), operation("ios18.conv", ANE, (ANE,))), "main")
-    monkeypatch.setattr(plan, "_placements", lambda package, units, names: {"main": said})
+    monkeypatch.setattr(plan, "placed", lambda package, units, names: {"main": said})
     monkeypatch.setattr(sys, "platform", "darwin")
     assert "not told" in run(step)

@@ -1,7 +1,9 @@
 """Engines that run the stages. `load_backend` turns the text of ``--backend`` into one."""
 
 import os
+import platform
 import sys
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from ane.errors import UserError
@@ -14,16 +16,20 @@ NAMES = ("auto", "torch", "torch:cpu", "torch:cuda", "torch:mps", "coreml", "mil
 PACKAGED = ("coreml", "mil")        # engines that run Core ML packages
 
 
+def core_ml_runs() -> bool:
+    """Whether this is a Mac whose Core ML knows functions and states: macOS 15 or later."""
+    return sys.platform == "darwin" and int(platform.mac_ver()[0].partition(".")[0] or 0) >= 15
+
+
 def resolve(spec: str, model: "Model") -> tuple[str, str]:
-    """Engine and device that the text of ``--backend`` means; "auto" is Core ML on a Mac for a model with packages.
+    """Engine and device that ``--backend`` means; "auto" is Core ML where it runs, for a model with packages.
 
     Raises:
         UserError: no such backend.
     """
     engine, _, device = spec.partition(":")
     if spec == "auto":
-        packaged = getattr(model, "packages", None)
-        return ("coreml" if sys.platform == "darwin" and packaged else "torch"), "auto"
+        return ("coreml" if core_ml_runs() and getattr(model, "packages", None) else "torch"), "auto"
     if engine == "torch":
         return engine, device or "auto"
     if spec not in NAMES:
@@ -32,22 +38,31 @@ def resolve(spec: str, model: "Model") -> tuple[str, str]:
 
 
 def load_backend(spec: str, model: "Model", precision: str = "auto", threads: int | None = None,
-                 keep: bool | None = None, cache: str = "auto", units: str | None = None) -> "Backend":
+                 keep: bool | None = None, cache: str = "auto", units: str | Mapping[str, str] | None = None,
+                 notice: Callable[[str], None] = lambda line: None) -> "Backend":
     """An engine over the networks of ``model``.
 
     Args:
-        spec: one of ``NAMES``; "auto" and "torch" take the best device there is; "mil" interprets Core ML packages
-            anywhere, "mil:fp16" with the rounding of fp16 after every operation.
+        spec: one of ``NAMES``; "torch" takes the best device there is; "mil" interprets Core ML packages anywhere,
+            "mil:fp16" with the rounding of fp16 after every operation; "auto" takes what `ane bench` found fastest for
+            this model on this machine, the other arguments over it, and where nothing was found what ``resolve`` says.
         precision: "auto"; what torch computes in ("fp32", "bf16", "fp16"), or which packages are taken.
         threads: CPU threads of the whole process (None: the engine's own choice).
         keep: keep networks that a step has released (None: off the CPU only).
         cache: kind of kv-cache of Core ML packages: "io", "state" or "auto".
-        units: where Core ML may run every network (None: what the bundle says of each).
+        units: where Core ML may run every network, or each by name (None: what the bundle says of each).
+        notice: told in one line what takes long, before it begins, and that remembered settings cannot be used.
 
     Raises:
         UserError: unknown backend, a device or precision that this machine lacks, more threads than it has cores, a
             model without packages for an engine that runs nothing else, an option without effect.
     """
+    from ane import tuning
+
+    tuned = tuning.applying(spec, model, precision, threads, cache, units, notice)
+    if tuned:
+        spec, precision, threads, cache = tuned.backend, tuned.precision, tuned.threads, tuned.cache
+        units = tuned.units or None
     engine, device = resolve(spec, model)
     cores = os.cpu_count() or 1
     if threads is not None and threads > cores:
@@ -62,15 +77,15 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
     from ane.backends.packaged.backend import PackagedBackend
 
     rest = TorchBackend(model, "cpu", "auto", threads, keep)
-    everywhere = None if units is None else {network: units for network in model.networks}
-    return PackagedBackend(model, _engine(engine, device), rest, precision, cache, everywhere)
+    everywhere = dict.fromkeys(model.networks, units) if isinstance(units, str) else units
+    return PackagedBackend(model, _engine(engine, device, notice), rest, precision, cache, everywhere)
 
 
-def _engine(engine: str, device: str):
+def _engine(engine: str, device: str, notice: Callable[[str], None]):
     if engine == "mil":
         from ane.backends.mil import Arithmetic, MilEngine
 
         return MilEngine(Arithmetic(fp16=device == "fp16"))
     from ane.backends.coreml import CoreMLEngine
 
-    return CoreMLEngine()
+    return CoreMLEngine(notice=notice)

@@ -8,13 +8,13 @@ the Neural Engine, the longest part of a first load, under the path of the compi
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -153,6 +153,11 @@ class CompiledCache:
     @contextmanager
     def _alone(self, notice: Callable[[str], None] = lambda line: None) -> Iterator[None]:
         """No other process compiles or deletes meanwhile. The lock ends with the process, however that ends."""
+        if sys.platform == "win32":     # which has no Core ML, and so nothing to compile
+            yield
+            return
+        import fcntl
+
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             file = (self.folder / LOCK).open("w")

@@ -1,11 +1,9 @@
 """Core ML packages of the embedded bundle: made on the machine that first asks for them, and kept."""
 
-import sys
-
 from rich.console import Console
 
 from ane import places
-from ane.backends import PACKAGED, resolve
+from ane.backends import PACKAGED, core_ml_runs, resolve
 from ane.model import Model, demo_bundle
 from ane.version import version
 
@@ -17,12 +15,16 @@ def with_packages(model: Model, backend: str, console: Console) -> Model:
     model's identity. Every other model is converted by `ane convert`.
 
     Raises:
-        UserError: no room for it, no backend of that name.
+        UserError: no room for it, no backend of that name, Core ML off macOS.
     """
     embedded = getattr(model, "path", None) == demo_bundle()
-    wanted = resolve(backend, model)[0] in PACKAGED or (backend == "auto" and sys.platform == "darwin")
+    wanted = resolve(backend, model)[0] in PACKAGED or (backend == "auto" and core_ml_runs())
     if not embedded or not wanted:
         return model
+    if backend == "coreml":
+        from ane.backends.coreml import CoreMLTools
+
+        CoreMLTools()       # refuses off macOS, before minutes of converting
     from ane.model.bundle import Bundle
     from converters.conversion import convert
     from converters.to_coreml import Options

@@ -79,7 +79,7 @@ def examine(path: Path, units: str, wanted: str | None, chips: "list[Chip]", ste
 
     package = Package(path)
     names = [name for name in package.functions if wanted in (None, name)]
-    placements = _placements(package, units, names) if sys.platform == "darwin" and names else {}
+    placements = placed(package, units, names) if sys.platform == "darwin" and names else {}
     examined = []
     for name in names:
         costs, used = cost(package, name), use(package.function(name), steps)
@@ -213,7 +213,7 @@ def _device(device: Any) -> str:
     return type(device).__name__
 
 
-def _placements(package: "Package", units: str, names: list[str]) -> dict[str, Placement | None]:
+def placed(package: "Package", units: str, names: list[str]) -> dict[str, Placement | None]:
     """On a Mac: compile the package, or find it compiled, and ask Core ML."""
     from ane.backends.compiled import CompiledCache
     from ane.backends.coreml import CoreMLTools

@@ -3,7 +3,6 @@
 import argparse
 import json
 import re
-import resource
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -134,10 +133,15 @@ def speak(args: argparse.Namespace, model: Model, text: str, settings: "Settings
           console: Console) -> tuple[str, "Speech"]:
     from ane.backends import load_backend
     from ane.synthesizer import Synthesizer
+    from ane.tuning import applying
 
     model = with_packages(model, args.backend, console)
+    tuned = applying(args.backend, model, args.precision, args.threads, args.cache, args.compute_units)
+    if tuned and tuned.lanes and args.lanes is None:
+        settings = replace(settings, lanes=tuned.lanes)
     backend = load_backend(args.backend, model, args.precision, args.threads, cache=args.cache,
-                           units=args.compute_units)
+                           units=args.compute_units,
+                           notice=lambda line: console.print(escape(line), soft_wrap=True))
     with Bars(console, shown=not args.json) as bars:
         speech = Synthesizer(model, backend).speak(text, args.voice, seed=args.seed, settings=settings,
                                                    progress=bars.update)
@@ -236,7 +240,11 @@ def report(args: argparse.Namespace, model: Model, backend: str, speech: "Speech
                   f"seed {speech.seed}; {backend})", soft_wrap=True, markup=False)
 
 
-def peak_memory() -> int:
-    """Largest resident set of this process so far, in bytes (Linux counts in KiB, macOS in bytes)."""
+def peak_memory() -> int | None:
+    """Largest resident set of this process so far, in bytes (Linux counts in KiB, macOS in bytes, Windows not)."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from ane.errors import UserError
-from ane.files import replacing
+from ane.files import link_or_copy, replacing
 from ane.model.hashes import FileRecord, check_hash, check_size, record
 from ane.model.interface import Model, read_tokenizer
 from ane.model.manifest import FILE, Manifest, NetworkRecord, read_manifest, write_manifest
-from ane.model.packages import SECTION, PackageRecord, read_section, section
+from ane.model.packages import SECTION, WEIGHTS, PackageRecord, read_section, section
 from ane.model.weights import converted, layout, spell
 from ane.networks import NETWORKS
 from ane.version import version
@@ -197,22 +197,22 @@ def write_bundle(model: Model, destination: Path | str, *, precision: str | None
         (directory / "tokenizer.json").write_text(model.tokenizer, encoding="utf-8")
         _save({"mel_norms": torch.from_numpy(model.mel_norms.copy())}, directory / "mel_norms.safetensors")
         for package in packages:
-            shutil.copytree(built / package.path, directory / package.path, copy_function=_link)
+            shutil.copytree(built / package.path, directory / package.path, copy_function=link_or_copy)
         write_manifest(directory, Manifest(
             name=name or destination.name, precision=precision, trained=model.trained,
             default_voice=model.default_voice if default_voice is None else default_voice, networks=networks,
             tokenizer=record(directory, "tokenizer.json"), mel_norms=record(directory, "mel_norms.safetensors"),
             voices=_copy_voices(model, directory), source=dict(source or {}), licence=licence,
             description=description, created_by=f"tortoise-ane {version()}", settings=dict(model.settings),
-            clones=model.clones, sections={SECTION: section(packages)} if packages else {}))
+            clones=model.clones, sections=_sections(packages, networks)))
     return Bundle(destination)
 
 
-def _link(source: str, destination: str) -> None:
-    try:
-        os.link(source, destination)
-    except OSError:     # another file system, or one without links
-        shutil.copyfile(source, destination)
+def _sections(packages: Sequence[PackageRecord], networks: Mapping[str, NetworkRecord]) -> dict[str, Any]:
+    """The sections of a manifest that states ``packages``, each with the hash of the weights that lie beside it."""
+    bound = [replace(package, source={**package.source, WEIGHTS: networks[package.network].weights.sha256})
+             for package in packages]
+    return {SECTION: section(bound)} if bound else {}
 
 
 def _write_network(model: Model, network: str, directory: Path, precision: str) -> NetworkRecord:

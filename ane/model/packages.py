@@ -16,6 +16,7 @@ from ane.model.reading import Reader, file_record
 
 SECTION = "coreml"
 FORMAT = 1
+WEIGHTS = "bundle_weights_sha256"        # in a record's source: of the weights of the same network in the bundle
 UNITS = ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL")
 
 

@@ -22,7 +22,7 @@ class Interpreting:
 
     name = "interpreter"
 
-    def __init__(self, arithmetic: Arithmetic):
+    def __init__(self, arithmetic: Arithmetic = FP16):
         self.arithmetic = arithmetic
 
     def load(self, package: Path, function: str, units: str) -> Interpreter:

@@ -12,7 +12,7 @@ from ane.backends.packaged.ranking import Side
 from ane.backends.packaged.vocoders import HifiganVocoder, UnivnetVocoder
 from ane.errors import UserError
 from ane.model.hashes import check_hash
-from ane.model.packages import PackageRecord
+from ane.model.packages import WEIGHTS, PackageRecord
 from ane.stages import STAGES, Backend, check
 
 if TYPE_CHECKING:
@@ -132,6 +132,11 @@ def choose(model: "Bundle", precision: str) -> dict[str, PackageRecord]:
         there = ", ".join(dict.fromkeys(package.precision for package in model.packages))
         raise UserError(f"{model.name} holds packages in {there}, none in {precision}: choose one of them, or convert "
                         f"again with --precision {precision}")
+    for package in model.packages:
+        weights = package.source.get(WEIGHTS)
+        if weights and weights != model.manifest.networks[package.network].weights.sha256:
+            raise UserError(f"{model.path / package.path} was made from other weights than those beside it: convert "
+                            "the model again")
     for package in model.packages:      # a vocoder has one precision whatever the rest has
         found.setdefault(package.network, package)
     return found
