@@ -1,0 +1,119 @@
+"""Core ML packages of the golden checkpoints, interpreted in float32, give what upstream gives."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ane.autoregressive import Embeddings
+from ane.backends.mil import MilEngine
+from ane.backends.packaged.backend import PackagedBackend
+from ane.backends.pytorch import TorchBackend
+from ane.model import Model, open_model
+from converters.buckets import GRAPHS
+from converters.parity import Unpublished
+from converters.to_coreml import Options, write_package
+
+BAR = 90.0      # dB; float32 on both sides, in another order
+
+
+@pytest.fixture(scope="module")
+def model(golden_checkpoints, golden_config) -> Model:
+    return open_model(checkpoints=golden_checkpoints, config=golden_config)
+
+
+@pytest.fixture(scope="module")
+def packaged(model, golden_stage, tmp_path_factory):
+    """``packaged(network)``: a backend with that network as an fp32 package, with buckets that the golden set needs."""
+    latents, frames = golden_stage("diffusion")["latents"].shape[1], golden_stage("diffusion")["x"].shape[-1]
+    codes = golden_stage("autoregressive")["codes"].shape[1] + 1
+    text = golden_stage("autoregressive")["text_ids"].shape[1] + 4
+    options = Options("fp32", lanes=(1, 3), caches=("io",), buckets={
+        "prefill": (text + 3,), "step": (text + 3 * codes + 5,), "condition": (latents + 3,), "denoise": (frames + 9,),
+        "steps": (1,), "clvp_text": (golden_stage("clvp")["text_ids"].shape[1] + 3,),
+        "clvp_speech": (golden_stage("clvp")["codes"].shape[1] + 2, golden_stage("clvp")["codes_500"].shape[1]),
+        "univnet": (14,), "hifigan": (14,)})
+    folder: Path = tmp_path_factory.mktemp("golden")
+    reference = TorchBackend(model, "cpu", "fp32")
+
+    def made(network: str) -> PackagedBackend:
+        package = write_package(model, network, options, folder)
+        return PackagedBackend(Unpublished(model, folder, [package], reference), MilEngine(), reference)
+
+    return made
+
+
+@pytest.fixture
+def near(golden_stage):
+    """``near(actual, stage, name)``: the signal-to-noise ratio against that golden tensor holds the bar."""
+    def check(actual: np.ndarray, stage: str, name: str) -> None:
+        wanted = golden_stage(stage)[name].astype(np.float64)
+        assert actual.shape == wanted.shape, name
+        noise = np.square(wanted - actual).sum() / np.square(wanted).sum()
+        assert noise <= 10 ** (-BAR / 10), f"{stage}/{name}: {-10 * np.log10(noise):.1f} dB"
+
+    return check
+
+
+def test_the_golden_set_knows_every_network_that_is_converted(model):
+    assert set(GRAPHS) <= model.networks
+
+
+@pytest.mark.parametrize(("network", "kind"), [("conditioning_encoder", "ar"), ("contextual_embedder", "diffusion")])
+def test_a_clip_gives_upstreams_latent(packaged, golden_stage, near, network, kind):
+    latent = packaged(network).run(f"{kind}_conditioning", mel=golden_stage("audio")[f"{kind}_mel_clip1"])
+    near(latent, "conditioning", f"{kind}_latent_clip1")
+
+
+@pytest.mark.parametrize(("network", "kind"), [("rlg_auto", "ar"), ("rlg_diffuser", "diffusion")])
+def test_noise_gives_upstreams_random_voice(packaged, golden_stage, near, network, kind):
+    noise = golden_stage("random_latent")[f"{kind}_noise"]
+    near(packaged(network).run(f"{kind}_random", noise=noise), "random_latent", f"{kind}_latent")
+
+
+def test_the_decoder_gives_upstreams_latents_and_logits(packaged, golden_stage, near, model):
+    stage, backend, config = golden_stage("autoregressive"), packaged("autoregressive"), model.config("autoregressive")
+    tables = Embeddings(**backend.embeddings())
+    codes = stage["codes"][0]
+    decoder = backend.decoder(1, len(codes) + 1)
+    hidden, logits = decoder.prefill(tables.prefix(stage["cond_latent"], stage["text_ids"][0], config))
+    fed = np.append(codes, config.stop_mel_token)
+    latents, scores = [hidden], [logits]
+    for position, code in enumerate(fed):
+        step = decoder.step(tables.codes(int(code), position + 1)[None, None], np.array([position]))
+        latents.append(step[0][0, 0])
+        scores.append(step[1][0])
+    near(np.stack(latents)[None, :-2], "autoregressive", "latents")
+    near(np.stack(scores), "autoregressive", "logits_train_positions")
+
+
+@pytest.mark.parametrize(("codes", "scores"), [("codes", "scores"), ("codes_500", "scores_500")])
+def test_clvp_gives_upstreams_scores(packaged, golden_stage, near, codes, scores):
+    backend, stage = packaged("clvp"), golden_stage("clvp")
+    text = backend.run("clvp_text", tokens=stage["text_ids"].astype(np.int64))
+    speech = backend.run("clvp_speech", codes=stage[codes].astype(np.int64))
+    near((text * speech).sum(axis=-1), "clvp", scores)
+
+
+def test_the_denoiser_gives_upstreams_predictions(packaged, golden_stage, near):
+    stage = golden_stage("diffusion")
+    denoiser = packaged("diffusion").denoiser(stage["latents"], stage["conditioning_latent"], stage["x"].shape[-1])
+    timesteps = [int(name.removeprefix("out_t")) for name in stage
+                 if name.startswith("out_t") and not name.endswith("uncond")]
+    assert timesteps
+    for timestep in timesteps:
+        conditional, unconditional = denoiser(stage["x"], timestep, True)
+        near(conditional[None], "diffusion", f"out_t{timestep}")
+        if f"out_t{timestep}_uncond" in stage:
+            near(unconditional[None], "diffusion", f"out_t{timestep}_uncond")
+
+
+def test_univnet_gives_upstreams_sound(packaged, golden_stage, near):
+    stage = golden_stage("vocoder")
+    near(packaged("univnet").run("univnet", mel=stage["mel"], noise=stage["z"]), "vocoder", "wave")
+
+
+def test_hifigan_gives_upstreams_sound(packaged, golden_stage, near):
+    stage = golden_stage("hifigan")
+    sound = packaged("hifigan").run("hifigan", latents=stage["latents"], conditioning=stage["speaker_latent"])
+    near(sound, "hifigan", "wave")
