@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -120,8 +121,9 @@ def _check_room(work: Path, model: Model, networks: Sequence[str]) -> None:
     """Refuse to begin without room for the packages, the functions of the largest before merging, and the weights."""
     sizes = [HALF * sum(math.prod(shape) for shape in layout(network, model.config(network)).shapes.values())
              for network in networks]
-    needed = 3 * sum(sizes) + FUNCTIONS * max(sizes)
-    free = shutil.disk_usage(work).free
-    if free < needed:
-        raise UserError(f"converting needs about {needed / 1e9:.1f} GB at {work.parent} and {free / 1e9:.1f} GB are "
-                        "free: make room, choose another -o, or convert fewer --stages")
+    for place, needed, advice in ((work.parent, 3 * sum(sizes) + FUNCTIONS * max(sizes), "choose another -o"),
+                                  (Path(tempfile.gettempdir()), 2 * max(sizes), "set TMPDIR to another folder")):
+        free = shutil.disk_usage(place).free
+        if free < needed:
+            raise UserError(f"converting needs about {needed / 1e9:.1f} GB at {place} and {free / 1e9:.1f} GB are "
+                            f"free: make room, {advice}, or convert fewer --stages")

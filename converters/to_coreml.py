@@ -3,7 +3,8 @@
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ class Options:
     precision: str = "fp16"
     heads: str = "matmul"
     wide: frozenset[str] = frozenset()
-    lanes: tuple[int, ...] = (1, 8, 16)
+    lanes: tuple[int, ...] = (1, 8, 16, 32)
     caches: tuple[str, ...] = ("io", "state")
     buckets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
@@ -103,14 +104,35 @@ def write_package(model: Model, network: str, options: Options, bundle: Path,
         built = {graph.name: Path(parts) / f"{graph.name}.mlpackage" for graph in graphs}
         for graph in graphs:
             progress(graph.name)
-            _built(graph, options.style(network), stored).save(str(built[graph.name]))
+            with writing(bundle):
+                _built(graph, options.style(network), stored).save(str(built[graph.name]))
         progress("merging")
         package.rmdir()
-        merge(built, package)
+        with writing(bundle):
+            merge(built, package)
         _open_to_readers(package)
     functions = {graph.name: FunctionRecord(graph.kind, dict(graph.bucket), {}) for graph in graphs}
     return PackageRecord(network, stored, path, [], functions, scale,
                          "CPU_AND_GPU" if network in GPU else "CPU_AND_NE", _origin(model, network, options))
+
+
+@contextmanager
+def writing(bundle: Path) -> Iterator[None]:
+    """Tell in a line that a package cannot be written; coremltools writes one to the temporary folder first.
+
+    Raises:
+        UserError: no room, no permission.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write a package below {bundle} or in {tempfile.gettempdir()}: "
+                        f"{error.strerror or error}") from error
+    except RuntimeError as error:
+        if "FileWriter" not in str(error):      # what coremltools' native library says when it cannot write
+            raise
+        raise UserError(f"cannot write a package below {bundle} or in {tempfile.gettempdir()}: is the disk full? Make "
+                        "room, or set TMPDIR to a folder with more") from error
 
 
 def seal(bundle: Path, package: PackageRecord, functions: dict[str, FunctionRecord], warnings: list[dict[str, Any]],

@@ -39,8 +39,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                              "leave the Neural Engine (default: none)")
     parser.add_argument("--attention", choices=("matmul", "einsum"), default="matmul",
                         help="the decoder's attention in one product for all heads, or head by head (default: matmul)")
-    parser.add_argument("--lanes", type=counts, default=(1, 8, 16), metavar="N,…",
-                        help="candidates that a decoder step takes at once, a function each (default: 1,8,16)")
+    parser.add_argument("--lanes", type=counts, default=(1, 8, 16, 32), metavar="N,…",
+                        help="candidates that a decoder step takes at once, a function each (default: 1,8,16,32)")
     parser.add_argument("--cache", type=listed, default=list(CACHES), metavar="KINDS",
                         help="who keeps the decoder's kv-cache: io (the host), state (Core ML), or both with a comma "
                              "(default: io,state)")

@@ -213,6 +213,19 @@ def test_too_little_room_is_told_before_any_work(source, tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_disk_that_fills_up_is_told_and_nothing_is_half_written(source, tmp_path):
+    limited = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)); " \
+              "from ane.cli import main; sys.exit(main(sys.argv[1:]))"
+    said = subprocess.run([sys.executable, "-c", limited, "convert", str(source.path), "--to", "coreml", "-o",
+                           str(tmp_path / "out"), "--stages", "autoregressive", "--lanes", "2"],
+                          capture_output=True, text=True)
+    assert said.returncode == 1
+    assert "is the disk full?" in " ".join(said.stderr.split())
+    assert "Traceback" not in said.stderr
+    assert not (tmp_path / "out").exists()
+    assert not list((tmp_path / "out.converting").rglob("*.mlpackage"))
+
+
 def test_windows_is_refused(source, tmp_path, monkeypatch):
     monkeypatch.setattr(conversion.sys, "platform", "win32")
     with pytest.raises(UserError, match="macOS and Linux"):
