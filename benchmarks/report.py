@@ -1,6 +1,5 @@
 """What every benchmark shares: the machine's description, medians with their spread, JSON, tables and plots."""
 
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -18,11 +17,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from ane.bench.machine import commit, versions
 from ane.errors import UserError
 from ane.files import replacing
 
 RESULTS = Path(__file__).parent / "results"
-VERSIONS = ("tortoise-ane", "torch", "numpy", "coremltools", "onnxruntime", "onnxruntime-gpu")
 
 
 def run(main: Callable[[], None]) -> None:
@@ -102,26 +101,6 @@ def accelerator() -> str | None:
     import torch  # imported late: `--help` needs none of it
 
     return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
-
-
-def versions() -> dict[str, str]:
-    found = {}
-    for package in VERSIONS:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def commit() -> str | None:
-    """Short hash of the checked-out commit, with ``+`` when tracked files differ from it; None outside a checkout."""
-    checkout = Path(__file__).parent.parent
-    if not (checkout / ".git").exists():
-        return None
-    head = output_of("git", "-C", str(checkout), "rev-parse", "--short", "HEAD")
-    changed = output_of("git", "-C", str(checkout), "status", "--porcelain", "--untracked-files=no")
-    return head and head + ("+" if changed else "")
 
 
 def output_of(*command: str) -> str | None:

@@ -33,5 +33,5 @@ def with_packages(model: Model, backend: str, console: Console) -> Model:
     if (kept / "bundle.json").is_file():
         return Bundle(kept)
     with console.status("making the Core ML packages of the embedded voice, once") as status:
-        return convert(model, kept, [Options()], progress=lambda network, doing: status.update(
+        return convert(model, kept, [Options(lanes=(1, 8, 16))], progress=lambda network, doing: status.update(
             f"making the Core ML packages of the embedded voice, once: {network}, {doing}"))
