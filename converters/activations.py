@@ -111,6 +111,9 @@ class Recording:
     def load(self, package: Path, function: str, units: str) -> "Recorded":
         return Recorded(self.engine.load(package, function, units), function, units, self.calls)
 
+    def forget(self, package: Path) -> None:
+        self.engine.forget(package)
+
 
 class Recorded:
     def __init__(self, loaded: Runnable, name: str, units: str, calls: dict[str, Call]):

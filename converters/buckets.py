@@ -17,8 +17,14 @@ from converters.graph import Graph
 if TYPE_CHECKING:
     from converters.to_coreml import Options
 
+MAX_DIMENSION = 16384                           # of the Neural Engine (converters.lint)
 UPSTREAM_CODES = 500                            # max_codes of upstream's presets
+PREFILL_COLUMNS = 64                            # of a prefix at a time (apple/coreai-models: one by one drifts in fp16)
 SLOTS_A_LANE = 256                              # 12 s of speech each; and as many for the prefix
+
+# kind → the least length that its probe can be driven with
+LEAST = {"prefill": 16, "step": 64, "condition": 16, "denoise": 64, "sample": 64, "clvp_text": 16, "clvp_speech": 16,
+         "univnet": 4, "hifigan": 8}
 
 # kind → what is counted, for the messages about --buckets
 COUNTED = {
@@ -47,6 +53,26 @@ def graphs_of(network: str, twin: Any, model: Model, options: "Options", scale: 
     if network not in GRAPHS:
         raise UserError(f"{network} is not converted; there are {', '.join(GRAPHS)}")
     return GRAPHS[network](twin, Wanted(lengths(model) | dict(options.buckets), options, scale))
+
+
+def check_buckets(options: "Options", model: Model) -> None:
+    """Raise UserError for lengths that no axis can have, and those beyond all that the model can be asked for."""
+    config = model.config("autoregressive")
+    positions = rounded(config.max_text_tokens + config.max_mel_tokens, 64)
+    if max(options.buckets.get("prefill", (0,))) > positions:
+        raise UserError(f"--buckets prefill={max(options.buckets['prefill'])}: this model has {positions} positions")
+    for kind, sizes in options.buckets.items():
+        if min(sizes) < LEAST.get(kind, 1):
+            raise UserError(f"--buckets {kind}={min(sizes)}: at least {LEAST[kind]}; less serves nothing")
+    if "prefill" in options.buckets and "step" in options.buckets and (
+            max(options.buckets["step"]) < max(options.buckets["prefill"]) + LEAST["step"] // 2):
+        raise UserError(f"--buckets step={max(options.buckets['step'])}: a prefix of "
+                        f"{max(options.buckets['prefill'])} columns must fit in, and codes after it")
+    largest = {"step": (_slots(max(options.lanes), 0),), **options.buckets}
+    for kind, sizes in largest.items():
+        if max(sizes) > MAX_DIMENSION:
+            raise UserError(f"--buckets {kind}={max(sizes)}: the Neural Engine takes no axis above {MAX_DIMENSION}; "
+                            + ("use fewer --lanes or smaller buckets" if kind == "step" else "use smaller buckets"))
 
 
 def lengths(model: Model) -> dict[str, tuple[int, ...]]:
@@ -82,7 +108,9 @@ def _autoregressive(twin: Any, wanted: Wanted) -> list[Graph]:
     positions = rounded(twin.config.max_text_tokens + 3 + twin.config.max_mel_tokens, 64)
     pools = [(lanes, slots) for lanes in options.lanes for slots in sizes.get("step", (_slots(lanes, positions),))]
     steps = [gpt2.step(twin, lanes, slots, cache, scale) for cache in options.caches for lanes, slots in pools]
-    # a state is filled by steps alone, so prefills are of use to the other kind
+    if "state" in options.caches:       # a state is filled by steps alone, and a prefix one by one would take long
+        wide = {slots for lanes, slots in pools if lanes < PREFILL_COLUMNS and slots >= 2 * PREFILL_COLUMNS}
+        steps += [gpt2.fill(twin, PREFILL_COLUMNS, slots, scale) for slots in sorted(wide)]
     return [*(gpt2.prefill(twin, columns, scale) for columns in sizes["prefill"] if "io" in options.caches), *steps]
 
 

@@ -29,9 +29,6 @@ COMPRESSIONS = {
     "4bit": Compression(4, 8.0, palette=True),
 }
 
-# Vocoders and the latents of voices stay fp16: their rounding is heard, and they are small.
-COMPRESSIBLE = frozenset({"autoregressive", "diffusion", "clvp"})
-
 
 def compressed(model: Any, compression: Compression) -> Any:
     """The one-function MLModel with its weights (those of more than 2048 values) stored in fewer bits.
@@ -47,5 +44,6 @@ def compressed(model: Any, compression: Compression) -> Any:
         if compression.palette:
             config = optimize.OpPalettizerConfig(mode="kmeans", nbits=compression.bits)
             return optimize.palettize_weights(model, optimize.OptimizationConfig(global_config=config))
-        config = optimize.OpLinearQuantizerConfig(mode="linear_symmetric", dtype=f"int{compression.bits}")
+        # with a zero point a channel: trained weights lean to a side (the embedded decoder: 35.4 dB against 34.0)
+        config = optimize.OpLinearQuantizerConfig(mode="linear", dtype=f"uint{compression.bits}")
         return optimize.linear_quantize_weights(model, optimize.OptimizationConfig(global_config=config))

@@ -4,29 +4,34 @@ import dataclasses
 import hashlib
 import json
 import math
+import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from ane.errors import UserError
-from ane.files import read_json, replacing
+from ane.files import link_or_copy, read_json, replacing
 from ane.model import Model
 from ane.model.bundle import Bundle, check_destination, write_bundle
+from ane.model.hashes import check_hash
 from ane.model.packages import PackageRecord, read_section, section
 from ane.model.weights import layout
-from ane.version import version
-from converters.buckets import GRAPHS
+from converters.buckets import GRAPHS, check_buckets
+from converters.graph import ct
 from converters.parity import measured
-from converters.remaining import remaining
+from converters.remaining import STRICT, refused, remaining
 from converters.to_coreml import Options, seal, write_package
 
 Progress = Callable[[str, str], None]       # network, what is done with it
 PROGRESS_FILE = "progress.json"
-HALF = 2                                    # bytes of a weight in fp16
-FUNCTIONS = 12                              # of the package that has most; each is saved with weights of its own first
+WIDTH = {"fp32": 4, **dict.fromkeys(("fp16", "8bit", "6bit", "4bit"), 2)}       # bytes of a weight while converting
+FUNCTIONS = 16                              # of the package that has most; each is saved with weights of its own first
 
 
 def convert(model: Model, destination: Path, options: Sequence[Options], networks: Sequence[str] | None = None,
@@ -34,7 +39,8 @@ def convert(model: Model, destination: Path, options: Sequence[Options], network
     """Write ``model`` with Core ML packages as a bundle.
 
     What is made lies in ``<destination>.converting`` until all is made; a conversion that was interrupted goes on there
-    with the network it was at, as long as model and options are the same.
+    with the network it was at, as long as model, options and this program are the same. Packages that the model has
+    already, and that are not made anew, come along.
 
     Args:
         options: one for each precision to be in the bundle; the first is what the runtime takes unless told otherwise.
@@ -42,36 +48,85 @@ def convert(model: Model, destination: Path, options: Sequence[Options], network
         progress: called as work on a network goes on.
 
     Raises:
-        UserError: the destination is taken, no room on the disk, a package below its parity bar, an unknown network.
+        UserError: the destination is taken, another process converts to it, no room on the disk, a package below its
+            parity bar, an unknown network.
     """
     if sys.platform == "win32":
         raise UserError("conversion runs on macOS and Linux: coremltools has no Windows build")
+    destination = Path(os.path.abspath(destination))
     chosen = _networks(model, networks)
-    check_destination(destination, overwrite)
-    work = destination.with_name(f"{destination.name}.converting")
-    done = _begin(work, model, options, overwrite)
-    _check_room(work, model, chosen)
     for option in options:
-        for network in chosen:
-            key = (network, option.stored(network))
-            if any((package.network, package.precision) == key for package in done):
-                continue
-            done.append(_package(model, network, option, work, progress))
-            _note(work, model, options, done)
-    progress("bundle", "writing")
-    bundle = write_bundle(model, destination, name=model.name if isinstance(model, Bundle) else destination.name,
-                          packages=done, built=work, overwrite=overwrite, **_described(model))
-    shutil.rmtree(work)
+        check_buckets(option, model)
+    check_destination(destination, overwrite)
+    _check_room(destination, model, chosen, options)
+    with _alone(destination):
+        work = destination.with_name(f"{destination.name}.converting")
+        fingerprint = _fingerprint(model, options, chosen)
+        done = _begin(work, fingerprint, overwrite)
+        for option in options:
+            for network in chosen:
+                if (network, option.stored(network)) in map(_key, done):
+                    continue
+                done.append(_package(model, network, option, work, progress))
+                _note(work, fingerprint, done)
+        progress("bundle", "writing")
+        packages = done + _brought(model, work, {_key(package) for package in done})
+        bundle = write_bundle(model, destination, name=model.name if isinstance(model, Bundle) else destination.name,
+                              packages=packages, built=work, overwrite=overwrite, **_described(model))
+        shutil.rmtree(work)
     return bundle
+
+
+def edition() -> str:
+    """A digest of what makes packages: this program's converters, and coremltools' version."""
+    digest = hashlib.sha256(ct.__version__.encode())
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()
+
+
+@contextmanager
+def _alone(destination: Path) -> Iterator[None]:
+    """One process at a time works on a destination. Raises UserError when another does."""
+    place = destination.with_name(f".{destination.name}.converting.lock")
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(place, timeout=0):
+            yield
+        place.unlink(missing_ok=True)
+    except Timeout as error:
+        raise UserError(f"another process is converting to {destination}: wait for it, or choose another -o") from error
+    except OSError as error:
+        raise UserError(f"cannot write {place.parent}: {error.strerror or error}; choose another -o") from error
+
+
+def _key(package: PackageRecord) -> tuple[str, str]:
+    return package.network, package.precision
+
+
+def _brought(model: Model, work: Path, made: set[tuple[str, str]]) -> list[PackageRecord]:
+    """The packages that a model has already, save those made anew, in ``work``."""
+    brought = [package for package in getattr(model, "packages", []) if _key(package) not in made]
+    for package in brought:
+        for file in package.files:
+            check_hash(model.path, file)
+        shutil.rmtree(work / package.path, ignore_errors=True)
+        shutil.copytree(model.path / package.path, work / package.path, copy_function=link_or_copy)
+    return brought
 
 
 def _package(model: Model, network: str, options: Options, work: Path, progress: Progress) -> PackageRecord:
     package = write_package(model, network, options, work, lambda function: progress(network, f"building {function}"))
+    broken = refused(work / package.path) if network in STRICT else []
+    if broken:
+        raise UserError(f"{package.path} holds what the Neural Engine refuses, {broken[0]}: it is not published")
     functions = measured(model, package, work, lambda function: progress(network, f"measuring {function}"))
     return seal(work, package, functions, remaining(work / package.path), _described(model)["licence"])
 
 
 def _networks(model: Model, wanted: Sequence[str] | None) -> list[str]:
+    if wanted is not None and not wanted:
+        raise UserError(f"--stages names no network; there are {', '.join(GRAPHS)}")
     for network in wanted or ():
         if network not in GRAPHS:
             raise UserError(f"--stages {network}: no such network; there are {', '.join(GRAPHS)}")
@@ -87,42 +142,55 @@ def _described(model: Model) -> dict[str, Any]:
     return {"licence": manifest.licence, "description": manifest.description, "source": manifest.source}
 
 
-def _fingerprint(model: Model, options: Sequence[Options]) -> str:
+def _fingerprint(model: Model, options: Sequence[Options], networks: Sequence[str]) -> str:
     """Changes with anything that changes what a conversion makes."""
-    stated = [model.identity, version(), [dataclasses.asdict(option) for option in options]]
+    stated = [model.identity, edition(), networks, [dataclasses.asdict(option) for option in options]]
     return hashlib.sha256(json.dumps(stated, default=sorted).encode()).hexdigest()
 
 
-def _begin(work: Path, model: Model, options: Sequence[Options], overwrite: bool) -> list[PackageRecord]:
-    """The packages that an earlier run left in ``work``; a run of something else is thrown away, if that is allowed."""
+def _begin(work: Path, fingerprint: str, overwrite: bool) -> list[PackageRecord]:
+    """The packages that an earlier run left whole in ``work``; another run's are thrown away, if that is allowed."""
     noted = work / PROGRESS_FILE
     if noted.is_file():
         stated = read_json(noted)
-        if stated.get("fingerprint") == _fingerprint(model, options):
-            found = read_section(stated, str(noted))
-            return [package for package in found if (work / package.path).is_dir()]
+        if isinstance(stated, dict) and stated.get("fingerprint") == fingerprint:
+            for crumbs in work.glob(".*"):          # of functions that were being written
+                shutil.rmtree(crumbs, ignore_errors=True)
+            return [package for package in read_section(stated, str(noted), GRAPHS) if _whole(work, package)]
         if not overwrite:
-            raise UserError(f"{work} holds a conversion of another model or with other options, not finished: finish "
-                            "it with those, or add --force to begin anew")
+            raise UserError(f"{work} holds a conversion of another model, of other networks or with other options, not "
+                            "finished: finish it with those, or add --force to begin anew")
     elif work.exists() and any(work.iterdir()):
         raise UserError(f"{work} is in the way and is no unfinished conversion: move it, or choose another -o")
     shutil.rmtree(work, ignore_errors=True)
-    _note(work, model, options, [])
+    _note(work, fingerprint, [])
     return []
 
 
-def _note(work: Path, model: Model, options: Sequence[Options], done: list[PackageRecord]) -> None:
+def _whole(work: Path, package: PackageRecord) -> bool:
+    try:
+        for file in package.files:
+            check_hash(work, file)
+    except UserError:
+        return False
+    return True
+
+
+def _note(work: Path, fingerprint: str, done: list[PackageRecord]) -> None:
     with replacing(work / PROGRESS_FILE) as path:
-        path.write_text(json.dumps({"fingerprint": _fingerprint(model, options), "coreml": section(done)}, indent=1),
-                        encoding="utf-8")
+        path.write_text(json.dumps({"fingerprint": fingerprint, "coreml": section(done)}, indent=1), encoding="utf-8")
 
 
-def _check_room(work: Path, model: Model, networks: Sequence[str]) -> None:
+def _check_room(destination: Path, model: Model, networks: Sequence[str], options: Sequence[Options]) -> None:
     """Refuse to begin without room for the packages, the functions of the largest before merging, and the weights."""
-    sizes = [HALF * sum(math.prod(shape) for shape in layout(network, model.config(network)).shapes.values())
-             for network in networks]
-    for place, needed, advice in ((work.parent, 3 * sum(sizes) + FUNCTIONS * max(sizes), "choose another -o"),
-                                  (Path(tempfile.gettempdir()), 2 * max(sizes), "set TMPDIR to another folder")):
+    values = [sum(math.prod(shape) for shape in layout(network, model.config(network)).shapes.values())
+              for network in networks]
+    width = max(WIDTH[option.precision] for option in options)
+    largest = width * max(values)
+    beside = next(place for place in destination.absolute().parents if place.is_dir())
+    for place, needed, advice in (
+            (beside, (len(options) + 2) * width * sum(values) + FUNCTIONS * largest, "choose another -o"),
+            (Path(tempfile.gettempdir()), 2 * largest, "set TMPDIR to another folder")):
         free = shutil.disk_usage(place).free
         if free < needed:
             raise UserError(f"converting needs about {needed / 1e9:.1f} GB at {place} and {free / 1e9:.1f} GB are "

@@ -11,6 +11,7 @@ Look-up tables, positions and masks stay on the host (``layers``, principle 6).
 
 import math
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -75,6 +76,11 @@ def step(twin: UnifiedVoice, columns: int, slots: int, cache: str = "io", scale:
         return Graph("state", bucket, inputs | {"write": (1, 1, columns, slots), "keep": (1, 1, 1, slots)},
                      partial(_state, twin=twin, scale=scale), {"key_cache": pool, "value_cache": pool})
     raise ValueError(f"cache {cache!r}: it is io or state")
+
+
+def fill(twin: UnifiedVoice, columns: int, slots: int, scale: float = 1.0) -> Graph:
+    """A ``step`` on states, wide: the prefix goes into a state this way, many positions at a time."""
+    return replace(step(twin, columns, slots, "state", scale), kind="fill")
 
 
 def _prefill(s: Style, x: Var, mask: Var, *, twin: UnifiedVoice, scale: float) -> dict[str, Var]:

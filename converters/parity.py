@@ -52,8 +52,8 @@ def prefill(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.r
 
 def step(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
     """Lanes that advance, one of them begun anew, and a tail of several positions on one lane."""
-    lanes, tail = bucket["columns"], 3
-    start = prefix(backend, model, 12, rng)
+    start, tail = prefix(backend, model, 12, rng), 3
+    lanes = min(bucket["columns"], (bucket["slots"] - len(start)) // 4)
     decoder = backend.decoder(lanes, min(8, (bucket["slots"] - len(start)) // lanes))
     seen = [*decoder.prefill(start)]
     codes = Embeddings(**backend.embeddings()).code
@@ -77,7 +77,7 @@ def prefix(backend: Backend, model: Model, length: int, rng: np.random.Generator
 
 def condition(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
     """A step on latents that nearly fill the bucket: what follows hears the conditioning alone."""
-    return _denoised(backend, model, bucket["latents"] - 3, 40, False, rng)
+    return _denoised(backend, model, bucket["latents"] - 3, 40, False, rng)      # 40 frames fit into any bucket
 
 
 def denoise(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
@@ -138,7 +138,8 @@ def steps(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.ran
 
 
 PROBES: dict[str, Probe] = {
-    "prefill": prefill, "step": step, "state": step, "condition": condition, "denoise": denoise, "sample": steps,
+    "prefill": prefill, "fill": prefill, "step": step, "state": step, "condition": condition, "denoise": denoise,
+    "sample": steps,
     "clvp_text": of_ids("clvp_text", "tokens", "num_text_tokens"),
     "clvp_speech": of_ids("clvp_speech", "codes", "num_speech_tokens"),
     "ar_conditioning": of_stage("ar_conditioning", mel=lambda model, bucket: (1, 80, bucket["frames"])),
@@ -184,7 +185,7 @@ def probed(backend: Backend, model: Model, function: FunctionRecord) -> list[np.
 def companions(package: PackageRecord, name: str) -> frozenset[str]:
     """The function with the least of others that its probe cannot do without."""
     kind = package.functions[name].kind
-    needed = {"prefill": ("step", "state"), "denoise": ("condition",), "condition": ("denoise",),
+    needed = {"prefill": ("step",), "fill": ("state",), "denoise": ("condition",), "condition": ("denoise",),
               "sample": ("condition", "denoise")}.get(kind, ())
     others = [other for other, record in package.functions.items() if record.kind in needed]
     return frozenset((name, *others))
@@ -201,7 +202,7 @@ def bar_of(package: PackageRecord, function: str, figure: str | None) -> float:
         raise UserError(f"{package.path}, function {function}: this version knows no {package.precision} {kind}; "
                         "convert the model again, or update tortoise-ane")
     maths, rounding = SAMPLE_BARS if (kind, package.precision) == ("sample", "fp16") else BARS[package.precision]
-    if kind == "state" and package.precision == "fp32":
+    if kind in ("state", "fill") and package.precision == "fp32":
         return STATE_BAR
     if figure == MATHS or rounding is None:
         return maths
@@ -213,9 +214,10 @@ def hold_to_bar(package: PackageRecord, name: str, record: FunctionRecord) -> No
     for figure, reached in record.parity.items():
         bar = bar_of(package, name, figure)
         if not reached >= bar:
+            advice = ", or --wide norm,softmax" if figure == ROUNDING and package.precision == "fp16" else ""
             raise UserError(f"{package.network}, function {name}, in {package.precision} with {figure}: {reached} dB "
                             f"against float32, and at least {bar} are asked for. It is not written: choose another "
-                            "--precision, or --wide norm,softmax")
+                            f"--precision{advice}. What was done before is kept for the same command")
 
 
 def snr(wanted: list[np.ndarray], got: list[np.ndarray]) -> float:

@@ -16,19 +16,17 @@ from ane.files import replacing
 from ane.model import Model
 from ane.model.bundle import Bundle
 from ane.model.hashes import record, sha256_of
-from ane.model.packages import FunctionRecord, PackageRecord
+from ane.model.packages import ALWAYS_FP32, COMPRESSED, FunctionRecord, PackageRecord
 from ane.model.weights import skeleton
 from ane.networks import NETWORKS
 from ane.version import version
 from converters.buckets import graphs_of, scale_of
-from converters.compress import COMPRESSIBLE, COMPRESSIONS, compressed
+from converters.compress import COMPRESSIONS, compressed
 from converters.graph import Graph, Style, ct
 from converters.merge import merge
 
 PRECISIONS = ("fp16", "fp32", *COMPRESSIONS)
-# UnivNet predicts convolution kernels, and amplifies what fp16 does to its mel: 40 dB are left of a trained one. Its
-# long rows and kernels by place are no work for the Neural Engine either.
-EXACT = GPU = frozenset({"univnet"})
+GPU = frozenset({"univnet"})        # long rows and kernels by place: no work for the Neural Engine
 LAYOUT = "(batch, channels, 1, sequence)"
 
 
@@ -56,9 +54,9 @@ class Options:
 
     def stored(self, network: str) -> str:
         """The precision a network really gets: UnivNet is always fp32, what is small or heard is not compressed."""
-        if network in EXACT:
+        if network in ALWAYS_FP32:
             return "fp32"
-        return self.precision if self.precision not in COMPRESSIONS or network in COMPRESSIBLE else "fp16"
+        return self.precision if self.precision not in COMPRESSIONS or network in COMPRESSED else "fp16"
 
 
     @classmethod

@@ -399,7 +399,7 @@ def test_core_ml_is_measured_on_all_units_compiled_once_and_chosen(ane, converte
         "backend": job.tuning.backend, "seconds": 1.0, "real_time_factor": times[job.tuning.backend],
         "spent": {"decode": 1.0}, "peak_bytes": 10**9})
     found = json.loads(ane("--bundle", converted, "--backend", "coreml", "--runs", "2", "--json", "-"))
-    functions = ["prefill_64", "step_2_1088", "state_2_1088", "clvp_text_64", "clvp_speech_128"]
+    functions = ["prefill_64", "step_2_1088", "state_2_1088", "fill_64_1088", "clvp_text_64", "clvp_speech_128"]
     assert [(row["units"], row["function"]) for row in found["rows"]] == [
         (units, function) for units in UNITS for function in functions]
     assert all(row["error"] is None and row["runs"] == 2 for row in found["rows"])

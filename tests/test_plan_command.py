@@ -89,10 +89,14 @@ def test_all_packages_of_a_bundle_are_told(run, step, tmp_path):
 
 def test_packages_that_a_bundle_states_come_with_its_units(random_bundle, monkeypatch):
     from ane.model import manifest
-    from ane.model.packages import PackageRecord, section
+    from ane.model.hashes import FileRecord
+    from ane.model.packages import FunctionRecord, PackageRecord, section
 
-    record = PackageRecord("univnet", "fp16", "packages/univnet-fp16.mlpackage", [], {}, units="CPU_AND_GPU")
-    monkeypatch.setattr(manifest, "read_manifest", lambda path: SimpleNamespace(sections={"coreml": section([record])}))
+    path = "packages/univnet-fp32.mlpackage"
+    record = PackageRecord("univnet", "fp32", path, [FileRecord(f"{path}/Manifest.json", "0" * 64, 1)],
+                           {"univnet_14_17": FunctionRecord("univnet", {"frames": 14}, {})}, units="CPU_AND_GPU")
+    monkeypatch.setattr(manifest, "read_manifest", lambda path: SimpleNamespace(
+        sections={"coreml": section([record])}, networks={"univnet": None}))
     assert plan._packages(None, str(random_bundle)) == [(random_bundle / record.path, "CPU_AND_GPU")]
 
 

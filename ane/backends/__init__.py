@@ -48,7 +48,7 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
             this model on this machine, the other arguments over it, and where nothing was found what ``resolve`` says.
         precision: "auto"; what torch computes in ("fp32", "bf16", "fp16"), or which packages are taken.
         threads: CPU threads of the whole process (None: the engine's own choice).
-        keep: keep networks that a step has released (None: off the CPU only).
+        keep: keep networks that a step has released (None: on CUDA, MPS and Core ML only).
         cache: kind of kv-cache of Core ML packages: "io", "state" or "auto".
         units: where Core ML may run every network, or each by name (None: what the bundle says of each).
         notice: told in one line what takes long, before it begins, and that remembered settings cannot be used.
@@ -72,13 +72,16 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
     if engine == "torch":
         for flag, given in (("--cache", cache != "auto"), ("--compute-units", units is not None)):
             if given:
-                raise UserError(f"{flag} has no effect on --backend torch: it is for coreml and mil")
+                raise UserError(f"{flag} has no effect on --backend torch: it is for Core ML packages")
         return TorchBackend(model, device, precision, threads, keep)
     from ane.backends.packaged.backend import PackagedBackend
 
+    if engine == "mil" and units is not None:
+        raise UserError("--compute-units has no effect on --backend mil, which interprets: it is for coreml")
     rest = TorchBackend(model, "cpu", "auto", threads, keep)
     everywhere = dict.fromkeys(model.networks, units) if isinstance(units, str) else units
-    return PackagedBackend(model, _engine(engine, device, notice), rest, precision, cache, everywhere)
+    return PackagedBackend(model, _engine(engine, device, notice), rest, precision, cache, everywhere,
+                           keep=engine == "coreml" if keep is None else keep)
 
 
 def _engine(engine: str, device: str, notice: Callable[[str], None]):

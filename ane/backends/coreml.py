@@ -193,6 +193,9 @@ class CoreMLEngine:
         self._models: dict[Path, tuple[Path, bool]] = {}
         self._released: list[tuple[float, dict[str, np.ndarray]]] = []
 
+    def forget(self, package: Path) -> None:
+        """Nothing to do: a function goes when nobody holds it."""
+
     def load(self, package: Path, function: str, units: str) -> CoreMLFunction:
         """The function, loaded for ``units``; the same object each time while anybody holds it.
 

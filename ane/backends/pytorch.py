@@ -60,7 +60,8 @@ def choose_precision(wanted: str, stored: str, device: torch.device) -> torch.dt
     """What to compute in: what the weights are stored in where the device is good at it, else float32."""
     if wanted != "auto":
         if wanted not in DTYPES:
-            raise UserError(f"no precision is named {wanted!r}; there are auto, {', '.join(DTYPES)}")
+            raise UserError(f"torch computes in no precision {wanted!r}; there are auto, {', '.join(DTYPES)} "
+                            "(8bit, 6bit and 4bit are of Core ML packages)")
         return DTYPES[wanted]
     if device.type != "cpu":
         return DTYPES[stored]

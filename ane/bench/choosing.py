@@ -67,12 +67,11 @@ def candidates(model: "Model", rows: Sequence[Row], calls: Calls,
         elif backend.startswith("torch"):
             found += _of_torch(backend, own, calls, refused)
         else:
-            seen = []
             for precision in dict.fromkeys(row.precision for row in own):
-                packages = choose(model, precision)
-                if packages in seen:        # some networks have but one precision, and it is no other choice
+                try:
+                    packages = choose(model, precision)
+                except UserError:           # of a network that has but one precision: no choice for the others
                     continue
-                seen.append(packages)
                 try:
                     found.append(_of_packages(packages, backend, precision, own, calls, holds))
                 except UserError as error:

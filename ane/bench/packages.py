@@ -1,6 +1,7 @@
 """The functions of a bundle's Core ML packages, each by itself: an engine's work without the host's side of a stage.
 
-A prediction is given random numbers in the declared shapes and copies them, as speech does with its own.
+A prediction is given random numbers in the declared shapes. They lie where the engine keeps its inputs, if it does, as
+the large ones of speech do (``ane.backends.packaged.decoder.HostPool``).
 """
 
 import time
@@ -75,6 +76,11 @@ def prediction(loaded: Any, function: Function) -> Callable[[], object]:
     rng = np.random.default_rng(0)
     inputs = {name: np.zeros(type.shape, np.int32) if type.dtype == "int32" else
               0.1 * rng.standard_normal(type.shape, dtype=np.float32) for name, type in function.inputs.items()}
+    buffers = getattr(loaded, "buffers", None)
+    if buffers is not None:
+        for name, values in inputs.items():
+            buffers[name][...] = values
+        inputs = buffers
     state = loaded.make_state() if function.states else None
     return lambda: loaded.predict(inputs, state)
 

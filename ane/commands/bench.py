@@ -168,7 +168,9 @@ def prepared(args: argparse.Namespace, console: Console) -> Run:
 
             models[f"torch:{choose_device(device)}"] = subject
     for network in args.stages or ():
-        subject.require(network)
+        if network not in subject.networks:
+            raise UserError(f"--stages {network}: {subject.name} has no such network; it has "
+                            f"{', '.join(sorted(subject.networks))}")
     settings = Settings.of(args.preset, subject.settings)
     return Run(args, console, subject, models, Calls.of(settings), args.preset, args.text or SENTENCE, [])
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from ane.backends.compiled import Entry, Machine
 
 # Folders of the cache that the program makes besides the compiled models, and what is in them.
-FOLDERS = {"verified": "hashes of files that were checked", "voices": "latents of voices' clips"}
+FOLDERS = {"verified": "hashes of files that were checked", "voices": "latents of voices' clips",
+           "packages": "Core ML packages of the embedded voice"}
 LEFT_OVER = ".partial"      # how ane.files calls what it is writing
 
 
@@ -120,7 +121,8 @@ def _files(folder: Path, now: float) -> list[Item]:
     items = []
     for path in sorted(folder.iterdir()):
         left_over = path.is_dir() and path.name.startswith(".") and path.name.endswith(LEFT_OVER)
-        own = path.is_file() and path.suffix in (".json", ".safetensors")
+        own = (path.suffix in (".json", ".safetensors", ".lock") if path.is_file() else
+               (path / "bundle.json").is_file() or path.name.endswith(".converting"))
         if path.is_symlink() or not (own or left_over):
             continue
         stat = path.stat()

@@ -2,11 +2,12 @@
 
 import argparse
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from ane.errors import UserError
 from ane.model import Model, is_path, open_model
@@ -22,8 +23,11 @@ CACHES = ("io", "state")
 DESCRIPTION = """
 Make Core ML packages of a model's networks and write them, with all the rest of it, as a bundle. SOURCE is a bundle (a
 name or a path; demo is the embedded one) or a directory of official .pth files. Every function is measured against the
-float32 networks before it is published. An interrupted conversion goes on where it was when the same command is given.
+float32 networks before it is published. An interrupted conversion goes on where it was when the same command is given;
+what is done lies in DIR.converting meanwhile, which may be deleted.
 """
+NETWORKS = ("autoregressive, diffusion, clvp, univnet, hifigan, conditioning_encoder, contextual_embedder, rlg_auto, "
+            "rlg_diffuser")
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
@@ -31,7 +35,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("source", metavar="SOURCE", help="bundle or directory of checkpoints")
     parser.add_argument("--to", required=True, choices=TARGETS, help="what to make")
     parser.add_argument("-o", "--output", required=True, metavar="DIR", type=Path, help="where to write the bundle")
-    parser.add_argument("--precision", nargs="+", default=["fp16"], choices=PRECISIONS, metavar="P",
+    parser.add_argument("--precision", type=listed, default=["fp16"], metavar="P,…",
                         help=f"one or more of {', '.join(PRECISIONS)}; the first is used unless `ane say --precision` "
                              "names another (default: fp16, all that the Neural Engine computes in)")
     parser.add_argument("--wide", type=listed, default=[], metavar="KINDS",
@@ -49,7 +53,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                              "prefill, step (slots), condition, denoise, sample, steps (fused), clvp_text, "
                              "clvp_speech, univnet, hifigan. May be given more than once")
     parser.add_argument("--stages", type=listed, metavar="NETWORKS",
-                        help="networks to convert, with commas between (default: all); the others stay on torch")
+                        help=f"networks to convert (default: all); the others stay on torch. There are {NETWORKS}")
     parser.add_argument("--force", action="store_true", help="replace a bundle at DIR, or an unfinished conversion")
     parser.set_defaults(handler=convert_command)
 
@@ -82,7 +86,11 @@ def convert_command(args: argparse.Namespace) -> int:
             if not console.is_terminal and doing.startswith(("merging", "building")):
                 console.print(f"{network}: {doing}", soft_wrap=True)
 
-        bundle = convert(model, Path(os.path.expanduser(args.output)), options, args.stages, args.force, show)
+        try:
+            bundle = convert(model, Path(os.path.expanduser(args.output)), options, args.stages, args.force, show)
+        except KeyboardInterrupt:
+            console.print("What was done is kept: give the same command again to go on.")
+            raise
     report(console, bundle)
     return 0
 
@@ -100,15 +108,19 @@ def read_options(args: argparse.Namespace) -> "list[Options]":
     from converters.buckets import COUNTED
     from converters.to_coreml import Options
 
-    for flag, given, known in (("--wide", args.wide, WIDE), ("--cache", args.cache, CACHES)):
+    for flag, given, known in (("--wide", args.wide, WIDE), ("--cache", args.cache, CACHES),
+                               ("--precision", args.precision, PRECISIONS)):
         for value in given:
             if value not in known:
                 raise UserError(f"{flag} {value}: it is {' or '.join(known)}")
-    if not args.cache:
-        raise UserError("--cache: name io, state or both")
+    for flag, given in (("--cache", args.cache), ("--precision", args.precision)):
+        if not given:
+            raise UserError(f"{flag} names nothing: give at least one, or leave it out")
     buckets = {}
     for text in args.buckets:
-        kind, _, numbers = text.partition("=")
+        kind, equals, numbers = text.partition("=")
+        if not equals:
+            raise UserError(f"--buckets {text}: give KIND=N,…, such as prefill=64,128")
         if kind not in COUNTED:
             raise UserError(f"--buckets {text}: no such kind; there are {', '.join(COUNTED)}")
         try:
@@ -116,11 +128,12 @@ def read_options(args: argparse.Namespace) -> "list[Options]":
         except argparse.ArgumentTypeError as error:
             raise UserError(f"--buckets {text}: {error}") from error
     return [Options(precision, args.attention, frozenset(args.wide), args.lanes, tuple(args.cache), buckets)
-            for precision in args.precision]
+            for precision in dict.fromkeys(args.precision)]
 
 
 def report(console: Console, bundle: "Bundle") -> None:
-    table = Table("network", "precision", "functions", "MB", "dB, fp32 maths", "dB, fp16 rounding")
+    table = Table(Column("network", no_wrap=True), "precision", "functions", "MB", "dB, fp32 maths",
+                  "dB, fp16 rounding")
     for column in table.columns[2:]:
         column.justify = "right"
     for package in bundle.packages:
@@ -131,4 +144,5 @@ def report(console: Console, bundle: "Bundle") -> None:
                       *("–" if value is None else f"{value:.1f}" for value in worst))
     console.print(table)
     console.print("dB: signal-to-noise ratio of the worst function against the float32 networks, in the interpreter.")
-    console.print(f"Wrote {bundle.path}. Use it with --bundle {bundle.path}", soft_wrap=True, markup=False)
+    console.print(f"Wrote {bundle.path}. Use it with --bundle {shlex.quote(str(bundle.path))}", soft_wrap=True,
+                  markup=False)

@@ -1,11 +1,13 @@
 """Core ML packages of the embedded bundle: made on the machine that first asks for them, and kept."""
 
+from pathlib import Path
+
 from rich.console import Console
 
 from ane import places
 from ane.backends import PACKAGED, core_ml_runs, resolve
+from ane.errors import UserError
 from ane.model import Model, demo_bundle
-from ane.version import version
 
 
 def with_packages(model: Model, backend: str, console: Console) -> Model:
@@ -25,13 +27,34 @@ def with_packages(model: Model, backend: str, console: Console) -> Model:
         from ane.backends.coreml import CoreMLTools
 
         CoreMLTools()       # refuses off macOS, before minutes of converting
-    from ane.model.bundle import Bundle
-    from converters.conversion import convert
+    from filelock import FileLock
+
+    from converters.conversion import convert, edition
     from converters.to_coreml import Options
 
-    kept = places.cache_dir() / "packages" / f"{model.identity[:16]}-{version()}"
-    if (kept / "bundle.json").is_file():
-        return Bundle(kept)
-    with console.status("making the Core ML packages of the embedded voice, once") as status:
-        return convert(model, kept, [Options(lanes=(1, 8, 16))], progress=lambda network, doing: status.update(
-            f"making the Core ML packages of the embedded voice, once: {network}, {doing}"))
+    kept = places.cache_dir() / "packages" / f"{model.identity[:16]}-{edition()[:16]}"
+    doing = "making the Core ML packages of the embedded voice, once"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{kept}.lock"):          # another process may be making them
+        whole = opened(kept)
+        if whole is not None:
+            return whole
+        if not console.is_terminal:
+            console.print(f"{doing}: a minute or two")
+        with console.status(doing) as status:
+            return convert(model, kept, [Options(lanes=(1, 8, 16))], overwrite=True, progress=lambda network, what:
+                           status.update(f"{doing}: {network}, {what}"))
+
+
+def opened(kept: Path) -> Model | None:
+    """The bundle there when it is whole; None when it is not there or damaged, so that it is made again."""
+    from ane.model.bundle import Bundle
+    from ane.model.hashes import check_hash
+
+    try:
+        bundle = Bundle(kept)
+        for file in bundle.files:
+            check_hash(kept, file)
+    except UserError:
+        return None
+    return bundle

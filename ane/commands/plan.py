@@ -95,15 +95,24 @@ def _packages(package: Path | None, bundle: str | None) -> list[tuple[Path, str]
     Raises:
         UserError: no such bundle, or none in it.
     """
+    from ane.commands.packages import with_packages
+    from ane.model import open_model
     from ane.model.manifest import read_manifest
-    from ane.model.opening import find_bundle
+    from ane.model.opening import demo_bundle, find_bundle
     from ane.model.packages import directory, read_section
 
     if package is not None:
+        if (package / "bundle.json").is_file():
+            raise UserError(f"{package} is a bundle, not a package: give it with --bundle")
         return [(package, UNITS)]
     found = find_bundle(bundle)
+    if found == demo_bundle():
+        found = with_packages(open_model(), "mil", Console(stderr=True, highlight=False)).path
     manifest = found / "bundle.json"
-    stated = read_section(read_manifest(found).sections, str(manifest)) if manifest.is_file() else []
+    stated = []
+    if manifest.is_file():
+        read = read_manifest(found)
+        stated = read_section(read.sections, str(manifest), read.networks)
     packages = [(directory(found, record), record.units) for record in stated]
     packages = packages or [(path, UNITS) for path in sorted(found.rglob("*.mlpackage"))]
     if not packages:

@@ -44,7 +44,9 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     from ane.backends import NAMES
 
     add = parser.add_argument_group("engine").add_argument
-    add("--backend", default="auto", metavar="NAME", help=f"{', '.join(NAMES)} (default: auto)")
+    add("--backend", default="auto", metavar="NAME",
+        help=f"{', '.join(NAMES)}; coreml runs a bundle's Core ML packages on a Mac, mil interprets the same packages "
+             "anywhere, slowly, to prove them (default: auto, the best there is)")
     add("--precision", default="auto", choices=("auto", "fp32", "bf16", "fp16", "8bit", "6bit", "4bit"), metavar="P",
         help="what torch computes in: fp32, bf16 or fp16 (default: what the weights are stored in, where the device is "
              "good at it); or which Core ML packages are taken: fp16, fp32, 8bit, 6bit, 4bit (default: the bundle's)")

@@ -46,7 +46,7 @@ class Bundle(Model):
     def __init__(self, path: Path | str):
         self.path = Path(path)
         self.manifest = read_manifest(self.path)
-        self.packages = read_section(self.manifest.sections, str(self.path / FILE))
+        self.packages = read_section(self.manifest.sections, str(self.path / FILE), self.manifest.networks)
         for wanted in self.files:
             check_size(self.path, wanted)
         self.name = self.manifest.name

@@ -5,7 +5,7 @@ Version 1: {"format": 1, "packages": [record, …]}, a record being ``PackageRec
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,10 @@ from ane.model.reading import Reader, file_record
 SECTION = "coreml"
 FORMAT = 1
 WEIGHTS = "bundle_weights_sha256"        # in a record's source: of the weights of the same network in the bundle
+# UnivNet predicts convolution kernels, and amplifies what fp16 does to its mel: 40 dB are left of a trained one.
+ALWAYS_FP32 = frozenset({"univnet"})
+# Only these are compressed: a vocoder's rounding is heard, and the others are small.
+COMPRESSED = frozenset({"autoregressive", "diffusion", "clvp"})
 UNITS = ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL")
 
 
@@ -60,8 +64,8 @@ def section(packages: list[PackageRecord]) -> dict[str, Any]:
     return {"format": FORMAT, "packages": [dataclasses.asdict(package) for package in packages]}
 
 
-def read_section(sections: Mapping[str, Any], where: str) -> list[PackageRecord]:
-    """The packages that a manifest's sections state; none without the section.
+def read_section(sections: Mapping[str, Any], where: str, networks: Collection[str]) -> list[PackageRecord]:
+    """The packages of these networks that a manifest's sections state; none without the section.
 
     Raises:
         UserError: the section is damaged, or of a later version.
@@ -73,23 +77,30 @@ def read_section(sections: Mapping[str, Any], where: str) -> list[PackageRecord]
     if version > FORMAT:
         raise UserError(f"{where}: its Core ML packages have format {version}, this version reads format {FORMAT}: "
                         "update tortoise-ane")
-    return [_package(item) for item in reader.each("packages")]
+    return [package for package in map(_package, reader.each("packages")) if package.network in networks]
 
 
 def _package(reader: Reader) -> PackageRecord:
+    path, units = reader.take("path", str), reader.take("units", str)
     functions = {name: _function(reader.at("functions").at(name)) for name in reader.take("functions", dict)}
-    units = reader.take("units", str)
+    files = [file_record(item) for item in reader.each("files")]
     if units not in UNITS:
-        raise UserError(f"{reader.where}: units {units!r} is none of {', '.join(UNITS)}")
+        raise reader.damaged(f"units {units!r} is none of {', '.join(UNITS)}")
+    if not functions or not files or not all(file.file.startswith(f"{path}/") for file in files):
+        raise reader.damaged(f"{path} must have functions, and files that lie in it")
     return PackageRecord(
-        network=reader.take("network", str), precision=reader.take("precision", str), path=reader.take("path", str),
-        files=[file_record(item) for item in reader.each("files")], functions=functions,
-        scale=reader.take("scale", float), units=units, source=reader.take("source", dict, {}),
-        warnings=reader.take("warnings", list, []))
+        network=reader.take("network", str), precision=reader.take("precision", str), path=path, files=files,
+        functions=functions, scale=float(reader.take("scale", (float, int))), units=units,
+        source=reader.take("source", dict, {}), warnings=reader.take("warnings", list, []))
 
 
 def _function(reader: Reader) -> FunctionRecord:
-    return FunctionRecord(reader.take("kind", str), reader.take("bucket", dict), reader.take("parity", dict, {}))
+    bucket, parity = reader.take("bucket", dict), reader.take("parity", dict, {})
+    if not all(isinstance(length, int) and length > 0 for length in bucket.values()):
+        raise reader.damaged("bucket must map names to positive numbers")
+    if not all(isinstance(value, int | float) for value in parity.values()):
+        raise reader.damaged("parity must map names to numbers")
+    return FunctionRecord(reader.take("kind", str), bucket, parity)
 
 
 def directory(bundle: Path, record: PackageRecord) -> Path:

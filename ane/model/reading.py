@@ -15,13 +15,17 @@ class Reader:
     def __init__(self, stated: Mapping[str, Any], where: str):
         self.stated, self.where = stated, where
 
-    def take(self, key: str, kind: type, default: Any = None) -> Any:
+    def take(self, key: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
         """The value, which must be there unless there is a default for it."""
         value = self.stated.get(key, default)
         if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
-            fault = "is missing" if key not in self.stated else f"must be of type {kind.__name__}"
-            raise UserError(f"{self.where}: {key} {fault}: the file is damaged; import or copy the bundle again")
+            kinds = kind if isinstance(kind, tuple) else (kind,)
+            names = " or ".join(item.__name__ for item in kinds)
+            raise self.damaged(f"{key} " + ("is missing" if key not in self.stated else f"must be of type {names}"))
         return value
+
+    def damaged(self, fault: str) -> UserError:
+        return UserError(f"{self.where}: {fault}: the file is damaged; import or copy the bundle again")
 
     def at(self, key: str) -> "Reader":
         return Reader(self.take(key, dict), f"{self.where}: {key}")
@@ -31,8 +35,7 @@ class Reader:
         items = self.take(key, list)
         for item in items:
             if not isinstance(item, dict):
-                raise UserError(f"{self.where}: {key} must hold objects: the file is damaged; import or copy the "
-                                "bundle again")
+                raise self.damaged(f"{key} must hold objects")
         return [Reader(item, f"{self.where}: {key} {number}") for number, item in enumerate(items)]
 
 

@@ -1,6 +1,7 @@
 """`ane convert`: a model becomes packages that say the same, whole or not at all, and goes on where it was stopped."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from ane.backends import load_backend
+from ane.commands.packages import opened
 from ane.errors import UserError
 from ane.model import open_model
 from ane.model.bundle import Bundle
@@ -74,6 +76,12 @@ def test_every_network_that_speaks_is_converted(fp16_bundle):
     assert {package.network for package in fp16_bundle.packages} == fp16_bundle.networks
 
 
+def test_the_embedded_decoder_holds_its_bar_in_8_bits(tmp_path):
+    options = Options("8bit", lanes=(1,), caches=("io",), buckets={"prefill": (64,)})
+    package, = convert(open_model(), tmp_path / "out", [options], ["autoregressive"]).packages
+    assert min(function.parity[MATHS] for function in package.functions.values()) >= 35
+
+
 @pytest.mark.parametrize(("precision", "bar"), [("8bit", 35), ("6bit", 20), ("4bit", 8)])
 def test_compressed_weights_are_smaller_and_measured(source, tmp_path, precision, bar):
     options = [Options(name, SMALL.heads, SMALL.wide, SMALL.lanes, SMALL.caches, SMALL.buckets)
@@ -126,7 +134,7 @@ def test_a_package_holds_the_weights_of_its_functions_once(source, tmp_path):
                    ["autoregressive"])
     weights = [next(file.bytes for file in bundle.packages[0].files if file.file.endswith("weight.bin"))
                for bundle in (one, many)]
-    assert (len(one.packages[0].functions), len(many.packages[0].functions)) == (2, 8)
+    assert (len(one.packages[0].functions), len(many.packages[0].functions)) == (2, 9)
     assert weights[1] == weights[0]
 
 
@@ -196,6 +204,58 @@ def test_other_options_do_not_go_on_with_what_was_begun(source, tmp_path, monkey
     with pytest.raises(UserError, match=r"out\.converting holds a conversion .* --force"):
         convert(source, tmp_path / "out", [Options("fp32")], ["rlg_auto"])
     assert convert(source, tmp_path / "out", [Options("fp32")], ["rlg_auto"], overwrite=True).packages
+
+
+def test_other_networks_do_not_go_on_with_what_was_begun(source, tmp_path, monkeypatch):
+    stop(monkeypatch, source, tmp_path / "out", ["rlg_auto"])
+    with pytest.raises(UserError, match="of other networks"):
+        convert(source, tmp_path / "out", [SMALL], ["rlg_diffuser"])
+
+
+def test_a_package_that_was_damaged_meanwhile_is_made_again(source, tmp_path, monkeypatch):
+    stop(monkeypatch, source, tmp_path / "out", ["rlg_auto"])
+    weights = next((tmp_path / "out.converting").rglob("weight.bin"))
+    weights.write_bytes(weights.read_bytes()[:-64])
+    convert(source, tmp_path / "out", [SMALL], ["rlg_auto"]).verify()
+
+
+def stop(monkeypatch, source: Bundle, out: Path, networks: list[str]) -> None:
+    """A conversion that is interrupted when all its packages are made."""
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(conversion, "write_bundle", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            convert(source, out, [SMALL], networks)
+
+
+def test_packages_that_are_not_made_anew_come_along(source, tmp_path):
+    first = convert(source, tmp_path / "out", [SMALL], ["rlg_auto"])
+    both = convert(first, tmp_path / "out", [SMALL], ["rlg_diffuser"], overwrite=True)
+    assert [package.network for package in both.packages] == ["rlg_diffuser", "rlg_auto"]
+    both.verify()
+
+
+def test_one_process_at_a_time_converts_to_a_place(source, tmp_path):
+    with conversion._alone(tmp_path / "out"), pytest.raises(UserError, match="another process is converting to"):
+        convert(source, tmp_path / "out", [SMALL], ["rlg_auto"])
+    assert convert(source, tmp_path / "out", [SMALL], ["rlg_auto"]).packages
+
+
+def test_a_bundle_is_written_into_the_folder_one_is_in(source, tmp_path):
+    (tmp_path / "here").mkdir()
+    said = subprocess.run([sys.executable, "-m", "ane.cli", "convert", str(source.path), "--to", "coreml", "-o", ".",
+                           "--stages", "rlg_auto"], cwd=tmp_path / "here", capture_output=True, text=True, check=True,
+                          env={**os.environ, "PYTHONPATH": str(Path(conversion.__file__).parents[1])})
+    assert "Wrote" in said.stdout
+    assert Bundle(tmp_path / "here").packages
+
+
+def test_a_graph_that_the_engine_refuses_is_not_published(source, tmp_path, monkeypatch):
+    monkeypatch.setattr(conversion, "refused", lambda path: ["gather: gather x: y"])
+    with pytest.raises(UserError, match="what the Neural Engine refuses, gather"):
+        convert(source, tmp_path / "out", [SMALL], ["autoregressive"])
 
 
 def test_a_package_below_its_bar_is_not_published(source, tmp_path, monkeypatch):
@@ -273,6 +333,44 @@ def test_a_package_of_another_model_is_told(copied):
     assert "made from other weights" in run(copied.path)
 
 
+@pytest.mark.parametrize(("change", "fault"), [
+    (lambda package: package.update(functions={}), "must have functions"),
+    (lambda package: package.update(files=[]), "must have functions, and files"),
+    (lambda package: package.update(path="../elsewhere.mlpackage"), "files that lie in it"),
+    (lambda package: next(iter(package["functions"].values())).update(bucket={"columns": "many"}), "positive numbers"),
+    (lambda package: package.update(units="GPU"), "units 'GPU' is none of"),
+])
+def test_a_record_that_makes_no_sense_is_told(copied, change, fault):
+    edit(copied, lambda stated: change(stated["coreml"]["packages"][0]))
+    with pytest.raises(UserError, match=fault):
+        Bundle(copied.path)
+
+
+def test_packages_of_networks_that_this_version_does_not_know_are_passed_over(copied):
+    edit(copied, lambda stated: stated["coreml"]["packages"][0].update(network="whisperer"))
+    assert [package.network for package in Bundle(copied.path).packages] == ["rlg_auto"]
+
+
+def test_a_precision_that_the_decoder_does_not_have_is_refused(fp16_bundle):
+    with pytest.raises(UserError, match="holds its autoregressive in fp16, not in fp32"):
+        load_backend("mil", fp16_bundle, precision="fp32")
+
+
+def test_compute_units_mean_nothing_to_the_interpreter(fp16_bundle):
+    with pytest.raises(UserError, match="no effect on --backend mil"):
+        load_backend("mil", fp16_bundle, units="CPU_ONLY")
+
+
+def test_what_has_no_package_is_told(copied):
+    assert load_backend("mil", copied).name == "mil fp16, on torch: clvp, diffusion, hifigan, univnet"
+
+
+def test_a_kept_copy_of_the_embedded_voice_that_is_damaged_is_not_used(copied):
+    assert opened(copied.path).packages
+    next(copied.path.rglob("weight.bin")).unlink()
+    assert opened(copied.path) is None
+
+
 def test_packages_of_a_later_version_are_told(copied):
     edit(copied, lambda stated: stated["coreml"].update(format=2))
     assert "update tortoise-ane" in run(copied.path)
@@ -287,7 +385,14 @@ def test_a_bundle_without_packages_says_how_to_get_them(source):
 
 
 @pytest.mark.parametrize(("arguments", "line"), [
-    (["--precision", "int3"], "invalid choice"),
+    (["--precision", "int3"], "it is fp16 or fp32"),
+    (["--precision", ","], "--precision names nothing"),
+    (["--buckets", "prefill"], "give KIND=N"),
+    (["--buckets", "prefill=4"], "prefill=4: at least 16"),
+    (["--buckets", "prefill=9999"], "this model has 1024 positions"),
+    (["--buckets", "denoise=99999", "--stages", "diffusion"], "no axis above 16384"),
+    (["--lanes", "1000"], "use fewer --lanes"),
+    (["--stages", ","], "--stages names no network"),
     (["--buckets", "prefil=32"], "no such kind; there are prefill"),
     (["--buckets", "prefill=many"], "many is not numbers"),
     (["--lanes", "0"], "must be positive"),

@@ -25,6 +25,9 @@ class Interpreting:
     def __init__(self, arithmetic: Arithmetic = FP16):
         self.arithmetic = arithmetic
 
+    def forget(self, package: Path) -> None:
+        pass
+
     def load(self, package: Path, function: str, units: str) -> Interpreter:
         return Interpreter(Package(package), None, self.arithmetic)
 

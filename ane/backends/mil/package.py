@@ -80,7 +80,8 @@ class Package:
         if kind != "mlProgram":
             raise UserError(f"{self.path} holds a {kind}, not an ML program")
         self.metadata: dict[str, str] = dict(spec.description.metadata.userDefined)
-        self.functions = {name: self._function(name, function) for name, function in spec.mlProgram.functions.items()}
+        self.functions = {name: self._function(name, spec.mlProgram.functions[name])
+                          for name in sorted(spec.mlProgram.functions)}
         if not self.functions:
             raise self.damaged("its program has no function")
         self.default_function: str = spec.description.defaultFunctionName or "main"

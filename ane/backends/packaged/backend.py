@@ -12,8 +12,11 @@ from ane.backends.packaged.ranking import Side
 from ane.backends.packaged.vocoders import HifiganVocoder, UnivnetVocoder
 from ane.errors import UserError
 from ane.model.hashes import check_hash
-from ane.model.packages import WEIGHTS, PackageRecord
+from ane.model.packages import ALWAYS_FP32, COMPRESSED, WEIGHTS, PackageRecord
+from ane.networks import NETWORKS
 from ane.stages import STAGES, Backend, check
+
+SPEAKING = frozenset({"autoregressive", "diffusion", "clvp", "univnet", "hifigan"})
 
 if TYPE_CHECKING:
     from ane.model.bundle import Bundle
@@ -28,16 +31,17 @@ class PackagedBackend:
         units: where Core ML may run each network, in place of what the bundle says.
         rest: the engine of networks that have no package (CVVP, the classifier).
         only: names of functions to use, and no others.
+        keep: keep functions that a step has released.
 
     Raises:
         UserError: the bundle has no packages, or none of that precision or cache.
     """
 
     def __init__(self, model: "Bundle", engine: Engine, rest: Backend, precision: str = "auto", cache: str = "auto",
-                 units: dict[str, str] | None = None, only: frozenset[str] | None = None):
-        self.model, self.engine, self.rest, self.cache, self.only = model, engine, rest, cache, only
+                 units: dict[str, str] | None = None, only: frozenset[str] | None = None, keep: bool = False):
+        self.model, self.engine, self.rest, self.cache, self.only, self.keep = model, engine, rest, cache, only, keep
         self.packages = choose(model, precision)
-        self.name = f"{engine.name} {'+'.join(sorted({package.precision for package in self.packages.values()}))}"
+        self.name = named(engine, self.packages, model)
         self._units = units or {}
         self._functions: dict[str, list[Function]] = {}
         self._tables: dict[str, dict[str, np.ndarray]] = {}
@@ -58,7 +62,8 @@ class PackagedBackend:
         package = self.packages["autoregressive"]
         config = self.model.config("autoregressive")
         geometry = (config.layers, config.heads, config.model_dim // config.heads)
-        return PackagedDecoder(self.functions("autoregressive", "prefill"), self._steps(), lanes, capacity, geometry,
+        before = self.functions("autoregressive", "prefill"), self.functions("autoregressive", "fill")
+        return PackagedDecoder(*before, self._steps(), lanes, capacity, geometry,
                                package.scale, dtype(package))
 
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Any:
@@ -69,10 +74,13 @@ class PackagedBackend:
                                 frames)
 
     def release(self, *networks: str) -> None:
-        for network in networks or tuple(self._functions):
-            self._functions.pop(network, None)
-            self._tables.pop(network, None)
         self.rest.release(*networks)
+        if self.keep:
+            return
+        for network in networks or tuple(self._functions):
+            self._tables.pop(network, None)
+            if self._functions.pop(network, None):
+                self.engine.forget(self.model.path / self.packages[network].path)
 
     def functions(self, network: str, kind: str) -> list[Function]:
         """The functions of a kind, none when the package was made without it."""
@@ -119,6 +127,11 @@ class PackagedBackend:
                         f"--cache {self.cache}, or leave --cache out")
 
 
+def kept_exact(precision: str) -> frozenset[str]:
+    """Networks that have a precision of their own where the others have this one."""
+    return ALWAYS_FP32 if precision in ("fp32", "fp16") else frozenset(NETWORKS) - COMPRESSED
+
+
 def choose(model: "Bundle", precision: str) -> dict[str, PackageRecord]:
     """One package for each network that has any: of that precision, or of another where there is but that."""
     if not getattr(model, "packages", None):
@@ -128,10 +141,11 @@ def choose(model: "Bundle", precision: str) -> dict[str, PackageRecord]:
     for package in model.packages:
         if precision in ("auto", package.precision):
             found.setdefault(package.network, package)
-    if not found:
-        there = ", ".join(dict.fromkeys(package.precision for package in model.packages))
-        raise UserError(f"{model.name} holds packages in {there}, none in {precision}: choose one of them, or convert "
-                        f"again with --precision {precision}")
+    for package in model.packages:
+        if package.network not in found and package.network not in kept_exact(precision):
+            there = ", ".join(dict.fromkeys(p.precision for p in model.packages if p.network == package.network))
+            raise UserError(f"{model.name} holds its {package.network} in {there}, not in {precision}: choose one of "
+                            f"them, or convert again with --precision {precision}")
     for package in model.packages:
         weights = package.source.get(WEIGHTS)
         if weights and weights != model.manifest.networks[package.network].weights.sha256:
@@ -140,6 +154,13 @@ def choose(model: "Bundle", precision: str) -> dict[str, PackageRecord]:
     for package in model.packages:      # a vocoder has one precision whatever the rest has
         found.setdefault(package.network, package)
     return found
+
+
+def named(engine: Engine, packages: dict[str, PackageRecord], model: "Bundle") -> str:
+    """What is told of a backend: the precisions of its packages, and what has none and stays on torch."""
+    precisions = "+".join(sorted({package.precision for package in packages.values()}))
+    missing = sorted(SPEAKING & set(model.networks) - set(packages))
+    return f"{engine.name} {precisions}" + (f", on torch: {', '.join(missing)}" if missing else "")
 
 
 def dtype(package: PackageRecord) -> type:

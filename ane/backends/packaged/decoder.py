@@ -19,10 +19,11 @@ NOBODY = -1         # the lane of a slot that belongs to none
 
 
 class PackagedDecoder:
-    """``ane.stages.Decoder`` on functions of the kinds prefill, and step or state.
+    """``ane.stages.Decoder`` on functions of the kinds prefill and step, or fill and state.
 
     Args:
         prefills: functions without a cache, for the prefix; none of them, or none large enough: it goes in as steps.
+        fills: wide steps on states, for a prefix.
         steps: functions with a pool, all of one kind: "step" (the host keeps the pool) or "state" (the engine does).
         geometry: (layers, heads, width) of the network. scale: of the columns the graphs take.
 
@@ -30,9 +31,9 @@ class PackagedDecoder:
         UserError: no pool has room for even one lane beside the prefix.
     """
 
-    def __init__(self, prefills: Sequence[Function], steps: Sequence[Function], lanes: int, capacity: int,
-                 geometry: tuple[int, int, int], scale: float, dtype: type):
-        self.prefills, self.steps = prefills, steps
+    def __init__(self, prefills: Sequence[Function], fills: Sequence[Function], steps: Sequence[Function], lanes: int,
+                 capacity: int, geometry: tuple[int, int, int], scale: float, dtype: type):
+        self.prefills, self.fills, self.steps = prefills, fills, steps
         self.lanes, self.capacity = lanes, capacity
         self.geometry, self.scale, self.dtype = geometry, scale, dtype
         self.pools: list[Pool] = []
@@ -40,10 +41,11 @@ class PackagedDecoder:
     def prefill(self, prefix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         chosen, lanes = self._share(len(prefix))
         kind = StatePool if chosen.kind == "state" else HostPool
-        same = [step for step in self.steps if step.bucket["slots"] == chosen.bucket["slots"]]
+        same = [step for step in (*self.steps, *(self.fills if kind is StatePool else ()))
+                if step.bucket["slots"] == chosen.bucket["slots"]]
         starts = range(0, self.lanes, lanes)
-        self.pools = [kind(same, len(prefix), min(lanes, self.lanes - start), self.geometry, self.scale, self.dtype)
-                      for start in starts]
+        self.pools = [kind(same, len(prefix), min(lanes, self.lanes - start), self.geometry, self.scale, self.dtype,
+                           sole=len(starts) == 1) for start in starts]
         fitting = [f for f in self.prefills if f.bucket["columns"] >= len(prefix)]
         if kind is StatePool or not fitting:
             for pool in self.pools:
@@ -67,7 +69,7 @@ class PackagedDecoder:
         return np.concatenate(hidden), np.concatenate(logits)
 
     def _share(self, prefix: int) -> tuple[Function, int]:
-        """The function whose pools take all lanes in the fewest calls, of those the smallest, and lanes a pool."""
+        """The function whose pools take all lanes in the fewest calls, of those the narrowest, and lanes a pool."""
         def most(step: Function) -> int:
             return min(step.bucket["columns"], max(step.bucket["slots"] - prefix, 0) // self.capacity, self.lanes)
 
@@ -77,7 +79,7 @@ class PackagedDecoder:
             raise UserError(f"the text takes {prefix} slots and its speech up to {self.capacity}, but the largest "
                             f"decoder bucket of this bundle has {room}: use a shorter --split or fewer --max-codes, "
                             "or convert again with larger --buckets")
-        best = min(fitting, key=lambda s: (-(-self.lanes // most(s)), s.bucket["slots"], s.bucket["columns"]))
+        best = min(fitting, key=lambda s: (-(-self.lanes // most(s)), s.bucket["columns"], s.bucket["slots"]))
         return best, most(best)
 
     def _prefill_at_once(self, function: Function, prefix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -107,7 +109,8 @@ class Pool:
     """Slots of one size and the lanes that share them; who holds keys and values is the subclass's."""
 
     def __init__(self, functions: Sequence[Function], prefix: int, lanes: int, geometry: tuple[int, int, int],
-                 scale: float, dtype: type):
+                 scale: float, dtype: type, sole: bool):
+        self.sole = sole
         self.functions = sorted(functions, key=lambda f: f.bucket["columns"])
         self.prefix, self.lanes, self.scale, self.dtype = prefix, lanes, scale, dtype
         self.slots = self.functions[0].bucket["slots"]
@@ -164,10 +167,23 @@ class Pool:
 
 
 class HostPool(Pool):
-    """Keys and values in arrays of the host (layers, heads, width, N): inputs of a call, which returns the new ones."""
+    """Keys and values in arrays of the host (layers, heads, width, N): inputs of a call, which returns the new ones.
+
+    Core ML is handed float32, and its engine keeps a function's inputs in buffers of its own: a sole pool lies right
+    there, so that no step copies it (0.5 s a step at official size when it has to be converted too). A later decoder of
+    the same functions begins the buffers anew.
+    """
 
     def hold(self, geometry: tuple[int, int, int]) -> None:
-        self.keys, self.values = (np.zeros((*geometry, self.slots), self.dtype) for _ in range(2))
+        usual = next(f for f in self.functions if f.bucket["columns"] >= self.lanes)
+        buffers = getattr(usual.loaded, "buffers", None)
+        if buffers is not None and self.sole:
+            self.keys, self.values = buffers["keys"], buffers["values"]
+            self.keys.fill(0)
+            self.values.fill(0)
+        else:
+            handed = self.dtype if buffers is None else np.float32
+            self.keys, self.values = (np.zeros((*geometry, self.slots), handed) for _ in range(2))
 
     def keep(self, slots: np.ndarray, keys: np.ndarray, values: np.ndarray) -> None:
         self.keys[..., slots], self.values[..., slots] = keys, values

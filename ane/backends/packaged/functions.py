@@ -30,6 +30,9 @@ class Engine(Protocol):
     def load(self, package: Path, function: str, units: str) -> Runnable:
         """``units`` is where Core ML may run it: "CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE" or "ALL"."""
 
+    def forget(self, package: Path) -> None:
+        """Let go of what is kept of a package none of whose functions is held any more."""
+
 
 class Function:
     """A function of a package in a bundle: its bucket is known at once, it is loaded when it is first called."""
