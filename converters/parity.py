@@ -22,12 +22,16 @@ from ane.networks.univnet import SILENT_FRAMES
 from ane.stages import Backend
 from converters.compress import COMPRESSIONS
 
-# dB that a function must reach: in the interpreter's float32, and with rounding to fp16 after every operation
-BARS = {"fp32": (90.0, None), "fp16": (55.0, 50.0),
+# dB that a function must reach: in the interpreter's float32, and with rounding to fp16 after every operation. 55 with
+# rounding is what trained weights reach; random ones of official size come to 53.8 in the denoiser.
+BARS = {"fp32": (100.0, None), "fp16": (60.0, 50.0),
         **{name: (compression.bar, compression.bar) for name, compression in COMPRESSIONS.items()}}
-SAMPLE_BARS = (50.0, 40.0)      # of fp16: what a few steps of a run from noise to speech part by adds up
-HIFIGAN_BAR = 45.0      # with rounding: rounded latents and slopes alone cost a trained one all but 56 dB
-STATE_BAR = 60.0        # of a float32 package whose state is fp16, as any state is
+EXCEPTIONS = {
+    ("state", "fp32"): (60.0, None), ("fill", "fp32"): (60.0, None),    # a state is fp16 whatever the rest is
+    # several steps of a run from noise to speech add up what each parts by
+    ("sample", "fp32"): (90.0, None), ("sample", "fp16"): (50.0, 40.0),
+    ("hifigan", "fp16"): (60.0, 45.0),      # rounded latents and slopes alone cost a trained one all but 56 dB
+}
 MATHS, ROUNDING = "fp32 maths", "fp16 rounding"
 
 Probe = Callable[[Backend, Model, Mapping[str, int], np.random.Generator], list[np.ndarray]]
@@ -201,12 +205,8 @@ def bar_of(package: PackageRecord, function: str, figure: str | None) -> float:
     if package.precision not in BARS or kind not in PROBES:
         raise UserError(f"{package.path}, function {function}: this version knows no {package.precision} {kind}; "
                         "convert the model again, or update tortoise-ane")
-    maths, rounding = SAMPLE_BARS if (kind, package.precision) == ("sample", "fp16") else BARS[package.precision]
-    if kind in ("state", "fill") and package.precision == "fp32":
-        return STATE_BAR
-    if figure == MATHS or rounding is None:
-        return maths
-    return HIFIGAN_BAR if package.network == "hifigan" else rounding
+    maths, rounding = EXCEPTIONS.get((kind, package.precision), BARS[package.precision])
+    return maths if figure == MATHS or rounding is None else rounding
 
 
 def hold_to_bar(package: PackageRecord, name: str, record: FunctionRecord) -> None:
