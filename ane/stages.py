@@ -56,22 +56,29 @@ STAGES = {
 
 
 class Decoder(Protocol):
-    """The autoregressive network over one shared prefix and a number of lanes, its kv-cache kept by the engine.
+    """The autoregressive network over a few prefixes and a number of lanes, its kv-cache kept by the engine.
 
-    The caller owns the positions: a lane is rewound, reset or refilled by the ``length`` it passes, nothing else.
+    The caller owns the positions: a lane is rewound, reset or refilled by the ``length`` it passes, and moved to
+    another prefix by the ``prefix`` it passes, nothing else.
     """
 
     lanes: int
     capacity: int
+    prefixes: int
 
-    def prefill(self, prefix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Store the prefix, shared by all lanes. (P, D) float32 → hidden (D,), logits (V,) of its last position."""
+    def prefill(self, prefix: np.ndarray, place: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Store a prefix at one of the ``prefixes`` places, over what lay there; lanes of other places go on.
 
-    def step(self, columns: np.ndarray, length: np.ndarray, first: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        (P, D) float32 → hidden (D,), logits (V,) of its last position.
+        """
+
+    def step(self, columns: np.ndarray, length: np.ndarray, first: int = 0,
+             prefix: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Append ``columns`` (n, T, D) float32 to the lanes ``first`` … ``first + n − 1``, T to each.
 
-        ``length`` (n,) int64 says how many own positions each of these lanes holds. Column t of a lane stands at
-        its own position length + t and sees the prefix, the lane's positions before it, and itself.
+        ``length`` (n,) int64 says how many own positions each of these lanes holds, ``prefix`` (n,) int64 the place
+        of the prefix that each sees (None: all see place 0). Column t of a lane stands at its own position
+        length + t and sees its prefix, the lane's positions before it, and itself.
         Returns hidden (n, T, D) and logits (n, V) of the last column, both float32.
         """
 
@@ -146,8 +153,11 @@ class Backend(Protocol):
     def embeddings(self) -> dict[str, np.ndarray]:
         """Look-up tables of the decoder, float32: text (.., D), text_position, code, code_position."""
 
-    def decoder(self, lanes: int, capacity: int) -> Decoder:
-        """A decoder with an empty cache: ``capacity`` own positions for each of ``lanes`` lanes."""
+    def decoder(self, lanes: int, capacity: int, prefixes: int = 1, longest: int | None = None) -> Decoder:
+        """A decoder with an empty cache: ``capacity`` own positions for each of ``lanes`` lanes.
+
+        ``prefixes`` places for prefixes, none of more than ``longest`` positions (None: than the first one stored).
+        """
 
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Denoiser:
         """Bind the diffusion decoder to latents (1, N, D), a voice latent (1, C), both float32, and L frames."""
