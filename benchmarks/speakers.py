@@ -9,12 +9,13 @@ import torch
 
 import ane
 from ane.audio import resample, write
-from ane.autoregressive import Embeddings, decode, text_tokens
+from ane.autoregressive import Embeddings, text_tokens
 from ane.demo.training.quantiser import Quantiser
 from ane.demo.training.recipe import ENTRIES
 from ane.demo.training.speech import RATE, Flite, code_mel
 from ane.diffusion import spectrogram
 from ane.errors import UserError
+from ane.lanes import Chunk, decode
 from ane.networks.univnet import SILENT_FRAMES
 from ane.randomness import Randomness
 from ane.ranking import best, score
@@ -78,8 +79,8 @@ def candidates_of(synthesizer: Synthesizer, sentences: Sequence[str],
     tokenizer, readings, taken = Tokenizer(model.tokenizer), [], []
     for index, text in enumerate(sentences):
         randomness, tokens = Randomness(SEED + index), text_tokens(tokenizer.encode(text), config)
-        found = decode(backend, voice.ar, tokens, config, settings.sampling,
-                       [by_inverse_cdf(randomness.candidate(0, k)) for k in range(CANDIDATES)])
+        choices = [by_inverse_cdf(randomness.candidate(0, k)) for k in range(CANDIDATES)]
+        [found] = decode(backend, [Chunk(voice.ar, tokens, choices)], config, settings.sampling)
         readings.append([Said(text, backend.run("hifigan", latents=c.hidden[None], conditioning=voice.ar)[0, 0],
                               c.stopped) for c in found])
         taken += best(score(backend, tokens, np.stack([c.fixed for c in found])), 1)

@@ -98,9 +98,10 @@ class TorchBackend:
         return {table: tensors[key].float().numpy() for table, key in EMBEDDINGS.items()}
 
     @torch.inference_mode()
-    def decoder(self, lanes: int, capacity: int) -> TorchDecoder:
+    def decoder(self, lanes: int, capacity: int, prefixes: int = 1, longest: int | None = None) -> TorchDecoder:
         with engine_errors():
-            return TorchDecoder(self.network("autoregressive"), lanes, capacity, self.device, self.dtype)
+            return TorchDecoder(self.network("autoregressive"), lanes, capacity, self.device, self.dtype, prefixes,
+                                longest)
 
     @torch.inference_mode()
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> "TorchDenoiser":
