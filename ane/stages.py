@@ -46,11 +46,11 @@ STAGES = {
     "clvp_speech": Stage("clvp", {"codes": Tensor(("B", "S"), "int64")}, Tensor(("B", "E"))),
     "cvvp_clip": Stage("cvvp", {"mel": Tensor(("B", 80, "L"))}, Tensor(("B", "E"))),
     "cvvp_speech": Stage("cvvp", {"codes": Tensor(("B", "S"), "int64")}, Tensor(("B", "E"))),
-    # sound
+    # sound; frames are latents at the rate of mel frames (ane.vocoding)
     "univnet": Stage("univnet", {"mel": Tensor(("B", 100, "L")), "noise": Tensor(("B", "Z", "L+10"))},
                      Tensor(("B", 1, "256L"))),
-    "hifigan": Stage("hifigan", {"latents": Tensor(("B", "N", "D")), "conditioning": Tensor(("B", "D"))},
-                     Tensor(("B", 1, "samples"))),
+    "hifigan": Stage("hifigan", {"frames": Tensor(("B", "D", "L")), "conditioning": Tensor(("B", "D"))},
+                     Tensor(("B", 1, "256L"))),
     "classifier": Stage("classifier", {"audio": Tensor(("B", 1, "samples"))}, Tensor(("B", 2))),
 }
 

@@ -13,13 +13,13 @@ from ane.autoregressive import Candidate, decode, fits, most_tokens, text_tokens
 from ane.diffusion import frames_of, spectrogram
 from ane.errors import UserError
 from ane.model import Model
-from ane.networks.univnet import SILENT_FRAMES
 from ane.randomness import Randomness
 from ane.ranking import best, check_clips, score
 from ane.sampling import by_inverse_cdf
 from ane.settings import DEFAULT_PRESET, Settings
 from ane.stages import Backend
 from ane.text import Tokenizer, nothing_to_say, shortened, split
+from ane.vocoding import hifigan_sound, univnet_sound
 from ane.voices import Voice, not_cloned, resolve_voice
 
 SAMPLE_RATE = 24000
@@ -194,7 +194,7 @@ class Synthesizer:
               spent: dict[str, float], progress: Progress) -> list[list[np.ndarray]]:
         """Latents to sound by HiFi-GAN: the stop code's latent included, nothing trimmed (upstream api_fast.py)."""
         def sound(chunk: int, rank: int, candidate: Candidate) -> np.ndarray:
-            return self.backend.run("hifigan", latents=candidate.hidden[None], conditioning=voice.ar)[0, 0]
+            return hifigan_sound(self.backend, voice.ar, candidate.hidden)
 
         with timed("vocode", spent):
             waves = for_all(kept, sound, "vocode", progress)
@@ -217,9 +217,7 @@ class Synthesizer:
                                self.model.config("diffusion").prediction)
 
         def sound(chunk: int, rank: int, mel: np.ndarray) -> np.ndarray:
-            shape = (1, self.model.config("univnet").noise_dim, mel.shape[-1] + SILENT_FRAMES)
-            noise = randomness.vocoder(chunk, rank).standard_normal(shape, dtype=np.float32)
-            return self.backend.run("univnet", mel=mel, noise=noise)[0, 0]
+            return univnet_sound(self.backend, self.model.config("univnet"), randomness.vocoder(chunk, rank), mel[0])
 
         with timed("diffuse", spent):
             mels = for_all(kept, mel)

@@ -16,13 +16,13 @@ from ane.demo.training.speech import RATE, Flite, code_mel
 from ane.diffusion import spectrogram
 from ane.errors import UserError
 from ane.lanes import Chunk, decode
-from ane.networks.univnet import SILENT_FRAMES
 from ane.randomness import Randomness
 from ane.ranking import best, score
 from ane.sampling import by_inverse_cdf
 from ane.settings import Settings
 from ane.synthesizer import SAMPLE_RATE, Synthesizer
 from ane.text import Tokenizer
+from ane.vocoding import hifigan_sound, univnet_sound
 from ane.voices import Voice
 
 CANDIDATES = 8
@@ -66,9 +66,7 @@ def respeak_all(synthesizer: Synthesizer, teacher: Iterable[Said], voice: Voice,
         randomness = Randomness(SEED + index)
         mel = spectrogram(backend, latents, voice.diffusion, settings.diffusion, randomness.diffusion(0, 0),
                           prediction=model.config("diffusion").prediction)
-        noise = randomness.vocoder(0, 0).standard_normal(
-            (1, model.config("univnet").noise_dim, mel.shape[-1] + SILENT_FRAMES), dtype=np.float32)
-        yield Said(said.text, backend.run("univnet", mel=mel, noise=noise)[0, 0])
+        yield Said(said.text, univnet_sound(backend, model.config("univnet"), randomness.vocoder(0, 0), mel[0]))
 
 
 def candidates_of(synthesizer: Synthesizer, sentences: Sequence[str],
@@ -81,8 +79,7 @@ def candidates_of(synthesizer: Synthesizer, sentences: Sequence[str],
         randomness, tokens = Randomness(SEED + index), text_tokens(tokenizer.encode(text), config)
         choices = [by_inverse_cdf(randomness.candidate(0, k)) for k in range(CANDIDATES)]
         [found] = decode(backend, [Chunk(voice.ar, tokens, choices)], config, settings.sampling)
-        readings.append([Said(text, backend.run("hifigan", latents=c.hidden[None], conditioning=voice.ar)[0, 0],
-                              c.stopped) for c in found])
+        readings.append([Said(text, hifigan_sound(backend, voice.ar, c.hidden), c.stopped) for c in found])
         taken += best(score(backend, tokens, np.stack([c.fixed for c in found])), 1)
     return readings, taken
 

@@ -38,7 +38,7 @@ CALLS: dict[str, Callable[..., Tensor]] = {
     "cvvp_clip": lambda network, mel: network.clip(mel),
     "cvvp_speech": lambda network, codes: network.speech(codes),
     "univnet": lambda network, mel, noise: network(mel, noise),
-    "hifigan": lambda network, latents, conditioning: network(latents, conditioning),
+    "hifigan": lambda network, frames, conditioning: network(frames, conditioning),
     "classifier": lambda network, audio: network(audio),
 }
 

@@ -51,7 +51,7 @@ class Uses:
             "univnet", mel=self._normal(1, 100, frames),
             noise=self._normal(1, self.model.config("univnet").noise_dim, frames + SILENT_FRAMES))
         yield "hifigan", "hifigan", {"frames": frames}, lambda: self._stage(
-            "hifigan", latents=self._normal(1, CODES, self.model.widths[0]),
+            "hifigan", frames=self._normal(1, self.model.widths[0], frames),
             conditioning=self._normal(1, self.model.widths[0]))
         yield "conditioning_encoder", "ar_conditioning", {"frames": CLIP_FRAMES}, lambda: self._stage(
             "ar_conditioning", mel=self._normal(1, 80, CLIP_FRAMES))

@@ -1,13 +1,18 @@
 """HiFi-GAN: latents straight to sound, the fast path (Kong et al. 2020; upstream models/hifigan_decoder.py)."""
 
 from dataclasses import dataclass
+from itertools import accumulate
 from math import prod
+from operator import mul
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ane.networks.layers import Config
+from ane.networks.reach import lost, margins
+
+BORDER = 3              # columns that conv_pre and conv_post see at either side
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,21 @@ class HifiganConfig(Config):
     @property
     def hop(self) -> int:
         return prod(self.upsample_factors)
+
+    @property
+    def level_margins(self) -> list[int]:
+        """Frames at either side that each level works on (``ane.networks.reach``)."""
+        blocks = max(sum((size - 1) * dilation // 2 + (size - 1) // 2 for dilation in dilations)
+                     for size, dilations in zip(self.resblock_kernel_sizes, self.resblock_dilation_sizes, strict=True))
+        reaches = [blocks + lost(size, factor, (size - factor) // 2)
+                   for size, factor in zip(self.upsample_kernel_sizes, self.upsample_factors, strict=False)]
+        reaches[-1] += BORDER
+        return margins(list(accumulate(self.upsample_factors, mul)), reaches)
+
+    @property
+    def margin(self) -> int:
+        """Frames at either side that the sound of a frame depends on."""
+        return self.level_margins[0] + BORDER
 
 
 class ResBlock(nn.Module):
@@ -45,9 +65,6 @@ class ResBlock(nn.Module):
 
 
 class Hifigan(nn.Module):
-    code_frames = 1024 / 256           # mel frames that one code covers at 22050 Hz
-    rate_ratio = 24000 / 22050         # codes are of 22050 Hz audio, the output has 24000 Hz
-
     def __init__(self, config: HifiganConfig):
         super().__init__()
         self.config = config
@@ -63,11 +80,9 @@ class Hifigan(nn.Module):
             for size, dilations in zip(config.resblock_kernel_sizes, config.resblock_dilation_sizes, strict=True))
         self.conv_post = nn.Conv1d(widths[-1], config.out_channels, 7, padding=3)
 
-    def forward(self, latents: Tensor, conditioning: Tensor) -> Tensor:
-        """Latents (B, N, D), AR conditioning latent (B, D) → audio (B, 1, 256·⌊4·N·24000/22050⌋)."""
-        x = F.interpolate(latents.transpose(1, 2), scale_factor=self.code_frames, mode="linear")
-        x = F.interpolate(x, scale_factor=self.rate_ratio, mode="linear")
-        x = self.conv_pre(x) + self.cond_layer(conditioning[..., None])
+    def forward(self, frames: Tensor, conditioning: Tensor) -> Tensor:
+        """Latents at the rate of frames (B, D, L) (``ane.vocoding``), AR conditioning latent (B, D) → (B, 1, 256·L)."""
+        x = self.conv_pre(frames) + self.cond_layer(conditioning[..., None])
         sizes = len(self.config.resblock_kernel_sizes)
         for level, up in enumerate(self.ups):
             x = up(F.leaky_relu(x, 0.1))

@@ -34,7 +34,7 @@ class Upstream:
         return Recorded([self.stage[f"cand{rank}.x_T"], *self.stage[f"cand{rank}.noise"]])
 
     def vocoder(self, chunk: int, rank: int):
-        return Recorded([self.stage[f"cand{rank}.z"]])
+        return Recorded([self.stage[f"cand{rank}.z"][0].T])       # a row a frame
 
 
 class Recorded:
