@@ -7,7 +7,7 @@ Upstream: utils/diffusion.py (OpenAI improved-diffusion), api.py. Schedules are 
 float32, as upstream's.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from ane.errors import UserError
 from ane.mel import denormalise_mel
-from ane.stages import Backend, Denoiser, FusedDenoiser, Step
+from ane.stages import Backend, BatchedDenoiser, BatchingBackend, Denoiser, FusedDenoiser, Step
 
 TRAINED_STEPS = 4000
 MELS = 100
@@ -205,27 +205,57 @@ def sample(denoiser: Denoiser, frames: int, diffusion: Diffusion, rng: np.random
 
     Draws from ``rng``, all (1, 100, frames) float32 normals: x_T, then for ``p`` one a step, the last unused.
     """
-    shape = (1, MELS, frames)
     steps = plan(Schedule(diffusion.steps), diffusion, prediction)
-    x = rng.standard_normal(shape, dtype=np.float32) * np.float32(diffusion.temperature)
-    before = np.zeros(shape, np.float32)
+    x, before = begin(frames, diffusion, rng)
     at_once = denoiser.steps(steps[0].guided) if isinstance(denoiser, FusedDenoiser) else ()
     done = 0
     while done < len(steps):
         count = max((count for count in at_once if count <= len(steps) - done), default=1)
-        noise = [rng.standard_normal(shape, dtype=np.float32) if diffusion.sampler == "p" else
-                 np.zeros(shape, np.float32) for _ in range(count)]
+        noise = [drawn(diffusion, x.shape, rng) for _ in range(count)]
         if count > 1:
             x, before, output = denoiser.advance(x, before, steps[done:done + count], np.concatenate(noise))
         else:
             output = denoiser(x, steps[done].timestep, steps[done].guided)
             x, before = take(steps[done], x, before, output, noise[0])
-        if not (np.isfinite(output).all() and np.isfinite(x).all()):
-            raise UserError("the diffusion decoder gave NaN or infinite values: the weights are damaged, or "
-                            "--precision is too narrow for them (try fp32)")
+        hold_finite(output, x)
         done += count
         progress(done, len(steps))
     return x
+
+
+def sample_together(denoiser: BatchedDenoiser, frames: Sequence[int], diffusion: Diffusion,
+                    rngs: Sequence[np.random.Generator], progress: Progress = silent,
+                    prediction: str = "epsilon") -> list[np.ndarray]:
+    """``sample`` for several utterances, every step one call; each draws from its own ``rng`` what it would alone."""
+    started = [begin(length, diffusion, rng) for length, rng in zip(frames, rngs, strict=True)]
+    xs, befores = map(list, zip(*started, strict=True))
+    steps = plan(Schedule(diffusion.steps), diffusion, prediction)
+    for done, step in enumerate(steps, 1):
+        outputs = denoiser(xs, step.timestep, step.guided)
+        for index, rng in enumerate(rngs):
+            noise = drawn(diffusion, xs[index].shape, rng)
+            xs[index], befores[index] = take(step, xs[index], befores[index], outputs[index], noise)
+            hold_finite(outputs[index], xs[index])
+        progress(done, len(steps))
+    return xs
+
+
+def begin(frames: int, diffusion: Diffusion, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """What sampling starts from: x_T, and an x0 before it of zeros; (1, 100, frames) float32 each."""
+    x = rng.standard_normal((1, MELS, frames), dtype=np.float32) * np.float32(diffusion.temperature)
+    return x, np.zeros_like(x)
+
+
+def drawn(diffusion: Diffusion, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """The noise of a step; zeros, and nothing drawn, for a sampler that adds none."""
+    return rng.standard_normal(shape, dtype=np.float32) if diffusion.sampler == "p" else np.zeros(shape, np.float32)
+
+
+def hold_finite(output: np.ndarray, x: np.ndarray) -> None:
+    """Raises UserError when a network's output, or the sample after it, is not finite."""
+    if not (np.isfinite(output).all() and np.isfinite(x).all()):
+        raise UserError("the diffusion decoder gave NaN or infinite values: the weights are damaged, or "
+                        "--precision is too narrow for them (try fp32)")
 
 
 def spectrogram(backend: Backend, latents: np.ndarray, voice: np.ndarray, diffusion: Diffusion,
@@ -235,3 +265,40 @@ def spectrogram(backend: Backend, latents: np.ndarray, voice: np.ndarray, diffus
     denoiser = backend.denoiser(latents[None], voice, frames)
     return denormalise_mel(sample(denoiser, frames, diffusion, rng, progress, prediction))
 
+
+def spectrograms(backend: Backend, latents: Sequence[np.ndarray], voice: np.ndarray, diffusion: Diffusion,
+                 rngs: Sequence[np.random.Generator], progress: Progress = silent,
+                 prediction: str = "epsilon") -> list[np.ndarray]:
+    """``spectrogram`` of several utterances of one voice, in their order, each with an ``rng`` of its own.
+
+    As many go together as the backend wants. ``progress`` counts the steps of all utterances.
+    """
+    lengths = [frames_of(len(rows)) for rows in latents]
+    total, mels = diffusion.steps * len(lengths), []
+    for group in groups(lengths, backend.frames_at_once if isinstance(backend, BatchingBackend) else 0):
+        def report(done: int, _: int, before: int = diffusion.steps * len(mels), each: int = len(group)) -> None:
+            progress(before + done * each, total)
+
+        rows, random = [latents[index] for index in group], [rngs[index] for index in group]
+        if len(group) == 1:
+            mels.append(spectrogram(backend, rows[0], voice, diffusion, random[0], report, prediction))
+            continue
+        frames = [lengths[index] for index in group]
+        denoiser = backend.denoisers([array[None] for array in rows], voice, frames)
+        normalised = sample_together(denoiser, frames, diffusion, random, report, prediction)
+        mels += [denormalise_mel(mel) for mel in normalised]
+    return mels
+
+
+def groups(lengths: Sequence[int], most: int) -> list[range]:
+    """Neighbours that go together: as many as have no more than ``most`` frames in all, and at least one."""
+    together: list[range] = []
+    held = 0
+    for index, length in enumerate(lengths):
+        if together and held + length <= most:
+            together[-1] = range(together[-1].start, index + 1)
+            held += length
+        else:
+            together.append(range(index, index + 1))
+            held = length
+    return together

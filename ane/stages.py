@@ -142,6 +142,13 @@ class FusedDenoiser(Denoiser, Protocol):
         """
 
 
+class BatchedDenoiser(Protocol):
+    """The diffusion decoder bound to several utterances, each of its own length."""
+
+    def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
+        """What ``Denoiser`` gives, for every utterance: x (1, 100, L) float32 each, all at this timestep."""
+
+
 class Backend(Protocol):
     """An engine: runs stages on the networks of one model."""
 
@@ -164,6 +171,22 @@ class Backend(Protocol):
 
     def release(self, *networks: str) -> None:
         """Say that these networks' step is over (no name: all of them), so that their memory may be freed."""
+
+
+@runtime_checkable
+class BatchingBackend(Backend, Protocol):
+    """A backend that can also denoise several utterances in one call.
+
+    Attributes:
+        frames_at_once: how many frames, of all utterances together, are worth a call; 0: one utterance at a time.
+    """
+
+    frames_at_once: int
+
+    def denoisers(self, latents: Sequence[np.ndarray], conditioning: np.ndarray,
+                  frames: Sequence[int]) -> BatchedDenoiser:
+        """Bind the diffusion decoder to latents (1, N, D) and a number of frames for each utterance, and to one voice
+        latent (1, C). Every utterance gets what it would get alone, up to rounding."""
 
 
 def check(stage: str, inputs: dict[str, np.ndarray]) -> None:
