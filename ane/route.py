@@ -74,13 +74,17 @@ class Route:
     # All of it
 
     def sounds(self, parts: Sequence[Part]) -> Iterator[Sound]:
-        """Every part's sound, in order."""
-        if self.side_by_side:
-            yield from self._vocoded(ahead(self._diffused_one_by_one(ahead(self._read(parts)))))
-            return
-        wave = max(WAVE, 2 * self.settings.lanes // self.settings.candidates)
-        for start in range(0, len(parts), wave):
-            yield from self._vocoded(self._diffused(list(self._read(parts[start:start + wave]))))
+        """Every part's sound, in order. When it ends, or is closed, all networks are let go."""
+        try:
+            if self.side_by_side:
+                yield from self._vocoded(ahead(self._diffused_one_by_one(ahead(self._read(parts)))))
+                return
+            wave = max(WAVE, 2 * self.settings.lanes // self.settings.candidates)
+            for start in range(0, len(parts), wave):
+                yield from self._vocoded(self._diffused(list(self._read(parts[start:start + wave]))))
+                self._release("hifigan", "univnet")
+        finally:
+            self.backend.release()
 
     def _read(self, parts: Sequence[Part]) -> Iterator[Read]:
         """Codes of every part, ranked as soon as they are there: all candidates of a book would fill the memory."""
@@ -126,7 +130,6 @@ class Route:
                 self._add("vocode", 1)
                 self._tell("vocode", 0)
                 yield Sound(read, [trimmed(one, self.settings.silence) for one in audio])
-        self._release("hifigan", "univnet")
 
     def _sound(self, part: Part, rank: int, candidate: Candidate, mels: list[np.ndarray]) -> np.ndarray:
         if mels:
@@ -141,7 +144,14 @@ class Route:
         """The sound of the best candidates while it is made: (m,) float32 each. ``read`` is told of every part.
 
         Until the first sound there is, nothing but the first part is decoded; afterwards the others along with it.
+        When it ends, or is closed, all networks are let go.
         """
+        try:
+            yield from self._pieces(parts, read)
+        finally:
+            self.backend.release()
+
+    def _pieces(self, parts: Sequence[Part], read: Callable[[Read], None]) -> Iterator[np.ndarray]:
         lanes = Lanes(self.backend, [self._chunk(part) for part in parts], self.model.config("autoregressive"),
                       self.settings.sampling, self.settings.lanes, self.settings.diffusion is not None, self._decoding)
         together, lanes.limit = lanes.limit, min(lanes.limit, self.settings.candidates)

@@ -15,6 +15,7 @@ from ane.settings import DEFAULT_PRESET, Settings
 from ane.speech import SAMPLE_RATE, Speech
 from ane.stages import Backend
 from ane.timeline import Timeline
+from ane.vocoding import closed
 from ane.voices import Voice, not_cloned, resolve_voice
 
 
@@ -30,8 +31,9 @@ class Synthesizer:
         self.model, self.backend = model, backend
         self.side_by_side = getattr(backend, "side_by_side", False) if side_by_side is None else side_by_side
 
-    def speak(self, text: str, voice: str | Voice | None = None, preset: str = DEFAULT_PRESET, seed: int | None = None,
-              settings: Settings | None = None, progress: Progress = silent, timeline: Timeline | None = None) -> Speech:
+    def speak(self, text: str, voice: str | Voice | None = None, preset: str = DEFAULT_PRESET,
+              seed: int | None = None, settings: Settings | None = None, progress: Progress = silent,
+              timeline: Timeline | None = None) -> Speech:
         """Say ``text``.
 
         Args:
@@ -46,7 +48,8 @@ class Synthesizer:
             UserError: nothing to say, too long a text with splitting off, an unknown or unfit voice, a network that
                 the model lacks, no memory left.
         """
-        return next(self.speak_all([text], voice, preset, seed, settings, progress, timeline))
+        [speech] = self.speak_all([text], voice, preset, seed, settings, progress, timeline)
+        return speech
 
     def speak_all(self, texts: Sequence[str], voice: str | Voice | None = None, preset: str = DEFAULT_PRESET,
                   seed: int | None = None, settings: Settings | None = None, progress: Progress = silent,
@@ -59,11 +62,10 @@ class Synthesizer:
         route = prepared.route(progress)
         sounds = route.sounds([part for parts in prepared.texts for part in parts])
         began = 0.0 if timeline is None else timeline.now()
-        for parts in prepared.texts:
-            speech = prepared.speech([next(sounds) for _ in parts], began)
-            yield speech
-            began = prepared.timeline.now()
-        sounds.close()
+        with closed(sounds):
+            for parts in prepared.texts:
+                yield prepared.speech([next(sounds) for _ in parts], began)
+                began = prepared.timeline.now()
 
     def stream(self, text: str, voice: str | Voice | None = None, preset: str = DEFAULT_PRESET,
                seed: int | None = None, settings: Settings | None = None, progress: Progress = silent,
@@ -163,7 +165,6 @@ class Stream(Iterator[np.ndarray]):
     def close(self) -> None:
         """End the work, and let the networks go."""
         self._pieces.close()
-        self._prepared.synthesizer.backend.release()
 
     @property
     def codes(self) -> int:

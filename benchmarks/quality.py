@@ -25,7 +25,8 @@ from ane.demo.training.text import held_out_sentences
 from ane.errors import UserError
 from ane.model import open_model
 from ane.settings import DEFAULT_PRESET
-from ane.synthesizer import SAMPLE_RATE, Synthesizer
+from ane.speech import SAMPLE_RATE
+from ane.synthesizer import Synthesizer
 from ane.voices import Voice, load_voice
 from benchmarks.listening import Recogniser, Wave, edits, mel_distance, words
 from benchmarks.report import default_output, machine, print_table, run, write_json

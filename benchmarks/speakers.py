@@ -20,7 +20,8 @@ from ane.randomness import Randomness
 from ane.ranking import best, score
 from ane.sampling import by_inverse_cdf
 from ane.settings import Settings
-from ane.synthesizer import SAMPLE_RATE, Synthesizer
+from ane.speech import SAMPLE_RATE
+from ane.synthesizer import Synthesizer
 from ane.text import Tokenizer
 from ane.vocoding import hifigan_sound, univnet_sound
 from ane.voices import Voice

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ane
-from ane.synthesizer import SAMPLE_RATE
+from ane.speech import SAMPLE_RATE
 from benchmarks.listening import Recogniser, Wave, edits, median_pitch, mel_distance, words
 
 TEXT = st.lists(st.sampled_from("abcd"), max_size=8)

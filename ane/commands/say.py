@@ -18,7 +18,7 @@ from ane.model import Model, add_model_arguments, open_model
 
 if TYPE_CHECKING:
     from ane.settings import Settings
-    from ane.synthesizer import Speech
+    from ane.speech import Speech
 
 
 def register(commands: argparse._SubParsersAction) -> None:
