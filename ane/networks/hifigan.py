@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ane.networks.layers import Config
+from ane.networks.layers import Config, along
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class HifiganConfig(Config):
 
 
 class ResBlock(nn.Module):
-    """Three times: dilated convolution, convolution, add."""
+    """Three times: dilated convolution, convolution, add; (B, C, 1, T) → the same."""
 
     def __init__(self, channels: int, size: int, dilations: tuple[int, ...]):
         super().__init__()
@@ -40,7 +40,8 @@ class ResBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for dilated, plain in zip(self.convs1, self.convs2, strict=True):
-            x = x + plain(F.leaky_relu(dilated(F.leaky_relu(x, 0.1)), 0.1))
+            y = F.leaky_relu(along(dilated, F.leaky_relu(x, 0.1)), 0.1, inplace=True)
+            x = along(plain, y).add_(x)
         return x
 
 
@@ -67,11 +68,15 @@ class Hifigan(nn.Module):
         """Latents (B, N, D), AR conditioning latent (B, D) → audio (B, 1, 256·⌊4·N·24000/22050⌋)."""
         x = F.interpolate(latents.transpose(1, 2), scale_factor=self.code_frames, mode="linear")
         x = F.interpolate(x, scale_factor=self.rate_ratio, mode="linear")
-        x = self.conv_pre(x) + self.cond_layer(conditioning[..., None])
+        x = x[:, :, None].contiguous(memory_format=torch.channels_last)
+        x = along(self.conv_pre, x) + self.cond_layer(conditioning[..., None])[..., None]
         sizes = len(self.config.resblock_kernel_sizes)
         for level, up in enumerate(self.ups):
-            x = up(F.leaky_relu(x, 0.1))
-            blocks = self.resblocks[level * sizes:(level + 1) * sizes]
-            x = sum(block(x) for block in blocks) / sizes
+            x = along(up, F.leaky_relu(x, 0.1))
+            first, *others = self.resblocks[level * sizes:(level + 1) * sizes]
+            total = first(x)
+            for block in others:
+                total += block(x)
+            x = total / sizes
         # slope 0.01 here, 0.1 above: as upstream was trained
-        return torch.tanh(self.conv_post(F.leaky_relu(x, 0.01)))
+        return torch.tanh(along(self.conv_post, F.leaky_relu(x, 0.01)))[:, :, 0]
