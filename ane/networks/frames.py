@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ane.networks.layers import AttentionBlock, GroupNorm
+from ane.networks.layers import AttentionBlock, GroupNorm, along
 
 SCORES = 2**20      # attention scores made at a time on the CPU: 2 MB, which stay in a core's cache
 
@@ -70,7 +70,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def neighbours(conv: nn.Conv1d, x: Tensor) -> Tensor:
     """A convolution over neighbouring frames, zeros beyond either end: (R, L, C) → (R, L, O)."""
-    return sequence(F.conv2d(image(x), conv.weight[:, :, None], conv.bias, padding=(0, *conv.padding)))
+    return sequence(along(conv, image(x)))
 
 
 def normalised(norm: GroupNorm, x: Tensor) -> Tensor:

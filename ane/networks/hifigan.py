@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ane.networks.layers import Config
+from ane.networks.layers import Config, along
 from ane.networks.reach import lost, margins
 
 BORDER = 3              # columns that conv_pre and conv_post see at either side
@@ -47,7 +47,7 @@ class HifiganConfig(Config):
 
 
 class ResBlock(nn.Module):
-    """Three times: dilated convolution, convolution, add."""
+    """Three times: dilated convolution, convolution, add; (B, C, 1, T) → the same."""
 
     def __init__(self, channels: int, size: int, dilations: tuple[int, ...]):
         super().__init__()
@@ -60,7 +60,8 @@ class ResBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for dilated, plain in zip(self.convs1, self.convs2, strict=True):
-            x = x + plain(F.leaky_relu(dilated(F.leaky_relu(x, 0.1)), 0.1))
+            y = F.leaky_relu(along(dilated, F.leaky_relu(x, 0.1)), 0.1, inplace=True)
+            x = along(plain, y).add_(x)
         return x
 
 
@@ -82,11 +83,15 @@ class Hifigan(nn.Module):
 
     def forward(self, frames: Tensor, conditioning: Tensor) -> Tensor:
         """Latents at the rate of frames (B, D, L) (``ane.vocoding``), AR conditioning latent (B, D) → (B, 1, 256·L)."""
-        x = self.conv_pre(frames) + self.cond_layer(conditioning[..., None])
+        x = frames[:, :, None].contiguous(memory_format=torch.channels_last)
+        x = along(self.conv_pre, x) + self.cond_layer(conditioning[..., None])[..., None]
         sizes = len(self.config.resblock_kernel_sizes)
         for level, up in enumerate(self.ups):
-            x = up(F.leaky_relu(x, 0.1))
-            blocks = self.resblocks[level * sizes:(level + 1) * sizes]
-            x = sum(block(x) for block in blocks) / sizes
+            x = along(up, F.leaky_relu(x, 0.1))
+            first, *others = self.resblocks[level * sizes:(level + 1) * sizes]
+            total = first(x)
+            for block in others:
+                total += block(x)
+            x = total / sizes
         # slope 0.01 here, 0.1 above: as upstream was trained
-        return torch.tanh(self.conv_post(F.leaky_relu(x, 0.01)))
+        return torch.tanh(along(self.conv_post, F.leaky_relu(x, 0.01)))[:, :, 0]
