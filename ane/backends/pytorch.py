@@ -1,6 +1,7 @@
 """The reference networks on PyTorch: CPU, CUDA, MPS."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -8,11 +9,11 @@ from torch import Tensor, nn
 
 from ane.backends.torch_decoder import TorchDecoder
 from ane.backends.torch_denoiser import FRAMES_AT_ONCE, TorchBatchedDenoiser, TorchDenoiser
+from ane.backends.torch_linear import Packing, exact_packing, pack, packing
 from ane.backends.torch_memory import engine_errors, return_freed_memory
 from ane.errors import UserError
 from ane.model import Model
 from ane.model.weights import skeleton
-from ane.networks.autoregressive import Conv1D, UnifiedVoice
 from ane.networks.diffusion import DiffusionTts
 from ane.networks.layers import GroupNorm, RMSNorm
 from ane.stages import STAGES, check
@@ -58,17 +59,39 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def choose_precision(wanted: str, stored: str, device: torch.device) -> torch.dtype:
-    """What to compute in: what the weights are stored in where the device is good at it, else float32."""
-    if wanted != "auto":
-        if wanted not in DTYPES:
-            raise UserError(f"torch computes in no precision {wanted!r}; there are auto, {', '.join(DTYPES)} "
-                            "(8bit, 6bit and 4bit are of Core ML packages)")
-        return DTYPES[wanted]
+@dataclass(frozen=True)
+class Precision:
+    """What a backend computes in.
+
+    Attributes:
+        name: as ``--precision`` has it.
+        dtype: of the networks in ``HALVED``, the decoder's linear layers apart where they are packed.
+        linear: how the decoder's linear layers are packed; None: they are as all the rest.
+    """
+
+    name: str
+    dtype: torch.dtype
+    linear: Packing | None = None
+
+
+def choose_precision(wanted: str, stored: str, device: torch.device) -> Precision:
+    """The precision wanted; "auto" is what the weights are stored in, where the device is good at it, else float32.
+
+    On the CPU the decoder's weights stay as small as they are stored even where its arithmetic is float32.
+    """
+    if wanted not in ("auto", *DTYPES, "int8"):
+        raise UserError(f"torch computes in no precision {wanted!r}; there are auto, {', '.join(DTYPES)}, int8 "
+                        "(8bit, 6bit and 4bit are of Core ML packages)")
     if device.type != "cpu":
-        return DTYPES[stored]
+        if wanted == "int8":
+            raise UserError(f"--precision int8 is of the CPU; on {device} there are {', '.join(DTYPES)}")
+        name = stored if wanted == "auto" else wanted
+        return Precision(name, DTYPES[name])
     native = stored == "bf16" and torch.cpu._is_avx512_bf16_supported()
-    return torch.bfloat16 if native else torch.float32
+    usual = torch.bfloat16 if native else torch.float32
+    if wanted != "auto":
+        return Precision(wanted, DTYPES.get(wanted, usual), packing(wanted))
+    return Precision("bf16", usual, packing("bf16")) if native else Precision("fp32", usual, exact_packing(stored))
 
 
 class TorchBackend:
@@ -80,8 +103,9 @@ class TorchBackend:
             torch.set_num_threads(threads)      # torch has one count for the whole process
         self.model = model
         self.device = choose_device(device)
-        self.dtype = choose_precision(precision, model.precision, self.device)
-        self.name = f"torch:{self.device} {str(self.dtype).removeprefix('torch.')}"
+        self.chosen = choose_precision(precision, model.precision, self.device)
+        self.dtype = self.chosen.dtype
+        self.name = f"torch:{self.device} {self.chosen.name}"
         self.frames_at_once = FRAMES_AT_ONCE[self.device.type]
         self.keep = self.device.type != "cpu" if keep is None else keep
         self._networks: dict[str, nn.Module] = {}
@@ -103,8 +127,8 @@ class TorchBackend:
     @torch.inference_mode()
     def decoder(self, lanes: int, capacity: int, prefixes: int = 1, longest: int | None = None) -> TorchDecoder:
         with engine_errors():
-            return TorchDecoder(self.network("autoregressive"), lanes, capacity, self.device, self.dtype, prefixes,
-                                longest)
+            return TorchDecoder(self.network("autoregressive"), lanes, capacity, self.device,
+                                self.precision("autoregressive"), prefixes, longest)
 
     @torch.inference_mode()
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> TorchDenoiser:
@@ -128,16 +152,25 @@ class TorchBackend:
         return_freed_memory()
 
     def precision(self, network: str) -> torch.dtype:
-        return self.dtype if network in HALVED else torch.float32
+        """Of activations and of all weights but packed ones."""
+        packed = network == "autoregressive" and self.chosen.linear is not None
+        return self.dtype if network in HALVED and not packed else torch.float32
 
     def network(self, name: str) -> nn.Module:
         """The network, its parameters on the device; memory-mapped where they can be used as they lie on disk."""
         if name not in self._networks:
-            network = skeleton(name, self.model.config(name))
+            network = skeleton(name, self.model.config(name)).eval().requires_grad_(False)
+            network.load_state_dict({key: tensor for key, tensor in self.model.tensors(name).items()
+                                     if key not in EMBEDDINGS.values()}, strict=False, assign=True)
+            packed = name == "autoregressive" and self.chosen.linear is not None
+            if packed:
+                pack(network, self.chosen.linear)
             state = {key: self._place(network, key, tensor, self.precision(name))
-                     for key, tensor in self.model.tensors(name).items() if key not in EMBEDDINGS.values()}
+                     for key, tensor in network.state_dict().items() if not tensor.is_meta}
+            if packed:          # nothing may hold the mapped file
+                state = {key: tensor.clone() for key, tensor in state.items()}
             network.load_state_dict(state, strict=False, assign=True)
-            self._networks[name] = network.eval().requires_grad_(False)
+            self._networks[name] = network.requires_grad_(False)
         return self._networks[name]
 
     def _send(self, array: np.ndarray, dtype: torch.dtype) -> Tensor:
@@ -149,10 +182,6 @@ class TorchBackend:
         if isinstance(module, nn.LayerNorm | GroupNorm | RMSNorm) or key.endswith(("inv_freq", "temperature")):
             dtype = torch.float32
         tensor = tensor.to(self.device, dtype)
-        if isinstance(network, UnifiedVoice) and self.dtype != torch.float32 and self.device.type == "cpu":
-            # A matrix-vector product reads (out, in) rows: in half precision (in, out) costs 1.6 to 50 times more.
-            # The shape stays, the strides change; all are copied, so that nothing holds the mapped file.
-            return tensor.T.contiguous().T if isinstance(module, Conv1D) and tensor.ndim == 2 else tensor.clone()
         if isinstance(network, DiffusionTts) and tensor.ndim == 3 and tensor.shape[-1] > 1:
             # channels last, as the frames are: else oneDNN turns the kernel round at every call, a tenth of its time
             return tensor.transpose(1, 2).contiguous().transpose(1, 2)
