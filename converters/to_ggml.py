@@ -13,7 +13,6 @@ from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from ane.errors import UserError
 from ane.files import replacing
@@ -78,11 +77,16 @@ def _tensors(model: Model, network: str, voice: Voice) -> Iterator[tuple[str, np
         yield LATENT, voice.diffusion
     tensors = model.tensors(network)
     for key in tensors:
-        name = key
-        for ours, theirs in RENAMED if network == "autoregressive" else ():
-            name = theirs + name.removeprefix(ours) if name.startswith(ours) else name
-        wide: torch.Tensor = converted({key: tensors[key]}, "fp32", frozenset(), f"{model.name}: {network}")[key]
-        yield name, wide.numpy().reshape(squeezed(tuple(wide.shape)))
+        wide = converted({key: tensors[key]}, "fp32", frozenset(), f"{model.name}: {network}")[key]
+        yield name_of(network, key), wide.numpy().reshape(squeezed(tuple(wide.shape)))
+
+
+def name_of(network: str, key: str) -> str:
+    """What the program calls a tensor: upstream's names, those of its inference wrapper for the decoder."""
+    for ours, theirs in RENAMED if network == "autoregressive" else ():
+        if key.startswith(ours):
+            return theirs + key.removeprefix(ours)
+    return key
 
 
 def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
