@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -24,6 +23,7 @@ from ane.model.packages import PackageRecord, read_section, section
 from ane.model.weights import layout
 from converters.buckets import GRAPHS, check_buckets
 from converters.graph import ct
+from converters.origin import described
 from converters.parity import measured
 from converters.remaining import STRICT, refused, remaining
 from converters.to_coreml import Options, seal, write_package
@@ -72,7 +72,7 @@ def convert(model: Model, destination: Path, options: Sequence[Options], network
         progress("bundle", "writing")
         packages = done + _brought(model, work, {_key(package) for package in done})
         bundle = write_bundle(model, destination, name=model.name if isinstance(model, Bundle) else destination.name,
-                              packages=packages, built=work, overwrite=overwrite, **_described(model))
+                              packages=packages, built=work, overwrite=overwrite, **described(model))
         shutil.rmtree(work)
     return bundle
 
@@ -121,7 +121,7 @@ def _package(model: Model, network: str, options: Options, work: Path, progress:
     if broken:
         raise UserError(f"{package.path} holds what the Neural Engine refuses, {broken[0]}: it is not published")
     functions = measured(model, package, work, lambda function: progress(network, f"measuring {function}"))
-    return seal(work, package, functions, remaining(work / package.path), _described(model)["licence"])
+    return seal(work, package, functions, remaining(work / package.path), described(model)["licence"])
 
 
 def _networks(model: Model, wanted: Sequence[str] | None) -> list[str]:
@@ -132,14 +132,6 @@ def _networks(model: Model, wanted: Sequence[str] | None) -> list[str]:
             raise UserError(f"--stages {network}: no such network; there are {', '.join(GRAPHS)}")
         model.require(network)
     return [network for network in GRAPHS if network in (wanted or model.networks)]
-
-
-def _described(model: Model) -> dict[str, Any]:
-    """What a bundle passes on of itself."""
-    if not isinstance(model, Bundle):
-        return {"licence": "", "description": "", "source": {"checkpoints": str(model.path)}}
-    manifest = model.manifest
-    return {"licence": manifest.licence, "description": manifest.description, "source": manifest.source}
 
 
 def _fingerprint(model: Model, options: Sequence[Options], networks: Sequence[str]) -> str:

@@ -1,14 +1,17 @@
-"""``ane convert``: a bundle, or official checkpoints, to a bundle whose networks are Core ML packages."""
+"""``ane convert``: a bundle, or official checkpoints, to a bundle of Core ML packages or to ggml files."""
 
 import argparse
 import os
 import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Column, Table
 
+from ane.commands.ggml import GGUF_PRECISIONS, make_ggml, make_gguf
 from ane.errors import UserError
 from ane.model import Model, is_path, open_model
 
@@ -16,45 +19,51 @@ if TYPE_CHECKING:
     from ane.model.bundle import Bundle
     from converters.to_coreml import Options
 
-TARGETS = ("coreml",)
 PRECISIONS = ("fp16", "fp32", "8bit", "6bit", "4bit")
 WIDE = ("norm", "softmax")
 CACHES = ("io", "state")
 DESCRIPTION = """
-Make Core ML packages of a model's networks and write them, with all the rest of it, as a bundle. SOURCE is a bundle (a
-name or a path; demo is the embedded one) or a directory of official .pth files. Every function is measured against the
-float32 networks before it is published. An interrupted conversion goes on where it was when the same command is given;
-what is done lies in DIR.converting meanwhile, which may be deleted.
+Write a model for another engine. SOURCE is a bundle (a name or a path; demo is the embedded one) or a directory of
+official .pth files. --to coreml makes Core ML packages of its networks and writes them, with all the rest of it, as a
+bundle; every function is measured against the float32 networks before it is published. An interrupted conversion goes
+on where it was when the same command is given; what is done lies in OUT.converting meanwhile, which may be deleted.
+--to gguf writes the whole model as one GGUF file; --to ggml the files that tortoise.cpp reads, with one voice.
 """
 NETWORKS = ("autoregressive, diffusion, clvp, univnet, hifigan, conditioning_encoder, contextual_embedder, rlg_auto, "
             "rlg_diffuser")
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
-    parser = subparsers.add_parser("convert", help="make a model's Core ML packages", description=DESCRIPTION)
+    """Every option's default is None, so that one without effect on a target can be told and refused."""
+    parser = subparsers.add_parser("convert", help="write a model for another engine", description=DESCRIPTION)
     parser.add_argument("source", metavar="SOURCE", help="bundle or directory of checkpoints")
     parser.add_argument("--to", required=True, choices=TARGETS, help="what to make")
-    parser.add_argument("-o", "--output", required=True, metavar="DIR", type=Path, help="where to write the bundle")
-    parser.add_argument("--precision", type=listed, default=["fp16"], metavar="P,…",
-                        help=f"one or more of {', '.join(PRECISIONS)}; the first is used unless `ane say --precision` "
-                             "names another (default: fp16, all that the Neural Engine computes in)")
-    parser.add_argument("--wide", type=listed, default=[], metavar="KINDS",
+    parser.add_argument("-o", "--output", required=True, metavar="OUT", type=Path,
+                        help="where to write the bundle (coreml), the .gguf file (gguf), the files (ggml: a directory)")
+    parser.add_argument("--precision", type=listed, metavar="P,…",
+                        help=f"coreml: one or more of {', '.join(PRECISIONS)}; the first is used unless `ane say "
+                             "--precision` names another (default: fp16, all that the Neural Engine computes in). "
+                             f"gguf: one of {', '.join(GGUF_PRECISIONS)} (default: f16)")
+    parser.add_argument("--wide", type=listed, metavar="KINDS",
                         help="operations computed in float32 all the same: norm, softmax, or both with a comma; they "
                              "leave the Neural Engine (default: none)")
-    parser.add_argument("--attention", choices=("matmul", "einsum"), default="matmul",
+    parser.add_argument("--attention", choices=("matmul", "einsum"),
                         help="the decoder's attention in one product for all heads, or head by head (default: matmul)")
-    parser.add_argument("--lanes", type=counts, default=(1, 8, 16, 32), metavar="N,…",
+    parser.add_argument("--lanes", type=counts, metavar="N,…",
                         help="candidates that a decoder step takes at once, a function each (default: 1,8,16,32)")
-    parser.add_argument("--cache", type=listed, default=list(CACHES), metavar="KINDS",
+    parser.add_argument("--cache", type=listed, metavar="KINDS",
                         help="who keeps the decoder's kv-cache: io (the host), state (Core ML), or both with a comma "
                              "(default: io,state)")
-    parser.add_argument("--buckets", action="append", default=[], metavar="KIND=N,…",
+    parser.add_argument("--buckets", action="append", metavar="KIND=N,…",
                         help="lengths to build a kind of function for, in place of those that suit the model; kinds: "
                              "prefill, step (slots), condition, denoise, sample, steps (fused), clvp_text, "
                              "clvp_speech, univnet, hifigan. May be given more than once")
     parser.add_argument("--stages", type=listed, metavar="NETWORKS",
-                        help=f"networks to convert (default: all); the others stay on torch. There are {NETWORKS}")
-    parser.add_argument("--force", action="store_true", help="replace a bundle at DIR, or an unfinished conversion")
+                        help=f"networks to convert (default: all); coreml: the others stay on torch. There are "
+                             f"{NETWORKS}; gguf takes cvvp and classifier too")
+    parser.add_argument("--voice", metavar="VOICE",
+                        help="ggml: the voice to write, as `ane say -v` takes it (default: the model's own)")
+    parser.add_argument("--force", action="store_true", help="replace what is at OUT, or an unfinished conversion")
     parser.set_defaults(handler=convert_command)
 
 
@@ -74,10 +83,19 @@ def counts(text: str) -> tuple[int, ...]:
 
 
 def convert_command(args: argparse.Namespace) -> int:
-    """Convert, showing what is being done, and say what came of it."""
+    target = TARGETS[args.to]
+    for option in sorted({option for other in TARGETS.values() for option in other.options} - target.options):
+        if getattr(args, option) is not None:
+            takers = ", ".join(name for name, other in TARGETS.items() if option in other.options)
+            raise UserError(f"--{option} has no effect with --to {args.to}: it is for {takers}")
+    args.output = Path(os.path.expanduser(args.output))
+    return target.make(args, open_source(args.source))
+
+
+def make_packages(args: argparse.Namespace, model: Model) -> int:
+    """Convert to Core ML, showing what is being done, and say what came of it."""
     from converters.conversion import convert
 
-    model = open_source(args.source)
     options = read_options(args)
     console = Console(highlight=False)
     with console.status("converting") as status:
@@ -87,7 +105,7 @@ def convert_command(args: argparse.Namespace) -> int:
                 console.print(f"{network}: {doing}", soft_wrap=True)
 
         try:
-            bundle = convert(model, Path(os.path.expanduser(args.output)), options, args.stages, args.force, show)
+            bundle = convert(model, args.output, options, args.stages, args.force, show)
         except KeyboardInterrupt:
             console.print("What was done is kept: give the same command again to go on.")
             raise
@@ -108,16 +126,18 @@ def read_options(args: argparse.Namespace) -> "list[Options]":
     from converters.buckets import COUNTED
     from converters.to_coreml import Options
 
-    for flag, given, known in (("--wide", args.wide, WIDE), ("--cache", args.cache, CACHES),
-                               ("--precision", args.precision, PRECISIONS)):
+    wide, caches, precisions = (given if given is not None else default for given, default in (
+        (args.wide, []), (args.cache, list(CACHES)), (args.precision, ["fp16"])))
+    for flag, given, known in (("--wide", wide, WIDE), ("--cache", caches, CACHES),
+                               ("--precision", precisions, PRECISIONS)):
         for value in given:
             if value not in known:
                 raise UserError(f"{flag} {value}: it is {' or '.join(known)}")
-    for flag, given in (("--cache", args.cache), ("--precision", args.precision)):
+    for flag, given in (("--cache", caches), ("--precision", precisions)):
         if not given:
             raise UserError(f"{flag} names nothing: give at least one, or leave it out")
     buckets = {}
-    for text in args.buckets:
+    for text in args.buckets or ():
         kind, equals, numbers = text.partition("=")
         if not equals:
             raise UserError(f"--buckets {text}: give KIND=N,…, such as prefill=64,128")
@@ -127,8 +147,8 @@ def read_options(args: argparse.Namespace) -> "list[Options]":
             buckets[kind] = counts(numbers)
         except argparse.ArgumentTypeError as error:
             raise UserError(f"--buckets {text}: {error}") from error
-    return [Options(precision, args.attention, frozenset(args.wide), args.lanes, tuple(args.cache), buckets)
-            for precision in dict.fromkeys(args.precision)]
+    return [Options(precision, args.attention or "matmul", frozenset(wide), args.lanes or Options.lanes, tuple(caches),
+                    buckets) for precision in dict.fromkeys(precisions)]
 
 
 def report(console: Console, bundle: "Bundle") -> None:
@@ -146,3 +166,19 @@ def report(console: Console, bundle: "Bundle") -> None:
     console.print("dB: signal-to-noise ratio of the worst function against the float32 networks, in the interpreter.")
     console.print(f"Wrote {bundle.path}. Use it with --bundle {shlex.quote(str(bundle.path))}", soft_wrap=True,
                   markup=False)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What ``--to`` names: what makes it, and the options that have an effect on it."""
+
+    make: Callable[[argparse.Namespace, Model], int]
+    options: frozenset[str]
+
+
+TARGETS = {
+    "coreml": Target(make_packages, frozenset({"precision", "wide", "attention", "lanes", "cache", "buckets",
+                                               "stages"})),
+    "gguf": Target(make_gguf, frozenset({"precision", "stages"})),
+    "ggml": Target(make_ggml, frozenset({"voice"})),
+}
