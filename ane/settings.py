@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from math import inf
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -32,6 +33,7 @@ PRESETS = {
     "high_quality": Preset(candidates=256, diffusion=Diffusion(steps=400)),
 }
 DEFAULT_PRESET = "ultra_fast"
+LEAST_SILENCE = 0.01        # seconds: a cut needs room to fade in
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Settings:
         cvvp_amount: share of CVVP in the ranking, 0 to 1; it needs a voice of clips.
         normaliser: a name of ``ane.text.NORMALISERS``.
         split: desired and maximum characters of a chunk; None: the text is spoken in one go.
+        silence: seconds of it that are kept before and after each chunk's sound; None: all, as upstream.
         lanes: candidates sampled at a time.
     """
 
@@ -56,6 +59,7 @@ class Settings:
     cvvp_amount: float = 0.0
     normaliser: str = "english"
     split: tuple[int, int] | None = (200, 300)
+    silence: tuple[float, float] | None = None
     lanes: int = 8
 
     def __post_init__(self):
@@ -75,8 +79,8 @@ class Settings:
         """A preset as it suits a model.
 
         Args:
-            model: the model's own ``settings``: "sampling" (fields of ``Sampling`` that differ from upstream's) and
-                "split".
+            model: the model's own ``settings``: "sampling" (fields of ``Sampling`` that differ from upstream's),
+                "split" and "silence".
 
         Raises:
             UserError: there is no such preset, the model's settings are unknown or unfit, or a change makes no sense.
@@ -94,7 +98,7 @@ class Settings:
 
 def _own(stated: Mapping[str, Any]) -> dict[str, Any]:
     """What a model's ``settings`` change of a preset. Raises UserError, which lays to the model what is unfit."""
-    readers = {"sampling": _sampling, "split": _split}
+    readers = {"sampling": _sampling, "split": _split, "silence": _silence}
     unknown = ", ".join(sorted(set(stated) - set(readers)))
     if unknown:
         raise _unfit(f"{unknown} is unknown")
@@ -125,6 +129,14 @@ def _split(stated: Any) -> tuple[int, int]:
     whole = isinstance(stated, list | tuple) and all(type(length) is int for length in stated)
     if not whole or len(stated) != 2 or not 1 <= stated[0] <= stated[1]:
         raise _unfit(f"split must be the desired and the maximum number of characters in a chunk, not {stated!r}")
+    return stated[0], stated[1]
+
+
+def _silence(stated: Any) -> tuple[float, float]:
+    numbers = isinstance(stated, list | tuple) and all(type(seconds) in (int, float) for seconds in stated)
+    if not numbers or len(stated) != 2 or not all(LEAST_SILENCE <= seconds < inf for seconds in stated):
+        raise _unfit(f"silence must be the seconds kept before and after the sound, {LEAST_SILENCE} at least, "
+                     f"not {stated!r}")
     return stated[0], stated[1]
 
 

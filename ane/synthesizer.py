@@ -20,6 +20,7 @@ from ane.sampling import by_inverse_cdf
 from ane.settings import DEFAULT_PRESET, Settings
 from ane.stages import Backend
 from ane.text import Tokenizer, nothing_to_say, shortened, split
+from ane.trimming import trimmed
 from ane.voices import Voice, not_cloned, resolve_voice
 
 SAMPLE_RATE = 24000
@@ -113,7 +114,8 @@ class Synthesizer:
             del readings, best_first        # the arrays of all but the kept ones: the next chunk needs the room
         make = self._fast if settings.diffusion is None else self._diffused
         waves = make(kept, voice, settings, randomness, spent, progress)
-        audio = [np.concatenate([chunk[rank] for chunk in waves]) for rank in range(settings.best)]
+        audio = [np.concatenate([trimmed(chunk[rank], settings.silence) for chunk in waves])
+                 for rank in range(settings.best)]
         said = [*not_cloned(self.model, voice), *unstopped(kept)]
         return Speech(audio[0], randomness.seed, voice.name, chunks, codes, audio[1:], spent, said)
 
