@@ -79,7 +79,7 @@ def spaced_timesteps(steps: int, spacing: str = "even") -> np.ndarray:
     """``steps`` of the 4000 trained timesteps, from 0 to 3999: (steps,) int64 ascending, no two the same.
 
     "even": evenly spaced, upstream's, with 0 as the only one of one. "logsnr": the nearest to evenly spaced λ = ln(α/σ)
-    (Lu et al. 2022, DPM-Solver, section 3.3), whence solvers in λ take steps of one size; 3999 as the only one of one.
+    (Lu et al. 2022, DPM-Solver), so that solvers in λ take steps of one size; 3999 as the only one of one.
 
     Raises:
         KeyError: no such spacing.
