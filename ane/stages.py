@@ -163,7 +163,8 @@ class Backend(Protocol):
     def decoder(self, lanes: int, capacity: int, prefixes: int = 1, longest: int | None = None) -> Decoder:
         """A decoder with an empty cache: ``capacity`` own positions for each of ``lanes`` lanes.
 
-        ``prefixes`` places for prefixes, none of more than ``longest`` positions (None: than the first one stored).
+        ``prefixes`` places for prefixes, none of more than ``longest`` positions. None, of one place: of any length,
+        and a longer prefix than those before it may begin the lanes anew.
         """
 
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Denoiser:

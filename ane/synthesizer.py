@@ -7,7 +7,7 @@ import numpy as np
 
 from ane import places
 from ane.model import Model
-from ane.parts import Part, parts_of
+from ane.parts import parts_of
 from ane.randomness import Randomness
 from ane.ranking import check_clips
 from ane.route import Progress, Read, Route, Sound, silent
@@ -61,7 +61,7 @@ class Synthesizer:
         prepared = Prepared(self, texts, voice, preset, seed, settings, timeline)
         route = prepared.route(progress)
         sounds = route.sounds([part for parts in prepared.texts for part in parts])
-        began = 0.0 if timeline is None else timeline.now()
+        began = prepared.timeline.known
         with closed(sounds):
             for parts in prepared.texts:
                 yield prepared.speech([next(sounds) for _ in parts], began)
@@ -146,21 +146,27 @@ class Prepared:
 class Stream(Iterator[np.ndarray]):
     """Sound while it is made: pieces (m,) float32 within ±1 at ``sample_rate``, together as long as the speech.
 
-    Work is done while a piece is waited for; ``close`` ends it within a step. ``codes`` and ``notes`` are of what has
-    been read so far.
+    Work is done while a piece is waited for; ``close`` ends it within a step. What ``ane.speech.Speech`` tells of the
+    whole, ``codes``, ``notes``, ``seconds``, ``spent``, ``took``, this tells of what has been given so far.
     """
 
     sample_rate = SAMPLE_RATE
 
     def __init__(self, prepared: Prepared, progress: Progress):
-        self._prepared, self._read = prepared, []
+        self._prepared, self._read, self._samples = prepared, [], 0
         self.seed, self.voice, self.timeline = prepared.randomness.seed, prepared.voice.name, prepared.timeline
-        self._parts: list[Part] = prepared.texts[0]
-        self.chunks = [part.text for part in self._parts]
-        self._pieces = prepared.route(progress).pieces(self._parts, self._read.append)
+        parts = prepared.texts[0]
+        self.chunks = [part.text for part in parts]
+        self._pieces = prepared.route(progress).pieces(parts, self._read.append)
+        self.took = 0.0
 
     def __next__(self) -> np.ndarray:
-        return next(self._pieces)
+        try:
+            piece = next(self._pieces)
+        finally:
+            self.took = self.timeline.now()
+        self._samples += len(piece)
+        return piece
 
     def close(self) -> None:
         """End the work, and let the networks go."""
@@ -173,6 +179,19 @@ class Stream(Iterator[np.ndarray]):
     @property
     def notes(self) -> list[str]:
         return self._prepared.notes(self._read)
+
+    @property
+    def seconds(self) -> float:
+        return self._samples / self.sample_rate
+
+    @property
+    def spent(self) -> dict[str, float]:
+        return self.timeline.spent()
+
+    @property
+    def real_time_factor(self) -> float:
+        """Seconds for a second of audio, who listened included."""
+        return self.took / self.seconds
 
 
 def unstopped(reads: Sequence[Read]) -> list[str]:

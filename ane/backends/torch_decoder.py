@@ -24,20 +24,21 @@ class TorchDecoder:
         self.network, self.lanes, self.capacity, self.prefixes = network, lanes, capacity, prefixes
         self.device, self.dtype, self.longest = device, dtype, longest
         self.keys, self.values = (self._room(config, lanes, capacity) for _ in range(2))
-        self.prefix_keys = self.prefix_values = torch.empty(0)
-        self.stored = [0] * prefixes                # positions of the prefix at each place
+        self.prefix_keys = self.prefix_values = None
+        self.room = longest or 0                    # positions of a place
+        self.stored = [0] * prefixes                # of which the prefix there has
 
     @torch.inference_mode()
     def prefill(self, prefix: np.ndarray, place: int = 0) -> tuple[np.ndarray, np.ndarray]:
         config = self.network.config
         with engine_errors():
-            if not self.prefix_keys.numel():
-                self.longest = self.longest or len(prefix)
-                self.prefix_keys, self.prefix_values = (
-                    self._room(config, self.prefixes, self.longest) for _ in range(2))
-            if place >= self.prefixes or len(prefix) > self.longest:
-                raise ValueError(f"decoder of {self.prefixes} prefixes of {self.longest} positions asked for prefix "
+            grows = self.longest is None and self.prefixes == 1 and len(prefix) > self.room
+            if place >= self.prefixes or (len(prefix) > self.room and not grows):
+                raise ValueError(f"decoder of {self.prefixes} prefixes of {self.room} positions asked for prefix "
                                  f"{place}, {len(prefix)} positions")
+            if grows or self.prefix_keys is None:
+                self.room = max(self.room, len(prefix))
+                self.prefix_keys, self.prefix_values = (self._room(config, self.prefixes, self.room) for _ in range(2))
             store = [partial(self._store, layer, place) for layer in range(config.layers)]
             hidden = self.network(self._send(prefix[None]), store)[:, -1]
             self.stored[place] = len(prefix)

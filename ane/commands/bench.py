@@ -32,7 +32,7 @@ every function is measured on CPU_ONLY, CPU_AND_GPU and CPU_AND_NE.
 def register(commands: argparse._SubParsersAction) -> None:
     from ane.backends import NAMES
     from ane.commands.convert import listed
-    from ane.commands.say import positive
+    from ane.commands.speech_options import positive
     from ane.settings import DEFAULT_PRESET, PRESETS
 
     parser = commands.add_parser("bench", help="measure this machine and remember the fastest settings",

@@ -40,16 +40,18 @@ class PackagedDecoder:
         self.prefills, self.fills, self.steps = prefills, fills, steps
         self.lanes, self.capacity, self.prefixes, self.longest = lanes, capacity, prefixes, longest
         self.geometry, self.scale, self.dtype = geometry, scale, dtype
+        self.room = longest or 0            # slots for a prefix
         self.pools: list[Pool] = []
         self.prefix: dict[int, Prefix] = {}
 
     def prefill(self, prefix: np.ndarray, place: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        if not self.pools:
-            self.longest = self.longest or len(prefix)
-            self.pools = self._share()
-        if place >= self.prefixes or len(prefix) > self.longest:
-            raise ValueError(f"decoder of {self.prefixes} prefixes of {self.longest} positions asked for prefix "
+        grows = self.longest is None and self.prefixes == 1 and len(prefix) > self.room
+        if place >= self.prefixes or (len(prefix) > self.room and not grows):
+            raise ValueError(f"decoder of {self.prefixes} prefixes of {self.room} positions asked for prefix "
                              f"{place}, {len(prefix)} positions")
+        if grows or not self.pools:
+            self.room = max(self.room, len(prefix))
+            self.pools = self._share()
         self.prefix[place] = Prefix(prefix)
         fitting = [f for f in self.prefills if f.bucket["columns"] >= len(prefix)]
         if fitting and isinstance(self.pools[0], HostPool):
@@ -77,15 +79,15 @@ class PackagedDecoder:
     def _share(self) -> list["Pool"]:
         """Pools that take all lanes in the fewest calls, of those the ones of the narrowest function."""
         def most(step: Function) -> int:
-            shared = (step.bucket["slots"] - self.prefixes * self.longest) // self.capacity
+            shared = (step.bucket["slots"] - self.prefixes * self.room) // self.capacity
             if shared < self.prefixes:          # then each lane may need a room of its own
-                shared = min(step.bucket["slots"] // (self.capacity + self.longest), self.prefixes)
+                shared = min(step.bucket["slots"] // (self.capacity + self.room), self.prefixes)
             return min(step.bucket["columns"], shared, self.lanes)
 
         fitting = [step for step in self.steps if most(step)]
         if not fitting:
             room = max(step.bucket["slots"] for step in self.steps)
-            raise UserError(f"the text takes {self.longest} slots and its speech up to {self.capacity}, but the "
+            raise UserError(f"the text takes {self.room} slots and its speech up to {self.capacity}, but the "
                             f"largest decoder bucket of this bundle has {room}: use a shorter --split or fewer "
                             "--max-codes, or convert again with larger --buckets")
         best = min(fitting, key=lambda s: (-(-self.lanes // most(s)), s.bucket["columns"], s.bucket["slots"]))
@@ -94,7 +96,7 @@ class PackagedDecoder:
         same = [step for step in (*self.steps, *(self.fills if kind is StatePool else ()))
                 if step.bucket["slots"] == best.bucket["slots"]]
         starts = range(0, self.lanes, lanes)
-        return [kind(same, self.prefix, self.longest, min(lanes, self.lanes - start), self.prefixes, self.geometry,
+        return [kind(same, self.prefix, self.room, min(lanes, self.lanes - start), self.prefixes, self.geometry,
                      self.scale, self.dtype, sole=len(starts) == 1) for start in starts]
 
     def _prefill_at_once(self, function: Function, prefix: "Prefix") -> tuple[np.ndarray, np.ndarray]:
