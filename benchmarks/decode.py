@@ -21,7 +21,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from ane.backends.pytorch import DTYPES, TorchBackend
+from ane.backends.pytorch import PRECISIONS, TorchBackend
 from ane.errors import UserError
 from ane.model import Model, add_model_arguments, open_model
 from ane.model.weights import layout
@@ -74,7 +74,8 @@ def contestant(backend: TorchBackend, precision: str, lanes: int, settings: Sett
         return Reading(prefill, median(steps))
 
     positions = settings.prefix + lanes * settings.steps / 2
-    return Contestant(f"ours {precision}", lanes, gigabytes(backend.model, precision, positions), decode)
+    read = gigabytes(backend.model, precision, positions, settings.device)
+    return Contestant(f"ours {precision}", lanes, read, decode)
 
 
 def upstream_contestant(upstream: Upstream, model: Model, lanes: int, settings: Settings) -> Contestant:
@@ -95,13 +96,16 @@ def timed(call: Callable[[], object]) -> float:
     return 1000 * (time.perf_counter() - start)
 
 
-def gigabytes(model: Model, precision: str, positions: float) -> float:
-    """What a step reads at least once: all weights but the look-up tables, and keys and values of ``positions``."""
+def gigabytes(model: Model, precision: str, positions: float, device: str = "cpu") -> float:
+    """What a step reads at least once: all weights but the look-up tables, and keys and values of ``positions``.
+
+    On the CPU those are kept in float32, whatever the weights are.
+    """
     config = model.config("autoregressive")
     shapes = layout("autoregressive", config).shapes
     weights = sum(prod(shape) for key, shape in shapes.items() if "embedding" not in key)
     cache = 2 * config.layers * config.model_dim * positions
-    return (weights + cache) * DTYPES[precision].itemsize / 1e9
+    return (weights * PRECISIONS[precision] + cache * (4 if device == "cpu" else PRECISIONS[precision])) / 1e9
 
 
 class Bandwidth:
@@ -176,7 +180,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--lanes", type=lane_counts, default=[1, 2, 4, 8, 16], help="default 1,2,4,8,16")
     parser.add_argument("--upstream-lanes", type=lane_counts, default=[1], help="default 1")
     parser.add_argument("--precisions", type=lambda text: text.split(","), default=["fp32", "bf16"],
-                        help=f"of {', '.join(DTYPES)} (default fp32,bf16)")
+                        help=f"of {', '.join(PRECISIONS)}; int8 on the CPU (default fp32,bf16)")
     parser.add_argument("--prefix", type=int, default=44, help="positions before the first code (default 44)")
     parser.add_argument("--steps", type=int, default=24, help="codes decoded in a round (default 24)")
     parser.add_argument("--rounds", type=int, default=5, help="readings of each figure (default 5)")
@@ -190,9 +194,9 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parser().parse_args(arguments)
-    unknown = [name for name in options.precisions if name not in DTYPES]
+    unknown = [name for name in options.precisions if name not in PRECISIONS]
     if unknown:
-        raise UserError(f"--precisions {unknown[0]}: there are {', '.join(DTYPES)}")
+        raise UserError(f"--precisions {unknown[0]}: there are {', '.join(PRECISIONS)}")
     if options.upstream_python and not options.checkpoints:
         raise UserError("--upstream-python needs --checkpoints: upstream reads official files alone")
     settings = Settings(options.prefix, options.steps, options.rounds, options.threads, options.device)

@@ -46,7 +46,7 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
         spec: one of ``NAMES``; "torch" takes the best device there is; "mil" interprets Core ML packages anywhere,
             "mil:fp16" with the rounding of fp16 after every operation; "auto" takes what `ane bench` found fastest for
             this model on this machine, the other arguments over it, and where nothing was found what ``resolve`` says.
-        precision: "auto"; what torch computes in ("fp32", "bf16", "fp16"), or which packages are taken.
+        precision: "auto"; what torch computes in ("fp32", "bf16", "fp16", on the CPU "int8"); which packages are taken.
         threads: CPU threads of the whole process (None: the engine's own choice).
         keep: keep networks that a step has released (None: on CUDA, MPS and Core ML only).
         cache: kind of kv-cache of Core ML packages: "io", "state" or "auto".

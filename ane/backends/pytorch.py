@@ -18,6 +18,7 @@ from ane.networks.diffusion import DiffusionTts
 from ane.networks.layers import GroupNorm, RMSNorm
 from ane.stages import STAGES, check
 
+PRECISIONS = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 1}      # bytes of a weight
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 # The networks worth computing in half the bytes. The others are small or run once, and a vocoder's rounding is heard.
@@ -79,8 +80,8 @@ def choose_precision(wanted: str, stored: str, device: torch.device) -> Precisio
 
     On the CPU the decoder's weights stay as small as they are stored even where its arithmetic is float32.
     """
-    if wanted not in ("auto", *DTYPES, "int8"):
-        raise UserError(f"torch computes in no precision {wanted!r}; there are auto, {', '.join(DTYPES)}, int8 "
+    if wanted not in ("auto", *PRECISIONS):
+        raise UserError(f"torch computes in no precision {wanted!r}; there are auto, {', '.join(PRECISIONS)} "
                         "(8bit, 6bit and 4bit are of Core ML packages)")
     if device.type != "cpu":
         if wanted == "int8":

@@ -43,11 +43,10 @@ def exact_packing(stored: str) -> Packing | None:
 
 def pack(network: UnifiedVoice, make: Packing) -> None:
     """Replace the linear layers of ``network`` by packed ones; each layer's own weight is let go of before the next."""
-    for name, layer in list(network.named_modules()):
-        if isinstance(layer, Conv1D):
-            network.set_submodule(name, make(layer.weight.T, layer.bias))
-        elif isinstance(layer, nn.Linear):
-            network.set_submodule(name, make(layer.weight, layer.bias))
+    for name in [name for name, layer in network.named_modules() if isinstance(layer, Conv1D | nn.Linear)]:
+        layer = network.get_submodule(name)
+        weight = layer.weight.T if isinstance(layer, Conv1D) else layer.weight
+        network.set_submodule(name, make(weight, layer.bias))
 
 
 class RowsLinear(nn.Module):

@@ -43,7 +43,8 @@ def register(commands: argparse._SubParsersAction) -> None:
         help=f"of {', '.join(NAMES[1:])} (default: torch, and on a Mac coreml)")
     add("--units", type=listed, metavar="UNITS,…",
         help="of CPU_ONLY, CPU_AND_GPU, CPU_AND_NE, ALL (default: the first three)")
-    add("--precision", type=listed, metavar="P,…", help="of the bundle's packages (default: all that it has)")
+    add("--precision", type=listed, metavar="P,…",
+        help="of the bundle's packages, and int8 of torch on the CPU (default: all that there are)")
     add("--stages", type=listed, metavar="NETWORK,…", help="only these networks; then nothing is remembered")
     add("--all", action="store_true", dest="every",
         help="every function of the packages, not only those that the sentence takes")
@@ -187,7 +188,7 @@ def measured(run: Run) -> "list[Row]":
     # a place of its own for compiled models: the user's are neither taken for a cold load nor lost to one
     with run.console.status("measuring") as status, tempfile.TemporaryDirectory(prefix="ane-bench.") as compiled:
         for job in jobs(run, compiled):
-            where = job.units or (f"threads {job.tuning.threads}" if job.tuning.threads else "")
+            where = job.units or (f"{job.tuning.precision}, threads {job.tuning.threads}" if job.tuning.threads else "")
             status.update(f"measuring {job.tuning.backend} {where}")
             for row in rows_of(job):
                 rows.append(row)
@@ -197,6 +198,7 @@ def measured(run: Run) -> "list[Row]":
 
 def jobs(run: Run, compiled: str) -> "Iterator[Job]":
     """A process for each engine with each kind of units or number of threads."""
+    from ane.bench.choosing import DECODER
     from ane.tuning import Tuning, cores
 
     args = run.args
@@ -209,8 +211,18 @@ def jobs(run: Run, compiled: str) -> "Iterator[Job]":
         elif spec == "torch:cpu":
             for threads in args.threads or thread_counts(cores()):
                 yield run.job(model, Tuning(spec, threads=threads), **common)
+                if takes_int8(run):
+                    yield run.job(model, Tuning(spec, "int8", threads=threads), **common | {"networks": (DECODER,)})
         else:
             yield run.job(model, Tuning(spec), **common)
+
+
+def takes_int8(run: Run) -> bool:
+    """Whether the decoder is tried in int8: the one network that has it, all others are as without."""
+    from ane.bench.choosing import DECODER
+
+    wanted, networks = run.args.precision, run.args.stages or run.subject.networks
+    return DECODER in networks and (wanted is None or "int8" in wanted)
 
 
 def thread_counts(cores: int) -> list[int]:

@@ -66,9 +66,11 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     add("--backend", default="auto", metavar="NAME",
         help=f"{', '.join(NAMES)}; coreml runs a bundle's Core ML packages on a Mac, mil interprets the same packages "
              "anywhere, slowly, to prove them (default: auto, the best there is)")
-    add("--precision", default="auto", choices=("auto", "fp32", "bf16", "fp16", "8bit", "6bit", "4bit"), metavar="P",
+    add("--precision", default="auto", metavar="P",
+        choices=("auto", "fp32", "bf16", "fp16", "int8", "8bit", "6bit", "4bit"),
         help="what torch computes in: fp32, bf16 or fp16 (default: what the weights are stored in, where the device is "
-             "good at it); or which Core ML packages are taken: fp16, fp32, 8bit, 6bit, 4bit (default: the bundle's)")
+             "good at it), int8 (the decoder on the CPU: fastest, less exact); or which Core ML packages are taken: "
+             "fp16, fp32, 8bit, 6bit, 4bit (default: the bundle's)")
     add("--cache", default="auto", choices=("auto", "io", "state"),
         help="who keeps the kv-cache of Core ML packages: io (the host) or state (Core ML)")
     add("--compute-units", choices=("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL"),
