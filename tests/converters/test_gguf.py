@@ -24,7 +24,7 @@ from converters.to_gguf import write_gguf
 from tests.random_model import RandomModel
 
 PRECISIONS = ("f32", "f16", "q8_0", "q4_0")
-BARS = {Type.F16: 70.0, Type.Q8_0: 40.0, Type.Q4_0: 17.0}      # dB of the worst tensor against what it was made from
+BARS = {Type.F16: 70.0, Type.Q8_0: 40.0, Type.Q4_0: 17.0}      # dB of the worst tensor against its source
 
 
 @pytest.fixture(scope="module")
