@@ -178,7 +178,7 @@ class Device:
         self._guarded(self.stream.write, data)
 
     def finish(self) -> None:
-        self._guarded(self.stream.stop)
+        self._guarded(self.stream.stop, False)
 
     def stop(self) -> None:
         self._ended = True

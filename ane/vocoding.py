@@ -28,16 +28,17 @@ class Pace:
 
     Attributes:
         first: new ones that the first sound has at least: it is to be heard soon.
-        window: of later calls at least, the margins included: a call costs as much as all that it is given. 62 are
-            those of the larger bucket that converted vocoders have.
+        window: of a later call, the margins included: a call costs as much as all that it is given. 62 are those of
+            the larger bucket that converted vocoders have. When much comes at once, a call may have more.
     """
 
     first: int = 12
     window: int = 62
 
-    def least(self, done: int, margin: int) -> int:
-        """New frames that make a call worth its while when ``done`` are rendered."""
-        return max(self.window - 2 * margin, self.first) if done else self.first
+    def new(self, done: int, ready: int, margin: int) -> int:
+        """Frames to render now when ``done`` are rendered and ``ready`` can be: none while a call is not worth it."""
+        few = max(self.window - 2 * margin, self.first) if done else self.first
+        return ready - done if ready - done >= 2 * few else few if ready - done >= few else 0
 
 
 def hifigan_sound(backend: Backend, conditioning: np.ndarray, latents: np.ndarray) -> np.ndarray:
@@ -74,7 +75,7 @@ def univnet_stream(backend: Backend, config: UnivNetConfig, rng: np.random.Gener
     """
     bands, ahead = config.n_mel_channels, draw_noise(rng, config, SILENT_FRAMES)
 
-    def render(columns: np.ndarray) -> np.ndarray:
+    def render(columns: np.ndarray) -> np.ndarray:      # what lies ahead is heard at the end alone
         noise = np.concatenate((columns[bands:], ahead), axis=1)
         return backend.run("univnet", mel=columns[None, :bands], noise=noise[None])[0, 0]
 
@@ -112,9 +113,9 @@ class Renderer:
     def feed(self, columns: np.ndarray) -> Iterator[np.ndarray]:
         """The sound that can be rendered now and is worth a call: (m,) float32, or nothing."""
         self._take(columns)
-        ready = self.given - self.margin
-        if ready - self.done >= self.pace.least(self.done, self.margin):
-            yield self._render(ready)
+        new = self.pace.new(self.done, self.given - self.margin, self.margin)
+        if new:
+            yield self._render(self.done + new)
 
     def finish(self, columns: np.ndarray | None = None) -> Iterator[np.ndarray]:
         """The rest, with the last columns if they were kept for this: (m,) float32, or nothing."""
@@ -127,8 +128,9 @@ class Renderer:
         self.columns = columns if self.columns is None else np.concatenate((self.columns, columns), axis=1)
 
     def _render(self, stop: int) -> np.ndarray:
-        sound = self.run(self.columns)
-        hop = len(sound) // self.columns.shape[1]
+        window = self.columns[:, :stop + self.margin - self.first]
+        sound = self.run(window)
+        hop = len(sound) // window.shape[1]
         new = sound[(self.done - self.first) * hop:(stop - self.first) * hop]
         kept = max(stop - self.margin, self.first)
         self.columns, self.first, self.done = self.columns[:, kept - self.first:], kept, stop

@@ -28,6 +28,11 @@ class Windows:
         first: of the first window, after which there is sound. A text that has no more is diffused in one go.
         size: of the longest; each is at most twice as long as the one before it, so that sound lasts meanwhile.
         overlap: what two neighbours have in common, at least.
+
+    The defaults are measured on the embedded bundle, on three texts of 285 to 313 latents (benchmarks.windows): they
+    part from the mel of the whole by 1.3 dB (dpm++2m, 12 steps) and 1.2 dB (p, 30 steps), less than the whole does on
+    other noise (2.5 and 1.4 dB); 24, 96 and 8 by 2.1 and 2.0 dB, 16, 64 and 4 by 2.3 and 2.1 dB, and an overlap of 4 in
+    place of 12 by 1.4 and 1.3 dB. Of 126 words a recogniser got 16 and 12 wrong, of the whole 16 and 8.
     """
 
     first: int = 32

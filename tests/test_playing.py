@@ -196,7 +196,7 @@ class RawOutputStream:
     def write(self, data):
         if {fails}: raise PortAudioError("device unplugged")
         self.heard.append(bytes(data))
-    def stop(self): self.heard.append("stop")
+    def stop(self, ignore_errors): self.heard.append("stop")
     def abort(self, ignore_errors): pass
     def close(self, ignore_errors): self.heard.append("close")
 """
