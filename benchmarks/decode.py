@@ -27,7 +27,7 @@ from ane.model import Model, add_model_arguments, open_model
 from ane.model.weights import layout
 from benchmarks import report
 from benchmarks.report import Spread
-from benchmarks.upstream import Upstream, add_upstream_options, lane_counts
+from benchmarks.upstream import Upstream, add_upstream_options, counts
 
 REFERENCE = ("upstream fp32", 1)      # what ratios are taken against: upstream's kv-cache mode, one lane
 
@@ -173,8 +173,8 @@ def parser() -> argparse.ArgumentParser:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     add_model_arguments(parser)
     add_upstream_options(parser)
-    parser.add_argument("--lanes", type=lane_counts, default=[1, 2, 4, 8, 16], help="default 1,2,4,8,16")
-    parser.add_argument("--upstream-lanes", type=lane_counts, default=[1], help="default 1")
+    parser.add_argument("--lanes", type=counts, default=[1, 2, 4, 8, 16], help="default 1,2,4,8,16")
+    parser.add_argument("--upstream-lanes", type=counts, default=[1], help="default 1")
     parser.add_argument("--precisions", type=lambda text: text.split(","), default=["fp32", "bf16"],
                         help=f"of {', '.join(DTYPES)} (default fp32,bf16)")
     parser.add_argument("--prefix", type=int, default=44, help="positions before the first code (default 44)")

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -79,7 +80,7 @@ def test_groups_are_neighbours_within_what_the_backend_wants(lengths, most):
     assert [index for group in together for index in group] == list(range(len(lengths)))
     for group in together:
         assert len(group) == 1 or sum(lengths[index] for index in group) <= most
-    for group, following in zip(together, together[1:], strict=False):
+    for group, following in pairwise(together):
         assert sum(lengths[index] for index in group) + lengths[following.start] > most
 
 
