@@ -13,19 +13,17 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from ane.backends.pytorch import DTYPES, TorchBackend
+from ane.backends.pytorch import TorchBackend
 from ane.diffusion import MELS, frames_of
-from ane.errors import UserError
 from ane.model import Model, add_model_arguments, open_model
 from benchmarks import report
 from benchmarks.report import Spread
-from benchmarks.upstream import Upstream, add_upstream_options, counts
+from benchmarks.upstream import Upstream, add_contest_options, counts, hold_together
 
 TIMESTEP = 2000
 UPSTREAM = "upstream fp32"
@@ -138,27 +136,15 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.diffusion", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     add_model_arguments(parser)
-    add_upstream_options(parser)
+    add_contest_options(parser)
     parser.add_argument("--frames", type=counts, default=[200, 400, 800], help="default 200,400,800")
     parser.add_argument("--utterances", type=counts, default=[1, 2, 4], help="in one call (default 1,2,4)")
-    parser.add_argument("--precisions", type=lambda text: text.split(","), default=["fp32", "bf16"],
-                        help=f"of {', '.join(DTYPES)} (default fp32,bf16)")
-    parser.add_argument("--rounds", type=int, default=5, help="readings of each figure (default 5)")
-    parser.add_argument("--threads", type=int, default=report.usable_cores(),
-                        help="CPU threads of either side (default: all cores)")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or mps (default cpu)")
-    parser.add_argument("--output", type=Path, metavar="FILE.json",
-                        help="where the result goes, and beside it a plot (default: benchmarks/results/, dated)")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parser().parse_args(arguments)
-    unknown = [name for name in options.precisions if name not in DTYPES]
-    if unknown:
-        raise UserError(f"--precisions {unknown[0]}: there are {', '.join(DTYPES)}")
-    if options.upstream_python and not options.checkpoints:
-        raise UserError("--upstream-python needs --checkpoints: upstream reads official files alone")
+    hold_together(options)
     settings = Settings(options.rounds, options.threads, options.device)
     output = options.output or report.default_output("diffusion")
     model = open_model(bundle=options.bundle, checkpoints=options.checkpoints)

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ane.backends.pytorch import DTYPES
 from ane.errors import UserError
 from benchmarks import report
 
@@ -111,6 +112,28 @@ def counts(text: str) -> list[int]:
 def add_upstream_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--upstream-python", type=Path, metavar="PATH",
                         help="interpreter of an environment made with python -m benchmarks.upstream --make-env")
+
+
+def add_contest_options(parser: argparse.ArgumentParser) -> None:
+    """What every benchmark takes that lets this package and upstream take turns."""
+    add_upstream_options(parser)
+    parser.add_argument("--precisions", type=lambda text: text.split(","), default=["fp32", "bf16"],
+                        help=f"of {', '.join(DTYPES)} (default fp32,bf16)")
+    parser.add_argument("--rounds", type=int, default=5, help="readings of each figure (default 5)")
+    parser.add_argument("--threads", type=int, default=report.usable_cores(),
+                        help="CPU threads of either side (default: all cores)")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or mps (default cpu)")
+    parser.add_argument("--output", type=Path, metavar="FILE.json",
+                        help="where the result goes, and beside it a plot (default: benchmarks/results/, dated)")
+
+
+def hold_together(options: argparse.Namespace) -> None:
+    """Raises UserError when the options of a contest do not fit each other."""
+    unknown = [name for name in options.precisions if name not in DTYPES]
+    if unknown:
+        raise UserError(f"--precisions {unknown[0]}: there are {', '.join(DTYPES)}")
+    if options.upstream_python and not options.checkpoints:
+        raise UserError("--upstream-python needs --checkpoints: upstream reads official files alone")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -91,35 +91,25 @@ def answer(model, request: dict, device: str) -> dict:
             "token_ms": (whole - prefill) / len(step)}
 
 
-def options(description: str) -> argparse.ArgumentParser:
+def serve(description: str, file: str, load: Callable, answer: Callable) -> None:
+    """Load a model from an official file, say so, then answer every request on standard input.
+
+    ``load(path, heads, device)`` gives the model, ``answer(model, request, device)`` a reading.
+    """
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("checkpoints", type=Path, help="folder with the official files")
+    parser.add_argument("checkpoints", type=Path, help=f"folder with {file}")
     parser.add_argument("--heads", type=int, default=16, help="attention heads, which the checkpoint does not tell")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    return parser
-
-
-def serve(prepare: Callable[[], Callable[[dict], dict]]) -> None:
-    """Load a model by ``prepare``, say so, then answer every request with what it gave."""
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    model = load(arguments.checkpoints / file, arguments.heads, arguments.device)
     replies = sys.stdout
     sys.stdout = sys.stderr      # upstream and transformers print
-    answer = prepare()
     print(json.dumps({"ready": True, "torch": torch.__version__}), file=replies, flush=True)
     for line in sys.stdin:
-        print(json.dumps(answer(json.loads(line))), file=replies, flush=True)
-
-
-def main() -> None:
-    arguments = options(__doc__.splitlines()[0]).parse_args()
-    torch.set_num_threads(arguments.threads)
-
-    def prepare() -> Callable[[dict], dict]:
-        model = load(arguments.checkpoints / "autoregressive.pth", arguments.heads, arguments.device)
-        return lambda request: answer(model, request, arguments.device)
-
-    serve(prepare)
+        print(json.dumps(answer(model, json.loads(line), arguments.device)), file=replies, flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    serve(__doc__.splitlines()[0], "autoregressive.pth", load, answer)

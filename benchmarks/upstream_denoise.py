@@ -10,11 +10,10 @@ This file imports nothing of the project, which the environment does not have, b
 """
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from upstream_decode import options, serve, without_torchaudio
+from upstream_decode import serve, without_torchaudio
 
 TIMESTEP = 2000
 
@@ -52,16 +51,5 @@ def answer(model, request: dict, device: str) -> dict:
     return {"frames": frames, "step_ms": 1000 * (time.perf_counter() - start)}
 
 
-def main() -> None:
-    arguments = options(__doc__.splitlines()[0]).parse_args()
-    torch.set_num_threads(arguments.threads)
-
-    def prepare() -> Callable[[dict], dict]:
-        model = load(arguments.checkpoints / "diffusion_decoder.pth", arguments.heads, arguments.device)
-        return lambda request: answer(model, request, arguments.device)
-
-    serve(prepare)
-
-
 if __name__ == "__main__":
-    main()
+    serve(__doc__.splitlines()[0], "diffusion_decoder.pth", load, answer)
