@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from math import prod
-from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -22,12 +21,11 @@ from rich.console import Console
 from rich.progress import track
 
 from ane.backends.pytorch import PRECISIONS, TorchBackend
-from ane.errors import UserError
 from ane.model import Model, add_model_arguments, open_model
 from ane.model.weights import layout
 from benchmarks import report
 from benchmarks.report import Spread
-from benchmarks.upstream import Upstream, add_upstream_options, lane_counts
+from benchmarks.upstream import Upstream, add_contest_options, counts, hold_together
 
 REFERENCE = ("upstream fp32", 1)      # what ratios are taken against: upstream's kv-cache mode, one lane
 
@@ -176,29 +174,17 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.decode", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     add_model_arguments(parser)
-    add_upstream_options(parser)
-    parser.add_argument("--lanes", type=lane_counts, default=[1, 2, 4, 8, 16], help="default 1,2,4,8,16")
-    parser.add_argument("--upstream-lanes", type=lane_counts, default=[1], help="default 1")
-    parser.add_argument("--precisions", type=lambda text: text.split(","), default=["fp32", "bf16"],
-                        help=f"of {', '.join(PRECISIONS)}; int8 on the CPU (default fp32,bf16)")
+    add_contest_options(parser)
+    parser.add_argument("--lanes", type=counts, default=[1, 2, 4, 8, 16], help="default 1,2,4,8,16")
+    parser.add_argument("--upstream-lanes", type=counts, default=[1], help="default 1")
     parser.add_argument("--prefix", type=int, default=44, help="positions before the first code (default 44)")
     parser.add_argument("--steps", type=int, default=24, help="codes decoded in a round (default 24)")
-    parser.add_argument("--rounds", type=int, default=5, help="readings of each figure (default 5)")
-    parser.add_argument("--threads", type=int, default=report.usable_cores(),
-                        help="CPU threads of either side (default: all cores)")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or mps (default cpu)")
-    parser.add_argument("--output", type=Path, metavar="FILE.json",
-                        help="where the result goes, and beside it a plot (default: benchmarks/results/, dated)")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parser().parse_args(arguments)
-    unknown = [name for name in options.precisions if name not in PRECISIONS]
-    if unknown:
-        raise UserError(f"--precisions {unknown[0]}: there are {', '.join(PRECISIONS)}")
-    if options.upstream_python and not options.checkpoints:
-        raise UserError("--upstream-python needs --checkpoints: upstream reads official files alone")
+    hold_together(options)
     settings = Settings(options.prefix, options.steps, options.rounds, options.threads, options.device)
     output = options.output or report.default_output("decode")
     model = open_model(bundle=options.bundle, checkpoints=options.checkpoints)

@@ -1,8 +1,8 @@
 """Several utterances denoised in one call: each gets what it gets alone, whatever its neighbours."""
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -80,7 +80,7 @@ def test_groups_are_neighbours_within_what_the_backend_wants(lengths, most):
     assert [index for group in together for index in group] == list(range(len(lengths)))
     for group in together:
         assert len(group) == 1 or sum(lengths[index] for index in group) <= most
-    for group, following in itertools.pairwise(together):
+    for group, following in pairwise(together):
         assert sum(lengths[index] for index in group) + lengths[following.start] > most
 
 
