@@ -17,7 +17,7 @@ from ane.networks.univnet import SILENT_FRAMES
 from ane.randomness import Randomness
 from ane.ranking import best, check_clips, score
 from ane.sampling import by_inverse_cdf
-from ane.settings import DEFAULT_PRESET, Settings
+from ane.settings import Settings
 from ane.stages import Backend
 from ane.text import Tokenizer, nothing_to_say, shortened, split
 from ane.trimming import trimmed
@@ -74,7 +74,7 @@ class Synthesizer:
     def __init__(self, model: Model, backend: Backend):
         self.model, self.backend = model, backend
 
-    def speak(self, text: str, voice: str | Voice | None = None, preset: str = DEFAULT_PRESET, seed: int | None = None,
+    def speak(self, text: str, voice: str | Voice | None = None, preset: str | None = None, seed: int | None = None,
               settings: Settings | None = None, progress: Progress = silent) -> Speech:
         """Say ``text``.
 
@@ -82,8 +82,8 @@ class Synthesizer:
 
         Args:
             voice: a name, a path or a mix as on the command line, or a ``Voice``; None: the model's default.
-            preset: a name of ``ane.settings.PRESETS``, taken with the model's own settings; not looked at when
-                ``settings`` are given.
+            preset: a name of ``ane.settings.PRESETS``, taken with the model's own settings; None: the model's default;
+                not looked at when ``settings`` are given.
             seed: from 0 up; None: a fresh one, which the result states.
             progress: called as (stage, done, total, note) while work goes on.
 

@@ -24,7 +24,7 @@ from ane.demo.training.speech import Flite
 from ane.demo.training.text import held_out_sentences
 from ane.errors import UserError
 from ane.model import open_model
-from ane.settings import DEFAULT_PRESET
+from ane.settings import PRESETS, default_preset
 from ane.synthesizer import SAMPLE_RATE, Synthesizer
 from ane.voices import Voice, load_voice
 from benchmarks.listening import Recogniser, Wave, edits, mel_distance, words
@@ -151,7 +151,7 @@ def measure(voice: str, options: argparse.Namespace) -> dict[str, Any]:
     spoken = list(teach_all(sentences, voice, Flite(options.flite, options.flite_libraries)))
     systems = {"teacher": spoken}
     if options.run:
-        systems["codes"] = respeak_all(synthesizer, spoken, latents, quantise(options.run))
+        systems["codes"] = respeak_all(synthesizer, spoken, latents, quantise(options.run), options.preset)
     systems["fast"] = speak_all(synthesizer, sentences, voice, "fastest")
     systems["quality"] = speak_all(synthesizer, sentences, voice, options.preset)
     judged = {}
@@ -169,6 +169,7 @@ def main() -> None:
     model = open_model(bundle=options.bundle)
     if model.voices is None:
         raise UserError(f"{model.name} has no voices of its own to measure")
+    options.preset = options.preset or default_preset(model.settings)
     if options.run:
         quantise(options.run)       # refused now, not after half of the work
     names = sorted((path.stem for path in model.voices.glob("*.safetensors")), key=lambda n: n != model.default_voice)
@@ -208,7 +209,7 @@ def arguments() -> argparse.Namespace:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--bundle", metavar="NAME_OR_DIR", help="what to measure (default: the embedded demo)")
-    add("--preset", default=DEFAULT_PRESET, help="of the quality path (%(default)s)")
+    add("--preset", choices=PRESETS, help="of the quality path (default: the bundle's)")
     add("--backend", default="auto")
     add("--precision", default="auto")
     add("--threads", type=int, help="torch threads (default: torch's choice)")

@@ -60,13 +60,13 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
     """What shapes the speech. Every default is None, so that a flag that has no effect can be told and refused."""
-    from ane.diffusion import SAMPLERS
+    from ane.diffusion import SAMPLERS, SPACINGS
     from ane.settings import DEFAULT_PRESET, PRESETS
     from ane.text import NORMALISERS
 
     group = parser.add_argument_group("speech", "A model may bring defaults of its own, as the embedded one does.")
     add = group.add_argument
-    add("--preset", choices=PRESETS, default=DEFAULT_PRESET, help=f"how much work to do (default: {DEFAULT_PRESET})")
+    add("--preset", choices=PRESETS, help=f"how much work to do (default: the model's, or {DEFAULT_PRESET})")
     add("--seed", type=natural, metavar="N", help="say it the same way again (default: a fresh one, which is told)")
     add("--candidates", type=positive, metavar="N", help="readings sampled of each chunk (default: the preset's)")
     add("--best", type=positive, metavar="K", help="keep the K best readings, as OUT-1.wav, OUT-2.wav, …")
@@ -78,7 +78,8 @@ def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
     add("--typical-mass", type=float, metavar="M", help="typical sampling with this mass (default: off)")
     add("--max-codes", type=positive, metavar="N", help="codes a chunk at most, 21.5 to a second (default: 500)")
     add("--steps", type=positive, metavar="N", help="diffusion steps (default: the preset's)")
-    add("--sampler", choices=SAMPLERS, help="of the diffusion (default: p)")
+    add("--sampler", choices=SAMPLERS, help="of the diffusion (default: the preset's)")
+    add("--spacing", choices=SPACINGS, help="of the steps; ddim and dpm++2m want logsnr (default: the preset's)")
     add("--guidance", type=float, metavar="K", help="of the diffusion, 0 for none (default: the preset's)")
     add("--noise", type=float, metavar="T", help="diffusion temperature: scale of the first noise (default: 1)")
     add("--normaliser", choices=NORMALISERS, help="how text is spelt out (default: english)")
@@ -107,6 +108,7 @@ def pair(text: str) -> tuple[int, int]:
 
 def say(args: argparse.Namespace) -> int:
     from ane.audio import check_output, find_player, play, write
+    from ane.settings import default_preset
 
     text = read_text(args)
     for path in output_paths(args.output, args.best or 1):
@@ -114,6 +116,7 @@ def say(args: argparse.Namespace) -> int:
     if args.play or args.output is None:
         find_player()
     model = open_model(args.bundle, args.checkpoints)
+    args.preset = args.preset or default_preset(model.settings)
     settings = read_settings(args, model)
     outputs = output_paths(args.output, settings.best)
     console = Console(stderr=True, highlight=False)
@@ -187,7 +190,7 @@ def read_settings(args: argparse.Namespace, model: Model) -> "Settings":
         args, ("temperature", "top_p", "top_k", "repetition_penalty", "typical_mass", "max_codes")))
     diffusion = settings.diffusion
     if diffusion is not None:
-        diffusion = replace(diffusion, **given(args, ("steps", "sampler", "guidance")))
+        diffusion = replace(diffusion, **given(args, ("steps", "sampler", "spacing", "guidance")))
         if args.noise is not None:
             diffusion = replace(diffusion, temperature=args.noise)
     split = None if args.no_split else args.split or settings.split
@@ -201,7 +204,7 @@ def given(args: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:
 def refuse_idle_flags(args: argparse.Namespace, settings: "Settings") -> None:
     """Raise UserError for a flag that would be accepted and ignored."""
     rules = (
-        (settings.diffusion is None, ("steps", "sampler", "guidance", "noise"),
+        (settings.diffusion is None, ("steps", "sampler", "spacing", "guidance", "noise"),
          f"preset {args.preset} has no diffusion; choose another --preset, or leave it out"),
         (not settings.ranked, ("cvvp_amount", "lanes"),
          "there is one candidate alone; raise --candidates, or leave it out"),
