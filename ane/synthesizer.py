@@ -11,7 +11,7 @@ from ane.parts import parts_of
 from ane.randomness import Randomness
 from ane.ranking import check_clips
 from ane.route import Progress, Read, Route, Sound, silent
-from ane.settings import DEFAULT_PRESET, Settings
+from ane.settings import Settings
 from ane.speech import SAMPLE_RATE, Speech
 from ane.stages import Backend
 from ane.timeline import Timeline
@@ -31,15 +31,15 @@ class Synthesizer:
         self.model, self.backend = model, backend
         self.side_by_side = getattr(backend, "side_by_side", False) if side_by_side is None else side_by_side
 
-    def speak(self, text: str, voice: str | Voice | None = None, preset: str = DEFAULT_PRESET,
+    def speak(self, text: str, voice: str | Voice | None = None, preset: str | None = None,
               seed: int | None = None, settings: Settings | None = None, progress: Progress = silent,
               timeline: Timeline | None = None) -> Speech:
         """Say ``text``.
 
         Args:
             voice: a name, a path or a mix as on the command line, or a ``Voice``; None: the model's default.
-            preset: a name of ``ane.settings.PRESETS``, taken with the model's own settings; not looked at when
-                ``settings`` are given.
+            preset: a name of ``ane.settings.PRESETS``, taken with the model's own settings; None: the model's default;
+                not looked at when ``settings`` are given.
             seed: from 0 up; None: a fresh one, which the result states.
             progress: called as (stage, done, total, note) while work goes on.
             timeline: goes on with one that began before (None: a new one).
@@ -51,7 +51,7 @@ class Synthesizer:
         [speech] = self.speak_all([text], voice, preset, seed, settings, progress, timeline)
         return speech
 
-    def speak_all(self, texts: Sequence[str], voice: str | Voice | None = None, preset: str = DEFAULT_PRESET,
+    def speak_all(self, texts: Sequence[str], voice: str | Voice | None = None, preset: str | None = None,
                   seed: int | None = None, settings: Settings | None = None, progress: Progress = silent,
                   timeline: Timeline | None = None) -> Iterator[Speech]:
         """Say several texts, each as ``speak`` says it with the same seed; they share the decoder's lanes.
@@ -67,7 +67,7 @@ class Synthesizer:
                 yield prepared.speech([next(sounds) for _ in parts], began)
                 began = prepared.timeline.now()
 
-    def stream(self, text: str, voice: str | Voice | None = None, preset: str = DEFAULT_PRESET,
+    def stream(self, text: str, voice: str | Voice | None = None, preset: str | None = None,
                seed: int | None = None, settings: Settings | None = None, progress: Progress = silent,
                timeline: Timeline | None = None) -> "Stream":
         """Say ``text``, and give its sound while it is made. Arguments and errors: ``speak``.
@@ -112,7 +112,7 @@ class Synthesizer:
 class Prepared:
     """A request that was understood: its texts in parts, its voice, its random numbers."""
 
-    def __init__(self, synthesizer: Synthesizer, texts: Sequence[str], voice: str | Voice | None, preset: str,
+    def __init__(self, synthesizer: Synthesizer, texts: Sequence[str], voice: str | Voice | None, preset: str | None,
                  seed: int | None, settings: Settings | None, timeline: Timeline | None):
         self.synthesizer, self.model = synthesizer, synthesizer.model
         self.timeline = timeline or Timeline()

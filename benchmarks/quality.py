@@ -24,7 +24,7 @@ from ane.demo.training.speech import Flite
 from ane.demo.training.text import held_out_sentences
 from ane.errors import UserError
 from ane.model import open_model
-from ane.settings import DEFAULT_PRESET
+from ane.settings import PRESETS, default_preset
 from ane.speech import SAMPLE_RATE
 from ane.synthesizer import Synthesizer
 from ane.voices import Voice, load_voice
@@ -152,7 +152,7 @@ def measure(voice: str, options: argparse.Namespace) -> dict[str, Any]:
     spoken = list(teach_all(sentences, voice, Flite(options.flite, options.flite_libraries)))
     systems = {"teacher": spoken}
     if options.run:
-        systems["codes"] = respeak_all(synthesizer, spoken, latents, quantise(options.run))
+        systems["codes"] = respeak_all(synthesizer, spoken, latents, quantise(options.run), options.preset)
     systems["fast"] = speak_all(synthesizer, sentences, voice, "fastest")
     systems["quality"] = speak_all(synthesizer, sentences, voice, options.preset)
     judged = {}
@@ -168,6 +168,7 @@ def measure(voice: str, options: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     options = arguments()
     model = open_model(bundle=options.bundle)
+    options.preset = options.preset or default_preset(model.settings)
     if model.voices is None:
         raise UserError(f"{model.name} has no voices of its own to measure")
     if options.run:
@@ -209,7 +210,7 @@ def arguments() -> argparse.Namespace:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--bundle", metavar="NAME_OR_DIR", help="what to measure (default: the embedded demo)")
-    add("--preset", default=DEFAULT_PRESET, help="of the quality path (%(default)s)")
+    add("--preset", choices=PRESETS, help="of the quality path (default: the bundle's)")
     add("--backend", default="auto")
     add("--precision", default="auto")
     add("--threads", type=int, help="torch threads (default: torch's choice)")

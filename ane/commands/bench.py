@@ -54,7 +54,7 @@ def register(commands: argparse._SubParsersAction) -> None:
     add("--runs", type=positive, default=20, metavar="N", help="predictions of each function (default: 20)")
     add("--no-speech", action="store_true", help="functions only; settings are then chosen by their sum")
     add("--text", help="the sentence to say")
-    add("--preset", choices=PRESETS, default=DEFAULT_PRESET, help=f"how to say it (default: {DEFAULT_PRESET})")
+    add("--preset", choices=PRESETS, help=f"how to say it (default: the model's, or {DEFAULT_PRESET})")
     add("-v", "--voice", metavar="VOICE", help="to say it with (default: the model's own)")
     add("--placement", action="store_true", help="ask Core ML where it would run each function (Mac; takes longer)")
     add = parser.add_argument_group("what becomes of it").add_argument
@@ -154,7 +154,7 @@ def prepared(args: argparse.Namespace, console: Console) -> Run:
     from ane.backends import PACKAGED, resolve
     from ane.backends.packaged.backend import choose as packages_of
     from ane.bench.figures import SENTENCE, Calls
-    from ane.settings import Settings
+    from ane.settings import Settings, default_preset
 
     model = open_model(args.bundle, args.checkpoints)
     subject = with_packages(model, "auto", console)
@@ -172,8 +172,9 @@ def prepared(args: argparse.Namespace, console: Console) -> Run:
         if network not in subject.networks:
             raise UserError(f"--stages {network}: {subject.name} has no such network; it has "
                             f"{', '.join(sorted(subject.networks))}")
-    settings = Settings.of(args.preset, subject.settings)
-    return Run(args, console, subject, models, Calls.of(settings), args.preset, args.text or SENTENCE, [])
+    preset = args.preset or default_preset(subject.settings)
+    calls = Calls.of(Settings.of(preset, subject.settings))
+    return Run(args, console, subject, models, calls, preset, args.text or SENTENCE, [])
 
 
 def default_backends(model: Model) -> list[str]:

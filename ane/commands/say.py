@@ -81,6 +81,7 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
 
 def say(args: argparse.Namespace) -> int:
     from ane.audio import play
+    from ane.settings import default_preset
     from ane.speech import SAMPLE_RATE
 
     timeline = Timeline()
@@ -89,6 +90,7 @@ def say(args: argparse.Namespace) -> int:
     text = None if prompted else read_text(args)
     check_ways_out(args)
     model = open_model(args.bundle, args.checkpoints)
+    args.preset = args.preset or default_preset(model.settings)
     settings = read_settings(args, model)
     console = Console(stderr=True, highlight=False)
     if not model.trained and not args.json:

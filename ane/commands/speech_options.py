@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
     """What shapes the speech. Every default is None, so that a flag that has no effect can be told and refused."""
-    from ane.diffusion import SAMPLERS
+    from ane.diffusion import SAMPLERS, SPACINGS
     from ane.settings import DEFAULT_PRESET, PRESETS
     from ane.text import NORMALISERS
 
     group = parser.add_argument_group("speech", "A model may bring defaults of its own, as the embedded one does.")
     add = group.add_argument
-    add("--preset", choices=PRESETS, default=DEFAULT_PRESET, help=f"how much work to do (default: {DEFAULT_PRESET})")
+    add("--preset", choices=PRESETS, help=f"how much work to do (default: the model's, or {DEFAULT_PRESET})")
     add("--seed", type=natural, metavar="N", help="say it the same way again (default: a fresh one, which is told)")
     add("--candidates", type=positive, metavar="N", help="readings sampled of each chunk (default: the preset's)")
     add("--best", type=positive, metavar="K", help="keep the K best readings, as OUT-1.wav, OUT-2.wav, …")
@@ -31,7 +31,8 @@ def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
     add("--typical-mass", type=float, metavar="M", help="typical sampling with this mass (default: off)")
     add("--max-codes", type=positive, metavar="N", help="codes a chunk at most, 21.5 to a second (default: 500)")
     add("--steps", type=positive, metavar="N", help="diffusion steps (default: the preset's)")
-    add("--sampler", choices=SAMPLERS, help="of the diffusion (default: p)")
+    add("--sampler", choices=SAMPLERS, help="of the diffusion (default: the preset's)")
+    add("--spacing", choices=SPACINGS, help="of the steps; ddim and dpm++2m want logsnr (default: the preset's)")
     add("--guidance", type=float, metavar="K", help="of the diffusion, 0 for none (default: the preset's)")
     add("--noise", type=float, metavar="T", help="diffusion temperature: scale of the first noise (default: 1)")
     add("--normaliser", choices=NORMALISERS, help="how text is spelt out (default: english)")
@@ -73,7 +74,7 @@ def read_settings(args: argparse.Namespace, model: Model) -> "Settings":
         args, ("temperature", "top_p", "top_k", "repetition_penalty", "typical_mass", "max_codes")))
     diffusion = settings.diffusion
     if diffusion is not None:
-        diffusion = replace(diffusion, **given(args, ("steps", "sampler", "guidance")))
+        diffusion = replace(diffusion, **given(args, ("steps", "sampler", "spacing", "guidance")))
         if args.noise is not None:
             diffusion = replace(diffusion, temperature=args.noise)
     split = None if args.no_split else args.split or settings.split
@@ -87,9 +88,9 @@ def given(args: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:
 def refuse_idle_flags(args: argparse.Namespace, settings: "Settings") -> None:
     """Raise UserError for a flag that would be accepted and ignored."""
     rules = (
-        (settings.diffusion is None, ("steps", "sampler", "guidance", "noise"),
+        (settings.diffusion is None, ("steps", "sampler", "spacing", "guidance", "noise"),
          f"preset {args.preset} has no diffusion; choose another --preset, or leave it out"),
-        (not settings.ranked, ("cvvp_amount", "lanes"),
+        (not settings.ranked, ("cvvp_amount",),
          "there is one candidate alone; raise --candidates, or leave it out"),
         (args.no_split, ("split",), "the text is not split (--no-split)"),
         (args.output is None and args.best not in (None, 1), ("best",), "no file is written; add -o OUT"),
