@@ -33,6 +33,7 @@ class Windows:
     part from the mel of the whole by 1.3 dB (dpm++2m, 12 steps) and 1.2 dB (p, 30 steps), less than the whole does on
     other noise (2.5 and 1.4 dB); 24, 96 and 8 by 2.1 and 2.0 dB, 16, 64 and 4 by 2.3 and 2.1 dB, and an overlap of 4 in
     place of 12 by 1.4 and 1.3 dB. Of 126 words a recogniser got 16 and 12 wrong, of the whole 16 and 8.
+    Of single sentences: benchmarks/results/windows-demo.json.
     """
 
     first: int = 32
