@@ -143,7 +143,8 @@ class Route:
     def pieces(self, parts: Sequence[Part], read: Callable[[Read], None]) -> Iterator[np.ndarray]:
         """The sound of the best candidates while it is made: (m,) float32 each. ``read`` is told of every part.
 
-        Until the first sound there is, nothing but the first part is decoded; afterwards the others along with it.
+        Until the first sound there is, nothing but the first part is decoded; then the second along with it, and one
+        more with every part that was given: each lane slows the others a little, and gives time to those after it.
         When it ends, or is closed, all networks are let go.
         """
         try:
@@ -157,7 +158,7 @@ class Route:
         together, lanes.limit = lanes.limit, min(lanes.limit, self.settings.candidates)
         for index, part in enumerate(parts):
             for piece in self._heard(part, self._arriving(part, lanes, index, read)):
-                lanes.limit = together
+                lanes.limit = min(together, (index + 2) * self.settings.candidates)
                 self.timeline.sound_is_there()
                 yield piece
             self._add("vocode", 1)

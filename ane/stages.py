@@ -170,6 +170,9 @@ class Backend(Protocol):
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Denoiser:
         """Bind the diffusion decoder to latents (1, N, D), a voice latent (1, C), both float32, and L frames."""
 
+    def load(self, *networks: str) -> None:
+        """Make these networks ready, so that their first call is no slower than the others."""
+
     def release(self, *networks: str) -> None:
         """Say that these networks' step is over (no name: all of them), so that their memory may be freed."""
 

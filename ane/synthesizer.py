@@ -79,10 +79,10 @@ class Synthesizer:
 
     def prepare(self, voice: str | Voice | None = None, settings: Settings | None = None) -> Voice:
         """Load what does not depend on the text: the voice, and the networks that settings need. Gives the voice."""
-        self.require(settings or Settings.of(model=self.model.settings))
-        found = self.voice(voice, Randomness(0))
-        self.backend.decoder(1, 1)
-        return found
+        settings = settings or Settings.of(model=self.model.settings)
+        self.require(settings)
+        self.backend.load(*self.needed(settings))
+        return self.voice(voice, Randomness(0))
 
     def needed(self, settings: Settings) -> list[str]:
         """Networks that speaking with these settings takes."""

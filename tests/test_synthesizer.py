@@ -297,3 +297,11 @@ def test_a_stream_that_is_closed_works_no_more(synthesizer):
     assert list(stream) == []
     assert len(told) == before
     assert synthesizer.backend._networks == {}
+
+
+def test_what_the_text_does_not_decide_is_made_ready_before_it(synthesizer):
+    ready = Synthesizer(synthesizer.model, synthesizer.backend)
+    voice = ready.prepare(settings=SEVERAL)
+    assert {"autoregressive", "hifigan"} <= set(synthesizer.backend._networks)
+    speech = ready.speak(TEXT, voice, seed=4, settings=SEVERAL)
+    np.testing.assert_array_equal(speech.audio, synthesizer.speak(TEXT, seed=4, settings=SEVERAL).audio)

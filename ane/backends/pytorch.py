@@ -144,6 +144,10 @@ class TorchBackend:
             return TorchBatchedDenoiser(self.network("diffusion"), [self._send(rows, self.dtype) for rows in latents],
                                         self._send(conditioning, self.dtype), frames)
 
+    def load(self, *networks: str) -> None:
+        for name in networks:
+            self.network(name)
+
     def release(self, *networks: str) -> None:
         """Let go of networks (all, when none is named) unless told to keep them."""
         if self.keep:

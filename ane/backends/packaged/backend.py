@@ -73,6 +73,13 @@ class PackagedBackend:
         return PackagedDenoiser(*kinds, self.table("diffusion", "unconditioned_embedding"), latents, conditioning,
                                 frames)
 
+    def load(self, *networks: str) -> None:
+        """Checks the packages of these networks; which of their functions a text takes only the text says."""
+        for network in networks:
+            if network in self.packages:
+                self.functions(network, "")
+        self.rest.load(*(network for network in networks if network not in self.packages))
+
     def release(self, *networks: str) -> None:
         self.rest.release(*networks)
         if self.keep:
