@@ -29,7 +29,7 @@ class Preset:
 PRESETS = {
     "fastest": Preset(candidates=1, diffusion=None),
     "quick": Preset(candidates=1, diffusion=Diffusion(10, "dpm++2m", guidance=None, spacing="logsnr")),
-    "quick_ranked": Preset(candidates=16, diffusion=Diffusion(15, "dpm++2m", spacing="logsnr")),
+    "quick_ranked": Preset(candidates=16, diffusion=Diffusion(10, "dpm++2m", spacing="logsnr")),
     "ultra_fast": Preset(candidates=16, diffusion=Diffusion(steps=30, guidance=None)),
     "fast": Preset(candidates=96, diffusion=Diffusion(steps=80)),
     "standard": Preset(candidates=256, diffusion=Diffusion(steps=200)),
