@@ -41,6 +41,20 @@ def text_of(chunks: int) -> str:
     return " | ".join(SENTENCES[index % len(SENTENCES)] for index in range(chunks))     # | is a break that is wanted
 
 
+def add_speaking_options(parser: argparse.ArgumentParser) -> None:
+    """What every benchmark takes that starts such a process, beside the model."""
+    parser.add_argument("--precision", default="auto", help="of the engine, as of `ane say` (default auto)")
+    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: the engine's choice)")
+    parser.add_argument("--max-codes", type=int, default=108, help="codes a chunk at most (default 108: 5 s)")
+
+
+def model_flags(options: argparse.Namespace) -> list[str]:
+    """--bundle or --checkpoints again, or nothing for the demo."""
+    if options.bundle:
+        return ["--bundle", str(options.bundle)]
+    return ["--checkpoints", str(options.checkpoints)] if options.checkpoints else []
+
+
 class Speaking(Process):
     """This package in a process of its own. Use as a context manager.
 

@@ -116,6 +116,11 @@ def add_upstream_options(parser: argparse.ArgumentParser) -> None:
                         help="interpreter of an environment made with python -m benchmarks.upstream --make-env")
 
 
+def add_output_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--output", type=Path, metavar="FILE.json",
+                        help="where the result goes, and beside it plots (default: benchmarks/results/, dated)")
+
+
 def add_contest_options(parser: argparse.ArgumentParser) -> None:
     """What every benchmark takes that lets this package and upstream take turns."""
     add_upstream_options(parser)
@@ -125,8 +130,7 @@ def add_contest_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, default=report.usable_cores(),
                         help="CPU threads of either side (default: all cores)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or mps (default cpu)")
-    parser.add_argument("--output", type=Path, metavar="FILE.json",
-                        help="where the result goes, and beside it a plot (default: benchmarks/results/, dated)")
+    add_output_option(parser)
 
 
 def hold_together(options: argparse.Namespace) -> None:
