@@ -5,9 +5,9 @@
 
 A text of more and more chunks, its steps in turn and side by side; then a text of some chunks on more and more lanes.
 Every reading of these is of a new process, which says a chunk to warm up, so that peaks of memory are their own. At
-last four chunks in lanes beside the same four one after the other, and one chunk with lanes to spare beside one without:
-these take turns in one process with its networks loaded. A chunk is a sentence of five seconds; of weights that never
-end by themselves --max-codes makes it so.
+last four chunks in lanes beside the same four one after the other, and one chunk with lanes to spare beside one
+without: these take turns in one process with its networks loaded. A chunk is a sentence of five seconds; of weights
+that never end by themselves --max-codes makes it so.
 """
 
 import argparse
@@ -123,7 +123,7 @@ def summary(points: Sequence[Point]) -> list[dict]:
 
 
 def show(results: Sequence[dict], options: argparse.Namespace) -> list[Shown]:
-    headings = {CHUNKS: f"More chunks, {LEAST} lanes", LANES: "More lanes", FOUR: "Four chunks and one, in lanes or not"}
+    headings = {CHUNKS: f"More chunks, {LEAST} lanes", LANES: "More lanes", FOUR: "Four chunks and one"}
     columns = ("way", "chunks", "lanes", "seconds", "audio s", "cost of a second s", "× as fast as the first",
                "tokens/s", "peak GB")
     return [report.print_table(
