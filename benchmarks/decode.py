@@ -8,7 +8,6 @@ round. A step is one call of the network for all lanes, without sampling, on bot
 """
 
 import argparse
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -24,7 +23,7 @@ from ane.backends.pytorch import PRECISIONS, TorchBackend
 from ane.model import Model, add_model_arguments, open_model
 from ane.model.weights import layout
 from benchmarks import report
-from benchmarks.report import Spread
+from benchmarks.report import Figures, Shown, Spread
 from benchmarks.upstream import Upstream, add_contest_options, counts, hold_together
 
 REFERENCE = ("upstream fp32", 1)      # what ratios are taken against: upstream's kv-cache mode, one lane
@@ -137,12 +136,14 @@ def measure(contestants: Sequence[Contestant], bandwidth: Bandwidth, rounds: int
 def summary(each: Contestant, reference: Contestant | None, bandwidths: Sequence[float]) -> dict:
     """The figures of one contestant, each a median over the rounds with its spread."""
     rates = [1000 * each.lanes / reading.step_ms for reading in each.readings]
+    prefill_ms = Spread.of([reading.prefill_ms for reading in each.readings])
+    step_ms = Spread.of([reading.step_ms for reading in each.readings])
     result = {
         "name": each.name,
         "lanes": each.lanes,
-        "prefill_ms": Spread.of([reading.prefill_ms for reading in each.readings]),
-        "step_ms": Spread.of([reading.step_ms for reading in each.readings]),
-        "tokens_per_s": Spread.of(rates),
+        "prefill_ms": prefill_ms,
+        "step_ms": step_ms,
+        **report.shared(Figures(tokens_per_s=Spread.of(rates), stage_ms={"prefill": prefill_ms, "step": step_ms})),
         "share_of_bandwidth": Spread.of([1000 * each.gigabytes / reading.step_ms / gb_s
                                          for reading, gb_s in zip(each.readings, bandwidths, strict=True)]),
     }
@@ -152,12 +153,12 @@ def summary(each: Contestant, reference: Contestant | None, bandwidths: Sequence
     return result
 
 
-def show(results: Sequence[dict], bandwidth: Spread, settings: Settings) -> None:
+def show(results: Sequence[dict], bandwidth: Spread, settings: Settings) -> Shown:
     title = (f"Decoding after a prefix of {settings.prefix}, {settings.steps} steps, {settings.rounds} rounds, "
              f"{settings.threads} thread{'s' * (settings.threads > 1)} on {settings.device}; "
              f"memory read at {report.figure(bandwidth.median)} GB/s")
     columns = ("decoder", "lanes", "prefill ms", "step ms", "tokens/s", "of bandwidth", "× upstream, 1 lane")
-    report.print_table(title, columns, [
+    return report.print_table(title, columns, [
         (r["name"], r["lanes"], r["prefill_ms"], r["step_ms"], r["tokens_per_s"],
          f"{r['share_of_bandwidth'].median:.0%}", r.get("times_upstream_one_lane")) for r in results])
 
@@ -203,11 +204,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     reference = next((each for each in contestants if (each.name, each.lanes) == REFERENCE), None)
     results = [summary(each, reference, bandwidths) for each in contestants]
     bandwidth = Spread.of(bandwidths)
-    show(results, bandwidth, settings)
-    report.write_json(output, {"benchmark": "decode", "machine": machine, "network": model.config("autoregressive"),
-                               "settings": settings, "bandwidth_gb_s": bandwidth, "results": results})
-    drawn = report.plot(output.with_suffix(".png"), "Decoding", ("lanes", "tokens per second"), plotted(results))
-    print(f"{output}{' and .png' if drawn else ' (no plot: matplotlib is not installed)'}", file=sys.stderr)
+    shown = show(results, bandwidth, settings)
+    report.publish(
+        output, "decode", settings, results, [shown],
+        {"": lambda path: report.plot(path, "Decoding", ("lanes", "tokens per second"), plotted(results))},
+        machine=machine, network=model.config("autoregressive"), bandwidth_gb_s=bandwidth)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ round. A guided step is the network with conditioning and without: one call here
 """
 
 import argparse
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -22,7 +21,7 @@ from ane.backends.pytorch import TorchBackend
 from ane.diffusion import MELS, frames_of
 from ane.model import Model, add_model_arguments, open_model
 from benchmarks import report
-from benchmarks.report import Spread
+from benchmarks.report import Figures, Shown, Spread
 from benchmarks.upstream import Upstream, add_contest_options, counts, hold_together
 
 TIMESTEP = 2000
@@ -105,8 +104,9 @@ def measure(each_of: Sequence[Contestant], rounds: int) -> None:
 
 def summary(each: Contestant, reference: Contestant | None) -> dict:
     """The figures of one contestant, each a median over the rounds with its spread."""
+    step_ms = Spread.of(each.readings)
     result = {"name": each.name, "frames": each.frames, "utterances": each.utterances,
-              "step_ms": Spread.of(each.readings), "snr_db": each.snr_db,
+              "step_ms": step_ms, "snr_db": each.snr_db, **report.shared(Figures(stage_ms={"step": step_ms})),
               "frame_us": Spread.of([1000 * reading / each.frames / each.utterances for reading in each.readings])}
     if reference:
         result["times_upstream"] = Spread.of([each.utterances * theirs / reading for theirs, reading
@@ -114,11 +114,11 @@ def summary(each: Contestant, reference: Contestant | None) -> dict:
     return result
 
 
-def show(results: Sequence[dict], settings: Settings) -> None:
+def show(results: Sequence[dict], settings: Settings) -> Shown:
     title = (f"A guided step, {settings.rounds} rounds, {settings.threads} thread{'s' * (settings.threads > 1)} "
              f"on {settings.device}")
     columns = ("denoiser", "frames", "utterances", "step ms", "µs a frame", "× upstream", "SNR dB")
-    report.print_table(title, columns, [
+    return report.print_table(title, columns, [
         (r["name"], r["frames"], r["utterances"], r["step_ms"], r["frame_us"], r.get("times_upstream"),
          None if r["snr_db"] is None else f"{r['snr_db']:.1f}") for r in results])
 
@@ -163,12 +163,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         measure(references + field_of, options.rounds)
     by_length = {each.frames: each for each in references}
     results = [summary(each, by_length.get(each.frames)) for each in references + field_of]
-    show(results, settings)
-    report.write_json(output, {"benchmark": "diffusion", "machine": machine, "network": model.config("diffusion"),
-                               "settings": settings, "results": results})
-    drawn = report.plot(output.with_suffix(".png"), "A guided denoising step", ("frames", "microseconds a frame"),
-                        plotted(results))
-    print(f"{output}{' and .png' if drawn else ' (no plot: matplotlib is not installed)'}", file=sys.stderr)
+    shown = show(results, settings)
+    report.publish(
+        output, "diffusion", settings, results, [shown],
+        {"": lambda path: report.plot(path, "A guided denoising step", ("frames", "microseconds a frame"),
+                                      plotted(results))},
+        machine=machine, network=model.config("diffusion"))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Upstream's package in an environment of its own, and a process there that decodes or denoises on request.
+"""Upstream's package in an environment of its own, and processes there that decode, denoise or speak on request.
 
     python -m benchmarks.upstream --make-env ~/upstream-env                                   once; about 1 GB
     python -m benchmarks.upstream --upstream-python ~/upstream-env/bin/python --checkpoints DIR --lanes 1,4
@@ -12,14 +12,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from ane.backends.pytorch import PRECISIONS
 from ane.errors import UserError
 from benchmarks import report
+from benchmarks.process import Process
 
 WORKERS = {"autoregressive.pth": "upstream_decode.py", "diffusion_decoder.pth": "upstream_denoise.py"}
+SPEAKS_WITH = ("autoregressive.pth", "diffusion_decoder.pth", "clvp2.pth", "vocoder.pth")
+MAKE_ONE = "make one with --make-env"
 PYTHON = "3.11"                       # the newest that tokenizers 0.13.3 has wheels for
 REQUIREMENTS = (
     "torch==2.13.0",                  # the newest that this package has run; both sides are timed on the same torch
@@ -28,6 +30,7 @@ REQUIREMENTS = (
     "huggingface-hub<1",              # transformers 4.31 imports names that 1.0 removed
     "numpy",                          # any: nothing of it is on the timed path
     "einops",                         # imported by upstream's arch_util
+    "inflect", "unidecode", "scipy", "tqdm",      # imported by upstream's api: numbers in words, ASCII, WAV, bars
 )
 PACKAGE = "tortoise-tts==3.0.0"       # without its dependencies: they want old librosa, CUDA wheels and a compiler
 
@@ -52,53 +55,52 @@ def make_environment(directory: Path, python: str) -> Path:
     return interpreter
 
 
-class Upstream:
+class Upstream(Process):
     """A running upstream with one network loaded, that of ``file``. Use as a context manager."""
+
+    name = "upstream"
 
     def __init__(self, python: Path, checkpoints: Path, *, file: str = "autoregressive.pth", heads: int = 16,
                  threads: int = 1, device: str = "cpu"):
         """Raises UserError when the interpreter, the checkpoint or upstream itself does not load."""
-        if not (checkpoints / file).is_file():
-            raise UserError(f"{checkpoints} has no {file}: upstream loads official checkpoints")
-        worker = Path(__file__).with_name(WORKERS[file])
-        command = [str(python), str(worker), str(checkpoints), "--heads", str(heads), "--threads", str(threads),
-                   "--device", device]
-        environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
-        try:
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                             env=environment)
-        except OSError as error:
-            raise UserError(f"cannot run {python}: {error.strerror}; make one with --make-env") from error
-        self.torch = self._read()["torch"]
+        need(checkpoints, file)
+        super().__init__([*script(python, WORKERS[file]), str(checkpoints), "--heads", str(heads), "--threads",
+                          str(threads), "--device", device], one_count(threads), MAKE_ONE)
 
     def decode(self, lanes: int, prefix: int, steps: int) -> dict:
         """Prefill ``prefix`` positions, then ``steps`` steps: {prefill_ms, step_ms: [..], token_ms}, milliseconds."""
-        return self._ask({"lanes": lanes, "prefix": prefix, "steps": steps})
+        return self.ask({"lanes": lanes, "prefix": prefix, "steps": steps})
 
     def denoise(self, frames: int) -> dict:
         """A guided step, two calls of the network: {step_ms}, milliseconds."""
-        return self._ask({"frames": frames})
+        return self.ask({"frames": frames})
 
-    def _ask(self, request: dict) -> dict:
-        with suppress(BrokenPipeError):      # it has died: reading says so
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
-        return self._read()
 
-    def _read(self) -> dict:
-        line = self._process.stdout.readline()
-        if not line:
-            raise UserError(f"upstream ended with status {self._process.wait()}: its own message stands above")
-        return json.loads(line)
+class UpstreamSpeaker(Process):
+    """A running upstream with everything loaded that its ``tts`` takes. Use as a context manager."""
 
-    def __enter__(self) -> "Upstream":
-        return self
+    name = "upstream"
 
-    def __exit__(self, *_: object) -> None:
-        with suppress(BrokenPipeError):
-            self._process.stdin.close()      # the end of its input ends it
-        self._process.wait()
-        self._process.stdout.close()
+    def __init__(self, python: Path, checkpoints: Path, threads: int):
+        """Raises UserError when the interpreter, a checkpoint or upstream itself does not load."""
+        for file in SPEAKS_WITH:
+            need(checkpoints, file)
+        super().__init__([*script(python, "upstream_sentence.py"), str(checkpoints), "--threads", str(threads)],
+                         one_count(threads), MAKE_ONE)
+
+
+def script(python: Path, name: str) -> list[str]:
+    return [str(python), str(Path(__file__).with_name(name))]
+
+
+def one_count(threads: int) -> dict[str, str]:
+    """The environment that holds every library to so many threads."""
+    return {"OMP_NUM_THREADS": str(threads)}
+
+
+def need(checkpoints: Path, file: str) -> None:
+    if not (checkpoints / file).is_file():
+        raise UserError(f"{checkpoints} has no {file}: upstream loads official checkpoints")
 
 
 def counts(text: str) -> list[int]:
@@ -114,6 +116,11 @@ def add_upstream_options(parser: argparse.ArgumentParser) -> None:
                         help="interpreter of an environment made with python -m benchmarks.upstream --make-env")
 
 
+def add_output_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--output", type=Path, metavar="FILE.json",
+                        help="where the result goes, and beside it plots (default: benchmarks/results/, dated)")
+
+
 def add_contest_options(parser: argparse.ArgumentParser) -> None:
     """What every benchmark takes that lets this package and upstream take turns."""
     add_upstream_options(parser)
@@ -123,8 +130,7 @@ def add_contest_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, default=report.usable_cores(),
                         help="CPU threads of either side (default: all cores)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or mps (default cpu)")
-    parser.add_argument("--output", type=Path, metavar="FILE.json",
-                        help="where the result goes, and beside it a plot (default: benchmarks/results/, dated)")
+    add_output_option(parser)
 
 
 def hold_together(options: argparse.Namespace) -> None:
