@@ -215,6 +215,7 @@ def summary(system: System, sentences: Sequence[dict[str, Any]]) -> dict[str, An
         more = errors - column("errors", default())
         found |= {"wer": errors.sum() / count.sum(), "interval": interval(errors, count),
                   "more": more.sum() / count.sum(), "more_interval": interval(more, count),
+                  "cpu_seconds_per_second": float(np.median(column("cpu_seconds_per_second"))),
                   "errors": errors.astype(int).tolist()}
     return found
 

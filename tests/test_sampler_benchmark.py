@@ -5,12 +5,14 @@ import pytest
 
 from ane.diffusion import MELS, Diffusion, sample
 from benchmarks.samplers import (
+    COLUMNS,
     GUIDED,
     Epsilon,
     default,
     flow,
     log_spectral_distance,
     reference,
+    row_of,
     scale,
     summary,
     systems,
@@ -55,3 +57,4 @@ def test_word_errors_are_held_sentence_by_sentence_against_the_default():
     assert (found["wer"], found["more"]) == (pytest.approx(0.05), pytest.approx(-0.05))
     assert found["more_interval"][1] <= 0
     assert (found["from_p200"], found["errors"]) == (1.0, [1, 0])
+    assert len(row_of(wanted, found)) == len(COLUMNS)
