@@ -95,7 +95,8 @@ def prepared(options: argparse.Namespace, workspace: Path) -> tuple[str, Run | N
 def speak(options: argparse.Namespace, bundle: str, workspace: Path) -> Run:
     """`ane say` with all lanes and guidance, but few candidates and steps: the peak is in how long a chunk is."""
     threads = ["--threads", str(options.threads)] if options.threads else []
-    return ane("say", options.text, "--bundle", bundle, "--voice", options.voice, "--seed", "0", "--json",
+    voice = ["--voice", options.voice] if options.voice else []
+    return ane("say", options.text, "--bundle", bundle, *voice, "--seed", "0", "--json",
                "--backend", options.backend, "--candidates", str(options.candidates), "--steps", str(options.steps),
                "--guidance", "2",
                "--max-codes", str(options.max_codes), "-o", str(workspace / "speech.wav"), *threads)
@@ -110,7 +111,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--precision", choices=("fp32", "fp16", "bf16"), default="bf16",
                         help="what the import stores (default bf16)")
     parser.add_argument("--text", default=SENTENCE, help=f"default: {SENTENCE}")
-    parser.add_argument("--voice", default="random", help="default: random")
+    parser.add_argument("--voice", help="default: the bundle's own; random of official files")
     parser.add_argument("--backend", default="torch:cpu", help="default torch:cpu")
     parser.add_argument("--candidates", type=int, default=8, help="default 8, as many as lanes")
     parser.add_argument("--steps", type=int, default=2, help="diffusion steps (default 2)")

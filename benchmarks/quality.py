@@ -29,7 +29,8 @@ from ane.speech import SAMPLE_RATE
 from ane.synthesizer import Synthesizer
 from ane.voices import Voice, load_voice
 from benchmarks.listening import Recogniser, Wave, edits, mel_distance, words
-from benchmarks.report import default_output, machine, print_table, run, write_json
+from benchmarks.report import bars as drawn_bars
+from benchmarks.report import default_output, print_table, publish, run
 from benchmarks.speakers import CANDIDATES, Said, candidates_of, keep, quantise, respeak_all, speak_all, teach_all
 
 CHOICES = 30
@@ -177,18 +178,25 @@ def main() -> None:
     with ProcessPoolExecutor(len(names), mp_context=get_context("spawn")) as pool:
         results = dict(zip(names, pool.map(measure, names, [options] * len(names)), strict=True))
     count = len(held_out_sentences()[:options.sentences])
-    print_table(f"{count} sentences, preset {options.preset}", ("voice", *COLUMNS),
-                [row_of(voice, system, result[system], result["teacher"]) for voice, result in results.items()
-                 for system in result["heard"]])
+    heard = print_table(f"{count} sentences, preset {options.preset}", ("voice", *COLUMNS),
+                        [row_of(voice, system, result[system], result["teacher"])
+                         for voice, result in results.items() for system in result["heard"]])
     for voice, result in results.items():
         print("{}: best of {} by CLVP {clvp:.3f}, a random one {random:.3f}, gain {gain:.3f} ({gain_low:.3f} to "
               "{gain_high:.3f}), the best there is {oracle:.3f}".format(voice, CANDIDATES, **result["ranking"]))
     found = bars(results)
-    print_table("what it promises", ("claim", "figure", "bound", "kept"),
-                [(claim, f"{figure:.3f}", bound, "yes" if kept else "NO") for claim, figure, bound, kept in found])
-    write_json(options.output, {"benchmark": "quality", "machine": machine(), "preset": options.preset,
-                                "bundle": model.identity, "precision": model.precision, "sentences": count,
-                                "bars": found, "voices": results})
+    promised = print_table("what it promises", ("claim", "figure", "bound", "kept"), [
+        (claim, f"{figure:.3f}", bound, "yes" if kept else "NO") for claim, figure, bound, kept in found])
+    wrong = {voice: {system: result[system]["wer"] for system in result["heard"]} for voice, result in results.items()}
+    publish(options.output, "quality", {"preset": options.preset, "sentences": count}, [], [heard, promised],
+            {"": lambda path: plotted(path, wrong)}, bundle=model.identity, precision=model.precision, bars=found,
+            voices=results)
+
+
+def plotted(path: Path, wrong: dict[str, dict[str, float]]) -> bool:
+    """Word error rates, a bar for each voice and who speaks with it."""
+    return drawn_bars(path, "What is misheard", "word error rate", {
+        f"{voice}, {system}": {"wrong": rate} for voice, systems in wrong.items() for system, rate in systems.items()})
 
 
 COLUMNS = ("spoken by", "WER", "95 %", "above teacher", f"of {CHOICES}", "stops", "longest ×", "f0 Hz", "mel dB",

@@ -41,7 +41,7 @@ from ane.synthesizer import SAMPLE_RATE, Synthesizer
 from ane.voices import load_voice
 from benchmarks.listening import mel_distance
 from benchmarks.quality import interval, judge
-from benchmarks.report import RESULTS, Spread, machine, plot, print_table, run, write_json
+from benchmarks.report import RESULTS, Spread, plot, print_table, publish, run
 from benchmarks.speakers import SEED, Said, readings_of, sound_of
 
 DECIBELS = 20 / np.log(10)      # of a mel's natural logarithm of a magnitude
@@ -243,17 +243,15 @@ def main() -> None:
     with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
         sentences = list(pool.map(measured, range(len(texts)), texts, [options] * len(texts)))
     found = {system.name: summary(system, sentences) for system in systems()}
-    for guidance in GUIDED:
-        shown = [system for system in systems() if system.diffusion.guidance == guidance]
-        print_table(f"{options.voice}, {len(texts)} sentences, {f'guidance {guidance:g}' if guidance else 'unguided'}",
-                    COLUMNS, [row_of(system, found[system.name]) for system in shown])
-        kind = "guided" if guidance else "unguided"
-        plot(options.output.with_name(f"{options.output.stem}-{kind}.png"),
-             f"{options.voice}: {kind} diffusion, {seen} sentences", ("steps", "dB from 200 steps of p"),
-             series(found, guidance))
-    write_json(options.output, {"benchmark": "samplers", "machine": machine(), "bundle": model.identity,
-                                "voice": options.voice, "sentences": len(texts), "seen": seen,
-                                "systems": found})
+    tables = [print_table(
+        f"{options.voice}, {len(texts)} sentences, {f'guidance {guidance:g}' if guidance else 'unguided'}", COLUMNS,
+        [row_of(system, found[system.name]) for system in systems() if system.diffusion.guidance == guidance])
+        for guidance in GUIDED]
+    plots = {f"-{kind}": lambda path, kind=kind, guidance=guidance: plot(
+        path, f"{options.voice}: {kind} diffusion, {seen} sentences", ("steps", "dB from 200 steps of p"),
+        series(found, guidance)) for kind, guidance in zip(("unguided", "guided"), GUIDED, strict=True)}
+    settings = {"bundle": model.identity, "voice": options.voice, "sentences": len(texts), "seen": seen}
+    publish(options.output, "samplers", settings, [], tables, plots, systems=found)
 
 
 COLUMNS = ("sampler", "rows", "p 200, dB", "flow, dB", "teacher, dB", "WER", "95 %", f"beside {default().name}",

@@ -37,7 +37,7 @@ class Point:
     Attributes:
         series: what grows: CHUNKS, LANES, or FOUR for those that are compared with each other.
         apart: chunk by chunk, each a request of its own.
-        reference: the name of the point that this one is held against; None: the first of its series and way.
+        reference: what this one is held against, the first point of that name in its series (None: of its own name).
     """
 
     series: str
@@ -75,11 +75,11 @@ def together(readings: Sequence[dict]) -> dict:
 
 def growing(options: argparse.Namespace) -> list[Point]:
     """The points that have a process each."""
-    ways = (("steps in turn", False), ("steps side by side", True))
-    return [*(Point(CHUNKS, name, chunks, LEAST, side) for name, side in ways for chunks in sorted(options.chunks)
-              if chunks > 1 or not side),
-            *(Point(LANES, f"{options.lane_chunks} chunks", options.lane_chunks, lanes)
-              for lanes in sorted(options.lanes))]
+    ways = {"steps in turn": False, "steps side by side": True}
+    chunks = [Point(CHUNKS, name, count, LEAST, side, reference="steps in turn")
+              for name, side in ways.items() for count in sorted(options.chunks) if count > 1 or not side]
+    return chunks + [Point(LANES, f"{options.lane_chunks} chunks", options.lane_chunks, lanes)
+                     for lanes in sorted(options.lanes)]
 
 
 def compared() -> list[Point]:

@@ -111,12 +111,13 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
 def main() -> None:
     options = arguments()
     found = measure(options)
-    print_table(f"{options.sentences} sentences, {options.join} at a time, {found[0]['latents']:.0f} latents; "
-                f"{options.sampler}, {options.steps} steps", ("diffused", "from the whole, dB", "WER"),
-                [(one["system"], f"{one['distance_db']:.2f}", f"{one['wer']:.3f}") for one in found])
+    shown = print_table(
+        f"{options.sentences} sentences, {options.join} at a time, {found[0]['latents']:.0f} latents; "
+        f"{options.sampler}, {options.steps} steps", ("diffused", "from the whole, dB", "WER"),
+        [(one["system"], f"{one['distance_db']:.2f}", f"{one['wer']:.3f}") for one in found])
     write_json(options.output, {"benchmark": "windows", "machine": machine(), "sentences": options.sentences,
                                 "join": options.join, "sampler": options.sampler, "steps": options.steps,
-                                "systems": found})
+                                "systems": found, "tables": [shown]})
 
 
 def sizes(text: str) -> tuple[int, ...]:
