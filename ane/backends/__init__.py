@@ -51,7 +51,8 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
         keep: keep networks that a step has released (None: on CUDA, MPS and Core ML only).
         cache: kind of kv-cache of Core ML packages: "io", "state" or "auto".
         units: where Core ML may run every network, or each by name (None: what the bundle says of each).
-        notice: told in one line what takes long, before it begins, and that remembered settings cannot be used.
+        notice: told in one line what takes long, before it begins, that remembered settings cannot be used, and that
+            an NVIDIA GPU cannot.
 
     Raises:
         UserError: unknown backend, a device or precision that this machine lacks, more threads than it has cores, a
@@ -73,7 +74,7 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
         for flag, given in (("--cache", cache != "auto"), ("--compute-units", units is not None)):
             if given:
                 raise UserError(f"{flag} has no effect on --backend torch: it is for Core ML packages")
-        return TorchBackend(model, device, precision, threads, keep)
+        return TorchBackend(model, device, precision, threads, keep, notice)
     from ane.backends.packaged.backend import PackagedBackend
 
     if engine == "mil" and units is not None:

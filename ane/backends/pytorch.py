@@ -9,8 +9,10 @@ from torch import Tensor, nn
 
 from ane.backends.torch_decoder import TorchDecoder
 from ane.backends.torch_denoiser import FRAMES_AT_ONCE, TorchBatchedDenoiser, TorchDenoiser
+from ane.backends.torch_device import choose_device, native_bf16
 from ane.backends.torch_linear import Packing, exact_packing, pack, packing
 from ane.backends.torch_memory import engine_errors, return_freed_memory
+from ane.backends.torch_static import StaticDecoder
 from ane.errors import UserError
 from ane.model import Model
 from ane.model.weights import skeleton
@@ -47,19 +49,6 @@ CALLS: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def choose_device(name: str) -> torch.device:
-    """The device of that name, "auto" being CUDA, else MPS, else the CPU. UserError when this machine lacks it."""
-    present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if name == "auto":
-        name = next(device for device, there in present.items() if there)
-    kind, colon, number = name.partition(":")
-    numbers = map(str, range(torch.cuda.device_count() if kind == "cuda" else 1))
-    if not present.get(kind, False) or (colon and number not in numbers):
-        raise UserError(f"this machine has no {name} device for torch; use "
-                        f"{' or '.join('torch:' + device for device, there in present.items() if there)}")
-    return torch.device(name)
-
-
 @dataclass(frozen=True)
 class Precision:
     """What a backend computes in.
@@ -79,6 +68,9 @@ def choose_precision(wanted: str, stored: str, device: torch.device) -> Precisio
     """The precision wanted; "auto" is what the weights are stored in, where the device is good at it, else float32.
 
     On the CPU the decoder's weights stay as small as they are stored even where its arithmetic is float32.
+
+    Raises:
+        UserError: no such precision, or not on this device.
     """
     if wanted not in ("auto", *PRECISIONS):
         raise UserError(f"torch computes in no precision {wanted!r}; there are auto, {', '.join(PRECISIONS)} "
@@ -87,6 +79,11 @@ def choose_precision(wanted: str, stored: str, device: torch.device) -> Precisio
         if wanted == "int8":
             raise UserError(f"--precision int8 is of the CPU; on {device} there are {', '.join(DTYPES)}")
         name = stored if wanted == "auto" else wanted
+        if name == "bf16" and device.type == "cuda" and not native_bf16(device):
+            if wanted == "bf16":
+                raise UserError(f"--precision bf16: {torch.cuda.get_device_name(device)} does not compute in bfloat16 "
+                                "(NVIDIA GPUs do from Ampere on); use fp16 or fp32")
+            name = "fp32"
         return Precision(name, DTYPES[name])
     native = stored == "bf16" and torch.cpu._is_avx512_bf16_supported()
     usual = torch.bfloat16 if native else torch.float32
@@ -96,14 +93,21 @@ def choose_precision(wanted: str, stored: str, device: torch.device) -> Precisio
 
 
 class TorchBackend:
-    """Runs the stages with the reference networks, each loaded when it is first called and kept until released."""
+    """Runs the stages with the reference networks, each loaded when it is first called and kept until released.
+
+    Attributes:
+        side_by_side: never. Steps in threads would share the CPU's cores; on CUDA they would share the one stream that
+            they all launch on, and what could overlap, the host's sampling with another step's kernels, was not tried.
+    """
+
+    side_by_side = False
 
     def __init__(self, model: Model, device: str = "auto", precision: str = "auto", threads: int | None = None,
-                 keep: bool | None = None):
+                 keep: bool | None = None, notice: Callable[[str], None] = lambda line: None):
         if threads is not None:
             torch.set_num_threads(threads)      # torch has one count for the whole process
         self.model = model
-        self.device = choose_device(device)
+        self.device = choose_device(device, notice)
         self.chosen = choose_precision(precision, model.precision, self.device)
         self.dtype = self.chosen.dtype
         self.name = f"torch:{self.device} {self.chosen.name}"
@@ -127,9 +131,10 @@ class TorchBackend:
 
     @torch.inference_mode()
     def decoder(self, lanes: int, capacity: int, prefixes: int = 1, longest: int | None = None) -> TorchDecoder:
+        made = StaticDecoder if self.device.type == "cuda" else TorchDecoder
         with engine_errors():
-            return TorchDecoder(self.network("autoregressive"), lanes, capacity, self.device,
-                                self.precision("autoregressive"), prefixes, longest)
+            return made(self.network("autoregressive"), lanes, capacity, self.device, self.precision("autoregressive"),
+                        prefixes, longest)
 
     @torch.inference_mode()
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> TorchDenoiser:
@@ -154,7 +159,7 @@ class TorchBackend:
             return
         for name in networks or tuple(self._networks):
             self._networks.pop(name, None)
-        return_freed_memory()
+        return_freed_memory(self.device)
 
     def precision(self, network: str) -> torch.dtype:
         """Of activations and of all weights but packed ones."""

@@ -48,16 +48,22 @@ class TorchDecoder:
     def step(self, columns: np.ndarray, length: np.ndarray, first: int = 0,
              prefix: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         lanes, columns_each, _ = columns.shape
-        end = int(length.max()) + columns_each
-        if end > self.capacity or first + lanes > self.lanes:
-            raise ValueError(f"decoder of {self.lanes} lanes × {self.capacity} positions asked for lane "
-                             f"{first + lanes - 1}, position {end - 1}")
+        self._end(columns, length, first)
         with engine_errors():
             view = View(slice(first, first + lanes), length, columns_each, self.device)
             seen = Prefixes(np.zeros(lanes, dtype=np.int64) if prefix is None else prefix, self.stored, self.device)
             attend = [partial(self._attend, layer, view, seen) for layer in range(self.network.config.layers)]
             hidden = self.network(self._send(columns), attend)
             return hidden.cpu().numpy(), self.network.logits(hidden[:, -1]).cpu().numpy()
+
+    def _end(self, columns: np.ndarray, length: np.ndarray, first: int) -> int:
+        """The position behind the last that a step writes. ValueError for more lanes or positions than agreed."""
+        lanes, columns_each, _ = columns.shape
+        end = int(length.max()) + columns_each
+        if end > self.capacity or first + lanes > self.lanes:
+            raise ValueError(f"decoder of {self.lanes} lanes × {self.capacity} positions asked for lane "
+                             f"{first + lanes - 1}, position {end - 1}")
+        return end
 
     def _room(self, config: UnifiedVoiceConfig, rows: int, positions: int) -> Tensor:
         shape = (config.layers, rows, config.heads, positions, config.model_dim // config.heads)

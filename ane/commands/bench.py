@@ -165,9 +165,10 @@ def prepared(args: argparse.Namespace, console: Console) -> Run:
             models[spec] = with_packages(model, spec, console)
             packages_of(models[spec], "auto")       # it must have some
         else:
-            from ane.backends.pytorch import choose_device
+            from ane.backends.torch_device import choose_device
 
-            models[f"torch:{choose_device(device)}"] = subject
+            chosen = choose_device(device, lambda line: console.print(escape(line), soft_wrap=True))
+            models[f"torch:{chosen}"] = subject
     for network in args.stages or ():
         if network not in subject.networks:
             raise UserError(f"--stages {network}: {subject.name} has no such network; it has "

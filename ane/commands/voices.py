@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ane import places
+from ane.commands.progress import notice
 from ane.errors import UserError
 from ane.files import check_place
 from ane.model import Model, add_model_arguments, open_model
@@ -88,7 +89,7 @@ def add_command(args: argparse.Namespace) -> int:
     voice = _gather(args.name, args.clips)
     if not isinstance(voice, Voice):
         source = ", ".join(file.name for file in voice.files)
-        voice = encode_clips(voice.read(), load_backend(args.backend, model), model.mel_norms,
+        voice = encode_clips(voice.read(), load_backend(args.backend, model, notice=notice), model.mel_norms,
                              np.random.default_rng(args.seed), name=args.name, source=source)
     voice.check_widths(model.widths)
     for note in not_cloned(model, voice):
@@ -160,7 +161,7 @@ def resolved(spec: str, model: Model, backend: str = "auto", seed: int = 0) -> "
     from ane.backends import load_backend
     from ane.voices import resolve_voice
 
-    return resolve_voice(spec, folders=_folders(model), backend=load_backend(backend, model),
+    return resolve_voice(spec, folders=_folders(model), backend=load_backend(backend, model, notice=notice),
                          mel_norms=model.mel_norms, model_id=model.identity, widths=model.widths,
                          rng=np.random.default_rng(seed), seed=seed)
 
