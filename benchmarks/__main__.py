@@ -75,7 +75,8 @@ def lacks_bundle(options: argparse.Namespace) -> str | None:
 def lacks_teacher(options: argparse.Namespace) -> str | None:
     if options.bundle or options.checkpoints:
         return "it holds the embedded voice against its teacher"
-    return None if shutil.which("flite") else "its teacher, flite, is not installed"
+    named = "--flite" in options.quality + options.samplers
+    return None if named or shutil.which("flite") else "its teacher, flite, is not installed"
 
 
 def lacks_recogniser(options: argparse.Namespace) -> str | None:
