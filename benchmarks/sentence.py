@@ -7,7 +7,8 @@ Every reading is of a new process, so that cold start and peak memory are its ow
 sentence. All contestants take turns in every round. Random weights never end by themselves: both sides sample
 --max-codes for every candidate, no more and no fewer, and a reading of another length is refused. Upstream's preset
 ``ultra_fast`` is its fastest. It samples all candidates of a sentence in one batch, where it is fastest too, with its
-kv-cache; its models are all loaded before it is ready, ours when their step comes, which counts as work.
+kv-cache. Its models are all loaded before it is ready, and so are ours; "in turn" are ours as `ane say` does it, each
+loaded when its step comes and let go after it: less memory, and loading them counts as work on the sentence.
 """
 
 import argparse
@@ -58,16 +59,21 @@ CASES = {
 class Contestant:
     """One side with one number of threads, in one case."""
 
-    side: str           # "upstream fp32" or "ours" and a precision
+    precision: str | None       # None: upstream
     threads: int
     case: Case
+    in_turn: bool = False       # ours: each network is loaded when its step comes, and let go after it
     readings: list[dict] = field(default_factory=list)
     cold_starts: list[float] = field(default_factory=list)
     peaks: list[float | None] = field(default_factory=list)
 
     @property
     def upstream(self) -> bool:
-        return self.side.startswith("upstream")
+        return self.precision is None
+
+    @property
+    def side(self) -> str:
+        return "upstream fp32" if self.upstream else f"ours {self.precision}{', in turn' * self.in_turn}"
 
     @property
     def figures(self) -> Figures:
@@ -90,9 +96,9 @@ def contestants(options: argparse.Namespace) -> list[Contestant]:
     for threads in options.threads:
         if options.upstream_python:
             asked = {(case.candidates, case.steps): case if case.same else ULTRA_FAST for case in cases}
-            found += [Contestant("upstream fp32", threads, case) for case in asked.values()]
-        found += [Contestant(f"ours {precision}", threads, case)
-                  for case in cases for precision in options.precisions]
+            found += [Contestant(None, threads, case) for case in asked.values()]
+        found += [Contestant(precision, threads, case, in_turn)
+                  for case in cases for precision in options.precisions for in_turn in (False, True)]
     return found
 
 
@@ -101,7 +107,8 @@ def read(each: Contestant, options: argparse.Namespace, seed: int) -> None:
     if each.upstream:
         process = UpstreamSpeaker(options.upstream_python, options.checkpoints, each.threads)
     else:
-        process = Speaking(model_flags(options), each.side.removeprefix("ours "), each.threads)
+        process = Speaking(model_flags(options), each.precision, each.threads, keep=not each.in_turn,
+                           ready_for=None if each.in_turn else flags_of(each.case, options))
     with process:
         if each.upstream:
             steps = options.steps or each.case.steps
@@ -148,7 +155,8 @@ def show(results: Sequence[dict], options: argparse.Namespace) -> list[Shown]:
     columns = ("case", "side", "threads", "cold start s", "until its sound s", "real-time factor", "tokens/s",
                "peak GB", "× upstream", "with cold start", "of its peak")
     first = report.print_table(
-        f"A sentence, {options.max_codes} codes a candidate, {options.rounds} rounds, a new process each", columns,
+        f"A sentence, {options.max_codes} codes a candidate, {options.rounds} rounds, a new process each"
+        f"{f'; {options.steps} steps in all cases' if options.steps else ''}", columns,
         [(r["case"], r["name"], r["threads"], r["cold_start_s"], r["took_s"], r["real_time_factor"],
           r["tokens_per_s"], r["peak_rss_gb"], ratio(r, "times_upstream"), ratio(r, "times_upstream_cold"),
           f"{r['share_of_upstream_peak']:.0%}" if "share_of_upstream_peak" in r else None) for r in results])

@@ -6,12 +6,13 @@ A request is {"text", "flags", "seed", "stream"}: flags are those of `ane say` t
 {"took", "seconds", "codes", "chunks", "first_audio", "stages"}: seconds of work, of audio, codes sampled in all
 candidates, seconds from when the text is known until the first sound, and seconds of each stage. The voice is the
 model's own, or random latents where it has none. Networks come when their step does, as in `ane say TEXT`, but for a
-stream they are there before its text is, as in `ane say -f -`. Requests and readings are JSON, one a line; a line
-{"ready": ..} comes first.
+stream they are there before its text is, as in `ane say -f -`, and with --ready-for before all. Requests and readings
+are JSON, one a line; a line {"ready": ..} comes first.
 """
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -63,17 +64,20 @@ class Speaking(Process):
         model: --bundle NAME or --checkpoints DIR, or nothing for the demo.
         keep: networks stay loaded from one request to the next.
         side_by_side: of ``ane.synthesizer.Synthesizer``.
+        ready_for: flags of requests that it loads networks for before it is ready; None: networks come with requests.
     """
 
     name = "the speaking process"
 
     def __init__(self, model: Sequence[str], precision: str = "auto", threads: int | None = None, keep: bool = False,
-                 side_by_side: bool | None = None, backend: str = "torch:cpu"):
+                 side_by_side: bool | None = None, ready_for: Sequence[str] | None = None,
+                 backend: str = "torch:cpu"):
         """Raises UserError when it does not become ready."""
         command = [sys.executable, "-m", "benchmarks.speaking", *model, "--backend", backend, "--precision", precision]
         command += ["--threads", str(threads)] if threads else []
         command += ["--keep"] if keep else []
         command += [] if side_by_side is None else ["--side-by-side", "yes" if side_by_side else "no"]
+        command += [] if ready_for is None else [f"--ready-for={shlex.join(ready_for)}"]
         super().__init__(command, one_count(threads) if threads else {}, "it is this very Python")
 
     def say(self, text: str, flags: Sequence[str] = (), seed: int = 0, stream: bool = False) -> dict:
@@ -118,6 +122,7 @@ def parser() -> argparse.ArgumentParser:
     add_model_arguments(parser)
     add_engine_arguments(parser)
     parser.add_argument("--keep", action="store_true", help="keep networks loaded between requests")
+    parser.add_argument("--ready-for", metavar="FLAGS", help="load what requests with these flags need before all")
     parser.add_argument("--side-by-side", choices=("yes", "no"), help="run steps ahead of each other in threads")
     return parser
 
@@ -146,6 +151,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     backend = load_backend(options.backend, model, options.precision, options.threads, options.keep or None)
     side_by_side = None if options.side_by_side is None else options.side_by_side == "yes"
     synthesizer, voice = Synthesizer(model, backend, side_by_side), voice_of(model)
+    if options.ready_for is not None:
+        synthesizer.prepare(voice, settings_of(shlex.split(options.ready_for), options.lanes, model))
     print(json.dumps({"ready": True, "backend": backend.name, "model": model.name}), file=replies, flush=True)
     for line in sys.stdin:
         request = json.loads(line)

@@ -115,14 +115,14 @@ def test_requests_that_followed_each_other_add_up():
     assert one["stages"] == {"decode": 0.25}
 
 
-def contestant(side: str, case: str, took: float) -> Contestant:
+def contestant(precision: str | None, case: str, took: float) -> Contestant:
     reading = {"took": took, "seconds": 4.0, "codes": 86, "stages": {"decode": took / 2}}
-    return Contestant(side, 1, CASES[case], [reading], [10.0], [2.0 if side.startswith("ours") else 5.0])
+    return Contestant(precision, 1, CASES[case], False, [reading], [10.0], [2.0 if precision else 5.0])
 
 
 def test_a_ratio_is_of_the_medians_in_its_rows_and_against_upstream_asked_for_what_the_case_names():
-    found = [contestant("upstream fp32", "one", 40.0), contestant("upstream fp32", "ultra_fast", 100.0),
-             contestant("ours bf16", "one", 10.0), contestant("ours bf16", "default", 5.0)]
+    found = [contestant(None, "one", 40.0), contestant(None, "ultra_fast", 100.0),
+             contestant("bf16", "one", 10.0), contestant("bf16", "default", 5.0)]
     upstream_one, upstream_fast, one, default = rows(found)
     assert "times_upstream" not in upstream_one.keys() | upstream_fast.keys()
     assert one["times_upstream"] == pytest.approx(4)
@@ -136,7 +136,7 @@ def test_upstream_says_a_sentence_once_for_all_cases_that_ask_the_same_of_it():
                               upstream_python=Path("python"))
     asked = [(each.threads, each.case.candidates) for each in contestants(options) if each.upstream]
     assert sorted(asked) == [(1, 1), (1, 16), (2, 1), (2, 16)]
-    assert len(contestants(options)) == len(asked) + 6
+    assert len(contestants(options)) == len(asked) + 12
 
 
 ANSWERS = """import json, sys
