@@ -1,4 +1,4 @@
-"""``ane convert``: a bundle, or official checkpoints, to a bundle whose networks are Core ML packages."""
+"""``ane convert``: a bundle, or official checkpoints, to a bundle whose networks are Core ML or ONNX packages."""
 
 import argparse
 import os
@@ -14,48 +14,52 @@ from ane.model import Model, is_path, open_model
 
 if TYPE_CHECKING:
     from ane.model.bundle import Bundle
-    from converters.to_coreml import Options
+    from converters.conversion import Choice, Target
 
-TARGETS = ("coreml",)
-PRECISIONS = ("fp16", "fp32", "8bit", "6bit", "4bit")
+TARGETS = ("coreml", "onnx")
+PRECISIONS = {"coreml": ("fp16", "fp32", "8bit", "6bit", "4bit"), "onnx": ("fp32", "fp16", "int8", "int4")}
+LANES = (1, 8, 16, 32)
 WIDE = ("norm", "softmax")
 CACHES = ("io", "state")
 DESCRIPTION = """
-Make Core ML packages of a model's networks and write them, with all the rest of it, as a bundle. SOURCE is a bundle (a
+Make Core ML or ONNX packages of a model's networks and write them, with all the rest of it, as a bundle; packages that
+SOURCE has already come along. SOURCE is a bundle (a
 name or a path; demo is the embedded one) or a directory of official .pth files. Every function is measured against the
 float32 networks before it is published. An interrupted conversion goes on where it was when the same command is given;
 what is done lies in DIR.converting meanwhile, which may be deleted.
 """
 NETWORKS = ("autoregressive, diffusion, clvp, univnet, hifigan, conditioning_encoder, contextual_embedder, rlg_auto, "
-            "rlg_diffuser")
+            "rlg_diffuser, and of ONNX cvvp, classifier")
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
-    parser = subparsers.add_parser("convert", help="make a model's Core ML packages", description=DESCRIPTION)
+    parser = subparsers.add_parser("convert", help="make a model's Core ML or ONNX packages", description=DESCRIPTION)
     parser.add_argument("source", metavar="SOURCE", help="bundle or directory of checkpoints")
     parser.add_argument("--to", required=True, choices=TARGETS, help="what to make")
     parser.add_argument("-o", "--output", required=True, metavar="DIR", type=Path, help="where to write the bundle")
-    parser.add_argument("--precision", type=listed, default=["fp16"], metavar="P,…",
-                        help=f"one or more of {', '.join(PRECISIONS)}; the first is used unless `ane say --precision` "
-                             "names another (default: fp16, all that the Neural Engine computes in)")
-    parser.add_argument("--wide", type=listed, default=[], metavar="KINDS",
-                        help="operations computed in float32 all the same: norm, softmax, or both with a comma; they "
-                             "leave the Neural Engine (default: none)")
-    parser.add_argument("--attention", choices=("matmul", "einsum"), default="matmul",
-                        help="the decoder's attention in one product for all heads, or head by head (default: matmul)")
-    parser.add_argument("--lanes", type=counts, default=(1, 8, 16, 32), metavar="N,…",
-                        help="candidates that a decoder step takes at once, a function each (default: 1,8,16,32)")
-    parser.add_argument("--cache", type=listed, default=list(CACHES), metavar="KINDS",
-                        help="who keeps the decoder's kv-cache: io (the host), state (Core ML), or both with a comma "
-                             "(default: io,state)")
-    parser.add_argument("--buckets", action="append", default=[], metavar="KIND=N,…",
-                        help="lengths to build a kind of function for, in place of those that suit the model; kinds: "
-                             "prefill, step (slots), condition, denoise, sample, steps (fused), clvp_text, "
-                             "clvp_speech, univnet, hifigan. May be given more than once")
+    parser.add_argument("--precision", type=listed, metavar="P,…",
+                        help="one or more, the first used unless `ane say --precision` names another; of Core ML: "
+                             f"{', '.join(PRECISIONS['coreml'])} (default: fp16, all that the Neural Engine computes "
+                             f"in); of ONNX: {', '.join(PRECISIONS['onnx'])} (default: fp32)")
     parser.add_argument("--stages", type=listed, metavar="NETWORKS",
                         help=f"networks to convert (default: all); the others stay on torch. There are {NETWORKS}")
     parser.add_argument("--force", action="store_true", help="replace a bundle at DIR, or an unfinished conversion")
     parser.set_defaults(handler=convert_command)
+    add = parser.add_argument_group("Core ML only").add_argument
+    add("--wide", type=listed, metavar="KINDS",
+        help="operations computed in float32 all the same: norm, softmax, or both with a comma; they "
+             "leave the Neural Engine (default: none)")
+    add("--attention", choices=("matmul", "einsum"),
+        help="the decoder's attention in one product for all heads, or head by head (default: matmul)")
+    add("--lanes", type=counts, metavar="N,…",
+        help="candidates that a decoder step takes at once, a function each (default: 1,8,16,32)")
+    add("--cache", type=listed, metavar="KINDS",
+        help="who keeps the decoder's kv-cache: io (the host), state (Core ML), or both with a comma "
+             "(default: io,state)")
+    add("--buckets", action="append", default=[], metavar="KIND=N,…",
+        help="lengths to build a kind of function for, in place of those that suit the model; kinds: "
+             "prefill, step (slots), condition, denoise, sample, steps (fused), clvp_text, "
+             "clvp_speech, univnet, hifigan. May be given more than once")
 
 
 def listed(text: str) -> list[str]:
@@ -78,7 +82,7 @@ def convert_command(args: argparse.Namespace) -> int:
     from converters.conversion import convert
 
     model = open_source(args.source)
-    options = read_options(args)
+    target, options = read_target(args)
     console = Console(highlight=False)
     with console.status("converting") as status:
         def show(network: str, doing: str) -> None:
@@ -87,11 +91,14 @@ def convert_command(args: argparse.Namespace) -> int:
                 console.print(f"{network}: {doing}", soft_wrap=True)
 
         try:
-            bundle = convert(model, Path(os.path.expanduser(args.output)), options, args.stages, args.force, show)
+            bundle = convert(model, Path(os.path.expanduser(args.output)), options, args.stages, args.force, show,
+                             target)
         except KeyboardInterrupt:
             console.print("What was done is kept: give the same command again to go on.")
             raise
-    report(console, bundle)
+    (report if args.to == "coreml" else report_onnx)(console, bundle)
+    console.print(f"Wrote {bundle.path}. Use it with --bundle {shlex.quote(str(bundle.path))}", soft_wrap=True,
+                  markup=False)
     return 0
 
 
@@ -103,19 +110,37 @@ def open_source(source: str) -> Model:
     return open_model(source)
 
 
-def read_options(args: argparse.Namespace) -> "list[Options]":
-    """One set of options a precision. Raises UserError for values that no option has."""
+def read_target(args: argparse.Namespace) -> "tuple[Target, list[Choice]]":
+    """What to make, and one set of options a precision. Raises UserError for values that no option has."""
+    if args.precision is not None and not args.precision:
+        raise UserError("--precision names nothing: give at least one, or leave it out")
+    for value in args.precision or ():
+        if value not in PRECISIONS[args.to]:
+            raise UserError(f"--precision {value}: with --to {args.to} it is {' or '.join(PRECISIONS[args.to])}")
+    if args.to == "coreml":
+        from converters.conversion import CORE_ML
+
+        return CORE_ML, read_options(args)
+    for flag in ("wide", "attention", "lanes", "cache", "buckets"):
+        if getattr(args, flag):
+            raise UserError(f"--{flag} has no effect with --to onnx, whose graphs take any length and number: leave it "
+                            "out")
+    from converters.to_onnx import Onnx, OnnxOptions
+
+    return Onnx(), [OnnxOptions(precision) for precision in dict.fromkeys(args.precision or ["fp32"])]
+
+
+def read_options(args: argparse.Namespace) -> "list[Choice]":
+    """Core ML's. Raises UserError for values that no option has."""
     from converters.buckets import COUNTED
     from converters.to_coreml import Options
 
-    for flag, given, known in (("--wide", args.wide, WIDE), ("--cache", args.cache, CACHES),
-                               ("--precision", args.precision, PRECISIONS)):
-        for value in given:
+    for flag, given, known in (("--wide", args.wide, WIDE), ("--cache", args.cache, CACHES)):
+        for value in given or ():
             if value not in known:
                 raise UserError(f"{flag} {value}: it is {' or '.join(known)}")
-    for flag, given in (("--cache", args.cache), ("--precision", args.precision)):
-        if not given:
-            raise UserError(f"{flag} names nothing: give at least one, or leave it out")
+    if args.cache is not None and not args.cache:
+        raise UserError("--cache names nothing: give at least one, or leave it out")
     buckets = {}
     for text in args.buckets:
         kind, equals, numbers = text.partition("=")
@@ -127,8 +152,8 @@ def read_options(args: argparse.Namespace) -> "list[Options]":
             buckets[kind] = counts(numbers)
         except argparse.ArgumentTypeError as error:
             raise UserError(f"--buckets {text}: {error}") from error
-    return [Options(precision, args.attention, frozenset(args.wide), args.lanes, tuple(args.cache), buckets)
-            for precision in dict.fromkeys(args.precision)]
+    return [Options(precision, args.attention or "matmul", frozenset(args.wide or ()), args.lanes or LANES,
+                    tuple(args.cache or CACHES), buckets) for precision in dict.fromkeys(args.precision or ["fp16"])]
 
 
 def report(console: Console, bundle: "Bundle") -> None:
@@ -144,5 +169,18 @@ def report(console: Console, bundle: "Bundle") -> None:
                       *("–" if value is None else f"{value:.1f}" for value in worst))
     console.print(table)
     console.print("dB: signal-to-noise ratio of the worst function against the float32 networks, in the interpreter.")
-    console.print(f"Wrote {bundle.path}. Use it with --bundle {shlex.quote(str(bundle.path))}", soft_wrap=True,
-                  markup=False)
+
+
+def report_onnx(console: Console, bundle: "Bundle") -> None:
+    table = Table(Column("network", no_wrap=True), "precision", "graphs", "MB", "dB", "largest error")
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for package in bundle.onnx_packages:
+        size = sum(file.bytes for file in package.files) / 1e6
+        figures = [function.parity for function in package.functions.values()]
+        table.add_row(package.network, package.precision, str(len(figures)), f"{size:.1f}",
+                      f"{min(figure['cpu'] for figure in figures):.1f}",
+                      f"{max(figure['error'] for figure in figures):.1e}")
+    console.print(table)
+    console.print("dB: signal-to-noise ratio of the worst graph on the CPU against the float32 networks; the largest "
+                  "error is a share of the largest value.", soft_wrap=True)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 # The first with an operator for attention; what came later changes nothing that the graphs use, and asks for newer
 # runtimes.
 OPSET = 23
+SCOPES = "pkg.torch.onnx.name_scopes"       # the exporter's name for the modules that a node lies in, outermost first
 TWIN = "network."           # what the paths of a twin's parameters and modules begin with inside ``graphs.Call``
 
 
@@ -26,6 +27,10 @@ def exported(graph: Graph) -> "onnx_ir.Model":
             graph.module.eval(), examples, dynamo=True, opset_version=OPSET, verbose=False,
             input_names=graph.inputs, output_names=list(graph.outputs), dynamic_shapes=(shapes,))
     model = program.model
+    for node in model.graph.all_nodes():        # keep which module a node is of, not where its code lay on this machine
+        for key in [key for key in node.metadata_props if key != SCOPES]:
+            del node.metadata_props[key]
+    model.metadata_props.clear()
     for value in list(model.graph.initializers.values()):
         if value.name.startswith(TWIN):
             value.name = value.name.removeprefix(TWIN)

@@ -23,6 +23,9 @@ from converters.parity import PROBES, Probe, Unpublished, of_stage, prefix, snr
 # dB that a graph must reach on the CPU. Random weights are the hardest to quantise.
 BARS = {"fp32": 90.0, "fp16": 45.0, "int8": 20.0, "int4": 8.0}
 LARGEST = 1e-4          # error of an fp32 graph at most, as a share of the largest value
+# UnivNet predicts convolution kernels and amplifies rounding: torch's own float32 is 99 dB and 4e-5 from its float64
+# with trained weights, 91 dB and 5e-4 with random ones.
+UNIVNET = 80.0, 2e-3
 FIGURE, ERROR = "cpu", "error"          # what is recorded
 
 # kind → the lengths it is driven with; a probe leaves some of each unused
@@ -113,14 +116,22 @@ def measured(model: Model, package: PackageRecord, bundle: Path,
 
 def hold_to_bar(package: PackageRecord, name: str, figures: Mapping[str, float]) -> None:
     """Raise UserError when a function falls below its bar."""
-    bar = BARS[package.precision]
+    bar, largest = bars_of(package)
     if not figures[FIGURE] >= bar:
         raise UserError(f"{package.network}, function {name}, in {package.precision}: {figures[FIGURE]} dB against "
                         f"float32, and at least {bar} are asked for. It is not written: choose another --precision. "
                         "What was done before is kept for the same command")
-    if package.precision == "fp32" and not figures[ERROR] <= LARGEST:
+    if package.precision == "fp32" and not figures[ERROR] <= largest:
         raise UserError(f"{package.network}, function {name}, in fp32: an error of {figures[ERROR]:.1e} of the largest "
-                        f"value, and at most {LARGEST:.0e} is asked for. It is not written")
+                        f"value, and at most {largest:.0e} is asked for. It is not written")
+
+
+def bars_of(package: PackageRecord) -> tuple[float, float]:
+    """dB that a package's graphs must reach, and the largest error that they may have in fp32."""
+    if package.precision not in BARS:
+        raise UserError(f"{package.path}: this version knows no ONNX packages in {package.precision}; convert the "
+                        "model again, or update tortoise-ane")
+    return UNIVNET if package.network == "univnet" else (BARS[package.precision], LARGEST)
 
 
 def error(wanted: list[np.ndarray], got: list[np.ndarray]) -> float:

@@ -30,7 +30,7 @@ def quantised(model: "onnx_ir.Model", precision: str) -> "onnx_ir.Model":
 
     products = sum(_weighed(node) for node in model.graph)
     with quiet():
-        proto = _narrowed(ir.to_proto(model), precision)
+        proto = _narrowed(ir.to_proto(ir.external_data.load_to_model(model)), precision)
     made = sum(node.op_type in QUANTISED[precision] for node in proto.graph.node)
     if made != products:
         raise UserError(f"ONNX Runtime quantised {made} of {products} products of {model.graph.name} to {precision}; "
