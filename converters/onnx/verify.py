@@ -183,14 +183,14 @@ def leaving(graph: Any) -> dict[str, tuple[str, str]]:
         paths = [path.removeprefix(TWIN) for path in ast.literal_eval(stated) if path.startswith(TWIN)]
         inside |= dict.fromkeys(node.output, (paths, node.op_type))
     outputs = {value.name for value in graph.output}
-    left: dict[str, str] = {}                               # module → value
+    places = {name: number for number, name in enumerate(inside)}
+    left: dict[str, str] = {}                               # module → value; keys and values leave one before its own
     for node in graph.node:
         reading, _ = inside[node.output[0]]
         for name in node.input:
             for path in inside.get(name, ([], ""))[0]:
-                if path not in reading:
+                if path not in reading and places[name] >= places.get(left.get(path, ""), 0):
                     left[path] = name
-    places = {name: number for number, name in enumerate(inside)}
     found = sorted(((name, path) for path, name in left.items() if name not in outputs),
                    key=lambda entry: (places[entry[0]], -len(entry[1])))
     return {name: (path, inside[name][1]) for name, path in found}
