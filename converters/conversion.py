@@ -170,7 +170,9 @@ def _brought(model: Model, work: Path, made: set[tuple[str, str, str]]) -> list[
         for file in package.files:
             check_hash(model.path, file)
         shutil.rmtree(work / package.path, ignore_errors=True)
-        shutil.copytree(model.path / package.path, work / package.path, copy_function=link_or_copy)
+        # onnx refuses weights that have another name in the file system
+        copied = shutil.copyfile if package.format == "onnx" else link_or_copy
+        shutil.copytree(model.path / package.path, work / package.path, copy_function=copied)
     return brought
 
 

@@ -14,7 +14,8 @@ from ane.synthesizer import Synthesizer
 from converters.parity import snr
 from tests.onnx_packages import onnx_bundle
 
-HOW = "on a machine with an NVIDIA GPU: pip install -e '.[test]' onnxruntime-gpu; pytest tests/cuda"
+HOW = ("on a machine with an NVIDIA GPU: pip install -e '.[test]'; pip uninstall onnxruntime; pip install "
+       "onnxruntime-gpu tensorrt; pytest tests/cuda")
 
 
 def missing(name: str) -> str:
@@ -25,7 +26,7 @@ def missing(name: str) -> str:
 
 
 on_cuda = pytest.mark.skipif(bool(missing("cuda")), reason=missing("cuda"))
-on_tensorrt = pytest.mark.skipif(bool(missing("tensorrt")), reason=missing("tensorrt") + " tensorrt")
+on_tensorrt = pytest.mark.skipif(bool(missing("tensorrt")), reason=missing("tensorrt"))
 
 
 @pytest.fixture(scope="session")

@@ -95,7 +95,7 @@ def test_other_errors_stay_bugs():
     ("torch", {"memory": 4.0}, "--memory has no effect on --backend torch"),
     ("onnx:npu", {}, "no backend is named 'onnx:npu'"),
     ("onnx:cpu", {"precision": "8bit"}, "ONNX packages are in fp32, fp16, int8, int4"),
-    ("onnx:cpu", {"precision": "fp16"}, "holds its clvp in fp32, not in fp16"),
+    ("onnx:cpu", {"precision": "fp16"}, "in fp32, not in fp16"),
 ])
 def test_options_without_effect_and_precisions_that_are_not_there_are_refused(bundle, backend, options, fault):
     with pytest.raises(UserError, match=fault):

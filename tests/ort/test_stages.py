@@ -16,6 +16,9 @@ from ane.synthesizer import Synthesizer
 NEAR = 1e-4             # of the largest value
 # UnivNet amplifies rounding: torch's own float32 parts from its float64 by 5e-4 on random weights
 UNIVNET = 2e-3
+# What is without conditioning hardly varies along frames, and norms amplify what is left: torch's own float32 parts
+# from its float64 by up to 4e-4 there, on random weights.
+UNCONDITIONED = 2e-3
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +72,8 @@ def test_the_denoiser_gives_what_torch_gives(bundle, backends, latents, frames, 
     wanted, got = (backend.denoiser(spoken, voice, frames) for backend in backends)
     for timestep in (3999, 12):
         x = rng.standard_normal((1, 100, frames), dtype=np.float32)
-        assert error(wanted(x, timestep, guided), got(x, timestep, guided)) <= NEAR
+        rows = zip(wanted(x, timestep, guided), got(x, timestep, guided), (NEAR, UNCONDITIONED), strict=False)
+        assert all(error(*pair) <= bar for *pair, bar in rows)
 
 
 @pytest.mark.parametrize("preset", ["fastest", "ultra_fast"])

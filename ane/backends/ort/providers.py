@@ -85,6 +85,8 @@ def choose(name: str, notice: Callable[[str], None] = lambda line: None,
 def loaded(device: Device) -> bool:
     """Whether a session can be made with the device."""
     ort = runtime()
+    if device.provider not in ort.get_available_providers():
+        return False
     options = quiet_options()
     try:
         session = ort.InferenceSession(_nothing(), options, providers=[device.provider])
