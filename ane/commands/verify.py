@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from ane.backends import NAMES
 from ane.commands.packages import with_packages
 from ane.errors import UserError
 
@@ -20,7 +21,8 @@ if TYPE_CHECKING:       # torch comes in with the handler, so that --help is qui
     from converters.onnx.verify import OnnxSubject
     from converters.verify import Checked, Subject
 
-SUBJECTS = ("mil", "mil:fp16", "coreml", "onnx", "onnx:cpu", "onnx:cuda", "onnx:tensorrt", "onnx:coreml")
+SUBJECTS = ("mil", "mil:fp16", "coreml")
+ONNX_SUBJECTS = tuple(name for name in NAMES if name.startswith("onnx"))
 UNITS = ("ALL", "CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE")
 DEAREST = 12            # operations shown of those that lose most
 HIGHEST = 130           # dB drawn: what is above is exact, or nearly
@@ -39,7 +41,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--bundle", metavar="NAME|PATH", help="bundle with packages (default: the embedded demo)")
     parser.add_argument("--network", metavar="N", help="only this network's packages, such as diffusion")
     parser.add_argument("--function", metavar="NAME", help="only this function, such as step_16_4352")
-    parser.add_argument("--against", choices=SUBJECTS, default="mil",
+    parser.add_argument("--against", choices=(*SUBJECTS, *ONNX_SUBJECTS), default="mil",
                         help="what runs the packages: the interpreter in float32 (mil, the default), with the rounding "
                              "of fp16 (mil:fp16), Core ML (coreml, on a Mac), or ONNX Runtime for a bundle's ONNX "
                              "packages (onnx, onnx:cuda and so on)")
@@ -71,7 +73,7 @@ def verify_command(args: argparse.Namespace) -> int:
         check_place(Path(args.json))
     console = Console(markup=False, highlight=False, soft_wrap=True, stderr=args.json == "-")
     model = _opened(args, console)
-    onnx = args.against.startswith("onnx")
+    onnx = args.against in ONNX_SUBJECTS
     choose(model, args.network, args.function, "onnx" if onnx else "coreml")
     runs = _onnx_subject(args, console) if onnx else subject(args.against, args.narrow_norms, args.compute_units)
     model, results = (_verified_onnx if onnx else _verified)(model, runs, args, console)
@@ -91,7 +93,7 @@ def _opened(args: argparse.Namespace, console: Console) -> "Bundle":
     from converters.verify import ToVerify
 
     found = find_bundle(args.bundle)
-    if found == demo_bundle() and not args.against.startswith("onnx"):
+    if found == demo_bundle() and args.against in SUBJECTS:
         found = with_packages(open_model(args.bundle), "mil", console).path
     return ToVerify(found)
 
