@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ane.backends.ort.blocks import Memory
+from ane.backends.ort.blocks import Bound, Memory, bound
 from ane.backends.ort.decoder import Geometry, Graphs, OrtDecoder
 from ane.backends.ort.engines import Engines, axes_of, profile
 from ane.backends.ort.packages import choose
@@ -140,19 +140,35 @@ class OrtBackend:
 
 
 class OrtDenoiser:
-    """``ane.stages.Denoiser``: the conditioning is computed once, and a guided step is a batch of two."""
+    """``ane.stages.Denoiser``: the conditioning is computed once and stays where steps read it.
+
+    A guided step is a batch of two.
+    """
 
     def __init__(self, backend: OrtBackend, latents: np.ndarray, conditioning: np.ndarray, frames: int):
         self.backend = backend
         code = backend.called("diffusion", "condition", {"latents": latents, "voice": conditioning})
         unconditioned = backend.model.tensors("diffusion")["unconditioned_embedding"].float().numpy()
         self.codes = np.concatenate((upsampled(code, frames), np.repeat(unconditioned, frames, axis=-1)))
+        self._calls: dict[int, Bound] = {}
 
     def __call__(self, x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
         batch = 1 + guided
-        return self.backend.called("diffusion", "denoise", {
-            "x": np.repeat(x, batch, axis=0), "timesteps": np.full(batch, timestep, np.int64),
-            "code": self.codes[:batch]})
+        if batch not in self._calls:
+            self._calls[batch] = self._bind(batch, *x.shape[1:])
+        call = self._calls[batch]
+        call.run("denoise", x=np.repeat(x, batch, axis=0), timesteps=np.full(batch, timestep, np.int64))
+        return call.outputs["prediction"].numpy().astype(np.float32, copy=False)
+
+    def _bind(self, batch: int, channels: int, frames: int) -> Bound:
+        shapes = {"x": (batch, channels, frames), "timesteps": (batch,), "code": self.codes[:batch].shape}
+        out = self.backend.model.config("diffusion").out_channels
+        dtype = np.float16 if self.backend.packages["diffusion"].precision == "fp16" else np.float32
+        call = bound(self.backend.memory, self.backend.session("diffusion", "denoise", shapes), shapes,
+                     {"prediction": (batch, out, frames)},
+                     {"x": dtype, "code": dtype, "prediction": dtype, "timesteps": np.int64})
+        call.inputs["code"].fill(self.codes[:batch])
+        return call
 
 
 def named(device: Device, packages: dict[str, PackageRecord], model: "Bundle") -> str:

@@ -3,7 +3,8 @@
 ONNX Runtime is given addresses, so a part of a block that lies in one piece is an input without being copied.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol
 
@@ -107,6 +108,36 @@ class Memory:
             with engine_errors("load the graph that writes the cache"):
                 self._writers[dtype] = runtime().InferenceSession(writer(dtype), quiet_options(), providers=providers)
         return self._writers[dtype]
+
+
+@dataclass
+class Bound:
+    """A call of one shape: the session, its buffers, and how it is run again."""
+
+    session: Any
+    binding: Any
+    inputs: dict[str, Block]
+    outputs: dict[str, Block]
+    options: Any = None
+
+    def run(self, doing: str, **inputs: np.ndarray) -> None:
+        """Inputs that are not given are what they were."""
+        for name, array in inputs.items():
+            self.inputs[name].fill(array)
+        with engine_errors(doing):
+            self.session.run_with_iobinding(self.binding, self.options)
+
+
+def bound(memory: Memory, session: Any, inputs: Mapping[str, Shape], outputs: Mapping[str, Shape],
+          kinds: Mapping[str, Any]) -> Bound:
+    """Buffers of these shapes, bound to a session; ``kinds`` are dtypes of those that are not float32."""
+    binding = session.io_binding()
+    blocks = [{name: memory.block(shape, kinds.get(name, np.float32)) for name, shape in those.items()}
+              for those in (inputs, outputs)]
+    for those, output in zip(blocks, (False, True), strict=True):
+        for name, block in those.items():
+            memory.bind(binding, name, block, output=output)
+    return Bound(session, binding, *blocks)
 
 
 def writer(dtype: np.dtype) -> bytes:

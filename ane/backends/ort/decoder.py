@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ane.backends.ort.blocks import Block, Memory
+from ane.backends.ort.blocks import Block, Bound, Memory, bound
 from ane.backends.ort.caches import Cache
-from ane.backends.ort.providers import engine_errors
 
 MASKED = -1e4           # finite: no sum of it overflows fp16, and its exponential is zero
 UNIT = 64               # positions; the host's caches grow by so many, a device's double
@@ -41,23 +40,6 @@ class Graphs:
     prefill: Callable[[int], Any]
     step: Callable[[str, dict[str, tuple[int, ...]]], Any]
     replayed: bool = False      # steps of one shape are recorded as a CUDA graph
-
-
-@dataclass
-class Bound:
-    """A call of one shape: the session, its buffers, and how it is run again."""
-
-    session: Any
-    binding: Any
-    inputs: dict[str, Block]
-    outputs: dict[str, Block]
-    options: Any = None
-
-    def run(self, doing: str, **inputs: np.ndarray) -> None:
-        for name, array in inputs.items():
-            self.inputs[name].fill(array)
-        with engine_errors(doing):
-            self.session.run_with_iobinding(self.binding, self.options)
 
 
 class OrtDecoder:
@@ -155,15 +137,8 @@ class OrtDecoder:
         return call
 
     def _call(self, session: Any, inputs: dict[str, tuple[int, ...]], outputs: dict[str, tuple[int, ...]]) -> Bound:
-        """Buffers of these shapes, bound to the session."""
         kinds = {"place": np.int64} | dict.fromkeys(("keys", "values", "new_keys", "new_values"), self.geometry.dtype)
-        binding = session.io_binding()
-        blocks = [{name: self.memory.block(shape, kinds.get(name, np.float32)) for name, shape in those.items()}
-                  for those in (inputs, outputs)]
-        for those, output in zip(blocks, (False, True), strict=True):
-            for name, block in those.items():
-                self.memory.bind(binding, name, block, output=output)
-        return Bound(session, binding, *blocks)
+        return bound(self.memory, session, inputs, outputs, kinds)
 
     def _caches(self, lanes: int, length: int) -> tuple[Cache, Cache]:
         g = self.geometry
