@@ -90,7 +90,8 @@ class TwoPassNorm(nn.Module):
         groups = x.float().reshape(x.shape[0], self.norm.num_groups, -1)
         apart = groups - groups.mean(dim=-1, keepdim=True)
         y = apart * torch.rsqrt((apart * apart).mean(dim=-1, keepdim=True) + self.norm.eps)
-        return (y.reshape(x.shape) * self.norm.weight[:, None] + self.norm.bias[:, None]).to(x.dtype)
+        weight, bias = (part.view(-1, *[1] * (x.ndim - 2)) for part in (self.norm.weight, self.norm.bias))
+        return (y.reshape(x.shape) * weight + bias).to(x.dtype)
 
 
 def graphs_of(network: str, twin: nn.Module, dtype: torch.dtype) -> list[Graph]:

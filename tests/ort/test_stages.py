@@ -96,6 +96,17 @@ def test_say_speaks_from_onnx_packages(bundle, tmp_path):
     assert facts["codes"] == wanted["codes"]
 
 
+def test_what_is_loaded_ahead_is_what_a_call_takes(bundle):
+    backend = load_backend("onnx:cpu", bundle, "fp32", threads=1)
+    backend.load("rlg_auto", "autoregressive")
+    assert len(backend.sessions) == 3           # the converter, prefill, step
+    backend.run("ar_random", noise=np.ones((1, bundle.widths[0]), np.float32))
+    decoder = backend.decoder(1, 4)
+    decoder.prefill(np.ones((5, 64), np.float32))
+    decoder.step(np.ones((1, 1, 64), np.float32), np.zeros(1, dtype=np.int64))
+    assert len(backend.sessions) == 3
+
+
 def test_what_a_step_released_is_loaded_again(bundle):
     backend = load_backend("onnx:cpu", bundle, "fp32", threads=1)
     noise = np.ones((1, bundle.widths[0]), np.float32)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ane.model.bundle import Bundle
 
 DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int64)": np.int64}
-STEPS = ("step", "step_places")
 CUDA_GRAPH = (("enable_cuda_graph", "1"),)
 
 
@@ -89,6 +88,16 @@ class OrtBackend:
         if "diffusion" not in self.packages:
             return self.rest.denoiser(latents, conditioning, frames)
         return OrtDenoiser(self, latents, conditioning, frames)
+
+    def load(self, *networks: str) -> None:
+        """Make these networks ready. TensorRT's engines are for shapes, which only a call has: they are not loaded."""
+        for network in networks:
+            if network in self.packages and self.engines is None:
+                for kind in self.packages[network].functions:
+                    if kind == "step":
+                        self._step(kind, {})
+                    elif kind != "step_places":         # what few calls need
+                        self.session(network, kind, {})
 
     def release(self, *networks: str) -> None:
         self.rest.release(*networks)
