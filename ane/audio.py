@@ -1,12 +1,16 @@
 """Sound in and out: reading reference clips with care, resampling, writing, playing."""
 
-import io
 import math
 import os
 import shutil
+import struct
 import subprocess
+import sys
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import soundfile
@@ -22,6 +26,7 @@ SILENCE_DBFS = -60.0            # peak of a clip without speech
 OVERDRIVE = 2.0                 # floats beyond this are not overdriven but on another scale (upstream warns at 2)
 
 _BLOCK = 1 << 16                # samples per read or write: libsndfile's Vorbis writer overflows its stack on long ones
+_OPEN = 0xFFFFFFFF              # length in the header of a WAV that is written while it comes
 _DAMAGED = "it is cut off or damaged: copy or export it again"
 _FORMATS = {".wav": ("WAV", "PCM_16"), ".flac": ("FLAC", "PCM_16"),
             ".mp3": ("MP3", "MPEG_LAYER_III"), ".ogg": ("OGG", "VORBIS")}
@@ -141,9 +146,14 @@ def check_output(path: Path | str) -> None:
     """Refuse, before any work is done for it, a file that ``write`` could not write.
 
     Raises:
-        UserError: a suffix without a format, a directory in the way, or a folder that cannot be made or written.
+        UserError: a suffix without a format, a directory in the way, or a folder that cannot be made or written; for
+            "-", a standard output that is a terminal.
     """
     path = Path(path)
+    if str(path) == "-":
+        if sys.stdout.isatty():
+            raise UserError("standard output is a terminal: pipe the sound to a program or a file, or name a file")
+        return
     if path.suffix.lower() not in _FORMATS:
         raise UserError(f"cannot write {path}: end its name in {', '.join(_FORMATS)}")
     check_place(path)
@@ -161,26 +171,108 @@ def write(path: Path | str, audio: np.ndarray, sample_rate: int) -> None:
     The file appears when it is whole, never by halves.
 
     Raises:
-        UserError: another suffix, NaN or infinite samples, a rate the format lacks, or a place that cannot be written.
+        UserError: see ``writing``.
     """
-    path = Path(path)
+    with writing(path, sample_rate) as feed:
+        feed(audio)
+
+
+@contextmanager
+def writing(path: Path | str, sample_rate: int) -> Iterator[Callable[[np.ndarray], None]]:
+    """Yield a function that appends audio (n,) float32, clipped to [-1, 1], to a file: ``write`` while sound comes.
+
+    The format is that of the suffix; "-" is standard output, which is given a 16-bit WAV whose header leaves the
+    length open. A file appears when the block ends well and the file is whole, never by halves.
+
+    Raises:
+        UserError: another suffix, NaN or infinite samples, a rate the format lacks, a place that cannot be written, or
+            a standard output that is a terminal or that nobody reads any more.
+    """
     check_output(path)
-    if not np.isfinite(audio).all():
-        raise UserError(f"cannot write {path}: the audio holds NaN or infinite samples; "
-                        "the voice, the weights or the precision is at fault")
+    path = Path(path)
+    if str(path) == "-":
+        with _to_standard_output(sample_rate) as feed:
+            yield feed
+        return
     container, encoding = _FORMATS[path.suffix.lower()]
-    samples = np.clip(audio, -1.0, 1.0).astype(np.float32)
-    if encoding == "PCM_16":        # libsndfile truncates where we round
-        samples = np.rint(samples * 32767).astype(np.int16)
-    content = io.BytesIO()          # of a full disk libsndfile says no more than "System error"
+    others: OSError | None = None       # of the block, not of the file
     try:
-        with soundfile.SoundFile(content, "w", sample_rate, 1, encoding, format=container) as file:
-            for start in range(0, len(samples), _BLOCK):
-                file.write(samples[start:start + _BLOCK])
+        with replacing(path) as target, target.open("wb") as opened:
+            disk = _Disk(opened)
+            with soundfile.SoundFile(disk, "w", sample_rate, 1, encoding, format=container) as file:
+                def feed(audio: np.ndarray) -> None:
+                    samples = pcm16(audio) if encoding == "PCM_16" else _clipped(audio)
+                    for start in range(0, len(samples), _BLOCK):
+                        file.write(samples[start:start + _BLOCK])
+                        disk.check()
+
+                try:
+                    yield feed
+                except OSError as error:
+                    others = error if error is not disk.error else None
+                    raise
+            disk.check()
     except soundfile.LibsndfileError as error:
         raise UserError(f"cannot write {path} at {sample_rate} Hz: {error.error_string}") from error
-    with replacing(path) as target:
-        target.write_bytes(content.getbuffer())
+    except UserError:
+        if others is not None:
+            raise others from None
+        raise
+
+
+class _Disk:
+    """A file for libsndfile, which says of a full disk no more than "System error": the error is kept for ``check``."""
+
+    def __init__(self, file: BinaryIO):
+        self.file = file
+        self.seek, self.tell, self.read = file.seek, file.tell, file.read
+        self.error: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        try:
+            self.file.write(data)
+        except OSError as error:
+            self.error = error
+        return len(data)
+
+    def check(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+@contextmanager
+def _to_standard_output(sample_rate: int) -> Iterator[Callable[[np.ndarray], None]]:
+    """``writing`` to "-". Every piece is handed on at once."""
+    # as long as a header can say: who reads it reads until the end (ffmpeg writes the same to a pipe)
+    header = struct.pack("<4sI4s4sIHHIIHH4sI", b"RIFF", _OPEN, b"WAVE", b"fmt ", 16, 1, 1, sample_rate,
+                         2 * sample_rate, 2, 16, b"data", _OPEN)
+    with open(sys.stdout.fileno(), "wb", buffering=0, closefd=False) as out:        # nothing is left to flush at exit
+        def put(data: bytes) -> None:
+            rest = memoryview(data)
+            try:
+                while rest:
+                    rest = rest[out.write(rest):]
+            except OSError as error:
+                raise UserError(f"cannot write to standard output: {error.strerror or error}") from error
+
+        put(header)
+        yield lambda audio: put(pcm16(audio).tobytes())
+
+
+def pcm16(audio: np.ndarray) -> np.ndarray:
+    """Audio (S,) float32, clipped to [-1, 1], as (S,) little-endian int16, rounded (libsndfile truncates).
+
+    Raises:
+        UserError: NaN or infinite samples.
+    """
+    return np.rint(_clipped(audio) * 32767).astype("<i2")
+
+
+def _clipped(audio: np.ndarray) -> np.ndarray:
+    if not np.isfinite(audio).all():
+        raise UserError("cannot write or play sound that holds NaN or infinite samples; "
+                        "the voice, the weights or the precision is at fault")
+    return np.clip(audio, -1.0, 1.0).astype(np.float32)
 
 
 def find_player() -> tuple[str, ...]:

@@ -7,7 +7,7 @@ Upstream: utils/diffusion.py (OpenAI improved-diffusion), api.py. Schedules are 
 float32, as upstream's.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,11 +15,12 @@ import numpy as np
 
 from ane.errors import UserError
 from ane.mel import denormalise_mel
-from ane.stages import Backend, Denoiser, FusedDenoiser, Step
+from ane.stages import Backend, BatchedDenoiser, BatchingBackend, Denoiser, FusedDenoiser, Step
 
 TRAINED_STEPS = 4000
 MELS = 100
 SAMPLERS = ("p", "ddim", "dpm++2m")
+SPACINGS = ("even", "logsnr")               # of the steps among the trained timesteps; see ``spaced_timesteps``
 PREDICTIONS = ("epsilon", "v", "x0")        # what a network may have been trained to say; see ``plan``
 
 Progress = Callable[[int, int], None]       # steps done, steps in all
@@ -37,16 +38,19 @@ class Diffusion:
         steps: denoising steps out of the 4000 trained ones.
         guidance: classifier-free guidance scale k at the last step, ramped up from k/steps; None: no guidance.
         temperature: scale of the initial noise.
+        spacing: where among the trained timesteps the steps lie, a name of ``SPACINGS``.
     """
 
     steps: int = 100
     sampler: str = "p"
     guidance: float | None = 2.0
     temperature: float = 1.0
+    spacing: str = "even"
 
     def __post_init__(self):
-        if self.sampler not in SAMPLERS:
-            raise UserError(f"no sampler is named {self.sampler!r}; there are {', '.join(SAMPLERS)}")
+        for kind, name, names in (("sampler", self.sampler, SAMPLERS), ("spacing", self.spacing, SPACINGS)):
+            if name not in names:
+                raise UserError(f"no {kind} is named {name!r}; there are {', '.join(names)}")
         if not 1 <= self.steps <= TRAINED_STEPS:
             raise UserError(f"--steps {self.steps}: diffusion takes 1 to {TRAINED_STEPS} steps")
         if self.guidance is not None and not 0 <= self.guidance < np.inf:
@@ -60,8 +64,30 @@ def frames_of(latents: int) -> int:
     return latents * 4 * 24000 // 22050
 
 
-def spaced_timesteps(steps: int) -> np.ndarray:
-    """``steps`` of the 4000 trained timesteps, evenly spaced from 0 to 3999: (steps,) int64 ascending."""
+def trained_alphas_cumprod() -> np.ndarray:
+    """ᾱ of the 4000 trained timesteps, falling: (4000,) float64."""
+    scale = 1000 / TRAINED_STEPS
+    return np.cumprod(1 - np.linspace(scale * 1e-4, scale * 0.02, TRAINED_STEPS, dtype=np.float64))
+
+
+def log_snr(alphas_cumprod: np.ndarray) -> np.ndarray:
+    """λ = ln(α/σ), half the logarithm of the signal-to-noise ratio, of ᾱ = α² = 1 − σ²."""
+    return 0.5 * np.log(alphas_cumprod / (1 - alphas_cumprod))
+
+
+def spaced_timesteps(steps: int, spacing: str = "even") -> np.ndarray:
+    """``steps`` of the 4000 trained timesteps, from 0 to 3999: (steps,) int64 ascending, no two the same.
+
+    "even": evenly spaced, upstream's, with 0 as the only one of one. "logsnr": the nearest to evenly spaced λ = ln(α/σ)
+    (Lu et al. 2022, DPM-Solver), so that solvers in λ take steps of one size; 3999 as the only one of one.
+
+    Raises:
+        KeyError: no such spacing.
+    """
+    return {"even": _even, "logsnr": _even_in_log_snr}[spacing](steps)
+
+
+def _even(steps: int) -> np.ndarray:
     stride = (TRAINED_STEPS - 1) / (steps - 1) if steps > 1 else 1.0
     # upstream accumulates the index in floating point and rounds each with Python's round
     index, timesteps = 0.0, []
@@ -71,14 +97,21 @@ def spaced_timesteps(steps: int) -> np.ndarray:
     return np.array(timesteps)
 
 
+def _even_in_log_snr(steps: int) -> np.ndarray:
+    rising, order = log_snr(trained_alphas_cumprod())[::-1], np.arange(steps)
+    wanted = np.linspace(rising[0], rising[-1], steps)[::-1]
+    nearest = np.rint(np.interp(wanted, rising, np.arange(TRAINED_STEPS)[::-1])).astype(np.int64)
+    # with many steps, those at low noise are wanted more densely than they were trained: one trained step apart then
+    apart = np.maximum.accumulate(nearest - order) + order
+    return np.minimum(apart, TRAINED_STEPS - steps + order)
+
+
 class Schedule:
     """The noise schedule respaced to a number of steps. Arrays are (steps,) float64; noise grows with the index."""
 
-    def __init__(self, steps: int):
-        self.timesteps = spaced_timesteps(steps)
-        scale = 1000 / TRAINED_STEPS
-        trained = np.linspace(scale * 1e-4, scale * 0.02, TRAINED_STEPS, dtype=np.float64)
-        kept = np.cumprod(1 - trained)[self.timesteps]
+    def __init__(self, steps: int, spacing: str = "even"):
+        self.timesteps = spaced_timesteps(steps, spacing)
+        kept = trained_alphas_cumprod()[self.timesteps]
         self.betas = 1 - kept / np.append(1.0, kept[:-1])
 
     @cached_property
@@ -167,15 +200,12 @@ def dpmpp_2m(schedule: Schedule, index: int) -> dict[str, float]:
     """Multistep DPM-Solver++(2M) (Lu et al. 2022, algorithm 2), in λ = ln(α/σ); the last step gives x0."""
     if index == 0:
         return {"next_of_x": 0.0, "next_of_x0": 1.0}
-
-    def log_snr(i: int) -> float:
-        return 0.5 * np.log(schedule.alphas_cumprod[i] / (1 - schedule.alphas_cumprod[i]))
-
-    h = log_snr(index - 1) - log_snr(index)
+    snr = log_snr(schedule.alphas_cumprod)
+    h = snr[index - 1] - snr[index]
     kept, kept_next = schedule.alphas_cumprod[index], schedule.alphas_cumprod[index - 1]
     towards, share = -np.sqrt(kept_next) * np.expm1(-h), 0.0        # share: of the slope between the last two x0
     if index + 1 < len(schedule.betas):
-        share = h / (2 * (log_snr(index) - log_snr(index + 1)))
+        share = h / (2 * (snr[index] - snr[index + 1]))
     return {"next_of_x": np.sqrt((1 - kept_next) / (1 - kept)), "next_of_x0": towards * (1 + share),
             "next_of_before": -towards * share}
 
@@ -205,27 +235,57 @@ def sample(denoiser: Denoiser, frames: int, diffusion: Diffusion, rng: np.random
 
     Draws from ``rng``, all (1, 100, frames) float32 normals: x_T, then for ``p`` one a step, the last unused.
     """
-    shape = (1, MELS, frames)
-    steps = plan(Schedule(diffusion.steps), diffusion, prediction)
-    x = rng.standard_normal(shape, dtype=np.float32) * np.float32(diffusion.temperature)
-    before = np.zeros(shape, np.float32)
+    steps = plan(Schedule(diffusion.steps, diffusion.spacing), diffusion, prediction)
+    x, before = begin(frames, diffusion, rng)
     at_once = denoiser.steps(steps[0].guided) if isinstance(denoiser, FusedDenoiser) else ()
     done = 0
     while done < len(steps):
         count = max((count for count in at_once if count <= len(steps) - done), default=1)
-        noise = [rng.standard_normal(shape, dtype=np.float32) if diffusion.sampler == "p" else
-                 np.zeros(shape, np.float32) for _ in range(count)]
+        noise = [drawn(diffusion, x.shape, rng) for _ in range(count)]
         if count > 1:
             x, before, output = denoiser.advance(x, before, steps[done:done + count], np.concatenate(noise))
         else:
             output = denoiser(x, steps[done].timestep, steps[done].guided)
             x, before = take(steps[done], x, before, output, noise[0])
-        if not (np.isfinite(output).all() and np.isfinite(x).all()):
-            raise UserError("the diffusion decoder gave NaN or infinite values: the weights are damaged, or "
-                            "--precision is too narrow for them (try fp32)")
+        hold_finite(output, x)
         done += count
         progress(done, len(steps))
     return x
+
+
+def sample_together(denoiser: BatchedDenoiser, frames: Sequence[int], diffusion: Diffusion,
+                    rngs: Sequence[np.random.Generator], progress: Progress = silent,
+                    prediction: str = "epsilon") -> list[np.ndarray]:
+    """``sample`` for several utterances, every step one call; each draws from its own ``rng`` what it would alone."""
+    started = [begin(length, diffusion, rng) for length, rng in zip(frames, rngs, strict=True)]
+    xs, befores = map(list, zip(*started, strict=True))
+    steps = plan(Schedule(diffusion.steps, diffusion.spacing), diffusion, prediction)
+    for done, step in enumerate(steps, 1):
+        outputs = denoiser(xs, step.timestep, step.guided)
+        for index, rng in enumerate(rngs):
+            noise = drawn(diffusion, xs[index].shape, rng)
+            xs[index], befores[index] = take(step, xs[index], befores[index], outputs[index], noise)
+            hold_finite(outputs[index], xs[index])
+        progress(done, len(steps))
+    return xs
+
+
+def begin(frames: int, diffusion: Diffusion, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """What sampling starts from: x_T, and an x0 before it of zeros; (1, 100, frames) float32 each."""
+    x = rng.standard_normal((1, MELS, frames), dtype=np.float32) * np.float32(diffusion.temperature)
+    return x, np.zeros_like(x)
+
+
+def drawn(diffusion: Diffusion, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """The noise of a step; zeros, and nothing drawn, for a sampler that adds none."""
+    return rng.standard_normal(shape, dtype=np.float32) if diffusion.sampler == "p" else np.zeros(shape, np.float32)
+
+
+def hold_finite(output: np.ndarray, x: np.ndarray) -> None:
+    """Raises UserError when a network's output, or the sample after it, is not finite."""
+    if not (np.isfinite(output).all() and np.isfinite(x).all()):
+        raise UserError("the diffusion decoder gave NaN or infinite values: the weights are damaged, or "
+                        "--precision is too narrow for them (try fp32)")
 
 
 def spectrogram(backend: Backend, latents: np.ndarray, voice: np.ndarray, diffusion: Diffusion,
@@ -235,3 +295,40 @@ def spectrogram(backend: Backend, latents: np.ndarray, voice: np.ndarray, diffus
     denoiser = backend.denoiser(latents[None], voice, frames)
     return denormalise_mel(sample(denoiser, frames, diffusion, rng, progress, prediction))
 
+
+def spectrograms(backend: Backend, latents: Sequence[np.ndarray], voice: np.ndarray, diffusion: Diffusion,
+                 rngs: Sequence[np.random.Generator], progress: Progress = silent,
+                 prediction: str = "epsilon") -> list[np.ndarray]:
+    """``spectrogram`` of several utterances of one voice, in their order, each with an ``rng`` of its own.
+
+    As many go together as the backend wants. ``progress`` counts the steps of all utterances.
+    """
+    lengths = [frames_of(len(rows)) for rows in latents]
+    total, mels = diffusion.steps * len(lengths), []
+    for group in groups(lengths, backend.frames_at_once if isinstance(backend, BatchingBackend) else 0):
+        def report(done: int, _: int, before: int = diffusion.steps * len(mels), each: int = len(group)) -> None:
+            progress(before + done * each, total)
+
+        rows, random = [latents[index] for index in group], [rngs[index] for index in group]
+        if len(group) == 1:
+            mels.append(spectrogram(backend, rows[0], voice, diffusion, random[0], report, prediction))
+            continue
+        frames = [lengths[index] for index in group]
+        denoiser = backend.denoisers([array[None] for array in rows], voice, frames)
+        normalised = sample_together(denoiser, frames, diffusion, random, report, prediction)
+        mels += [denormalise_mel(mel) for mel in normalised]
+    return mels
+
+
+def groups(lengths: Sequence[int], most: int) -> list[range]:
+    """Neighbours that go together: as many as have no more than ``most`` frames in all, and at least one."""
+    together: list[range] = []
+    held = 0
+    for index, length in enumerate(lengths):
+        if together and held + length <= most:
+            together[-1] = range(together[-1].start, index + 1)
+            held += length
+        else:
+            together.append(range(index, index + 1))
+            held = length
+    return together

@@ -21,7 +21,7 @@ class Randomness:
                                        a voice stays the same from request to request
     candidate    chunk, candidate      one uniform number a code
     diffusion    chunk, rank           x_T (1, 100, L), then for sampler ``p`` one (1, 100, L) a step, the last unused
-    vocoder      chunk, rank           UnivNet's noise (1, 64, L + 10)
+    vocoder      chunk, rank           UnivNet's noise, a row a frame: (L + 10, 64), all at once or bit by bit
     ===========  ====================  ===========================================================================
     """
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from math import inf
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -23,15 +24,19 @@ class Preset:
     diffusion: Diffusion | None
 
 
-# Upstream's four (api.py, tts_with_preset), and `fastest`, its path without diffusion (api_fast.py).
+# Upstream's four (api.py, tts_with_preset), `fastest`, its path without diffusion (api_fast.py), and two of few steps,
+# measured by benchmarks/samplers.py.
 PRESETS = {
     "fastest": Preset(candidates=1, diffusion=None),
+    "quick": Preset(candidates=1, diffusion=Diffusion(10, "dpm++2m", guidance=None, spacing="logsnr")),
+    "quick_ranked": Preset(candidates=16, diffusion=Diffusion(10, "dpm++2m", spacing="logsnr")),
     "ultra_fast": Preset(candidates=16, diffusion=Diffusion(steps=30, guidance=None)),
     "fast": Preset(candidates=96, diffusion=Diffusion(steps=80)),
     "standard": Preset(candidates=256, diffusion=Diffusion(steps=200)),
     "high_quality": Preset(candidates=256, diffusion=Diffusion(steps=400)),
 }
-DEFAULT_PRESET = "ultra_fast"
+DEFAULT_PRESET = "ultra_fast"       # of a model that names none
+LEAST_SILENCE = 0.01        # seconds: a cut needs room to fade in
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,7 @@ class Settings:
         cvvp_amount: share of CVVP in the ranking, 0 to 1; it needs a voice of clips.
         normaliser: a name of ``ane.text.NORMALISERS``.
         split: desired and maximum characters of a chunk; None: the text is spoken in one go.
+        silence: seconds of it that are kept before and after each chunk's sound; None: all, as upstream.
         lanes: candidates sampled at a time.
     """
 
@@ -56,6 +62,7 @@ class Settings:
     cvvp_amount: float = 0.0
     normaliser: str = "english"
     split: tuple[int, int] | None = (200, 300)
+    silence: tuple[float, float] | None = None
     lanes: int = 8
 
     def __post_init__(self):
@@ -71,16 +78,18 @@ class Settings:
                             "chunk, then the maximum, which is no smaller")
 
     @classmethod
-    def of(cls, preset: str = DEFAULT_PRESET, model: Mapping[str, Any] = MappingProxyType({}), **changes: Any) -> Self:
+    def of(cls, preset: str | None = None, model: Mapping[str, Any] = MappingProxyType({}), **changes: Any) -> Self:
         """A preset as it suits a model.
 
         Args:
-            model: the model's own ``settings``: "sampling" (fields of ``Sampling`` that differ from upstream's) and
-                "split".
+            preset: a name of ``PRESETS``; None: ``default_preset(model)``.
+            model: the model's own ``settings``: "sampling" (fields of ``Sampling`` that differ from upstream's),
+                "split", "silence", and "preset", the default one.
 
         Raises:
             UserError: there is no such preset, the model's settings are unknown or unfit, or a change makes no sense.
         """
+        preset = default_preset(model) if preset is None else preset
         if preset not in PRESETS:
             raise UserError(f"no preset is named {preset!r}; there are {', '.join(PRESETS)}")
         chosen = PRESETS[preset]
@@ -92,13 +101,22 @@ class Settings:
         return self.candidates > 1
 
 
+def default_preset(model: Mapping[str, Any]) -> str:
+    """What a model is spoken with when no preset is asked for. UserError: its ``settings`` name one there is not."""
+    preset = model.get("preset", DEFAULT_PRESET)
+    if not isinstance(preset, str) or preset not in PRESETS:
+        raise _unfit(f"no preset is named {preset!r}")
+    return preset
+
+
 def _own(stated: Mapping[str, Any]) -> dict[str, Any]:
     """What a model's ``settings`` change of a preset. Raises UserError, which lays to the model what is unfit."""
-    readers = {"sampling": _sampling, "split": _split}
-    unknown = ", ".join(sorted(set(stated) - set(readers)))
+    readers = {"sampling": _sampling, "split": _split, "silence": _silence}
+    unknown = ", ".join(sorted(set(stated) - {*readers, "preset"}))
     if unknown:
         raise _unfit(f"{unknown} is unknown")
-    return {key: readers[key](value) for key, value in stated.items()}
+    default_preset(stated)
+    return {key: read(stated[key]) for key, read in readers.items() if key in stated}
 
 
 def _sampling(stated: Any) -> Sampling:
@@ -125,6 +143,14 @@ def _split(stated: Any) -> tuple[int, int]:
     whole = isinstance(stated, list | tuple) and all(type(length) is int for length in stated)
     if not whole or len(stated) != 2 or not 1 <= stated[0] <= stated[1]:
         raise _unfit(f"split must be the desired and the maximum number of characters in a chunk, not {stated!r}")
+    return stated[0], stated[1]
+
+
+def _silence(stated: Any) -> tuple[float, float]:
+    numbers = isinstance(stated, list | tuple) and all(type(seconds) in (int, float) for seconds in stated)
+    if not numbers or len(stated) != 2 or not all(LEAST_SILENCE <= seconds < inf for seconds in stated):
+        raise _unfit(f"silence must be the seconds kept before and after the sound, {LEAST_SILENCE} at least, "
+                     f"not {stated!r}")
     return stated[0], stated[1]
 
 

@@ -46,11 +46,11 @@ STAGES = {
     "clvp_speech": Stage("clvp", {"codes": Tensor(("B", "S"), "int64")}, Tensor(("B", "E"))),
     "cvvp_clip": Stage("cvvp", {"mel": Tensor(("B", 80, "L"))}, Tensor(("B", "E"))),
     "cvvp_speech": Stage("cvvp", {"codes": Tensor(("B", "S"), "int64")}, Tensor(("B", "E"))),
-    # sound
+    # sound; frames are latents at the rate of mel frames (ane.vocoding)
     "univnet": Stage("univnet", {"mel": Tensor(("B", 100, "L")), "noise": Tensor(("B", "Z", "L+10"))},
                      Tensor(("B", 1, "256L"))),
-    "hifigan": Stage("hifigan", {"latents": Tensor(("B", "N", "D")), "conditioning": Tensor(("B", "D"))},
-                     Tensor(("B", 1, "samples"))),
+    "hifigan": Stage("hifigan", {"frames": Tensor(("B", "D", "L")), "conditioning": Tensor(("B", "D"))},
+                     Tensor(("B", 1, "256L"))),
     "classifier": Stage("classifier", {"audio": Tensor(("B", 1, "samples"))}, Tensor(("B", 2))),
 }
 
@@ -142,6 +142,13 @@ class FusedDenoiser(Denoiser, Protocol):
         """
 
 
+class BatchedDenoiser(Protocol):
+    """The diffusion decoder bound to several utterances, each of its own length."""
+
+    def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
+        """What ``Denoiser`` gives, for every utterance: x (1, 100, L) float32 each, all at this timestep."""
+
+
 class Backend(Protocol):
     """An engine: runs stages on the networks of one model."""
 
@@ -156,14 +163,34 @@ class Backend(Protocol):
     def decoder(self, lanes: int, capacity: int, prefixes: int = 1, longest: int | None = None) -> Decoder:
         """A decoder with an empty cache: ``capacity`` own positions for each of ``lanes`` lanes.
 
-        ``prefixes`` places for prefixes, none of more than ``longest`` positions (None: than the first one stored).
+        ``prefixes`` places for prefixes, none of more than ``longest`` positions. None, of one place: of any length,
+        and a longer prefix than those before it may begin the lanes anew.
         """
 
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Denoiser:
         """Bind the diffusion decoder to latents (1, N, D), a voice latent (1, C), both float32, and L frames."""
 
+    def load(self, *networks: str) -> None:
+        """Make these networks ready, so that their first call is no slower than the others."""
+
     def release(self, *networks: str) -> None:
         """Say that these networks' step is over (no name: all of them), so that their memory may be freed."""
+
+
+@runtime_checkable
+class BatchingBackend(Backend, Protocol):
+    """A backend that can also denoise several utterances in one call.
+
+    Attributes:
+        frames_at_once: how many frames, of all utterances together, are worth a call; 0: one utterance at a time.
+    """
+
+    frames_at_once: int
+
+    def denoisers(self, latents: Sequence[np.ndarray], conditioning: np.ndarray,
+                  frames: Sequence[int]) -> BatchedDenoiser:
+        """Bind the diffusion decoder to latents (1, N, D) and a number of frames for each utterance, and to one voice
+        latent (1, C). Every utterance gets what it would get alone, up to rounding."""
 
 
 def check(stage: str, inputs: dict[str, np.ndarray]) -> None:

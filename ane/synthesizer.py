@@ -1,162 +1,105 @@
-"""The whole route on one page: text and a voice in, 24 kHz speech out."""
+"""Text and a voice in, 24 kHz speech out: whole, for one text or many, or while it is made."""
 
 import secrets
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from ane import places
-from ane.autoregressive import Candidate, decode, fits, most_tokens, text_tokens
-from ane.diffusion import frames_of, spectrogram
-from ane.errors import UserError
 from ane.model import Model
-from ane.networks.univnet import SILENT_FRAMES
+from ane.parts import parts_of
 from ane.randomness import Randomness
-from ane.ranking import best, check_clips, score
-from ane.sampling import by_inverse_cdf
-from ane.settings import DEFAULT_PRESET, Settings
+from ane.ranking import check_clips
+from ane.route import Progress, Read, Route, Sound, silent
+from ane.settings import Settings
+from ane.speech import SAMPLE_RATE, Speech
 from ane.stages import Backend
-from ane.text import Tokenizer, nothing_to_say, shortened, split
+from ane.timeline import Timeline
+from ane.vocoding import closed
 from ane.voices import Voice, not_cloned, resolve_voice
-
-SAMPLE_RATE = 24000
-
-# stage, how much of it is done, how much there is, what to say beside it
-Progress = Callable[[str, int, int, str], None]
-
-
-def silent(stage: str, done: int, total: int, note: str) -> None:
-    """The progress of nobody watching."""
-
-
-@dataclass
-class Speech:
-    """What was spoken.
-
-    Attributes:
-        audio: (S,) float32 within ±1 at ``sample_rate``.
-        alternatives: the second-best reading and so on, when more than one was asked for.
-        seed: with the same text, voice and settings, it speaks the same again.
-        voice: its name.
-        chunks: the pieces of text that were spoken in one go.
-        codes: codes sampled, in all candidates.
-        spent: wall-clock seconds a stage, in the order the stages ran.
-        notes: what the user should know about this result.
-    """
-
-    audio: np.ndarray
-    seed: int
-    voice: str
-    chunks: list[str]
-    codes: int
-    alternatives: list[np.ndarray] = field(default_factory=list)
-    spent: dict[str, float] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    sample_rate: int = SAMPLE_RATE
-
-    @property
-    def seconds(self) -> float:
-        return len(self.audio) / self.sample_rate
-
-    @property
-    def real_time_factor(self) -> float:
-        """Seconds of work for a second of audio."""
-        return sum(self.spent.values()) / self.seconds
 
 
 class Synthesizer:
-    """A model on an engine, ready to speak."""
+    """A model on an engine, ready to speak.
 
-    def __init__(self, model: Model, backend: Backend):
+    Args:
+        side_by_side: steps run ahead of each other in threads when there is more than one chunk (None: where the
+            backend says that it gains by it). It costs memory: all networks stay loaded.
+    """
+
+    def __init__(self, model: Model, backend: Backend, side_by_side: bool | None = None):
         self.model, self.backend = model, backend
+        self.side_by_side = getattr(backend, "side_by_side", False) if side_by_side is None else side_by_side
 
-    def speak(self, text: str, voice: str | Voice | None = None, preset: str = DEFAULT_PRESET, seed: int | None = None,
-              settings: Settings | None = None, progress: Progress = silent) -> Speech:
+    def speak(self, text: str, voice: str | Voice | None = None, preset: str | None = None,
+              seed: int | None = None, settings: Settings | None = None, progress: Progress = silent,
+              timeline: Timeline | None = None) -> Speech:
         """Say ``text``.
-
-        All chunks are decoded, then all diffused, then all made sound: few networks are loaded at a time.
 
         Args:
             voice: a name, a path or a mix as on the command line, or a ``Voice``; None: the model's default.
-            preset: a name of ``ane.settings.PRESETS``, taken with the model's own settings; not looked at when
-                ``settings`` are given.
+            preset: a name of ``ane.settings.PRESETS``, taken with the model's own settings; None: the model's default;
+                not looked at when ``settings`` are given.
             seed: from 0 up; None: a fresh one, which the result states.
             progress: called as (stage, done, total, note) while work goes on.
+            timeline: goes on with one that began before (None: a new one).
 
         Raises:
             UserError: nothing to say, too long a text with splitting off, an unknown or unfit voice, a network that
                 the model lacks, no memory left.
         """
-        settings = settings or Settings.of(preset, self.model.settings)
-        randomness = Randomness(secrets.randbits(32) if seed is None else seed)
-        chunks, tokens = self._tokens(text, settings)
-        self._require(settings)
-        spent: dict[str, float] = {}
-        with timed("voice", spent):
-            voice = self._voice(voice, randomness)
-        if settings.ranked:
-            check_clips(settings.cvvp_amount, voice.clip_mels)
-        kept, codes = [], 0
-        for chunk, ids in enumerate(tokens):        # ranked at once: all candidates of a book would fill the memory
-            with timed("decode", spent):
-                readings = self._read(chunk, ids, len(tokens), voice, settings, randomness, progress)
-                if chunk + 1 == len(tokens):
-                    self.backend.release("autoregressive")
-            with timed("rank", spent):
-                best_first = self._rank(chunk, ids, len(tokens), readings, voice, settings, progress)
-                kept.append([thinned(candidate, settings) for candidate in best_first])
-                self.backend.release("clvp", "cvvp")
-            codes += sum(len(candidate.codes) for candidate in readings)
-            del readings, best_first        # the arrays of all but the kept ones: the next chunk needs the room
-        make = self._fast if settings.diffusion is None else self._diffused
-        waves = make(kept, voice, settings, randomness, spent, progress)
-        audio = [np.concatenate([chunk[rank] for chunk in waves]) for rank in range(settings.best)]
-        said = [*not_cloned(self.model, voice), *unstopped(kept)]
-        return Speech(audio[0], randomness.seed, voice.name, chunks, codes, audio[1:], spent, said)
+        [speech] = self.speak_all([text], voice, preset, seed, settings, progress, timeline)
+        return speech
 
-    def _tokens(self, text: str, settings: Settings) -> tuple[list[str], list[list[int]]]:
-        """The chunks that have something to say, and their token ids.
+    def speak_all(self, texts: Sequence[str], voice: str | Voice | None = None, preset: str | None = None,
+                  seed: int | None = None, settings: Settings | None = None, progress: Progress = silent,
+                  timeline: Timeline | None = None) -> Iterator[Speech]:
+        """Say several texts, each as ``speak`` says it with the same seed; they share the decoder's lanes.
 
-        A chunk that the normaliser made too long for the decoder (figures, say) is split again, smaller; one of which
-        it left nothing (markup, say) is passed over, unless all are.
+        Nothing is done before the first is asked for, and each comes as soon as it and those before it are there.
         """
-        tokenizer = Tokenizer(self.model.tokenizer, settings.normaliser)
-        config = self.model.config("autoregressive")
+        prepared = Prepared(self, texts, voice, preset, seed, settings, timeline)
+        route = prepared.route(progress)
+        sounds = route.sounds([part for parts in prepared.texts for part in parts])
+        began = prepared.timeline.known
+        with closed(sounds):
+            for parts in prepared.texts:
+                yield prepared.speech([next(sounds) for _ in parts], began)
+                began = prepared.timeline.now()
 
-        def fitting(chunk: str, desired: int, maximum: int) -> list[tuple[str, list[int]]]:
-            ids = tokenizer.spoken(chunk)
-            if not ids:
-                return []
-            if fits(ids, config):
-                return [(chunk, text_tokens(ids, config))]
-            if maximum == 1:
-                raise UserError(f"{shortened(chunk)!r} is {len(ids)} tokens long, the decoder takes at most "
-                                f"{most_tokens(config)} in one go, and it has no place to be split at: break it up "
-                                "with spaces, or shorten it")
-            shorter = max(1, desired // 2), maximum // 2
-            return [part for piece in split(chunk, *shorter) for part in fitting(piece, *shorter)]
+    def stream(self, text: str, voice: str | Voice | None = None, preset: str | None = None,
+               seed: int | None = None, settings: Settings | None = None, progress: Progress = silent,
+               timeline: Timeline | None = None) -> "Stream":
+        """Say ``text``, and give its sound while it is made. Arguments and errors: ``speak``.
 
-        if settings.split is None:
-            return [text], [text_tokens(tokenizer.encode(text), config)]
-        parts = [part for chunk in split(text, *settings.split) for part in fitting(chunk, *settings.split)]
-        if not parts:
-            raise nothing_to_say(text)
-        return [chunk for chunk, _ in parts], [ids for _, ids in parts]
+        Without diffusion the pieces join to just what ``speak`` gives. With it, a long chunk is diffused in windows
+        (``ane.windows``), so that its sound is another draft of the same speech.
+        """
+        return Stream(Prepared(self, [text], voice, preset, seed, settings, timeline), progress)
 
-    def _require(self, settings: Settings) -> None:
-        """Fail before any work if a network that will be needed is not there."""
+    def prepare(self, voice: str | Voice | None = None, settings: Settings | None = None) -> Voice:
+        """Load what does not depend on the text: the voice, and the networks that settings need. Gives the voice."""
+        settings = settings or Settings.of(model=self.model.settings)
+        self.require(settings)
+        self.backend.load(*self.needed(settings))
+        return self.voice(voice, Randomness(0))
+
+    def needed(self, settings: Settings) -> list[str]:
+        """Networks that speaking with these settings takes."""
         needed = ["autoregressive", *(["hifigan"] if settings.diffusion is None else ["diffusion", "univnet"])]
         if settings.ranked and settings.cvvp_amount < 1:
             needed.append("clvp")
         if settings.cvvp_amount:
             needed.append("cvvp")
-        for network in needed:
+        return needed
+
+    def require(self, settings: Settings) -> None:
+        """Fail before any work if a network that will be needed is not there."""
+        for network in self.needed(settings):
             self.model.require(network)
 
-    def _voice(self, voice: str | Voice | None, randomness: Randomness) -> Voice:
+    def voice(self, voice: str | Voice | None, randomness: Randomness) -> Voice:
+        """The voice meant. Raises UserError: unknown, or not of this model."""
         if isinstance(voice, Voice):
             voice.check_widths(self.model.widths)
             return voice
@@ -165,96 +108,95 @@ class Synthesizer:
         return resolve_voice(wanted, folders=folders, backend=self.backend, mel_norms=self.model.mel_norms,
                              model_id=self.model.identity, widths=self.model.widths, rng=randomness.voice())
 
-    def _read(self, chunk: int, tokens: list[int], chunks: int, voice: Voice, settings: Settings,
-              randomness: Randomness, progress: Progress) -> list[Candidate]:
-        count = settings.candidates
-        choices = [by_inverse_cdf(randomness.candidate(chunk, index)) for index in range(count)]
 
-        def report(codes: int, finished: int) -> None:
-            progress("decode", chunk * count + finished, chunks * count, f"{codes} codes")
+class Prepared:
+    """A request that was understood: its texts in parts, its voice, its random numbers."""
 
-        return decode(self.backend, voice.ar, tokens, self.model.config("autoregressive"), settings.sampling, choices,
-                      settings.lanes, report)
+    def __init__(self, synthesizer: Synthesizer, texts: Sequence[str], voice: str | Voice | None, preset: str | None,
+                 seed: int | None, settings: Settings | None, timeline: Timeline | None):
+        self.synthesizer, self.model = synthesizer, synthesizer.model
+        self.timeline = timeline or Timeline()
+        self.timeline.text_is_known()
+        self.settings = settings or Settings.of(preset, self.model.settings)
+        self.randomness = Randomness(secrets.randbits(32) if seed is None else seed)
+        self.texts = [parts_of(text, self.model, self.settings) for text in texts]
+        synthesizer.require(self.settings)
+        with self.timeline.at("voice"):
+            self.voice = synthesizer.voice(voice, self.randomness)
+        if self.settings.ranked:
+            check_clips(self.settings.cvvp_amount, self.voice.clip_mels)
 
-    def _rank(self, chunk: int, tokens: list[int], chunks: int, candidates: list[Candidate], voice: Voice,
-              settings: Settings, progress: Progress) -> list[Candidate]:
-        """The best candidates of a chunk, best first; a single one needs no opinion."""
-        if not settings.ranked:
-            return candidates
+    def route(self, progress: Progress) -> Route:
+        parts = sum(map(len, self.texts))
+        return Route(self.model, self.synthesizer.backend, self.voice, self.settings, self.randomness, parts,
+                     self.timeline, progress, self.synthesizer.side_by_side and parts > 1)
 
-        def report(done: int) -> None:
-            progress("rank", chunk * settings.candidates + done, chunks * settings.candidates, "")
+    def speech(self, sounds: list[Sound], began: float) -> Speech:
+        self.timeline.sound_is_there()
+        audio = [np.concatenate([sound.audio[rank] for sound in sounds]) for rank in range(self.settings.best)]
+        reads = [sound.read for sound in sounds]
+        return Speech(audio[0], self.randomness.seed, self.voice.name, [read.part.text for read in reads],
+                      sum(read.codes for read in reads), audio[1:], self.timeline.spent(),
+                      self.timeline.now() - began, self.notes(reads), self.timeline)
 
-        mels = np.stack(voice.clip_mels) if settings.cvvp_amount else None
-        scores = score(self.backend, tokens, np.stack([candidate.fixed for candidate in candidates]),
-                       settings.cvvp_amount, mels, report)
-        return [candidates[index] for index in best(scores, settings.best)]
-
-    def _fast(self, kept: list[list[Candidate]], voice: Voice, settings: Settings, randomness: Randomness,
-              spent: dict[str, float], progress: Progress) -> list[list[np.ndarray]]:
-        """Latents to sound by HiFi-GAN: the stop code's latent included, nothing trimmed (upstream api_fast.py)."""
-        def sound(chunk: int, rank: int, candidate: Candidate) -> np.ndarray:
-            return self.backend.run("hifigan", latents=candidate.hidden[None], conditioning=voice.ar)[0, 0]
-
-        with timed("vocode", spent):
-            waves = for_all(kept, sound, "vocode", progress)
-            self.backend.release("hifigan")
-        return waves
-
-    def _diffused(self, kept: list[list[Candidate]], voice: Voice, settings: Settings, randomness: Randomness,
-                  spent: dict[str, float], progress: Progress) -> list[list[np.ndarray]]:
-        """Latents to mels by diffusion, then mels to sound by UnivNet."""
-        total = sum(map(len, kept)) * settings.diffusion.steps
-
-        def mel(chunk: int, rank: int, candidate: Candidate) -> np.ndarray:
-            before = (chunk * settings.best + rank) * settings.diffusion.steps
-
-            def report(done: int, steps: int) -> None:
-                progress("diffuse", before + done, total, f"{frames_of(len(candidate.latents))} frames")
-
-            return spectrogram(self.backend, candidate.latents, voice.diffusion, settings.diffusion,
-                               randomness.diffusion(chunk, rank), report,
-                               self.model.config("diffusion").prediction)
-
-        def sound(chunk: int, rank: int, mel: np.ndarray) -> np.ndarray:
-            shape = (1, self.model.config("univnet").noise_dim, mel.shape[-1] + SILENT_FRAMES)
-            noise = randomness.vocoder(chunk, rank).standard_normal(shape, dtype=np.float32)
-            return self.backend.run("univnet", mel=mel, noise=noise)[0, 0]
-
-        with timed("diffuse", spent):
-            mels = for_all(kept, mel)
-            self.backend.release("diffusion")
-        with timed("vocode", spent):
-            waves = for_all(mels, sound, "vocode", progress)
-            self.backend.release("univnet")
-        return waves
+    def notes(self, reads: Sequence[Read]) -> list[str]:
+        return [*not_cloned(self.model, self.voice), *unstopped(reads)]
 
 
-def thinned(candidate: Candidate, settings: Settings) -> Candidate:
-    """A candidate without the array that its route to sound does not read: a book keeps thousands of them."""
-    unread = "latents" if settings.diffusion is None else "hidden"
-    return replace(candidate, **{unread: np.empty((0, candidate.hidden.shape[1]), np.float32)})
+class Stream(Iterator[np.ndarray]):
+    """Sound while it is made: pieces (m,) float32 within ±1 at ``sample_rate``, together as long as the speech.
+
+    Work is done while a piece is waited for; ``close`` ends it within a step. What ``ane.speech.Speech`` tells of the
+    whole, ``codes``, ``notes``, ``seconds``, ``spent``, ``took``, this tells of what has been given so far.
+    """
+
+    sample_rate = SAMPLE_RATE
+
+    def __init__(self, prepared: Prepared, progress: Progress):
+        self._prepared, self._read, self._samples = prepared, [], 0
+        self.seed, self.voice, self.timeline = prepared.randomness.seed, prepared.voice.name, prepared.timeline
+        parts = prepared.texts[0]
+        self.chunks = [part.text for part in parts]
+        self._pieces = prepared.route(progress).pieces(parts, self._read.append)
+        self.took = 0.0
+
+    def __next__(self) -> np.ndarray:
+        try:
+            piece = next(self._pieces)
+        finally:
+            self.took = self.timeline.now()
+        self._samples += len(piece)
+        return piece
+
+    def close(self) -> None:
+        """End the work, and let the networks go."""
+        self._pieces.close()
+
+    @property
+    def codes(self) -> int:
+        return sum(read.codes for read in self._read)
+
+    @property
+    def notes(self) -> list[str]:
+        return self._prepared.notes(self._read)
+
+    @property
+    def seconds(self) -> float:
+        return self._samples / self.sample_rate
+
+    @property
+    def spent(self) -> dict[str, float]:
+        return self.timeline.spent()
+
+    @property
+    def real_time_factor(self) -> float:
+        """Seconds for a second of audio, who listened included."""
+        return self.took / self.seconds
 
 
-def for_all(items: list[list], make: Callable, stage: str = "", progress: Progress = silent) -> list[list]:
-    """``make(chunk, rank, item)`` for the items of every chunk."""
-    made: list[list] = []
-    for chunk, row in enumerate(items):
-        made.append([make(chunk, rank, item) for rank, item in enumerate(row)])
-        progress(stage, chunk + 1, len(items), "")
-    return made
-
-
-@contextmanager
-def timed(stage: str, spent: dict[str, float]) -> Iterator[None]:
-    started = time.perf_counter()
-    yield
-    spent[stage] = spent.get(stage, 0.0) + time.perf_counter() - started
-
-
-def unstopped(kept: list[list[Candidate]]) -> list[str]:
+def unstopped(reads: Sequence[Read]) -> list[str]:
     """What the user should know when a chunk's best reading had to be cut off."""
-    chunks = [str(chunk + 1) for chunk, row in enumerate(kept) if not row[0].stopped]
+    chunks = [str(read.part.index + 1) for read in reads if not read.kept[0].stopped]
     if not chunks:
         return []
     return [f"no end was found for chunk {', '.join(chunks)}: the speech may be cut off or ramble; "

@@ -201,7 +201,9 @@ def here() -> tuple[str, str]:
         return tuple(this_machine())
     import torch
 
-    graphics = f", {torch.cuda.get_device_name(0)}" if torch.cuda.is_available() else ""
+    from ane.backends.torch_device import cuda_trouble
+
+    graphics = f", {torch.cuda.get_device_name(0)}" if cuda_trouble() is None else ""
     return f"{processor()}, {cores()} cores{graphics}", system_version()
 
 

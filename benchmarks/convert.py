@@ -42,12 +42,21 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=args.work) as folder:
         bundle = args.bundle or official(Path(folder))
         rows = [measured(bundle, network, args.all_buckets) for network in args.stages.split(",")]
-        document = {"benchmark": "convert", "machine": report.machine(), "model": args.bundle or "official, random",
-                    "all_buckets": args.all_buckets, "networks": rows, "resumed": resumed(bundle, Path(folder))}
-    tell(document)
-    output = args.output or report.default_output("convert")
-    report.write_json(output, document)
-    print(f"Wrote {output}")
+        again = resumed(bundle, Path(folder))
+    times = {row["network"]: {"build": row["build_seconds"], "measure": row["measure_seconds"]} for row in rows}
+    settings = {"model": args.bundle or "official, random", "all_buckets": args.all_buckets}
+    report.publish(args.output or report.default_output("convert"), "convert", settings, results_of(rows),
+                   [tell(rows, again)],
+                   {"": lambda path: report.bars(path, "Conversion to Core ML", "seconds", times)},
+                   networks=rows, resumed=again)
+
+
+def results_of(rows: Sequence[dict]) -> list[dict]:
+    """What each network's row shares with those of other benchmarks."""
+    return [{"name": row["network"], **report.shared(report.Figures(
+        peak_rss_gb=report.Spread.of([row["peak_gb"]]),
+        stage_ms={stage: report.Spread.of([1000 * row[f"{stage}_seconds"]]) for stage in ("build", "measure")}))}
+        for row in rows]
 
 
 def arguments() -> argparse.Namespace:
@@ -134,7 +143,7 @@ def resumed(bundle: str, folder: Path) -> dict:
             "seconds_after": round(time.perf_counter() - start, 1)}
 
 
-def tell(document: dict) -> None:
+def tell(networks: Sequence[dict], after: dict) -> report.Shown:
     def worst(row: dict, figure: str) -> str | None:
         found = [parity[figure] for parity in row["parity"].values() if figure in parity]
         return f"{min(found):.1f}" if found else None
@@ -142,13 +151,13 @@ def tell(document: dict) -> None:
     rows: Sequence[Sequence[object]] = [
         (row["network"], row["precision"], row["functions"], row["megabytes"], row["build_seconds"],
          row["build_peak_gb"], row["measure_seconds"], row["peak_gb"], worst(row, "fp32 maths"),
-         worst(row, "fp16 rounding")) for row in document["networks"]]
-    report.print_table("Conversion to Core ML", (
+         worst(row, "fp16 rounding")) for row in networks]
+    shown = report.print_table("Conversion to Core ML", (
         "network", "precision", "functions", "MB", "build, s", "its peak, GB", "measure, s", "peak, GB",
         "dB, fp32 maths", "dB, fp16 rounding"), rows)
-    after = document["resumed"]
     print(f"Killed with {len(after['done_before_the_kill'])} of {len(after['networks'])} networks done; the rest took "
           f"{after['seconds_after']} s, and nothing was made twice.")
+    return shown
 
 
 if __name__ == "__main__":

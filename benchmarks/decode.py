@@ -8,26 +8,23 @@ round. A step is one call of the network for all lanes, without sampling, on bot
 """
 
 import argparse
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from math import prod
-from pathlib import Path
 from statistics import median
 
 import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from ane.backends.pytorch import DTYPES, TorchBackend
-from ane.errors import UserError
+from ane.backends.pytorch import PRECISIONS, TorchBackend
 from ane.model import Model, add_model_arguments, open_model
 from ane.model.weights import layout
 from benchmarks import report
-from benchmarks.report import Spread
-from benchmarks.upstream import Upstream, add_upstream_options, lane_counts
+from benchmarks.report import Figures, Shown, Spread
+from benchmarks.upstream import Upstream, add_contest_options, counts, hold_together
 
 REFERENCE = ("upstream fp32", 1)      # what ratios are taken against: upstream's kv-cache mode, one lane
 
@@ -74,7 +71,8 @@ def contestant(backend: TorchBackend, precision: str, lanes: int, settings: Sett
         return Reading(prefill, median(steps))
 
     positions = settings.prefix + lanes * settings.steps / 2
-    return Contestant(f"ours {precision}", lanes, gigabytes(backend.model, precision, positions), decode)
+    read = gigabytes(backend.model, precision, positions, settings.device)
+    return Contestant(f"ours {precision}", lanes, read, decode)
 
 
 def upstream_contestant(upstream: Upstream, model: Model, lanes: int, settings: Settings) -> Contestant:
@@ -95,13 +93,16 @@ def timed(call: Callable[[], object]) -> float:
     return 1000 * (time.perf_counter() - start)
 
 
-def gigabytes(model: Model, precision: str, positions: float) -> float:
-    """What a step reads at least once: all weights but the look-up tables, and keys and values of ``positions``."""
+def gigabytes(model: Model, precision: str, positions: float, device: str = "cpu") -> float:
+    """What a step reads at least once: all weights but the look-up tables, and keys and values of ``positions``.
+
+    On the CPU those are kept in float32, whatever the weights are.
+    """
     config = model.config("autoregressive")
     shapes = layout("autoregressive", config).shapes
     weights = sum(prod(shape) for key, shape in shapes.items() if "embedding" not in key)
     cache = 2 * config.layers * config.model_dim * positions
-    return (weights + cache) * DTYPES[precision].itemsize / 1e9
+    return (weights * PRECISIONS[precision] + cache * (4 if device == "cpu" else PRECISIONS[precision])) / 1e9
 
 
 class Bandwidth:
@@ -135,12 +136,14 @@ def measure(contestants: Sequence[Contestant], bandwidth: Bandwidth, rounds: int
 def summary(each: Contestant, reference: Contestant | None, bandwidths: Sequence[float]) -> dict:
     """The figures of one contestant, each a median over the rounds with its spread."""
     rates = [1000 * each.lanes / reading.step_ms for reading in each.readings]
+    prefill_ms = Spread.of([reading.prefill_ms for reading in each.readings])
+    step_ms = Spread.of([reading.step_ms for reading in each.readings])
     result = {
         "name": each.name,
         "lanes": each.lanes,
-        "prefill_ms": Spread.of([reading.prefill_ms for reading in each.readings]),
-        "step_ms": Spread.of([reading.step_ms for reading in each.readings]),
-        "tokens_per_s": Spread.of(rates),
+        "prefill_ms": prefill_ms,
+        "step_ms": step_ms,
+        **report.shared(Figures(tokens_per_s=Spread.of(rates), stage_ms={"prefill": prefill_ms, "step": step_ms})),
         "share_of_bandwidth": Spread.of([1000 * each.gigabytes / reading.step_ms / gb_s
                                          for reading, gb_s in zip(each.readings, bandwidths, strict=True)]),
     }
@@ -150,12 +153,12 @@ def summary(each: Contestant, reference: Contestant | None, bandwidths: Sequence
     return result
 
 
-def show(results: Sequence[dict], bandwidth: Spread, settings: Settings) -> None:
+def show(results: Sequence[dict], bandwidth: Spread, settings: Settings) -> Shown:
     title = (f"Decoding after a prefix of {settings.prefix}, {settings.steps} steps, {settings.rounds} rounds, "
              f"{settings.threads} thread{'s' * (settings.threads > 1)} on {settings.device}; "
              f"memory read at {report.figure(bandwidth.median)} GB/s")
     columns = ("decoder", "lanes", "prefill ms", "step ms", "tokens/s", "of bandwidth", "× upstream, 1 lane")
-    report.print_table(title, columns, [
+    return report.print_table(title, columns, [
         (r["name"], r["lanes"], r["prefill_ms"], r["step_ms"], r["tokens_per_s"],
          f"{r['share_of_bandwidth'].median:.0%}", r.get("times_upstream_one_lane")) for r in results])
 
@@ -172,29 +175,17 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.decode", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     add_model_arguments(parser)
-    add_upstream_options(parser)
-    parser.add_argument("--lanes", type=lane_counts, default=[1, 2, 4, 8, 16], help="default 1,2,4,8,16")
-    parser.add_argument("--upstream-lanes", type=lane_counts, default=[1], help="default 1")
-    parser.add_argument("--precisions", type=lambda text: text.split(","), default=["fp32", "bf16"],
-                        help=f"of {', '.join(DTYPES)} (default fp32,bf16)")
+    add_contest_options(parser)
+    parser.add_argument("--lanes", type=counts, default=[1, 2, 4, 8, 16], help="default 1,2,4,8,16")
+    parser.add_argument("--upstream-lanes", type=counts, default=[1], help="default 1")
     parser.add_argument("--prefix", type=int, default=44, help="positions before the first code (default 44)")
     parser.add_argument("--steps", type=int, default=24, help="codes decoded in a round (default 24)")
-    parser.add_argument("--rounds", type=int, default=5, help="readings of each figure (default 5)")
-    parser.add_argument("--threads", type=int, default=report.usable_cores(),
-                        help="CPU threads of either side (default: all cores)")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or mps (default cpu)")
-    parser.add_argument("--output", type=Path, metavar="FILE.json",
-                        help="where the result goes, and beside it a plot (default: benchmarks/results/, dated)")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parser().parse_args(arguments)
-    unknown = [name for name in options.precisions if name not in DTYPES]
-    if unknown:
-        raise UserError(f"--precisions {unknown[0]}: there are {', '.join(DTYPES)}")
-    if options.upstream_python and not options.checkpoints:
-        raise UserError("--upstream-python needs --checkpoints: upstream reads official files alone")
+    hold_together(options)
     settings = Settings(options.prefix, options.steps, options.rounds, options.threads, options.device)
     output = options.output or report.default_output("decode")
     model = open_model(bundle=options.bundle, checkpoints=options.checkpoints)
@@ -213,11 +204,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     reference = next((each for each in contestants if (each.name, each.lanes) == REFERENCE), None)
     results = [summary(each, reference, bandwidths) for each in contestants]
     bandwidth = Spread.of(bandwidths)
-    show(results, bandwidth, settings)
-    report.write_json(output, {"benchmark": "decode", "machine": machine, "network": model.config("autoregressive"),
-                               "settings": settings, "bandwidth_gb_s": bandwidth, "results": results})
-    drawn = report.plot(output.with_suffix(".png"), "Decoding", ("lanes", "tokens per second"), plotted(results))
-    print(f"{output}{' and .png' if drawn else ' (no plot: matplotlib is not installed)'}", file=sys.stderr)
+    shown = show(results, bandwidth, settings)
+    report.publish(
+        output, "decode", settings, results, [shown],
+        {"": lambda path: report.plot(path, "Decoding", ("lanes", "tokens per second"), plotted(results))},
+        machine=machine, network=model.config("autoregressive"), bandwidth_gb_s=bandwidth)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ane.errors import UserError
@@ -95,7 +95,8 @@ def prepared(options: argparse.Namespace, workspace: Path) -> tuple[str, Run | N
 def speak(options: argparse.Namespace, bundle: str, workspace: Path) -> Run:
     """`ane say` with all lanes and guidance, but few candidates and steps: the peak is in how long a chunk is."""
     threads = ["--threads", str(options.threads)] if options.threads else []
-    return ane("say", options.text, "--bundle", bundle, "--voice", options.voice, "--seed", "0", "--json",
+    voice = ["--voice", options.voice] if options.voice else []
+    return ane("say", options.text, "--bundle", bundle, *voice, "--seed", "0", "--json",
                "--backend", options.backend, "--candidates", str(options.candidates), "--steps", str(options.steps),
                "--guidance", "2",
                "--max-codes", str(options.max_codes), "-o", str(workspace / "speech.wav"), *threads)
@@ -110,7 +111,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--precision", choices=("fp32", "fp16", "bf16"), default="bf16",
                         help="what the import stores (default bf16)")
     parser.add_argument("--text", default=SENTENCE, help=f"default: {SENTENCE}")
-    parser.add_argument("--voice", default="random", help="default: random")
+    parser.add_argument("--voice", help="default: the bundle's own; random of official files")
     parser.add_argument("--backend", default="torch:cpu", help="default torch:cpu")
     parser.add_argument("--candidates", type=int, default=8, help="default 8, as many as lanes")
     parser.add_argument("--steps", type=int, default=2, help="diffusion steps (default 2)")
@@ -123,13 +124,13 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def show(imported: Run | None, said: Run, told: dict, target: float) -> None:
+def show(imported: Run | None, said: Run, told: dict, target: float) -> report.Shown:
     rows = [(name, report.figure(cost.seconds), report.figure(cost.peak_gb),
              None if cost.private_gb is None else report.figure(cost.private_gb))
             for name, cost in (("ane import", imported), ("ane say", said)) if cost]
     rows += [(f"  {stage}", report.figure(seconds), None, None) for stage, seconds in told["spent"].items()]
     verdict = "within" if said.peak_gb <= target else "ABOVE"
-    report.print_table(
+    return report.print_table(
         f"Speaking {told['seconds']:.2f} s of audio, {told['codes']} codes in all, on {told['backend']}: "
         f"peak {said.peak_gb:.2f} GB, {verdict} the {report.figure(target)} GB aimed at",
         ("process, stage", "seconds", "peak GB", "of it private"), rows)
@@ -142,16 +143,35 @@ def main(arguments: Sequence[str] | None = None) -> None:
         bundle, imported = prepared(options, Path(workspace))
         said = speak(options, bundle, Path(workspace))
     told = json.loads(said.output)
-    show(imported, said, told, options.target_gb)
-    report.write_json(output, {
-        "benchmark": "memory", "machine": report.machine(), "precision": options.precision if imported else None,
-        "target_gb": options.target_gb, "import": cost(imported), "say": cost(said),
-        "speech": {key: told[key] for key in ("seconds", "codes", "spent", "real_time_factor", "backend", "trained")}})
-    print(output, file=sys.stderr)
+    shown = show(imported, said, told, options.target_gb)
+    results = [{"name": name, "seconds": run.seconds, "private_gb": run.private_gb, **report.shared(figures)}
+               for name, run, figures in (("ane import", imported, figures_of(imported)),
+                                          ("ane say", said, figures_of(said, told))) if run]
+    settings = {"precision": options.precision if imported else None, "backend": told["backend"],
+                "candidates": options.candidates, "steps": options.steps, "max_codes": options.max_codes}
+    report.publish(
+        output, "memory", settings, results, [shown],
+        {"": lambda path: report.bars(path, "Peak of memory", "GB", memory_parts(results))},
+        target_gb=options.target_gb,
+        speech={key: told[key] for key in ("seconds", "codes", "spent", "real_time_factor", "backend", "trained")})
 
 
-def cost(run: Run | None) -> dict | None:
-    return run and {"seconds": run.seconds, "peak_gb": run.peak_gb, "private_gb": run.private_gb}
+def figures_of(run: Run | None, told: dict | None = None) -> report.Figures:
+    """The peak of a process; with what `ane say` told, what it spoke with."""
+    peak = report.Spread.of([run.peak_gb]) if run else None
+    if told is None:
+        return report.Figures(peak_rss_gb=peak)
+    of_speech = report.Figures.of([told | {"stages": told["spent"], "first_audio": told["first_sound"]}])
+    return replace(of_speech, peak_rss_gb=peak)
+
+
+def memory_parts(results: Sequence[dict]) -> dict[str, dict[str, float]]:
+    """What files back and what they do not, of each process; the whole where the system does not tell."""
+    parts = {}
+    for row in results:
+        peak, private = row["peak_rss_gb"].median, row["private_gb"]
+        parts[row["name"]] = {"resident": peak} if private is None else {"private": private, "files": peak - private}
+    return parts
 
 
 if __name__ == "__main__":

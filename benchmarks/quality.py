@@ -24,11 +24,13 @@ from ane.demo.training.speech import Flite
 from ane.demo.training.text import held_out_sentences
 from ane.errors import UserError
 from ane.model import open_model
-from ane.settings import DEFAULT_PRESET
-from ane.synthesizer import SAMPLE_RATE, Synthesizer
+from ane.settings import PRESETS, default_preset
+from ane.speech import SAMPLE_RATE
+from ane.synthesizer import Synthesizer
 from ane.voices import Voice, load_voice
 from benchmarks.listening import Recogniser, Wave, edits, mel_distance, words
-from benchmarks.report import default_output, machine, print_table, run, write_json
+from benchmarks.report import bars as drawn_bars
+from benchmarks.report import default_output, print_table, publish, run
 from benchmarks.speakers import CANDIDATES, Said, candidates_of, keep, quantise, respeak_all, speak_all, teach_all
 
 CHOICES = 30
@@ -151,7 +153,7 @@ def measure(voice: str, options: argparse.Namespace) -> dict[str, Any]:
     spoken = list(teach_all(sentences, voice, Flite(options.flite, options.flite_libraries)))
     systems = {"teacher": spoken}
     if options.run:
-        systems["codes"] = respeak_all(synthesizer, spoken, latents, quantise(options.run))
+        systems["codes"] = respeak_all(synthesizer, spoken, latents, quantise(options.run), options.preset)
     systems["fast"] = speak_all(synthesizer, sentences, voice, "fastest")
     systems["quality"] = speak_all(synthesizer, sentences, voice, options.preset)
     judged = {}
@@ -167,6 +169,7 @@ def measure(voice: str, options: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     options = arguments()
     model = open_model(bundle=options.bundle)
+    options.preset = options.preset or default_preset(model.settings)
     if model.voices is None:
         raise UserError(f"{model.name} has no voices of its own to measure")
     if options.run:
@@ -175,18 +178,25 @@ def main() -> None:
     with ProcessPoolExecutor(len(names), mp_context=get_context("spawn")) as pool:
         results = dict(zip(names, pool.map(measure, names, [options] * len(names)), strict=True))
     count = len(held_out_sentences()[:options.sentences])
-    print_table(f"{count} sentences, preset {options.preset}", ("voice", *COLUMNS),
-                [row_of(voice, system, result[system], result["teacher"]) for voice, result in results.items()
-                 for system in result["heard"]])
+    heard = print_table(f"{count} sentences, preset {options.preset}", ("voice", *COLUMNS),
+                        [row_of(voice, system, result[system], result["teacher"])
+                         for voice, result in results.items() for system in result["heard"]])
     for voice, result in results.items():
         print("{}: best of {} by CLVP {clvp:.3f}, a random one {random:.3f}, gain {gain:.3f} ({gain_low:.3f} to "
               "{gain_high:.3f}), the best there is {oracle:.3f}".format(voice, CANDIDATES, **result["ranking"]))
     found = bars(results)
-    print_table("what it promises", ("claim", "figure", "bound", "kept"),
-                [(claim, f"{figure:.3f}", bound, "yes" if kept else "NO") for claim, figure, bound, kept in found])
-    write_json(options.output, {"benchmark": "quality", "machine": machine(), "preset": options.preset,
-                                "bundle": model.identity, "precision": model.precision, "sentences": count,
-                                "bars": found, "voices": results})
+    promised = print_table("what it promises", ("claim", "figure", "bound", "kept"), [
+        (claim, f"{figure:.3f}", bound, "yes" if kept else "NO") for claim, figure, bound, kept in found])
+    wrong = {voice: {system: result[system]["wer"] for system in result["heard"]} for voice, result in results.items()}
+    publish(options.output, "quality", {"preset": options.preset, "sentences": count}, [], [heard, promised],
+            {"": lambda path: plotted(path, wrong)}, bundle=model.identity, precision=model.precision, bars=found,
+            voices=results)
+
+
+def plotted(path: Path, wrong: dict[str, dict[str, float]]) -> bool:
+    """Word error rates, a bar for each voice and who speaks with it."""
+    return drawn_bars(path, "What is misheard", "word error rate", {
+        f"{voice}, {system}": {"wrong": rate} for voice, systems in wrong.items() for system, rate in systems.items()})
 
 
 COLUMNS = ("spoken by", "WER", "95 %", "above teacher", f"of {CHOICES}", "stops", "longest ×", "f0 Hz", "mel dB",
@@ -208,7 +218,7 @@ def arguments() -> argparse.Namespace:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--bundle", metavar="NAME_OR_DIR", help="what to measure (default: the embedded demo)")
-    add("--preset", default=DEFAULT_PRESET, help="of the quality path (%(default)s)")
+    add("--preset", choices=PRESETS, help="of the quality path (default: the bundle's)")
     add("--backend", default="auto")
     add("--precision", default="auto")
     add("--threads", type=int, help="torch threads (default: torch's choice)")

@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from ane.errors import UserError
 from ane.files import replacing
 
 RESULTS = Path(__file__).parent / "results"
+Draw = Callable[[Path], bool]       # makes a PNG; False: matplotlib is not installed
 
 
 def run(main: Callable[[], None]) -> None:
@@ -48,6 +49,61 @@ class Spread:
     def __str__(self) -> str:
         furthest = max(self.high - self.median, self.median - self.low)
         return f"{figure(self.median)} ±{furthest / abs(self.median):.0%}" if self.median else figure(self.median)
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """Of several readings: what half of them, and what 19 of 20, are not above."""
+
+    p50: float
+    p95: float
+    readings: int
+
+    @classmethod
+    def of(cls, readings: Sequence[float]) -> "Quantiles":
+        if len(readings) == 1:
+            return cls(readings[0], readings[0], 1)
+        cuts = statistics.quantiles(readings, n=20, method="inclusive")
+        return cls(cuts[9], cuts[18], len(readings))
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What the rows of all results share; None or nothing where a benchmark does not have it.
+
+    Attributes:
+        cold_start_s: seconds from the start of a process until it takes a request.
+        first_audio_s: seconds from when the text is known until the first sound.
+        real_time_factor: seconds of work for a second of audio.
+        tokens_per_s: codes sampled in a second of decoding, in all lanes.
+        peak_rss_gb: largest resident set of the process, 10^9 bytes.
+        stage_ms: milliseconds of each stage.
+    """
+
+    cold_start_s: Spread | None = None
+    first_audio_s: Quantiles | None = None
+    real_time_factor: Spread | None = None
+    tokens_per_s: Spread | None = None
+    peak_rss_gb: Spread | None = None
+    stage_ms: Mapping[str, Spread] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, readings: Sequence[Mapping[str, Any]], cold_starts: Sequence[float] = (),
+           peaks: Sequence[float | None] = ()) -> "Figures":
+        """Of the readings of processes that speak; see ``benchmarks.speaking``."""
+        stages = {stage: Spread.of([1000 * reading["stages"].get(stage, 0.0) for reading in readings])
+                  for stage in dict.fromkeys(stage for reading in readings for stage in reading["stages"])}
+        known = [peak for peak in peaks if peak is not None]
+        return cls(Spread.of(cold_starts) if cold_starts else None,
+                   Quantiles.of([reading.get("first_audio", reading["took"]) for reading in readings]),
+                   Spread.of([reading["took"] / reading["seconds"] for reading in readings]),
+                   Spread.of([reading["codes"] / reading["stages"]["decode"] for reading in readings]),
+                   Spread.of(known) if known else None, stages)
+
+
+def shared(figures: Figures) -> dict[str, Any]:
+    """The figures as keys of a row."""
+    return {each.name: getattr(figures, each.name) for each in fields(figures)}
 
 
 def figure(value: float) -> str:
@@ -123,17 +179,39 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
         staging.write_text(json.dumps(document, indent=1, default=asdict, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table on standard output: the first column is a name, the others are figures."""
+def publish(output: Path, benchmark: str, settings: Any, results: Sequence[Mapping[str, Any]],
+            tables: Sequence["Shown"], plots: Mapping[str, "Draw"], **more: Any) -> None:
+    """Write the result, and beside it a plot for each of ``plots``: what its name ends in, and what draws it."""
+    paths = {output.with_name(f"{output.stem}{ending}.png"): draw for ending, draw in plots.items()}
+    drawn = [path.name for path, draw in paths.items() if draw(path)]
+    write_json(output, {"benchmark": benchmark, "machine": more.pop("machine", None) or machine(), **more,
+                        "settings": settings, "results": results, "tables": tables, "plots": drawn})
+    missing = "" if len(drawn) == len(paths) else " (no plot: matplotlib is not installed)"
+    print(" ".join([str(output), *drawn]) + missing, file=sys.stderr)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A table as it was printed; its first column is a name, the others are figures."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Shown:
+    """Print a table on standard output, None as a dash; the first column is a name, the others are figures."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=160)      # a log or a file, which does not tell its width
+    shown = Shown(title, columns, [["–" if cell is None else str(cell) for cell in row] for row in rows])
     table = Table()
     for index, column in enumerate(columns):
         table.add_column(column, justify="right" if index else "left")
-    for row in rows:
-        table.add_row(*("–" if cell is None else str(cell) for cell in row))
+    for row in shown.rows:
+        table.add_row(*row)
     console.print(title, table, sep="\n", highlight=False)
+    return shown
 
 
 def plot(path: Path, title: str, axes: tuple[str, str], series: Mapping[str, Mapping[float, Spread]]) -> bool:
@@ -156,6 +234,28 @@ def plot(path: Path, title: str, axes: tuple[str, str], series: Mapping[str, Map
     axis.set(title=title, xlabel=axes[0], ylabel=axes[1])
     axis.set_ylim(bottom=0)
     axis.grid(alpha=0.3)
+    axis.legend()
+    with replacing(path) as staging:
+        figure.savefig(staging, dpi=120)
+    return True
+
+
+def bars(path: Path, title: str, label: str, rows: Mapping[str, Mapping[str, float]]) -> bool:
+    """Draw a bar for each row, its parts end to end. Returns as ``plot``."""
+    if importlib.util.find_spec("matplotlib") is None:
+        return False
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 1.5 + 0.35 * len(rows)), layout="constrained")
+    axis = figure.subplots()
+    left = dict.fromkeys(rows, 0.0)
+    for part in dict.fromkeys(part for row in rows.values() for part in row):
+        widths = [row.get(part, 0.0) for row in rows.values()]
+        axis.barh(list(rows), widths, left=list(left.values()), label=part)
+        left = {name: start + width for (name, start), width in zip(left.items(), widths, strict=True)}
+    axis.set(title=title, xlabel=label)
+    axis.invert_yaxis()
+    axis.grid(alpha=0.3, axis="x")
     axis.legend()
     with replacing(path) as staging:
         figure.savefig(staging, dpi=120)

@@ -9,19 +9,21 @@ import torch
 
 import ane
 from ane.audio import resample, write
-from ane.autoregressive import Embeddings, decode, text_tokens
+from ane.autoregressive import Candidate, Embeddings, text_tokens
 from ane.demo.training.quantiser import Quantiser
 from ane.demo.training.recipe import ENTRIES
 from ane.demo.training.speech import RATE, Flite, code_mel
 from ane.diffusion import spectrogram
 from ane.errors import UserError
-from ane.networks.univnet import SILENT_FRAMES
+from ane.lanes import Chunk, decode
 from ane.randomness import Randomness
 from ane.ranking import best, score
 from ane.sampling import by_inverse_cdf
 from ane.settings import Settings
-from ane.synthesizer import SAMPLE_RATE, Synthesizer
+from ane.speech import SAMPLE_RATE
+from ane.synthesizer import Synthesizer
 from ane.text import Tokenizer
+from ane.vocoding import hifigan_sound, univnet_sound
 from ane.voices import Voice
 
 CANDIDATES = 8
@@ -49,11 +51,11 @@ def teach_all(sentences: Sequence[str], voice: str, flite: Flite) -> Iterable[Sa
 
 
 def respeak_all(synthesizer: Synthesizer, teacher: Iterable[Said], voice: Voice,
-                codes_of: Callable[[np.ndarray], np.ndarray]) -> Iterable[Said]:
+                codes_of: Callable[[np.ndarray], np.ndarray], preset: str) -> Iterable[Said]:
     """The teacher's own codes, by latents, diffusion and UnivNet."""
     backend, model = synthesizer.backend, synthesizer.model
     config, tables = model.config("autoregressive"), Embeddings(**synthesizer.backend.embeddings())
-    tokenizer, settings = Tokenizer(model.tokenizer), Settings.of(model=model.settings)
+    tokenizer, settings = Tokenizer(model.tokenizer), Settings.of(preset, model.settings)
     for index, said in enumerate(teacher):
         codes = np.concatenate((codes_of(resample(said.audio, SAMPLE_RATE, RATE)),
                                 np.full(config.calm_run - 1, config.calm_token)))
@@ -65,23 +67,32 @@ def respeak_all(synthesizer: Synthesizer, teacher: Iterable[Said], voice: Voice,
         randomness = Randomness(SEED + index)
         mel = spectrogram(backend, latents, voice.diffusion, settings.diffusion, randomness.diffusion(0, 0),
                           prediction=model.config("diffusion").prediction)
-        noise = randomness.vocoder(0, 0).standard_normal(
-            (1, model.config("univnet").noise_dim, mel.shape[-1] + SILENT_FRAMES), dtype=np.float32)
-        yield Said(said.text, backend.run("univnet", mel=mel, noise=noise)[0, 0])
+        yield Said(said.text, sound_of(synthesizer, mel, randomness))
+
+
+def sound_of(synthesizer: Synthesizer, mel: np.ndarray, randomness: Randomness) -> np.ndarray:
+    """A mel (1, 100, L) by UnivNet, as the first chunk of a request: (256·L,) float32."""
+    return univnet_sound(synthesizer.backend, synthesizer.model.config("univnet"), randomness.vocoder(0, 0), mel[0])
+
+
+def readings_of(synthesizer: Synthesizer, text: str, voice: Voice, count: int,
+                randomness: Randomness) -> tuple[list[int], list[Candidate]]:
+    """A sentence's token ids, and ``count`` candidates of it, as the model's own settings sample them."""
+    model = synthesizer.model
+    config, settings = model.config("autoregressive"), Settings.of(model=model.settings)
+    tokens = text_tokens(Tokenizer(model.tokenizer).encode(text), config)
+    choices = [by_inverse_cdf(randomness.candidate(0, index)) for index in range(count)]
+    [found] = decode(synthesizer.backend, [Chunk(voice.ar, tokens, choices)], config, settings.sampling)
+    return tokens, found
 
 
 def candidates_of(synthesizer: Synthesizer, sentences: Sequence[str],
                   voice: Voice) -> tuple[list[list[Said]], list[int]]:
     """For every sentence ``CANDIDATES`` readings as HiFi-GAN speaks them, and which of them CLVP takes."""
-    backend, model = synthesizer.backend, synthesizer.model
-    config, settings = model.config("autoregressive"), Settings.of(model=model.settings)
-    tokenizer, readings, taken = Tokenizer(model.tokenizer), [], []
+    backend, readings, taken = synthesizer.backend, [], []
     for index, text in enumerate(sentences):
-        randomness, tokens = Randomness(SEED + index), text_tokens(tokenizer.encode(text), config)
-        found = decode(backend, voice.ar, tokens, config, settings.sampling,
-                       [by_inverse_cdf(randomness.candidate(0, k)) for k in range(CANDIDATES)])
-        readings.append([Said(text, backend.run("hifigan", latents=c.hidden[None], conditioning=voice.ar)[0, 0],
-                              c.stopped) for c in found])
+        tokens, found = readings_of(synthesizer, text, voice, CANDIDATES, Randomness(SEED + index))
+        readings.append([Said(text, hifigan_sound(backend, voice.ar, c.hidden), c.stopped) for c in found])
         taken += best(score(backend, tokens, np.stack([c.fixed for c in found])), 1)
     return readings, taken
 

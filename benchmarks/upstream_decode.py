@@ -17,16 +17,21 @@ import json
 import sys
 import time
 import types
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 
-def import_unified_voice():
-    """Upstream's class, with an empty torchaudio in place: arch_util imports it and decoding never calls it."""
+def without_torchaudio() -> None:
+    """Put an empty torchaudio in place: upstream's arch_util imports it, and what is timed never calls it."""
     stand_in = types.ModuleType("torchaudio")
     stand_in.__spec__ = importlib.machinery.ModuleSpec("torchaudio", None)      # transformers asks find_spec for it
     sys.modules["torchaudio"] = stand_in
+
+
+def import_unified_voice():
+    without_torchaudio()
     from tortoise.models.autoregressive import UnifiedVoice
 
     return UnifiedVoice
@@ -86,15 +91,19 @@ def answer(model, request: dict, device: str) -> dict:
             "token_ms": (whole - prefill) / len(step)}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("checkpoints", type=Path, help="folder with autoregressive.pth")
+def serve(description: str, file: str, load: Callable, answer: Callable) -> None:
+    """Load a model from an official file, say so, then answer every request on standard input.
+
+    ``load(path, heads, device)`` gives the model, ``answer(model, request, device)`` a reading.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("checkpoints", type=Path, help=f"folder with {file}")
     parser.add_argument("--heads", type=int, default=16, help="attention heads, which the checkpoint does not tell")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    model = load(arguments.checkpoints / "autoregressive.pth", arguments.heads, arguments.device)
+    model = load(arguments.checkpoints / file, arguments.heads, arguments.device)
     replies = sys.stdout
     sys.stdout = sys.stderr      # upstream and transformers print
     print(json.dumps({"ready": True, "torch": torch.__version__}), file=replies, flush=True)
@@ -103,4 +112,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(__doc__.splitlines()[0], "autoregressive.pth", load, answer)

@@ -25,6 +25,7 @@ from ane.model.packages import PackageRecord, read_section, section
 from ane.model.weights import layout
 from converters.buckets import GRAPHS, check_buckets
 from converters.graph import ct
+from converters.origin import described
 from converters.parity import measured
 from converters.remaining import STRICT, refused, remaining
 from converters.to_coreml import Options, seal, write_package
@@ -120,7 +121,7 @@ def convert(model: Model, destination: Path, options: Sequence[Choice], networks
         work = destination.with_name(f"{destination.name}.converting")
         fingerprint = _fingerprint(model, options, chosen, target)
         done = _begin(work, fingerprint, overwrite, target)
-        licence = _described(model)["licence"]
+        licence = described(model)["licence"]
         for option in options:
             for network in chosen:
                 if (target.name, network, option.stored(network)) in map(_key, done):
@@ -130,7 +131,7 @@ def convert(model: Model, destination: Path, options: Sequence[Choice], networks
         progress("bundle", "writing")
         packages = done + _brought(model, work, {_key(package) for package in done})
         bundle = write_bundle(model, destination, name=model.name if isinstance(model, Bundle) else destination.name,
-                              packages=packages, built=work, overwrite=overwrite, **_described(model))
+                              packages=packages, built=work, overwrite=overwrite, **described(model))
         shutil.rmtree(work)
     return bundle
 
@@ -184,14 +185,6 @@ def _networks(model: Model, wanted: Sequence[str] | None, target: Target) -> lis
             raise UserError(f"--stages {network}: no such network; there are {', '.join(target.networks)}")
         model.require(network)
     return [network for network in target.networks if network in (wanted or model.networks)]
-
-
-def _described(model: Model) -> dict[str, Any]:
-    """What a bundle passes on of itself."""
-    if not isinstance(model, Bundle):
-        return {"licence": "", "description": "", "source": {"checkpoints": str(model.path)}}
-    manifest = model.manifest
-    return {"licence": manifest.licence, "description": manifest.description, "source": manifest.source}
 
 
 def _fingerprint(model: Model, options: Sequence[Choice], networks: Sequence[str], target: Target) -> str:

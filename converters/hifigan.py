@@ -1,20 +1,17 @@
-"""HiFi-GAN in chunks (``sound``), channels first; twin of ``ane.networks.hifigan`` but for the interpolation.
+"""HiFi-GAN in chunks (``sound``), channels first; twin of ``ane.networks.hifigan``.
 
-Latents become frames on the host. The mean over blocks of a level is their sum: the rest is folded into the weights
+The mean over blocks of a level is their sum: the rest is folded into the weights
 that read it, which the leaky ReLU between lets pass.
 """
 
 from collections.abc import Sequence
 from functools import partial, reduce
-from itertools import accumulate
-from operator import mul
 
-from ane.networks.hifigan import Hifigan, ResBlock
+from ane.networks.hifigan import BORDER, Hifigan, ResBlock
 from converters import layers
 from converters.graph import Graph, Style, Var, mb
-from converters.sound import Inside, check_width, cropped, leaky, lost, margins, upsampled
+from converters.sound import Inside, check_width, cropped, leaky, upsampled
 
-BORDER = 3              # columns that conv_pre and conv_post see at either side
 SLOPE, LAST_SLOPE = 0.1, 0.01
 
 
@@ -28,11 +25,7 @@ def hifigan(twin: Hifigan, frames: int) -> Graph:
         UserError: too many frames for the engine, or upsampling kernels that do not fit their factors.
     """
     config = twin.config
-    rates = list(accumulate(config.upsample_factors, mul))
-    reaches = [max(map(_reach, blocks)) + lost(up) for up, blocks in _levels(twin)]
-    reaches[-1] += BORDER
-    each = margins(rates, reaches)
-    margin = each[0] + BORDER
+    each, margin = config.level_margins, config.margin
     check_width("hifigan", frames, each[-1], config.hop)
     width = frames + 2 * margin
     return Graph("hifigan", {"frames": frames, "margin": margin},
@@ -44,11 +37,6 @@ def _levels(twin: Hifigan) -> list[tuple]:
     """A transposed convolution and the blocks that read it, for each level."""
     sizes = len(twin.config.resblock_kernel_sizes)
     return [(up, twin.resblocks[level * sizes:(level + 1) * sizes]) for level, up in enumerate(twin.ups)]
-
-
-def _reach(block: ResBlock) -> int:
-    """Samples at either side that a block sees."""
-    return sum(conv.padding[0] for conv in (*block.convs1, *block.convs2))
 
 
 def _hifigan(s: Style, x: Var, conditioning: Var, inside: Var, *, twin: Hifigan, margins: list[int],

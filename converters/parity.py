@@ -20,6 +20,7 @@ from ane.model import Model
 from ane.model.packages import FORMATS, FunctionRecord, PackageRecord
 from ane.networks.univnet import SILENT_FRAMES
 from ane.stages import Backend
+from ane.vocoding import hifigan_sound
 from converters.compress import COMPRESSIONS
 
 # dB that a function must reach: in the interpreter's float32, and with rounding to fp16 after every operation. 55 with
@@ -123,7 +124,7 @@ def of_stage(stage: str, **shapes: Callable[[Model, Mapping[str, int]], tuple[in
 def hifigan(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
     voice = rng.standard_normal((1, model.config("hifigan").cond_channels), dtype=np.float32)
     latents = spoken(model, max(bucket["frames"] // 5, 1), rng)
-    return [backend.run("hifigan", latents=latents[None], conditioning=voice)]
+    return [hifigan_sound(backend, voice, latents)[None, None]]
 
 
 def of_ids(stage: str, name: str, ids: str) -> Probe:

@@ -1,16 +1,15 @@
 """What the vocoders' graphs share: sound in chunks, each sample of which is that of the whole.
 
 A chunk gives ``frames`` frames of sound. Every level of a vocoder, from the frames up to the samples, works on these
-and on a margin of frames at either side of them, as many as the levels after it need: the margin shrinks as the rate
-grows, so that the dear levels at the end carry little of it. What a convolution pads at the border of a chunk spoils
-samples of the margin, and no others.
+and on a margin of frames at either side of them, as many as the levels after it need (``ane.networks.reach``): the
+margin shrinks as the rate grows, so that the dear levels at the end carry little of it. What a convolution pads at the
+border of a chunk spoils samples of the margin, and no others.
 
 The borders of the sound itself are another thing: there the network pads with zeros, before each convolution, and the
 chunk goes on. So all that a convolution is given is made zero outside the sound by a mask that comes with the frames.
 Every chunk is alike in this: the first, the last, one that is both, one in the middle.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,23 +20,6 @@ from converters import layers
 from converters.graph import Style, Var, mb
 
 WIDEST = 16384          # the engine's limit for an axis (hollance/neural-engine)
-
-
-def margins(rates: Sequence[int], reaches: Sequence[int]) -> list[int]:
-    """Frames at either side that each level works on.
-
-    Args:
-        rates: samples a frame of each level, from the first on.
-        reaches: samples of its own rate that each level loses at a border: those that a border's padding gets into.
-    """
-    own = [-(-reach // rate) for rate, reach in zip(rates, reaches, strict=True)]
-    return [sum(own[level:]) for level in range(len(own))]
-
-
-def lost(up: nn.ConvTranspose1d) -> int:
-    """Samples at a border that a transposed convolution would make otherwise if its input went on there."""
-    (size,), (stride,), (pad,) = up.kernel_size, up.stride, up.padding
-    return max(size - stride - pad, pad)
 
 
 def check_width(network: str, frames: int, margin: int, hop: int) -> None:

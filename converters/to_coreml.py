@@ -14,16 +14,15 @@ from torch import nn
 from ane.errors import UserError
 from ane.files import replacing
 from ane.model import Model
-from ane.model.bundle import Bundle
-from ane.model.hashes import record, sha256_of
+from ane.model.hashes import record
 from ane.model.packages import ALWAYS_FP32, COMPRESSED, FunctionRecord, PackageRecord
 from ane.model.weights import skeleton
-from ane.networks import NETWORKS
 from ane.version import version
 from converters.buckets import graphs_of, scale_of
 from converters.compress import COMPRESSIONS, compressed
 from converters.graph import Graph, Style, ct
 from converters.merge import merge
+from converters.origin import weights_sha256
 
 PRECISIONS = ("fp16", "fp32", *COMPRESSIONS)
 GPU = frozenset({"univnet"})        # long rows and kernels by place: no work for the Neural Engine
@@ -161,11 +160,7 @@ def _built(graph: Graph, style: Style, stored: str) -> Any:
 
 def _origin(model: Model, network: str, options: Options) -> dict[str, Any]:
     """What a package was made from, and how."""
-    if isinstance(model, Bundle):
-        sha256 = model.manifest.networks[network].weights.sha256
-    else:
-        sha256 = sha256_of(model.path / NETWORKS[network].file)
-    return {"model": model.name, "weights_sha256": sha256, "layout": LAYOUT,
+    return {"model": model.name, "weights_sha256": weights_sha256(model, network), "layout": LAYOUT,
             "options": asdict(options) | {"wide": sorted(options.wide)},
             "created_by": f"tortoise-ane {version()}", "coremltools": ct.__version__}
 

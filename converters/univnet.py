@@ -6,18 +6,14 @@ must and needs no slices of the last axis (offset ones are costly, and far ones 
 """
 
 from functools import partial
-from itertools import accumulate
-from operator import mul
+from math import prod
 
 import numpy as np
 
-from ane.networks.univnet import KernelPredictor, LVCBlock, UnivNet
+from ane.networks.univnet import BORDER, TAPS, KernelPredictor, LVCBlock, UnivNet
 from converters import layers
 from converters.graph import Graph, Style, Var, mb
-from converters.sound import Inside, check_width, cropped, leaky, lost, margins, upsampled
-
-TAPS = 3
-BORDER = 3      # frames (conv_pre) and samples (conv_post) that a convolution of 7 sees at either side
+from converters.sound import Inside, check_width, cropped, leaky, upsampled
 
 
 def univnet(twin: UnivNet, frames: int) -> Graph:
@@ -31,25 +27,12 @@ def univnet(twin: UnivNet, frames: int) -> Graph:
         UserError: too many frames for the engine, or strides that do not fit.
     """
     config = twin.config
-    rates = list(accumulate(config.strides, mul))
-    reaches = [sum(config.dilations) + len(config.dilations) * (TAPS // 2) + lost(block.convt_pre["1"])
-               for block in twin.res_stack]
-    reaches[-1] += BORDER
-    each = margins(rates, reaches)
-    margin = each[0] + max(BORDER, predictor_reach(twin))
-    check_width("univnet", frames, each[-1], rates[-1])
+    each, margin = config.level_margins, config.margin
+    check_width("univnet", frames, each[-1], prod(config.strides))
     width = frames + 2 * margin
     return Graph("univnet", {"frames": frames, "margin": margin},
                  {"mel": (1, config.n_mel_channels, 1, width), "noise": (1, config.noise_dim, 1, width),
                   "inside": (1, 1, 1, width)}, partial(_univnet, twin=twin, margins=each, margin=margin))
-
-
-def predictor_reach(twin: UnivNet) -> int:
-    """Frames of mel at either side that a frame's kernel depends on."""
-    predictor = twin.res_stack[0].kernel_predictor
-    convs = [predictor.input_conv[0], predictor.kernel_conv,
-             *(block[key] for block in predictor.residual_convs for key in ("1", "3"))]
-    return sum(conv.kernel_size[0] // 2 for conv in convs)
 
 
 def _univnet(s: Style, mel: Var, noise: Var, inside: Var, *, twin: UnivNet, margins: list[int],

@@ -13,7 +13,7 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ane.audio import check_clip, check_output, play, read_audio, read_clip, resample, write
+from ane.audio import check_clip, check_output, play, read_audio, read_clip, resample, write, writing
 from ane.errors import UserError
 
 RATE = 22050
@@ -234,6 +234,71 @@ def test_audio_with_nan_is_not_written(tmp_path):
     with pytest.raises(UserError, match="NaN"):
         write(tmp_path / "speech.wav", np.array([0.0, np.nan], np.float32), RATE)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("suffix", ["wav", "flac", "mp3", "ogg"])
+def test_a_file_written_piece_by_piece_is_the_one_that_is_written_at_once(tmp_path, suffix):
+    audio = tone(3.0)
+    write(tmp_path / f"once.{suffix}", audio, RATE)
+    with writing(tmp_path / f"pieces.{suffix}", RATE) as feed:
+        for start in range(0, len(audio), 7001):
+            feed(audio[start:start + 7001])
+            assert not (tmp_path / f"pieces.{suffix}").exists()
+    once, pieces = (read_audio(tmp_path / f"{name}.{suffix}")[0] for name in ("once", "pieces"))
+    assert len(pieces) == len(once)
+    np.testing.assert_allclose(pieces, once, atol=0.02 if suffix == "ogg" else 0)       # Vorbis looks ahead in a piece
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt("half"), UserError("half"), BrokenPipeError("half")], ids=repr)
+@pytest.mark.parametrize("suffix", ["wav", "flac", "ogg"])
+def test_an_error_while_sound_comes_leaves_the_old_file_and_no_rubbish(tmp_path, suffix, error):
+    path = tmp_path / f"speech.{suffix}"
+    write(path, tone(0.1), RATE)
+    before = path.read_bytes()
+
+    def write_half() -> None:
+        with writing(path, RATE) as feed:
+            feed(tone(1.0))
+            raise error
+
+    with pytest.raises(type(error), match="half"):
+        write_half()
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_standard_output_is_given_a_wav_piece_by_piece(tmp_path):
+    """The first piece is there before the second is made; the header leaves the length open."""
+    code = ("import sys, numpy as np; from ane.audio import writing\n"
+            "with writing('-', 24000) as feed:\n"
+            "    feed(np.full(1000, 0.5, np.float32)); sys.stdin.readline(); feed(np.full(500, -0.5, np.float32))\n")
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        first = process.stdout.read(44 + 2000)
+        rest, _ = process.communicate(b"\n", timeout=60)
+    assert process.returncode == 0
+    (tmp_path / "out.wav").write_bytes(first + rest)
+    audio, rate = soundfile.read(tmp_path / "out.wav", dtype="float32")
+    assert rate == 24000
+    np.testing.assert_allclose(audio, np.repeat([0.5, -0.5], [1000, 500]), atol=1e-4)
+
+
+def test_a_reader_of_standard_output_that_goes_away_ends_the_writing_with_one_line():
+    code = ("import numpy as np; from ane.audio import writing; from ane.errors import UserError\n"
+            "try:\n"
+            "    with writing('-', 24000) as feed:\n"
+            "        while True: feed(np.zeros(100000, np.float32))\n"
+            "except UserError as error: raise SystemExit(str(error))\n")
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.read(100)
+        process.stdout.close()
+        said = process.stderr.read().decode()
+    assert said == "cannot write to standard output: Broken pipe\n"
+
+
+def test_a_terminal_is_given_no_sound(monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    with pytest.raises(UserError, match="terminal"):
+        check_output("-")
 
 
 @pytest.mark.parametrize("suffix", ["wav", "flac", "mp3", "ogg"])

@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ane.autoregressive import Candidate, decode, text_tokens
+from ane.autoregressive import Candidate, text_tokens
 from ane.backends.pytorch import TorchBackend
 from ane.codes import fixed, trimmed_length
 from ane.errors import UserError
+from ane.lanes import Chunk, decode
 from ane.model import open_model
 from ane.networks.autoregressive import UnifiedVoiceConfig
 from ane.randomness import Randomness
@@ -28,7 +29,9 @@ def sampled():
 
     def run(candidates: int, lanes: int, precision: str = "fp32", max_codes: int = 60) -> list[Candidate]:
         choices = [by_inverse_cdf(Randomness(3).candidate(0, index)) for index in range(candidates)]
-        return decode(backends[precision], voice, tokens, config, Sampling(max_codes=max_codes), choices, lanes)
+        [candidates] = decode(backends[precision], [Chunk(voice, tokens, choices)], config,
+                              Sampling(max_codes=max_codes), lanes)
+        return candidates
 
     return run
 

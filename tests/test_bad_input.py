@@ -351,7 +351,7 @@ def test_unknown_backend(say, name):
 
 @pytest.mark.parametrize("flags", [
     ("--steps", "10"), ("--sampler", "ddim"), ("--guidance", "1"), ("--noise", "0.5"), ("--cvvp-amount", "0.5"),
-    ("--lanes", "4"), ("--no-split", "--split", "100,200")])
+    ("--no-split", "--split", "100,200")])
 def test_a_flag_without_effect_is_refused(say, flags):
     line = say("hello", *flags)
     assert "no effect" in line

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 import time
@@ -12,12 +13,14 @@ import pytest
 
 from ane import tuning
 from ane.backends import coreml
-from ane.bench import energy, worker
+from ane.backends.pytorch import TorchBackend
+from ane.bench import energy, nearness, worker
 from ane.bench.choosing import candidates, decoder_steps, fastest
 from ane.bench.figures import Calls, Row, Spoken, percentile
 from ane.bench.measure import FEWEST, PATIENCE, Subject, measured, repeated
 from ane.bench.packages import Wanted
 from ane.bench.report import plot
+from ane.bench.uses import Uses
 from ane.bench.worker import Job, read_job, rows_of, spoken
 from ane.commands import bench
 from ane.errors import UserError
@@ -27,6 +30,7 @@ from ane.tuning import Tuning
 from converters.conversion import convert
 from converters.to_coreml import Options
 from tests.core_ml_stand_in import StandIn
+from tests.random_model import RandomModel
 
 CALLS = Calls(candidates=16, steps=30, guided=False, frames=374, capacity=100)
 ROW = Row("torch:cpu", "clvp", "clvp_text", "clvp_text", {}, "auto")
@@ -284,6 +288,30 @@ def test_torch_gets_the_threads_that_are_fastest_in_all_and_the_best_lanes():
     assert decoder_steps(rows[:2], dataclasses.replace(CALLS, candidates=1)).lanes is None
 
 
+def test_int8_is_a_choice_of_its_own_whose_other_networks_are_the_usual_ones():
+    def row(kind, precision, figure, **rest):
+        usual = {"network": "autoregressive", "threads": 1, "bucket": {"columns": 1}}
+        return dataclasses.replace(ROW, **usual | {"kind": kind, "precision": precision, "p50_ms": figure} | rest)
+
+    rows = [row("step", "auto", 10, lanes=1), row("denoise", "auto", 100, network="diffusion", bucket={"batch": 1}),
+            row("step", "int8", 4, lanes=1)]
+    (usual, fewer), refused = candidates(Packages(), rows, CALLS, bench.holds_parity)
+    assert (usual.tuning.precision, fewer.tuning.precision, refused) == ("auto", "int8", [])
+    steps = (decoder_steps([each], CALLS).seconds for each in rows[::2])
+    assert usual.estimate - fewer.estimate == pytest.approx(next(steps) - next(steps))
+    assert fewer.estimate > decoder_steps(rows[2:], CALLS).seconds
+    rows[2] = dataclasses.replace(rows[2], error="int8 reaches 12.0 dB against float32, and 25 are asked for")
+    (only,), (refused,) = candidates(Packages(), rows, CALLS, bench.holds_parity)
+    assert (only.tuning.precision, refused.what) == ("auto", "torch:cpu int8, 1 threads")
+
+
+def test_a_decoder_that_loses_too_much_in_int8_is_not_measured_in_it(monkeypatch):
+    monkeypatch.setattr(nearness, "BAR", 60.0)
+    backend = TorchBackend(RandomModel(), "cpu", "int8")
+    first = next(Uses(backend, CALLS).subjects(1, "int8", "torch:cpu", (1,)))
+    assert re.search(r"int8 reaches [\d.]+ dB against float32, and 60 are asked for", measured(first, 1).error)
+
+
 def test_the_interpreter_is_never_chosen():
     found, (refused,) = candidates(Packages(), [dataclasses.replace(ROW, backend="mil:fp16", p50_ms=0.1)], CALLS,
                                    bench.holds_parity)
@@ -516,9 +544,10 @@ def holds_schema(found: dict) -> None:
         assert row["p95_ms"] >= row["p50_ms"] > 0
         assert (row["runs"], row["threads"], row["units"]) == (2, 1, None)
     assert len({Row(**row).what for row in found["rows"]}) == len(found["rows"])
-    usual, tuned = found["spoken"]
-    assert (usual["tuning"]["threads"], tuned["tuning"]["threads"]) == (None, 1)
-    for said in (usual, tuned):
+    assert {row["network"] for row in found["rows"] if row["precision"] == "int8"} == {"autoregressive"}
+    assert [(said["tuning"]["precision"], said["tuning"]["threads"]) for said in found["spoken"]] == [
+        ("auto", None), ("auto", 1), ("int8", 1)]
+    for said in found["spoken"]:
         assert set(said) == {field.name for field in dataclasses.fields(Spoken)}
         assert said["peak_bytes"] > 10**8
         assert said["first_audio_s"] > said["real_time_factor"] * said["seconds"] > 0

@@ -3,7 +3,20 @@
 import numpy as np
 import pytest
 
-from ane.diffusion import MELS, SAMPLERS, Diffusion, Schedule, frames_of, plan, sample, spaced_timesteps, take
+from ane.diffusion import (
+    MELS,
+    SAMPLERS,
+    SPACINGS,
+    Diffusion,
+    Schedule,
+    frames_of,
+    log_snr,
+    plan,
+    sample,
+    spaced_timesteps,
+    take,
+    trained_alphas_cumprod,
+)
 from ane.errors import UserError
 
 MEAN, DEVIATION, FRAMES = 0.1, 0.12, 40
@@ -13,12 +26,12 @@ class Exact:
     """The denoiser that training on N(MEAN, DEVIATION²) would end in, whatever it was trained to say; guided, both
     branches say the same."""
 
-    def __init__(self, steps: int, prediction: str = "epsilon"):
-        self.schedule, self.prediction = Schedule(steps), prediction
+    def __init__(self, prediction: str = "epsilon"):
+        self.alphas_cumprod, self.prediction = trained_alphas_cumprod(), prediction
         self.called: list[int] = []
 
     def kept(self, timestep: int) -> float:
-        return float(self.schedule.alphas_cumprod[np.flatnonzero(self.schedule.timesteps == timestep)[0]])
+        return float(self.alphas_cumprod[timestep])
 
     def __call__(self, x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
         self.called.append(timestep)
@@ -30,10 +43,12 @@ class Exact:
         return np.repeat(output, 2, axis=0) if guided else output
 
 
-def solve(sampler: str, steps: int, guidance: float | None = None) -> tuple[np.ndarray, np.ndarray]:
+def solve(sampler: str, steps: int, guidance: float | None = None,
+          spacing: str = "even") -> tuple[np.ndarray, np.ndarray]:
     """What the sampler makes of seed 0's noise, and what the probability-flow ODE makes of it, which is known."""
-    denoiser = Exact(steps)
-    mel = sample(denoiser, FRAMES, Diffusion(steps, sampler, guidance), np.random.default_rng(0))
+    denoiser = Exact()
+    diffusion = Diffusion(steps, sampler, guidance, spacing=spacing)
+    mel = sample(denoiser, FRAMES, diffusion, np.random.default_rng(0))
     assert denoiser.called == sorted(denoiser.called, reverse=True)
     assert len(denoiser.called) == steps
     start = np.random.default_rng(0).standard_normal((1, MELS, FRAMES), dtype=np.float32)
@@ -64,11 +79,12 @@ def test_guidance_changes_nothing_where_both_branches_agree(sampler):
     np.testing.assert_allclose(solve(sampler, 10, guidance=2.0)[0], solve(sampler, 10)[0], atol=1e-4)
 
 
+@pytest.mark.parametrize("spacing", SPACINGS)
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("steps", [1, 2])
-def test_one_and_two_steps_work(sampler, steps):
+def test_one_and_two_steps_work(sampler, steps, spacing):
     """Upstream crashes on one step."""
-    diffusion = Diffusion(steps, sampler, None)
+    diffusion = Diffusion(steps, sampler, None, spacing=spacing)
 
     def anything(x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
         return np.zeros((1, 2 * MELS, x.shape[-1]), np.float32)
@@ -79,12 +95,52 @@ def test_one_and_two_steps_work(sampler, steps):
     assert np.abs(mel).max() <= 1
 
 
-@pytest.mark.parametrize("steps", [2, 3, 17, 80, 4000])
-def test_timesteps_are_distinct_and_span_the_trained_ones(steps):
-    timesteps = spaced_timesteps(steps)
+@pytest.mark.parametrize(("sampler", "order"), [("ddim", 1), ("dpm++2m", 2)])
+def test_twice_the_steps_leave_an_error_smaller_by_the_solvers_order(sampler, order):
+    """Evenly spaced in λ, in which both are solvers of that order (Lu et al. 2022)."""
+    some, twice = (np.abs(np.subtract(*solve(sampler, steps, spacing="logsnr"))).mean() for steps in (20, 40))
+    assert np.log2(some / twice) == pytest.approx(order, abs=0.15)
+
+
+@pytest.mark.parametrize("sampler", ["ddim", "dpm++2m"])
+@pytest.mark.parametrize("steps", [5, 10, 20])
+def test_few_steps_follow_the_flow_better_when_evenly_spaced_in_log_snr(sampler, steps):
+    errors = {spacing: np.abs(np.subtract(*solve(sampler, steps, spacing=spacing))).mean() for spacing in SPACINGS}
+    assert errors["logsnr"] < errors["even"] / 1.5
+
+
+def test_the_ancestral_sampler_draws_from_the_distribution_in_few_steps_evenly_spaced_in_log_snr():
+    mel, _ = solve("p", 60, spacing="logsnr")
+    assert abs(mel.mean() - MEAN) < 0.01
+    assert abs(mel.std() - DEVIATION) < 0.01
+
+
+@pytest.mark.parametrize("spacing", SPACINGS)
+@pytest.mark.parametrize("steps", [2, 3, 17, 80, 1999, 4000])
+def test_timesteps_are_distinct_and_span_the_trained_ones(steps, spacing):
+    timesteps = spaced_timesteps(steps, spacing)
+    assert len(timesteps) == steps
     assert timesteps[0] == 0
     assert timesteps[-1] == 3999
     assert (np.diff(timesteps) > 0).all()
+
+
+@pytest.mark.parametrize("steps", [5, 10, 14])
+def test_steps_in_log_snr_are_of_one_size_up_to_the_rounding_to_a_trained_timestep(steps):
+    snr = log_snr(trained_alphas_cumprod())
+    sizes = -np.diff(snr[spaced_timesteps(steps, "logsnr")])
+    even = (snr[0] - snr[-1]) / (steps - 1)
+    np.testing.assert_allclose(sizes, even, atol=np.abs(np.diff(snr)).max())
+    assert sizes.sum() == pytest.approx(even * (steps - 1))
+
+
+def test_a_single_step_in_log_snr_starts_where_there_is_nothing_but_noise():
+    assert spaced_timesteps(1, "logsnr").tolist() == [3999]
+
+
+def test_an_unknown_spacing_is_answered_with_those_there_are():
+    with pytest.raises(UserError, match="even, logsnr"):
+        Diffusion(spacing="karras")
 
 
 def test_a_code_lasts_as_long_as_1024_samples_at_22050_hz():
@@ -104,7 +160,7 @@ def test_a_network_that_gives_nan_is_reported():
 @pytest.mark.parametrize("prediction", ["v", "x0"])
 def test_what_the_network_predicts_makes_no_difference_when_it_is_exact(prediction, sampler):
     diffusion = Diffusion(30, sampler, 1.5)
-    epsilon, other = (sample(Exact(30, said), FRAMES, diffusion, np.random.default_rng(3), prediction=said)
+    epsilon, other = (sample(Exact(said), FRAMES, diffusion, np.random.default_rng(3), prediction=said)
                       for said in ("epsilon", prediction))
     np.testing.assert_allclose(other, epsilon, atol=2e-3)
 
@@ -129,7 +185,7 @@ def test_several_steps_at_once_draw_the_same_numbers_and_give_the_same_mel(sampl
             return x, before, output
 
     taken, done, diffusion = [], [], Diffusion(18, sampler, 2.0)
-    fused = sample(Fused(18), FRAMES, diffusion, np.random.default_rng(4), lambda step, _: done.append(step))
-    np.testing.assert_array_equal(fused, sample(Exact(18), FRAMES, diffusion, np.random.default_rng(4)))
+    fused = sample(Fused(), FRAMES, diffusion, np.random.default_rng(4), lambda step, _: done.append(step))
+    np.testing.assert_array_equal(fused, sample(Exact(), FRAMES, diffusion, np.random.default_rng(4)))
     assert taken == [5, 5, 5, 2]
     assert done == [5, 10, 15, 17, 18]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ane
-from ane.synthesizer import SAMPLE_RATE
+from ane.speech import SAMPLE_RATE
 from benchmarks.listening import Recogniser, Wave, edits, median_pitch, mel_distance, words
 
 TEXT = st.lists(st.sampled_from("abcd"), max_size=8)
@@ -59,7 +59,7 @@ SENTENCES = ("She opened the window to let in some fresh air.", "The dog was sle
              "He has worked as a doctor in this town for many years.", "I heard the news on the radio this morning.")
 
 
-@pytest.mark.parametrize("preset", ["fastest", "ultra_fast"])
+@pytest.mark.parametrize("preset", ["fastest", "quick", "ultra_fast"])
 def test_the_embedded_voice_is_understood(preset):
     synthesizer, recogniser = ane.load(), Recogniser(SENTENCES)
     errors = count = chosen = 0

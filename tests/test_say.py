@@ -73,7 +73,9 @@ def test_json_tells_scripts_all_that_the_closing_line_tells_people(capsys):
     assert result["trained"] is True
     assert result["voice"] == "rms"
     assert {"voice", "decode", "vocode"} <= set(result["spent"])
-    assert result["real_time_factor"] == pytest.approx(sum(result["spent"].values()) / result["seconds"])
+    assert result["real_time_factor"] == pytest.approx(result["took"] / result["seconds"])
+    assert sum(result["spent"].values()) <= result["took"]
+    assert 0 < result["first_sound"] <= result["took"] + 0.1
     assert result["peak_rss_bytes"] > 10**8
 
 
@@ -120,3 +122,73 @@ def test_help_names_every_command_and_comes_without_loading_an_engine():
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 0, result.stderr
     assert {"say", "voices", "import", "classify"} <= set(result.stdout.split())
+
+
+@pytest.fixture
+def player(tmp_path, monkeypatch) -> Path:
+    """A player that reads a pipe and keeps what it was given."""
+    heard, folder = tmp_path / "heard.raw", tmp_path / "bin"
+    folder.mkdir()
+    script = folder / "paplay"
+    script.write_text(f"#!/bin/sh\nexec /bin/cat > {heard}\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    return heard
+
+
+TWO = "The turtle was first. The rabbit came second."
+
+
+def test_a_stream_is_written_played_and_piped_as_it_would_be_whole(workplace, player, capsys):
+    flags = (TWO, *QUICK, "--split", "20,30")
+    assert main(["say", *flags, "-o", "whole.wav"]) == 0
+    assert main(["say", *flags, "--stream", "-o", "stream.wav", "--play"]) == 0
+    assert "first sound after" in capsys.readouterr().err
+    whole, _ = soundfile.read("whole.wav", dtype="int16")
+    stream, _ = soundfile.read("stream.wav", dtype="int16")
+    assert len(whole) == len(stream)
+    assert abs(whole.astype(int) - stream).max() <= 4       # 1e-4
+    assert player.read_bytes() == stream.tobytes()
+    piped = subprocess.run([sys.executable, "-m", "ane", "say", *flags, "--stream", "-o", "-"], capture_output=True,
+                           timeout=300, check=True)
+    assert piped.stdout[-len(stream) * 2:] == stream.tobytes()
+    assert soundfile.SoundFile(io.BytesIO(piped.stdout)).samplerate == 24000
+
+
+def test_a_stream_that_nobody_reads_any_more_ends_in_a_line(workplace):
+    command = f"{sys.executable} -m ane say '{TWO}' --preset fastest --seed 1 --stream -o - | head -c 100 > /dev/null"
+    result = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=300,
+                            check=False)
+    assert result.returncode
+    assert "Traceback" not in result.stderr
+    assert "standard output" in result.stderr
+
+
+def test_every_line_becomes_a_file_and_is_said_as_alone(workplace, capsys):
+    (workplace / "lines.txt").write_text("The turtle was first.\n\nThe rabbit came second.\n", encoding="utf-8")
+    assert main(["say", "-f", "lines.txt", "--lines", *QUICK, "-o", "line.flac", "--json"]) == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["files"] for one in told] == [["line-1.flac"], ["line-2.flac"]]
+    assert main(["say", "The rabbit came second.", *QUICK, "-o", "alone.flac"]) == 0
+    alone, _ = soundfile.read("alone.flac", dtype="int16")
+    second, _ = soundfile.read("line-2.flac", dtype="int16")
+    assert abs(alone.astype(int) - second).max() <= 4
+
+
+def test_a_profile_has_three_parts_and_a_bar_a_stage(workplace, capsys):
+    assert main(["say", "hello", *QUICK, "-o", "out.wav", "--profile"]) == 0
+    told = capsys.readouterr().err
+    for line in ("before the text was known", "until the first sound", "the rest", "voice", "decode", "vocode", "█"):
+        assert line in told
+
+
+@pytest.mark.parametrize(("flags", "why"), [
+    (("--stream", "--lines", "-o", "x.wav"), "--stream and --lines do not go together"),
+    (("--stream", "--best", "2", "--candidates", "2", "-o", "x.wav"), "--stream and --best"),
+    (("--lines",), "--lines writes a file for each line"),
+    (("--json", "-o", "-"), "--json and -o - do not go together"),
+])
+def test_flags_that_do_not_go_together_are_refused(workplace, capsys, flags, why):
+    assert main(["say", "hello", *flags]) != 0
+    assert why in capsys.readouterr().err
+    assert list(workplace.glob("*.wav")) == []

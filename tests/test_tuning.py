@@ -10,7 +10,7 @@ import torch
 
 from ane import tuning
 from ane.backends import coreml, load_backend
-from ane.commands.say import speak
+from ane.commands.say import engine
 from ane.errors import UserError
 from ane.model.bundle import Bundle
 from ane.model.hashes import FileRecord
@@ -156,23 +156,18 @@ def test_a_notice_reaches_core_ml(packaged, tmp_path, monkeypatch):
     assert told == ["Compiling"]
 
 
-def test_say_samples_as_many_lanes_as_were_found_best(model, monkeypatch, threads):
-    import ane.synthesizer
+def test_say_samples_as_many_lanes_as_were_found_best(model, threads):
+    from rich.console import Console
+
     from ane.cli import parser
     from ane.settings import Settings
-
-    seen = []
-    monkeypatch.setattr(ane.synthesizer.Synthesizer, "speak",
-                        lambda self, *_, settings, **__: seen.append(settings.lanes))
-    from rich.console import Console
 
     for flags, remembered, lanes in (([], False, 8), ([], True, 3), (["--lanes", "5"], True, 5),
                                      (["--backend", "torch"], True, 8)):
         tuning.remember(model, FAST) if remembered else tuning.forget()
         args = parser().parse_args(["say", "hello", *flags])
         settings = Settings.of(candidates=16, lanes=args.lanes or 8)
-        speak(args, model, "hello", settings, Console(stderr=True))
-        assert seen.pop() == lanes
+        assert engine(args, model, settings, Console(stderr=True))[1].lanes == lanes
 
 
 def test_core_ml_off_macos_is_refused_before_anything_is_converted(monkeypatch):

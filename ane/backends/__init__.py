@@ -51,14 +51,15 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
             anywhere, "mil:fp16" with the rounding of fp16 after every operation; "auto" takes what `ane bench`
             found fastest for this model on this machine, the other arguments over it, and where nothing was found what
             ``resolve`` says.
-        precision: "auto"; what torch computes in ("fp32", "bf16", "fp16"), or which packages are taken.
+        precision: "auto"; what torch computes in ("fp32", "bf16", "fp16", on the CPU "int8"); which packages are taken.
         threads: CPU threads of the whole process (None: the engine's own choice).
         keep: keep networks that a step has released (None: on CUDA, TensorRT, MPS and Core ML only).
         cache: kind of kv-cache of Core ML packages: "io", "state" or "auto".
         units: where Core ML may run every network, or each by name (None: what the bundle says of each).
         memory: GB that ONNX graphs may take at a time (None: what there is); the least recently used go first.
         afresh: build TensorRT's engines anew.
-        notice: told in one line what takes long, before it begins, and that remembered settings cannot be used.
+        notice: told in one line what takes long, before it begins, that remembered settings cannot be used, and that
+            an NVIDIA GPU cannot.
 
     Raises:
         UserError: unknown backend, a device or precision that this machine lacks, more threads than it has cores, a
@@ -85,7 +86,7 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
     from ane.backends.pytorch import TorchBackend
 
     if engine == "torch":
-        return TorchBackend(model, device, precision, threads, keep)
+        return TorchBackend(model, device, precision, threads, keep, notice)
     if engine == "onnx":
         return _onnx(model, device, precision, threads, keep, memory, afresh, notice)
     from ane.backends.packaged.backend import PackagedBackend

@@ -1,20 +1,26 @@
 """The reference networks on PyTorch: CPU, CUDA, MPS."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ane.backends.torch_decoder import TorchDecoder
+from ane.backends.torch_denoiser import FRAMES_AT_ONCE, TorchBatchedDenoiser, TorchDenoiser
+from ane.backends.torch_device import choose_device, native_bf16
+from ane.backends.torch_linear import Packing, exact_packing, pack, packing
 from ane.backends.torch_memory import engine_errors, return_freed_memory
+from ane.backends.torch_static import StaticDecoder
 from ane.errors import UserError
 from ane.model import Model
 from ane.model.weights import skeleton
-from ane.networks.autoregressive import Conv1D, UnifiedVoice
+from ane.networks.diffusion import DiffusionTts
 from ane.networks.layers import GroupNorm, RMSNorm
 from ane.stages import STAGES, check
 
+PRECISIONS = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 1}      # bytes of a weight
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 # The networks worth computing in half the bytes. The others are small or run once, and a vocoder's rounding is heard.
@@ -38,48 +44,74 @@ CALLS: dict[str, Callable[..., Tensor]] = {
     "cvvp_clip": lambda network, mel: network.clip(mel),
     "cvvp_speech": lambda network, codes: network.speech(codes),
     "univnet": lambda network, mel, noise: network(mel, noise),
-    "hifigan": lambda network, latents, conditioning: network(latents, conditioning),
+    "hifigan": lambda network, frames, conditioning: network(frames, conditioning),
     "classifier": lambda network, audio: network(audio),
 }
 
 
-def choose_device(name: str) -> torch.device:
-    """The device of that name, "auto" being CUDA, else MPS, else the CPU. UserError when this machine lacks it."""
-    present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if name == "auto":
-        name = next(device for device, there in present.items() if there)
-    kind, colon, number = name.partition(":")
-    numbers = map(str, range(torch.cuda.device_count() if kind == "cuda" else 1))
-    if not present.get(kind, False) or (colon and number not in numbers):
-        raise UserError(f"this machine has no {name} device for torch; use "
-                        f"{' or '.join('torch:' + device for device, there in present.items() if there)}")
-    return torch.device(name)
+@dataclass(frozen=True)
+class Precision:
+    """What a backend computes in.
+
+    Attributes:
+        name: as ``--precision`` has it.
+        dtype: of the networks in ``HALVED``, the decoder's linear layers apart where they are packed.
+        linear: how the decoder's linear layers are packed; None: they are as all the rest.
+    """
+
+    name: str
+    dtype: torch.dtype
+    linear: Packing | None = None
 
 
-def choose_precision(wanted: str, stored: str, device: torch.device) -> torch.dtype:
-    """What to compute in: what the weights are stored in where the device is good at it, else float32."""
-    if wanted != "auto":
-        if wanted not in DTYPES:
-            raise UserError(f"torch computes in no precision {wanted!r}; there are auto, {', '.join(DTYPES)} "
-                            "(8bit, 6bit and 4bit are of Core ML packages)")
-        return DTYPES[wanted]
+def choose_precision(wanted: str, stored: str, device: torch.device) -> Precision:
+    """The precision wanted; "auto" is what the weights are stored in, where the device is good at it, else float32.
+
+    On the CPU the decoder's weights stay as small as they are stored even where its arithmetic is float32.
+
+    Raises:
+        UserError: no such precision, or not on this device.
+    """
+    if wanted not in ("auto", *PRECISIONS):
+        raise UserError(f"torch computes in no precision {wanted!r}; there are auto, {', '.join(PRECISIONS)} "
+                        "(8bit, 6bit and 4bit are of Core ML packages)")
     if device.type != "cpu":
-        return DTYPES[stored]
+        if wanted == "int8":
+            raise UserError(f"--precision int8 is of the CPU; on {device} there are {', '.join(DTYPES)}")
+        name = stored if wanted == "auto" else wanted
+        if name == "bf16" and device.type == "cuda" and not native_bf16(device):
+            if wanted == "bf16":
+                raise UserError(f"--precision bf16: {torch.cuda.get_device_name(device)} does not compute in bfloat16 "
+                                "(NVIDIA GPUs do from Ampere on); use fp16 or fp32")
+            name = "fp32"
+        return Precision(name, DTYPES[name])
     native = stored == "bf16" and torch.cpu._is_avx512_bf16_supported()
-    return torch.bfloat16 if native else torch.float32
+    usual = torch.bfloat16 if native else torch.float32
+    if wanted != "auto":
+        return Precision(wanted, DTYPES.get(wanted, usual), packing(wanted))
+    return Precision("bf16", usual, packing("bf16")) if native else Precision("fp32", usual, exact_packing(stored))
 
 
 class TorchBackend:
-    """Runs the stages with the reference networks, each loaded when it is first called and kept until released."""
+    """Runs the stages with the reference networks, each loaded when it is first called and kept until released.
+
+    Attributes:
+        side_by_side: never. Steps in threads would share the CPU's cores; on CUDA they would share the one stream that
+            they all launch on, and what could overlap, the host's sampling with another step's kernels, was not tried.
+    """
+
+    side_by_side = False
 
     def __init__(self, model: Model, device: str = "auto", precision: str = "auto", threads: int | None = None,
-                 keep: bool | None = None):
+                 keep: bool | None = None, notice: Callable[[str], None] = lambda line: None):
         if threads is not None:
             torch.set_num_threads(threads)      # torch has one count for the whole process
         self.model = model
-        self.device = choose_device(device)
-        self.dtype = choose_precision(precision, model.precision, self.device)
-        self.name = f"torch:{self.device} {str(self.dtype).removeprefix('torch.')}"
+        self.device = choose_device(device, notice)
+        self.chosen = choose_precision(precision, model.precision, self.device)
+        self.dtype = self.chosen.dtype
+        self.name = f"torch:{self.device} {self.chosen.name}"
+        self.frames_at_once = FRAMES_AT_ONCE[self.device.type]
         self.keep = self.device.type != "cpu" if keep is None else keep
         self._networks: dict[str, nn.Module] = {}
 
@@ -98,15 +130,28 @@ class TorchBackend:
         return {table: tensors[key].float().numpy() for table, key in EMBEDDINGS.items()}
 
     @torch.inference_mode()
-    def decoder(self, lanes: int, capacity: int) -> TorchDecoder:
+    def decoder(self, lanes: int, capacity: int, prefixes: int = 1, longest: int | None = None) -> TorchDecoder:
+        made = StaticDecoder if self.device.type == "cuda" else TorchDecoder
         with engine_errors():
-            return TorchDecoder(self.network("autoregressive"), lanes, capacity, self.device, self.dtype)
+            return made(self.network("autoregressive"), lanes, capacity, self.device, self.precision("autoregressive"),
+                        prefixes, longest)
 
     @torch.inference_mode()
-    def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> "TorchDenoiser":
+    def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> TorchDenoiser:
         with engine_errors():
             return TorchDenoiser(self.network("diffusion"), self._send(latents, self.dtype),
                                  self._send(conditioning, self.dtype), frames)
+
+    @torch.inference_mode()
+    def denoisers(self, latents: Sequence[np.ndarray], conditioning: np.ndarray,
+                  frames: Sequence[int]) -> TorchBatchedDenoiser:
+        with engine_errors():
+            return TorchBatchedDenoiser(self.network("diffusion"), [self._send(rows, self.dtype) for rows in latents],
+                                        self._send(conditioning, self.dtype), frames)
+
+    def load(self, *networks: str) -> None:
+        for name in networks:
+            self.network(name)
 
     def release(self, *networks: str) -> None:
         """Let go of networks (all, when none is named) unless told to keep them."""
@@ -114,19 +159,28 @@ class TorchBackend:
             return
         for name in networks or tuple(self._networks):
             self._networks.pop(name, None)
-        return_freed_memory()
+        return_freed_memory(self.device)
 
     def precision(self, network: str) -> torch.dtype:
-        return self.dtype if network in HALVED else torch.float32
+        """Of activations and of all weights but packed ones."""
+        packed = network == "autoregressive" and self.chosen.linear is not None
+        return self.dtype if network in HALVED and not packed else torch.float32
 
     def network(self, name: str) -> nn.Module:
         """The network, its parameters on the device; memory-mapped where they can be used as they lie on disk."""
         if name not in self._networks:
-            network = skeleton(name, self.model.config(name))
+            network = skeleton(name, self.model.config(name)).eval().requires_grad_(False)
+            network.load_state_dict({key: tensor for key, tensor in self.model.tensors(name).items()
+                                     if key not in EMBEDDINGS.values()}, strict=False, assign=True)
+            packed = name == "autoregressive" and self.chosen.linear is not None
+            if packed:
+                pack(network, self.chosen.linear)
             state = {key: self._place(network, key, tensor, self.precision(name))
-                     for key, tensor in self.model.tensors(name).items() if key not in EMBEDDINGS.values()}
+                     for key, tensor in network.state_dict().items() if not tensor.is_meta}
+            if packed:          # nothing may hold the mapped file
+                state = {key: tensor.clone() for key, tensor in state.items()}
             network.load_state_dict(state, strict=False, assign=True)
-            self._networks[name] = network.eval().requires_grad_(False)
+            self._networks[name] = network.requires_grad_(False)
         return self._networks[name]
 
     def _send(self, array: np.ndarray, dtype: torch.dtype) -> Tensor:
@@ -138,25 +192,7 @@ class TorchBackend:
         if isinstance(module, nn.LayerNorm | GroupNorm | RMSNorm) or key.endswith(("inv_freq", "temperature")):
             dtype = torch.float32
         tensor = tensor.to(self.device, dtype)
-        if isinstance(network, UnifiedVoice) and self.dtype != torch.float32 and self.device.type == "cpu":
-            # A matrix-vector product reads (out, in) rows: in half precision (in, out) costs 1.6 to 50 times more.
-            # The shape stays, the strides change; all are copied, so that nothing holds the mapped file.
-            return tensor.T.contiguous().T if isinstance(module, Conv1D) and tensor.ndim == 2 else tensor.clone()
+        if isinstance(network, DiffusionTts) and tensor.ndim == 3 and tensor.shape[-1] > 1:
+            # channels last, as the frames are: else oneDNN turns the kernel round at every call, a tenth of its time
+            return tensor.transpose(1, 2).contiguous().transpose(1, 2)
         return tensor
-
-
-class TorchDenoiser:
-    """The diffusion decoder bound to one utterance; guided, both branches run as one batch of two."""
-
-    def __init__(self, network: nn.Module, latents: Tensor, conditioning: Tensor, frames: int):
-        self.network = network
-        conditional = network.condition(latents, conditioning, frames)
-        self.codes = torch.cat((conditional, network.unconditioned(frames).to(conditional)))
-
-    @torch.inference_mode()
-    def __call__(self, x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
-        batch = 2 if guided else 1
-        with engine_errors():
-            noisy = torch.from_numpy(x).to(self.codes).expand(batch, -1, -1)
-            timesteps = torch.full((batch,), timestep, device=self.codes.device)
-            return self.network(noisy, timesteps, self.codes[:batch]).float().cpu().numpy()

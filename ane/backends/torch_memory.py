@@ -11,6 +11,8 @@ from ane.errors import UserError
 
 OUT_OF_MEMORY = ("no memory left on the device: use fewer --lanes, a shorter --split, a bundle in half precision, "
                  "or --backend torch:cpu")
+# how MPS and CUDA itself, the CPU's allocator, and cuBLAS, which wants room of its own, say it
+TOLD = ("out of memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
 @contextmanager
@@ -22,20 +24,29 @@ def engine_errors() -> Iterator[None]:
     """
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        raise UserError(OUT_OF_MEMORY) from error
-    except RuntimeError as error:
-        if "out of memory" in str(error) or "not enough memory" in str(error):    # MPS and the CPU allocator
+    except (MemoryError, RuntimeError) as error:
+        if out_of_memory(error):
             raise UserError(OUT_OF_MEMORY) from error
         raise
 
 
-def return_freed_memory() -> None:
-    """Hand freed memory back to the system where the C library would keep it.
+def out_of_memory(error: BaseException | None) -> bool:
+    """Whether that is what an error tells, or one before it: a CUDA graph cut short raises another error on top."""
+    while error is not None:
+        if isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in str(error) for words in TOLD):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def return_freed_memory(device: torch.device) -> None:
+    """Hand freed memory back to the system where torch's allocator for CUDA, or the C library, would keep it.
 
     glibc serves blocks of up to 32 MB from its heap once such a block has been freed, and a heap shrinks at its end
     alone: measured after decoding at official size, 1.4 GB of freed weights and cache stayed resident.
     """
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)      # musl has none
         if trim is not None:

@@ -1,8 +1,9 @@
 """From measured rows to the settings that are fastest, among those whose packages hold parity.
 
 Within an engine and a precision, the functions' medians decide, weighted by how often saying the sentence calls them:
-compute units network by network; of the decoder the units, kind of cache and lanes together; threads for torch. Between
-engines and precisions the spoken sentence decides, or that weighted sum when nothing was spoken.
+compute units network by network; of the decoder the units, kind of cache and lanes together; threads for torch, whose
+int8 is of the decoder alone. Between engines and precisions the spoken sentence decides, or that weighted sum when
+nothing was spoken.
 """
 
 from collections import defaultdict
@@ -91,20 +92,33 @@ def fastest(tried: Sequence[Candidate], spoken: Sequence[Spoken]) -> Tuning | No
 
 
 def _of_torch(backend: str, rows: list[Row], calls: Calls, refused: list[Refused]) -> list[Candidate]:
-    """One candidate: the number of threads that does the sentence's work in the least time, with the best lanes."""
+    """Of each precision the number of threads that does the sentence's work in the least time, with the best lanes."""
+    return [best for precision in dict.fromkeys(row.precision for row in rows)
+            if (best := _best_threads(backend, precision, rows, calls, refused))]
+
+
+def _best_threads(backend: str, precision: str, rows: list[Row], calls: Calls,
+                  refused: list[Refused]) -> Candidate | None:
     options = []
     for threads in dict.fromkeys(row.threads for row in rows):
-        own = [row for row in rows if row.threads == threads]
+        own = _as_in(precision, [row for row in rows if row.threads == threads])
         failed = next((row for row in own if row.error), None)
         if failed:
-            refused.append(Refused(f"{backend}, {threads or 'all'} threads", f"{failed.function}: {failed.error}"))
+            what = backend if precision == "auto" else f"{backend} {precision}"
+            refused.append(Refused(f"{what}, {threads or 'all'} threads", f"{failed.function}: {failed.error}"))
             continue
         steps = decoder_steps(own, calls)
         seconds = sum(cost([row for row in own if row.network == network], calls)
                       for network in dict.fromkeys(row.network for row in own))
-        options.append(Candidate(Tuning(backend, own[0].precision, lanes=steps and steps.lanes, threads=threads),
-                                 seconds))
-    return [min(options, key=lambda option: option.estimate)] if options else []
+        options.append(Candidate(Tuning(backend, precision, lanes=steps and steps.lanes, threads=threads), seconds))
+    return min(options, key=lambda option: option.estimate, default=None)
+
+
+def _as_in(precision: str, rows: list[Row]) -> list[Row]:
+    """The rows of a precision; for networks that were not measured in it, those that the usual one has."""
+    own = [row for row in rows if row.precision == precision]
+    measured = {row.network for row in own}
+    return own + [row for row in rows if row.precision == "auto" and row.network not in measured]
 
 
 def _of_packages(packages: Mapping[str, PackageRecord], backend: str, precision: str, rows: list[Row], calls: Calls,

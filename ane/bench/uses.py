@@ -10,6 +10,7 @@ from ane.backends.pytorch import TorchBackend
 from ane.bench.figures import CODES, TOKENS, Calls
 from ane.bench.figures import Row as Figures
 from ane.bench.measure import Subject
+from ane.bench.nearness import hold_to_bar
 from ane.networks.univnet import SILENT_FRAMES
 
 CLIP_FRAMES, DIFFUSION_CLIP_FRAMES = 517, 401       # of a reference clip, as ``ane.voices.encoding`` crops it
@@ -23,6 +24,7 @@ class Uses:
     def __init__(self, backend: TorchBackend, calls: Calls):
         self.backend, self.model, self.calls = backend, backend.model, calls
         self.rng = np.random.default_rng(0)
+        self._near = False
 
     def subjects(self, threads: int | None, precision: str, spec: str, lanes: Sequence[int]) -> Iterator[Subject]:
         """All that the model has networks for."""
@@ -31,8 +33,15 @@ class Uses:
                 several = next(iter(bucket.values())) if kind in ("step", "denoise") else None
                 row = Figures(spec, network, f"{kind}_{several}" if several else kind, kind, bucket, precision,
                               threads=threads, lanes=several if kind == "step" else None)
-                yield Subject(row, lambda network=network: self.backend.network(network),
+                yield Subject(row, lambda network=network: self._load(network, precision),
                               lambda loaded, prepare=prepare: prepare(), self.backend.release)
+
+    def _load(self, network: str, precision: str) -> Any:
+        """The network. Raises UserError for a decoder in int8 that is not near enough to itself in float32."""
+        if precision == "int8" and not self._near:
+            hold_to_bar(self.model)
+            self._near = True
+        return self.backend.network(network)
 
     def _all(self, lanes: Sequence[int]) -> Iterator[tuple[str, str, dict[str, int], Callable[[], Call]]]:
         frames = self.calls.frames
@@ -51,7 +60,7 @@ class Uses:
             "univnet", mel=self._normal(1, 100, frames),
             noise=self._normal(1, self.model.config("univnet").noise_dim, frames + SILENT_FRAMES))
         yield "hifigan", "hifigan", {"frames": frames}, lambda: self._stage(
-            "hifigan", latents=self._normal(1, CODES, self.model.widths[0]),
+            "hifigan", frames=self._normal(1, self.model.widths[0], frames),
             conditioning=self._normal(1, self.model.widths[0]))
         yield "conditioning_encoder", "ar_conditioning", {"frames": CLIP_FRAMES}, lambda: self._stage(
             "ar_conditioning", mel=self._normal(1, 80, CLIP_FRAMES))

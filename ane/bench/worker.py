@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ane.bench import energy
 from ane.bench.figures import Calls, Row, Spoken
 from ane.errors import UserError
-from ane.settings import DEFAULT_PRESET, Settings
+from ane.settings import Settings
 from ane.tuning import Tuning
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Job:
     tuning: Tuning
     bundle: str | None = None
     checkpoints: str | None = None
-    preset: str = DEFAULT_PRESET
+    preset: str | None = None      # None: the model's default
     lanes: tuple[int, ...] = (1, 4, 8, 16)
     runs: int = 20
     networks: tuple[str, ...] | None = None

@@ -32,7 +32,7 @@ every function is measured on CPU_ONLY, CPU_AND_GPU and CPU_AND_NE.
 def register(commands: argparse._SubParsersAction) -> None:
     from ane.backends import MEASURED
     from ane.commands.convert import listed
-    from ane.commands.say import positive
+    from ane.commands.speech_options import positive
     from ane.settings import DEFAULT_PRESET, PRESETS
 
     parser = commands.add_parser("bench", help="measure this machine and remember the fastest settings",
@@ -43,7 +43,8 @@ def register(commands: argparse._SubParsersAction) -> None:
         help=f"of {', '.join(MEASURED)} (default: torch, and on a Mac coreml)")
     add("--units", type=listed, metavar="UNITS,…",
         help="of CPU_ONLY, CPU_AND_GPU, CPU_AND_NE, ALL (default: the first three)")
-    add("--precision", type=listed, metavar="P,…", help="of the bundle's packages (default: all that it has)")
+    add("--precision", type=listed, metavar="P,…",
+        help="of the bundle's packages, and int8 of torch on the CPU (default: all that there are)")
     add("--stages", type=listed, metavar="NETWORK,…", help="only these networks; then nothing is remembered")
     add("--all", action="store_true", dest="every",
         help="every function of the packages, not only those that the sentence takes")
@@ -53,7 +54,7 @@ def register(commands: argparse._SubParsersAction) -> None:
     add("--runs", type=positive, default=20, metavar="N", help="predictions of each function (default: 20)")
     add("--no-speech", action="store_true", help="functions only; settings are then chosen by their sum")
     add("--text", help="the sentence to say")
-    add("--preset", choices=PRESETS, default=DEFAULT_PRESET, help=f"how to say it (default: {DEFAULT_PRESET})")
+    add("--preset", choices=PRESETS, help=f"how to say it (default: the model's, or {DEFAULT_PRESET})")
     add("-v", "--voice", metavar="VOICE", help="to say it with (default: the model's own)")
     add("--placement", action="store_true", help="ask Core ML where it would run each function (Mac; takes longer)")
     add = parser.add_argument_group("what becomes of it").add_argument
@@ -153,7 +154,7 @@ def prepared(args: argparse.Namespace, console: Console) -> Run:
     from ane.backends import MEASURED, PACKAGED, resolve
     from ane.backends.packaged.backend import choose as packages_of
     from ane.bench.figures import SENTENCE, Calls
-    from ane.settings import Settings
+    from ane.settings import Settings, default_preset
 
     model = open_model(args.bundle, args.checkpoints)
     subject = with_packages(model, "auto", console)
@@ -166,15 +167,17 @@ def prepared(args: argparse.Namespace, console: Console) -> Run:
             models[spec] = with_packages(model, spec, console)
             packages_of(models[spec], "auto")       # it must have some
         else:
-            from ane.backends.pytorch import choose_device
+            from ane.backends.torch_device import choose_device
 
-            models[f"torch:{choose_device(device)}"] = subject
+            chosen = choose_device(device, lambda line: console.print(escape(line), soft_wrap=True))
+            models[f"torch:{chosen}"] = subject
     for network in args.stages or ():
         if network not in subject.networks:
             raise UserError(f"--stages {network}: {subject.name} has no such network; it has "
                             f"{', '.join(sorted(subject.networks))}")
-    settings = Settings.of(args.preset, subject.settings)
-    return Run(args, console, subject, models, Calls.of(settings), args.preset, args.text or SENTENCE, [])
+    preset = args.preset or default_preset(subject.settings)
+    calls = Calls.of(Settings.of(preset, subject.settings))
+    return Run(args, console, subject, models, calls, preset, args.text or SENTENCE, [])
 
 
 def default_backends(model: Model) -> list[str]:
@@ -189,7 +192,7 @@ def measured(run: Run) -> "list[Row]":
     # a place of its own for compiled models: the user's are neither taken for a cold load nor lost to one
     with run.console.status("measuring") as status, tempfile.TemporaryDirectory(prefix="ane-bench.") as compiled:
         for job in jobs(run, compiled):
-            where = job.units or (f"threads {job.tuning.threads}" if job.tuning.threads else "")
+            where = job.units or (f"{job.tuning.precision}, threads {job.tuning.threads}" if job.tuning.threads else "")
             status.update(f"measuring {job.tuning.backend} {where}")
             for row in rows_of(job):
                 rows.append(row)
@@ -199,6 +202,7 @@ def measured(run: Run) -> "list[Row]":
 
 def jobs(run: Run, compiled: str) -> "Iterator[Job]":
     """A process for each engine with each kind of units or number of threads."""
+    from ane.bench.choosing import DECODER
     from ane.tuning import Tuning, cores
 
     args = run.args
@@ -211,8 +215,18 @@ def jobs(run: Run, compiled: str) -> "Iterator[Job]":
         elif spec == "torch:cpu":
             for threads in args.threads or thread_counts(cores()):
                 yield run.job(model, Tuning(spec, threads=threads), **common)
+                if takes_int8(run):
+                    yield run.job(model, Tuning(spec, "int8", threads=threads), **common | {"networks": (DECODER,)})
         else:
             yield run.job(model, Tuning(spec), **common)
+
+
+def takes_int8(run: Run) -> bool:
+    """Whether the decoder is tried in int8: the one network that has it, all others are as without."""
+    from ane.bench.choosing import DECODER
+
+    wanted, networks = run.args.precision, run.args.stages or run.subject.networks
+    return DECODER in networks and (wanted is None or "int8" in wanted)
 
 
 def thread_counts(cores: int) -> list[int]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ane.commands.progress import notice
 from ane.model import add_model_arguments, open_model
 
 SAMPLES = 220000        # of 24 kHz: all that upstream listens to (tortoise/is_this_from_tortoise.py)
@@ -33,7 +34,8 @@ def classify(args: argparse.Namespace) -> int:
     model.require("classifier")
     audio, rate = read_clip(args.clip)
     heard = resample(audio, rate, RATE)[:SAMPLES]
-    logits = load_backend("torch", model).run("classifier", audio=heard[None, None].astype(np.float32))[0]
+    backend = load_backend("torch", model, notice=notice)
+    logits = backend.run("classifier", audio=heard[None, None].astype(np.float32))[0]
     probability = float(1 / (1 + np.exp(logits[1] - logits[0])))
     if args.json:
         print(json.dumps({"file": str(args.clip), "probability": probability}))

@@ -1,65 +1,73 @@
-"""``ane convert``: a bundle, or official checkpoints, to a bundle whose networks are Core ML or ONNX packages."""
+"""``ane convert``: a bundle, or official checkpoints, to a bundle of Core ML or ONNX packages or to ggml files."""
 
 import argparse
 import os
 import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Column, Table
 
+from ane.commands.ggml import GGUF_PRECISIONS, make_ggml, make_gguf
 from ane.errors import UserError
 from ane.model import Model, is_path, open_model
 
 if TYPE_CHECKING:
     from ane.model.bundle import Bundle
-    from converters.conversion import Choice, Target
+    from converters import conversion
 
-TARGETS = ("coreml", "onnx")
 PRECISIONS = {"coreml": ("fp16", "fp32", "8bit", "6bit", "4bit"), "onnx": ("fp32", "fp16", "int8", "int4")}
-LANES = (1, 8, 16, 32)
 WIDE = ("norm", "softmax")
 CACHES = ("io", "state")
 DESCRIPTION = """
-Make Core ML or ONNX packages of a model's networks and write them, with all the rest of it, as a bundle; packages that
-SOURCE has already come along. SOURCE is a bundle (a
-name or a path; demo is the embedded one) or a directory of official .pth files. Every function is measured against the
-float32 networks before it is published. An interrupted conversion goes on where it was when the same command is given;
-what is done lies in DIR.converting meanwhile, which may be deleted.
+Write a model for another engine. SOURCE is a bundle (a name or a path; demo is the embedded one) or a directory of
+official .pth files. --to coreml and --to onnx make packages of its networks and write them, with all the rest of it and
+packages that it has already, as a bundle; every function is measured against the float32 networks before it is
+published. An interrupted conversion goes on where it was when the same command is given; what is done lies in
+OUT.converting meanwhile, which may be deleted.
+--to gguf writes the whole model as one GGUF file; --to ggml the files that tortoise.cpp reads, with one voice.
 """
 NETWORKS = ("autoregressive, diffusion, clvp, univnet, hifigan, conditioning_encoder, contextual_embedder, rlg_auto, "
-            "rlg_diffuser, and of ONNX cvvp, classifier")
+            "rlg_diffuser")
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
-    parser = subparsers.add_parser("convert", help="make a model's Core ML or ONNX packages", description=DESCRIPTION)
+    """Every option's default is None, so that one without effect on a target can be told and refused."""
+    parser = subparsers.add_parser("convert", help="write a model for another engine", description=DESCRIPTION)
     parser.add_argument("source", metavar="SOURCE", help="bundle or directory of checkpoints")
     parser.add_argument("--to", required=True, choices=TARGETS, help="what to make")
-    parser.add_argument("-o", "--output", required=True, metavar="DIR", type=Path, help="where to write the bundle")
+    parser.add_argument("-o", "--output", required=True, metavar="OUT", type=Path,
+                        help="where to write the bundle (coreml, onnx), the .gguf file (gguf), the files (ggml: a "
+                             "directory)")
     parser.add_argument("--precision", type=listed, metavar="P,…",
-                        help="one or more, the first used unless `ane say --precision` names another; of Core ML: "
-                             f"{', '.join(PRECISIONS['coreml'])} (default: fp16, all that the Neural Engine computes "
-                             f"in); of ONNX: {', '.join(PRECISIONS['onnx'])} (default: fp32)")
+                        help=f"coreml: one or more of {', '.join(PRECISIONS['coreml'])} (default: fp16, all that the "
+                             f"Neural Engine computes in). onnx: of {', '.join(PRECISIONS['onnx'])} (default: fp32). "
+                             "The first is used unless `ane say --precision` names another. "
+                             f"gguf: one of {', '.join(GGUF_PRECISIONS)} (default: f16)")
+    parser.add_argument("--wide", type=listed, metavar="KINDS",
+                        help="operations computed in float32 all the same: norm, softmax, or both with a comma; they "
+                             "leave the Neural Engine (default: none)")
+    parser.add_argument("--attention", choices=("matmul", "einsum"),
+                        help="the decoder's attention in one product for all heads, or head by head (default: matmul)")
+    parser.add_argument("--lanes", type=counts, metavar="N,…",
+                        help="candidates that a decoder step takes at once, a function each (default: 1,8,16,32)")
+    parser.add_argument("--cache", type=listed, metavar="KINDS",
+                        help="who keeps the decoder's kv-cache: io (the host), state (Core ML), or both with a comma "
+                             "(default: io,state)")
+    parser.add_argument("--buckets", action="append", metavar="KIND=N,…",
+                        help="lengths to build a kind of function for, in place of those that suit the model; kinds: "
+                             "prefill, step (slots), condition, denoise, sample, steps (fused), clvp_text, "
+                             "clvp_speech, univnet, hifigan. May be given more than once")
     parser.add_argument("--stages", type=listed, metavar="NETWORKS",
-                        help=f"networks to convert (default: all); the others stay on torch. There are {NETWORKS}")
-    parser.add_argument("--force", action="store_true", help="replace a bundle at DIR, or an unfinished conversion")
+                        help=f"networks to convert (default: all); coreml: the others stay on torch. There are "
+                             f"{NETWORKS}; onnx and gguf take cvvp and classifier too")
+    parser.add_argument("--voice", metavar="VOICE",
+                        help="ggml: the voice to write, as `ane say -v` takes it (default: the model's own)")
+    parser.add_argument("--force", action="store_true", help="replace what is at OUT, or an unfinished conversion")
     parser.set_defaults(handler=convert_command)
-    add = parser.add_argument_group("Core ML only").add_argument
-    add("--wide", type=listed, metavar="KINDS",
-        help="operations computed in float32 all the same: norm, softmax, or both with a comma; they "
-             "leave the Neural Engine (default: none)")
-    add("--attention", choices=("matmul", "einsum"),
-        help="the decoder's attention in one product for all heads, or head by head (default: matmul)")
-    add("--lanes", type=counts, metavar="N,…",
-        help="candidates that a decoder step takes at once, a function each (default: 1,8,16,32)")
-    add("--cache", type=listed, metavar="KINDS",
-        help="who keeps the decoder's kv-cache: io (the host), state (Core ML), or both with a comma "
-             "(default: io,state)")
-    add("--buckets", action="append", default=[], metavar="KIND=N,…",
-        help="lengths to build a kind of function for, in place of those that suit the model; kinds: "
-             "prefill, step (slots), condition, denoise, sample, steps (fused), clvp_text, "
-             "clvp_speech, univnet, hifigan. May be given more than once")
 
 
 def listed(text: str) -> list[str]:
@@ -78,10 +86,19 @@ def counts(text: str) -> tuple[int, ...]:
 
 
 def convert_command(args: argparse.Namespace) -> int:
-    """Convert, showing what is being done, and say what came of it."""
+    target = TARGETS[args.to]
+    for option in sorted({option for other in TARGETS.values() for option in other.options} - target.options):
+        if getattr(args, option) is not None:
+            takers = ", ".join(name for name, other in TARGETS.items() if option in other.options)
+            raise UserError(f"--{option} has no effect with --to {args.to}: it is for {takers}")
+    args.output = Path(os.path.expanduser(args.output))
+    return target.make(args, open_source(args.source))
+
+
+def make_packages(args: argparse.Namespace, model: Model) -> int:
+    """Convert to Core ML or ONNX, showing what is being done, and say what came of it."""
     from converters.conversion import convert
 
-    model = open_source(args.source)
     target, options = read_target(args)
     console = Console(highlight=False)
     with console.status("converting") as status:
@@ -91,8 +108,7 @@ def convert_command(args: argparse.Namespace) -> int:
                 console.print(f"{network}: {doing}", soft_wrap=True)
 
         try:
-            bundle = convert(model, Path(os.path.expanduser(args.output)), options, args.stages, args.force, show,
-                             target)
+            bundle = convert(model, args.output, options, args.stages, args.force, show, target)
         except KeyboardInterrupt:
             console.print("What was done is kept: give the same command again to go on.")
             raise
@@ -110,7 +126,7 @@ def open_source(source: str) -> Model:
     return open_model(source)
 
 
-def read_target(args: argparse.Namespace) -> "tuple[Target, list[Choice]]":
+def read_target(args: argparse.Namespace) -> "tuple[conversion.Target, list[conversion.Choice]]":
     """What to make, and one set of options a precision. Raises UserError for values that no option has."""
     if args.precision is not None and not args.precision:
         raise UserError("--precision names nothing: give at least one, or leave it out")
@@ -121,28 +137,26 @@ def read_target(args: argparse.Namespace) -> "tuple[Target, list[Choice]]":
         from converters.conversion import CORE_ML
 
         return CORE_ML, read_options(args)
-    for flag in ("wide", "attention", "lanes", "cache", "buckets"):
-        if getattr(args, flag):
-            raise UserError(f"--{flag} has no effect with --to onnx, whose graphs take any length and number: leave it "
-                            "out")
     from converters.to_onnx import Onnx, OnnxOptions
 
     return Onnx(), [OnnxOptions(precision) for precision in dict.fromkeys(args.precision or ["fp32"])]
 
 
-def read_options(args: argparse.Namespace) -> "list[Choice]":
+def read_options(args: argparse.Namespace) -> "list[conversion.Choice]":
     """Core ML's. Raises UserError for values that no option has."""
     from converters.buckets import COUNTED
     from converters.to_coreml import Options
 
-    for flag, given, known in (("--wide", args.wide, WIDE), ("--cache", args.cache, CACHES)):
-        for value in given or ():
+    wide, caches = (given if given is not None else default for given, default in (
+        (args.wide, []), (args.cache, list(CACHES))))
+    for flag, given, known in (("--wide", wide, WIDE), ("--cache", caches, CACHES)):
+        for value in given:
             if value not in known:
                 raise UserError(f"{flag} {value}: it is {' or '.join(known)}")
-    if args.cache is not None and not args.cache:
+    if not caches:
         raise UserError("--cache names nothing: give at least one, or leave it out")
     buckets = {}
-    for text in args.buckets:
+    for text in args.buckets or ():
         kind, equals, numbers = text.partition("=")
         if not equals:
             raise UserError(f"--buckets {text}: give KIND=N,…, such as prefill=64,128")
@@ -152,8 +166,8 @@ def read_options(args: argparse.Namespace) -> "list[Choice]":
             buckets[kind] = counts(numbers)
         except argparse.ArgumentTypeError as error:
             raise UserError(f"--buckets {text}: {error}") from error
-    return [Options(precision, args.attention or "matmul", frozenset(args.wide or ()), args.lanes or LANES,
-                    tuple(args.cache or CACHES), buckets) for precision in dict.fromkeys(args.precision or ["fp16"])]
+    return [Options(precision, args.attention or "matmul", frozenset(wide), args.lanes or Options.lanes, tuple(caches),
+                    buckets) for precision in dict.fromkeys(args.precision or ["fp16"])]
 
 
 def report(console: Console, bundle: "Bundle") -> None:
@@ -184,3 +198,20 @@ def report_onnx(console: Console, bundle: "Bundle") -> None:
     console.print(table)
     console.print("dB: signal-to-noise ratio of the worst graph on the CPU against the float32 networks; the largest "
                   "error is a share of the largest value.", soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What ``--to`` names: what makes it, and the options that have an effect on it."""
+
+    make: Callable[[argparse.Namespace, Model], int]
+    options: frozenset[str]
+
+
+TARGETS = {
+    "coreml": Target(make_packages, frozenset({"precision", "wide", "attention", "lanes", "cache", "buckets",
+                                               "stages"})),
+    "onnx": Target(make_packages, frozenset({"precision", "stages"})),
+    "gguf": Target(make_gguf, frozenset({"precision", "stages"})),
+    "ggml": Target(make_ggml, frozenset({"voice"})),
+}

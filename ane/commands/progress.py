@@ -1,4 +1,4 @@
-"""A bar for each stage of synthesis."""
+"""A bar for each stage of synthesis, and lines of what else the user should know."""
 
 from types import TracebackType
 from typing import Self
@@ -7,6 +7,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 WORDS = {"decode": "candidates", "rank": "ranked", "diffuse": "diffusion steps", "vocode": "chunks of sound"}
+
+
+def notice(line: str) -> None:
+    """What ``ane.backends.load_backend`` has to tell, on standard error."""
+    Console(stderr=True, highlight=False).print(line, markup=False, soft_wrap=True)
 
 
 class Bars:

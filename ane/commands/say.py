@@ -1,24 +1,34 @@
-"""`ane say`: speak a text to a file or through the loudspeaker."""
+"""`ane say`: speak a text to a file or through the loudspeaker, when it is made or while it is made."""
 
 import argparse
 import json
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
 
 from ane.commands.packages import with_packages
+from ane.commands.profile import show_profile
 from ane.commands.progress import Bars
+from ane.commands.speech_options import add_settings_arguments, positive, read_settings
 from ane.errors import UserError
 from ane.model import Model, add_model_arguments, open_model
+from ane.timeline import Timeline
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from ane.settings import Settings
-    from ane.synthesizer import Speech
+    from ane.speech import Speech
+    from ane.synthesizer import Stream, Synthesizer
+
+SPOKEN = 14         # characters of English in a second of speech, about: 150 words of 5.6 characters in a minute
 
 
 def register(commands: argparse._SubParsersAction) -> None:
@@ -31,9 +41,18 @@ def register(commands: argparse._SubParsersAction) -> None:
                         help="a name (see `ane voices list`), a folder of clips, a sound file, a voice file, `random`, "
                              "or a mix such as a&b or a:0.3&b:0.7 (default: the model's own)")
     parser.add_argument("-o", "--output", metavar="OUT", type=Path,
-                        help="write to OUT; the format is its suffix: .wav, .flac, .mp3 or .ogg")
+                        help="write to OUT; the format is its suffix: .wav, .flac, .mp3 or .ogg; - is standard output, "
+                             "as WAV")
     parser.add_argument("--play", action="store_true", help="play as well as write (without -o that is the default)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object about the result; no progress")
+    parser.add_argument("--stream", action="store_true",
+                        help="play or write the sound while it is made; soonest with --preset fastest")
+    parser.add_argument("--lines", action="store_true",
+                        help="every line is a text of its own, written to OUT-1.wav, OUT-2.wav, …; they are decoded "
+                             "together")
+    parser.add_argument("--profile", action="store_true",
+                        help="show when each stage worked: before the text was known, until the first sound, and after")
+    parser.add_argument("--json", action="store_true",
+                        help="print one JSON object about the result (with --lines one a line); no progress")
     add_model_arguments(parser)
     add_engine_arguments(parser)
     add_settings_arguments(parser)
@@ -51,8 +70,8 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     add("--precision", default="auto", metavar="P",
         choices=("auto", "fp32", "bf16", "fp16", "8bit", "6bit", "4bit", "int8", "int4"),
         help="what torch computes in: fp32, bf16 or fp16 (default: what the weights are stored in, where the device is "
-             "good at it); or which packages are taken: Core ML's fp16, fp32, 8bit, 6bit, 4bit, ONNX's fp32, "
-             "fp16, int8, int4 (default: the bundle's)")
+             "good at it), int8 (the decoder on the CPU: fastest, less exact); or which packages are taken: Core ML's "
+             "fp16, fp32, 8bit, 6bit, 4bit, ONNX's fp32, fp16, int8, int4 (default: the bundle's)")
     add("--cache", default="auto", choices=("auto", "io", "state"),
         help="who keeps the kv-cache of Core ML packages: io (the host) or state (Core ML)")
     add("--compute-units", choices=("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL"),
@@ -64,81 +83,68 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     add("--lanes", type=positive, metavar="N", help="candidates sampled at a time (default: 8)")
 
 
-def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
-    """What shapes the speech. Every default is None, so that a flag that has no effect can be told and refused."""
-    from ane.diffusion import SAMPLERS
-    from ane.settings import DEFAULT_PRESET, PRESETS
-    from ane.text import NORMALISERS
-
-    group = parser.add_argument_group("speech", "A model may bring defaults of its own, as the embedded one does.")
-    add = group.add_argument
-    add("--preset", choices=PRESETS, default=DEFAULT_PRESET, help=f"how much work to do (default: {DEFAULT_PRESET})")
-    add("--seed", type=natural, metavar="N", help="say it the same way again (default: a fresh one, which is told)")
-    add("--candidates", type=positive, metavar="N", help="readings sampled of each chunk (default: the preset's)")
-    add("--best", type=positive, metavar="K", help="keep the K best readings, as OUT-1.wav, OUT-2.wav, …")
-    add("--cvvp-amount", type=float, metavar="SHARE", help="share of CVVP in ranking, 0 to 1 (default: 0)")
-    add("--temperature", type=float, metavar="T", help="of the codes: lower is more regular (default: 0.8)")
-    add("--top-p", type=float, metavar="P", help="share of probability to choose codes from (default: 0.8)")
-    add("--top-k", type=int, metavar="K", help="number of codes to choose from (default: 50)")
-    add("--repetition-penalty", type=float, metavar="R", help="against codes met before (default: 2)")
-    add("--typical-mass", type=float, metavar="M", help="typical sampling with this mass (default: off)")
-    add("--max-codes", type=positive, metavar="N", help="codes a chunk at most, 21.5 to a second (default: 500)")
-    add("--steps", type=positive, metavar="N", help="diffusion steps (default: the preset's)")
-    add("--sampler", choices=SAMPLERS, help="of the diffusion (default: p)")
-    add("--guidance", type=float, metavar="K", help="of the diffusion, 0 for none (default: the preset's)")
-    add("--noise", type=float, metavar="T", help="diffusion temperature: scale of the first noise (default: 1)")
-    add("--normaliser", choices=NORMALISERS, help="how text is spelt out (default: english)")
-    add("--split", type=pair, metavar="D,M", help="chunks of about D and at most M characters (default: 200,300)")
-    add("--no-split", action="store_true", help="speak the text in one go")
-
-
-def positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value
-
-
-def natural(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text} is negative")
-    return value
-
-
-def pair(text: str) -> tuple[int, int]:
-    desired, _, maximum = text.partition(",")
-    return positive(desired), positive(maximum)
-
-
 def say(args: argparse.Namespace) -> int:
-    from ane.audio import check_output, find_player, play, write
+    from ane.audio import play
+    from ane.settings import default_preset
+    from ane.speech import SAMPLE_RATE
 
-    text = read_text(args)
-    for path in output_paths(args.output, args.best or 1):
-        check_output(path)
-    if args.play or args.output is None:
-        find_player()
+    timeline = Timeline()
+    refuse_unfit_flags(args)
+    prompted = args.file == "-"         # the text may be long in coming: meanwhile all else is made ready
+    text = None if prompted else read_text(args)
+    check_ways_out(args)
     model = open_model(args.bundle, args.checkpoints)
+    args.preset = args.preset or default_preset(model.settings)
     settings = read_settings(args, model)
-    outputs = output_paths(args.output, settings.best)
     console = Console(stderr=True, highlight=False)
     if not model.trained and not args.json:
         console.print(f"[yellow]{escape(model.name)} has random weights: what you will hear is noise, not speech. "
                       "Give --bundle or --checkpoints for a trained model.[/]", soft_wrap=True)
-    backend, speech = speak(args, model, text, settings, console)
-    waves = [speech.audio, *speech.alternatives]
-    for path, audio in zip(outputs, waves, strict=False):       # no file when it is only to be played
-        write(path, audio, speech.sample_rate)
-    report(args, model, backend, speech, outputs, console)
-    if args.play or not outputs:
-        for audio in waves:
-            play(audio, speech.sample_rate)
+    synthesizer, settings = engine(args, model, settings, console)
+    if prompted:
+        synthesizer.prepare(args.voice, settings)
+        text = read_text(args)
+    speak = speak_lines if args.lines else speak_stream if args.stream else speak_whole
+    waves: list[np.ndarray] = []
+    with Bars(console, shown=not args.json) as bars:
+        for speech, outputs in speak(args, synthesizer, text, settings, timeline, bars):
+            report(args, synthesizer, speech, outputs, console)
+            if not args.stream and (args.play or args.output is None):
+                waves = [speech.audio, *speech.alternatives]
+    if args.profile and not args.json:
+        show_profile(timeline, console)
+    for audio in waves:
+        play(audio, SAMPLE_RATE)
     return 0
 
 
-def speak(args: argparse.Namespace, model: Model, text: str, settings: "Settings",
-          console: Console) -> tuple[str, "Speech"]:
+def refuse_unfit_flags(args: argparse.Namespace) -> None:
+    """Raise UserError for flags that do not go together."""
+    for first, second in (("stream", "lines"), ("stream", "best"), ("lines", "best"), ("lines", "play")):
+        if getattr(args, first) and getattr(args, second):
+            raise UserError(f"--{first} and --{second} do not go together: leave one out")
+    if args.lines and (args.output is None or str(args.output) == "-"):
+        raise UserError("--lines writes a file for each line: add -o OUT")
+    if args.output is not None and str(args.output) == "-":
+        for flag in ("json", "best"):
+            if getattr(args, flag):
+                raise UserError(f"--{flag} and -o - do not go together: standard output is the sound's")
+
+
+def check_ways_out(args: argparse.Namespace) -> None:
+    """Fail before any work for a file that cannot be written or a sound that cannot be played."""
+    from ane.audio import check_output, find_player
+    from ane.playing import check_player
+
+    for path in output_paths(args.output, args.best or 1):
+        check_output(path)
+    if args.play or args.output is None:
+        check_player() if args.stream else find_player()
+
+
+def engine(args: argparse.Namespace, model: Model, settings: "Settings",
+           console: Console) -> tuple["Synthesizer", "Settings"]:
+    """The engine that the flags name, with what is remembered of this machine; and the settings as that wants them."""
     from ane.backends import load_backend
     from ane.synthesizer import Synthesizer
     from ane.tuning import applying
@@ -150,10 +156,60 @@ def speak(args: argparse.Namespace, model: Model, text: str, settings: "Settings
     backend = load_backend(args.backend, model, args.precision, args.threads, cache=args.cache,
                            units=args.compute_units, memory=args.memory, afresh=args.force_build,
                            notice=lambda line: console.print(escape(line), soft_wrap=True))
-    with Bars(console, shown=not args.json) as bars:
-        speech = Synthesizer(model, backend).speak(text, args.voice, seed=args.seed, settings=settings,
-                                                   progress=bars.update)
-    return backend.name, speech
+    return Synthesizer(model, backend), settings
+
+
+Said = Iterator[tuple["Speech | Stream", list[Path]]]
+
+
+def speak_whole(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, settings: "Settings",
+                timeline: Timeline, bars: Bars) -> Said:
+    from ane.audio import write
+
+    speech = synthesizer.speak(text, args.voice, seed=args.seed, settings=settings, progress=bars.update,
+                               timeline=timeline)
+    outputs = output_paths(args.output, settings.best)
+    for path, audio in zip(outputs, [speech.audio, *speech.alternatives], strict=False):    # none: only to be played
+        write(path, audio, speech.sample_rate)
+    yield speech, outputs
+
+
+def speak_lines(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, settings: "Settings",
+                timeline: Timeline, bars: Bars) -> Said:
+    """Every line on its own, each written as soon as it is there."""
+    from ane.audio import write
+
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise UserError("nothing to say: there is no line with text")
+    outputs = output_paths(args.output, len(lines))
+    speeches = synthesizer.speak_all(lines, args.voice, seed=args.seed, settings=settings, progress=bars.update,
+                                     timeline=timeline)
+    for speech, path in zip(speeches, outputs, strict=True):
+        write(path, speech.audio, speech.sample_rate)
+        yield speech, [path]
+
+
+def speak_stream(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, settings: "Settings",
+                 timeline: Timeline, bars: Bars) -> Said:
+    """To the file, the loudspeaker or both, piece by piece."""
+    from ane.audio import writing
+    from ane.playing import playing
+
+    stream = synthesizer.stream(text, args.voice, seed=args.seed, settings=settings, progress=bars.update,
+                                timeline=timeline)
+    with ExitStack() as stack:
+        ways = []
+        if args.output is not None:
+            ways.append(stack.enter_context(writing(args.output, stream.sample_rate)))
+        if args.play or args.output is None:
+            expected = sum(map(len, stream.chunks)) / SPOKEN
+            ways.append(stack.enter_context(playing(stream.sample_rate, expected)))
+        stack.enter_context(closing(stream))
+        for piece in stream:
+            for way in ways:
+                way(piece)
+    yield stream, output_paths(args.output, 1)
 
 
 def read_text(args: argparse.Namespace) -> str:
@@ -178,48 +234,6 @@ def decoded(content: bytes, where: str) -> str:
         raise UserError(f"{where} is not text in UTF-8 (byte {error.start}): convert it first") from error
 
 
-def read_settings(args: argparse.Namespace, model: Model) -> "Settings":
-    """The preset as it suits the model, with the flags' changes.
-
-    Raises:
-        UserError: a value out of range, or a flag without effect.
-    """
-    from ane.settings import Settings
-
-    settings = Settings.of(args.preset, model.settings, **given(
-        args, ("candidates", "best", "lanes", "normaliser", "cvvp_amount")))
-    refuse_idle_flags(args, settings)
-    sampling = replace(settings.sampling, **given(
-        args, ("temperature", "top_p", "top_k", "repetition_penalty", "typical_mass", "max_codes")))
-    diffusion = settings.diffusion
-    if diffusion is not None:
-        diffusion = replace(diffusion, **given(args, ("steps", "sampler", "guidance")))
-        if args.noise is not None:
-            diffusion = replace(diffusion, temperature=args.noise)
-    split = None if args.no_split else args.split or settings.split
-    return replace(settings, sampling=sampling, diffusion=diffusion, split=split)
-
-
-def given(args: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-
-
-def refuse_idle_flags(args: argparse.Namespace, settings: "Settings") -> None:
-    """Raise UserError for a flag that would be accepted and ignored."""
-    rules = (
-        (settings.diffusion is None, ("steps", "sampler", "guidance", "noise"),
-         f"preset {args.preset} has no diffusion; choose another --preset, or leave it out"),
-        (not settings.ranked, ("cvvp_amount", "lanes"),
-         "there is one candidate alone; raise --candidates, or leave it out"),
-        (args.no_split, ("split",), "the text is not split (--no-split)"),
-        (args.output is None and args.best not in (None, 1), ("best",), "no file is written; add -o OUT"),
-    )
-    for idle, flags, why in rules:
-        for flag in flags:
-            if idle and getattr(args, flag) is not None:
-                raise UserError(f"--{flag.replace('_', '-')} has no effect: {why}")
-
-
 def output_paths(output: Path | None, best: int) -> list[Path]:
     """OUT, or OUT-1 … OUT-K with its suffix when several readings are kept."""
     if output is None:
@@ -229,23 +243,27 @@ def output_paths(output: Path | None, best: int) -> list[Path]:
     return [output.with_name(f"{output.stem}-{rank}{output.suffix}") for rank in range(1, best + 1)]
 
 
-def report(args: argparse.Namespace, model: Model, backend: str, speech: "Speech", outputs: list[Path],
+def report(args: argparse.Namespace, synthesizer: "Synthesizer", speech: "Speech | Stream", outputs: list[Path],
            console: Console) -> None:
     """The closing line, or with --json one object on standard output."""
+    model, timeline = synthesizer.model, speech.timeline
     if args.json:
         print(json.dumps({
             "files": [str(path) for path in outputs], "seconds": speech.seconds, "sample_rate": speech.sample_rate,
-            "spent": speech.spent, "real_time_factor": speech.real_time_factor, "seed": speech.seed,
+            "spent": speech.spent, "took": speech.took, "real_time_factor": speech.real_time_factor,
+            "prepared": timeline.known, "first_sound": timeline.heard - timeline.known, "seed": speech.seed,
             "voice": speech.voice, "chunks": speech.chunks, "codes": speech.codes, "model": model.name,
-            "trained": model.trained, "backend": backend, "preset": args.preset, "notes": speech.notes,
-            "peak_rss_bytes": peak_memory()}))
+            "trained": model.trained, "backend": synthesizer.backend.name, "preset": args.preset,
+            "notes": speech.notes, "peak_rss_bytes": peak_memory()}))
         return
     for note in speech.notes:
         console.print(f"[yellow]{escape(note)}[/]", soft_wrap=True)
     stages = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in speech.spent.items())
+    heard = f"; first sound after {timeline.heard - timeline.known:.2f} s" if args.stream else ""
     where = f" → {', '.join(map(str, outputs))}" if outputs else ""
-    console.print(f"{speech.seconds:.2f} s of audio{where}  ({stages}; real-time factor {speech.real_time_factor:.2f}; "
-                  f"seed {speech.seed}; {backend})", soft_wrap=True, markup=False)
+    console.print(f"{speech.seconds:.2f} s of audio{where}  ({stages}{heard}; real-time factor "
+                  f"{speech.real_time_factor:.2f}; seed {speech.seed}; {synthesizer.backend.name})", soft_wrap=True,
+                  markup=False)
 
 
 def peak_memory() -> int | None:

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ane import places
+from ane.commands.progress import notice
 from ane.errors import UserError
 from ane.files import check_place
 from ane.model import Model, add_model_arguments, open_model
@@ -88,7 +89,7 @@ def add_command(args: argparse.Namespace) -> int:
     voice = _gather(args.name, args.clips)
     if not isinstance(voice, Voice):
         source = ", ".join(file.name for file in voice.files)
-        voice = encode_clips(voice.read(), load_backend(args.backend, model), model.mel_norms,
+        voice = encode_clips(voice.read(), load_backend(args.backend, model, notice=notice), model.mel_norms,
                              np.random.default_rng(args.seed), name=args.name, source=source)
     voice.check_widths(model.widths)
     for note in not_cloned(model, voice):
@@ -122,14 +123,14 @@ def mix_command(args: argparse.Namespace) -> int:
 
     model = open_model(args.bundle, args.checkpoints)
     destination = _stored(args.name, model, args.force) if args.name else _file(args.output, args.force)
-    voice = _resolve(args.spec, model, args)
+    voice = resolved(args.spec, model, args.backend, args.seed)
     return _store(dataclasses.replace(voice, name=destination.stem), destination)
 
 
 def export_command(args: argparse.Namespace) -> int:
     """Write a voice's latents to a file."""
     destination = _file(args.file, args.force)
-    return _store(_resolve(args.name, open_model(args.bundle, args.checkpoints), args), destination)
+    return _store(resolved(args.name, open_model(args.bundle, args.checkpoints), args.backend, args.seed), destination)
 
 
 def _finish(parser: argparse.ArgumentParser, handler) -> None:
@@ -153,15 +154,16 @@ def _folders(model: Model) -> list[Path]:
     return [folder for folder in (model.voices, places.voices_dir()) if folder]
 
 
-def _resolve(spec: str, model: Model, args: argparse.Namespace) -> "Voice":
+def resolved(spec: str, model: Model, backend: str = "auto", seed: int = 0) -> "Voice":
+    """The voice that ``spec`` asks for, as ``resolve_voice`` has it, among the model's voices and the user's own."""
     import numpy as np
 
     from ane.backends import load_backend
     from ane.voices import resolve_voice
 
-    return resolve_voice(spec, folders=_folders(model), backend=load_backend(args.backend, model),
+    return resolve_voice(spec, folders=_folders(model), backend=load_backend(backend, model, notice=notice),
                          mel_norms=model.mel_norms, model_id=model.identity, widths=model.widths,
-                         rng=np.random.default_rng(args.seed), seed=args.seed)
+                         rng=np.random.default_rng(seed), seed=seed)
 
 
 def _gather(name: str, clips: list[str]):

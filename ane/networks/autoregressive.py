@@ -56,6 +56,13 @@ class Conv1D(nn.Module):
         return F.linear(x.to(self.weight.dtype), self.weight.T, self.bias)
 
 
+class Linear(nn.Linear):
+    """A linear layer that takes any precision, as ``Conv1D`` does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.to(self.weight.dtype))
+
+
 class Attention(nn.Module):
     def __init__(self, config: UnifiedVoiceConfig):
         super().__init__()
@@ -129,7 +136,7 @@ class UnifiedVoice(nn.Module):
         self.mel_pos_embedding = PositionTable(config.code_positions, D)
         self.gpt = GPT(config)
         self.final_norm = nn.LayerNorm(D, eps=1e-5)
-        self.mel_head = nn.Linear(D, config.number_mel_codes)
+        self.mel_head = Linear(D, config.number_mel_codes)
 
     def forward(self, x: Tensor, attend: Sequence[Attend] | None = None) -> Tensor:
         """Hidden states of all columns; ``attend`` gives each layer its view of a cache (default: causal, none)."""
@@ -138,7 +145,7 @@ class UnifiedVoice(nn.Module):
         return self.final_norm(self.gpt.ln_f(x))
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return self.mel_head(hidden.to(self.mel_head.weight.dtype)).float()
+        return self.mel_head(hidden).float()
 
     @staticmethod
     def unused(config: UnifiedVoiceConfig) -> dict[str, tuple[int, ...]]:

@@ -1,4 +1,7 @@
-"""DiffusionTts: the denoiser that turns latents into a spectrogram (upstream models/diffusion_decoder.py)."""
+"""DiffusionTts: the denoiser that turns latents into a spectrogram (upstream models/diffusion_decoder.py).
+
+Inside, frames are packed and channels lie last (``ane.networks.frames``); at the seams tensors are (B, C, L).
+"""
 
 import math
 from dataclasses import dataclass
@@ -7,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ane.networks.layers import AttentionBlock, Config, GroupNorm
+from ane.networks.frames import FrameAttention, Packing, neighbours, normalised, pack, pointwise, product
+from ane.networks.layers import Config, GroupNorm
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ def timestep_embedding(timesteps: Tensor, width: int) -> Tensor:
 
 
 class ResBlock(nn.Module):
-    """Residual block whose second norm is scaled and shifted by the timestep."""
+    """Residual block over packed frames, whose second norm is scaled and shifted by the timestep."""
 
     def __init__(self, channels: int):
         super().__init__()
@@ -40,25 +44,31 @@ class ResBlock(nn.Module):
         self.emb_layers = nn.ModuleDict({"1": nn.Linear(channels, 2 * channels)})
         self.out_layers = nn.ModuleDict({"0": GroupNorm(channels), "3": nn.Conv1d(channels, channels, 3, padding=1)})
 
-    def forward(self, x: Tensor, time: Tensor) -> Tensor:
-        h = self.in_layers["2"](F.silu(self.in_layers["0"](x)))
-        scale, shift = self.emb_layers["1"](F.silu(time))[..., None].chunk(2, dim=1)
-        h = self.out_layers["0"](h) * (1 + scale) + shift
-        return x + self.out_layers["3"](F.silu(h))
+    def forward(self, x: Tensor, time: Tensor, packing: Packing) -> Tensor:
+        """Frames (N, C), SiLU of the timestep's embedding (1 or rows, C) → (N, C)."""
+        scale, shift = self.emb_layers["1"](time)[:, None].chunk(2, dim=-1)
+        gain = 1 + scale
+
+        def mixed(part: Tensor) -> Tensor:
+            part = torch.addcmul(shift, normalised(self.out_layers["0"], part), gain)
+            return neighbours(self.out_layers["3"], F.silu(part))
+
+        h = packing.each(lambda part: F.silu(normalised(self.in_layers["0"], part)), x)
+        return x + packing.each(mixed, pointwise(self.in_layers["2"], h))
 
 
 class DiffusionLayer(nn.Module):
     def __init__(self, channels: int, heads: int):
         super().__init__()
         self.resblk = ResBlock(channels)
-        self.attn = AttentionBlock(channels, heads, relative=True)
+        self.attn = FrameAttention(channels, heads)
 
-    def forward(self, x: Tensor, time: Tensor) -> Tensor:
-        return self.attn(self.resblk(x, time))
+    def forward(self, x: Tensor, time: Tensor, packing: Packing) -> Tensor:
+        return self.attn(self.resblk(x, time, packing), packing)
 
 
 class DiffusionTts(nn.Module):
-    """``condition`` once for an utterance, ``forward`` once for a timestep."""
+    """``condition`` once for an utterance, ``forward`` or ``denoise`` once for a timestep."""
 
     def __init__(self, config: DiffusionConfig):
         super().__init__()
@@ -67,9 +77,8 @@ class DiffusionTts(nn.Module):
         self.inp_block = nn.Conv1d(config.in_channels, C, 3, padding=1)
         self.time_embed = nn.Sequential(nn.Linear(C, C), nn.SiLU(), nn.Linear(C, C))
         self.code_norm = GroupNorm(C)
-        self.latent_conditioner = nn.Sequential(
-            nn.Conv1d(config.in_latent_channels, C, 3, padding=1),
-            *(AttentionBlock(C, heads, relative=True) for _ in range(4)))
+        self.latent_conditioner = nn.ModuleList(
+            [nn.Conv1d(config.in_latent_channels, C, 3, padding=1)] + [FrameAttention(C, heads) for _ in range(4)])
         self.unconditioned_embedding = nn.Parameter(torch.empty(1, C, 1))
         self.conditioning_timestep_integrator = nn.ModuleList(DiffusionLayer(C, heads) for _ in range(3))
         self.integrating_conv = nn.Conv1d(2 * C, C, 1)
@@ -79,9 +88,14 @@ class DiffusionTts(nn.Module):
 
     def condition(self, latents: Tensor, voice: Tensor, frames: int) -> Tensor:
         """What no timestep changes: latents (B, N, D), voice latent (B, 2C) → aligned conditioning (B, C, frames)."""
-        scale, shift = voice[..., None].chunk(2, dim=1)
-        code = self.latent_conditioner(latents.transpose(1, 2))
-        return F.interpolate(self.code_norm(code) * (1 + scale) + shift, size=frames, mode="nearest")
+        scale, shift = voice[:, None].chunk(2, dim=-1)
+        packing = Packing(len(latents), latents.shape[1:2])
+        first, *blocks = self.latent_conditioner
+        code = neighbours(first, latents).flatten(0, 1)
+        for block in blocks:
+            code = block(code, packing)
+        code = packing.each(lambda part: normalised(self.code_norm, part) * (1 + scale) + shift, code)
+        return F.interpolate(code.view(*latents.shape[:2], -1).transpose(1, 2), size=frames, mode="nearest")
 
     def unconditioned(self, frames: int) -> Tensor:
         """The learned stand-in for conditioning in classifier-free guidance (Ho & Salimans 2022): (1, C, frames)."""
@@ -89,14 +103,35 @@ class DiffusionTts(nn.Module):
 
     def forward(self, x: Tensor, timesteps: Tensor, code: Tensor) -> Tensor:
         """Noisy mel (B, 100, L), original timesteps (B,), conditioning (B, C, L) → (B, 200, L): noise, variance."""
+        B, _, L = code.shape
+        said = self.denoise(pack(x), timesteps, pack(code), Packing(B, (L,)))
+        return said.view(B, L, -1).transpose(1, 2)
+
+    def denoise(self, x: Tensor, timesteps: Tensor, code: Tensor, packing: Packing) -> Tensor:
+        """The same for several utterances in one call: packed noisy mels, packed conditioning (N, C) → (N, 200).
+
+        ``x`` holds for every utterance as many rows as ``packing``, or one that all its rows share; ``timesteps`` (1,)
+        are of all rows, or (rows,) of each.
+        """
+        of_x = Packing(packing.rows * len(x) // len(code), packing.lengths)
         time = timestep_embedding(timesteps, self.config.model_channels).to(x.dtype)
-        time = self.time_embed(time)
+        time = F.silu(self.time_embed(time))
         for layer in self.conditioning_timestep_integrator:
-            code = layer(code, time)
-        x = self.integrating_conv(torch.cat((self.inp_block(x), code), dim=1))
+            code = layer(code, time, packing)
+        x = self._integrated(x, code, of_x, packing)
         for layer in self.layers:
-            x = layer(x, time)
-        return self.out(x)
+            x = layer(x, time, packing)
+        norm, _, last = self.out
+        return packing.each(lambda part: neighbours(last, F.silu(normalised(norm, part))), x)
+
+    def _integrated(self, x: Tensor, code: Tensor, of_x: Packing, packing: Packing) -> Tensor:
+        """The convolution of x and code side by side: of each on its own, as x may be the same for all rows."""
+        weight = self.integrating_conv.weight[..., 0].split(self.config.model_channels, dim=1)
+        x = product(of_x.each(lambda part: neighbours(self.inp_block, part), x), weight[0])
+        code = product(code, weight[1], self.integrating_conv.bias)
+        parts = [(part + shared).flatten(0, 1)
+                 for part, shared in zip(packing.split(code), of_x.split(x), strict=True)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     @staticmethod
     def unused(config: DiffusionConfig) -> dict[str, tuple[int, ...]]:
@@ -106,6 +141,6 @@ class DiffusionTts(nn.Module):
             modules = nn.ModuleDict({
                 "code_embedding": nn.Embedding(config.in_tokens, C),
                 "code_converter": nn.Sequential(
-                    *(AttentionBlock(C, config.num_heads, relative=True) for _ in range(3))),
+                    *(FrameAttention(C, config.num_heads) for _ in range(3))),
                 "mel_head": nn.Conv1d(C, config.in_channels, 3, padding=1)})
         return {name: tuple(tensor.shape) for name, tensor in modules.state_dict().items()}

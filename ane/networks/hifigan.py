@@ -1,13 +1,18 @@
 """HiFi-GAN: latents straight to sound, the fast path (Kong et al. 2020; upstream models/hifigan_decoder.py)."""
 
 from dataclasses import dataclass
+from itertools import accumulate
 from math import prod
+from operator import mul
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ane.networks.layers import Config
+from ane.networks.layers import Config, along
+from ane.networks.reach import lost, margins
+
+BORDER = 3              # columns that conv_pre and conv_post see at either side
 
 
 @dataclass(frozen=True)
@@ -25,9 +30,24 @@ class HifiganConfig(Config):
     def hop(self) -> int:
         return prod(self.upsample_factors)
 
+    @property
+    def level_margins(self) -> list[int]:
+        """Frames at either side that each level works on (``ane.networks.reach``)."""
+        blocks = max(sum((size - 1) * dilation // 2 + (size - 1) // 2 for dilation in dilations)
+                     for size, dilations in zip(self.resblock_kernel_sizes, self.resblock_dilation_sizes, strict=True))
+        reaches = [blocks + lost(size, factor, (size - factor) // 2)
+                   for size, factor in zip(self.upsample_kernel_sizes, self.upsample_factors, strict=False)]
+        reaches[-1] += BORDER
+        return margins(list(accumulate(self.upsample_factors, mul)), reaches)
+
+    @property
+    def margin(self) -> int:
+        """Frames at either side that the sound of a frame depends on."""
+        return self.level_margins[0] + BORDER
+
 
 class ResBlock(nn.Module):
-    """Three times: dilated convolution, convolution, add."""
+    """Three times: dilated convolution, convolution, add; (B, C, 1, T) → the same."""
 
     def __init__(self, channels: int, size: int, dilations: tuple[int, ...]):
         super().__init__()
@@ -40,14 +60,12 @@ class ResBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for dilated, plain in zip(self.convs1, self.convs2, strict=True):
-            x = x + plain(F.leaky_relu(dilated(F.leaky_relu(x, 0.1)), 0.1))
+            y = F.leaky_relu(along(dilated, F.leaky_relu(x, 0.1)), 0.1, inplace=True)
+            x = along(plain, y).add_(x)
         return x
 
 
 class Hifigan(nn.Module):
-    code_frames = 1024 / 256           # mel frames that one code covers at 22050 Hz
-    rate_ratio = 24000 / 22050         # codes are of 22050 Hz audio, the output has 24000 Hz
-
     def __init__(self, config: HifiganConfig):
         super().__init__()
         self.config = config
@@ -63,15 +81,17 @@ class Hifigan(nn.Module):
             for size, dilations in zip(config.resblock_kernel_sizes, config.resblock_dilation_sizes, strict=True))
         self.conv_post = nn.Conv1d(widths[-1], config.out_channels, 7, padding=3)
 
-    def forward(self, latents: Tensor, conditioning: Tensor) -> Tensor:
-        """Latents (B, N, D), AR conditioning latent (B, D) → audio (B, 1, 256·⌊4·N·24000/22050⌋)."""
-        x = F.interpolate(latents.transpose(1, 2), scale_factor=self.code_frames, mode="linear")
-        x = F.interpolate(x, scale_factor=self.rate_ratio, mode="linear")
-        x = self.conv_pre(x) + self.cond_layer(conditioning[..., None])
+    def forward(self, frames: Tensor, conditioning: Tensor) -> Tensor:
+        """Latents at the rate of frames (B, D, L) (``ane.vocoding``), AR conditioning latent (B, D) → (B, 1, 256·L)."""
+        x = frames[:, :, None].contiguous(memory_format=torch.channels_last)
+        x = along(self.conv_pre, x) + self.cond_layer(conditioning[..., None])[..., None]
         sizes = len(self.config.resblock_kernel_sizes)
         for level, up in enumerate(self.ups):
-            x = up(F.leaky_relu(x, 0.1))
-            blocks = self.resblocks[level * sizes:(level + 1) * sizes]
-            x = sum(block(x) for block in blocks) / sizes
+            x = along(up, F.leaky_relu(x, 0.1))
+            first, *others = self.resblocks[level * sizes:(level + 1) * sizes]
+            total = first(x)
+            for block in others:
+                total += block(x)
+            x = total / sizes
         # slope 0.01 here, 0.1 above: as upstream was trained
-        return torch.tanh(self.conv_post(F.leaky_relu(x, 0.01)))
+        return torch.tanh(along(self.conv_post, F.leaky_relu(x, 0.01)))[:, :, 0]

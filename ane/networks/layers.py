@@ -27,6 +27,20 @@ def freeze(value):
     return tuple(freeze(item) for item in value) if isinstance(value, list | tuple) else value
 
 
+def along(conv: nn.Conv1d | nn.ConvTranspose1d, x: Tensor) -> Tensor:
+    """A convolution in time with its own padding, stride and dilation (groups of 1), zeros beyond either end:
+    (B, C, 1, T) → (B, O, 1, T').
+
+    As an image one pixel high, torch can be given a sequence with its channels last. oneDNN then neither turns round
+    what it reads nor what it writes, a tenth to two fifths of a float32 convolution's time.
+    """
+    if x.device.type != "cpu":
+        return conv(x[:, :, 0])[:, :, None]
+    apply = F.conv_transpose2d if isinstance(conv, nn.ConvTranspose1d) else F.conv2d
+    return apply(x, conv.weight[:, :, None], conv.bias, (1, *conv.stride), (0, *conv.padding),
+                 dilation=(1, *conv.dilation))
+
+
 class GroupNorm(nn.GroupNorm):
     """Group normalisation computed in float32 whatever the precision of the rest."""
 
@@ -37,6 +51,8 @@ class GroupNorm(nn.GroupNorm):
         super().__init__(groups, channels, eps=1e-5)
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.device.type == "cpu":
+            return super().forward(x)       # torch sums up in float32 there, given parameters in float32
         return super().forward(x.float()).to(x.dtype)
 
 

@@ -1,16 +1,21 @@
 """UnivNet: mel to sound by location-variable convolutions (Jang et al. 2021; upstream models/vocoder.py)."""
 
 from dataclasses import dataclass
+from itertools import accumulate
 from math import prod
+from operator import mul
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ane.networks.layers import Config
+from ane.networks.reach import lost, margins
 
 SILENCE = -11.5129      # ln(1e-5), the floor of the mel: upstream appends frames of it to keep the end clean
 SILENT_FRAMES = 10
+TAPS = 3            # of a dictated kernel
+BORDER = 3          # frames (conv_pre) and samples (conv_post) that a convolution of 7 sees at either side
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,20 @@ class UnivNetConfig(Config):
     kpnet_hidden_channels: int = 64
     hop_length: int = 256
     n_mel_channels: int = 100
+
+    @property
+    def level_margins(self) -> list[int]:
+        """Frames at either side that each level works on (``ane.networks.reach``)."""
+        convs = sum(self.dilations) + len(self.dilations) * (TAPS // 2)
+        reaches = [convs + lost(2 * stride, stride, stride // 2 + stride % 2) for stride in self.strides]
+        reaches[-1] += BORDER
+        return margins(list(accumulate(self.strides, mul)), reaches)
+
+    @property
+    def margin(self) -> int:
+        """Frames at either side that the sound of a frame depends on."""
+        kernels = 2 + 7 * (self.kpnet_conv_size // 2)       # of mel that dictate a frame's kernel
+        return self.level_margins[0] + max(BORDER, kernels)
 
 
 class KernelPredictor(nn.Module):

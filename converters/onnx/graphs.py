@@ -167,8 +167,7 @@ def _univnet(twin: nn.Module, dtype: torch.dtype) -> list[Graph]:
 
 def _hifigan(twin: nn.Module, dtype: torch.dtype) -> list[Graph]:
     """Of frames (B, D, L): latents that the host has brought to the frames' rate."""
-    twin.code_frames = twin.rate_ratio = 1.0            # so that the network interpolates nothing
-    return [_one("hifigan", twin, lambda network, frames, voice: network(frames.transpose(1, 2), voice), "sound",
+    return [_one("hifigan", twin, lambda network, frames, voice: network(frames, voice), "sound",
                  {"frames": {0: "batch", 2: "frames"}, "conditioning": {0: "batch"}},
                  frames=_noise(2, twin.config.in_channels, 19), conditioning=_noise(2, twin.config.cond_channels))]
 

@@ -19,7 +19,8 @@ from ane.model import open_model
 from ane.model.bundle import Bundle
 from ane.model.packages import WEIGHTS, PackageRecord
 from ane.settings import Settings
-from ane.synthesizer import Speech, Synthesizer
+from ane.speech import Speech
+from ane.synthesizer import Synthesizer
 from converters import conversion
 from converters.conversion import convert
 from converters.parity import MATHS, ROUNDING

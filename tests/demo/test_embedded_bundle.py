@@ -10,7 +10,8 @@ import pytest
 import ane
 from ane.demo.training.recipe import CONFIGS, SETTINGS, tokenizer_json
 from ane.model import demo_bundle
-from ane.synthesizer import SAMPLE_RATE, Synthesizer
+from ane.speech import SAMPLE_RATE
+from ane.synthesizer import Synthesizer
 from ane.voices import Voice, encode_clips, load_voice, random_voice
 from benchmarks.listening import Wave
 

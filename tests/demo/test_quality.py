@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ane.demo.training.card import write_card
-from ane.synthesizer import SAMPLE_RATE
+from ane.speech import SAMPLE_RATE
 from benchmarks.listening import Wave
 from benchmarks.quality import Judged, bars, gain_of, interval, row_of, summary
 

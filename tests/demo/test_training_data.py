@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ane.autoregressive import decode, text_tokens
+from ane.autoregressive import text_tokens
 from ane.backends.pytorch import TorchBackend
 from ane.demo.training.clips import Batches, Clip
 from ane.demo.training.decoder import DecoderInTraining, columns_of
@@ -21,6 +21,7 @@ from ane.demo.training.ranking import damaged
 from ane.demo.training.recipe import CHARACTERS, CONFIGS, tokenizer_json
 from ane.demo.training.speech import RATE, levelled
 from ane.demo.training.text import LONGEST, clips, held_out_sentences, word_runs
+from ane.lanes import Chunk, decode
 from ane.sampling import Sampling, by_inverse_cdf
 from ane.text import Tokenizer
 
@@ -126,8 +127,8 @@ def test_training_sees_the_very_columns_that_the_pipeline_makes():
     trained = TrainedModel({"autoregressive": model.network}, np.ones(80, np.float32), "rms")
     text = Tokenizer(tokenizer_json()).encode("hello there")
     sampling, choices = Sampling(repetition_penalty=1.0, max_codes=60), [by_inverse_cdf(np.random.default_rng(5))]
-    [reading] = decode(TorchBackend(trained, "cpu"), model.voices[1:].detach().numpy(), text_tokens(text, config),
-                       config, sampling, choices)
+    chunk = Chunk(model.voices[1:].detach().numpy(), text_tokens(text, config), choices)
+    [[reading]] = decode(TorchBackend(trained, "cpu"), [chunk], config, sampling)
     assert reading.stopped
     columns, positions, predicted, first = columns_of(
         Clip(text, np.array(reading.codes), voice=1, shard=None, index=0), config)

@@ -49,15 +49,15 @@ def packages(network: UnifiedVoice, tmp_path_factory: pytest.TempPathFactory):
     return made
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def decoder(network: UnifiedVoice, packages):
     """``decoder(style, kind, lanes, capacity)``: a packaged decoder; by default two pools' worth of room."""
     def made(style: str = "fp32", kind: str = "step", lanes: int = 5, capacity: int = 24,
-             arithmetic: Arithmetic = FP16, slots: tuple[int, ...] = (96, 160)) -> PackagedDecoder:
+             arithmetic: Arithmetic = FP16, slots: tuple[int, ...] = (96, 160), **prefixes: int) -> PackagedDecoder:
         loaded = functions(graphs(network), packages(style), arithmetic)
         return PackagedDecoder([f for f in loaded if f.kind == "prefill"], [f for f in loaded if f.kind == "fill"],
                                [f for f in loaded if f.kind == kind and f.bucket["slots"] in slots], lanes, capacity,
-                               geometry(network), SCALE, STYLES[style].dtype)
+                               geometry(network), SCALE, STYLES[style].dtype, **prefixes)
 
     return made
 
@@ -67,8 +67,8 @@ def geometry(network: UnifiedVoice) -> tuple[int, int, int]:
     return config.layers, config.heads, config.model_dim // config.heads
 
 
-def reference(network: UnifiedVoice, lanes: int = 5, capacity: int = 24) -> TorchDecoder:
-    return TorchDecoder(network, lanes, capacity, torch.device("cpu"), torch.float32)
+def reference(network: UnifiedVoice, lanes: int = 5, capacity: int = 24, **prefixes: int) -> TorchDecoder:
+    return TorchDecoder(network, lanes, capacity, torch.device("cpu"), torch.float32, **prefixes)
 
 
 def columns(seed: int, *shape: int, width: int = 64) -> np.ndarray:
@@ -250,3 +250,44 @@ def test_the_scale_of_a_stream_leaves_room_for_its_squares(network):
     loud = twin("autoregressive")
     loud.gpt.h[1].mlp.c_proj.bias[3] += 3000.0
     assert 3000 * gpt2.stream_scale(loud) <= 64
+
+
+TURNS = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 20), st.lists(st.integers(0, 2), min_size=5, max_size=5)),
+                 min_size=1, max_size=4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=15, deadline=None)
+@given(turns=TURNS, pools=st.sampled_from([(160,), (96,)]))
+def test_lanes_of_several_prefixes_read_as_alone_on_torch(network, decoder, kind, turns, pools):
+    """In each turn a prefix of some length is stored at a place, and every lane sees that of a place of its own."""
+    places = {"prefixes": 3, "longest": 20}
+    packaged = decoder("fp32", kind, 5, 12, slots=pools, **places)
+    company, alone = reference(network, 5, 12, **places), [reference(network, 1, 12, longest=20) for _ in range(5)]
+    stored = [columns(200 + place, 4 + place) for place in range(3)]
+    for place, prefix in enumerate(stored):
+        company.prefill(prefix, place)
+        packaged.prefill(prefix, place)
+    bar = 65 if kind == "state" else 100        # a state is fp16 whatever the rest is
+    for turn, (place, length, seen) in enumerate(turns):
+        stored[place] = columns(turn, length)
+        wanted, got = company.prefill(stored[place], place), packaged.prefill(stored[place], place)
+        assert worst(wanted, got) >= bar
+        for position in range(3):
+            x, length = columns(50 + position, 5, 1), np.full(5, position)
+            got = packaged.step(x, length, prefix=np.array(seen))
+            together = company.step(x, length, prefix=np.array(seen))
+            for lane, single in enumerate(alone):
+                if position == 0:
+                    single.prefill(stored[seen[lane]])
+                wanted = single.step(x[lane:lane + 1], length[:1])
+                assert worst(wanted, [part[lane:lane + 1] for part in together]) >= 100
+                assert worst(wanted, [part[lane:lane + 1] for part in got]) >= bar
+
+
+def test_more_prefixes_or_longer_ones_than_agreed_are_a_mistake(network, decoder):
+    for made in (decoder("fp32", prefixes=2, longest=20), reference(network, prefixes=2, longest=20)):
+        made.prefill(columns(0, 5))
+        for place, length in ((2, 5), (0, 21)):
+            with pytest.raises(ValueError, match="decoder of 2 prefixes of 20 positions"):
+                made.prefill(columns(0, length), place)

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from ane.autoregressive import decode
 from ane.backends.pytorch import TorchBackend
 from ane.codes import fixed, trimmed_length
+from ane.lanes import Chunk, decode
 from ane.model import Model, open_model
 from ane.sampling import Choose, Sampling
 
@@ -60,7 +60,8 @@ def test_greedy_codes_are_upstreams(golden_stage, model, backend, name, penalty,
 
     sampling = Sampling(temperature=1.0, repetition_penalty=penalty, top_k=config.number_mel_codes, top_p=1.0,
                         max_codes=len(expected))
-    (candidate,) = decode(backend, stage["cond_latent"], stage["text_ids"][0], config, sampling, [greedy])
+    chunk = Chunk(stage["cond_latent"], stage["text_ids"][0], [greedy])
+    [[candidate]] = decode(backend, [chunk], config, sampling)
     codes = candidate.codes + [config.stop_mel_token] * candidate.stopped
     np.testing.assert_array_equal(codes, expected[:len(codes)])
     assert candidate.stopped or len(codes) == len(expected)
@@ -72,9 +73,9 @@ def test_latents_come_out_of_the_step_on_any_number_of_lanes(golden_stage, model
     """What single_pass proves of upstream: states met while decoding, then seven more, equal the second pass."""
     stage = golden_stage("single_pass")
     allowed = tolerance("single_pass", "second_pass_latents")
-    candidates = decode(backend, stage["cond_latent"], stage["text_ids"][0], model.config("autoregressive"),
-                        Sampling(max_codes=stage["codes_fixed"].shape[1]),
-                        [replay(stage["codes"][0]) for _ in range(3)], lanes)
+    chunk = Chunk(stage["cond_latent"], stage["text_ids"][0], [replay(stage["codes"][0]) for _ in range(3)])
+    [candidates] = decode(backend, [chunk], model.config("autoregressive"),
+                          Sampling(max_codes=stage["codes_fixed"].shape[1]), lanes)
     for candidate in candidates:
         assert candidate.stopped
         np.testing.assert_array_equal(candidate.fixed, stage["codes_fixed"][0])
@@ -89,8 +90,8 @@ def test_with_upstreams_random_numbers_all_candidates_are_upstreams(golden_stage
     rows = [(batch, row) for batch in batches for row in range(len(stage[f"{batch}.codes"]))]
     choices = [upstreams(stage[f"{batch}.multinomial_ids"][:, row], stage[f"{batch}.multinomial_exponential"][:, row])
                for batch, row in rows]
-    candidates = decode(backend, stage["ar_latent"], stage["text_ids"][0], config,
-                        Sampling(max_codes=stage["codes_fixed"].shape[1]), choices, lanes=3)
+    [candidates] = decode(backend, [Chunk(stage["ar_latent"], stage["text_ids"][0], choices)], config,
+                          Sampling(max_codes=stage["codes_fixed"].shape[1]), lanes=3)
     for (batch, row), candidate, whole in zip(rows, candidates, stage["codes_fixed"], strict=True):
         codes = candidate.codes + [config.stop_mel_token] * candidate.stopped
         np.testing.assert_array_equal(codes, stage[f"{batch}.codes"][row, :len(codes)])

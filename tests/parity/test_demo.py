@@ -13,6 +13,7 @@ from safetensors import safe_open
 from ane.autoregressive import Embeddings
 from ane.backends.pytorch import TorchBackend
 from ane.model import open_model
+from ane.vocoding import hifigan_sound
 
 GOLDEN = Path(__file__).with_name("demo.safetensors")
 FAITHFUL = 10       # times upstream's own float32 noise
@@ -62,7 +63,7 @@ SAID = {
     "unconditioned": lambda engine, given: denoised(engine, given)[1:],
     "clvp": clvp,
     "univnet": lambda engine, given: engine.run("univnet", mel=given["mel"], noise=given["noise"]),
-    "hifigan": lambda engine, given: engine.run("hifigan", latents=given["latents"], conditioning=given["ar_latent"]),
+    "hifigan": lambda engine, given: hifigan_sound(engine, given["ar_latent"], given["latents"][0])[None, None],
     "rlg_auto": lambda engine, given: engine.run("ar_random", noise=given["ar_latent"]),
     "rlg_diffuser": lambda engine, given: engine.run("diffusion_random", noise=given["diffusion_latent"]),
 }

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from ane import synthesizer as route
+from ane import route, synthesizer
 from ane.backends.pytorch import TorchBackend
 from ane.diffusion import Diffusion
 from ane.model import open_model
@@ -34,7 +34,7 @@ class Upstream:
         return Recorded([self.stage[f"cand{rank}.x_T"], *self.stage[f"cand{rank}.noise"]])
 
     def vocoder(self, chunk: int, rank: int):
-        return Recorded([self.stage[f"cand{rank}.z"]])
+        return Recorded([self.stage[f"cand{rank}.z"][0].T])       # a row a frame
 
 
 class Recorded:
@@ -62,7 +62,7 @@ def speak(golden_checkpoints, golden_config, golden_stage, monkeypatch):
     monkeypatch.setattr(route, "by_inverse_cdf", by_variates)
 
     def run(name: str, voice: tuple[np.ndarray, np.ndarray], **settings):
-        monkeypatch.setattr(route, "Randomness", lambda seed: Upstream(golden_stage(name)))
+        monkeypatch.setattr(synthesizer, "Randomness", lambda seed: Upstream(golden_stage(name)))
         return Synthesizer(model, TorchBackend(model, "cpu", "fp32")).speak(
             text, Voice(*voice, name="golden"), settings=Settings(normaliser="upstream", split=None, **settings))
 

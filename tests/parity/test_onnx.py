@@ -10,6 +10,7 @@ from ane.backends.ort.backend import OrtBackend
 from ane.backends.ort.providers import DEVICES
 from ane.backends.pytorch import TorchBackend
 from ane.model import Model, open_model
+from ane.vocoding import interpolated
 from converters.onnx.graphs import GRAPHS
 from converters.parity import Unpublished
 from converters.to_onnx import OnnxOptions, write_package
@@ -104,7 +105,8 @@ def test_univnet_gives_upstreams_sound(onnx, golden_stage, assert_parity):
 
 def test_hifigan_gives_upstreams_sound(onnx, golden_stage, assert_parity):
     stage = golden_stage("hifigan")
-    sound = onnx("hifigan").run("hifigan", latents=stage["latents"], conditioning=stage["speaker_latent"])
+    sound = onnx("hifigan").run("hifigan", frames=interpolated(stage["latents"][0])[None],
+                                conditioning=stage["speaker_latent"])
     assert_parity(sound, "hifigan", "wave")
 
 

@@ -15,7 +15,6 @@ from ane.backends.ort.providers import Device, engine_errors
 from ane.backends.ort.sessions import Sessions, Wanted, loader
 from ane.backends.packaged.backend import SPEAKING
 from ane.backends.packaged.denoiser import upsampled
-from ane.backends.packaged.vocoders import interpolated
 from ane.model.hashes import check_hash
 from ane.model.packages import PackageRecord
 from ane.stages import STAGES, Backend, Decoder, Denoiser, check
@@ -64,9 +63,6 @@ class OrtBackend:
         check(stage, inputs)
         if STAGES[stage].network not in self.packages:
             return self.rest.run(stage, **inputs)
-        if stage == "hifigan":
-            frames = np.stack([interpolated(latents) for latents in inputs["latents"]])
-            inputs = {"frames": frames, "conditioning": inputs["conditioning"]}
         return self.called(STAGES[stage].network, stage, inputs)
 
     def embeddings(self) -> dict[str, np.ndarray]:
@@ -74,8 +70,7 @@ class OrtBackend:
 
     def decoder(self, lanes: int, capacity: int, prefixes: int = 1, longest: int | None = None) -> Decoder:
         if "autoregressive" not in self.packages:
-            more = {} if prefixes == 1 and longest is None else {"prefixes": prefixes, "longest": longest}
-            return self.rest.decoder(lanes, capacity, **more)
+            return self.rest.decoder(lanes, capacity, prefixes, longest)
         config = self.model.config("autoregressive")
         halved = self.packages["autoregressive"].precision == "fp16"
         geometry = Geometry(config.layers, config.heads, config.model_dim // config.heads, config.model_dim,

@@ -56,15 +56,15 @@ class PackagedBackend:
     def embeddings(self) -> dict[str, np.ndarray]:
         return self.rest.embeddings()
 
-    def decoder(self, lanes: int, capacity: int) -> Any:
+    def decoder(self, lanes: int, capacity: int, prefixes: int = 1, longest: int | None = None) -> Any:
         if "autoregressive" not in self.packages:
-            return self.rest.decoder(lanes, capacity)
+            return self.rest.decoder(lanes, capacity, prefixes, longest)
         package = self.packages["autoregressive"]
         config = self.model.config("autoregressive")
         geometry = (config.layers, config.heads, config.model_dim // config.heads)
         before = self.functions("autoregressive", "prefill"), self.functions("autoregressive", "fill")
-        return PackagedDecoder(*before, self._steps(), lanes, capacity, geometry,
-                               package.scale, dtype(package))
+        return PackagedDecoder(*before, self._steps(), lanes, capacity, geometry, package.scale, dtype(package),
+                               prefixes, longest)
 
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Any:
         if "diffusion" not in self.packages:
@@ -72,6 +72,13 @@ class PackagedBackend:
         kinds = [self.functions("diffusion", kind) for kind in ("condition", "denoise", "sample")]
         return PackagedDenoiser(*kinds, self.table("diffusion", "unconditioned_embedding"), latents, conditioning,
                                 frames)
+
+    def load(self, *networks: str) -> None:
+        """Checks the packages of these networks; which of their functions a text takes only the text says."""
+        for network in networks:
+            if network in self.packages:
+                self.functions(network, "")
+        self.rest.load(*(network for network in networks if network not in self.packages))
 
     def release(self, *networks: str) -> None:
         self.rest.release(*networks)

@@ -18,6 +18,7 @@ from ane.demo.training.speech import RATE, Shard
 from ane.mel import DIFFUSION_RATE, HOP, WINDOW, diffusion_mel, mel_filters
 from ane.networks.hifigan import Hifigan, HifiganConfig
 from ane.networks.univnet import UnivNet, UnivNetConfig
+from ane.vocoding import interpolated
 
 WINDOWS = ((512, 120, 480), (1024, 240, 1000), (2048, 480, 2000), (256, 60, 240))   # FFT, hop, window
 FRAMES, EDGE = 56, 4        # frames of a crop, and of its ends, which see padding and are not judged
@@ -132,7 +133,7 @@ def train_hifigan(folder: Path, config: HifiganConfig, clips: Sequence[Clip], la
         first = int(torch.randint(len(hidden[index]) - LATENTS + 1, (), generator=generator))
         begin = round(first * SAMPLES_OF_LATENT)
         wave = waves[index][begin:begin + length]
-        return hidden[index][first:first + LATENTS], np.pad(wave, (0, length - len(wave)))
+        return interpolated(hidden[index][first:first + LATENTS]), np.pad(wave, (0, length - len(wave)))
 
     def step(_: int, generator: torch.Generator) -> dict[str, Tensor]:
         chosen, rows, wave = batch_of(crop, len(clips), batch, generator, device)
