@@ -1,4 +1,4 @@
-"""A whole model to a bundle with Core ML packages: resumable network by network, published whole or not at all."""
+"""A whole model to a bundle with packages: resumable network by network, published whole or not at all."""
 
 import dataclasses
 import hashlib
@@ -8,9 +8,11 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any, Protocol
 
 from filelock import FileLock, Timeout
 
@@ -30,13 +32,72 @@ from converters.to_coreml import Options, seal, write_package
 
 Progress = Callable[[str, str], None]       # network, what is done with it
 PROGRESS_FILE = "progress.json"
-WIDTH = {"fp32": 4, **dict.fromkeys(("fp16", "8bit", "6bit", "4bit"), 2)}       # bytes of a weight while converting
-FUNCTIONS = 16                              # of the package that has most; each is saved with weights of its own first
+WIDTH = {**dict.fromkeys(("fp32", "int8", "int4"), 4),          # bytes of a weight while converting
+         **dict.fromkeys(("fp16", "8bit", "6bit", "4bit"), 2)}
 
 
-def convert(model: Model, destination: Path, options: Sequence[Options], networks: Sequence[str] | None = None,
-            overwrite: bool = False, progress: Progress = lambda network, doing: None) -> Bundle:
-    """Write ``model`` with Core ML packages as a bundle.
+class Choice(Protocol):
+    """One set of options: of a precision."""
+
+    precision: str
+
+    def stored(self, network: str) -> str: ...
+
+
+class Target(Protocol):
+    """A format of packages.
+
+    Attributes:
+        name: of ``ane.model.packages.FORMATS``. networks: what can be converted, in order.
+        functions: of the package that has most; each is saved with weights of its own first.
+    """
+
+    name: str
+    networks: Collection[str]
+    functions: int
+
+    def check(self, options: Sequence[Any], model: Model) -> None:
+        """Raise UserError for options that cannot be, and for a machine that cannot convert."""
+
+    def versions(self) -> tuple[str, ...]:
+        """Of the libraries that have a part in a package."""
+
+    def package(self, model: Model, network: str, options: Any, work: Path, progress: Callable[[str], None],
+                licence: str) -> PackageRecord:
+        """Make and measure a package. Raises UserError when it falls below its bar or cannot be written."""
+
+
+class CoreML:
+    """Core ML packages, a ``Target``."""
+
+    name, networks, functions = "coreml", GRAPHS, 16
+
+    def check(self, options: Sequence[Options], model: Model) -> None:
+        if sys.platform == "win32":
+            raise UserError("conversion runs on macOS and Linux: coremltools has no Windows build")
+        for option in options:
+            check_buckets(option, model)
+
+    def versions(self) -> tuple[str, ...]:
+        return (ct.__version__,)
+
+    def package(self, model: Model, network: str, options: Options, work: Path, progress: Callable[[str], None],
+                licence: str) -> PackageRecord:
+        package = write_package(model, network, options, work, lambda function: progress(f"building {function}"))
+        broken = refused(work / package.path) if network in STRICT else []
+        if broken:
+            raise UserError(f"{package.path} holds what the Neural Engine refuses, {broken[0]}: it is not published")
+        functions = measured(model, package, work, lambda function: progress(f"measuring {function}"))
+        return seal(work, package, functions, remaining(work / package.path), licence)
+
+
+CORE_ML = CoreML()
+
+
+def convert(model: Model, destination: Path, options: Sequence[Choice], networks: Sequence[str] | None = None,
+            overwrite: bool = False, progress: Progress = lambda network, doing: None,
+            target: Target = CORE_ML) -> Bundle:
+    """Write ``model`` with packages of the target's format as a bundle.
 
     What is made lies in ``<destination>.converting`` until all is made; a conversion that was interrupted goes on there
     with the network it was at, as long as model, options and this program are the same. Packages that the model has
@@ -51,24 +112,22 @@ def convert(model: Model, destination: Path, options: Sequence[Options], network
         UserError: the destination is taken, another process converts to it, no room on the disk, a package below its
             parity bar, an unknown network.
     """
-    if sys.platform == "win32":
-        raise UserError("conversion runs on macOS and Linux: coremltools has no Windows build")
     destination = Path(os.path.abspath(destination))
-    chosen = _networks(model, networks)
-    for option in options:
-        check_buckets(option, model)
+    chosen = _networks(model, networks, target)
+    target.check(options, model)
     check_destination(destination, overwrite)
-    _check_room(destination, model, chosen, options)
+    _check_room(destination, model, chosen, options, target)
     with _alone(destination):
         work = destination.with_name(f"{destination.name}.converting")
-        fingerprint = _fingerprint(model, options, chosen)
-        done = _begin(work, fingerprint, overwrite)
+        fingerprint = _fingerprint(model, options, chosen, target)
+        done = _begin(work, fingerprint, overwrite, target)
+        licence = described(model)["licence"]
         for option in options:
             for network in chosen:
-                if (network, option.stored(network)) in map(_key, done):
+                if (target.name, network, option.stored(network)) in map(_key, done):
                     continue
-                done.append(_package(model, network, option, work, progress))
-                _note(work, fingerprint, done)
+                done.append(target.package(model, network, option, work, partial(progress, network), licence))
+                _note(work, fingerprint, done, target)
         progress("bundle", "writing")
         packages = done + _brought(model, work, {_key(package) for package in done})
         bundle = write_bundle(model, destination, name=model.name if isinstance(model, Bundle) else destination.name,
@@ -77,10 +136,10 @@ def convert(model: Model, destination: Path, options: Sequence[Options], network
     return bundle
 
 
-def edition() -> str:
-    """A digest of what makes packages: this program's converters, and coremltools' version."""
-    digest = hashlib.sha256(ct.__version__.encode())
-    for source in sorted(Path(__file__).parent.glob("*.py")):
+def edition(target: Target = CORE_ML) -> str:
+    """A digest of what makes packages: this program's converters, and the versions of the libraries."""
+    digest = hashlib.sha256("\n".join(target.versions()).encode())
+    for source in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(source.read_bytes())
     return digest.hexdigest()
 
@@ -100,47 +159,42 @@ def _alone(destination: Path) -> Iterator[None]:
         raise UserError(f"cannot write {place.parent}: {error.strerror or error}; choose another -o") from error
 
 
-def _key(package: PackageRecord) -> tuple[str, str]:
-    return package.network, package.precision
+def _key(package: PackageRecord) -> tuple[str, str, str]:
+    return package.format, package.network, package.precision
 
 
-def _brought(model: Model, work: Path, made: set[tuple[str, str]]) -> list[PackageRecord]:
-    """The packages that a model has already, save those made anew, in ``work``."""
-    brought = [package for package in getattr(model, "packages", []) if _key(package) not in made]
+def _brought(model: Model, work: Path, made: set[tuple[str, str, str]]) -> list[PackageRecord]:
+    """The packages that a model has already, of any format, save those made anew, in ``work``."""
+    brought = [package for those in ("packages", "onnx_packages") for package in getattr(model, those, [])
+               if _key(package) not in made]
     for package in brought:
         for file in package.files:
             check_hash(model.path, file)
         shutil.rmtree(work / package.path, ignore_errors=True)
-        shutil.copytree(model.path / package.path, work / package.path, copy_function=link_or_copy)
+        # onnx refuses weights that have another name in the file system
+        copied = shutil.copyfile if package.format == "onnx" else link_or_copy
+        shutil.copytree(model.path / package.path, work / package.path, copy_function=copied)
     return brought
 
 
-def _package(model: Model, network: str, options: Options, work: Path, progress: Progress) -> PackageRecord:
-    package = write_package(model, network, options, work, lambda function: progress(network, f"building {function}"))
-    broken = refused(work / package.path) if network in STRICT else []
-    if broken:
-        raise UserError(f"{package.path} holds what the Neural Engine refuses, {broken[0]}: it is not published")
-    functions = measured(model, package, work, lambda function: progress(network, f"measuring {function}"))
-    return seal(work, package, functions, remaining(work / package.path), described(model)["licence"])
-
-
-def _networks(model: Model, wanted: Sequence[str] | None) -> list[str]:
+def _networks(model: Model, wanted: Sequence[str] | None, target: Target) -> list[str]:
     if wanted is not None and not wanted:
-        raise UserError(f"--stages names no network; there are {', '.join(GRAPHS)}")
+        raise UserError(f"--stages names no network; there are {', '.join(target.networks)}")
     for network in wanted or ():
-        if network not in GRAPHS:
-            raise UserError(f"--stages {network}: no such network; there are {', '.join(GRAPHS)}")
+        if network not in target.networks:
+            raise UserError(f"--stages {network}: no such network; there are {', '.join(target.networks)}")
         model.require(network)
-    return [network for network in GRAPHS if network in (wanted or model.networks)]
+    return [network for network in target.networks if network in (wanted or model.networks)]
 
 
-def _fingerprint(model: Model, options: Sequence[Options], networks: Sequence[str]) -> str:
+def _fingerprint(model: Model, options: Sequence[Choice], networks: Sequence[str], target: Target) -> str:
     """Changes with anything that changes what a conversion makes."""
-    stated = [model.identity, edition(), networks, [dataclasses.asdict(option) for option in options]]
+    stated = [model.identity, target.name, edition(target), networks,
+              [dataclasses.asdict(option) for option in options]]
     return hashlib.sha256(json.dumps(stated, default=sorted).encode()).hexdigest()
 
 
-def _begin(work: Path, fingerprint: str, overwrite: bool) -> list[PackageRecord]:
+def _begin(work: Path, fingerprint: str, overwrite: bool, target: Target) -> list[PackageRecord]:
     """The packages that an earlier run left whole in ``work``; another run's are thrown away, if that is allowed."""
     noted = work / PROGRESS_FILE
     if noted.is_file():
@@ -148,14 +202,15 @@ def _begin(work: Path, fingerprint: str, overwrite: bool) -> list[PackageRecord]
         if isinstance(stated, dict) and stated.get("fingerprint") == fingerprint:
             for crumbs in work.glob(".*"):          # of functions that were being written
                 shutil.rmtree(crumbs, ignore_errors=True)
-            return [package for package in read_section(stated, str(noted), GRAPHS) if _whole(work, package)]
+            return [package for package in read_section(stated, str(noted), target.networks, target.name)
+                    if _whole(work, package)]
         if not overwrite:
             raise UserError(f"{work} holds a conversion of another model, of other networks or with other options, not "
                             "finished: finish it with those, or add --force to begin anew")
     elif work.exists() and any(work.iterdir()):
         raise UserError(f"{work} is in the way and is no unfinished conversion: move it, or choose another -o")
     shutil.rmtree(work, ignore_errors=True)
-    _note(work, fingerprint, [])
+    _note(work, fingerprint, [], target)
     return []
 
 
@@ -168,12 +223,14 @@ def _whole(work: Path, package: PackageRecord) -> bool:
     return True
 
 
-def _note(work: Path, fingerprint: str, done: list[PackageRecord]) -> None:
+def _note(work: Path, fingerprint: str, done: list[PackageRecord], target: Target) -> None:
     with replacing(work / PROGRESS_FILE) as path:
-        path.write_text(json.dumps({"fingerprint": fingerprint, "coreml": section(done)}, indent=1), encoding="utf-8")
+        path.write_text(json.dumps({"fingerprint": fingerprint, target.name: section(done)}, indent=1),
+                        encoding="utf-8")
 
 
-def _check_room(destination: Path, model: Model, networks: Sequence[str], options: Sequence[Options]) -> None:
+def _check_room(destination: Path, model: Model, networks: Sequence[str], options: Sequence[Choice],
+                target: Target) -> None:
     """Refuse to begin without room for the packages, the functions of the largest before merging, and the weights."""
     values = [sum(math.prod(shape) for shape in layout(network, model.config(network)).shapes.values())
               for network in networks]
@@ -181,7 +238,7 @@ def _check_room(destination: Path, model: Model, networks: Sequence[str], option
     largest = width * max(values)
     beside = next(place for place in destination.absolute().parents if place.is_dir())
     for place, needed, advice in (
-            (beside, (len(options) + 2) * width * sum(values) + FUNCTIONS * largest, "choose another -o"),
+            (beside, (len(options) + 2) * width * sum(values) + target.functions * largest, "choose another -o"),
             (Path(tempfile.gettempdir()), 2 * largest, "set TMPDIR to another folder")):
         free = shutil.disk_usage(place).free
         if free < needed:

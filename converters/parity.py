@@ -17,7 +17,7 @@ from ane.backends.pytorch import TorchBackend
 from ane.diffusion import Diffusion, sample
 from ane.errors import UserError
 from ane.model import Model
-from ane.model.packages import FunctionRecord, PackageRecord
+from ane.model.packages import FORMATS, FunctionRecord, PackageRecord
 from ane.networks.univnet import SILENT_FRAMES
 from ane.stages import Backend
 from ane.vocoding import hifigan_sound
@@ -42,7 +42,9 @@ class Unpublished:
     """A model with packages that are not in a bundle yet."""
 
     def __init__(self, model: Model, path: Path, packages: list[PackageRecord], reference: Backend):
-        self.model, self.path, self.packages, self.reference = model, path, packages, reference
+        self.model, self.path, self.reference = model, path, reference
+        self.packages, self.onnx_packages = ([package for package in packages if package.format == name]
+                                             for name in FORMATS)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)

@@ -10,7 +10,7 @@ from ane.errors import UserError
 from ane.files import link_or_copy, replacing
 from ane.model.bundle import Bundle
 from ane.model.manifest import write_manifest
-from ane.model.packages import SECTION, WEIGHTS, PackageRecord, section
+from ane.model.packages import WEIGHTS, PackageRecord, section
 from converters.parity import measured
 from converters.remaining import remaining
 from converters.to_coreml import Options, seal, write_package
@@ -27,7 +27,7 @@ def rebuild(model: Bundle, damaged: Sequence[PackageRecord],
     with _folder_beside(place) as folder:
         made = {package.path: _made(model, package, Path(folder), progress) for package in damaged}
         packages = [made.get(package.path, package) for package in model.packages]
-        sections = model.manifest.sections | {SECTION: section(packages)}
+        sections = model.manifest.sections | {"coreml": section(packages)}
         with replacing(place, directory=True) as new:
             shutil.copytree(place, new, copy_function=link_or_copy, dirs_exist_ok=True,
                             ignore=lambda where, names: [name for name in names if _inside(place, where, name) in made])

@@ -14,7 +14,7 @@ from ane.backends.pytorch import TorchBackend
 from ane.errors import UserError
 from ane.model.bundle import Bundle
 from ane.model.hashes import FileRecord, check_hash
-from ane.model.packages import PackageRecord, directory
+from ane.model.packages import NAMES, PackageRecord, directory
 from converters.activations import (
     Heard,
     Interpreted,
@@ -133,19 +133,20 @@ def verify(model: Bundle, chosen: Sequence[tuple[PackageRecord, Sequence[str]]],
     return results
 
 
-def choose(model: Bundle, network: str | None = None,
-           function: str | None = None) -> list[tuple[PackageRecord, list[str]]]:
-    """The packages of a bundle with their functions, or those of one network or name.
+def choose(model: Bundle, network: str | None = None, function: str | None = None,
+           format: str = "coreml") -> list[tuple[PackageRecord, list[str]]]:
+    """The packages of a bundle of that format with their functions, or those of one network or name.
 
     Raises:
         UserError: there are none, or none such.
     """
-    if not model.packages:
-        raise UserError(f"{model.name} holds no Core ML packages: make them with `ane convert {model.path} --to coreml "
-                        "-o DIR` and use --bundle DIR")
-    packages = [package for package in model.packages if network in (None, package.network)]
+    held = model.packages if format == "coreml" else model.onnx_packages
+    if not held:
+        raise UserError(f"{model.name} holds no {NAMES[format]} packages: make them with `ane convert {model.path} "
+                        f"--to {format} -o DIR` and use --bundle DIR")
+    packages = [package for package in held if network in (None, package.network)]
     if not packages:
-        there = ", ".join(dict.fromkeys(package.network for package in model.packages))
+        there = ", ".join(dict.fromkeys(package.network for package in held))
         raise UserError(f"--network {network}: {model.name} has no package of it; there are {there}")
     chosen = [(package, [name for name in package.functions if function in (None, name)]) for package in packages]
     if not any(names for _, names in chosen):
@@ -173,7 +174,7 @@ def _checked(model: Bundle, package: PackageRecord, name: str, subject: Subject,
         units = {package.network: subject.units} if subject.units else None
         got = probed(PackagedBackend(published, engine, reference, units=units, only=companions(package, name)),
                      published, record)
-        about |= {"snr": round(snr(wanted, got), 1), "error": _largest(wanted, got)}
+        about |= {"snr": round(snr(wanted, got), 1), "error": largest(wanted, got)}
         if layers:
             call = engine.calls[name]
             about["values"] = against_twin(heard, subject.source.activations(path, name, call), call)
@@ -184,5 +185,5 @@ def _checked(model: Bundle, package: PackageRecord, name: str, subject: Subject,
     return Checked(**about)
 
 
-def _largest(wanted: list[np.ndarray], got: list[np.ndarray]) -> float:
+def largest(wanted: list[np.ndarray], got: list[np.ndarray]) -> float:
     return max(float(np.abs(right.astype(np.float64) - left).max()) for right, left in zip(wanted, got, strict=True))

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from ane.model import Model
     from ane.stages import Backend
 
-NAMES = ("auto", "torch", "torch:cpu", "torch:cuda", "torch:mps", "coreml", "mil", "mil:fp16")
+NAMES = ("auto", "torch", "torch:cpu", "torch:cuda", "torch:mps", "coreml", "mil", "mil:fp16", "onnx", "onnx:cpu",
+         "onnx:cuda", "onnx:tensorrt", "onnx:coreml")
+MEASURED = tuple(name for name in NAMES[1:] if not name.startswith("onnx"))        # what `ane bench` knows
 PACKAGED = ("coreml", "mil")        # engines that run Core ML packages
 
 
@@ -39,18 +41,23 @@ def resolve(spec: str, model: "Model") -> tuple[str, str]:
 
 def load_backend(spec: str, model: "Model", precision: str = "auto", threads: int | None = None,
                  keep: bool | None = None, cache: str = "auto", units: str | Mapping[str, str] | None = None,
+                 memory: float | None = None, afresh: bool = False,
                  notice: Callable[[str], None] = lambda line: None) -> "Backend":
     """An engine over the networks of ``model``.
 
     Args:
-        spec: one of ``NAMES``; "torch" takes the best device there is; "mil" interprets Core ML packages anywhere,
-            "mil:fp16" with the rounding of fp16 after every operation; "auto" takes what `ane bench` found fastest for
-            this model on this machine, the other arguments over it, and where nothing was found what ``resolve`` says.
+        spec: one of ``NAMES``; "torch" takes the best device there is; "onnx" runs ONNX packages on CUDA where that
+            loads, else on the CPU, and on TensorRT or Core ML only when asked; "mil" interprets Core ML packages
+            anywhere, "mil:fp16" with the rounding of fp16 after every operation; "auto" takes what `ane bench`
+            found fastest for this model on this machine, the other arguments over it, and where nothing was found what
+            ``resolve`` says.
         precision: "auto"; what torch computes in ("fp32", "bf16", "fp16", on the CPU "int8"); which packages are taken.
         threads: CPU threads of the whole process (None: the engine's own choice).
-        keep: keep networks that a step has released (None: on CUDA, MPS and Core ML only).
+        keep: keep networks that a step has released (None: on CUDA, TensorRT, MPS and Core ML only).
         cache: kind of kv-cache of Core ML packages: "io", "state" or "auto".
         units: where Core ML may run every network, or each by name (None: what the bundle says of each).
+        memory: GB that ONNX graphs may take at a time (None: what there is); the least recently used go first.
+        afresh: build TensorRT's engines anew.
         notice: told in one line what takes long, before it begins, that remembered settings cannot be used, and that
             an NVIDIA GPU cannot.
 
@@ -68,13 +75,20 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
     cores = os.cpu_count() or 1
     if threads is not None and threads > cores:
         raise UserError(f"--threads {threads}: this machine has {cores} cores; more threads only wait")
+    if engine in ("torch", "onnx"):
+        for flag, given in (("--cache", cache != "auto"), ("--compute-units", units is not None)):
+            if given:
+                raise UserError(f"{flag} has no effect on --backend {engine}: it is for Core ML packages")
+    if memory is not None and engine != "onnx":
+        raise UserError(f"--memory has no effect on --backend {engine}: it is for onnx")
+    if afresh and (engine, device) != ("onnx", "tensorrt"):
+        raise UserError(f"--force-build has no effect on --backend {spec}: it is for onnx:tensorrt")
     from ane.backends.pytorch import TorchBackend
 
     if engine == "torch":
-        for flag, given in (("--cache", cache != "auto"), ("--compute-units", units is not None)):
-            if given:
-                raise UserError(f"{flag} has no effect on --backend torch: it is for Core ML packages")
         return TorchBackend(model, device, precision, threads, keep, notice)
+    if engine == "onnx":
+        return _onnx(model, device, precision, threads, keep, memory, afresh, notice)
     from ane.backends.packaged.backend import PackagedBackend
 
     if engine == "mil" and units is not None:
@@ -83,6 +97,20 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
     everywhere = dict.fromkeys(model.networks, units) if isinstance(units, str) else units
     return PackagedBackend(model, _engine(engine, device, notice), rest, precision, cache, everywhere,
                            keep=engine == "coreml" if keep is None else keep)
+
+
+def _onnx(model: "Model", device: str, precision: str, threads: int | None, keep: bool | None, memory: float | None,
+          afresh: bool, notice: Callable[[str], None]) -> "Backend":
+    from ane.backends.ort.backend import OrtBackend
+    from ane.backends.ort.engines import Engines
+    from ane.backends.ort.providers import choose
+    from ane.backends.pytorch import TorchBackend
+
+    chosen = choose(device, notice)
+    rest = TorchBackend(model, "cpu", "auto", threads, keep)
+    return OrtBackend(model, chosen, rest, precision, threads, keep=chosen.memory != "cpu" if keep is None else keep,
+                      budget=None if memory is None else round(memory * 1e9), engines=Engines(afresh=afresh),
+                      notice=notice)
 
 
 def _engine(engine: str, device: str, notice: Callable[[str], None]):

@@ -30,7 +30,7 @@ every function is measured on CPU_ONLY, CPU_AND_GPU and CPU_AND_NE.
 
 
 def register(commands: argparse._SubParsersAction) -> None:
-    from ane.backends import NAMES
+    from ane.backends import MEASURED
     from ane.commands.convert import listed
     from ane.commands.speech_options import positive
     from ane.settings import DEFAULT_PRESET, PRESETS
@@ -40,7 +40,7 @@ def register(commands: argparse._SubParsersAction) -> None:
     add_model_arguments(parser)
     add = parser.add_argument_group("what is measured").add_argument
     add("--backend", type=listed, metavar="NAME,…",
-        help=f"of {', '.join(NAMES[1:])} (default: torch, and on a Mac coreml)")
+        help=f"of {', '.join(MEASURED)} (default: torch, and on a Mac coreml)")
     add("--units", type=listed, metavar="UNITS,…",
         help="of CPU_ONLY, CPU_AND_GPU, CPU_AND_NE, ALL (default: the first three)")
     add("--precision", type=listed, metavar="P,…",
@@ -151,7 +151,7 @@ def check(args: argparse.Namespace, console: Console) -> None:
 
 
 def prepared(args: argparse.Namespace, console: Console) -> Run:
-    from ane.backends import PACKAGED, resolve
+    from ane.backends import MEASURED, PACKAGED, resolve
     from ane.backends.packaged.backend import choose as packages_of
     from ane.bench.figures import SENTENCE, Calls
     from ane.settings import Settings, default_preset
@@ -161,6 +161,8 @@ def prepared(args: argparse.Namespace, console: Console) -> Run:
     models = {}
     for spec in args.backend or default_backends(subject):
         engine, device = resolve(spec, subject)
+        if engine == "onnx":
+            raise UserError(f"--backend {spec}: `ane bench` measures {', '.join(MEASURED)}")
         if engine in PACKAGED:
             models[spec] = with_packages(model, spec, console)
             packages_of(models[spec], "auto")       # it must have some

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # Folders of the cache that the program makes besides the compiled models, and what is in them.
 FOLDERS = {"verified": "hashes of files that were checked", "voices": "latents of voices' clips",
-           "packages": "Core ML packages of the embedded voice"}
+           "packages": "Core ML packages of the embedded voice", "engines": "TensorRT's engines and timings"}
 LEFT_OVER = ".partial"      # how ane.files calls what it is writing
 
 
@@ -36,8 +36,9 @@ class Item:
 def register(subparsers: argparse._SubParsersAction) -> None:
     """Add ``cache`` and its own subcommands; each sets ``handler``, which takes the arguments and returns a status."""
     parser = subparsers.add_parser("cache", help="list and delete what can be made again",
-                                   description="List and delete what can be made again: compiled models, latents of "
-                                               "clips, hashes. Voices and bundles are kept elsewhere and not touched.")
+                                   description="List and delete what can be made again: compiled models, engines, "
+                                               "latents of clips, hashes. Voices and bundles are kept elsewhere and "
+                                               "not touched.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     listing = commands.add_parser("list", help="show what is kept, how large it is and where")
     listing.add_argument("--json", action="store_true", help="print JSON")
@@ -115,23 +116,34 @@ def known_machine() -> "Machine | None":
 def _files(folder: Path, now: float) -> list[Item]:
     """The program's own files in a folder; links, and what others put there, are left alone."""
     from ane.backends.compiled import UNUSED_DAYS, size_of
+    from ane.backends.ort.engines import RECORD
 
     if not folder.is_dir() or folder.is_symlink():
         return []
     items = []
     for path in sorted(folder.iterdir()):
         left_over = path.is_dir() and path.name.startswith(".") and path.name.endswith(LEFT_OVER)
-        own = (path.suffix in (".json", ".safetensors", ".lock") if path.is_file() else
-               (path / "bundle.json").is_file() or path.name.endswith(".converting"))
+        own = (path.suffix in (".json", ".safetensors", ".lock", ".timing") if path.is_file() else
+               (path / "bundle.json").is_file() or (path / RECORD).is_file() or path.name.endswith(".converting"))
         if path.is_symlink() or not (own or left_over):
             continue
         stat = path.stat()
         used = stat.st_mtime if left_over else max(stat.st_mtime, stat.st_atime)        # the system marks its use
         stale = "left by a process that was killed" if left_over and now - used > 3600 else ""
+        if (path / RECORD).is_file():
+            stale = _stale_engine(path)
         if now - used > UNUSED_DAYS * 86400:
             stale = stale or f"unused for {UNUSED_DAYS} days"
         items.append(Item(path, size_of(path), used, stale))
     return items
+
+
+def _stale_engine(folder: Path) -> str:
+    """Why no start will ask for a TensorRT engine again, or ""."""
+    from ane.backends.ort.engines import Record, this_machine
+
+    record = Record.read(folder)
+    return record.stale(this_machine()) if record else "damaged"
 
 
 def _facts(item: Item) -> dict:

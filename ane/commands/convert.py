@@ -1,4 +1,4 @@
-"""``ane convert``: a bundle, or official checkpoints, to a bundle of Core ML packages or to ggml files."""
+"""``ane convert``: a bundle, or official checkpoints, to a bundle of Core ML or ONNX packages or to ggml files."""
 
 import argparse
 import os
@@ -17,16 +17,17 @@ from ane.model import Model, is_path, open_model
 
 if TYPE_CHECKING:
     from ane.model.bundle import Bundle
-    from converters.to_coreml import Options
+    from converters import conversion
 
-PRECISIONS = ("fp16", "fp32", "8bit", "6bit", "4bit")
+PRECISIONS = {"coreml": ("fp16", "fp32", "8bit", "6bit", "4bit"), "onnx": ("fp32", "fp16", "int8", "int4")}
 WIDE = ("norm", "softmax")
 CACHES = ("io", "state")
 DESCRIPTION = """
 Write a model for another engine. SOURCE is a bundle (a name or a path; demo is the embedded one) or a directory of
-official .pth files. --to coreml makes Core ML packages of its networks and writes them, with all the rest of it, as a
-bundle; every function is measured against the float32 networks before it is published. An interrupted conversion goes
-on where it was when the same command is given; what is done lies in OUT.converting meanwhile, which may be deleted.
+official .pth files. --to coreml and --to onnx make packages of its networks and write them, with all the rest of it and
+packages that it has already, as a bundle; every function is measured against the float32 networks before it is
+published. An interrupted conversion goes on where it was when the same command is given; what is done lies in
+OUT.converting meanwhile, which may be deleted.
 --to gguf writes the whole model as one GGUF file; --to ggml the files that tortoise.cpp reads, with one voice.
 """
 NETWORKS = ("autoregressive, diffusion, clvp, univnet, hifigan, conditioning_encoder, contextual_embedder, rlg_auto, "
@@ -39,10 +40,12 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("source", metavar="SOURCE", help="bundle or directory of checkpoints")
     parser.add_argument("--to", required=True, choices=TARGETS, help="what to make")
     parser.add_argument("-o", "--output", required=True, metavar="OUT", type=Path,
-                        help="where to write the bundle (coreml), the .gguf file (gguf), the files (ggml: a directory)")
+                        help="where to write the bundle (coreml, onnx), the .gguf file (gguf), the files (ggml: a "
+                             "directory)")
     parser.add_argument("--precision", type=listed, metavar="P,…",
-                        help=f"coreml: one or more of {', '.join(PRECISIONS)}; the first is used unless `ane say "
-                             "--precision` names another (default: fp16, all that the Neural Engine computes in). "
+                        help=f"coreml: one or more of {', '.join(PRECISIONS['coreml'])} (default: fp16, all that the "
+                             f"Neural Engine computes in). onnx: of {', '.join(PRECISIONS['onnx'])} (default: fp32). "
+                             "The first is used unless `ane say --precision` names another. "
                              f"gguf: one of {', '.join(GGUF_PRECISIONS)} (default: f16)")
     parser.add_argument("--wide", type=listed, metavar="KINDS",
                         help="operations computed in float32 all the same: norm, softmax, or both with a comma; they "
@@ -60,7 +63,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                              "clvp_speech, univnet, hifigan. May be given more than once")
     parser.add_argument("--stages", type=listed, metavar="NETWORKS",
                         help=f"networks to convert (default: all); coreml: the others stay on torch. There are "
-                             f"{NETWORKS}; gguf takes cvvp and classifier too")
+                             f"{NETWORKS}; onnx and gguf take cvvp and classifier too")
     parser.add_argument("--voice", metavar="VOICE",
                         help="ggml: the voice to write, as `ane say -v` takes it (default: the model's own)")
     parser.add_argument("--force", action="store_true", help="replace what is at OUT, or an unfinished conversion")
@@ -93,10 +96,10 @@ def convert_command(args: argparse.Namespace) -> int:
 
 
 def make_packages(args: argparse.Namespace, model: Model) -> int:
-    """Convert to Core ML, showing what is being done, and say what came of it."""
+    """Convert to Core ML or ONNX, showing what is being done, and say what came of it."""
     from converters.conversion import convert
 
-    options = read_options(args)
+    target, options = read_target(args)
     console = Console(highlight=False)
     with console.status("converting") as status:
         def show(network: str, doing: str) -> None:
@@ -105,11 +108,13 @@ def make_packages(args: argparse.Namespace, model: Model) -> int:
                 console.print(f"{network}: {doing}", soft_wrap=True)
 
         try:
-            bundle = convert(model, args.output, options, args.stages, args.force, show)
+            bundle = convert(model, args.output, options, args.stages, args.force, show, target)
         except KeyboardInterrupt:
             console.print("What was done is kept: give the same command again to go on.")
             raise
-    report(console, bundle)
+    (report if args.to == "coreml" else report_onnx)(console, bundle)
+    console.print(f"Wrote {bundle.path}. Use it with --bundle {shlex.quote(str(bundle.path))}", soft_wrap=True,
+                  markup=False)
     return 0
 
 
@@ -121,21 +126,35 @@ def open_source(source: str) -> Model:
     return open_model(source)
 
 
-def read_options(args: argparse.Namespace) -> "list[Options]":
-    """One set of options a precision. Raises UserError for values that no option has."""
+def read_target(args: argparse.Namespace) -> "tuple[conversion.Target, list[conversion.Choice]]":
+    """What to make, and one set of options a precision. Raises UserError for values that no option has."""
+    if args.precision is not None and not args.precision:
+        raise UserError("--precision names nothing: give at least one, or leave it out")
+    for value in args.precision or ():
+        if value not in PRECISIONS[args.to]:
+            raise UserError(f"--precision {value}: with --to {args.to} it is {' or '.join(PRECISIONS[args.to])}")
+    if args.to == "coreml":
+        from converters.conversion import CORE_ML
+
+        return CORE_ML, read_options(args)
+    from converters.to_onnx import Onnx, OnnxOptions
+
+    return Onnx(), [OnnxOptions(precision) for precision in dict.fromkeys(args.precision or ["fp32"])]
+
+
+def read_options(args: argparse.Namespace) -> "list[conversion.Choice]":
+    """Core ML's. Raises UserError for values that no option has."""
     from converters.buckets import COUNTED
     from converters.to_coreml import Options
 
-    wide, caches, precisions = (given if given is not None else default for given, default in (
-        (args.wide, []), (args.cache, list(CACHES)), (args.precision, ["fp16"])))
-    for flag, given, known in (("--wide", wide, WIDE), ("--cache", caches, CACHES),
-                               ("--precision", precisions, PRECISIONS)):
+    wide, caches = (given if given is not None else default for given, default in (
+        (args.wide, []), (args.cache, list(CACHES))))
+    for flag, given, known in (("--wide", wide, WIDE), ("--cache", caches, CACHES)):
         for value in given:
             if value not in known:
                 raise UserError(f"{flag} {value}: it is {' or '.join(known)}")
-    for flag, given in (("--cache", caches), ("--precision", precisions)):
-        if not given:
-            raise UserError(f"{flag} names nothing: give at least one, or leave it out")
+    if not caches:
+        raise UserError("--cache names nothing: give at least one, or leave it out")
     buckets = {}
     for text in args.buckets or ():
         kind, equals, numbers = text.partition("=")
@@ -148,7 +167,7 @@ def read_options(args: argparse.Namespace) -> "list[Options]":
         except argparse.ArgumentTypeError as error:
             raise UserError(f"--buckets {text}: {error}") from error
     return [Options(precision, args.attention or "matmul", frozenset(wide), args.lanes or Options.lanes, tuple(caches),
-                    buckets) for precision in dict.fromkeys(precisions)]
+                    buckets) for precision in dict.fromkeys(args.precision or ["fp16"])]
 
 
 def report(console: Console, bundle: "Bundle") -> None:
@@ -164,8 +183,21 @@ def report(console: Console, bundle: "Bundle") -> None:
                       *("–" if value is None else f"{value:.1f}" for value in worst))
     console.print(table)
     console.print("dB: signal-to-noise ratio of the worst function against the float32 networks, in the interpreter.")
-    console.print(f"Wrote {bundle.path}. Use it with --bundle {shlex.quote(str(bundle.path))}", soft_wrap=True,
-                  markup=False)
+
+
+def report_onnx(console: Console, bundle: "Bundle") -> None:
+    table = Table(Column("network", no_wrap=True), "precision", "graphs", "MB", "dB", "largest error")
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for package in bundle.onnx_packages:
+        size = sum(file.bytes for file in package.files) / 1e6
+        figures = [function.parity for function in package.functions.values()]
+        table.add_row(package.network, package.precision, str(len(figures)), f"{size:.1f}",
+                      f"{min(figure['cpu'] for figure in figures):.1f}",
+                      f"{max(figure['error'] for figure in figures):.1e}")
+    console.print(table)
+    console.print("dB: signal-to-noise ratio of the worst graph on the CPU against the float32 networks; the largest "
+                  "error is a share of the largest value.", soft_wrap=True)
 
 
 @dataclass(frozen=True)
@@ -179,6 +211,7 @@ class Target:
 TARGETS = {
     "coreml": Target(make_packages, frozenset({"precision", "wide", "attention", "lanes", "cache", "buckets",
                                                "stages"})),
+    "onnx": Target(make_packages, frozenset({"precision", "stages"})),
     "gguf": Target(make_gguf, frozenset({"precision", "stages"})),
     "ggml": Target(make_ggml, frozenset({"voice"})),
 }

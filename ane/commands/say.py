@@ -65,16 +65,20 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("engine").add_argument
     add("--backend", default="auto", metavar="NAME",
         help=f"{', '.join(NAMES)}; coreml runs a bundle's Core ML packages on a Mac, mil interprets the same packages "
-             "anywhere, slowly, to prove them (default: auto, the best there is)")
+             "anywhere, slowly, to prove them; onnx runs its ONNX packages with ONNX Runtime (default: auto, the "
+             "best there is)")
     add("--precision", default="auto", metavar="P",
-        choices=("auto", "fp32", "bf16", "fp16", "int8", "8bit", "6bit", "4bit"),
+        choices=("auto", "fp32", "bf16", "fp16", "8bit", "6bit", "4bit", "int8", "int4"),
         help="what torch computes in: fp32, bf16 or fp16 (default: what the weights are stored in, where the device is "
-             "good at it), int8 (the decoder on the CPU: fastest, less exact); or which Core ML packages are taken: "
-             "fp16, fp32, 8bit, 6bit, 4bit (default: the bundle's)")
+             "good at it), int8 (the decoder on the CPU: fastest, less exact); or which packages are taken: Core ML's "
+             "fp16, fp32, 8bit, 6bit, 4bit, ONNX's fp32, fp16, int8, int4 (default: the bundle's)")
     add("--cache", default="auto", choices=("auto", "io", "state"),
         help="who keeps the kv-cache of Core ML packages: io (the host) or state (Core ML)")
     add("--compute-units", choices=("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL"),
         help="where Core ML may run all networks (default: what the bundle says of each)")
+    add("--memory", type=float, metavar="GB",
+        help="what ONNX graphs may take at a time; the least recently used make room (default: what there is)")
+    add("--force-build", action="store_true", help="build TensorRT's engines anew (onnx:tensorrt)")
     add("--threads", type=positive, metavar="N", help="CPU threads (default: the engine's choice)")
     add("--lanes", type=positive, metavar="N", help="candidates sampled at a time (default: 8)")
 
@@ -150,7 +154,7 @@ def engine(args: argparse.Namespace, model: Model, settings: "Settings",
     if tuned and tuned.lanes and args.lanes is None:
         settings = replace(settings, lanes=tuned.lanes)
     backend = load_backend(args.backend, model, args.precision, args.threads, cache=args.cache,
-                           units=args.compute_units,
+                           units=args.compute_units, memory=args.memory, afresh=args.force_build,
                            notice=lambda line: console.print(escape(line), soft_wrap=True))
     return Synthesizer(model, backend), settings
 

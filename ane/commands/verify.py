@@ -1,4 +1,4 @@
-"""``ane verify``: the Core ML packages of a bundle against its networks on torch, stage by stage, value by value."""
+"""``ane verify``: the packages of a bundle against its networks on torch, stage by stage, value by value."""
 
 import argparse
 import json
@@ -11,36 +11,40 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from ane.backends import NAMES
 from ane.commands.packages import with_packages
 from ane.errors import UserError
 
 if TYPE_CHECKING:       # torch comes in with the handler, so that --help is quick
     from ane.model.bundle import Bundle
     from converters.activations import Value
+    from converters.onnx.verify import OnnxSubject
     from converters.verify import Checked, Subject
 
 SUBJECTS = ("mil", "mil:fp16", "coreml")
+ONNX_SUBJECTS = tuple(name for name in NAMES if name.startswith("onnx"))
 UNITS = ("ALL", "CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE")
 DEAREST = 12            # operations shown of those that lose most
 HIGHEST = 130           # dB drawn: what is above is exact, or nearly
 DESCRIPTION = """
-Hold the Core ML packages of a bundle to its networks on float32 torch. Each function is driven through its stage as in
-`ane convert`; --layers then looks inside: at every value that stands for a module of the network, and, unless against
-mil, at what each operation loses against the same program in float32. Exits with status 1 when a function is below what
-is asked of it.
+Hold the Core ML or ONNX packages of a bundle to its networks on float32 torch. Each function is driven through its
+stage as in `ane convert`; --layers then looks inside: at every value that stands for a module of the network, and, with
+mil:fp16 and coreml, at what each operation loses against the same program in float32. Exits with status 1 when a
+function is below what is asked of it.
 """
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
     """Add ``verify``; it sets ``handler``, which takes the arguments and returns an exit status."""
-    parser = subparsers.add_parser("verify", help="hold Core ML packages to the networks on torch",
+    parser = subparsers.add_parser("verify", help="hold packages to the networks on torch",
                                    description=DESCRIPTION)
     parser.add_argument("--bundle", metavar="NAME|PATH", help="bundle with packages (default: the embedded demo)")
     parser.add_argument("--network", metavar="N", help="only this network's packages, such as diffusion")
     parser.add_argument("--function", metavar="NAME", help="only this function, such as step_16_4352")
-    parser.add_argument("--against", choices=SUBJECTS, default="mil",
+    parser.add_argument("--against", choices=(*SUBJECTS, *ONNX_SUBJECTS), default="mil",
                         help="what runs the packages: the interpreter in float32 (mil, the default), with the rounding "
-                             "of fp16 (mil:fp16), or Core ML (coreml, on a Mac)")
+                             "of fp16 (mil:fp16), Core ML (coreml, on a Mac), or ONNX Runtime for a bundle's ONNX "
+                             "packages (onnx, onnx:cuda and so on)")
     parser.add_argument("--narrow-norms", action="store_true",
                         help="with mil:fp16: norms and softmax round inside too, as the worst engine could")
     parser.add_argument("--compute-units", choices=UNITS, metavar="UNITS",
@@ -50,7 +54,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--plot", metavar="FILE.png", type=Path,
                         help="draw the ratio along the program of each function; with --layers")
     parser.add_argument("--force", action="store_true",
-                        help="convert packages anew that are damaged or fall short, from the bundle's own weights")
+                        help="convert Core ML packages anew that are damaged or fall short, from the bundle's own "
+                             "weights")
     parser.set_defaults(handler=verify_command)
 
 
@@ -67,28 +72,29 @@ def verify_command(args: argparse.Namespace) -> int:
     if args.json and args.json != "-":
         check_place(Path(args.json))
     console = Console(markup=False, highlight=False, soft_wrap=True, stderr=args.json == "-")
-    model = _opened(args.bundle, console)
-    choose(model, args.network, args.function)
-    runs = subject(args.against, args.narrow_norms, args.compute_units)
-    model, results = _verified(model, runs, args, console)
+    model = _opened(args, console)
+    onnx = args.against in ONNX_SUBJECTS
+    choose(model, args.network, args.function, "onnx" if onnx else "coreml")
+    runs = _onnx_subject(args, console) if onnx else subject(args.against, args.narrow_norms, args.compute_units)
+    model, results = (_verified_onnx if onnx else _verified)(model, runs, args, console)
     if args.json:
         _write(args.json, _json(model, runs, results))
     if args.plot:
         _plot(args.plot, results)
     if args.json != "-":
         _print(console, results, runs, args.layers)
-    _judge(results, "" if args.force else "; --force converts such packages anew")
+    _judge(results, "" if args.force or onnx else "; --force converts such packages anew")
     return 0
 
 
-def _opened(bundle: str | None, console: Console) -> "Bundle":
-    """A bundle by name or path. The embedded one has its packages in a copy, made when it is first asked for."""
+def _opened(args: argparse.Namespace, console: Console) -> "Bundle":
+    """A bundle by name or path. The embedded one has its Core ML packages in a copy, made when first asked for."""
     from ane.model.opening import demo_bundle, find_bundle, open_model
     from converters.verify import ToVerify
 
-    found = find_bundle(bundle)
-    if found == demo_bundle():
-        found = with_packages(open_model(bundle), "mil", console).path
+    found = find_bundle(args.bundle)
+    if found == demo_bundle() and args.against in SUBJECTS:
+        found = with_packages(open_model(args.bundle), "mil", console).path
     return ToVerify(found)
 
 
@@ -113,6 +119,28 @@ def _verified(model: "Bundle", runs: "Subject", args: argparse.Namespace,
     if short and args.force:
         console.print(f"Converted anew: {', '.join(sorted(short))}")
     return model, results
+
+
+def _onnx_subject(args: argparse.Namespace, console: Console) -> "OnnxSubject":
+    """Raises UserError for flags that it does not have, and for a provider that does not load."""
+    from ane.backends.ort.providers import choose
+    from converters.onnx.verify import OnnxSubject
+
+    for flag, given in (("--narrow-norms", args.narrow_norms), ("--compute-units", args.compute_units),
+                        ("--force", args.force)):
+        if given:
+            raise UserError(f"{flag} has no effect on --against {args.against}: it is for Core ML packages")
+    return OnnxSubject(choose(args.against.removeprefix("onnx").removeprefix(":"), console.print))
+
+
+def _verified_onnx(model: "Bundle", runs: "OnnxSubject", args: argparse.Namespace,
+                   console: Console) -> "tuple[Bundle, list[Checked]]":
+    from converters.onnx.verify import verify
+    from converters.verify import choose
+
+    with console.status("verifying") as status:
+        return model, verify(model, choose(model, args.network, args.function, "onnx"), runs, args.layers,
+                             status.update)
 
 
 def _judge(results: "Sequence[Checked]", advice: str) -> None:

@@ -6,6 +6,7 @@
     mel_norms.safetensors          mel_norms (80,) float32
     voices/<name>.safetensors      voices that come with it
     packages/<name>.mlpackage      Core ML packages of the networks (packages.py)
+    packages/<name>.onnx/          ONNX packages of the networks (packages.py)
 """
 
 import hashlib
@@ -27,7 +28,7 @@ from ane.files import link_or_copy, replacing
 from ane.model.hashes import FileRecord, check_hash, check_size, record
 from ane.model.interface import Model, read_tokenizer
 from ane.model.manifest import FILE, Manifest, NetworkRecord, read_manifest, write_manifest
-from ane.model.packages import SECTION, WEIGHTS, PackageRecord, read_section, section
+from ane.model.packages import FORMATS, WEIGHTS, PackageRecord, read_section, sections_of
 from ane.model.weights import converted, layout, spell
 from ane.networks import NETWORKS
 from ane.version import version
@@ -37,7 +38,7 @@ class Bundle(Model):
     """A bundle on disk. Opening it reads bundle.json and looks at the size of every file.
 
     A file's SHA-256 is checked when the file is first used, and remembered (``hashes.check_hash``); tensors are
-    memory-mapped.
+    memory-mapped. ``packages`` are those of Core ML, ``onnx_packages`` those of ONNX.
 
     Raises:
         UserError: no bundle there, bundle.json damaged or too new, a file missing or truncated.
@@ -46,7 +47,9 @@ class Bundle(Model):
     def __init__(self, path: Path | str):
         self.path = Path(path)
         self.manifest = read_manifest(self.path)
-        self.packages = read_section(self.manifest.sections, str(self.path / FILE), self.manifest.networks)
+        self.packages, self.onnx_packages = (
+            read_section(self.manifest.sections, str(self.path / FILE), self.manifest.networks, name)
+            for name in FORMATS)
         for wanted in self.files:
             check_size(self.path, wanted)
         self.name = self.manifest.name
@@ -66,7 +69,8 @@ class Bundle(Model):
     @property
     def files(self) -> list[FileRecord]:
         """All files of the bundle, bundle.json itself apart."""
-        return [*self.manifest.files, *(file for package in self.packages for file in package.files)]
+        return [*self.manifest.files,
+                *(file for package in (*self.packages, *self.onnx_packages) for file in package.files)]
 
     @property
     def precision(self) -> str:
@@ -178,9 +182,9 @@ def write_bundle(model: Model, destination: Path | str, *, precision: str | None
     """Write ``model`` as a bundle, network by network, and put it in place whole or not at all.
 
     ``precision`` (default: the model's own) is that of all parameters; buffers stay float32 and integers what they
-    are. ``source`` says where the weights came from. ``packages`` are Core ML packages that lie below ``built``, from
-    where they are linked, or copied where links cannot be. ``progress`` is called with each network's name before it
-    is written. Memory stays near the size of the largest network.
+    are. ``source`` says where the weights came from. ``packages`` are those, of any format, that lie below ``built``,
+    from where they are linked, or copied where links cannot be. ``progress`` is called with each network's name before
+    it is written. Memory stays near the size of the largest network.
 
     Raises:
         UserError: the destination is taken or not writable, a value is not finite or does not fit the precision.
@@ -212,7 +216,7 @@ def _sections(packages: Sequence[PackageRecord], networks: Mapping[str, NetworkR
     """The sections of a manifest that states ``packages``, each with the hash of the weights that lie beside it."""
     bound = [replace(package, source={**package.source, WEIGHTS: networks[package.network].weights.sha256})
              for package in packages]
-    return {SECTION: section(bound)} if bound else {}
+    return sections_of(bound)
 
 
 def _write_network(model: Model, network: str, directory: Path, precision: str) -> NetworkRecord:

@@ -68,14 +68,17 @@ class RelativePositionBias(nn.Module):
 
     def forward(self, length: int, dtype: torch.dtype) -> Tensor:
         """Bias to add to the attention scores: (heads, length, length), indexed by query, key."""
+        return self.by_distance(length, dtype).unfold(1, length, 1).flip(1)         # row i starts at distance i
+
+    def by_distance(self, length: int, dtype: torch.dtype) -> Tensor:
+        """(heads, 2·length − 1): for the distances length − 1, …, 1 − length."""
         weight = self.relative_attention_bias.weight
         distance = torch.arange(length - 1, -length, -1, device=weight.device)      # q − k, (2·length − 1,)
         far = distance.abs()
         log = torch.log(far.clamp(min=1).float() / self.exact) / math.log(self.furthest / self.exact)
         logged = (self.exact + (log * (self.buckets - self.exact)).long()).clamp(max=self.buckets - 1)
         bucket = torch.where(far < self.exact, far, logged) + self.buckets * (distance < 0)
-        by_distance = (weight[bucket].T * self.scale).to(dtype)                     # (heads, 2·length − 1)
-        return by_distance.unfold(1, length, 1).flip(1)                             # row i starts at distance i
+        return (weight[bucket].T * self.scale).to(dtype)
 
 
 def exact_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -1,0 +1,1 @@
+"""The stages on ONNX Runtime: providers, sessions, caches that stay on the device, and TensorRT's engines."""
