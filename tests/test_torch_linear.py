@@ -16,8 +16,8 @@ from ane.backends.torch_linear import (
     Int8WeightLinear,
     PackedLinear,
     RowsLinear,
-    exact_packing,
-    packing,
+    exact_prepacking,
+    prepacking,
     quantised,
 )
 from ane.errors import UserError
@@ -104,10 +104,10 @@ def test_a_quantised_weight_is_off_by_half_a_step_at_most(outputs, inputs, seed,
 def test_a_cpu_without_instructions_takes_kernels_that_need_none(monkeypatch):
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
-    assert packing("int8") is Int8WeightLinear
-    assert packing("bf16").func is RowsLinear
+    assert prepacking("int8") is Int8WeightLinear
+    assert prepacking("bf16").func is RowsLinear
     monkeypatch.setattr(torch_linear.platform, "machine", lambda: "arm64")
-    assert packing("fp32") is None
+    assert prepacking("fp32") is None
 
 
 def test_weights_stay_as_small_as_they_are_stored_where_the_arithmetic_is_float32(monkeypatch):
@@ -117,7 +117,7 @@ def test_weights_stay_as_small_as_they_are_stored_where_the_arithmetic_is_float3
         assert (chosen.name, chosen.dtype) == ("fp32", torch.float32)
         if "FBGEMM fp16" in HERE:
             assert (chosen.linear is HalfWeightLinear) == (stored != "fp32")
-            assert exact_packing(stored) == chosen.linear or stored == "fp32"
+            assert exact_prepacking(stored) == chosen.linear or stored == "fp32"
 
 
 def test_int8_is_taken_when_it_is_asked_for_alone_and_leaves_the_other_networks_as_they_were():

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ane.backends.torch_decoder import TorchDecoder
 from ane.backends.torch_denoiser import FRAMES_AT_ONCE, TorchBatchedDenoiser, TorchDenoiser
 from ane.backends.torch_device import choose_device, native_bf16
-from ane.backends.torch_linear import Packing, exact_packing, pack, packing
+from ane.backends.torch_linear import Prepacking, exact_prepacking, prepack, prepacking
 from ane.backends.torch_memory import engine_errors, return_freed_memory
 from ane.backends.torch_static import CudaGraphs, StaticDecoder
 from ane.errors import UserError
@@ -62,7 +62,7 @@ class Precision:
 
     name: str
     dtype: torch.dtype
-    linear: Packing | None = None
+    linear: Prepacking | None = None
 
 
 def choose_precision(wanted: str, stored: str, device: torch.device) -> Precision:
@@ -89,8 +89,10 @@ def choose_precision(wanted: str, stored: str, device: torch.device) -> Precisio
     native = stored == "bf16" and torch.cpu._is_avx512_bf16_supported()
     usual = torch.bfloat16 if native else torch.float32
     if wanted != "auto":
-        return Precision(wanted, DTYPES.get(wanted, usual), packing(wanted))
-    return Precision("bf16", usual, packing("bf16")) if native else Precision("fp32", usual, exact_packing(stored))
+        return Precision(wanted, DTYPES.get(wanted, usual), prepacking(wanted))
+    if native:
+        return Precision("bf16", usual, prepacking("bf16"))
+    return Precision("fp32", usual, exact_prepacking(stored))
 
 
 class TorchBackend:
@@ -181,7 +183,7 @@ class TorchBackend:
                                      if key not in EMBEDDINGS.values()}, strict=False, assign=True)
             packed = name == "autoregressive" and self.chosen.linear is not None
             if packed:
-                pack(network, self.chosen.linear)
+                prepack(network, self.chosen.linear)
             state = {key: self._place(network, key, tensor, self.precision(name))
                      for key, tensor in network.state_dict().items() if not tensor.is_meta}
             if packed:          # nothing may hold the mapped file

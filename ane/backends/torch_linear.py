@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from ane.networks.autoregressive import Conv1D, UnifiedVoice
 
 # weight (out, in) and bias (out,), of any floating type → a layer: (…, in) → (…, out), float32 on both sides
-Packing = Callable[[Tensor, Tensor], nn.Module]
+Prepacking = Callable[[Tensor, Tensor], nn.Module]
 
 
-def packing(weights: str) -> Packing | None:
+def prepacking(weights: str) -> Prepacking | None:
     """How this CPU wants weights of that precision ("fp32", "bf16", "fp16", "int8"); None: as they lie on disk.
 
     What a CPU lacks instructions for is computed by a kernel that needs none: as right, and slower.
@@ -35,13 +35,13 @@ def packing(weights: str) -> Packing | None:
     return None if weights == "fp32" else partial(RowsLinear, dtype=dtype)
 
 
-def exact_packing(stored: str) -> Packing | None:
+def exact_prepacking(stored: str) -> Prepacking | None:
     """How weights stored in that precision lie smallest where the arithmetic is to be float32."""
     half = stored != "fp32" and "fbgemm" in torch.backends.quantized.supported_engines
-    return HalfWeightLinear if half else packing("fp32")
+    return HalfWeightLinear if half else prepacking("fp32")
 
 
-def pack(network: UnifiedVoice, make: Packing) -> None:
+def prepack(network: UnifiedVoice, make: Prepacking) -> None:
     """Replace the linear layers of ``network`` by packed ones; each layer's own weight is let go of before the next."""
     for name in [name for name, layer in network.named_modules() if isinstance(layer, Conv1D | nn.Linear)]:
         layer = network.get_submodule(name)
