@@ -111,14 +111,14 @@ def test_nothing_to_speak_is_no_spectrogram(backend):
 
 @pytest.mark.parametrize(("length", "block"), [(40, 2**20), (40, 2 * 40**2), (40, 1)])
 def test_attention_in_blocks_is_attention(length, block, monkeypatch):
-    from ane.networks import frames
+    from ane.networks import layers
 
-    monkeypatch.setattr(frames, "SCORES", block)
+    monkeypatch.setattr(layers, "SCORES", block)
     generator = torch.Generator().manual_seed(0)
     q, k, v = torch.randn(3, 2, 5, length, 8, generator=generator).unbind()
     bias = torch.randn(5, length, length, generator=generator)
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias[None])
-    torch.testing.assert_close(frames.attention_in_blocks(q, k, v, bias), expected.transpose(1, 2).flatten(2))
+    torch.testing.assert_close(layers.attention_in_blocks(q, k, v, bias), expected.transpose(1, 2).flatten(2))
 
 
 def test_a_tall_guidance_reaches_every_utterance(backend):

@@ -13,9 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ane.networks.layers import AttentionBlock, GroupNorm, ImageConv
-
-SCORES = 2**20      # attention scores made at a time on the CPU: 2 MB, which stay in a core's cache
+from ane.networks.layers import AttentionBlock, GroupNorm, ImageConv, attention
 
 
 @dataclass(frozen=True)
@@ -100,23 +98,4 @@ class FrameAttention(AttentionBlock):
         """(R, L, 3C), q, k and v of each head side by side → (R, L, C)."""
         R, L, _ = qkv.shape
         q, k, v = qkv.view(R, L, self.heads, 3, -1).permute(3, 0, 2, 1, 4)          # (R, heads, L, width)
-        bias = self.relative_pos_embeddings(L, qkv.dtype)
-        if qkv.device.type == "cpu" and qkv.dtype == torch.bfloat16:
-            return attention_in_blocks(q, k, v, bias)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias[None]).transpose(1, 2).flatten(2)
-
-
-def attention_in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    """Attention with its scores written out, a few heads at a time: (R, heads, L, width) each → (R, L, heads · width).
-
-    For bfloat16 on the CPU, where torch's own takes twice as long: its products are not oneDNN's.
-    """
-    R, heads, L, width = q.shape
-    block = max(1, min(heads, SCORES // L**2))
-    out = q.new_empty(R, L, heads, width)
-    for first in range(0, heads, block):
-        some = slice(first, first + block)
-        for row in range(R):
-            scores = torch.baddbmm(bias[some], q[row, some], k[row, some].transpose(1, 2), alpha=width ** -0.5)
-            out[row, :, some] = (F.softmax(scores, dim=-1) @ v[row, some]).transpose(0, 1)
-    return out.flatten(2)
+        return attention(q, k, v, self.relative_pos_embeddings(L, qkv.dtype))
