@@ -1,7 +1,7 @@
 """Inside a function: its values against what the twin's modules of the same names give, or against another run of it.
 
-Twin tensors are (B, T, C), (B, C, T) or (B, C); values of a package (B, C, 1, S), with padding. They meet as (rows,
-channels, columns), the true columns alone.
+Modules of a twin give several layouts (``COLUMNS_FIRST``, ``FRAMES``, ``PACKED``); values of a package are (B, C, 1,
+S), with padding. They meet as (rows, channels, columns), the true columns alone.
 """
 
 import re
@@ -21,13 +21,20 @@ from ane.backends.mil.package import Function as Program
 from ane.backends.packaged.decoder import MASKED
 from ane.backends.packaged.functions import Engine, Runnable
 from ane.model.packages import FunctionRecord
+from ane.networks.diffusion import DiffusionLayer, IntegratingConv, ResBlock
+from ane.networks.frames import FrameAttention, FrameConv, FrameNorm, PointwiseConv
 
 FALL = 8.0          # dB below the lowest before it: drift
 HEADROOM = 10.0     # dB above a function's bar that its values begin at, or higher
 ROUNDED = 73.0      # dB of numbers that were rounded to fp16 once
 BEST = 200.0        # dB that no comparison exceeds
 DECODER, VOCODERS = ("prefill", "step", "state"), ("univnet", "hifigan")
-COLUMNS_FIRST = frozenset({"autoregressive", "clvp"})       # networks whose tensors are (B, T, C)
+
+# What modules give. Of these networks, all (B, T, C) or (B, C); elsewhere these (B, T, C), these (B · T, C), and all
+# others (B, C), (B, C, T) or (B, C, 1, T).
+COLUMNS_FIRST = frozenset({"autoregressive", "clvp"})
+FRAMES = (FrameConv, FrameNorm)
+PACKED = (PointwiseConv, FrameAttention, ResBlock, DiffusionLayer, IntegratingConv)
 
 # Outputs have names of their own. Kind → output → the module that gives the same; "": the network.
 OUTPUTS: dict[str, dict[str, str]] = {
@@ -160,7 +167,7 @@ class Heard:
     def listening(self) -> Iterator[None]:
         """Note what the modules give while this is open."""
         def note(path: str) -> Any:
-            return lambda module, inputs, output: self._outputs[path].append(_array(output))
+            return lambda module, inputs, output: self._outputs[path].append(self._laid_out(module, _array(output)))
 
         hooks = [module.register_forward_hook(note(path)) for path, module in self._modules.items()]
         try:
@@ -176,21 +183,23 @@ class Heard:
         """A value of the package against the module of its name; None where columns of the two do not correspond."""
         path, step = self.places[name]
         outputs = self._outputs[path]
-        wanted = [self._laid_out(outputs[-1 if step is None else step])]
+        wanted = [outputs[-1 if step is None else step]]
         if step is None and self.steps > 1:         # of every step at once, a row each
-            wanted = [self._laid_out(output)[:1] for output in outputs]
+            wanted = [output[:1] for output in outputs]
         pair = self._cut(np.concatenate(wanted), got.reshape(*got.shape[:2], -1), call)
         return pair and replace(compared(name, op, *pair, scaled=True), module=path or "(the network)")
 
-    def _laid_out(self, output: np.ndarray) -> np.ndarray:
+    def _laid_out(self, module: nn.Module, output: np.ndarray) -> np.ndarray:
         """(rows, channels, columns); the decoder's rows are columns too."""
-        if output.ndim == 2:
-            output = output[:, None] if self.columns_first else output[..., None]
-        if not self.columns_first:
-            return output
-        if self.kind in DECODER:
-            output = output.reshape(1, -1, output.shape[-1])
-        return output.swapaxes(1, 2)
+        if type(module) is nn.Sequential:
+            module = module[-1]
+        if isinstance(module, PACKED):
+            rows = self.bucket.get("batch", 1)
+        elif self.columns_first or isinstance(module, FRAMES):
+            rows = 1 if self.kind in DECODER else len(output)
+        else:
+            return output.reshape(*output.shape[:2], -1)
+        return output.reshape(rows, -1, output.shape[-1]).swapaxes(1, 2)
 
     def _cut(self, wanted: np.ndarray, got: np.ndarray, call: Call) -> tuple[np.ndarray, np.ndarray] | None:
         """The rows and columns that both have."""
@@ -198,7 +207,7 @@ class Heard:
         wanted, got = wanted[:rows], got[:rows]
         if self.kind in DECODER:
             # the last call may hold but the end of what the twin took at once; of logits, the twin has only the last
-            valid = min(_columns(call.inputs["mask"]), self._laid_out(self._outputs["gpt.ln_f"][-1]).shape[2])
+            valid = min(_columns(call.inputs["mask"]), self._outputs["gpt.ln_f"][-1].shape[2])
             wanted, got = wanted[..., -valid:], got[..., :valid]
             got = got[..., got.shape[2] - wanted.shape[2]:]
         elif self.kind in VOCODERS and got.shape[2] > 1:

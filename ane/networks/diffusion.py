@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ane.networks.frames import FrameAttention, Packing, neighbours, normalised, pack, pointwise, product
-from ane.networks.layers import Config, GroupNorm
+from ane.networks.frames import FrameAttention, FrameConv, FrameNorm, Packing, PointwiseConv, pack, product
+from ane.networks.layers import Config
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class ResBlock(nn.Module):
     def __init__(self, channels: int):
         super().__init__()
         # upstream's indices: activations and dropout lie between
-        self.in_layers = nn.ModuleDict({"0": GroupNorm(channels), "2": nn.Conv1d(channels, channels, 1)})
+        self.in_layers = nn.ModuleDict({"0": FrameNorm(channels), "2": PointwiseConv(channels, channels, 1)})
         self.emb_layers = nn.ModuleDict({"1": nn.Linear(channels, 2 * channels)})
-        self.out_layers = nn.ModuleDict({"0": GroupNorm(channels), "3": nn.Conv1d(channels, channels, 3, padding=1)})
+        self.out_layers = nn.ModuleDict({"0": FrameNorm(channels), "3": FrameConv(channels, channels, 3, padding=1)})
 
     def forward(self, x: Tensor, time: Tensor, packing: Packing) -> Tensor:
         """Frames (N, C), SiLU of the timestep's embedding (1 or rows, C) → (N, C)."""
@@ -50,11 +50,11 @@ class ResBlock(nn.Module):
         gain = 1 + scale
 
         def mixed(part: Tensor) -> Tensor:
-            part = torch.addcmul(shift, normalised(self.out_layers["0"], part), gain)
-            return neighbours(self.out_layers["3"], F.silu(part))
+            part = torch.addcmul(shift, self.out_layers["0"](part), gain)
+            return self.out_layers["3"](F.silu(part))
 
-        h = packing.each(lambda part: F.silu(normalised(self.in_layers["0"], part)), x)
-        return x + packing.each(mixed, pointwise(self.in_layers["2"], h))
+        h = packing.each(lambda part: F.silu(self.in_layers["0"](part)), x)
+        return x + packing.each(mixed, self.in_layers["2"](h))
 
 
 class DiffusionLayer(nn.Module):
@@ -67,6 +67,18 @@ class DiffusionLayer(nn.Module):
         return self.attn(self.resblk(x, time, packing), packing)
 
 
+class IntegratingConv(nn.Conv1d):
+    """The convolution of x and code side by side: of each on its own, as x may be the same for all rows."""
+
+    def forward(self, x: Tensor, code: Tensor, of_x: Packing, packing: Packing) -> Tensor:
+        """x packed as ``of_x``, with the rows of code or one that they share; code (N, C) → (N, C)."""
+        for_x, for_code = self.weight[..., 0].chunk(2, dim=1)
+        x, code = product(x, for_x), product(code, for_code, self.bias)
+        parts = [(part + shared).flatten(0, 1)
+                 for part, shared in zip(packing.split(code), of_x.split(x), strict=True)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
 class DiffusionTts(nn.Module):
     """``condition`` once for an utterance, ``forward`` or ``denoise`` once for a timestep."""
 
@@ -74,27 +86,27 @@ class DiffusionTts(nn.Module):
         super().__init__()
         self.config = config
         C, heads = config.model_channels, config.num_heads
-        self.inp_block = nn.Conv1d(config.in_channels, C, 3, padding=1)
+        self.inp_block = FrameConv(config.in_channels, C, 3, padding=1)
         self.time_embed = nn.Sequential(nn.Linear(C, C), nn.SiLU(), nn.Linear(C, C))
-        self.code_norm = GroupNorm(C)
+        self.code_norm = FrameNorm(C)
         self.latent_conditioner = nn.ModuleList(
-            [nn.Conv1d(config.in_latent_channels, C, 3, padding=1)] + [FrameAttention(C, heads) for _ in range(4)])
+            [FrameConv(config.in_latent_channels, C, 3, padding=1)] + [FrameAttention(C, heads) for _ in range(4)])
         self.unconditioned_embedding = nn.Parameter(torch.empty(1, C, 1))
         self.conditioning_timestep_integrator = nn.ModuleList(DiffusionLayer(C, heads) for _ in range(3))
-        self.integrating_conv = nn.Conv1d(2 * C, C, 1)
+        self.integrating_conv = IntegratingConv(2 * C, C, 1)
         self.layers = nn.ModuleList(
             [DiffusionLayer(C, heads) for _ in range(config.num_layers)] + [ResBlock(C) for _ in range(3)])
-        self.out = nn.Sequential(GroupNorm(C), nn.SiLU(), nn.Conv1d(C, config.out_channels, 3, padding=1))
+        self.out = nn.Sequential(FrameNorm(C), nn.SiLU(), FrameConv(C, config.out_channels, 3, padding=1))
 
     def condition(self, latents: Tensor, voice: Tensor, frames: int) -> Tensor:
         """What no timestep changes: latents (B, N, D), voice latent (B, 2C) → aligned conditioning (B, C, frames)."""
         scale, shift = voice[:, None].chunk(2, dim=-1)
         packing = Packing(len(latents), latents.shape[1:2])
         first, *blocks = self.latent_conditioner
-        code = neighbours(first, latents).flatten(0, 1)
+        code = first(latents).flatten(0, 1)
         for block in blocks:
             code = block(code, packing)
-        code = packing.each(lambda part: normalised(self.code_norm, part) * (1 + scale) + shift, code)
+        code = packing.each(lambda part: self.code_norm(part) * (1 + scale) + shift, code)
         return F.interpolate(code.view(*latents.shape[:2], -1).transpose(1, 2), size=frames, mode="nearest")
 
     def unconditioned(self, frames: int) -> Tensor:
@@ -118,20 +130,10 @@ class DiffusionTts(nn.Module):
         time = F.silu(self.time_embed(time))
         for layer in self.conditioning_timestep_integrator:
             code = layer(code, time, packing)
-        x = self._integrated(x, code, of_x, packing)
+        x = self.integrating_conv(of_x.each(self.inp_block, x), code, of_x, packing)
         for layer in self.layers:
             x = layer(x, time, packing)
-        norm, _, last = self.out
-        return packing.each(lambda part: neighbours(last, F.silu(normalised(norm, part))), x)
-
-    def _integrated(self, x: Tensor, code: Tensor, of_x: Packing, packing: Packing) -> Tensor:
-        """The convolution of x and code side by side: of each on its own, as x may be the same for all rows."""
-        weight = self.integrating_conv.weight[..., 0].split(self.config.model_channels, dim=1)
-        x = product(of_x.each(lambda part: neighbours(self.inp_block, part), x), weight[0])
-        code = product(code, weight[1], self.integrating_conv.bias)
-        parts = [(part + shared).flatten(0, 1)
-                 for part, shared in zip(packing.split(code), of_x.split(x), strict=True)]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        return packing.each(self.out, x)
 
     @staticmethod
     def unused(config: DiffusionConfig) -> dict[str, tuple[int, ...]]:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ane.networks.layers import AttentionBlock, GroupNorm, along
+from ane.networks.layers import AttentionBlock, GroupNorm, ImageConv
 
 SCORES = 2**20      # attention scores made at a time on the CPU: 2 MB, which stay in a core's cache
 
@@ -54,11 +54,6 @@ def sequence(x: Tensor) -> Tensor:
     return x[:, :, 0].transpose(1, 2)
 
 
-def pointwise(conv: nn.Conv1d, x: Tensor) -> Tensor:
-    """A convolution of one frame: (N, C) → (N, O)."""
-    return product(x, conv.weight[..., 0], conv.bias)
-
-
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x (N, C), weight (O, C), bias (O,) → (N, O)."""
     if x.device.type != "cpu" or x.dtype != torch.float32:
@@ -68,25 +63,38 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return sequence(F.conv2d(image(x[None]), weight[..., None, None], bias, dilation=(1, 2)))[0]
 
 
-def neighbours(conv: nn.Conv1d, x: Tensor) -> Tensor:
+class PointwiseConv(nn.Conv1d):
+    """A convolution of one frame: (N, C) → (N, O)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return product(x, self.weight[..., 0], self.bias)
+
+
+class FrameConv(ImageConv):
     """A convolution over neighbouring frames, zeros beyond either end: (R, L, C) → (R, L, O)."""
-    return sequence(along(conv, image(x)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return sequence(super().forward(image(x)))
 
 
-def normalised(norm: GroupNorm, x: Tensor) -> Tensor:
+class FrameNorm(GroupNorm):
     """Over all frames of a row and each group of channels: (R, L, C) → the same."""
-    return sequence(norm(image(x)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return sequence(super().forward(image(x)))
 
 
 class FrameAttention(AttentionBlock):
     """``AttentionBlock`` with its relative bias, over packed frames."""
 
+    normalisation, projection = FrameNorm, PointwiseConv
+
     def __init__(self, channels: int, heads: int):
         super().__init__(channels, heads, relative=True)
 
     def forward(self, x: Tensor, packing: Packing) -> Tensor:
-        qkv = pointwise(self.qkv, packing.each(lambda part: normalised(self.norm, part), x))
-        return x + pointwise(self.proj_out, packing.each(self.attend, qkv))
+        qkv = self.qkv(packing.each(self.norm, x))
+        return x + self.proj_out(packing.each(self.attend, qkv))
 
     def attend(self, qkv: Tensor) -> Tensor:
         """(R, L, 3C), q, k and v of each head side by side → (R, L, C)."""

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ane.networks.layers import Config, along
+from ane.networks.layers import Config, ImageConv, ImageConvTranspose
 from ane.networks.reach import lost, margins
 
 BORDER = 3              # columns that conv_pre and conv_post see at either side
@@ -52,16 +52,16 @@ class ResBlock(nn.Module):
     def __init__(self, channels: int, size: int, dilations: tuple[int, ...]):
         super().__init__()
 
-        def conv(dilation: int) -> nn.Conv1d:
-            return nn.Conv1d(channels, channels, size, dilation=dilation, padding=(size - 1) * dilation // 2)
+        def conv(dilation: int) -> ImageConv:
+            return ImageConv(channels, channels, size, dilation=dilation, padding=(size - 1) * dilation // 2)
 
         self.convs1 = nn.ModuleList(conv(dilation) for dilation in dilations)
         self.convs2 = nn.ModuleList(conv(1) for _ in dilations)
 
     def forward(self, x: Tensor) -> Tensor:
         for dilated, plain in zip(self.convs1, self.convs2, strict=True):
-            y = F.leaky_relu(along(dilated, F.leaky_relu(x, 0.1)), 0.1, inplace=True)
-            x = along(plain, y).add_(x)
+            y = F.leaky_relu(dilated(F.leaky_relu(x, 0.1)), 0.1, inplace=True)
+            x = plain(y).add_(x)
         return x
 
 
@@ -70,28 +70,28 @@ class Hifigan(nn.Module):
         super().__init__()
         self.config = config
         widths = [config.upsample_initial_channel // 2 ** level for level in range(len(config.upsample_factors) + 1)]
-        self.conv_pre = nn.Conv1d(config.in_channels, widths[0], 7, padding=3)
+        self.conv_pre = ImageConv(config.in_channels, widths[0], 7, padding=3)
         self.cond_layer = nn.Conv1d(config.cond_channels, widths[0], 1)
         self.ups = nn.ModuleList(
-            nn.ConvTranspose1d(before, after, size, factor, padding=(size - factor) // 2)
+            ImageConvTranspose(before, after, size, factor, padding=(size - factor) // 2)
             for before, after, size, factor in zip(
                 widths, widths[1:], config.upsample_kernel_sizes, config.upsample_factors, strict=False))
         self.resblocks = nn.ModuleList(
             ResBlock(width, size, dilations) for width in widths[1:]
             for size, dilations in zip(config.resblock_kernel_sizes, config.resblock_dilation_sizes, strict=True))
-        self.conv_post = nn.Conv1d(widths[-1], config.out_channels, 7, padding=3)
+        self.conv_post = ImageConv(widths[-1], config.out_channels, 7, padding=3)
 
     def forward(self, frames: Tensor, conditioning: Tensor) -> Tensor:
         """Latents at the rate of frames (B, D, L) (``ane.vocoding``), AR conditioning latent (B, D) → (B, 1, 256·L)."""
         x = frames[:, :, None].contiguous(memory_format=torch.channels_last)
-        x = along(self.conv_pre, x) + self.cond_layer(conditioning[..., None])[..., None]
+        x = self.conv_pre(x) + self.cond_layer(conditioning[..., None])[..., None]
         sizes = len(self.config.resblock_kernel_sizes)
         for level, up in enumerate(self.ups):
-            x = along(up, F.leaky_relu(x, 0.1))
+            x = up(F.leaky_relu(x, 0.1))
             first, *others = self.resblocks[level * sizes:(level + 1) * sizes]
             total = first(x)
             for block in others:
                 total += block(x)
             x = total / sizes
         # slope 0.01 here, 0.1 above: as upstream was trained
-        return torch.tanh(along(self.conv_post, F.leaky_relu(x, 0.01)))[:, :, 0]
+        return torch.tanh(self.conv_post(F.leaky_relu(x, 0.01)))[:, :, 0]

@@ -6,16 +6,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from ane.backends.compiled import CompiledCache
 from ane.backends.coreml import CoreMLEngine
 from ane.backends.mil import Arithmetic, Interpreter, MilEngine, Package
+from ane.backends.packaged.denoiser import PackagedDenoiser
+from ane.backends.packaged.functions import Function
+from ane.backends.torch_denoiser import TorchDenoiser
+from ane.diffusion import Diffusion, sample
 from ane.errors import UserError
-from converters.activations import BEST, Call, Interpreted, Value, compared, drifting
+from ane.model.packages import FunctionRecord
+from converters import diffusion
+from converters.activations import BEST, Call, Heard, Interpreted, Recording, Value, against_twin, compared, drifting
+from converters.graph import Graph
 from converters.inspected import CoreMLInspector, CoreMLValues, alone
 from converters.to_coreml import Options
 from converters.verify import Subject, ToVerify, bar_of, choose, subject, verify
 from tests.core_ml_stand_in import StandIn
+from tests.packaged.packages import FP32, Interpreting, saved, twin
 from tests.small_bundle import OPTIONS, spoil, write_small_bundle
 
 AUTOREGRESSIVE = "packages/autoregressive-fp16.mlpackage"
@@ -60,6 +69,53 @@ def test_values_are_those_of_the_modules_they_are_named_after(inside, function, 
     found = {value.module: value for value in inside[function].values}
     for module in modules:
         assert found[module].snr > 50, module
+
+
+def test_as_many_values_as_ever_are_held_to_a_module(inside):
+    assert {function: len(one.values) for function, one in inside.items()} == {
+        "prefill_32": 21, "step_2_64": 21, "state_2_64": 21, "clvp_text_32": 6, "clvp_speech_32": 6,
+        "diffusion_conditioning_401": 8, "ar_random": 6, "hifigan_14_14": 20, "univnet_14_17": 41}
+
+
+def denoised_and_held(folder: Path, steps: int, rows: int) -> list[list[Value]]:
+    """Values of the packages of condition and of denoise, or sample for several steps, against the twin's modules."""
+    network, length = twin("diffusion"), 57
+    graphs = [diffusion.condition(network, 16), diffusion.denoise(network, rows, 64)]
+    graphs += [diffusion.sample(network, steps, rows, 64)] if steps > 1 else []
+    engine, paths = Recording(Interpreting()), saved(graphs, FP32, folder)
+    functions = [[Function(engine, paths[graph.name], graph.name, graph.bucket, "CPU_ONLY", graph.kind)]
+                 for graph in graphs]
+
+    def heard(graph: Graph) -> Heard:
+        names = [name for op in Package(paths[graph.name]).function("main").ops for name in op.outputs]
+        return Heard("diffusion", FunctionRecord(graph.kind, dict(graph.bucket), {}), names, network)
+
+    rng, config = np.random.default_rng(0), network.config
+    latents, voice = (rng.standard_normal(shape, dtype=np.float32)
+                      for shape in ((1, 13, config.in_latent_channels), (1, 2 * config.model_channels)))
+    packaged = PackagedDenoiser(*functions, *[[]] * (3 - len(functions)), network.unconditioned_embedding.numpy(),
+                                latents, voice, length)
+    run = Diffusion(steps, "ddim", 2.0 if rows == 2 else None)
+    first, last = found = {graph.name: heard(graph) for graph in (graphs[0], graphs[-1])}
+    with found[first].listening(), found[last].listening():
+        reference = TorchDenoiser(network, torch.from_numpy(latents), torch.from_numpy(voice), length)
+        sample(reference, length, run, np.random.default_rng(1))
+    sample(packaged, length, run, np.random.default_rng(1))
+    return [against_twin(one, Interpreted(MilEngine()).activations(paths[name], "main", engine.calls[name]),
+                         engine.calls[name]) for name, one in found.items()]
+
+
+@pytest.mark.parametrize(("steps", "rows"), [(1, 1), (1, 2), (2, 1), (2, 2)])
+def test_the_denoiser_is_held_to_all_its_modules(tmp_path, steps, rows):
+    of_condition, of_network = denoised_and_held(tmp_path, steps, rows)
+    blocks = [*(f"conditioning_timestep_integrator.{index}.resblk" for index in range(3)),
+              *(f"layers.{index}.resblk" for index in range(2)), *(f"layers.{index}" for index in range(2, 5))]
+    inner = [f"{block}{layer}" for block in blocks for layer in (".in_layers.2", ".out_layers.3", "")]
+    attention = [block.replace("resblk", "attn") for block in blocks if "resblk" in block]
+    every_step = ["inp_block", "integrating_conv", "out", *inner, *attention]
+    assert [value.module for value in of_condition] == [f"latent_conditioner.{index}" for index in range(5)]
+    assert sorted(value.module for value in of_network) == sorted(["time_embed", *every_step * steps])
+    assert min(value.snr for value in of_condition + of_network) > 60
 
 
 def test_scales_of_streams_are_told(inside):
