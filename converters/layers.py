@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import nn
 
 from ane.networks.autoregressive import Conv1D
@@ -263,7 +264,7 @@ def relative_attention(s: Style, q: Var, k: Var, v: Var, heads: int, bias: Relat
     q, k, v = (in_heads(x, heads) for x in (q, k, v))
     B, _, width, S = q.shape
     block = min(BLOCK, S)
-    everywhere = array(bias(block + 2 * REACH, bias.relative_attention_bias.weight.dtype))      # (heads, query, key)
+    everywhere = array(bias(block + 2 * REACH, torch.float32))      # (heads, query, key)
     band = everywhere[None, :, REACH:REACH + block]
     before, after = (everywhere[None, :, [row], [column]][..., None] for row, column in ((-1, 0), (0, -1)))
     heard, nears = [], {}

@@ -130,3 +130,11 @@ def test_a_tall_guidance_reaches_every_utterance(backend):
     for without, with_guidance, row, rng in zip(plain, guided, rows, generators(2), strict=True):
         assert not np.allclose(without, with_guidance)
         assert_near(with_guidance, spectrogram(backend, row, VOICE, diffusion, rng), ROUNDING["fp32"])
+
+
+def test_a_relative_bias_of_half_precision_weights_is_scaled_in_float32():
+    bias = layers.RelativePositionBias(2, 23.0)
+    half = layers.RelativePositionBias(2, 23.0).half()
+    half.load_state_dict(bias.state_dict())
+    bias.load_state_dict(half.state_dict())
+    torch.testing.assert_close(half(40, torch.float32), bias(40, torch.float32), rtol=0, atol=0)

@@ -90,7 +90,7 @@ class RelativePositionBias(nn.Module):
         log = torch.log(far.clamp(min=1).float() / self.exact) / math.log(self.furthest / self.exact)
         logged = (self.exact + (log * (self.buckets - self.exact)).long()).clamp(max=self.buckets - 1)
         bucket = torch.where(far < self.exact, far, logged) + self.buckets * (distance < 0)
-        return (weight[bucket].T * self.scale).to(dtype)
+        return (weight[bucket].T.float() * self.scale).to(dtype)
 
 
 def exact_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
