@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ane.backends.pytorch import TorchBackend
 from ane.diffusion import SAMPLERS, Diffusion, frames_of, groups, spectrogram, spectrograms
+from ane.networks import layers
 from ane.stages import BatchingBackend
 from tests.random_model import CONFIGS, RandomModel
 
@@ -111,8 +112,6 @@ def test_nothing_to_speak_is_no_spectrogram(backend):
 
 @pytest.mark.parametrize(("length", "block"), [(40, 2**20), (40, 2 * 40**2), (40, 1)])
 def test_attention_in_blocks_is_attention(length, block, monkeypatch):
-    from ane.networks import layers
-
     monkeypatch.setattr(layers, "SCORES", block)
     generator = torch.Generator().manual_seed(0)
     q, k, v = torch.randn(3, 2, 5, length, 8, generator=generator).unbind()
