@@ -5,10 +5,11 @@
     python -m benchmarks --only stream,scale --scale "--chunks 1,4,16 --rounds 2"
 
 Each is a process of its own: one that fails does not stop the others. It is named at the end, and the exit status is 1.
-Those that measure what is understood need the teacher of the embedded voice, flite, and are left out without it.
+One that cannot run here is left out and named too: quality and samplers without the embedded voice's teacher, flite.
 """
 
 import argparse
+import importlib.util
 import shlex
 import shutil
 import subprocess
@@ -74,7 +75,14 @@ def lacks_bundle(options: argparse.Namespace) -> str | None:
 def lacks_teacher(options: argparse.Namespace) -> str | None:
     if options.bundle or options.checkpoints:
         return "it holds the embedded voice against its teacher"
-    return None if shutil.which("flite") else "its teacher, flite, is not installed"
+    named = "--flite" in options.quality + options.samplers
+    return None if named or shutil.which("flite") else "its teacher, flite, is not installed"
+
+
+def lacks_recogniser(options: argparse.Namespace) -> str | None:
+    if importlib.util.find_spec("pocketsphinx") is None:
+        return "its recogniser is not installed: pip install 'tortoise-ane[test]'"
+    return "it listens to a trained bundle" if options.checkpoints else None
 
 
 BENCHMARKS = {
@@ -82,12 +90,12 @@ BENCHMARKS = {
     "diffusion": Benchmark(contest_flags, "--precisions fp32 --frames 40 --utterances 1 --rounds 1", contest=True),
     "sentence": Benchmark(sentence_flags, "--precisions fp32 --cases one --max-codes 20 --steps 4 --rounds 1"),
     "stream": Benchmark(speaking_flags, "--seconds 5,10 --presets fastest --max-codes 30 --rounds 1"),
-    "scale": Benchmark(speaking_flags, "--chunks 1,2 --lanes 2 --lane-chunks 2 --max-codes 20 --rounds 1"),
+    "scale": Benchmark(speaking_flags, "--chunks 2 --lanes 2 --lane-chunks 2 --max-codes 20 --rounds 1"),
     "memory": Benchmark(memory_flags, "--candidates 2 --max-codes 20"),
     "convert": Benchmark(bundle_flags, "--stages univnet", lacks=lacks_bundle),
     "quality": Benchmark(bundle_flags, "--sentences 2", lacks=lacks_teacher),
     "samplers": Benchmark(bundle_flags, "--sentences 2 --seen 1", lacks=lacks_teacher),
-    "windows": Benchmark(bundle_flags, "--sentences 1", lacks=lacks_teacher),
+    "windows": Benchmark(bundle_flags, "--sentences 1 --steps 4 --windows 16,64,4", lacks=lacks_recogniser),
 }
 
 

@@ -4,10 +4,10 @@
     python -m benchmarks.scale --checkpoints /tmp/official --precision bf16 --threads 2 --chunks 1,4,16
 
 A text of more and more chunks, its steps in turn and side by side; then a text of some chunks on more and more lanes.
-Every reading of these is of a new process, which says a chunk to warm up, so that peaks of memory are their own. At
-last four chunks in lanes beside the same four one after the other, and one chunk with lanes to spare beside one
-without: these take turns in one process with its networks loaded. A chunk is a sentence of five seconds; of weights
-that never end by themselves --max-codes makes it so.
+Every reading of these is of a new process, so that peaks of memory are their own; it says a chunk to warm up, and keeps
+its networks, so that loading them is no part of any cost. At last four chunks in lanes beside the same four one after
+the other, and one chunk with lanes to spare beside one without: these take turns in one such process. A chunk is a
+sentence of five seconds; of weights that never end by themselves --max-codes makes it so.
 """
 
 import argparse
@@ -92,7 +92,7 @@ def measure(points: Sequence[Point], four: Sequence[Point], options: argparse.Na
     """Fill the readings of all points, one a round, and return the engine's name."""
     for number in range(options.rounds):
         for point in track(points, f"round {number + 1}", console=Console(stderr=True), transient=True):
-            with Speaking(model_flags(options), options.precision, options.threads,
+            with Speaking(model_flags(options), options.precision, options.threads, keep=True,
                           side_by_side=point.side_by_side) as process:
                 Point(point.series, "warm", 1, point.lanes).say(process, options)
                 point.readings.append(point.say(process, options))

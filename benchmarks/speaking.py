@@ -5,8 +5,9 @@
 A request is {"text", "flags", "seed", "stream"}: flags are those of `ane say` that shape speech. Its reading is
 {"took", "seconds", "codes", "chunks", "first_audio", "stages"}: seconds of work, of audio, codes sampled in all
 candidates, seconds from when the text is known until the first sound, and seconds of each stage. The voice is the
-model's own, or random latents where it has none; it and the decoder are there before the text is. Requests and readings
-are JSON, one a line; a line {"ready": ..} comes first.
+model's own, or random latents where it has none. Networks come when their step does, as in `ane say TEXT`, but for a
+stream they are there before its text is, as in `ane say -f -`. Requests and readings are JSON, one a line; a line
+{"ready": ..} comes first.
 """
 
 import argparse
@@ -83,8 +84,8 @@ class Speaking(Process):
 # In the process of its own
 
 def say(synthesizer: "Synthesizer", voice: "Voice | None", settings: "Settings", request: dict) -> dict:
-    synthesizer.prepare(voice, settings)
     if request["stream"]:
+        synthesizer.prepare(voice, settings)
         speech = synthesizer.stream(request["text"], voice, seed=request["seed"], settings=settings)
         with closing(speech):
             for _ in speech:
@@ -145,7 +146,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     backend = load_backend(options.backend, model, options.precision, options.threads, options.keep or None)
     side_by_side = None if options.side_by_side is None else options.side_by_side == "yes"
     synthesizer, voice = Synthesizer(model, backend, side_by_side), voice_of(model)
-    synthesizer.prepare(voice, settings_of([], options.lanes, model))
     print(json.dumps({"ready": True, "backend": backend.name, "model": model.name}), file=replies, flush=True)
     for line in sys.stdin:
         request = json.loads(line)

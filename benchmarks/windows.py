@@ -13,19 +13,16 @@ from typing import Any
 import numpy as np
 
 import ane
-from ane.autoregressive import decode, text_tokens
 from ane.demo.training.text import held_out_sentences
 from ane.diffusion import SAMPLERS, Diffusion, spectrogram
 from ane.randomness import Randomness
-from ane.sampling import by_inverse_cdf
-from ane.settings import Settings
 from ane.synthesizer import SAMPLE_RATE, Synthesizer
-from ane.text import Tokenizer
 from ane.vocoding import univnet_sound
 from ane.voices import Voice, load_voice
 from ane.windows import Windows, windowed_mels
 from benchmarks.listening import Recogniser, edits, words
-from benchmarks.report import default_output, machine, print_table, run, write_json
+from benchmarks.report import bars, default_output, print_table, publish, run
+from benchmarks.speakers import readings_of
 
 SEED, OTHER, LONGEST = 7, 1000, 4000        # LONGEST: frames of a field of noise
 TRIED = ((16, 16, 4), (16, 64, 4), (24, 96, 8), (32, 32, 8), (32, 128, 4), (32, 128, 12), (32, 128, 20), (48, 128, 12))
@@ -48,13 +45,11 @@ class Field:
 
 def latents_of(synthesizer: Synthesizer, sentences: Sequence[str], voice: Voice) -> list[np.ndarray]:
     """One reading of each: (N, D)."""
-    model, found = synthesizer.model, []
-    config, settings = model.config("autoregressive"), Settings.of(model=model.settings)
+    found = []
     for index, text in enumerate(sentences):
-        tokens = text_tokens(Tokenizer(model.tokenizer).encode(text), config)
-        choose = by_inverse_cdf(Randomness(SEED + index).candidate(0, 0))
-        found += decode(synthesizer.backend, voice.ar, tokens, config, settings.sampling, [choose])
-    return [candidate.latents for candidate in found]
+        _, [candidate] = readings_of(synthesizer, text, voice, 1, Randomness(SEED + index))
+        found.append(candidate.latents)
+    return found
 
 
 def distance(ours: np.ndarray, theirs: np.ndarray) -> float:
@@ -115,9 +110,10 @@ def main() -> None:
         f"{options.sentences} sentences, {options.join} at a time, {found[0]['latents']:.0f} latents; "
         f"{options.sampler}, {options.steps} steps", ("diffused", "from the whole, dB", "WER"),
         [(one["system"], f"{one['distance_db']:.2f}", f"{one['wer']:.3f}") for one in found])
-    write_json(options.output, {"benchmark": "windows", "machine": machine(), "sentences": options.sentences,
-                                "join": options.join, "sampler": options.sampler, "steps": options.steps,
-                                "systems": found, "tables": [shown]})
+    settings = {name: getattr(options, name) for name in ("sentences", "join", "sampler", "steps")}
+    apart = {one["system"]: {"from the whole": one["distance_db"]} for one in found}
+    publish(options.output, "windows", settings, [], [shown],
+            {"": lambda path: bars(path, "Diffused in windows", "dB", apart)}, systems=found)
 
 
 def sizes(text: str) -> tuple[int, ...]:

@@ -1,6 +1,8 @@
 """The static step of the decoder says what the plain one says, run as it is or recorded once and played again."""
 
+import gc
 import inspect
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
@@ -89,7 +91,7 @@ def graphs() -> Iterator[Callable[[], CudaGraphs]]:
         for name, stand_in in {"CUDAGraph": Recording, "graph": graph, "Stream": Stream, "current_stream": Stream,
                                "stream": nullcontext, "device": nullcontext, "graph_pool_handle": object}.items():
             patch.setattr(torch.cuda, name, stand_in)
-        yield lambda: CudaGraphs(CPU)
+        yield lambda: CudaGraphs(Stream(CPU))
 
 
 @pytest.fixture(scope="module")
@@ -183,6 +185,21 @@ def test_what_was_given_is_not_written_over(network):
     kept = [array.copy() for array in first]
     decoder.step(columns(2, LANES, 1), np.ones(LANES, dtype=np.int64))
     assert_same(tuple(kept), first, 0)
+
+
+def test_a_decoder_that_nobody_holds_is_gone_at_once(network, graphs):
+    """With its cache and its graphs: memory of a GPU does not wait for the garbage collector."""
+    decoder = static(network, graphs())
+    decoder.prefill(columns(0, 5))
+    for turn in range(3):
+        decoder.step(columns(turn, LANES, 1), np.full(LANES, turn))
+    gone = [weakref.ref(decoder), weakref.ref(decoder.keys), *map(weakref.ref, decoder.run.graphs.values())]
+    gc.disable()
+    try:
+        del decoder
+        assert [each() for each in gone] == [None] * 3
+    finally:
+        gc.enable()
 
 
 def test_a_prefix_longer_than_those_before_begins_anew(network, graphs):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from ane.backends.torch_denoiser import FRAMES_AT_ONCE, TorchBatchedDenoiser, To
 from ane.backends.torch_device import choose_device, native_bf16
 from ane.backends.torch_linear import Packing, exact_packing, pack, packing
 from ane.backends.torch_memory import engine_errors, return_freed_memory
-from ane.backends.torch_static import StaticDecoder
+from ane.backends.torch_static import CudaGraphs, StaticDecoder
 from ane.errors import UserError
 from ane.model import Model
 from ane.model.weights import skeleton
@@ -131,8 +132,10 @@ class TorchBackend:
 
     @torch.inference_mode()
     def decoder(self, lanes: int, capacity: int, prefixes: int = 1, longest: int | None = None) -> TorchDecoder:
-        made = StaticDecoder if self.device.type == "cuda" else TorchDecoder
         with engine_errors():
+            made = TorchDecoder
+            if self.device.type == "cuda":
+                made = partial(StaticDecoder, run=CudaGraphs(self._aside))
             return made(self.network("autoregressive"), lanes, capacity, self.device, self.precision("autoregressive"),
                         prefixes, longest)
 
@@ -182,6 +185,11 @@ class TorchBackend:
             network.load_state_dict(state, strict=False, assign=True)
             self._networks[name] = network.requires_grad_(False)
         return self._networks[name]
+
+    @cached_property
+    def _aside(self) -> torch.cuda.Stream:
+        """The stream on which decoders record their graphs."""
+        return torch.cuda.Stream(self.device)
 
     def _send(self, array: np.ndarray, dtype: torch.dtype) -> Tensor:
         tensor = torch.from_numpy(np.require(array, requirements=("C", "W")))

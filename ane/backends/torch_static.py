@@ -35,10 +35,13 @@ class CudaGraphs:
     The first call is a step like any other, and at the same time the warm-up on a side stream that recording asks for
     (https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs). The graphs share memory for what they compute in
     between: nothing of it outlives a step, and they run one at a time.
+
+    Args:
+        stream: the side stream. One should serve all decoders in turn: cuBLAS keeps a workspace for every stream.
     """
 
-    def __init__(self, device: torch.device):
-        self.device, self.stream = device, torch.cuda.Stream(device)
+    def __init__(self, stream: torch.cuda.Stream):
+        self.device, self.stream = stream.device, stream
         self.pool = torch.cuda.graph_pool_handle()
         self.warm: set[Hashable] = set()
         self.graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
@@ -92,15 +95,14 @@ class StaticDecoder(TorchDecoder):
     holds the longest lane asked for.
 
     Args:
-        run: how steps run (None: graphs on CUDA, elsewhere as they are).
+        run: how steps run, of this decoder alone.
         smallest: own positions of the first bucket.
     """
 
     def __init__(self, network: UnifiedVoice, lanes: int, capacity: int, device: torch.device, dtype: torch.dtype,
-                 prefixes: int = 1, longest: int | None = None, run: Run | None = None, smallest: int = SMALLEST):
+                 prefixes: int = 1, longest: int | None = None, run: Run = eagerly, smallest: int = SMALLEST):
         super().__init__(network, lanes, capacity + 1, device, dtype, prefixes, longest)
-        self.capacity, self.smallest = capacity, smallest
-        self.run = run or (CudaGraphs(device) if device.type == "cuda" else eagerly)
+        self.capacity, self.run, self.smallest = capacity, run, smallest
         config = network.config
         self.columns = Mirror(device, lanes, 1, config.model_dim)
         self.marks = Mirror(device, 2, lanes, dtype=torch.int64)        # own positions held, place of the prefix seen

@@ -1,0 +1,212 @@
+"""What only an NVIDIA GPU can show: torch on CUDA says what it says on the CPU, and steps are graphs that play.
+
+Run on a machine with an NVIDIA GPU and a torch built for it, in a checkout with the package's test extra installed::
+
+    pytest tests/cuda -rA
+
+That the static step is right as a function, and stays so when it is recorded and played again, is proved on any machine
+by tests/test_static_decoder.py.
+"""
+
+import gc
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from ane.autoregressive import text_tokens
+from ane.backends.pytorch import TorchBackend
+from ane.backends.torch_decoder import TorchDecoder
+from ane.backends.torch_static import CudaGraphs, StaticDecoder, eagerly
+from ane.lanes import Chunk, decode
+from ane.model import Model, open_model
+from ane.randomness import Randomness
+from ane.sampling import Sampling, by_inverse_cdf
+from ane.settings import Settings
+from ane.stages import STAGES
+from ane.synthesizer import Synthesizer
+from tests.random_model import RandomModel
+
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available(),
+    reason="torch finds no NVIDIA GPU; on a machine with one, and a torch built for CUDA: pytest tests/cuda -rA")
+
+DEVICE = "cuda"
+LANES, CAPACITY = 4, 40
+SIZES = {"B": 2, "L": 40, "T": 20, "S": 30, "L+10": 50, "samples": 60000}      # of the dimensions that have a name
+
+# Of the largest value. Convolutions on CUDA are TF32 by torch's default, of 10 binary digits; such rounding on the CPU
+# costs these stages 0.0023 at most. Without it other kernels still sum up in another order.
+TF32, FP32, EXACT = 0.01, 1e-3, 1e-4
+ROUNDING = {"fp32": TF32, "fp16": 0.02, "bf16": 0.1}
+
+
+@pytest.fixture(scope="module")
+def model(golden_checkpoints, golden_config) -> Model:
+    """Random weights too, but of every network that there is."""
+    return open_model(checkpoints=golden_checkpoints, config=golden_config)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    yield
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def precisions() -> list[str]:
+    native = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
+    return ["fp32", "fp16", *(["bf16"] if native else [])]
+
+
+def made(stage: str, model: Model) -> dict[str, np.ndarray]:
+    """Inputs of a stage, drawn from a seed."""
+    rng = np.random.default_rng(0)
+    widths = {"D": model.widths[0], "C": model.widths[1]}
+    if stage == "univnet":
+        widths["Z"] = model.config("univnet").noise_dim
+
+    def drawn(tensor):
+        shape = [size if isinstance(size, int) else (SIZES | widths)[size] for size in tensor.shape]
+        if tensor.dtype == "int64":
+            return rng.integers(1, 30, shape)
+        return rng.standard_normal(shape, dtype=np.float32)
+
+    return {name: drawn(tensor) for name, tensor in STAGES[stage].inputs.items()}
+
+
+def assert_near(wanted: np.ndarray, got: np.ndarray, share: float) -> None:
+    assert (got.shape, got.dtype) == (wanted.shape, wanted.dtype)
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=share * np.abs(wanted).max())
+
+
+def columns(seed: int, *shape: int, width: int = 64) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((*shape, width), dtype=np.float32)
+
+
+def reading(decoder, turns: int = 30) -> list[np.ndarray]:
+    """Four lanes of two prefixes, through three buckets: refills, some lanes alone, a tail, a prefix over another."""
+    said = [*decoder.prefill(columns(0, 20), 0), *decoder.prefill(columns(1, 7), 1)]
+    length, place = np.zeros(LANES, dtype=np.int64), np.array([0, 1, 1, 0])
+    for turn in range(turns):
+        if turn == 12:
+            length[2], place[2] = 0, 0
+        if turn == 18:
+            length[1] = 0
+            said += decoder.prefill(columns(2, 15), 1)
+        low, high = ((0, LANES), (1, 3))[turn % 5 == 4]
+        said += decoder.step(columns(3 + turn, high - low, 1), length[low:high], low, place[low:high])
+        length[low:high] += 1
+    return [*said, *decoder.step(columns(99, 1, 7), length[3:4], 3, place[3:4])]
+
+
+@pytest.mark.parametrize(("tf32", "share"), [(True, TF32), (False, FP32)])
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_stage_says_what_it_says_on_the_cpu(model, stage, tf32, share):
+    if STAGES[stage].network not in model.networks:
+        pytest.skip(f"this set of golden vectors has no {STAGES[stage].network}; without --golden: "
+                    "pytest tests/cuda -rA")
+    inputs = made(stage, model)
+    wanted = TorchBackend(model, "cpu", "fp32").run(stage, **inputs)
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=tf32):
+        assert_near(wanted, TorchBackend(model, DEVICE, "fp32").run(stage, **inputs), share)
+
+
+@pytest.mark.parametrize("precision", precisions())
+@pytest.mark.parametrize("guided", [False, True])
+def test_utterances_are_denoised_as_on_the_cpu_alone_and_together(model, precision, guided):
+    latents = [columns(count, 1, count, width=model.config("diffusion").in_latent_channels) for count in (9, 4)]
+    voice, frames = columns(3, 1, width=model.widths[1]), [40, 18]
+    x = [columns(4, 1, 100, width=length) for length in frames]
+    exact, backend = TorchBackend(model, "cpu", "fp32"), TorchBackend(model, DEVICE, precision)
+    together = backend.denoisers(latents, voice, frames)(x, 1500, guided)
+    for rows, length, noisy, said in zip(latents, frames, x, together, strict=True):
+        wanted = exact.denoiser(rows, voice, length)(noisy, 1500, guided)
+        assert_near(wanted, backend.denoiser(rows, voice, length)(noisy, 1500, guided), ROUNDING[precision])
+        assert_near(wanted, said, ROUNDING[precision])
+
+
+@pytest.mark.parametrize("precision", precisions())
+def test_the_decoder_says_what_it_says_on_the_cpu(precision):
+    both = (TorchBackend(RandomModel(), device, chosen).decoder(LANES, CAPACITY, 2, 20)
+            for device, chosen in (("cpu", "fp32"), (DEVICE, precision)))
+    share = EXACT if precision == "fp32" else ROUNDING[precision]
+    for wanted, got in zip(*map(reading, both), strict=True):
+        assert_near(wanted, got, share)
+
+
+@pytest.mark.parametrize("precision", precisions())
+def test_graphs_that_play_say_what_the_step_and_the_plain_decoder_say(precision):
+    backend = TorchBackend(RandomModel(), DEVICE, precision)
+    network, dtype = backend.network("autoregressive"), backend.precision("autoregressive")
+    graphs = CudaGraphs(torch.cuda.Stream(backend.device))
+    room = (LANES, CAPACITY, backend.device, dtype, 2, 20)
+    played = reading(StaticDecoder(network, *room, run=graphs, smallest=8))
+    assert sorted(bucket for _, bucket in graphs.graphs) == [8, 16, 32]
+    share = EXACT if precision == "fp32" else ROUNDING[precision]
+    for other in (StaticDecoder(network, *room, run=eagerly, smallest=8), TorchDecoder(network, *room)):
+        for wanted, got in zip(reading(other), played, strict=True):
+            assert_near(wanted, got, share)
+
+
+def test_two_decoders_in_turn_do_not_disturb_each_other():
+    backend = TorchBackend(RandomModel(), DEVICE, "fp32")
+    wanted = {seed: [] for seed in (0, 1)}
+    for seed, steps in wanted.items():
+        decoder = backend.decoder(2, CAPACITY)
+        decoder.prefill(columns(seed, 9))
+        steps += [decoder.step(columns(10 * turn + seed, 2, 1), np.full(2, turn)) for turn in range(12)]
+    both = [backend.decoder(2, CAPACITY) for _ in wanted]
+    for seed, decoder in enumerate(both):
+        decoder.prefill(columns(seed, 9))
+    for turn in range(12):
+        for seed, decoder in enumerate(both):
+            said = decoder.step(columns(10 * turn + seed, 2, 1), np.full(2, turn))
+            for one, other in zip(wanted[seed][turn], said, strict=True):
+                assert_near(one, other, EXACT)
+
+
+@pytest.mark.parametrize("lanes", [1, 3, 8])
+def test_the_same_seed_gives_the_same_codes_as_on_the_cpu(lanes):
+    model = open_model()
+    config = model.config("autoregressive")
+
+    def read(device: str) -> list[list[int]]:
+        chunks = [Chunk(columns(index, 1, width=config.model_dim), text_tokens(list(range(3, 12 + 5 * index)), config),
+                        [by_inverse_cdf(Randomness(7).candidate(index, each)) for each in range(3)])
+                  for index in range(3)]
+        return [one.codes for row in decode(TorchBackend(model, device, "fp32"), chunks, config,
+                                            Sampling(max_codes=100), lanes) for one in row]
+
+    assert read(DEVICE) == read("cpu")
+
+
+def test_a_sentence_is_spoken_with_as_many_codes():
+    model = open_model()
+    settings = Settings.of("fastest", model.settings)
+    here, there = (Synthesizer(model, TorchBackend(model, device, "fp32")).speak("Hello there.", seed=1,
+                                                                                 settings=settings)
+                   for device in ("cpu", DEVICE))
+    assert there.codes == here.codes
+    assert np.isfinite(there.audio).all()
+    assert abs(len(there.audio) - len(here.audio)) < 2400       # trimming cuts where the level falls below a bar
+
+
+def test_memory_is_given_back():
+    backend = TorchBackend(RandomModel(), DEVICE, "fp32", keep=False)
+
+    def spent() -> tuple[int, int, int]:
+        """Bytes of tensors while a decoder is there; of tensors, and of all that torch holds, when it has gone."""
+        decoder = backend.decoder(LANES, CAPACITY, 2, 20)
+        reading(decoder)
+        there = torch.cuda.memory_allocated()
+        del decoder
+        gc.collect()
+        backend.release()
+        return there, torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+
+    spent()                                     # cuBLAS keeps its workspaces
+    there, gone, held = spent()
+    assert gone < there
+    assert [spent() for _ in range(3)] == [(there, gone, held)] * 3
