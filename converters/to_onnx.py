@@ -116,7 +116,7 @@ def write_package(model: Model, network: str, options: OnnxOptions, bundle: Path
 
 def twin(model: Model, network: str, precision: str) -> "nn.Module":
     """The reference network in ``precision``, as torch computes in it, without the tables that the host looks up."""
-    network = TorchBackend(model, "cpu", precision, keep=True).network(network)
+    network = TorchBackend(model, "cpu", precision, keep=True, packed=False).network(network)
     for table in TABLES:
         if hasattr(network, table):
             delattr(network, table)

@@ -1,7 +1,7 @@
 """The reference networks on PyTorch: CPU, CUDA, MPS."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -96,6 +96,10 @@ def choose_precision(wanted: str, stored: str, device: torch.device) -> Precisio
 class TorchBackend:
     """Runs the stages with the reference networks, each loaded when it is first called and kept until released.
 
+    Args:
+        packed: the decoder's linear layers may be packed as the CPU computes them fastest; else they are the network's
+            own, which can be traced.
+
     Attributes:
         side_by_side: never. Steps in threads would share the CPU's cores; on CUDA they would share the one stream that
             they all launch on, and what could overlap, the host's sampling with another step's kernels, was not tried.
@@ -104,12 +108,14 @@ class TorchBackend:
     side_by_side = False
 
     def __init__(self, model: Model, device: str = "auto", precision: str = "auto", threads: int | None = None,
-                 keep: bool | None = None, notice: Callable[[str], None] = lambda line: None):
+                 keep: bool | None = None, notice: Callable[[str], None] = lambda line: None, packed: bool = True):
         if threads is not None:
             torch.set_num_threads(threads)      # torch has one count for the whole process
         self.model = model
         self.device = choose_device(device, notice)
         self.chosen = choose_precision(precision, model.precision, self.device)
+        if not packed:
+            self.chosen = replace(self.chosen, linear=None)
         self.dtype = self.chosen.dtype
         self.name = f"torch:{self.device} {self.chosen.name}"
         self.frames_at_once = FRAMES_AT_ONCE[self.device.type]
