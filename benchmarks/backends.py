@@ -28,6 +28,7 @@ from rich.progress import track
 
 from ane.backends.pytorch import DTYPES
 from ane.backends.torch_memory import return_freed_memory
+from ane.commands.speech_options import positive
 from ane.errors import UserError
 from ane.mel import HOP
 from ane.model import Model, add_model_arguments, open_model
@@ -308,19 +309,21 @@ def parser() -> argparse.ArgumentParser:
     add("--precisions", type=names, metavar="P,..", help=f"of {', '.join(KNOWN)}, each for the engines that have it "
         "(default fp32,bf16,int8; with a GPU fp32,fp16)")
     add("--lanes", type=counts, default=[1, 4, 8, 16, 32], help="default 1,4,8,16,32")
-    add("--prefix", type=int, default=44, help="positions before the first code (default 44)")
-    add("--steps", type=int, default=24, help="codes decoded in a round (default 24)")
+    add("--prefix", type=positive, default=44, help="positions before the first code (default 44)")
+    add("--steps", type=positive, default=24, help="codes decoded in a round (default 24)")
     add("--frames", type=counts, default=[200, 400, 800], help="of the denoiser (default 200,400,800)")
-    add("--sound", type=int, default=400, help="frames that a vocoder renders (default 400: 4.3 s)")
-    add("--max-codes", type=int, default=86, help="of the sentence (default 86: 4 s)")
-    add("--rounds", type=int, default=5, help="readings of each figure (default 5)")
-    add("--threads", type=int, default=report.usable_cores(), help="of the CPU (default: all cores)")
+    add("--sound", type=positive, default=400, help="frames that a vocoder renders (default 400: 4.3 s)")
+    add("--max-codes", type=positive, default=86, help="of the sentence (default 86: 4 s)")
+    add("--rounds", type=positive, default=5, help="readings of each figure (default 5)")
+    add("--threads", type=positive, default=report.usable_cores(), help="of the CPU (default: all cores)")
     add_output_option(parser)
     return parser
 
 
 def check(options: argparse.Namespace) -> None:
-    """Raises UserError for a part or a precision that there is not."""
+    """Raises UserError for a part or a precision that there is not, and for more threads than cores."""
+    if options.threads > report.usable_cores():
+        raise UserError(f"--threads {options.threads}: this machine has {report.usable_cores()} cores; more only wait")
     for flag, known in (("only", PARTS), ("precisions", KNOWN)):
         unknown = [name for name in getattr(options, flag) if name not in known]
         if unknown:

@@ -127,6 +127,7 @@ def test_engines_that_need_cuda_are_left_out_with_the_reason_and_refused_by_name
     (["--engines", "abacus"], "--engines abacus: there are eager:cpu"),
     (["--only", "abacus"], "--only abacus: there are decoder"),
     (["--precisions", "fp8"], "--precisions fp8: there are fp32"),
+    (["--threads", "4096"], "--threads 4096: this machine has"),
 ])
 def test_what_there_is_not_is_refused_with_what_there_is(flags, says):
     with pytest.raises(UserError, match=says):
