@@ -64,6 +64,10 @@ def memory_flags(options: argparse.Namespace) -> list[str]:
     return [*(model_flags(options) or ["--bundle", "demo"]), "--threads", str(max(options.threads))]
 
 
+def backends_flags(options: argparse.Namespace) -> list[str]:
+    return [*model_flags(options), "--threads", str(max(options.threads))]
+
+
 def bundle_flags(options: argparse.Namespace) -> list[str]:
     return ["--bundle", options.bundle or "demo"]
 
@@ -92,6 +96,8 @@ BENCHMARKS = {
     "stream": Benchmark(speaking_flags, "--seconds 5,10 --presets fastest --max-codes 30 --rounds 1"),
     "scale": Benchmark(speaking_flags, "--chunks 2 --lanes 2 --lane-chunks 2 --max-codes 20 --rounds 1"),
     "memory": Benchmark(memory_flags, "--candidates 2 --max-codes 20"),
+    "backends": Benchmark(backends_flags, "--precisions fp32 --lanes 1,2 --steps 4 --frames 40 --sound 40 "
+                                          "--max-codes 20 --rounds 1"),
     "convert": Benchmark(bundle_flags, "--stages univnet", lacks=lacks_bundle),
     "quality": Benchmark(bundle_flags, "--sentences 2", lacks=lacks_teacher),
     "samplers": Benchmark(bundle_flags, "--sentences 2 --seen 1", lacks=lacks_teacher),

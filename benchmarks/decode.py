@@ -8,11 +8,9 @@ round. A step is one call of the network for all lanes, without sampling, on bot
 """
 
 import argparse
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from math import prod
 from statistics import median
 
 import numpy as np
@@ -21,8 +19,9 @@ from rich.progress import track
 
 from ane.backends.pytorch import PRECISIONS, TorchBackend
 from ane.model import Model, add_model_arguments, open_model
-from ane.model.weights import layout
+from ane.stages import Backend
 from benchmarks import report
+from benchmarks.peaks import Bandwidth, cached, decoder_weights, timed
 from benchmarks.report import Figures, Shown, Spread
 from benchmarks.upstream import Upstream, add_contest_options, counts, hold_together
 
@@ -56,6 +55,12 @@ class Contestant:
 
 
 def contestant(backend: TorchBackend, precision: str, lanes: int, settings: Settings) -> Contestant:
+    positions = settings.prefix + lanes * settings.steps / 2
+    read = gigabytes(backend.model, precision, positions, settings.device)
+    return Contestant(f"ours {precision}", lanes, read, decoding(backend, lanes, settings))
+
+
+def decoding(backend: Backend, lanes: int, settings: Settings) -> Callable[[], Reading]:
     """This package's decoder with ``lanes`` lanes on one prefix, fed random codes."""
     decoder, tables = backend.decoder(lanes, settings.steps), backend.embeddings()
     generator = np.random.default_rng(0)
@@ -70,9 +75,7 @@ def contestant(backend: TorchBackend, precision: str, lanes: int, settings: Sett
                  for t in range(settings.steps)]
         return Reading(prefill, median(steps))
 
-    positions = settings.prefix + lanes * settings.steps / 2
-    read = gigabytes(backend.model, precision, positions, settings.device)
-    return Contestant(f"ours {precision}", lanes, read, decode)
+    return decode
 
 
 def upstream_contestant(upstream: Upstream, model: Model, lanes: int, settings: Settings) -> Contestant:
@@ -86,38 +89,13 @@ def upstream_contestant(upstream: Upstream, model: Model, lanes: int, settings: 
     return Contestant("upstream fp32", lanes, gigabytes(model, "fp32", positions), decode)
 
 
-def timed(call: Callable[[], object]) -> float:
-    """Milliseconds that a call takes."""
-    start = time.perf_counter()
-    call()
-    return 1000 * (time.perf_counter() - start)
-
-
 def gigabytes(model: Model, precision: str, positions: float, device: str = "cpu") -> float:
     """What a step reads at least once: all weights but the look-up tables, and keys and values of ``positions``.
 
     On the CPU those are kept in float32, whatever the weights are.
     """
-    config = model.config("autoregressive")
-    shapes = layout("autoregressive", config).shapes
-    weights = sum(prod(shape) for key, shape in shapes.items() if "embedding" not in key)
-    cache = 2 * config.layers * config.model_dim * positions
-    return (weights * PRECISIONS[precision] + cache * (4 if device == "cpu" else PRECISIONS[precision])) / 1e9
-
-
-class Bandwidth:
-    """Reads a buffer far larger than any cache, on the device that decodes."""
-
-    size = 2**27       # float32 numbers, 0.54 GB
-
-    def __init__(self, device: str):
-        import torch
-
-        self._buffer = torch.ones(self.size, device=device)
-
-    def reading(self) -> float:
-        """GB/s of the better of two passes."""
-        return self.size * 4e-6 / min(timed(lambda: self._buffer.sum().item()) for _ in range(2))
+    bytes_cached = 4 if device == "cpu" else PRECISIONS[precision]
+    return (decoder_weights(model) * PRECISIONS[precision] + cached(model, positions) * bytes_cached) / 1e9
 
 
 def measure(contestants: Sequence[Contestant], bandwidth: Bandwidth, rounds: int) -> list[float]:

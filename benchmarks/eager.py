@@ -1,0 +1,114 @@
+"""Torch eager, what other engines are held against: the plain networks of ``ane.networks``, one kernel after the other.
+
+Nothing is packed, recorded or shared. Keys and values grow by concatenation, as in the GPT-2 of common libraries, and
+every lane has a copy of the prefix; a guided denoising step is a batch of two. Weights are in the precision asked for
+and, as in mixed precision, norms and the residual stream are in float32.
+"""
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ane.backends.pytorch import DTYPES, TorchBackend
+from ane.backends.torch_memory import engine_errors
+from ane.errors import UserError
+from ane.model import Model
+from ane.networks.autoregressive import UnifiedVoice, causal
+from ane.networks.diffusion import DiffusionTts
+
+Cache = list[tuple[Tensor, Tensor]]         # of each layer: keys and values, (lanes, heads, positions, width)
+
+
+class EagerBackend(TorchBackend):
+    """``ane.stages.Backend`` that knows no tricks; for one candidate at a time."""
+
+    def __init__(self, model: Model, device: str, precision: str, threads: int | None = None):
+        """Raises UserError for a precision that plain torch does not have, or that the device lacks."""
+        if precision not in DTYPES:
+            raise UserError(f"torch eager computes in {', '.join(DTYPES)}, not in {precision}")
+        super().__init__(model, device, precision, threads, keep=True, packed=False)
+        self.name, self.frames_at_once = f"eager:{self.device} {self.chosen.name}", 0
+
+    @torch.inference_mode()
+    def decoder(self, lanes: int, capacity: int, prefixes: int = 1, longest: int | None = None) -> "EagerDecoder":
+        return EagerDecoder(self.network("autoregressive"), lanes, capacity, self.device, prefixes)
+
+    @torch.inference_mode()
+    def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> "EagerDenoiser":
+        return EagerDenoiser(self.network("diffusion"), self._send(latents, self.dtype),
+                             self._send(conditioning, self.dtype), frames)
+
+
+class EagerDecoder:
+    """``ane.stages.Decoder`` whose lanes are always all asked for, and stand at the same position."""
+
+    def __init__(self, network: UnifiedVoice, lanes: int, capacity: int, device: torch.device, prefixes: int = 1):
+        self.network, self.lanes, self.capacity, self.prefixes = network, lanes, capacity, prefixes
+        self.device = device
+        self._prefixes: dict[int, Cache] = {}
+        self._cache: Cache = []
+
+    @torch.inference_mode()
+    def prefill(self, prefix: np.ndarray, place: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        stored: Cache = []
+
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            stored.append((k, v))
+            return causal(q, k, v)
+
+        with engine_errors():
+            hidden = self.network(self._send(prefix[None]), [attend] * self.network.config.layers)[:, -1]
+            self._prefixes[place] = stored
+            return hidden[0].float().cpu().numpy(), self.network.logits(hidden)[0].cpu().numpy()
+
+    @torch.inference_mode()
+    def step(self, columns: np.ndarray, length: np.ndarray, first: int = 0,
+             prefix: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Raises ValueError for some of the lanes only, or lanes at different positions or places."""
+        place = np.zeros(1, dtype=np.int64) if prefix is None else prefix
+        if first or len(columns) != self.lanes or len({*length}) > 1 or len({*place}) > 1:
+            raise ValueError("an eager decoder's lanes go together: all of them, from one position, on one prefix")
+        with engine_errors():
+            start = self._prefixes[int(place[0])]
+            if not length[0]:
+                self._cache = [(keys.expand(self.lanes, -1, -1, -1), values.expand(self.lanes, -1, -1, -1))
+                               for keys, values in start]
+            held, layers = start[0][0].shape[2] + int(length[0]), iter(range(len(start)))
+
+            def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+                layer = next(layers)
+                keys, values = (torch.cat((before[:, :, :held], new), dim=2)
+                                for before, new in zip(self._cache[layer], (k, v), strict=True))
+                self._cache[layer] = keys, values
+                return F.scaled_dot_product_attention(q, keys, values, attn_mask=later_hidden(q, held))
+
+            hidden = self.network(self._send(columns), [attend] * len(start))
+            return hidden.float().cpu().numpy(), self.network.logits(hidden[:, -1]).cpu().numpy()
+
+    def _send(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32)).to(self.device)
+
+
+def later_hidden(q: Tensor, held: int) -> Tensor | None:
+    """What each of T columns may see of ``held`` positions before them and of each other: (T, held + T); one: all."""
+    T = q.shape[2]
+    return None if T == 1 else torch.ones(T, held + T, dtype=torch.bool, device=q.device).tril(held)
+
+
+class EagerDenoiser:
+    """``ane.stages.Denoiser``: the network's own forward, a guided step a batch of two."""
+
+    def __init__(self, network: DiffusionTts, latents: Tensor, conditioning: Tensor, frames: int):
+        self.network = network
+        with engine_errors():
+            self.codes = torch.cat((network.condition(latents, conditioning, frames),
+                                    network.unconditioned(frames).to(conditioning)))        # (2, C, L)
+
+    @torch.inference_mode()
+    def __call__(self, x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
+        rows = 1 + guided
+        with engine_errors():
+            noisy = torch.from_numpy(x).to(self.codes).repeat(rows, 1, 1)
+            timesteps = torch.full((rows,), timestep, device=noisy.device)
+            return self.network(noisy, timesteps, self.codes[:rows]).float().cpu().numpy()
