@@ -25,7 +25,7 @@ from benchmarks.peaks import Bandwidth, cached, decoder_weights, timed
 from benchmarks.report import Figures, Shown, Spread
 from benchmarks.upstream import Upstream, add_contest_options, counts, hold_together
 
-REFERENCE = ("upstream fp32", 1)      # what ratios are taken against: upstream's kv-cache mode, one lane
+UPSTREAM = "upstream fp32"      # in its kv-cache mode: what ratios are taken against
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def upstream_contestant(upstream: Upstream, model: Model, lanes: int, settings: 
         return Reading(reply["prefill_ms"], median(reply["step_ms"]))
 
     positions = lanes * (settings.prefix + settings.steps / 2)
-    return Contestant("upstream fp32", lanes, gigabytes(model, "fp32", positions), decode)
+    return Contestant(UPSTREAM, lanes, gigabytes(model, "fp32", positions), decode)
 
 
 def gigabytes(model: Model, precision: str, positions: float, device: str = "cpu") -> float:
@@ -111,12 +111,32 @@ def measure(contestants: Sequence[Contestant], bandwidth: Bandwidth, rounds: int
     return bandwidths
 
 
-def summary(each: Contestant, reference: Contestant | None, bandwidths: Sequence[float]) -> dict:
+def rates_of(contestant: Contestant) -> list[float]:
+    """Tokens per second in all its lanes, round by round."""
+    return [1000 * contestant.lanes / reading.step_ms for reading in contestant.readings]
+
+
+def ratios(each: Contestant, upstream: Sequence[Contestant]) -> dict[str, Spread]:
+    """Rates beside upstream's with one lane and with its best number of them, and its longest prefill beside ours."""
+    if not upstream:
+        return {}
+    best = max(upstream, key=lambda other: Spread.of(rates_of(other)).median)
+    widest = max(upstream, key=lambda other: other.lanes)
+    beside = {"times_upstream_best": (best, rates_of), "times_upstream_prefill": (
+        widest, lambda one: [1 / reading.prefill_ms for reading in one.readings])}
+    one_lane = next((other for other in upstream if other.lanes == 1), None)
+    if one_lane:
+        beside["times_upstream_one_lane"] = one_lane, rates_of
+    return {name: Spread.of([a / b for a, b in zip(rate(each), rate(other), strict=True)])
+            for name, (other, rate) in beside.items()}
+
+
+def summary(each: Contestant, upstream: Sequence[Contestant], bandwidths: Sequence[float]) -> dict:
     """The figures of one contestant, each a median over the rounds with its spread."""
-    rates = [1000 * each.lanes / reading.step_ms for reading in each.readings]
+    rates = rates_of(each)
     prefill_ms = Spread.of([reading.prefill_ms for reading in each.readings])
     step_ms = Spread.of([reading.step_ms for reading in each.readings])
-    result = {
+    return {
         "name": each.name,
         "lanes": each.lanes,
         "prefill_ms": prefill_ms,
@@ -124,21 +144,20 @@ def summary(each: Contestant, reference: Contestant | None, bandwidths: Sequence
         **report.shared(Figures(tokens_per_s=Spread.of(rates), stage_ms={"prefill": prefill_ms, "step": step_ms})),
         "share_of_bandwidth": Spread.of([1000 * each.gigabytes / reading.step_ms / gb_s
                                          for reading, gb_s in zip(each.readings, bandwidths, strict=True)]),
+        **ratios(each, upstream),
     }
-    if reference:
-        theirs = [1000 * reference.lanes / reading.step_ms for reading in reference.readings]
-        result["times_upstream_one_lane"] = Spread.of([a / b for a, b in zip(rates, theirs, strict=True)])
-    return result
 
 
 def show(results: Sequence[dict], bandwidth: Spread, settings: Settings) -> Shown:
     title = (f"Decoding after a prefix of {settings.prefix}, {settings.steps} steps, {settings.rounds} rounds, "
              f"{settings.threads} thread{'s' * (settings.threads > 1)} on {settings.device}; "
              f"memory read at {report.figure(bandwidth.median)} GB/s")
-    columns = ("decoder", "lanes", "prefill ms", "step ms", "tokens/s", "of bandwidth", "× upstream, 1 lane")
+    columns = ("decoder", "lanes", "prefill ms", "step ms", "tokens/s", "of bandwidth", "× upstream, 1 lane",
+               "× its best", "× its longest prefill")
     return report.print_table(title, columns, [
         (r["name"], r["lanes"], r["prefill_ms"], r["step_ms"], r["tokens_per_s"],
-         f"{r['share_of_bandwidth'].median:.0%}", r.get("times_upstream_one_lane")) for r in results])
+         f"{r['share_of_bandwidth'].median:.0%}", *(r.get(f"times_upstream_{name}") for name in
+                                                    ("one_lane", "best", "prefill"))) for r in results])
 
 
 def plotted(results: Sequence[dict]) -> dict[str, dict[float, Spread]]:
@@ -179,8 +198,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             backend = TorchBackend(model, options.device, precision, options.threads)
             contestants += [contestant(backend, precision, lanes, settings) for lanes in options.lanes]
         bandwidths = measure(contestants, Bandwidth(options.device), options.rounds)
-    reference = next((each for each in contestants if (each.name, each.lanes) == REFERENCE), None)
-    results = [summary(each, reference, bandwidths) for each in contestants]
+    upstream = [each for each in contestants if each.name == UPSTREAM]
+    results = [summary(each, upstream, bandwidths) for each in contestants]
     bandwidth = Spread.of(bandwidths)
     shown = show(results, bandwidth, settings)
     report.publish(

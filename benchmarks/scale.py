@@ -22,7 +22,7 @@ from ane.model import add_model_arguments
 from ane.settings import PRESETS
 from benchmarks import report
 from benchmarks.report import Figures, Shown, Spread
-from benchmarks.speaking import Speaking, add_speaking_options, model_flags, text_of
+from benchmarks.speaking import Speaking, add_speaking_options, model_flags, model_name, text_of
 from benchmarks.stream import threads_named
 from benchmarks.upstream import add_output_option, counts
 
@@ -173,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     backend = measure(points, four, options)
     results = summary([*points, *four])
     tables = show(results, options)
-    settings = {"model": model_flags(options), "backend": backend, "preset": options.preset, "threads": options.threads,
+    settings = {"model": model_name(options), "backend": backend, "preset": options.preset, "threads": options.threads,
                 "max_codes": options.max_codes, "rounds": options.rounds}
     report.publish(output, "scale", settings, results, tables, plots(results))
 

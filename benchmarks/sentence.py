@@ -23,7 +23,7 @@ from ane.backends.pytorch import PRECISIONS
 from ane.errors import UserError
 from benchmarks import report
 from benchmarks.report import Figures, Shown
-from benchmarks.speaking import Speaking, model_flags
+from benchmarks.speaking import Speaking, model_flags, model_name
 from benchmarks.upstream import UpstreamSpeaker, add_output_option, add_upstream_options, counts
 
 TEXT = "The train leaves at nine."
@@ -220,7 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     results = rows(found)
     tables = show(results, options)
     settings = {"text": options.text, "max_codes": options.max_codes, "steps": options.steps,
-                "rounds": options.rounds, "threads": options.threads, "model": model_flags(options),
+                "rounds": options.rounds, "threads": options.threads, "model": model_name(options),
                 "upstream_batch": BATCH}
     report.publish(output, "sentence", settings, results, tables,
                    {"": lambda path: report.bars(path, "A sentence from cold", "seconds", stacked(results))})

@@ -57,6 +57,11 @@ def model_flags(options: argparse.Namespace) -> list[str]:
     return ["--checkpoints", str(options.checkpoints)] if options.checkpoints else []
 
 
+def model_name(options: argparse.Namespace) -> str:
+    """The model for people: the last part of its path."""
+    return Path(options.bundle or options.checkpoints or "demo").name
+
+
 class Speaking(Process):
     """This package in a process of its own. Use as a context manager.
 

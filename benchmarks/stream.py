@@ -21,7 +21,7 @@ from ane.model import add_model_arguments
 from ane.settings import PRESETS
 from benchmarks import report
 from benchmarks.report import Figures, Shown
-from benchmarks.speaking import Speaking, add_speaking_options, model_flags, text_of
+from benchmarks.speaking import Speaking, add_speaking_options, model_flags, model_name, text_of
 from benchmarks.upstream import add_output_option, counts
 
 SECONDS_A_CHUNK = 5
@@ -126,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         measure(courses, options.rounds, options.max_codes)
     results = summary(courses)
     shown = show(results, options)
-    settings = {"model": model_flags(options), "backend": backend, "threads": options.threads,
+    settings = {"model": model_name(options), "backend": backend, "threads": options.threads,
                 "max_codes": options.max_codes, "rounds": options.rounds}
     report.publish(output, "stream", settings, results, [shown], {
         "": lambda path: report.plot(path, "First sound, p50 to p95", ("seconds of audio", "seconds"),
