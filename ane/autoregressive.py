@@ -29,6 +29,11 @@ class Embeddings:
         text = self.text[ids] + self.text_position[:len(ids)]
         return np.concatenate((conditioning, text, self.codes(config.start_mel_token, 0)[None]))
 
+    @staticmethod
+    def prefix_length(tokens: Sequence[int]) -> int:
+        """Columns of the prefix of so many tokens."""
+        return len(tokens) + 4
+
     def codes(self, codes: np.ndarray | int, position: np.ndarray | int) -> np.ndarray:
         """Codes at their mel positions; code i of a sequence stands at i + 1, after the start code."""
         return self.code[codes] + self.code_position[position]

@@ -53,10 +53,10 @@ class Diffusion:
                 raise UserError(f"no {kind} is named {name!r}; there are {', '.join(names)}")
         if not 1 <= self.steps <= TRAINED_STEPS:
             raise UserError(f"--steps {self.steps}: diffusion takes 1 to {TRAINED_STEPS} steps")
-        if self.guidance is not None and not 0 <= self.guidance < np.inf:
-            raise UserError(f"--guidance {self.guidance}: it is a scale from 0 (none) up; 2 is upstream's")
-        if not 0 <= self.temperature < np.inf:
-            raise UserError(f"--noise {self.temperature}: it is a scale from 0 up; 1 is upstream's")
+        if self.guidance is not None and not 0 <= self.guidance <= 100:
+            raise UserError(f"--guidance {self.guidance}: it goes from 0 (none) to 100; 2 is upstream's")
+        if not 0 <= self.temperature <= 100:
+            raise UserError(f"--noise {self.temperature}: it goes from 0 to 100; 1 is upstream's")
 
 
 def frames_of(latents: int) -> int:

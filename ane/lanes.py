@@ -98,7 +98,7 @@ class Lanes:
         self.chunks = chunks
         self.waiting = deque((chunk, index) for chunk, one in enumerate(chunks) for index in range(len(one.choices)))
         self.limit = min(lanes, len(self.waiting))
-        longest = max(len(self._prefix(chunk)) for chunk in range(len(chunks)))
+        longest = max(Embeddings.prefix_length(one.tokens) for one in chunks)
         self.decoder = backend.decoder(self.limit, sampling.max_codes, min(self.limit, len(chunks)), longest)
         self.free = list(reversed(range(self.decoder.prefixes)))
         self.opened: dict[int, Opened] = {}

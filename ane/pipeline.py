@@ -1,19 +1,32 @@
-"""Steps that work side by side: one runs ahead of the next in a thread, a few results at most."""
+"""Steps that draw on each other: closed together, and side by side if one runs ahead of the next in a thread."""
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
 END = object()
 
 
-def ahead(items: Iterator[T], most: int = 2) -> Iterator[T]:
+@contextmanager
+def closed(source: Iterable) -> Iterator[None]:
+    """Close what can be closed when the block is left: a generator that is drawn from ends with who draws from it."""
+    try:
+        yield
+    finally:
+        close = getattr(source, "close", None)
+        if close is not None:
+            close()
+
+
+def ahead(items: Iterator[T], most: int = 2, stop: Callable[[], None] = lambda: None) -> Iterator[T]:
     """The items in their order, made in a thread that is at most ``most`` of them ahead of who takes them.
 
-    What the thread raises is raised where the item would have come. Closing the iterator, or leaving it behind, closes
-    ``items`` in the thread once the item in the making is done, and waits for that: nothing goes on afterwards.
+    What the thread raises is raised where the item would have come. Closing the iterator early, or leaving it behind,
+    calls ``stop``, which may make the item in the making come to an end, closes ``items`` in the thread, and waits for
+    that: nothing goes on afterwards.
     """
     made: queue.Queue = queue.Queue(maxsize=most)
     over = threading.Event()
@@ -41,14 +54,18 @@ def ahead(items: Iterator[T], most: int = 2) -> Iterator[T]:
 
     thread = threading.Thread(target=work, name="ane-ahead", daemon=True)
     thread.start()
+    ended = False
     try:
         while True:
             item, error = made.get()
+            ended = item is END
             if error is not None:
                 raise error
-            if item is END:
+            if ended:
                 return
             yield item
     finally:
         over.set()
+        if not ended:
+            stop()
         thread.join()

@@ -40,6 +40,10 @@ PLAYERS = {
 BLOCK = 4800        # bytes handed on at a time: a tenth of a second, so that a stop is soon heard
 
 
+class PlayerError(UserError):
+    """The player is at fault, not what makes the sound."""
+
+
 @dataclass(frozen=True)
 class Buffering:
     """When to begin, and how far the making may be ahead of the playing. All in seconds of sound.
@@ -136,7 +140,7 @@ class Program:
         self.gone = True
 
     def stop(self) -> None:
-        if self.gone:       # its number may soon be another's
+        if self.gone or self.process.returncode is not None:        # its number may be another's
             return
         self.gone = True
         with suppress(ProcessLookupError, PermissionError):     # all of it has ended; macOS calls that the latter
@@ -223,6 +227,8 @@ class Player:
     def feed(self, audio: np.ndarray) -> None:
         """Add audio (n,) float32; returns when the queue has room again. UserError when the player is gone."""
         data = pcm16(audio).tobytes()
+        if not data:
+            return
         with self.changed:
             self._check()
             self.production.note(time.monotonic(), len(audio) / self.rate)
@@ -284,9 +290,9 @@ class Player:
         if self.failed or self.outlet.ended():
             raise self._complaint()
 
-    def _complaint(self) -> UserError:
+    def _complaint(self) -> "PlayerError":
         self.outlet.stop()      # so that it has said all
-        return UserError(f"{self.outlet.name} stopped before the sound was over ({self.outlet.complaint()}); "
+        return PlayerError(f"{self.outlet.name} stopped before the sound was over ({self.outlet.complaint()}); "
                          "check the sound device, or write a file instead")
 
 

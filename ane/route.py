@@ -4,6 +4,7 @@ Between two steps either the first is finished for some chunks before the next b
 that few are loaded at a time; or the first runs ahead of the next in a thread. What is said is the same.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,15 +15,15 @@ from ane.diffusion import spectrograms
 from ane.lanes import Chunk, Lanes, decode
 from ane.model import Model
 from ane.parts import Part
-from ane.pipeline import ahead
+from ane.pipeline import ahead, closed
 from ane.randomness import Randomness
 from ane.ranking import best, score
-from ane.sampling import by_inverse_cdf
+from ane.sampling import Choose, by_inverse_cdf
 from ane.settings import Settings
 from ane.stages import Backend
 from ane.timeline import Timeline
 from ane.trimming import Trimmer, trimmed
-from ane.vocoding import closed, hifigan_sound, hifigan_stream, univnet_sound, univnet_stream
+from ane.vocoding import hifigan_sound, hifigan_stream, univnet_sound, univnet_stream
 from ane.voices import Voice
 from ane.windows import windowed_mels
 
@@ -44,13 +45,43 @@ class Read:
     kept: list[Candidate]
     codes: int
 
+    @property
+    def told(self) -> "Told":
+        return Told(self.part, self.codes, self.kept[0].stopped)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What is remembered of a part that was read; ``stopped``: whether its best candidate found an end."""
+
+    part: Part
+    codes: int
+    stopped: bool
+
 
 @dataclass(frozen=True)
 class Sound:
     """A part that became sound: the audio (S,) float32 of each candidate that was kept, best first."""
 
-    read: Read
+    told: Told
     audio: list[np.ndarray]
+
+
+class Choices(Sequence[Choose]):
+    """How the candidates of a part are chosen: a generator each, made when it is asked for."""
+
+    def __init__(self, randomness: Randomness, part: int, count: int):
+        self.randomness, self.part, self.count = randomness, part, count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, candidate: int) -> Choose:
+        return by_inverse_cdf(self.randomness.candidate(self.part, candidate))
+
+
+class ClosedError(Exception):
+    """Nobody waits for the result any more."""
 
 
 class Route:
@@ -70,6 +101,7 @@ class Route:
         self._totals = {"decode": parts * settings.candidates, "rank": parts * settings.candidates,
                         "diffuse": kept * (settings.diffusion.steps if settings.diffusion else 0), "vocode": parts}
         self._done = dict.fromkeys(self._totals, 0)
+        self._over = threading.Event()
 
     # All of it
 
@@ -77,7 +109,8 @@ class Route:
         """Every part's sound, in order. When it ends, or is closed, all networks are let go."""
         try:
             if self.side_by_side:
-                yield from self._vocoded(ahead(self._diffused_one_by_one(ahead(self._read(parts)))))
+                read = ahead(self._read(parts), stop=self._over.set)
+                yield from self._vocoded(ahead(self._diffused_one_by_one(read), stop=self._over.set))
                 return
             wave = max(WAVE, 2 * self.settings.lanes // self.settings.candidates)
             for start in range(0, len(parts), wave):
@@ -129,7 +162,7 @@ class Route:
                              for rank, candidate in enumerate(read.kept)]
                 self._add("vocode", 1)
                 self._tell("vocode", 0)
-                yield Sound(read, [trimmed(one, self.settings.silence) for one in audio])
+                yield Sound(read.told, [trimmed(one, self.settings.silence) for one in audio])
 
     def _sound(self, part: Part, rank: int, candidate: Candidate, mels: list[np.ndarray]) -> np.ndarray:
         if mels:
@@ -140,7 +173,7 @@ class Route:
 
     # Bit by bit
 
-    def pieces(self, parts: Sequence[Part], read: Callable[[Read], None]) -> Iterator[np.ndarray]:
+    def pieces(self, parts: Sequence[Part], read: Callable[[Told], None]) -> Iterator[np.ndarray]:
         """The sound of the best candidates while it is made: (m,) float32 each. ``read`` is told of every part.
 
         Until the first sound there is, nothing but the first part is decoded; then the second along with it, and one
@@ -152,7 +185,7 @@ class Route:
         finally:
             self.backend.release()
 
-    def _pieces(self, parts: Sequence[Part], read: Callable[[Read], None]) -> Iterator[np.ndarray]:
+    def _pieces(self, parts: Sequence[Part], read: Callable[[Told], None]) -> Iterator[np.ndarray]:
         lanes = Lanes(self.backend, [self._chunk(part) for part in parts], self.model.config("autoregressive"),
                       self.settings.sampling, self.settings.lanes, self.settings.diffusion is not None, self._decoding)
         together, lanes.limit = lanes.limit, min(lanes.limit, self.settings.candidates)
@@ -163,8 +196,10 @@ class Route:
                 yield piece
             self._add("vocode", 1)
             self._tell("vocode", 0)
+            if self.settings.diffusion is not None:
+                self._add("diffuse", self.settings.diffusion.steps)
 
-    def _arriving(self, part: Part, lanes: Lanes, index: int, read: Callable[[Read], None]) -> Iterator[np.ndarray]:
+    def _arriving(self, part: Part, lanes: Lanes, index: int, read: Callable[[Told], None]) -> Iterator[np.ndarray]:
         """What sound is made from, as it comes: (n, D) each."""
         diffused = self.settings.diffusion is not None
         if not self.settings.ranked:
@@ -172,7 +207,7 @@ class Route:
         with self.timeline.at("decode"):
             candidates = lanes.candidates(index)
         best_first = self._ranked(part, candidates)
-        read(best_first)
+        read(best_first.told)
         if self.settings.ranked:
             yield best_first.kept[0].latents if diffused else best_first.kept[0].hidden
 
@@ -181,7 +216,8 @@ class Route:
             sound = hifigan_stream(self.backend, self.model.config("hifigan"), self.voice.ar, arriving)
         else:
             mels = windowed_mels(self.backend, arriving, self.voice.diffusion, self.settings.diffusion,
-                                 self.randomness.diffusion(part.index, 0), prediction=self._prediction)
+                                 self.randomness.diffusion(part.index, 0), prediction=self._prediction,
+                                 progress=lambda done, steps: self._tell("diffuse", 0, f"{done} of {steps} steps"))
             sound = univnet_stream(self.backend, self.model.config("univnet"), self.randomness.vocoder(part.index, 0),
                                    self.timeline.through("diffuse", mels))
         yield from trimming(self.timeline.through("vocode", sound), self.settings.silence)
@@ -193,8 +229,7 @@ class Route:
         return self.model.config("diffusion").prediction
 
     def _chunk(self, part: Part) -> Chunk:
-        return Chunk(self.voice.ar, part.tokens, [by_inverse_cdf(self.randomness.candidate(part.index, candidate))
-                                                  for candidate in range(self.settings.candidates)])
+        return Chunk(self.voice.ar, part.tokens, Choices(self.randomness, part.index, self.settings.candidates))
 
     def _ranked(self, part: Part, candidates: list[Candidate]) -> Read:
         """The best candidates of a part, best first; a single one needs no opinion."""
@@ -212,6 +247,9 @@ class Route:
         self._tell("decode", finished, f"{codes} codes")
 
     def _tell(self, stage: str, done: int, note: str = "") -> None:
+        """Every step of every stage tells; when nobody waits any more, that ends it."""
+        if self._over.is_set():
+            raise ClosedError
         self._progress(stage, self._done[stage] + done, self._totals[stage], note)
 
     def _add(self, stage: str, done: int) -> None:

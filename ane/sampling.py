@@ -26,10 +26,10 @@ class Sampling:
     max_codes: int = 500
 
     def __post_init__(self):
-        if not 0 < self.temperature < np.inf:
-            raise UserError(f"--temperature {self.temperature}: it must be above 0 (0.8 is upstream's)")
-        if not 0 < self.repetition_penalty < np.inf:
-            raise UserError(f"--repetition-penalty {self.repetition_penalty}: it must be above 0 (1 is none)")
+        if not 0.01 <= self.temperature <= 100:
+            raise UserError(f"--temperature {self.temperature}: it goes from 0.01 to 100 (0.8 is upstream's)")
+        if not 0.01 <= self.repetition_penalty <= 100:
+            raise UserError(f"--repetition-penalty {self.repetition_penalty}: it goes from 0.01 to 100 (1 is none)")
         if not 0 < self.top_p <= 1:
             raise UserError(f"--top-p {self.top_p}: it is a share of probability, above 0 and at most 1")
         if self.typical_mass is not None and not 0 < self.typical_mass < 1:

@@ -36,6 +36,7 @@ PRESETS = {
     "high_quality": Preset(candidates=256, diffusion=Diffusion(steps=400)),
 }
 DEFAULT_PRESET = "ultra_fast"       # of a model that names none
+MOST_CANDIDATES = 10_000
 LEAST_SILENCE = 0.01        # seconds: a cut needs room to fade in
 
 
@@ -66,6 +67,9 @@ class Settings:
     lanes: int = 8
 
     def __post_init__(self):
+        if self.candidates > MOST_CANDIDATES:
+            raise UserError(f"--candidates {self.candidates}: at most {MOST_CANDIDATES} are compared; upstream's most "
+                            "thorough preset takes 256")
         if not 1 <= self.best <= self.candidates:
             raise UserError(f"cannot keep the best {self.best} of {self.candidates} candidates: "
                             "--best goes from 1 to --candidates")

@@ -6,16 +6,17 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ane import places
+from ane.errors import UserError
 from ane.model import Model
 from ane.parts import parts_of
+from ane.pipeline import closed
 from ane.randomness import Randomness
 from ane.ranking import check_clips
-from ane.route import Progress, Read, Route, Sound, silent
+from ane.route import Progress, Route, Sound, Told, silent
 from ane.settings import Settings
 from ane.speech import SAMPLE_RATE, Speech
 from ane.stages import Backend
 from ane.timeline import Timeline
-from ane.vocoding import closed
 from ane.voices import Voice, not_cloned, resolve_voice
 
 
@@ -82,6 +83,7 @@ class Synthesizer:
         settings = settings or Settings.of(model=self.model.settings)
         self.require(settings)
         self.backend.load(*self.needed(settings))
+        parts_of("1", self.model, settings)         # what spells numbers out takes a second to load
         return self.voice(voice, Randomness(0))
 
     def needed(self, settings: Settings) -> list[str]:
@@ -117,6 +119,7 @@ class Prepared:
         self.synthesizer, self.model = synthesizer, synthesizer.model
         self.timeline = timeline or Timeline()
         self.timeline.text_is_known()
+        self.before: dict[str, float] = {}          # seconds spent on the texts before
         self.settings = settings or Settings.of(preset, self.model.settings)
         self.randomness = Randomness(secrets.randbits(32) if seed is None else seed)
         self.texts = [parts_of(text, self.model, self.settings) for text in texts]
@@ -134,13 +137,15 @@ class Prepared:
     def speech(self, sounds: list[Sound], began: float) -> Speech:
         self.timeline.sound_is_there()
         audio = [np.concatenate([sound.audio[rank] for sound in sounds]) for rank in range(self.settings.best)]
-        reads = [sound.read for sound in sounds]
-        return Speech(audio[0], self.randomness.seed, self.voice.name, [read.part.text for read in reads],
-                      sum(read.codes for read in reads), audio[1:], self.timeline.spent(),
-                      self.timeline.now() - began, self.notes(reads), self.timeline)
+        told = [sound.told for sound in sounds]
+        spent = {stage: seconds - self.before.get(stage, 0.0) for stage, seconds in self.timeline.spent().items()}
+        self.before = self.timeline.spent()
+        return Speech(audio[0], self.randomness.seed, self.voice.name, [one.part.text for one in told],
+                      sum(one.codes for one in told), audio[1:], spent, self.timeline.now() - began, self.notes(told),
+                      self.timeline)
 
-    def notes(self, reads: Sequence[Read]) -> list[str]:
-        return [*not_cloned(self.model, self.voice), *unstopped(reads)]
+    def notes(self, told: Sequence[Told]) -> list[str]:
+        return [*not_cloned(self.model, self.voice), *unstopped(told)]
 
 
 class Stream(Iterator[np.ndarray]):
@@ -153,18 +158,21 @@ class Stream(Iterator[np.ndarray]):
     sample_rate = SAMPLE_RATE
 
     def __init__(self, prepared: Prepared, progress: Progress):
-        self._prepared, self._read, self._samples = prepared, [], 0
+        if prepared.settings.best > 1:
+            raise UserError("a stream gives the best reading alone: ask for one (--best)")
+        self._prepared, self._samples = prepared, 0
+        self._told: list[Told] = []
         self.seed, self.voice, self.timeline = prepared.randomness.seed, prepared.voice.name, prepared.timeline
         parts = prepared.texts[0]
         self.chunks = [part.text for part in parts]
-        self._pieces = prepared.route(progress).pieces(parts, self._read.append)
+        self._pieces = prepared.route(progress).pieces(parts, self._told.append)
         self.took = 0.0
 
     def __next__(self) -> np.ndarray:
         try:
             piece = next(self._pieces)
         finally:
-            self.took = self.timeline.now()
+            self.took = self.timeline.now() - self.timeline.known
         self._samples += len(piece)
         return piece
 
@@ -174,11 +182,11 @@ class Stream(Iterator[np.ndarray]):
 
     @property
     def codes(self) -> int:
-        return sum(read.codes for read in self._read)
+        return sum(one.codes for one in self._told)
 
     @property
     def notes(self) -> list[str]:
-        return self._prepared.notes(self._read)
+        return self._prepared.notes(self._told)
 
     @property
     def seconds(self) -> float:
@@ -190,13 +198,13 @@ class Stream(Iterator[np.ndarray]):
 
     @property
     def real_time_factor(self) -> float:
-        """Seconds for a second of audio, who listened included."""
-        return self.took / self.seconds
+        """Seconds for a second of audio, who listened included; infinite before there is any."""
+        return self.took / self.seconds if self._samples else float("inf")
 
 
-def unstopped(reads: Sequence[Read]) -> list[str]:
+def unstopped(told: Sequence[Told]) -> list[str]:
     """What the user should know when a chunk's best reading had to be cut off."""
-    chunks = [str(read.part.index + 1) for read in reads if not read.kept[0].stopped]
+    chunks = [str(one.part.index + 1) for one in told if not one.stopped]
     if not chunks:
         return []
     return [f"no end was found for chunk {', '.join(chunks)}: the speech may be cut off or ramble; "

@@ -10,13 +10,13 @@ themselves (zeros, mirrored noise, silence) is as it is in the whole.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
 from ane.networks.hifigan import HifiganConfig
 from ane.networks.univnet import SILENT_FRAMES, UnivNetConfig
+from ane.pipeline import closed
 from ane.stages import Backend
 
 SCALES = 1024 / 256, 24000 / 22050      # frames a latent at 22050 Hz; then what the output's 24000 Hz make of them
@@ -207,14 +207,3 @@ class Stretch:
         """
         places = np.arange(start, stop) + 0.5
         return np.maximum(np.float64(np.float32(1 / self.scale)) * places - 0.5, 0).astype(np.float32)
-
-
-@contextmanager
-def closed(source: Iterable) -> Iterator[None]:
-    """Close what can be closed when the block is left: a generator that is drawn from ends with who draws from it."""
-    try:
-        yield
-    finally:
-        close = getattr(source, "close", None)
-        if close is not None:
-            close()

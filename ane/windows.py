@@ -16,8 +16,8 @@ import numpy as np
 from ane.diffusion import Diffusion, Progress, frames_of, sample, silent
 from ane.errors import UserError
 from ane.mel import denormalise_mel
+from ane.pipeline import closed
 from ane.stages import Backend
-from ane.vocoding import closed
 
 
 @dataclass(frozen=True)

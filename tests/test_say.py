@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -180,6 +181,7 @@ def test_a_profile_has_three_parts_and_a_bar_a_stage(workplace, capsys):
     told = capsys.readouterr().err
     for line in ("before the text was known", "until the first sound", "the rest", "voice", "decode", "vocode", "█"):
         assert line in told
+    assert "-0" not in told
 
 
 @pytest.mark.parametrize(("flags", "why"), [
@@ -192,3 +194,33 @@ def test_flags_that_do_not_go_together_are_refused(workplace, capsys, flags, why
     assert main(["say", "hello", *flags]) != 0
     assert why in capsys.readouterr().err
     assert list(workplace.glob("*.wav")) == []
+
+
+def test_a_player_that_dies_does_not_cost_the_file(workplace, player, capsys):
+    (workplace / "bin" / "paplay").write_text("#!/bin/sh\nexit 1\n")
+    assert main(["say", TWO, *QUICK, "--split", "20,30", "--stream", "-o", "kept.wav", "--play"]) == 1
+    assert "paplay stopped before the sound was over" in capsys.readouterr().err
+    assert main(["say", TWO, *QUICK, "--split", "20,30", "-o", "whole.wav"]) == 0
+    assert soundfile.info("kept.wav").frames == soundfile.info("whole.wav").frames
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("arguments", [("voices", "list"), ("say", "Hello.", *QUICK, "-o", "x.wav", "--json")])
+def test_output_that_cannot_be_written_is_told_in_a_line(workplace, arguments):
+    with open("/dev/full", "w") as full:
+        result = subprocess.run([sys.executable, "-m", "ane", *arguments], stdout=full, stderr=subprocess.PIPE,
+                                text=True, timeout=300, check=False)
+    assert result.returncode == 1
+    assert "cannot write to standard output: No space left on device" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_sigterm_leaves_nothing_half_written(workplace):
+    with subprocess.Popen([sys.executable, "-m", "ane", "say", TWO * 40, "--preset", "fastest", "--stream", "-o",
+                           "long.wav"], stderr=subprocess.PIPE) as process:
+        while not list(workplace.glob(".long*")) and process.poll() is None:
+            time.sleep(0.05)
+        process.terminate()
+        process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert not list(workplace.glob("*long*")) + list(workplace.glob(".long*"))

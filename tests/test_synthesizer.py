@@ -7,6 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import settings as settings_of_hypothesis
+from hypothesis import strategies as st
 
 import ane
 from ane.autoregressive import Candidate
@@ -305,3 +308,49 @@ def test_what_the_text_does_not_decide_is_made_ready_before_it(synthesizer):
     assert {"autoregressive", "hifigan"} <= set(synthesizer.backend._networks)
     speech = ready.speak(TEXT, voice, seed=4, settings=SEVERAL)
     np.testing.assert_array_equal(speech.audio, synthesizer.speak(TEXT, seed=4, settings=SEVERAL).audio)
+
+
+def test_closing_steps_side_by_side_ends_the_one_in_the_making(synthesizer):
+    """Not the whole item: a chunk of 400 steps of diffusion would keep whoever closes waiting."""
+    threaded = Synthesizer(synthesizer.model, synthesizer.backend, side_by_side=True)
+    steps = []
+    settings = replace(SEVERAL, diffusion=Diffusion(400, "ddim", guidance=None), sampling=Sampling(max_codes=4))
+
+    def watch(stage: str, *rest) -> None:
+        steps.append(stage)
+        if steps.count("diffuse") == 3:
+            raise KeyboardInterrupt
+
+    speeches = threaded.speak_all([TWO, TWO], seed=4, settings=settings, progress=watch)
+    with pytest.raises(KeyboardInterrupt):
+        next(speeches)
+    assert steps.count("diffuse") == 3
+    assert not [thread for thread in threading.enumerate() if thread.name == "ane-ahead"]
+
+
+def test_what_was_spent_is_of_each_text(synthesizer):
+    speeches = list(synthesizer.speak_all([TEXT, TEXT, TEXT], seed=4, settings=replace(SEVERAL, lanes=1)))
+    whole = speeches[-1].timeline.spent()
+    for stage, seconds in whole.items():
+        assert sum(one.spent.get(stage, 0) for one in speeches) == pytest.approx(seconds)
+    assert all(min(one.spent.values()) >= 0 for one in speeches)
+
+
+@settings_of_hypothesis(max_examples=8, deadline=None)
+@given(texts=st.lists(st.lists(st.sampled_from(["The turtle was first.", "Well done.", "The rabbit came."]), min_size=1,
+                               max_size=3).map(" ".join), min_size=1, max_size=3),
+       lanes=st.integers(1, 5), threaded=st.booleans(), taken=st.integers(0, 6))
+def test_texts_lanes_threads_and_closing_change_nothing_of_what_is_said(synthesizer, texts, lanes, threaded, taken):
+    settings = replace(SEVERAL, lanes=lanes)
+    speaking = Synthesizer(synthesizer.model, synthesizer.backend, side_by_side=threaded)
+    for text, speech in zip(texts, speaking.speak_all(texts, seed=4, settings=settings), strict=True):
+        alone = synthesizer.speak(text, seed=4, settings=replace(settings, lanes=1))
+        assert (speech.chunks, speech.codes) == (alone.chunks, alone.codes)
+        np.testing.assert_allclose(speech.audio, alone.audio, atol=1e-4)
+        stream = synthesizer.stream(text, seed=4, settings=settings)
+        pieces = [piece for piece, _ in zip(stream, range(taken), strict=False)]
+        stream.close()
+        heard = np.concatenate([*pieces, np.empty(0, np.float32)])
+        np.testing.assert_allclose(heard, alone.audio[:len(heard)], atol=1e-4)
+    assert synthesizer.backend._networks == {}
+    assert not [thread for thread in threading.enumerate() if thread.name == "ane-ahead"]

@@ -13,7 +13,7 @@ def show_profile(timeline: Timeline, console: Console) -> None:
 
     Work of the first part is paid once for many texts; what is between the two marks is what a listener waits for.
     """
-    total = max([timeline.known, *(span.end for span in timeline.spans)])
+    total = max([timeline.known, timeline.heard or 0.0, *(span.end for span in timeline.spans)])
     heard = total if timeline.heard is None else timeline.heard
     parts = (("before the text was known", 0.0, timeline.known), ("until the first sound", timeline.known, heard),
              ("the rest", heard, total))

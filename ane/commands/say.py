@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,7 +102,8 @@ def say(args: argparse.Namespace) -> int:
                       "Give --bundle or --checkpoints for a trained model.[/]", soft_wrap=True)
     synthesizer, settings = engine(args, model, settings, console)
     if prompted:
-        synthesizer.prepare(args.voice, settings)
+        voice = synthesizer.prepare(args.voice, settings)
+        args.voice = args.voice if "random" in str(args.voice) else voice       # what is random depends on the seed
         text = read_text(args)
     speak = speak_lines if args.lines else speak_stream if args.stream else speak_whole
     waves: list[np.ndarray] = []
@@ -194,21 +195,30 @@ def speak_stream(args: argparse.Namespace, synthesizer: "Synthesizer", text: str
                  timeline: Timeline, bars: Bars) -> Said:
     """To the file, the loudspeaker or both, piece by piece."""
     from ane.audio import writing
-    from ane.playing import playing
+    from ane.playing import PlayerError, playing
 
     stream = synthesizer.stream(text, args.voice, seed=args.seed, settings=settings, progress=bars.update,
                                 timeline=timeline)
+    mute: PlayerError | None = None
     with ExitStack() as stack:
-        ways = []
-        if args.output is not None:
-            ways.append(stack.enter_context(writing(args.output, stream.sample_rate)))
-        if args.play or args.output is None:
-            expected = sum(map(len, stream.chunks)) / SPOKEN
-            ways.append(stack.enter_context(playing(stream.sample_rate, expected)))
         stack.enter_context(closing(stream))
-        for piece in stream:
-            for way in ways:
-                way(piece)
+        ways = [stack.enter_context(writing(args.output, stream.sample_rate))] if args.output is not None else []
+        try:
+            with ExitStack() as sounding:
+                if args.play or args.output is None:
+                    expected = sum(map(len, stream.chunks)) / SPOKEN
+                    ways.append(sounding.enter_context(playing(stream.sample_rate, expected)))
+                for piece in stream:
+                    for way in ways:
+                        way(piece)
+        except PlayerError as error:
+            if args.output is None:
+                raise
+            mute = error        # the file is written to its end all the same
+            for piece in stream:
+                ways[0](piece)
+    if mute:
+        raise mute
     yield stream, output_paths(args.output, 1)
 
 
@@ -254,7 +264,8 @@ def report(args: argparse.Namespace, synthesizer: "Synthesizer", speech: "Speech
             "prepared": timeline.known, "first_sound": timeline.heard - timeline.known, "seed": speech.seed,
             "voice": speech.voice, "chunks": speech.chunks, "codes": speech.codes, "model": model.name,
             "trained": model.trained, "backend": synthesizer.backend.name, "preset": args.preset,
-            "notes": speech.notes, "peak_rss_bytes": peak_memory()}))
+            "notes": speech.notes, "peak_rss_bytes": peak_memory(),
+            **({"timeline": [asdict(span) for span in timeline.spans]} if args.profile else {})}))
         return
     for note in speech.notes:
         console.print(f"[yellow]{escape(note)}[/]", soft_wrap=True)
