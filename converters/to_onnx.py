@@ -85,9 +85,8 @@ def write_package(model: Model, network: str, options: OnnxOptions, bundle: Path
     ``progress`` is called with each function's name. The record states no parity yet.
 
     Raises:
-        UserError: the place cannot be written.
+        UserError: the place cannot be written, or a graph does not pass.
     """
-    import onnx
     import onnx_ir as ir
 
     precision = options.stored(network)
@@ -107,11 +106,23 @@ def write_package(model: Model, network: str, options: OnnxOptions, bundle: Path
             made.producer_name, made.producer_version = "tortoise-ane", version()
             file = package / f"{graph.name}.onnx"
             ir.save(made, file)
-            onnx.checker.check_model(str(file), full_check=precision not in bits.QUANTISED)
+            _check(file, f"{network}, function {graph.name}, in {precision}", whole=precision not in bits.QUANTISED)
             functions[graph.name] = FunctionRecord(graph.kind, {}, {})
     files = sorted(file.relative_to(bundle).as_posix() for file in (bundle / path).iterdir())
     return PackageRecord(network, precision, path, [record(bundle, file) for file in files], functions,
                          source=_origin(model, network, options), format="onnx")
+
+
+def _check(file: Path, what: str, whole: bool) -> None:
+    """Raise UserError for a graph that ONNX's checker refuses; ``whole``: shapes and types are inferred too."""
+    import onnx
+
+    try:
+        onnx.checker.check_model(str(file), full_check=whole)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        line = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise UserError(f"{what}: ONNX's checker refuses the graph: {line[:300]}. It is not written: choose another "
+                        "--precision, or other versions of torch and onnx") from error
 
 
 def twin(model: Model, network: str, precision: str) -> "nn.Module":

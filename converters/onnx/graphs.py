@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ane.networks.frames import FrameNorm, image, sequence
 from ane.networks.layers import GroupNorm, RelativePositionBias
 from converters.onnx import decoder
 
@@ -94,14 +95,28 @@ class TwoPassNorm(nn.Module):
         return (y.reshape(x.shape) * weight + bias).to(x.dtype)
 
 
+class TwoPassFrameNorm(TwoPassNorm):
+    """``FrameNorm`` by its definition: (R, L, C) → the same."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return sequence(super().forward(image(x)))
+
+
 def graphs_of(network: str, twin: nn.Module, dtype: torch.dtype) -> list[Graph]:
     """The graphs of a network whose twin computes in ``dtype``; the twin is the graphs' own from now on."""
-    kinds = {RelativePositionBias: ShiftedBias, GroupNorm: TwoPassNorm}
-    for module in list(twin.modules()):
-        for name, part in module.named_children():
-            if type(part) in kinds and type(module) not in kinds.values():
-                module.register_module(name, kinds[type(part)](part))
+    traceable(twin)
     return GRAPHS[network](twin, dtype)
+
+
+def traceable(network: nn.Module) -> None:
+    """Put in place of modules that cannot be traced as they are those that can."""
+    kinds = {RelativePositionBias: ShiftedBias, GroupNorm: TwoPassNorm, FrameNorm: TwoPassFrameNorm}
+    for module in list(network.modules()):
+        for name, part in module.named_children():
+            if isinstance(part, tuple(kinds)) and not isinstance(module, tuple(kinds.values())):
+                # a subclass may lay its input out otherwise, and must be named here
+                assert type(part) in kinds, f"{type(part).__name__} has no counterpart for ONNX"
+                module.register_module(name, kinds[type(part)](part))
 
 
 def _noise(*shape: int) -> Tensor:

@@ -11,17 +11,22 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import torch
+from torch import nn
 
 from ane.backends import load_backend
 from ane.cli import main
 from ane.errors import UserError
 from ane.model.bundle import Bundle
 from ane.model.packages import WEIGHTS
+from ane.networks.frames import FrameNorm
+from ane.networks.layers import GroupNorm
 from converters.conversion import convert
 from converters.onnx import parity
+from converters.onnx.graphs import traceable
 from converters.onnx.weights import FILE
 from converters.to_coreml import Options
-from converters.to_onnx import Onnx, OnnxOptions
+from converters.to_onnx import Onnx, OnnxOptions, write_package
 from tests.random_model import write_random_bundle
 
 ONNX = Onnx()
@@ -79,6 +84,43 @@ def test_every_graph_passes_the_checker_and_tells_no_path_of_the_machine_it_was_
             path = bundle.path / package.path / f"{name}.onnx"
             onnx.checker.check_model(str(path))
             assert str(Path(parity.__file__).parents[2]).encode() not in path.read_bytes()
+
+
+def test_diffusion_in_fp16_normalises_in_float32_by_the_definition(source, tmp_path):
+    """Random weights do not hold a bar in fp16; what the graphs are made of does not depend on them."""
+    package = write_package(source, "diffusion", OnnxOptions("fp16"), tmp_path)
+    for name in ("condition", "denoise"):
+        nodes = onnx.load(tmp_path / package.path / f"{name}.onnx", load_external_data=False).graph.node
+        assert not any(node.op_type == "GroupNormalization" for node in nodes)
+
+
+def test_a_norm_that_onnx_has_no_counterpart_for_is_not_traced_as_it_is():
+    class OtherNorm(GroupNorm):
+        pass
+
+    with pytest.raises(AssertionError, match="OtherNorm has no counterpart"):
+        traceable(nn.Sequential(OtherNorm(32)))
+
+
+@pytest.mark.parametrize(("norm", "shape"), [(GroupNorm(64), (2, 64, 9)), (FrameNorm(64), (2, 9, 64))])
+def test_norms_made_for_onnx_give_what_torch_gives(norm, shape):
+    nn.init.normal_(norm.weight)
+    nn.init.normal_(norm.bias)
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    network = nn.Sequential(norm)
+    wanted = network(x)
+    traceable(network)
+    assert not isinstance(network[0], GroupNorm)
+    assert torch.allclose(network(x), wanted, atol=1e-5)
+
+
+def test_a_graph_that_the_checker_refuses_is_told_by_name(source, tmp_path, monkeypatch):
+    def refuse(path: str, full_check: bool) -> None:
+        raise onnx.shape_inference.InferenceError("scale has inconsistent type")
+
+    monkeypatch.setattr(onnx.checker, "check_model", refuse)
+    with pytest.raises(UserError, match=r"rlg_auto, function ar_random, in fp32: ONNX's checker .* inconsistent type"):
+        write_package(source, "rlg_auto", OnnxOptions(), tmp_path)
 
 
 @pytest.mark.parametrize(("precision", "op"), [("int8", "MatMulInteger"), ("int4", "MatMulNBits")])

@@ -3,6 +3,8 @@
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +13,11 @@ from hypothesis import strategies as st
 
 from ane.backends import load_backend
 from ane.backends.ort import providers
+from ane.backends.ort import sessions as sessions_module
 from ane.backends.ort.backend import OrtBackend
 from ane.backends.ort.engines import BATCHES, LENGTHS, Engines, Machine, axes_of, bucket, profile
 from ane.backends.ort.providers import DEVICES, OutOfMemoryError, choose, engine_errors
-from ane.backends.ort.sessions import Sessions, Wanted
+from ane.backends.ort.sessions import Sessions, Wanted, loader
 from ane.cli import main
 from ane.errors import UserError
 
@@ -184,6 +187,19 @@ def test_a_budget_changes_nothing_of_what_is_said(bundle):
     for stage in ("ar_random", "diffusion_random", "ar_random"):
         small.run(stage, noise=noise)
     assert len(small.sessions) == 1
+
+
+@pytest.mark.parametrize(("name", "own"), [("cuda", {"enable_cuda_graph": "1"}), ("tensorrt", {})])
+def test_float32_on_a_gpu_is_not_cut_to_tf32(monkeypatch, name, own):
+    asked: list[Any] = []
+
+    def session(path: str, options: Any, providers: list[Any]) -> Any:
+        asked.extend(providers)
+        return SimpleNamespace(get_providers=lambda: [DEVICES[name].provider])
+
+    monkeypatch.setattr(sessions_module, "runtime", lambda: SimpleNamespace(InferenceSession=session))
+    loader(DEVICES[name])(Wanted(Path("step.onnx"), 1, tuple(own.items())))
+    assert ("CUDAExecutionProvider", {"use_tf32": "0", **own}) in asked
 
 
 # Engines

@@ -2,16 +2,17 @@
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ane.backends.ort.blocks import Bound, Memory, bound
+from ane.backends.ort.blocks import Bound, Memory
 from ane.backends.ort.decoder import Geometry, Graphs, OrtDecoder
-from ane.backends.ort.engines import Engines, axes_of, profile
+from ane.backends.ort.engines import LENGTHS, Engines, axes_of, bucket, profile
 from ane.backends.ort.packages import choose
-from ane.backends.ort.providers import Device, engine_errors
+from ane.backends.ort.providers import Device, RecordingError, engine_errors
 from ane.backends.ort.sessions import Sessions, Wanted, loader
 from ane.backends.packaged.backend import SPEAKING
 from ane.backends.packaged.denoiser import upsampled
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int64)": np.int64}
 CUDA_GRAPH = (("enable_cuda_graph", "1"),)
+RECORDINGS = 64         # that a session makes before it is loaded anew: it frees none by itself
 
 
 class OrtBackend:
@@ -54,7 +56,7 @@ class OrtBackend:
         self.packages = choose(model, precision)
         self.engines = (engines or Engines()) if device.name == "tensorrt" else None
         self.sessions = Sessions(load or loader(device, threads), budget)
-        self.memory = Memory(device)
+        self.memory = Memory(device, make_room=self.sessions.forget)
         self.name = named(device, self.packages, model)
         self._checked: set[str] = set()
         self._replays = device.name == "cuda"
@@ -75,8 +77,11 @@ class OrtBackend:
         halved = self.packages["autoregressive"].precision == "fp16"
         geometry = Geometry(config.layers, config.heads, config.model_dim // config.heads, config.model_dim,
                             config.number_mel_codes, np.dtype(np.float16 if halved else np.float32))
-        graphs = Graphs(lambda P: self.session("autoregressive", "prefill", {"columns": (1, P, config.model_dim)}),
-                        self._step, self._replays)
+        graphs = Graphs(self.sessions,
+                        lambda P: self.wanted("autoregressive", "prefill", {"columns": (1, P, config.model_dim)}),
+                        self._step, self._unrecorded)
+        if self.engines is not None:        # a step's engine takes its shapes alone
+            graphs = replace(graphs, room=lambda positions: bucket(positions, LENGTHS)[1])
         return OrtDecoder(graphs, geometry, self.memory, lanes, capacity, prefixes, longest)
 
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Denoiser:
@@ -90,7 +95,7 @@ class OrtBackend:
             if network in self.packages and self.engines is None:
                 for kind in self.packages[network].functions:
                     if kind == "step":
-                        self._step(kind, {})
+                        self.sessions.get(self._step(kind, {})[0])
                     elif kind != "step_places":         # what few calls need
                         self.session(network, kind, {})
 
@@ -104,7 +109,7 @@ class OrtBackend:
 
     def called(self, network: str, kind: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
         """The one output of a graph, float32."""
-        wanted = self._wanted(network, kind, {name: array.shape for name, array in inputs.items()})
+        wanted = self.wanted(network, kind, {name: array.shape for name, array in inputs.items()})
 
         def call(session: Any) -> np.ndarray:
             kinds = {each.name: DTYPES[each.type] for each in session.get_inputs()}
@@ -116,20 +121,34 @@ class OrtBackend:
 
     def session(self, network: str, kind: str, shapes: dict[str, tuple[int, ...]],
                 options: tuple[tuple[str, str], ...] = (), fixed: bool = False) -> Any:
-        return self.sessions.get(self._wanted(network, kind, shapes, options, fixed))
+        return self.sessions.get(self.wanted(network, kind, shapes, options, fixed))
 
-    def _step(self, kind: str, shapes: dict[str, tuple[int, ...]]) -> Any:
-        """A session for steps of these shapes, recorded where that can be; where it cannot, that is told once."""
+    def _step(self, kind: str, shapes: dict[str, tuple[int, ...]]) -> tuple[Wanted, bool]:
+        """What serves steps of these shapes, and whether it records CUDA graphs: where it can."""
         if self._replays:
+            wanted = self.wanted("autoregressive", kind, shapes, CUDA_GRAPH)
+            self.sessions.shed(wanted, RECORDINGS)
             try:
-                return self.session("autoregressive", kind, shapes, CUDA_GRAPH)
-            except Exception as error:
-                self._replays = False
-                self.notice(f"Steps are not recorded as CUDA graphs: {str(error).splitlines()[0][:200]}")
-        return self.session("autoregressive", kind, shapes, fixed=True)
+                self.sessions.get(wanted)
+                return wanted, True
+            except RecordingError as error:
+                self._unrecorded(error)
+        return self.wanted("autoregressive", kind, shapes, fixed=True), False
 
-    def _wanted(self, network: str, kind: str, shapes: dict[str, tuple[int, ...]],
-                options: tuple[tuple[str, str], ...] = (), fixed: bool = False) -> Wanted:
+    def _unrecorded(self, error: RecordingError) -> None:
+        """Record no more CUDA graphs, and say so once."""
+        if self._replays:
+            self._replays = False
+            self.sessions.forget(self.model.path / self.packages["autoregressive"].path)
+            self.notice(f"Steps are not recorded as CUDA graphs: {error}")
+
+    def wanted(self, network: str, kind: str, shapes: dict[str, tuple[int, ...]],
+               options: tuple[tuple[str, str], ...] = (), fixed: bool = False) -> Wanted:
+        """What serves a graph for inputs of these shapes; ``fixed``: for no others.
+
+        Raises:
+            UserError: the package is damaged.
+        """
         package = self.packages[network]
         if package.path not in self._checked:
             for file in package.files:
@@ -168,8 +187,8 @@ class OrtDenoiser:
         shapes = {"x": (batch, channels, frames), "timesteps": (batch,), "code": self.codes[:batch].shape}
         out = self.backend.model.config("diffusion").out_channels
         dtype = np.float16 if self.backend.packages["diffusion"].precision == "fp16" else np.float32
-        call = bound(self.backend.memory, self.backend.session("diffusion", "denoise", shapes), shapes,
-                     {"prediction": (batch, out, frames)},
+        call = Bound(self.backend.memory, self.backend.sessions, self.backend.wanted("diffusion", "denoise", shapes),
+                     shapes, {"prediction": (batch, out, frames)},
                      {"x": dtype, "code": dtype, "prediction": dtype, "timesteps": np.int64})
         call.inputs["code"].fill(self.codes[:batch])
         return call

@@ -3,17 +3,19 @@
 ONNX Runtime is given addresses, so a part of a block that lies in one piece is an input without being copied.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol
 
 import numpy as np
 
-from ane.backends.ort.providers import Device, engine_errors, quiet_options, runtime
+from ane.backends.ort.providers import Device, OutOfMemoryError, engine_errors, quiet_options, runtime
+from ane.backends.ort.sessions import Sessions, Wanted
 
 Shape = tuple[int, ...]
 OPSET, IR_VERSION = 18, 8           # of the graph that writes rows
+NO_RECORDING = -1                   # ONNX Runtime's word for a run that is not recorded
 
 
 class Block(Protocol):
@@ -51,8 +53,7 @@ class HostBlock:
 class DeviceBlock:
     def __init__(self, shape: Shape, dtype: Any, memory: str):
         self.shape, self.dtype = shape, np.dtype(dtype)
-        with engine_errors("keep a cache"):
-            self.value = runtime().OrtValue.ortvalue_from_numpy(np.zeros(shape, dtype), memory, 0)
+        self.value = runtime().OrtValue.ortvalue_from_numpy(np.zeros(shape, dtype), memory, 0)
 
     @property
     def address(self) -> int:
@@ -69,17 +70,25 @@ class Memory:
     """Where blocks lie: ``where`` is "cpu" or "cuda".
 
     ``written``: rows of caches are written by a graph on the device, which is the one way there is on a GPU; on the
-    host NumPy does it in place, unless a test asks for the graph.
+    host NumPy does it in place, unless a test asks for the graph. ``make_room`` is called when memory runs out.
     """
 
-    def __init__(self, device: Device, written: bool | None = None):
-        self.device, self.where = device, device.memory
+    def __init__(self, device: Device, written: bool | None = None, make_room: Callable[[], None] = lambda: None):
+        self.device, self.where, self._make_room = device, device.memory, make_room
         self.written = device.memory != "cpu" if written is None else written
         self._writers: dict[np.dtype, Any] = {}
 
     def block(self, shape: Sequence[int], dtype: Any) -> Block:
-        """Zeros."""
-        return DeviceBlock(tuple(shape), dtype, self.where) if self.where != "cpu" else HostBlock(tuple(shape), dtype)
+        """Zeros. Raises OutOfMemoryError when there is no room, not even with ``make_room``."""
+        try:
+            return self._zeros(tuple(shape), dtype)
+        except OutOfMemoryError:
+            self._make_room()
+            return self._zeros(tuple(shape), dtype)
+
+    def _zeros(self, shape: Shape, dtype: Any) -> Block:
+        with engine_errors("keep a cache"):
+            return DeviceBlock(shape, dtype, self.where) if self.where != "cpu" else HostBlock(shape, dtype)
 
     def bind(self, binding: Any, name: str, block: Block, output: bool = False, offset: int = 0,
              shape: Shape | None = None) -> None:
@@ -110,34 +119,63 @@ class Memory:
         return self._writers[dtype]
 
 
-@dataclass
-class Bound:
-    """A call of one shape: the session, its buffers, and how it is run again."""
+@dataclass(frozen=True)
+class Part:
+    """A part of a block that lies in one piece: of ``shape``, ``offset`` numbers into it."""
 
-    session: Any
-    binding: Any
-    inputs: dict[str, Block]
-    outputs: dict[str, Block]
-    options: Any = None
+    block: Block
+    offset: int
+    shape: Shape
+
+
+class Bound:
+    """A call of one shape: its buffers, bound to the session that is loaded for it when it is run.
+
+    The call itself keeps no session, so that one that makes room for others is really gone.
+
+    Args:
+        inputs, outputs: shapes of buffers that are the call's own. kinds: dtypes of those that are not float32.
+        parts: inputs that lie in buffers of others.
+        recorded: as a CUDA graph; None: by a session that records none.
+    """
+
+    def __init__(self, memory: "Memory", sessions: Sessions, wanted: Wanted, inputs: Mapping[str, Shape],
+                 outputs: Mapping[str, Shape], kinds: Mapping[str, Any], parts: Mapping[str, Part] | None = None,
+                 recorded: bool | None = None):
+        self.memory, self.sessions, self.wanted, self.recorded = memory, sessions, wanted, recorded
+        self.inputs, self.outputs = ({name: memory.block(shape, kinds.get(name, np.float32))
+                                      for name, shape in those.items()} for those in (inputs, outputs))
+        self.parts = dict(parts or {})
 
     def run(self, doing: str, **inputs: np.ndarray) -> None:
-        """Inputs that are not given are what they were."""
+        """Inputs that are not given are what they were.
+
+        Raises:
+            OutOfMemoryError: not even with all other sessions gone is there room for it. UserError: ONNX Runtime fails.
+        """
         for name, array in inputs.items():
             self.inputs[name].fill(array)
-        with engine_errors(doing):
-            self.session.run_with_iobinding(self.binding, self.options)
 
+        def call(session: Any) -> None:
+            with engine_errors(doing):
+                session.run_with_iobinding(*self.sessions.binding(self.wanted, self, self._bind))
 
-def bound(memory: Memory, session: Any, inputs: Mapping[str, Shape], outputs: Mapping[str, Shape],
-          kinds: Mapping[str, Any]) -> Bound:
-    """Buffers of these shapes, bound to a session; ``kinds`` are dtypes of those that are not float32."""
-    binding = session.io_binding()
-    blocks = [{name: memory.block(shape, kinds.get(name, np.float32)) for name, shape in those.items()}
-              for those in (inputs, outputs)]
-    for those, output in zip(blocks, (False, True), strict=True):
-        for name, block in those.items():
-            memory.bind(binding, name, block, output=output)
-    return Bound(session, binding, *blocks)
+        self.sessions.relieved(self.wanted, call)
+
+    def _bind(self, session: Any) -> tuple[Any, Any]:
+        """The binding, and options of the run."""
+        binding = session.io_binding()
+        for those, output in ((self.inputs, False), (self.outputs, True)):
+            for name, block in those.items():
+                self.memory.bind(binding, name, block, output=output)
+        for name, part in self.parts.items():
+            self.memory.bind(binding, name, part.block, offset=part.offset, shape=part.shape)
+        if self.recorded is None:
+            return binding, None
+        options = runtime().RunOptions()
+        number = self.sessions.recording(self.wanted) if self.recorded else NO_RECORDING
+        options.add_run_config_entry("gpu_graph_id", str(number))
+        return binding, options
 
 
 def writer(dtype: np.dtype) -> bytes:

@@ -8,13 +8,13 @@ takes its own (``step_places``).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import count
-from typing import Any
 
 import numpy as np
 
-from ane.backends.ort.blocks import Block, Bound, Memory, bound
+from ane.backends.ort.blocks import Block, Bound, Memory, Part
 from ane.backends.ort.caches import Cache
+from ane.backends.ort.providers import RecordingError
+from ane.backends.ort.sessions import Sessions, Wanted
 
 MASKED = -1e4           # finite: no sum of it overflows fp16, and its exponential is zero
 UNIT = 64               # positions; the host's caches grow by so many, a device's double
@@ -35,11 +35,20 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Graphs:
-    """What gives a session: of the prefill, and of a step by its name and the shapes of its inputs."""
+    """Where the decoder's sessions come from.
 
-    prefill: Callable[[int], Any]
-    step: Callable[[str, dict[str, tuple[int, ...]]], Any]
-    replayed: bool = False      # steps of one shape are recorded as a CUDA graph
+    Attributes:
+        prefill: what serves a prefix of so many positions.
+        step: what serves a step, by its name and the shapes of its inputs; True with it: it records CUDA graphs.
+        unrecorded: told that a step could not be recorded; from then on ``step`` gives what records none.
+        room: positions that are kept for a prefix of so many; the mask hides the rest.
+    """
+
+    sessions: Sessions
+    prefill: Callable[[int], Wanted]
+    step: Callable[[str, dict[str, tuple[int, ...]]], tuple[Wanted, bool]]
+    unrecorded: Callable[[RecordingError], None]
+    room: Callable[[int], int] = lambda positions: positions
 
 
 class OrtDecoder:
@@ -57,7 +66,6 @@ class OrtDecoder:
         self.stored: tuple[Cache, Cache] | None = None
         self.held = np.zeros(prefixes, dtype=np.int64)          # positions of the prefix at each place
         self._bound: dict[tuple, Bound] = {}
-        self._recordings = count(1)             # never used twice: a recording has the addresses of its buffers
 
     def prefill(self, prefix: np.ndarray, place: int = 0) -> tuple[np.ndarray, np.ndarray]:
         if not 0 <= place < self.prefixes:
@@ -85,13 +93,23 @@ class OrtDecoder:
             raise ValueError("a step before any prefill")
         place = np.zeros(n, dtype=np.int64) if prefix is None else np.asarray(prefix, dtype=np.int64)
         self._grow(end)
-        call = self._step_of(n, T, first, place)
-        several = {"place": place} if "place" in call.inputs else {}
-        call.run("take a step", columns=columns, mask=self._mask(length, T, place), **several)
+        try:
+            call = self._run_step(columns, length, first, place)
+        except RecordingError as error:
+            self.graphs.unrecorded(error)
+            self._bound.clear()
+            call = self._run_step(columns, length, first, place)
         position = length[:, None] + np.arange(T)
         for cache, name in zip(self.own, ("new_keys", "new_values"), strict=True):
             cache.write(first, position, call.outputs[name])
         return call.outputs["hidden"].numpy(), call.outputs["logits"].numpy()
+
+    def _run_step(self, columns: np.ndarray, length: np.ndarray, first: int, place: np.ndarray) -> Bound:
+        n, T, _ = columns.shape
+        call = self._step_of(n, T, first, place)
+        several = {"place": place} if "place" in call.inputs else {}
+        call.run("take a step", columns=columns, mask=self._mask(length, T, place), **several)
+        return call
 
     def _mask(self, length: np.ndarray, columns: int, place: np.ndarray) -> np.ndarray:
         """(n, T, P + L + T) float32: seen are the prefix, the own positions before, the columns up to itself."""
@@ -117,28 +135,22 @@ class OrtDecoder:
         of_prefix = (g.heads, P, g.width) if sole is not None else (self.prefixes, g.heads, P, g.width)
         inputs = {"columns": (n, T, g.model_dim), "mask": (n, T, P + L + T)} | ({} if sole is not None else {
             "place": (n,)})
-        caches = {f"{name}_{layer}": (cache, cache.offset(layer, lane), shape)
+        caches = {f"{name}_{layer}": Part(cache.block, cache.offset(layer, lane), shape)
                   for pair, names, lane, shape in (
                       (self.own, ("keys", "values"), first, (n, g.heads, L, g.width)),
                       (self.stored, ("prefix_keys", "prefix_values"), sole or 0, of_prefix))
                   for cache, name in zip(pair, names, strict=True) for layer in range(g.layers)}
         outputs = {"hidden": (n, T, g.model_dim), "logits": (n, g.codes),
                    **dict.fromkeys(("new_keys", "new_values"), (g.layers, n, g.heads, T, g.width))}
-        shapes = inputs | {name: shape for name, (_, _, shape) in caches.items()}
-        session = self.graphs.step("step" if sole is not None else "step_places", shapes)
-        call = self._call(session, inputs, outputs)
-        for name, (cache, offset, shape) in caches.items():
-            self.memory.bind(call.binding, name, cache.block, offset=offset, shape=shape)
-        if self.graphs.replayed:        # one recording for each set of buffers; a tail comes once and is not recorded
-            from onnxruntime import RunOptions
+        shapes = inputs | {name: part.shape for name, part in caches.items()}
+        wanted, records = self.graphs.step("step" if sole is not None else "step_places", shapes)
+        # one recording for each set of buffers; a tail comes once and is not recorded
+        return self._call(wanted, inputs, outputs, caches, T == 1 if records else None)
 
-            call.options = RunOptions()
-            call.options.add_run_config_entry("gpu_graph_id", str(next(self._recordings)) if T == 1 else "-1")
-        return call
-
-    def _call(self, session: Any, inputs: dict[str, tuple[int, ...]], outputs: dict[str, tuple[int, ...]]) -> Bound:
+    def _call(self, wanted: Wanted, inputs: dict[str, tuple[int, ...]], outputs: dict[str, tuple[int, ...]],
+              parts: dict[str, Part] | None = None, recorded: bool | None = None) -> Bound:
         kinds = {"place": np.int64} | dict.fromkeys(("keys", "values", "new_keys", "new_values"), self.geometry.dtype)
-        return bound(self.memory, session, inputs, outputs, kinds)
+        return Bound(self.memory, self.graphs.sessions, wanted, inputs, outputs, kinds, parts, recorded)
 
     def _caches(self, lanes: int, length: int) -> tuple[Cache, Cache]:
         g = self.geometry
@@ -146,7 +158,7 @@ class OrtDecoder:
 
     def _make_room(self, positions: int) -> None:
         """For a prefix; the places are of one length."""
-        most = positions if self.prefixes == 1 else max(positions, self.longest or 0)
+        most = self.graphs.room(positions if self.prefixes == 1 else max(positions, self.longest or 0))
         if self.stored is None or (self.prefixes == 1 and self.stored[0].length != most):
             self.stored = self._caches(self.prefixes, most)
         elif self.stored[0].length < most:

@@ -117,10 +117,15 @@ class OutOfMemoryError(UserError):
     """No memory left on the device or the host."""
 
 
+class RecordingError(UserError):
+    """A session, or a run, that cannot be recorded as a CUDA graph."""
+
+
 OUT_OF_MEMORY = ("no memory left on the device: use fewer --lanes, a shorter --split, a bundle in fewer bits "
                  "(--precision), or --backend onnx:cpu")
 SAID_OF_MEMORY = ("Failed to allocate memory", "out of memory", "OUT_OF_MEMORY", "bad_alloc", "bad allocation",
                   "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED", "Available memory of")
+SAID_OF_RECORDING = ("graph capture", "stream is capturing", "CUDA graph", "cudaGraph", "StreamCapture")
 SAID_OF_DRIVER = ("driver version is insufficient", "CUDA failure 35", "no kernel image is available")
 
 
@@ -129,7 +134,8 @@ def engine_errors(doing: str) -> Iterator[None]:
     """Turn ONNX Runtime's errors into one line for the user.
 
     Raises:
-        OutOfMemoryError: no memory left. UserError: anything else that ONNX Runtime itself fails at.
+        OutOfMemoryError: no memory left. RecordingError: it records no CUDA graph of this. UserError: anything else
+            that ONNX Runtime itself fails at.
     """
     try:
         yield
@@ -145,5 +151,7 @@ def engine_errors(doing: str) -> Iterator[None]:
         if not type(error).__module__.startswith("onnxruntime"):
             raise
         line = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
+        if any(piece in text for piece in SAID_OF_RECORDING):
+            raise RecordingError(f"ONNX Runtime cannot {doing}: {line[:300]}") from error
         raise UserError(f"ONNX Runtime cannot {doing}: {line[:300]}; convert the model again, or use --backend "
                         "torch") from error
