@@ -2,7 +2,8 @@
 
 A lane whose reading has ended takes the next one that waits, of the same chunk or of another, while the others go on.
 The prefix of a chunk is computed once, when its first reading starts, and seen by all its lanes. A reading draws from a
-generator of its own: it depends neither on the number of lanes nor on their filling nor on what else is read.
+generator of its own: it depends neither on the number of lanes nor on their filling nor on what else is read, but for
+what that rounds otherwise: nothing that was seen in float32, a code now and then where weights have fewer bits.
 """
 
 from collections import deque
