@@ -33,32 +33,56 @@ def with_cuda(monkeypatch):
                         lambda: ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"])
 
 
+def failing(*names: str):
+    return lambda device: "libcudnn.so.9: cannot open shared object file" if device.name in names else ""
+
+
 def test_the_best_that_loads_is_taken(with_cuda):
-    assert choose("", loads=lambda device: True).name == "cuda"
+    assert choose("", fault=failing()).name == "cuda"
 
 
-def test_a_provider_that_is_there_and_does_not_load_is_told_and_not_taken(with_cuda):
+def test_a_provider_that_is_there_and_does_not_load_is_told_with_its_cause_and_not_taken(with_cuda):
     said = []
-    assert choose("", said.append, lambda device: device.name == "cpu").name == "cpu"
+    assert choose("", said.append, failing("cuda")).name == "cpu"
     line, = said
-    assert "CUDA provider does not load here" in line
+    assert "CUDA provider does not load here: libcudnn.so.9: cannot open" in line
     assert "Running on the CPU" in line
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_a_gpu_that_onnxruntime_is_not_made_for_is_told(monkeypatch, tmp_path, there):
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\n")
+    (tmp_path / "nvidia-smi").chmod(0o755 if there else 0o644)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(providers.runtime(), "get_available_providers", lambda: ["CPUExecutionProvider"])
+    said = []
+    assert choose("", said.append).name == "cpu"
+    assert [line.startswith("There is an NVIDIA GPU and this onnxruntime is for the CPU") for line in said] == (
+        [True] * there)
+
+
 def test_tensorrt_and_core_ml_are_taken_only_when_asked_for(with_cuda):
-    assert choose("", loads=lambda device: device.name in ("tensorrt", "cpu", "coreml")).name == "cpu"
-    assert choose("tensorrt", loads=lambda device: True).name == "tensorrt"
+    assert choose("", fault=failing("cuda")).name == "cpu"
+    assert choose("tensorrt", fault=failing()).name == "tensorrt"
 
 
 def test_a_provider_whose_library_is_missing_is_told(with_cuda):
-    with pytest.raises(UserError, match=r"provider CUDA does not load; it needs an NVIDIA GPU .* --backend onnx:cpu"):
-        choose("cuda", loads=lambda device: False)
+    with pytest.raises(UserError, match=r"CUDA does not load: libcudnn.* needs an NVIDIA GPU .* --backend onnx:cpu"):
+        choose("cuda", fault=failing("cuda"))
+
+
+def test_what_a_provider_fails_with_is_its_fault(with_cuda, monkeypatch):
+    def session(*args: Any, **options: Any) -> Any:
+        raise RuntimeError("\n libcudart.so.12: cannot open shared object file\nmore")
+
+    monkeypatch.setattr(providers.runtime(), "InferenceSession", session)
+    assert providers.fault_of(DEVICES["cuda"]) == "libcudart.so.12: cannot open shared object file"
 
 
 def test_onnx_runtime_computing_elsewhere_without_a_word_is_noticed(with_cuda):
     """This machine's onnxruntime knows no CUDA: it warns, and makes a session on the CPU."""
-    assert not providers.loaded(DEVICES["cuda"])
-    assert providers.loaded(DEVICES["cpu"])
+    assert "leaves it out" in providers.fault_of(DEVICES["cuda"])
+    assert providers.fault_of(DEVICES["cpu"]) == ""
 
 
 def test_a_provider_that_this_onnxruntime_lacks_is_told(bundle):
@@ -109,6 +133,15 @@ def test_a_bundle_without_onnx_packages_is_told(capsys):
     assert main(["say", "Hello.", "--backend", "onnx:cpu", "-o", "/dev/null/no.wav"]) != 0
     assert main(["verify", "--against", "onnx"]) == 1
     assert "holds no ONNX packages: make them with `ane convert" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("said", ["nan", "inf", "0", "-1", "much"])
+def test_memory_that_is_no_size_is_refused_in_one_line(capsys, said):
+    with pytest.raises(SystemExit):
+        main(["say", "Hello.", "--memory", said])
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "--memory" in line
+    assert said in line
 
 
 # Sessions
