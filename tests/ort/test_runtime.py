@@ -1,6 +1,7 @@
 """Providers that do not load, sessions that make room, engines that are kept: what is decided, without a GPU."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ane.backends import load_backend
+from ane.backends.ort import engines as engines_module
 from ane.backends.ort import providers
 from ane.backends.ort import sessions as sessions_module
 from ane.backends.ort.backend import OrtBackend
@@ -328,3 +330,29 @@ def test_the_cache_knows_the_engines(tmp_path, monkeypatch, capsys):
     assert "for other versions" in items[place.name]["stale"]
     assert main(["cache", "clear"]) == 0
     assert not place.exists()
+
+
+def test_an_engine_is_unused_since_it_was_last_asked_for(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ANE_HOME", str(tmp_path))
+    monkeypatch.setattr(engines_module, "this_machine", lambda: A100)
+    folder = tmp_path / "cache" / "engines"
+    places = [Path(options(folder, frames=frames)["trt_engine_cache_path"]) for frames in (100, 300)]
+    for place in places:
+        (place / "built.engine").write_bytes(b"engine")
+        for path in (place / "engine.json", place / "built.engine", place):
+            os.utime(path, (1e9, 1e9))
+    options(folder, frames=300)
+    assert main(["cache", "list", "--json"]) == 0
+    stale = {Path(item["path"]).name: item["stale"] for item in json.loads(capsys.readouterr().out)["items"]}
+    assert stale == {places[0].name: "unused for 90 days", places[1].name: ""}
+
+
+def test_the_gpu_is_asked_for_once_whatever_number_of_engines_is_kept(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ANE_HOME", str(tmp_path))
+    for frames in (100, 300, 600):
+        options(tmp_path / "cache" / "engines", frames=frames)
+    asked: list[Machine] = []
+    monkeypatch.setattr(engines_module, "this_machine", lambda: asked.append(A100) or A100)
+    assert main(["cache", "list", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["items"]) == 3
+    assert len(asked) == 1
