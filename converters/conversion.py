@@ -200,7 +200,7 @@ def _begin(work: Path, fingerprint: str, overwrite: bool, target: Target) -> lis
     if noted.is_file():
         stated = read_json(noted)
         if isinstance(stated, dict) and stated.get("fingerprint") == fingerprint:
-            for crumbs in work.glob(".*"):          # of functions that were being written
+            for crumbs in (*work.glob(".*"), *work.glob("packages/.*")):     # what was being written
                 shutil.rmtree(crumbs, ignore_errors=True)
             return [package for package in read_section(stated, str(noted), target.networks, target.name)
                     if _whole(work, package)]

@@ -45,9 +45,11 @@ def write_ggml(model: Model, voice: Voice, destination: Path, overwrite: bool = 
         check_size(model, network)
     voice.check_widths(model.widths)
     names = [*FILES.values(), TOKENIZER, VOICE]
-    for name in names:
-        if (destination / name).exists() and not overwrite:
-            raise UserError(f"{destination / name} exists; add --force to replace it")
+    for place in (destination / name for name in names):
+        if place.is_dir():      # before any other is replaced
+            raise UserError(f"cannot write {place}: a directory of that name exists; move it, or choose another -o")
+        if place.exists() and not overwrite:
+            raise UserError(f"{place} exists; add --force to replace it")
     with ExitStack() as stack:
         for network, name in FILES.items():
             path = stack.enter_context(replacing(destination / name))

@@ -10,16 +10,15 @@ from ane.backends.pytorch import DTYPES, TorchBackend
 from ane.errors import UserError
 from ane.files import replacing
 from ane.model import Model
-from ane.model.bundle import Bundle
-from ane.model.hashes import record, sha256_of
+from ane.model.hashes import record
 from ane.model.packages import FunctionRecord, PackageRecord
-from ane.networks import NETWORKS
 from ane.version import version
 from converters.onnx import precision as bits
 from converters.onnx.export import OPSET, exported
 from converters.onnx.graphs import GRAPHS, graphs_of
 from converters.onnx.parity import measured
 from converters.onnx.weights import Weights
+from converters.origin import weights_sha256
 
 if TYPE_CHECKING:
     from torch import nn
@@ -136,10 +135,7 @@ def twin(model: Model, network: str, precision: str) -> "nn.Module":
 
 def _origin(model: Model, network: str, options: OnnxOptions) -> dict[str, Any]:
     """What a package was made from, and how."""
-    if isinstance(model, Bundle):
-        sha256 = model.manifest.networks[network].weights.sha256
-    else:
-        sha256 = sha256_of(model.path / NETWORKS[network].file)
     torch, onnx, onnxruntime = Onnx().versions()
-    return {"model": model.name, "weights_sha256": sha256, "opset": OPSET, "options": asdict(options),
-            "created_by": f"tortoise-ane {version()}", "torch": torch, "onnx": onnx, "onnxruntime": onnxruntime}
+    return {"model": model.name, "weights_sha256": weights_sha256(model, network), "opset": OPSET,
+            "options": asdict(options), "created_by": f"tortoise-ane {version()}", "torch": torch, "onnx": onnx,
+            "onnxruntime": onnxruntime}

@@ -5,6 +5,7 @@ import json
 import sys
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,10 @@ from rich.table import Table
 from ane import places
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ane.backends.compiled import Entry, Machine
+    from ane.backends.ort.engines import Machine as NvidiaMachine
 
 # Folders of the cache that the program makes besides the compiled models, and what is in them.
 FOLDERS = {"verified": "hashes of files that were checked", "voices": "latents of voices' clips",
@@ -99,11 +103,12 @@ def clear_command(args: argparse.Namespace) -> int:
 def collect() -> list[Item]:
     """All that the program keeps in the cache's folder: compiled models, then files of the other folders."""
     from ane.backends.compiled import CompiledCache
+    from ane.backends.ort.engines import this_machine
 
-    now, machine = time.time(), known_machine()
+    now, machine, runs_engines = time.time(), known_machine(), cache(this_machine)
     items = [Item(entry.path, entry.bytes, entry.used, entry.stale(machine, now), entry)
              for entry in CompiledCache().entries()]
-    return items + [item for folder in FOLDERS for item in _files(places.cache_dir() / folder, now)]
+    return items + [item for folder in FOLDERS for item in _files(places.cache_dir() / folder, now, runs_engines)]
 
 
 def known_machine() -> "Machine | None":
@@ -113,7 +118,7 @@ def known_machine() -> "Machine | None":
     return this_machine() if sys.platform == "darwin" else None
 
 
-def _files(folder: Path, now: float) -> list[Item]:
+def _files(folder: Path, now: float, runs_engines: "Callable[[], NvidiaMachine]") -> list[Item]:
     """The program's own files in a folder; links, and what others put there, are left alone."""
     from ane.backends.compiled import UNUSED_DAYS, size_of
     from ane.backends.ort.engines import RECORD
@@ -131,19 +136,19 @@ def _files(folder: Path, now: float) -> list[Item]:
         used = stat.st_mtime if left_over else max(stat.st_mtime, stat.st_atime)        # the system marks its use
         stale = "left by a process that was killed" if left_over and now - used > 3600 else ""
         if (path / RECORD).is_file():
-            stale = _stale_engine(path)
+            used, stale = (path / RECORD).stat().st_mtime, _stale_engine(path, runs_engines())
         if now - used > UNUSED_DAYS * 86400:
             stale = stale or f"unused for {UNUSED_DAYS} days"
         items.append(Item(path, size_of(path), used, stale))
     return items
 
 
-def _stale_engine(folder: Path) -> str:
+def _stale_engine(folder: Path, machine: "NvidiaMachine") -> str:
     """Why no start will ask for a TensorRT engine again, or ""."""
-    from ane.backends.ort.engines import Record, this_machine
+    from ane.backends.ort.engines import Record
 
     record = Record.read(folder)
-    return record.stale(this_machine()) if record else "damaged"
+    return record.stale(machine) if record else "damaged"
 
 
 def _facts(item: Item) -> dict:

@@ -16,7 +16,7 @@ from rich.markup import escape
 from ane.commands.packages import with_packages
 from ane.commands.profile import show_profile
 from ane.commands.progress import Bars
-from ane.commands.speech_options import add_settings_arguments, positive, read_settings
+from ane.commands.speech_options import add_settings_arguments, gigabytes, positive, read_settings
 from ane.errors import UserError
 from ane.model import Model, add_model_arguments, open_model
 from ane.timeline import Timeline
@@ -76,7 +76,7 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
         help="who keeps the kv-cache of Core ML packages: io (the host) or state (Core ML)")
     add("--compute-units", choices=("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL"),
         help="where Core ML may run all networks (default: what the bundle says of each)")
-    add("--memory", type=float, metavar="GB",
+    add("--memory", type=gigabytes, metavar="GB",
         help="what ONNX graphs may take at a time; the least recently used make room (default: what there is)")
     add("--force-build", action="store_true", help="build TensorRT's engines anew (onnx:tensorrt)")
     add("--threads", type=positive, metavar="N", help="CPU threads (default: the engine's choice)")

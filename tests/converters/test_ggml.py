@@ -216,6 +216,16 @@ def test_files_are_replaced_when_asked_and_others_are_left_alone(small, voice, t
     assert json.loads((tmp_path / "tokenizer.json").read_text())
 
 
+def test_a_directory_in_one_file_s_place_leaves_the_others_as_they_are(small, voice, tmp_path):
+    write_ggml(small, voice, tmp_path)
+    (tmp_path / "voice.bin").unlink()
+    (tmp_path / "voice.bin").mkdir()
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    with pytest.raises(UserError, match=r"cannot write .*voice\.bin: a directory of that name exists; move it"):
+        write_ggml(small, voice, tmp_path, overwrite=True)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+
+
 def test_a_fault_in_the_last_network_leaves_no_file(small, voice, tmp_path, monkeypatch):
     tensors = small.tensors
     monkeypatch.setattr(small, "tensors", lambda network: tensors(network) | (

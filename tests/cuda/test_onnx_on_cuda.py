@@ -7,7 +7,7 @@ import pytest
 
 from ane.backends import load_backend
 from ane.backends.ort.engines import Engines, Record
-from ane.backends.ort.providers import DEVICES, loaded
+from ane.backends.ort.providers import DEVICES, fault_of
 from ane.backends.pytorch import TorchBackend
 from ane.model.bundle import Bundle
 from ane.sampling import Sampling
@@ -22,7 +22,8 @@ HOW = ("on a machine with an NVIDIA GPU: pip install -e '.[test]'; pip uninstall
 
 def missing(name: str) -> str:
     try:
-        return "" if loaded(DEVICES[name]) else f"ONNX Runtime's {DEVICES[name].spoken} does not load here; {HOW}"
+        why = fault_of(DEVICES[name])
+        return why and f"ONNX Runtime's {DEVICES[name].spoken} does not load here: {why}; {HOW}"
     except Exception as error:
         return f"{error}; {HOW}"
 

@@ -172,6 +172,21 @@ def test_a_conversion_that_was_killed_goes_on_where_it_was(source, tmp_path):
     assert len(Bundle(out).onnx_packages) == 3
 
 
+def test_what_a_killed_conversion_was_writing_is_swept_away(source, tmp_path, monkeypatch):
+    def killed(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("converters.to_onnx.measured", killed)
+        with pytest.raises(KeyboardInterrupt):
+            convert(source, tmp_path / "out", [OnnxOptions()], SMALL, target=ONNX)
+    left = tmp_path / "out.converting" / "packages" / ".rlg_auto-fp32.onnx.x.partial"
+    left.mkdir(parents=True)
+    (left / "weights.bin").write_bytes(b"half")
+    convert(source, tmp_path / "out", [OnnxOptions()], SMALL, target=ONNX)
+    assert [path.name for path in (tmp_path / "out" / "packages").iterdir()] == ["rlg_auto-fp32.onnx"]
+
+
 def test_a_graph_below_its_bar_is_not_published(source, tmp_path, monkeypatch):
     monkeypatch.setitem(parity.BARS, "fp32", 500.0)
     with pytest.raises(UserError, match=r"rlg_auto, function ar_random, in fp32: .* at least 500"):

@@ -1,6 +1,7 @@
 """Providers that do not load, sessions that make room, engines that are kept: what is decided, without a GPU."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ane.backends import load_backend
+from ane.backends.ort import engines as engines_module
 from ane.backends.ort import providers
 from ane.backends.ort import sessions as sessions_module
 from ane.backends.ort.backend import OrtBackend
@@ -33,32 +35,56 @@ def with_cuda(monkeypatch):
                         lambda: ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"])
 
 
+def failing(*names: str):
+    return lambda device: "libcudnn.so.9: cannot open shared object file" if device.name in names else ""
+
+
 def test_the_best_that_loads_is_taken(with_cuda):
-    assert choose("", loads=lambda device: True).name == "cuda"
+    assert choose("", fault=failing()).name == "cuda"
 
 
-def test_a_provider_that_is_there_and_does_not_load_is_told_and_not_taken(with_cuda):
+def test_a_provider_that_is_there_and_does_not_load_is_told_with_its_cause_and_not_taken(with_cuda):
     said = []
-    assert choose("", said.append, lambda device: device.name == "cpu").name == "cpu"
+    assert choose("", said.append, failing("cuda")).name == "cpu"
     line, = said
-    assert "CUDA provider does not load here" in line
+    assert "CUDA provider does not load here: libcudnn.so.9: cannot open" in line
     assert "Running on the CPU" in line
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_a_gpu_that_onnxruntime_is_not_made_for_is_told(monkeypatch, tmp_path, there):
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\n")
+    (tmp_path / "nvidia-smi").chmod(0o755 if there else 0o644)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(providers.runtime(), "get_available_providers", lambda: ["CPUExecutionProvider"])
+    said = []
+    assert choose("", said.append).name == "cpu"
+    assert [line.startswith("There is an NVIDIA GPU and this onnxruntime is for the CPU") for line in said] == (
+        [True] * there)
+
+
 def test_tensorrt_and_core_ml_are_taken_only_when_asked_for(with_cuda):
-    assert choose("", loads=lambda device: device.name in ("tensorrt", "cpu", "coreml")).name == "cpu"
-    assert choose("tensorrt", loads=lambda device: True).name == "tensorrt"
+    assert choose("", fault=failing("cuda")).name == "cpu"
+    assert choose("tensorrt", fault=failing()).name == "tensorrt"
 
 
 def test_a_provider_whose_library_is_missing_is_told(with_cuda):
-    with pytest.raises(UserError, match=r"provider CUDA does not load; it needs an NVIDIA GPU .* --backend onnx:cpu"):
-        choose("cuda", loads=lambda device: False)
+    with pytest.raises(UserError, match=r"CUDA does not load: libcudnn.* needs an NVIDIA GPU .* --backend onnx:cpu"):
+        choose("cuda", fault=failing("cuda"))
+
+
+def test_what_a_provider_fails_with_is_its_fault(with_cuda, monkeypatch):
+    def session(*args: Any, **options: Any) -> Any:
+        raise RuntimeError("\n libcudart.so.12: cannot open shared object file\nmore")
+
+    monkeypatch.setattr(providers.runtime(), "InferenceSession", session)
+    assert providers.fault_of(DEVICES["cuda"]) == "libcudart.so.12: cannot open shared object file"
 
 
 def test_onnx_runtime_computing_elsewhere_without_a_word_is_noticed(with_cuda):
     """This machine's onnxruntime knows no CUDA: it warns, and makes a session on the CPU."""
-    assert not providers.loaded(DEVICES["cuda"])
-    assert providers.loaded(DEVICES["cpu"])
+    assert "leaves it out" in providers.fault_of(DEVICES["cuda"])
+    assert providers.fault_of(DEVICES["cpu"]) == ""
 
 
 def test_a_provider_that_this_onnxruntime_lacks_is_told(bundle):
@@ -109,6 +135,15 @@ def test_a_bundle_without_onnx_packages_is_told(capsys):
     assert main(["say", "Hello.", "--backend", "onnx:cpu", "-o", "/dev/null/no.wav"]) != 0
     assert main(["verify", "--against", "onnx"]) == 1
     assert "holds no ONNX packages: make them with `ane convert" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("said", ["nan", "inf", "0", "-1", "much"])
+def test_memory_that_is_no_size_is_refused_in_one_line(capsys, said):
+    with pytest.raises(SystemExit):
+        main(["say", "Hello.", "--memory", said])
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "--memory" in line
+    assert said in line
 
 
 # Sessions
@@ -295,3 +330,29 @@ def test_the_cache_knows_the_engines(tmp_path, monkeypatch, capsys):
     assert "for other versions" in items[place.name]["stale"]
     assert main(["cache", "clear"]) == 0
     assert not place.exists()
+
+
+def test_an_engine_is_unused_since_it_was_last_asked_for(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ANE_HOME", str(tmp_path))
+    monkeypatch.setattr(engines_module, "this_machine", lambda: A100)
+    folder = tmp_path / "cache" / "engines"
+    places = [Path(options(folder, frames=frames)["trt_engine_cache_path"]) for frames in (100, 300)]
+    for place in places:
+        (place / "built.engine").write_bytes(b"engine")
+        for path in (place / "engine.json", place / "built.engine", place):
+            os.utime(path, (1e9, 1e9))
+    options(folder, frames=300)
+    assert main(["cache", "list", "--json"]) == 0
+    stale = {Path(item["path"]).name: item["stale"] for item in json.loads(capsys.readouterr().out)["items"]}
+    assert stale == {places[0].name: "unused for 90 days", places[1].name: ""}
+
+
+def test_the_gpu_is_asked_for_once_whatever_number_of_engines_is_kept(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ANE_HOME", str(tmp_path))
+    for frames in (100, 300, 600):
+        options(tmp_path / "cache" / "engines", frames=frames)
+    asked: list[Machine] = []
+    monkeypatch.setattr(engines_module, "this_machine", lambda: asked.append(A100) or A100)
+    assert main(["cache", "list", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["items"]) == 3
+    assert len(asked) == 1

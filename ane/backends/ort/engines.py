@@ -12,9 +12,11 @@ What is decided here is tested anywhere; that TensorRT does as it is told needs 
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib import metadata
@@ -170,6 +172,9 @@ class Engines:
         if Record.read(place) != record:
             with replacing(place / RECORD) as temporary:
                 temporary.write_text(json.dumps(asdict(record)), encoding="utf-8")
+        else:
+            with suppress(OSError):         # another user's cache
+                os.utime(place / RECORD)    # when it was last used
         return {**shapes.options(), "trt_engine_cache_enable": "1", "trt_engine_cache_path": str(place),
                 "trt_timing_cache_enable": "1", "trt_timing_cache_path": str(self.folder),
                 "trt_fp16_enable": str(int(precision == "fp16"))}

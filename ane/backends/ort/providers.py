@@ -4,6 +4,8 @@ ONNX Runtime leaves out a provider whose library does not load, and computes on 
 counts as loaded when a session that was made with it says that it has it.
 """
 
+import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -58,41 +60,51 @@ def runtime() -> Any:
 
 
 def choose(name: str, notice: Callable[[str], None] = lambda line: None,
-           loads: Callable[[Device], bool] | None = None) -> Device:
-    """The device of that name; "": the best that loads, and ``notice`` is told of one that is there and does not.
+           fault: Callable[[Device], str] | None = None) -> Device:
+    """The device of that name; "": the best that loads, and ``notice`` is told of one that is there and does not, and
+    of a GPU that this onnxruntime is not made for. ``fault`` is ``fault_of``.
 
     Raises:
         UserError: onnxruntime is not installed, there is no such device, or its provider does not load here.
     """
     ort = runtime()
-    loads, there = loads or loaded, ort.get_available_providers()
+    fault, there = fault or fault_of, ort.get_available_providers()
     if name and name not in DEVICES:
         raise UserError(f"no backend is named 'onnx:{name}'; there are "
                         f"{', '.join(f'onnx:{device}' for device in DEVICES)}")
     for candidate in (name,) if name else BY_ITSELF:
         device = DEVICES[candidate]
-        if device.provider in there and loads(device):
+        if device.provider not in there:
+            if name:
+                raise UserError(f"the provider {device.spoken} is not part of this onnxruntime; it needs "
+                                f"{device.needs}. Or use --backend onnx:cpu")
+            if device.name == "cuda" and shutil.which("nvidia-smi"):
+                notice(f"There is an NVIDIA GPU and this onnxruntime is for the CPU alone; CUDA needs {device.needs}. "
+                       "Running on the CPU.")
+            continue
+        why = fault(device)
+        if not why:
             return device
         if name:
-            why = "does not load" if device.provider in there else "is not part of this onnxruntime"
-            raise UserError(f"the provider {device.spoken} {why}; it needs {device.needs}. Or use --backend onnx:cpu")
-        if device.provider in there:
-            notice(f"ONNX Runtime's {device.spoken} provider does not load here; it needs {device.needs}. Running on "
-                   "the CPU.")
+            raise UserError(f"the provider {device.spoken} does not load: {why}; it needs {device.needs}. Or use "
+                            "--backend onnx:cpu")
+        notice(f"ONNX Runtime's {device.spoken} provider does not load here: {why}; it needs {device.needs}. Running "
+               "on the CPU.")
     raise UserError("this onnxruntime has no provider that loads, not even the CPU's: install it again")
 
 
-def loaded(device: Device) -> bool:
-    """Whether a session can be made with the device."""
+def fault_of(device: Device) -> str:
+    """Why no session can be made with the device, in one line; "" when one can."""
     ort = runtime()
     if device.provider not in ort.get_available_providers():
-        return False
-    options = quiet_options()
+        return "it is not part of this onnxruntime"
     try:
-        session = ort.InferenceSession(_nothing(), options, providers=[device.provider])
-    except Exception:       # whatever a provider's library raises: it does not load
-        return False
-    return device.provider in session.get_providers()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")         # what it would warn of is returned
+            session = ort.InferenceSession(_nothing(), quiet_options(), providers=[device.provider])
+    except Exception as error:       # whatever a provider's library raises: it does not load
+        return next((line.strip()[:200] for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return "" if device.provider in session.get_providers() else "ONNX Runtime leaves it out and does not say why"
 
 
 def quiet_options(threads: int | None = None) -> Any:

@@ -124,8 +124,8 @@ def loader(device: Device, threads: int | None = None,
            options: Mapping[str, str] | None = None) -> Callable[[Wanted], Any]:
     """What loads sessions on a device; ``options`` are the provider's for every session.
 
-    Sessions have ONNX Runtime's own defaults, but for ``ALWAYS``. A provider that is not among a session's own did not load: that is an
-    error here, where ONNX Runtime goes on on the CPU.
+    Sessions have ONNX Runtime's own defaults, but for ``ALWAYS``. A provider that is not among a session's own did not
+    load: that is an error here, where ONNX Runtime goes on on the CPU.
     """
     def load(wanted: Wanted) -> Any:
         ort = runtime()
