@@ -19,8 +19,8 @@ NEAR = 1e-4             # of the largest value
 # UnivNet amplifies rounding: torch's own float32 parts from its float64 by 5e-4 on random weights
 UNIVNET = 2e-3
 # What is without conditioning hardly varies along frames, and norms amplify what is left. On random weights ONNX
-# Runtime parts there from float64 by up to 3e-3 (333 frames), torch by up to 8e-2 where it takes both rows at once: that
-# row is held to float64. With the embedded voice's weights the two part by 7e-6 at most.
+# Runtime parts there from float64 by up to 3e-3 (333 frames), torch by up to 8e-2 where it takes both rows at once:
+# that row is held to float64. With the embedded voice's weights the two part by 7e-6 at most.
 UNCONDITIONED = 5e-3
 
 
