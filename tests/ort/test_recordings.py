@@ -12,6 +12,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from ane.backends import load_backend
 from ane.backends.ort import backend as ort_backend
 from ane.backends.ort.backend import CUDA_GRAPH, OrtBackend
+from ane.backends.ort.blocks import Memory
 from ane.backends.ort.engines import Engines, Machine
 from ane.backends.ort.providers import CPU, Device, OutOfMemoryError, engine_errors
 from ane.backends.ort.sessions import Wanted, loader
@@ -36,7 +37,7 @@ class Session:
     def io_binding(self) -> Any:
         return self.session.io_binding()
 
-    def run_with_iobinding(self, binding: Any, options: Any) -> None:
+    def run_with_iobinding(self, binding: Any, options: Any = None) -> None:
         if self.faults and (options is not None or "allocate" in self.faults[0]):
             raise Fail(self.faults.pop(0))
         if options is not None:
@@ -181,6 +182,19 @@ def test_memory_that_runs_out_while_a_bound_call_runs_is_made_by_the_others(bund
     assert sum(each.path.stem == "ar_random" for each in load.wanted) == 1
     backend.run("ar_random", noise=np.ones((1, bundle.widths[0]), np.float32))
     assert sum(each.path.stem == "ar_random" for each in load.wanted) == 2          # it had gone
+
+
+def test_memory_that_runs_out_while_rows_are_written_is_made_by_the_sessions():
+    made_room: list[bool] = []
+    memory = Memory(Device("cpu", CPU, "cpu", "nothing"), True, lambda: made_room.append(True))
+    target, source = memory.block((4, 3), np.float32), memory.block((1, 3), np.float32)
+    source.fill(np.ones((1, 3), np.float32))
+    memory.write_rows(target, np.array([0]), source)            # loads the graph
+    dtype, session = memory._writers.popitem()
+    memory._writers[dtype] = Session(session, [], ["Failed to allocate memory for requested buffer"])
+    memory.write_rows(target, np.array([2]), source)
+    assert made_room == [True]
+    assert target.numpy().sum(axis=1).tolist() == [3, 0, 3, 0]
 
 
 def test_prefixes_of_a_bucket_share_a_step_s_engine(bundle, torch, tmp_path):

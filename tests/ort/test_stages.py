@@ -1,11 +1,13 @@
 """Every stage on ONNX Runtime gives what it gives on torch, at lengths it was not traced with."""
 
+import copy
 import json
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+import torch
 
 from ane.backends import load_backend
 from ane.sampling import Sampling
@@ -16,8 +18,9 @@ from ane.synthesizer import Synthesizer
 NEAR = 1e-4             # of the largest value
 # UnivNet amplifies rounding: torch's own float32 parts from its float64 by 5e-4 on random weights
 UNIVNET = 2e-3
-# What is without conditioning hardly varies along frames, and norms amplify what is left: torch's own float32 parts
-# from its float64 by up to 4e-4 there, on random weights, and two engines by 2.5e-3.
+# What is without conditioning hardly varies along frames, and norms amplify what is left. On random weights ONNX
+# Runtime parts there from float64 by up to 3e-3 (333 frames), torch by up to 8e-2 where it takes both rows at once:
+# that row is held to float64. With the embedded voice's weights the two part by 7e-6 at most.
 UNCONDITIONED = 5e-3
 
 
@@ -63,7 +66,15 @@ def test_a_batch_equals_its_rows(bundle, backends):
         assert error(np.concatenate(rows), whole) <= (UNIVNET if stage == "univnet" else NEAR), stage
 
 
-@pytest.mark.parametrize(("latents", "frames"), [(4, 17), (30, 130)])
+def exact(backend, x: np.ndarray, timestep: int) -> np.ndarray:
+    """The unconditioned prediction in float64: (200, L)."""
+    network = copy.deepcopy(backend.network("diffusion")).double()
+    with torch.no_grad():
+        said = network(torch.tensor(x).double(), torch.tensor([timestep]), network.unconditioned(x.shape[-1]))
+    return said.float().numpy()[0]
+
+
+@pytest.mark.parametrize(("latents", "frames"), [(4, 17), (30, 130), (64, 280)])
 @pytest.mark.parametrize("guided", [False, True])
 def test_the_denoiser_gives_what_torch_gives(bundle, backends, latents, frames, guided):
     rng = np.random.default_rng(frames)
@@ -72,8 +83,10 @@ def test_the_denoiser_gives_what_torch_gives(bundle, backends, latents, frames, 
     wanted, got = (backend.denoiser(spoken, voice, frames) for backend in backends)
     for timestep in (3999, 12):
         x = rng.standard_normal((1, 100, frames), dtype=np.float32)
-        rows = zip(wanted(x, timestep, guided), got(x, timestep, guided), (NEAR, UNCONDITIONED), strict=False)
-        assert all(error(*pair) <= bar for *pair, bar in rows)
+        said = got(x, timestep, guided)
+        assert error(wanted(x, timestep, guided)[0], said[0]) <= NEAR
+        if guided:
+            assert error(exact(backends[0], x, timestep), said[1]) <= UNCONDITIONED
 
 
 @pytest.mark.parametrize("preset", ["fastest", "ultra_fast"])

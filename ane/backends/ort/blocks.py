@@ -80,11 +80,14 @@ class Memory:
 
     def block(self, shape: Sequence[int], dtype: Any) -> Block:
         """Zeros. Raises OutOfMemoryError when there is no room, not even with ``make_room``."""
+        return self._with_room(lambda: self._zeros(tuple(shape), dtype))
+
+    def _with_room(self, call: Callable[[], Any]) -> Any:
         try:
-            return self._zeros(tuple(shape), dtype)
+            return call()
         except OutOfMemoryError:
             self._make_room()
-            return self._zeros(tuple(shape), dtype)
+            return call()
 
     def _zeros(self, shape: Shape, dtype: Any) -> Block:
         with engine_errors("keep a cache"):
@@ -99,6 +102,9 @@ class Memory:
 
     def write_rows(self, target: Block, rows: np.ndarray, source: Block) -> None:
         """Row i of ``source`` to row ``rows[i]`` of ``target``, in place; rows are of the last axis."""
+        self._with_room(lambda: self._write_rows(target, rows, source))
+
+    def _write_rows(self, target: Block, rows: np.ndarray, source: Block) -> None:
         width = target.shape[-1]
         session = self._writer(target.dtype)
         binding = session.io_binding()
