@@ -61,7 +61,7 @@ class Opened:
     left: int
 
 
-def decode(backend: Backend, chunks: Sequence[Chunk], config: UnifiedVoiceConfig, sampling: Sampling, lanes: int = 8,
+def decode(backend: Backend, chunks: Sequence[Chunk], config: UnifiedVoiceConfig, sampling: Sampling, lanes: int = 16,
            rewritten: bool = True, progress: Progress = lambda codes, finished: None) -> Iterator[list[Candidate]]:
     """The candidates of each chunk, in the order of ``chunks``, each as soon as it and those before it are there.
 

@@ -64,7 +64,7 @@ class Settings:
     normaliser: str = "english"
     split: tuple[int, int] | None = (200, 300)
     silence: tuple[float, float] | None = None
-    lanes: int = 8
+    lanes: int = 16
 
     def __post_init__(self):
         if self.candidates > MOST_CANDIDATES:

@@ -162,11 +162,11 @@ def test_say_samples_as_many_lanes_as_were_found_best(model, threads):
     from ane.cli import parser
     from ane.settings import Settings
 
-    for flags, remembered, lanes in (([], False, 8), ([], True, 3), (["--lanes", "5"], True, 5),
-                                     (["--backend", "torch"], True, 8)):
+    for flags, remembered, lanes in (([], False, 16), ([], True, 3), (["--lanes", "5"], True, 5),
+                                     (["--backend", "torch"], True, 16)):
         tuning.remember(model, FAST) if remembered else tuning.forget()
         args = parser().parse_args(["say", "hello", *flags])
-        settings = Settings.of(candidates=16, lanes=args.lanes or 8)
+        settings = Settings.of(candidates=16, lanes=args.lanes or Settings.of().lanes)
         assert engine(args, model, settings, Console(stderr=True))[1].lanes == lanes
 
 
