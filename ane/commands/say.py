@@ -80,7 +80,7 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
         help="what ONNX graphs may take at a time; the least recently used make room (default: what there is)")
     add("--force-build", action="store_true", help="build TensorRT's engines anew (onnx:tensorrt)")
     add("--threads", type=positive, metavar="N", help="CPU threads (default: the engine's choice)")
-    add("--lanes", type=positive, metavar="N", help="readings sampled at a time, of candidates and chunks (default: 16)")
+    add("--lanes", type=positive, metavar="N", help="readings of candidates and chunks sampled at a time (default: 16)")
 
 
 def say(args: argparse.Namespace) -> int:
