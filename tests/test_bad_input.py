@@ -301,7 +301,7 @@ def test_disk_that_fills_up_leaves_the_old_file_and_no_crumbs(tmp_path):
 
 
 def test_ctrl_c_ends_the_run_at_once_and_writes_nothing(tmp_path, random_bundle):
-    process = ane("say", "hello there, this will take a while", "--candidates", "100000", "-o", tmp_path / "out.wav",
+    process = ane("say", "hello there, this will take a while", "--candidates", "10000", "-o", tmp_path / "out.wav",
                   "--bundle", random_bundle, cwd=tmp_path, env=os.environ | {"ANE_HOME": str(tmp_path / "home")},
                   preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))      # a background job ignores it
     try:

@@ -98,6 +98,9 @@ def load_voice(path: Path | str, name: str = "") -> Voice:
             metadata = file.metadata() or {}
             kept = set(file.keys()) & {*_NEEDED, "clip_mels"}
             tensors = {key: file.get_tensor(key) for key in kept}
+        for tensor in tensors.values():
+            if tensor.dtype.kind == "V":        # of a library that taught NumPy more types, such as onnx
+                raise TypeError(f"numbers of type {tensor.dtype}")
     except (safetensors.SafetensorError, OSError, TypeError, ValueError, AttributeError) as error:  # of odd dtypes
         raise UserError(f"{path}: cannot be read as a safetensors voice ({error}); make it again") from error
     missing = [key for key in _NEEDED if key not in tensors]
