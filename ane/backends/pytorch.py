@@ -102,8 +102,9 @@ class TorchBackend:
         packed: the decoder's linear layers may be laid out as the CPU wants them; not where a network is to be read.
 
     Attributes:
-        side_by_side: never. Steps in threads would share the CPU's cores; on CUDA they would share the one stream that
-            they all launch on, and what could overlap, the host's sampling with another step's kernels, was not tried.
+        side_by_side: never. Steps in threads share the CPU's cores: on two of them they are a tenth slower than in turn
+            (benchmarks/scale.py). On CUDA they would share the one stream that they all launch on, and what could
+            overlap, the host's sampling with another step's kernels, was not tried.
     """
 
     side_by_side = False
