@@ -160,14 +160,6 @@ def show(results: Sequence[dict], bandwidth: Spread, settings: Settings) -> Show
                                                     ("one_lane", "best", "prefill"))) for r in results])
 
 
-def plotted(results: Sequence[dict]) -> dict[str, dict[float, Spread]]:
-    """Tokens per second over lanes, a curve for each name."""
-    curves: dict[str, dict[float, Spread]] = {}
-    for result in results:
-        curves.setdefault(result["name"], {})[result["lanes"]] = result["tokens_per_s"]
-    return curves
-
-
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.decode", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -204,7 +196,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     shown = show(results, bandwidth, settings)
     report.publish(
         output, "decode", settings, results, [shown],
-        {"": lambda path: report.plot(path, "Decoding", ("lanes", "tokens per second"), plotted(results))},
+        {"": lambda path: report.plot(path, "Decoding", ("lanes", "tokens per second"),
+                                      report.curves(results, "lanes", "tokens_per_s"))},
         machine=machine, network=model.config("autoregressive"), bandwidth_gb_s=bandwidth)
 
 

@@ -260,3 +260,13 @@ def bars(path: Path, title: str, label: str, rows: Mapping[str, Mapping[str, flo
     with replacing(path) as staging:
         figure.savefig(staging, dpi=120)
     return True
+
+
+def curves(results: Sequence[Mapping[str, Any]], x: str, y: str) -> dict[str, dict[float, Spread]]:
+    """A curve for each name of the rows that have a ``y``; an ``x`` that is a ``Spread`` stands at its median."""
+    found: dict[str, dict[float, Spread]] = {}
+    for row in results:
+        if row[y] is not None:
+            place = row[x].median if isinstance(row[x], Spread) else row[x]
+            found.setdefault(row["name"], {})[place] = row[y]
+    return found

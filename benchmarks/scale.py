@@ -134,20 +134,12 @@ def show(results: Sequence[dict], options: argparse.Namespace) -> list[Shown]:
          for r in results if r["series"] == series]) for series, heading in headings.items()]
 
 
-def curves(results: Sequence[dict], series: str, x: str, y: str) -> dict[str, dict[float, Spread]]:
-    found: dict[str, dict[float, Spread]] = {}
-    for r in results:
-        if r["series"] == series and r[y] is not None:
-            found.setdefault(r["name"], {})[r[x]] = r[y]
-    return found
-
-
 def plots(results: Sequence[dict]) -> dict[str, report.Draw]:
     drawn = {"": (CHUNKS, "real_time_factor", "Cost as the text grows", "seconds for a second of audio"),
              "-lanes": (LANES, "real_time_factor", "Cost as lanes grow", "seconds for a second of audio"),
              "-memory": (CHUNKS, "peak_rss_gb", "Peak of memory as the text grows", "GB")}
     return {ending: lambda path, series=series, y=y, title=title, label=label: report.plot(
-        path, title, (series, label), curves(results, series, series, y))
+        path, title, (series, label), report.curves([row for row in results if row["series"] == series], series, y))
         for ending, (series, y, title, label) in drawn.items()}
 
 

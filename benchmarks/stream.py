@@ -93,13 +93,6 @@ def first_sounds(results: Sequence[dict]) -> dict[str, dict[float, report.Spread
     return curves
 
 
-def costs(results: Sequence[dict]) -> dict[str, dict[float, report.Spread]]:
-    curves: dict[str, dict[float, report.Spread]] = {}
-    for r in results:
-        curves.setdefault(r["name"], {})[r["audio_s"].median] = r["real_time_factor"]
-    return curves
-
-
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.stream", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -132,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "": lambda path: report.plot(path, "First sound, p50 to p95", ("seconds of audio", "seconds"),
                                      first_sounds(results)),
         "-cost": lambda path: report.plot(path, "Cost of a second of audio", ("seconds of audio", "seconds"),
-                                          costs(results))})
+                                          report.curves(results, "audio_s", "real_time_factor"))})
 
 
 if __name__ == "__main__":
