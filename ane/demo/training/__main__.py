@@ -22,6 +22,7 @@ from ane.demo.training.quantiser import STAMP
 from ane.demo.training.recipe import Recipe
 from ane.demo.training.speech import Flite
 from ane.errors import UserError
+from ane.model import open_model
 
 
 def main() -> int:
@@ -31,6 +32,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the run")
     parser.add_argument("--hours", type=float, default=recipe.hours, help="hours of speech to learn from (%(default)s)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="(%(default)s)")
+    parser.add_argument("--begin-as", metavar="BUNDLE", help="begin with the networks of this earlier voice")
     parser.add_argument("--threads", type=int, help="torch threads (default: torch's choice)")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes that synthesise (%(default)s)")
     parser.add_argument("--parts", default=",".join((*PARTS, "bundle")), metavar="A,B",
@@ -74,7 +76,8 @@ def run(options: argparse.Namespace, recipe: Recipe) -> None:
         torch.set_num_threads(options.threads)
     options.out.mkdir(parents=True, exist_ok=True)
     work = Work(options.out, dataclasses.replace(recipe, hours=options.hours, plans=plans), device,
-                Flite(options.flite, options.flite_libraries), options.wordnet, options.workers)
+                Flite(options.flite, options.flite_libraries), options.wordnet, options.workers,
+                open_model(bundle=options.begin_as) if options.begin_as else None)
     for part in parts:
         if part == "bundle":
             publish(work, work.out / ("bundle" if options.precision == "fp16" else f"bundle-{options.precision}"),

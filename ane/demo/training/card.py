@@ -75,6 +75,7 @@ def training_section(source: Mapping[str, Any]) -> str:
     rows = "\n".join(f"| {part} | {source['steps'][part]} | {source['seconds'][part] / 60:.0f} |"
                      for part in source["steps"])
     versions = ", ".join(f"{name} {version}" for name, version in source["versions"].items())
+    earlier = earlier_section(source["began_as"]) if "began_as" in source else ""
     return f"""## Training
 
 `python -m ane.demo.training --out DIR` makes such a voice (seed {source["seed"]}). This one was trained on
@@ -84,10 +85,19 @@ a process:
 | part | steps | minutes |
 |---|---:|---:|
 {rows}
-
+{earlier}
 Made with {versions}.
 
 ![Curves of all parts]({CURVES})
+"""
+
+
+def earlier_section(began: Mapping[str, Any]) -> str:
+    """The voice whose networks these began as."""
+    rows = ", ".join(f"{part} {steps} ({began['seconds'][part] / 60:.0f})" for part, steps in began["steps"].items())
+    return f"""
+Its networks began as those of an earlier voice (`--begin-as`; bundle {began["bundle"][:12]}), but for the quantiser,
+which is new, and the embeddings of its codes. That one learned on {began["device"]}, steps (minutes): {rows}.
 """
 
 

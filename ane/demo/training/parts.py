@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,14 +20,18 @@ from ane.demo.training.encoders import (
     train_contextual_embedder,
     train_converter,
 )
+from ane.demo.training.inherited import copy_fitting, inherit_decoder, inherit_denoiser
+from ane.demo.training.loop import Begin
 from ane.demo.training.quantiser import Quantiser, train_quantiser, write_codes
-from ane.demo.training.ranking import train_clvp
+from ane.demo.training.ranking import READ, Read, read, train_clvp
 from ane.demo.training.recipe import CONFIGS, ENTRIES, Recipe, tokenizer_json
 from ane.demo.training.speech import Flite, read_all, shard_size
 from ane.demo.training.text import read_text, write_text
+from ane.demo.training.trained import TrainedModel
 from ane.demo.training.vocoders import train_hifigan, train_univnet
 from ane.errors import UserError
 from ane.files import replacing
+from ane.model import Model
 from ane.text import Tokenizer
 
 CLIP_SECONDS = 2.82         # mean, to turn hours into clips
@@ -35,7 +40,11 @@ CHECKED = 320               # clips of the validation
 
 @dataclass
 class Work:
-    """A training run in a folder."""
+    """A training run in a folder.
+
+    Attributes:
+        earlier: a voice whose networks those of this one begin as, where they fit.
+    """
 
     out: Path
     recipe: Recipe
@@ -43,6 +52,7 @@ class Work:
     flite: Flite
     wordnet: Path
     workers: int
+    earlier: Model | None = None
 
     @cached_property
     def mel_norms(self) -> np.ndarray:
@@ -51,6 +61,10 @@ class Work:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         return Tokenizer(tokenizer_json())
+
+    def begin(self, inherit: Callable[..., None], *more: Any) -> Begin | None:
+        """What gives a part what the earlier voice has learned: ``inherit(part, earlier voice, *more)``."""
+        return None if self.earlier is None else lambda part: inherit(part, self.earlier, *more)
 
     @cached_property
     def texts(self) -> list[str]:
@@ -80,21 +94,28 @@ class Work:
         return max(voices, round(len(self.shards) * self.recipe.held_back) // voices * voices)
 
     def clips(self, shards: list[Path]) -> list[Clip]:
-        codes = write_codes(self.out / "codes", self.quantiser, shards)
-        return load_clips(shards, codes, self.recipe.voices, self.tokenizer)
+        return load_clips(shards, [self.codes[shard] for shard in shards], self.recipe.voices, self.tokenizer)
 
     @cached_property
     def quantiser(self) -> Quantiser:
         count = max(2, round(self.recipe.quantised * 3600 / CLIP_SECONDS / shard_size(len(self.texts))))
-        return train_quantiser(self.out / "quantiser", self.shards[:count], ENTRIES, self.recipe.plans["quantiser"],
-                               self.device)
+        return train_quantiser(self.out / "quantiser", self.shards[:count], ENTRIES, self.recipe.voices,
+                               self.recipe.plans["quantiser"], self.device)
+
+    @cached_property
+    def codes(self) -> dict[Path, Path]:
+        """The file of codes of every shard."""
+        written = write_codes(self.out / "codes", self.quantiser, self.shards, self.recipe.voices, self.workers)
+        return dict(zip(self.shards, written, strict=True))
 
     @cached_property
     def autoregressive(self) -> DecoderInTraining:
         held_back = self.clips(self.held_back_shards)
         check = held_back[::max(1, len(held_back) // CHECKED)]
+        begin = self.begin(inherit_decoder, self.recipe.voices, self.quantiser, self.texts)
         return train_decoder(self.out / "autoregressive", CONFIGS["autoregressive"], self.clips(self.learned_shards),
-                             check, len(self.recipe.voices), self.recipe.plans["autoregressive"], self.device)
+                             check, len(self.recipe.voices), self.quantiser, self.recipe.plans["autoregressive"],
+                             self.device, begin)
 
     @cached_property
     def latents(self) -> dict[tuple[Path, int], np.ndarray]:
@@ -135,24 +156,32 @@ class Work:
     @cached_property
     def univnet(self) -> torch.nn.Module:
         return train_univnet(self.out / "univnet", CONFIGS["univnet"], self.held_back_shards,
-                             self.recipe.plans["univnet"], self.recipe.batch, self.device)
+                             self.recipe.plans["univnet"], self.recipe.batch, self.device,
+                             self.begin(copy_fitting, "univnet"))
 
     @cached_property
     def hifigan(self) -> torch.nn.Module:
         return train_hifigan(self.out / "hifigan", CONFIGS["hifigan"], self.clips(self.held_back_shards),
                              self.latents_to(1), self.voice_latents.numpy(), self.recipe.plans["hifigan"],
-                             self.recipe.batch, self.device)
+                             self.recipe.batch, self.device, self.begin(copy_fitting, "hifigan"))
 
     @cached_property
     def diffusion(self) -> DenoiserInTraining:
         return train_denoiser(self.out / "diffusion", CONFIGS["diffusion"], self.clips(self.held_back_shards),
                               self.latents_to(CONFIGS["autoregressive"].calm_run), len(self.recipe.voices),
-                              self.recipe.plans["diffusion"], self.device)
+                              self.recipe.plans["diffusion"], self.device,
+                              self.begin(inherit_denoiser, self.recipe.voices))
+
+    def readings(self) -> list[Read]:
+        """What the decoder makes of texts that it has learned."""
+        model = TrainedModel({"autoregressive": self.autoregressive.network}, self.mel_norms, self.recipe.voices[0])
+        return read(model, self.clips(self.learned_shards)[:READ], self.voice_latents.numpy(), self.quantiser)
 
     @cached_property
     def clvp(self) -> torch.nn.Module:
         return train_clvp(self.out / "clvp", CONFIGS["clvp"], CONFIGS["autoregressive"],
-                          self.clips(self.learned_shards), self.recipe.plans["clvp"], self.device)
+                          self.clips(self.learned_shards), self.readings, self.recipe.plans["clvp"], self.device,
+                          self.begin(copy_fitting, "clvp"))
 
     @cached_property
     def heard(self) -> list[tuple[int, np.ndarray]]:
@@ -162,13 +191,15 @@ class Work:
     def conditioning_encoder(self) -> torch.nn.Module:
         return train_conditioning_encoder(
             self.out / "conditioning_encoder", CONFIGS["conditioning_encoder"], self.heard, self.voice_latents,
-            self.mel_norms, self.recipe.plans["conditioning_encoder"], self.device)
+            self.mel_norms, self.recipe.plans["conditioning_encoder"], self.device,
+            self.begin(copy_fitting, "conditioning_encoder"))
 
     @cached_property
     def contextual_embedder(self) -> torch.nn.Module:
         return train_contextual_embedder(
             self.out / "contextual_embedder", CONFIGS["contextual_embedder"], self.heard,
-            self.diffusion.voices.detach().cpu(), self.recipe.plans["contextual_embedder"], self.device)
+            self.diffusion.voices.detach().cpu(), self.recipe.plans["contextual_embedder"], self.device,
+            self.begin(copy_fitting, "contextual_embedder"))
 
     @cached_property
     def rlg_auto(self) -> torch.nn.Module:
@@ -182,7 +213,7 @@ class Work:
 
 
 # in the order of their needs
-PARTS = ("texts", "shards", "quantiser", "autoregressive", "latents", "univnet", "hifigan", "diffusion", "clvp",
-         "conditioning_encoder", "contextual_embedder", "rlg_auto", "rlg_diffuser")
+PARTS = ("texts", "shards", "quantiser", "codes", "autoregressive", "latents", "univnet", "hifigan", "diffusion",
+         "clvp", "conditioning_encoder", "contextual_embedder", "rlg_auto", "rlg_diffuser")
 # those that several processes may share
 SHARED = ("autoregressive", "univnet", "hifigan", "diffusion", "clvp", "conditioning_encoder", "contextual_embedder")

@@ -7,47 +7,19 @@ import platform
 import tempfile
 from pathlib import Path
 
-import numpy as np
 import torch
-from torch import Tensor, nn
 
 from ane.demo.training.card import write_card
 from ane.demo.training.parts import Work
-from ane.demo.training.recipe import CONFIGS, SETTINGS, tokenizer_json
+from ane.demo.training.recipe import CONFIGS
 from ane.demo.training.speech import Shard
+from ane.demo.training.trained import TrainedModel
 from ane.model import Model
 from ane.model.bundle import Bundle, write_bundle
-from ane.networks.layers import Config
 from ane.version import version
 from ane.voices import Voice, save_voice
 
 PACKAGES = ("torch", "numpy", "soxr", "wordfreq")
-
-
-class TrainedModel(Model):
-    """The networks of a training run, as a model that can be written."""
-
-    name, trained, precision = "demo", True, "fp32"
-    networks, identity = frozenset(CONFIGS), "in training"
-    settings, clones = SETTINGS, False
-
-    def __init__(self, modules: dict[str, nn.Module], mel_norms: np.ndarray, default_voice: str,
-                 voices: Path | None = None):
-        self.modules, self.norms, self.default_voice, self.voices = modules, mel_norms, default_voice, voices
-
-    def config(self, network: str) -> Config:
-        return CONFIGS[network]
-
-    def tensors(self, network: str) -> dict[str, Tensor]:
-        return {key: tensor.detach().cpu().contiguous() for key, tensor in self.modules[network].state_dict().items()}
-
-    @property
-    def tokenizer(self) -> str:
-        return tokenizer_json()
-
-    @property
-    def mel_norms(self) -> np.ndarray:
-        return self.norms
 
 
 def publish(work: Work, destination: Path, precision: str = "fp16") -> None:
@@ -81,7 +53,8 @@ def write_scored_card(work: Work, bundle: Path) -> None:
 def source(work: Work) -> dict:
     """What bundle.json says of where the weights came from."""
     curves = {part: json.loads((work.out / part / "curve.json").read_text())[-1] for part in work.recipe.plans}
-    return {"teachers": [f"flite {voice}" for voice in work.recipe.voices],
+    earlier = {} if work.earlier is None else {"began_as": began_as(work.earlier)}
+    return {**earlier, "teachers": [f"flite {voice}" for voice in work.recipe.voices],
             "hours": round(sum(Shard.load(path).hours for path in work.shards), 1),
             "clips": len(work.texts), "held_back": round(work.held_back / len(work.shards), 3),
             "seed": work.recipe.seed, "device": device_name(work.device), "batch": work.recipe.batch,
@@ -89,6 +62,13 @@ def source(work: Work) -> dict:
             "seconds": {part: round(point["seconds"]) for part, point in curves.items()},
             "versions": {"python": platform.python_version(), "tortoise-ane": version(),
                          **{package: importlib.metadata.version(package) for package in PACKAGES}}}
+
+
+def began_as(earlier: Model) -> dict:
+    """What is known of the voice whose networks these began as."""
+    stated = earlier.manifest.source if isinstance(earlier, Bundle) else {}
+    return {"bundle": earlier.identity,
+            **{key: stated[key] for key in ("began_as", "device", "steps", "seconds") if key in stated}}
 
 
 def device_name(device: str) -> str:
