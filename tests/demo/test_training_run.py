@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 import stat
 import subprocess
 import sys
@@ -73,11 +74,18 @@ def test_one_command_makes_a_bundle_that_speaks_and_goes_on_where_it_was_stopped
     assert again.returncode == 0, again.stderr
     curve = json.loads((out / "rlg_auto" / "curve.json").read_text())
     assert [point["step"] for point in curve] == [2, 3]
+    shutil.rmtree(out / "univnet")
+    begun = train(out, teacher, wordnet, "--hours", "0.12", "--parts", "univnet", "--begin-as", "demo", steps=1)
+    assert begun.returncode == 0, begun.stderr
+    ours = torch.load(out / "univnet" / "checkpoint.pt", weights_only=True)["module"]
+    for key, theirs in ane.load().model.tensors("univnet").items():
+        torch.testing.assert_close(ours[key], theirs.float(), atol=1e-3, rtol=0)      # a step away
 
 
 @pytest.mark.parametrize(("arguments", "told"), [
     (("--steps", "gpt=3"), "write PART=N"), (("--parts", "ears"), "there are texts"),
-    (("--wordnet", "/nowhere"), "wordnet-base")])
+    (("--wordnet", "/nowhere"), "wordnet-base"),
+    (("--begin-as", "/nowhere"), "/nowhere")])
 def test_what_cannot_be_trained_is_told_in_one_line(tmp_path, teacher, wordnet, arguments, told):
     result = train(tmp_path / "run", teacher, wordnet, *arguments)
     assert result.returncode == 1
