@@ -174,7 +174,8 @@ def main() -> None:
         raise UserError(f"{model.name} has no voices of its own to measure")
     names = sorted((path.stem for path in model.voices.glob("*.safetensors")), key=lambda n: n != model.default_voice)
     if options.run:
-        quantise(options.run, names[0])     # refused now, not after half of the work
+        for name in names:
+            quantise(options.run, name)     # refused now, not after half of the work
     with ProcessPoolExecutor(len(names), mp_context=get_context("spawn")) as pool:
         results = dict(zip(names, pool.map(measure, names, [options] * len(names)), strict=True))
     count = len(held_out_sentences()[:options.sentences])

@@ -111,8 +111,13 @@ def quantise(folder: Path, voice: str) -> Callable[[np.ndarray], np.ndarray]:
     if not checkpoint.exists():
         raise UserError(f"{folder} holds no quantiser: --run takes the folder of `python -m ane.demo.training --out`")
     voices = Recipe().voices
+    if voice not in voices:
+        raise UserError(f"voice {voice}: the quantiser knows {', '.join(voices)}; measure this bundle without --run")
     quantiser = Quantiser(ENTRIES, len(voices))
-    quantiser.load_state_dict(torch.load(checkpoint, weights_only=True)["module"])
+    try:
+        quantiser.load_state_dict(torch.load(checkpoint, weights_only=True)["module"])
+    except RuntimeError as error:
+        raise UserError(f"{checkpoint} was made by another recipe: measure its bundle without --run") from error
     norms, speaker = ane.load().model.mel_norms, torch.tensor([voices.index(voice)])
 
     @torch.no_grad()

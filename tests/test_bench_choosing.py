@@ -20,7 +20,6 @@ from tests.random_model import RandomModel
 
 CALLS = Calls(candidates=16, steps=30, guided=False, frames=374, capacity=100)
 ROW = Row("torch:cpu", "clvp", "clvp_text", "clvp_text", {}, "auto")
-UNITS = ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE")
 
 
 def a_package(network: str, precision: str = "fp16", parity: float = 70.0, **functions) -> PackageRecord:

@@ -14,6 +14,7 @@ import torch
 import ane
 from ane.demo.training import loop
 from ane.demo.training.loop import Plan, Training, rate_at
+from ane.errors import UserError
 
 FLITE = '''#!{python} -S
 """Reads as flite does: a tone for each letter."""
@@ -91,6 +92,21 @@ def test_what_cannot_be_trained_is_told_in_one_line(tmp_path, teacher, wordnet, 
     assert result.returncode == 1
     assert told in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_an_earlier_voice_that_does_not_fit_is_told_before_any_work(tmp_path, teacher, wordnet, random_bundle):
+    result = train(tmp_path / "run", teacher, wordnet, "--begin-as", random_bundle)
+    assert result.returncode == 1
+    assert "it must have the voices rms and slt" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_of_another_recipe_is_told(tmp_path):
+    torch.manual_seed(0)
+    Training(tmp_path, torch.nn.Linear(3, 1), Plan(1, 0.1), "cpu").save()
+    with pytest.raises(UserError, match="another recipe"):
+        Training(tmp_path, torch.nn.Linear(4, 1), Plan(1, 0.1), "cpu")
 
 
 def test_a_missing_teacher_is_told(tmp_path, wordnet):

@@ -45,6 +45,7 @@ def coreml(model, golden_stage, tmp_path_factory) -> Callable[[str], Backend]:
     folder: Path = tmp_path_factory.mktemp("golden-coreml")
     reference = TorchBackend(model, "cpu", "fp32")
 
+    @cache
     def backend(network: str) -> PackagedBackend:
         package = to_coreml.write_package(model, network, options, folder)
         return PackagedBackend(Unpublished(model, folder, [package], reference), MilEngine(), reference)
@@ -58,6 +59,7 @@ def onnx(model, tmp_path_factory) -> Callable[[str], Backend]:
     folder: Path = tmp_path_factory.mktemp("golden-onnx")
     reference = TorchBackend(model, "cpu", "fp32")
 
+    @cache
     def backend(network: str) -> OrtBackend:
         package = to_onnx.write_package(model, network, to_onnx.OnnxOptions("fp32"), folder)
         return OrtBackend(Unpublished(model, folder, [package], reference), DEVICES["cpu"], reference, threads=1)
@@ -72,8 +74,8 @@ def engine(request) -> str:
 
 @pytest.fixture(scope="module")
 def packaged(engine, request) -> Callable[[str], Backend]:
-    """``packaged(network)``: that network as the engine's package; made once."""
-    return cache(request.getfixturevalue(engine))
+    """``packaged(network)``: that network as the engine's package."""
+    return request.getfixturevalue(engine)
 
 
 @pytest.fixture

@@ -94,11 +94,15 @@ Made with {versions}.
 
 def earlier_section(began: Mapping[str, Any]) -> str:
     """The voice whose networks these began as."""
-    rows = ", ".join(f"{part} {steps} ({began['seconds'][part] / 60:.0f})" for part, steps in began["steps"].items())
-    return f"""
-Its networks began as those of an earlier voice (`--begin-as`; bundle {began["bundle"][:12]}), but for the quantiser,
-which is new, and the embeddings of its codes. That one learned on {began["device"]}, steps (minutes): {rows}.
+    text = f"""
+Its networks began as those of an earlier voice (`--begin-as`; bundle {began["bundle"][:12]}), but for the quantiser and
+the two converters of noise, which are new; embeddings of codes began as those of the earlier codes that sound alike,
+and CLVP's anew.
 """
+    if not {"device", "steps", "seconds"} <= began.keys():
+        return text
+    rows = ", ".join(f"{part} {steps} ({began['seconds'][part] / 60:.0f})" for part, steps in began["steps"].items())
+    return f"{text}That one learned on {began['device']}, steps (minutes): {rows}.\n"
 
 
 def score_section(quality: Mapping[str, Any]) -> str:

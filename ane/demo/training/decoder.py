@@ -6,6 +6,7 @@ for each batch, so that it cannot lean on the codes alone. Its latents, from whi
 that the codes stand for: they know the text, so they can tell more of it than the codes do.
 """
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -126,7 +127,7 @@ def train_decoder(folder: Path, config: UnifiedVoiceConfig, clips: Sequence[Clip
     if training.finished:
         return model.eval()
     mels = {path: load_mels(path) for path in {clip.shard for clip in (*clips, *check)}}
-    quantiser = quantiser.to(device)
+    ear = copy.deepcopy(quantiser).to(device)       # the caller's stays on the CPU
     batches = Batches([len(clip.text) + len(clip.codes) + 5 + CALM for clip in clips], COLUMNS, plan.seed)
     tokens = config.number_text_tokens + 1
     nothing = tokens + config.number_mel_codes + voices
@@ -152,7 +153,7 @@ def train_decoder(folder: Path, config: UnifiedVoiceConfig, clips: Sequence[Clip
             text_loss = F.cross_entropy(model.text_head(hidden[is_text]).float(), predicted[is_text])
             sounding = is_code & (predicted < tokens + config.calm_token)
             told = model.told(hidden)[sounding].float().flatten(0, 1)
-            error, shape = quantiser.errors(told.T, mel_of(chosen).to(device))
+            error, shape = ear.errors(told.T, mel_of(chosen).to(device))
         return {"loss": code_loss + TEXT_WEIGHT * text_loss + SOUND_WEIGHT * (error + SHAPE * shape),
                 "codes": code_loss, "error of the shape": shape}
 

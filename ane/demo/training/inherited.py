@@ -5,6 +5,7 @@ new code is heard where an earlier one was spoken says which of the earlier embe
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,9 +17,12 @@ from ane.backends.pytorch import TorchBackend
 from ane.demo.training.decoder import DecoderInTraining
 from ane.demo.training.denoiser import DenoiserInTraining
 from ane.demo.training.quantiser import Quantiser
+from ane.demo.training.recipe import C, D
 from ane.demo.training.speech import RATE, code_mel
+from ane.errors import UserError
 from ane.lanes import Chunk, decode
 from ane.model import Model
+from ane.model.bundle import Bundle
 from ane.networks.autoregressive import UnifiedVoiceConfig
 from ane.sampling import by_inverse_cdf
 from ane.settings import Settings
@@ -33,11 +37,11 @@ UNHEARD = 0.02          # weight of the mean of all earlier embeddings in a new 
 CODED = ("mel_embedding.weight", "mel_head.weight", "mel_head.bias")
 
 
-def copy_fitting(network: nn.Module, earlier: Model, name: str) -> None:
-    """Copy every weight of the earlier network that has its place in the new one."""
+def copy_fitting(network: nn.Module, earlier: Model, name: str, but: Sequence[str] = ()) -> None:
+    """Copy every weight of the earlier network that has its place in the new one, ``but`` those of these keys."""
     own = network.state_dict()
     fitting = {key: tensor.float() for key, tensor in earlier.tensors(name).items()
-               if key in own and own[key].shape == tensor.shape}
+               if key not in but and key in own and own[key].shape == tensor.shape}
     network.load_state_dict({**own, **fitting})
 
 
@@ -50,7 +54,7 @@ def inherit_denoiser(model: DenoiserInTraining, earlier: Model, voices: Sequence
 def inherit_decoder(model: DecoderInTraining, earlier: Model, voices: Sequence[str], quantiser: Quantiser,
                     texts: Sequence[str]) -> None:
     """Weights and voices of the earlier decoder; embeddings of codes, and what predicts them, by how they sound."""
-    copy_fitting(model.network, earlier, "autoregressive")
+    copy_fitting(model.network, earlier, "autoregressive", CODED)
     old, new = earlier.config("autoregressive"), model.config
     assert isinstance(old, UnifiedVoiceConfig)
     shares = heard_as(earlier, voices, quantiser, texts[:LISTENED])
@@ -62,6 +66,22 @@ def inherit_decoder(model: DecoderInTraining, earlier: Model, voices: Sequence[s
             own[key][:new.calm_token] = torch.tensordot(shares, before[:old.calm_token], dims=1)
             for name in ("calm_token", "start_mel_token", "stop_mel_token"):
                 own[key][getattr(new, name)] = before[getattr(old, name)]
+
+
+def check_fits(earlier: Model, voices: Sequence[str]) -> None:
+    """Raises UserError: the earlier voice lacks one of ``voices``, or its latents have other widths."""
+    lacking = [name for name in voices
+               if earlier.voices is None or not (earlier.voices / f"{name}.safetensors").exists()]
+    if lacking or earlier.widths != (D, 2 * C):
+        raise UserError(f"--begin-as {earlier.name}: it must have the voices {' and '.join(voices)}, and latents of "
+                        f"{D} and {2 * C} numbers, as this one will")
+
+
+def told_of(earlier: Model) -> dict[str, Any]:
+    """Which voice the earlier one is, and how it was trained, as far as it says."""
+    stated = earlier.manifest.source if isinstance(earlier, Bundle) else {}
+    return {"bundle": earlier.identity,
+            **{key: stated[key] for key in ("began_as", "device", "steps", "seconds") if key in stated}}
 
 
 def latents(earlier: Model, voices: Sequence[str]) -> tuple[Tensor, Tensor]:
@@ -80,7 +100,7 @@ def heard_as(earlier: Model, voices: Sequence[str], quantiser: Quantiser, texts:
         voice = load_voice(earlier.voices / f"{name}.safetensors", name)
         chunks = [Chunk(voice.ar, text_tokens(tokenizer.encode(text), config),
                         [by_inverse_cdf(np.random.default_rng([index, number]))]) for number, text in enumerate(texts)]
-        for [reading] in decode(backend, chunks, config, settings.sampling, LANES):
+        for [reading] in decode(backend, chunks, config, settings.sampling, LANES, rewritten=False):
             audio = resample(hifigan_sound(backend, voice.ar, reading.hidden), SAMPLE_RATE, RATE)
             mel = torch.from_numpy(code_mel(audio, earlier.mel_norms))[None]
             with torch.no_grad():

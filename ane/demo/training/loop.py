@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, distributed, nn
 
+from ane.errors import UserError
 from ane.files import replacing
 
 log = logging.getLogger(__name__)
@@ -62,7 +63,10 @@ class Training:
             begin(module)
         if self.checkpoint.exists():
             state = torch.load(self.checkpoint, map_location=device, weights_only=True)
-            module.load_state_dict(state["module"])
+            try:
+                module.load_state_dict(state["module"])
+            except RuntimeError as error:
+                raise UserError(f"{self.checkpoint} was made by another recipe: give --out a new folder") from error
             self.optimiser.load_state_dict(state["optimiser"])
             self.step, self.seconds, self.curve = state["step"], state["seconds"], state["curve"]
 

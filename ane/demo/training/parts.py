@@ -1,5 +1,6 @@
 """The parts of the training, each finding what those before it left in the folder, and leaving its own."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +21,7 @@ from ane.demo.training.encoders import (
     train_contextual_embedder,
     train_converter,
 )
-from ane.demo.training.inherited import copy_fitting, inherit_decoder, inherit_denoiser
+from ane.demo.training.inherited import copy_fitting, inherit_decoder, inherit_denoiser, told_of
 from ane.demo.training.loop import Begin
 from ane.demo.training.quantiser import Quantiser, train_quantiser, write_codes
 from ane.demo.training.ranking import READ, Read, read, train_clvp
@@ -36,6 +37,7 @@ from ane.text import Tokenizer
 
 CLIP_SECONDS = 2.82         # mean, to turn hours into clips
 CHECKED = 320               # clips of the validation
+BEGAN_AS = "began_as.json"  # in the folder of a run: what is known of the voice that its networks began as
 
 
 @dataclass
@@ -64,7 +66,15 @@ class Work:
 
     def begin(self, inherit: Callable[..., None], *more: Any) -> Begin | None:
         """What gives a part what the earlier voice has learned: ``inherit(part, earlier voice, *more)``."""
-        return None if self.earlier is None else lambda part: inherit(part, self.earlier, *more)
+        if self.earlier is None:
+            return None
+
+        def inherited(part: torch.nn.Module) -> None:
+            inherit(part, self.earlier, *more)
+            with replacing(self.out / BEGAN_AS) as target:
+                target.write_text(json.dumps(told_of(self.earlier)))
+
+        return inherited
 
     @cached_property
     def texts(self) -> list[str]:
@@ -98,8 +108,9 @@ class Work:
 
     @cached_property
     def quantiser(self) -> Quantiser:
-        count = max(2, round(self.recipe.quantised * 3600 / CLIP_SECONDS / shard_size(len(self.texts))))
-        return train_quantiser(self.out / "quantiser", self.shards[:count], ENTRIES, self.recipe.voices,
+        voices, clips = self.recipe.voices, self.recipe.quantised * 3600 / CLIP_SECONDS
+        count = max(len(voices), round(clips / shard_size(len(self.texts))))
+        return train_quantiser(self.out / "quantiser", self.shards[:count], ENTRIES, voices,
                                self.recipe.plans["quantiser"], self.device)
 
     @cached_property
@@ -123,16 +134,19 @@ class Work:
 
         Made once the decoder is trained.
         """
-        path = self.out / "latents.pt"
-        clips, step = self.clips(self.held_back_shards), self.recipe.plans["autoregressive"].steps
+        clips = self.clips(self.held_back_shards)
+        rows = self.kept("latents", lambda: self.latents_of(clips))
+        return {(clip.shard, clip.index): row.numpy() for clip, row in zip(clips, rows, strict=True)}
+
+    def kept(self, name: str, make: Callable[[], list]) -> list:
+        """What was made with the decoder, from the file ``name``.pt if it was made with this very one."""
+        path, step = self.out / f"{name}.pt", self.recipe.plans["autoregressive"].steps
         made = torch.load(path, weights_only=True) if path.exists() else {"step": None}
-        if made["step"] != step:        # of another decoder
-            rows = self.latents_of(clips)
-            made = {"step": step, "rows": rows}
+        if made["step"] != step:
+            made = {"step": step, "rows": make()}
             with replacing(path) as target:
                 torch.save(made, target)
-        rows = made["rows"]
-        return {(clip.shard, clip.index): row.numpy() for clip, row in zip(clips, rows, strict=True)}
+        return made["rows"]
 
     @torch.no_grad()
     def latents_of(self, clips: list[Clip]) -> list[torch.Tensor]:
@@ -172,16 +186,20 @@ class Work:
                               self.recipe.plans["diffusion"], self.device,
                               self.begin(inherit_denoiser, self.recipe.voices))
 
+    @cached_property
     def readings(self) -> list[Read]:
         """What the decoder makes of texts that it has learned."""
         model = TrainedModel({"autoregressive": self.autoregressive.network}, self.mel_norms, self.recipe.voices[0])
-        return read(model, self.clips(self.learned_shards)[:READ], self.voice_latents.numpy(), self.quantiser)
+        clips = self.clips(self.learned_shards)[:READ]
+        rows = self.kept("readings", lambda: read(model, clips, self.voice_latents.numpy(), self.quantiser))
+        return [Read(clip, *row) for clip, row in zip(clips, rows, strict=True)]
 
     @cached_property
     def clvp(self) -> torch.nn.Module:
+        begin = self.begin(copy_fitting, "clvp", ("speech_emb.weight",))
         return train_clvp(self.out / "clvp", CONFIGS["clvp"], CONFIGS["autoregressive"],
-                          self.clips(self.learned_shards), self.readings, self.recipe.plans["clvp"], self.device,
-                          self.begin(copy_fitting, "clvp"))
+                          self.clips(self.learned_shards), lambda: self.readings, self.recipe.plans["clvp"],
+                          self.device, begin)
 
     @cached_property
     def heard(self) -> list[tuple[int, np.ndarray]]:
@@ -214,6 +232,6 @@ class Work:
 
 # in the order of their needs
 PARTS = ("texts", "shards", "quantiser", "codes", "autoregressive", "latents", "univnet", "hifigan", "diffusion",
-         "clvp", "conditioning_encoder", "contextual_embedder", "rlg_auto", "rlg_diffuser")
+         "readings", "clvp", "conditioning_encoder", "contextual_embedder", "rlg_auto", "rlg_diffuser")
 # those that several processes may share
 SHARED = ("autoregressive", "univnet", "hifigan", "diffusion", "clvp", "conditioning_encoder", "contextual_embedder")

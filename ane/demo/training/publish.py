@@ -10,11 +10,10 @@ from pathlib import Path
 import torch
 
 from ane.demo.training.card import write_card
-from ane.demo.training.parts import Work
+from ane.demo.training.parts import BEGAN_AS, Work
 from ane.demo.training.recipe import CONFIGS
 from ane.demo.training.speech import Shard
 from ane.demo.training.trained import TrainedModel
-from ane.model import Model
 from ane.model.bundle import Bundle, write_bundle
 from ane.version import version
 from ane.voices import Voice, save_voice
@@ -53,7 +52,8 @@ def write_scored_card(work: Work, bundle: Path) -> None:
 def source(work: Work) -> dict:
     """What bundle.json says of where the weights came from."""
     curves = {part: json.loads((work.out / part / "curve.json").read_text())[-1] for part in work.recipe.plans}
-    earlier = {} if work.earlier is None else {"began_as": began_as(work.earlier)}
+    began = work.out / BEGAN_AS
+    earlier = {"began_as": json.loads(began.read_text())} if began.exists() else {}
     return {**earlier, "teachers": [f"flite {voice}" for voice in work.recipe.voices],
             "hours": round(sum(Shard.load(path).hours for path in work.shards), 1),
             "clips": len(work.texts), "held_back": round(work.held_back / len(work.shards), 3),
@@ -62,13 +62,6 @@ def source(work: Work) -> dict:
             "seconds": {part: round(point["seconds"]) for part, point in curves.items()},
             "versions": {"python": platform.python_version(), "tortoise-ane": version(),
                          **{package: importlib.metadata.version(package) for package in PACKAGES}}}
-
-
-def began_as(earlier: Model) -> dict:
-    """What is known of the voice whose networks these began as."""
-    stated = earlier.manifest.source if isinstance(earlier, Bundle) else {}
-    return {"bundle": earlier.identity,
-            **{key: stated[key] for key in ("began_as", "device", "steps", "seconds") if key in stated}}
 
 
 def device_name(device: str) -> str:

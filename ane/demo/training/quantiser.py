@@ -7,8 +7,10 @@ more than to the harmonics in it.
 """
 
 import hashlib
+import io
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -21,7 +23,7 @@ from ane.demo.training.loop import Plan, Training
 from ane.demo.training.speech import load_mels, voice_of
 from ane.files import replacing
 
-STAMP = "quantiser.sha256"      # in the folder of codes: which quantiser made them
+STAMP, DONE = "quantiser.sha256", "done"        # in the folder of codes: which quantiser made them; all are made
 WIDTH, ENTRY = 320, 64
 DECAY, COMMITMENT = 0.99, 0.25
 RESTART = 0.3           # an entry chosen more rarely than this a batch (on average 1) begins anew
@@ -96,10 +98,11 @@ class Quantiser(nn.Module):
             self.entries[unused], self.sums[unused], self.counts[unused] = fresh, fresh, 1.0
 
     def errors(self, said: Tensor, mel: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean distance of what was ``said``, (B, 80, L) in deviations from the mean, from a mel, and that of their
+        """Mean distance of what was ``said``, (…, 80, L) in deviations from the mean, from a mel, and that of their
         smooth shapes."""
-        off = said - (mel - self.mean) / self.deviation
-        return off.abs().mean(), (self.smooth @ (off * self.deviation / self.deviation.mean())).abs().mean()
+        with torch.autocast(mel.device.type, enabled=False):
+            off = said.float() - (mel - self.mean) / self.deviation
+            return off.abs().mean(), (self.smooth @ (off * self.deviation / self.deviation.mean())).abs().mean()
 
     def loss(self, mel: Tensor, voices: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
         encodings = self.encode(mel, voices).float()
@@ -107,7 +110,7 @@ class Quantiser(nn.Module):
         entries = self.entries[chosen]
         commitment = F.mse_loss(encodings, entries)
         through = (encodings + (entries - encodings).detach()).view(len(mel), -1, ENTRY).transpose(1, 2)
-        error, shape = self.errors(self.decode(through, voices).float(), mel)
+        error, shape = self.errors(self.decode(through, voices), mel)
         self.follow(encodings.detach(), chosen, generator)
         share = torch.bincount(chosen, minlength=len(self.entries)).float() / len(chosen)
         perplexity = torch.exp(-(share * torch.log(share + 1e-9)).sum())
@@ -116,7 +119,7 @@ class Quantiser(nn.Module):
 
 
 def smoothing() -> Tensor:
-    """(80, 80): keeps the ``SMOOTH`` slowest cosines along the bands of a mel."""
+    """(80, 80): keeps the ``SMOOTH`` slowest cosines along the bands of a mel (DCT-II, Ahmed et al. 1974)."""
     band, wave = torch.arange(80) + 0.5, torch.arange(SMOOTH)
     cosines = torch.cos(torch.pi / 80 * wave[:, None] * band) * (2 / 80) ** 0.5
     cosines[0] /= 2 ** 0.5
@@ -156,23 +159,29 @@ def write_codes(folder: Path, quantiser: Quantiser, shards: Sequence[Path], voic
     paths, stamp = [folder / f"{path.stem}.npy" for path in shards], folder / STAMP
     entries = hashlib.sha256(quantiser.entries.cpu().numpy().tobytes()).hexdigest()
     if not stamp.exists() or stamp.read_text() != entries:
-        for path in folder.glob("*.npy"):
-            path.unlink()
+        for path in (*folder.glob("*.npy"), folder / DONE):
+            path.unlink(missing_ok=True)
         stamp.write_text(entries)
     missing = [(path, source) for path, source in zip(paths, shards, strict=True) if not path.exists()]
     if missing:
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            for future in [pool.submit(write_shard, quantiser, path, source, voice_of(source, voices))
-                           for path, source in missing]:
+        file = io.BytesIO()
+        torch.save(quantiser.state_dict(), file)        # bytes: a tensor sent to a process holds a file open
+        job = partial(write_shard, file.getvalue(), len(quantiser.entries), len(voices))
+        with ProcessPoolExecutor(min(workers, len(missing)), mp_context=get_context("spawn")) as pool:
+            for future in [pool.submit(job, path, source, voice_of(source, voices)) for path, source in missing]:
                 future.result()
+    (folder / DONE).touch()
     return paths
 
 
 @torch.no_grad()
-def write_shard(quantiser: Quantiser, path: Path, source: Path, voice: int) -> None:
+def write_shard(state: bytes, entries: int, voices: int, path: Path, source: Path, voice: int) -> None:
+    """The codes of one shard, in a process of its own. ``state``: the quantiser's state dict, saved."""
     torch.set_num_threads(1)
-    voices = torch.tensor([voice])
-    codes = [quantiser.codes(torch.from_numpy(mel.T.astype(np.float32))[None], voices)[0].numpy()
+    quantiser = Quantiser(entries, voices)
+    quantiser.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))
+    speaker = torch.tensor([voice])
+    codes = [quantiser.codes(torch.from_numpy(mel.T.astype(np.float32))[None], speaker)[0].numpy()
              for mel in load_mels(source)]
     with replacing(path) as target:
         np.save(target, np.concatenate(codes).astype(np.uint16))

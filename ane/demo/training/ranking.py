@@ -33,7 +33,7 @@ FEWEST = 4              # clips of a group that are worth comparing
 READ, READINGS = 4000, 4    # clips that the decoder reads too, and how often
 LANES = 48
 WARMER = 0.3            # by so much the readings' temperature is above the model's own, so that they differ
-SHARP = 12.0            # how much likelier the nearest reading is to be wanted, per unit of distance
+SHARP = 20.0            # how much likelier the nearest reading is to be wanted, per unit of distance
 
 Item = TypeVar("Item")
 
@@ -47,30 +47,32 @@ class Read:
     """
 
     clip: Clip
-    codes: list[np.ndarray]
-    distances: np.ndarray
+    codes: list[Tensor]
+    distances: Tensor
 
 
-def read(model: Model, clips: Sequence[Clip], voices: np.ndarray, quantiser: Quantiser) -> list[Read]:
-    """Let the decoder read the texts of clips. ``voices``: (voices, D) float32."""
+def read(model: Model, clips: Sequence[Clip], voices: np.ndarray, quantiser: Quantiser) -> list[tuple]:
+    """Let the decoder read the texts of clips: the codes and distances of ``Read``. ``voices``: (voices, D) float32."""
     config, own = model.config("autoregressive"), Settings.of(model=model.settings).sampling
     warm = replace(own, temperature=own.temperature + WARMER)
     chunks = [Chunk(voices[clip.voice:clip.voice + 1], text_tokens(clip.text, config),
                     [by_inverse_cdf(np.random.default_rng([number, index])) for index in range(READINGS)])
               for number, clip in enumerate(clips)]
     made = []
-    for clip, found in zip(clips, decode(TorchBackend(model, "cpu"), chunks, config, warm, LANES), strict=True):
+    for clip, found in zip(clips, decode(TorchBackend(model, "cpu"), chunks, config, warm, LANES, rewritten=False),
+                           strict=True):
         codes = [np.asarray(reading.codes, dtype=np.int64) for reading in found]
-        codes = [row[row < config.calm_token] for row in codes]
         theirs = shape_of(clip.codes, clip.voice, quantiser)
-        made.append(Read(clip, codes, np.array([distance(shape_of(row, clip.voice, quantiser), theirs)
-                                                for row in codes], np.float32)))
+        made.append(([torch.from_numpy(row) for row in codes],
+                     torch.tensor([distance(shape_of(row, clip.voice, quantiser), theirs) for row in codes])))
     return made
 
 
 @torch.no_grad()
 def shape_of(codes: np.ndarray, voice: int, quantiser: Quantiser) -> np.ndarray:
-    """Codes (n,) → the smooth shapes of their mel, (2n, 80): every other frame, in mean deviations."""
+    """Codes (n,) → the smooth shapes of their mel, (2n, 80): every other frame, in mean deviations. Silence is left
+    out, which the quantiser has no code for."""
+    codes = codes[codes < len(quantiser.entries)]
     if not len(codes):
         return np.zeros((1, 80), np.float32)
     mel = quantiser.mel(torch.from_numpy(codes)[None], torch.tensor([voice]))[0]
@@ -78,7 +80,8 @@ def shape_of(codes: np.ndarray, voice: int, quantiser: Quantiser) -> np.ndarray:
 
 
 def distance(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Mean distance of two sequences of rows along their best alignment (dynamic time warping), for each of ours."""
+    """Distance of two sequences of rows along their best alignment (dynamic time warping), for each of theirs: what is
+    dragged out at the end is not diluted."""
     cost = np.abs(ours[:, None] - theirs[None]).mean(axis=2)
     row = cost[0].cumsum()
     for at in cost[1:]:
@@ -87,7 +90,7 @@ def distance(ours: np.ndarray, theirs: np.ndarray) -> float:
         for j, (here, above) in enumerate(zip(at.tolist(), before.tolist(), strict=True)):
             least = here + min(above, least)
             row[j] = least
-    return float(row[-1] / len(ours))
+    return float(row[-1] / len(theirs))
 
 
 def train_clvp(folder: Path, config: CLVPConfig, decoder: UnifiedVoiceConfig, clips: Sequence[Clip],
@@ -115,38 +118,43 @@ def train_clvp(folder: Path, config: CLVPConfig, decoder: UnifiedVoiceConfig, cl
         raise UserError("CLVP compares clips whose texts are equally long, and there are too few clips for that: raise "
                         "--hours")
 
-    def heard(texts: Sequence[Clip], codes: Sequence[np.ndarray], rng: np.random.Generator) -> Tensor:
+    def heard(texts: Sequence[Clip], codes: Sequence[Tensor], rng: np.random.Generator) -> Tensor:
         """The network's score of every text (rows) with every sequence of codes (columns)."""
         tokens = torch.tensor([[*clip.text, decoder.stop_text_token] for clip in texts])
         length = rng.integers(max(map(len, codes)), decoder.max_mel_tokens)     # with any silence after the end
         speech = torch.full((len(codes), int(length)), decoder.calm_token)
         for row, one in zip(speech, codes, strict=True):
-            row[:len(one)] = torch.from_numpy(one)
+            row[:len(one)] = one
         with torch.autocast(torch.device(device).type, torch.bfloat16):
-            return network.text(tokens.to(device)) @ network.speech(speech.to(device)).T
+            text, sound = network.text(tokens.to(device)), network.speech(speech.to(device))
+        return text @ sound.T
 
     def step(index: int, generator: torch.Generator) -> dict[str, Tensor]:
         rng = np.random.default_rng([plan.seed, index])
         chosen = drawn(groups, rng)
-        scores = heard(chosen, [clip.codes for clip in chosen], rng)
+        scores = heard(chosen, [torch.from_numpy(clip.codes) for clip in chosen], rng)
         own = torch.arange(len(chosen), device=device)
         contrast = (F.cross_entropy(scores, own) + F.cross_entropy(scores.T, own)) / 2
-        read = drawn(compared, rng)
-        scores = heard([one.clip for one in read], [codes for one in read for codes in (one.clip.codes, *one.codes)],
-                       rng)
-        each = scores.view(len(read), len(read), 1 + READINGS).diagonal().T      # (read, 1 + READINGS)
-        far = torch.from_numpy(np.stack([np.concatenate(([0.0], one.distances)) for one in read])).float().to(device)
-        wanted = torch.softmax(-SHARP * far, dim=1)
-        order = F.cross_entropy(each, wanted)
-        better = far[:, 1:].argmin(dim=1) == each[:, 1:].argmax(dim=1)
-        gain = far[:, 1:].mean() - far[:, 1:].gather(1, each[:, 1:].argmax(dim=1, keepdim=True)).mean()
-        return {"loss": contrast + order, "nearest readings found": better.float().mean(),
-                "distance gained, share": gain / (far[:, 1:].mean() - far[:, 1:].amin(dim=1).mean()),
-                "own codes found": (scores[:, ::1 + READINGS].argmax(dim=1) == torch.arange(len(read), device=device)
-                                    ).float().mean()}
+        found = (scores.argmax(dim=1) == own).float().mean()
+        rows = drawn(compared, rng)
+        scores = heard([one.clip for one in rows],
+                       [codes for one in rows for codes in (torch.from_numpy(one.clip.codes), *one.codes)], rng)
+        each = scores.view(len(rows), len(rows), 1 + READINGS).diagonal().T      # (rows, 1 + READINGS)
+        far = F.pad(torch.stack([one.distances for one in rows]), (1, 0)).to(device)      # the clip itself is at none
+        order = F.cross_entropy(each, torch.softmax(-SHARP * far, dim=1))
+        return {"loss": contrast + order, "own codes found": found, **figures(each[:, 1:], far[:, 1:])}
 
     training.run(step)
     return network.eval()
+
+
+def figures(scores: Tensor, far: Tensor) -> dict[str, Tensor]:
+    """Scores and distances (n, READINGS): how often the nearest reading scores best, and which share of the distance
+    that choosing can gain is gained."""
+    taken = scores.argmax(dim=1, keepdim=True)
+    gain, most = far.mean() - far.gather(1, taken).mean(), far.mean() - far.amin(dim=1).mean()
+    return {"nearest readings found": (taken[:, 0] == far.argmin(dim=1)).float().mean(),
+            "distance gained, share": gain / most.clamp(min=1e-6)}
 
 
 def grouped(items: Sequence[Item], length_of: Callable[[Item], int]) -> list[list[Item]]:

@@ -55,7 +55,7 @@ class Recipe:
     Attributes:
         hours: of speech, all voices together; held_back: share of it that only the other decoders learn from.
         quantised: hours of speech that the quantiser learns from.
-        plans: how long each part learns; batches: crops of a step of the vocoders.
+        plans: how long each part learns; batch: crops of a step of the vocoders.
     """
 
     hours: float = 37.6

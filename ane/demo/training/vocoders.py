@@ -1,7 +1,7 @@
 """The two makers of sound: UnivNet from mels, HiFi-GAN straight from latents.
 
-Both learn the spectra of the teacher's sound at several resolutions (Yamamoto et al. 2020, section 2.3), and no
-discriminator: what an hour of a CPU can do.
+Both learn the spectra of the teacher's sound at several resolutions (Yamamoto et al. 2020, section 2.3) and how steep
+it is, and no discriminator: what an hour of a CPU can do.
 """
 
 from collections.abc import Callable, Sequence
@@ -141,8 +141,8 @@ def train_hifigan(folder: Path, config: HifiganConfig, clips: Sequence[Clip], la
     length = LATENTS * 4 * DIFFUSION_RATE // 22050 * HOP
 
     def stretch(index: int, first: int) -> tuple[np.ndarray, np.ndarray]:
-        begin = round(first * SAMPLES_OF_LATENT)
-        wave = waves[index][begin:begin + length]
+        at = round(first * SAMPLES_OF_LATENT)
+        wave = waves[index][at:at + length]
         return interpolated(hidden[index][first:first + LATENTS]), np.pad(wave, (0, length - len(wave)))
 
     def step(_: int, generator: torch.Generator) -> dict[str, Tensor]:
