@@ -28,7 +28,7 @@ from ane.networks.clvp import CLVP, CLVPConfig
 from ane.sampling import by_inverse_cdf
 from ane.settings import Settings
 
-BATCH = 24
+BATCH = 16
 FEWEST = 4              # clips of a group that are worth comparing
 READ, READINGS = 4000, 4    # clips that the decoder reads too, and how often
 LANES = 48
