@@ -24,8 +24,8 @@ class Preset:
     diffusion: Diffusion | None
 
 
-# Upstream's four (api.py, tts_with_preset), `fastest`, its path without diffusion (api_fast.py), and three of few steps,
-# measured by benchmarks/samplers.py.
+# Upstream's four (api.py, tts_with_preset), `fastest`, its path without diffusion (api_fast.py), and three of few
+# steps, measured by benchmarks/samplers.py.
 PRESETS = {
     "fastest": Preset(candidates=1, diffusion=None),
     "quick": Preset(candidates=1, diffusion=Diffusion(10, "dpm++2m", guidance=None, spacing="logsnr")),
