@@ -24,11 +24,12 @@ class Preset:
     diffusion: Diffusion | None
 
 
-# Upstream's four (api.py, tts_with_preset), `fastest`, its path without diffusion (api_fast.py), and two of few steps,
-# measured by benchmarks/samplers.py.
+# Upstream's four (api.py, tts_with_preset), `fastest`, its path without diffusion (api_fast.py), and three of few
+# steps, measured by benchmarks/samplers.py.
 PRESETS = {
     "fastest": Preset(candidates=1, diffusion=None),
     "quick": Preset(candidates=1, diffusion=Diffusion(10, "dpm++2m", guidance=None, spacing="logsnr")),
+    "quick_guided": Preset(candidates=1, diffusion=Diffusion(10, "dpm++2m", spacing="logsnr")),
     "quick_ranked": Preset(candidates=16, diffusion=Diffusion(10, "dpm++2m", spacing="logsnr")),
     "ultra_fast": Preset(candidates=16, diffusion=Diffusion(steps=30, guidance=None)),
     "fast": Preset(candidates=96, diffusion=Diffusion(steps=80)),

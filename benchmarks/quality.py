@@ -153,7 +153,7 @@ def measure(voice: str, options: argparse.Namespace) -> dict[str, Any]:
     spoken = list(teach_all(sentences, voice, Flite(options.flite, options.flite_libraries)))
     systems = {"teacher": spoken}
     if options.run:
-        systems["codes"] = respeak_all(synthesizer, spoken, latents, quantise(options.run), options.preset)
+        systems["codes"] = respeak_all(synthesizer, spoken, latents, quantise(options.run, voice), options.preset)
     systems["fast"] = speak_all(synthesizer, sentences, voice, "fastest")
     systems["quality"] = speak_all(synthesizer, sentences, voice, options.preset)
     judged = {}
@@ -172,9 +172,10 @@ def main() -> None:
     options.preset = options.preset or default_preset(model.settings)
     if model.voices is None:
         raise UserError(f"{model.name} has no voices of its own to measure")
-    if options.run:
-        quantise(options.run)       # refused now, not after half of the work
     names = sorted((path.stem for path in model.voices.glob("*.safetensors")), key=lambda n: n != model.default_voice)
+    if options.run:
+        for name in names:
+            quantise(options.run, name)     # refused now, not after half of the work
     with ProcessPoolExecutor(len(names), mp_context=get_context("spawn")) as pool:
         results = dict(zip(names, pool.map(measure, names, [options] * len(names)), strict=True))
     count = len(held_out_sentences()[:options.sentences])

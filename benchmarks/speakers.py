@@ -11,7 +11,7 @@ import ane
 from ane.audio import resample, write
 from ane.autoregressive import Candidate, Embeddings, text_tokens
 from ane.demo.training.quantiser import Quantiser
-from ane.demo.training.recipe import ENTRIES
+from ane.demo.training.recipe import ENTRIES, Recipe
 from ane.demo.training.speech import RATE, Flite, code_mel
 from ane.diffusion import spectrogram
 from ane.errors import UserError
@@ -105,17 +105,23 @@ def keep(made: Iterable[Said], folder: Path | None, name: str) -> Iterable[Said]
         yield one
 
 
-def quantise(folder: Path) -> Callable[[np.ndarray], np.ndarray]:
-    """The quantiser of a training run: (S,) float32 at 16 kHz → codes (n,) int64. UserError: it has none."""
+def quantise(folder: Path, voice: str) -> Callable[[np.ndarray], np.ndarray]:
+    """The quantiser of a training run: a voice's (S,) float32 at 16 kHz → codes (n,) int64. UserError: it has none."""
     checkpoint = folder / "quantiser" / "checkpoint.pt"
     if not checkpoint.exists():
         raise UserError(f"{folder} holds no quantiser: --run takes the folder of `python -m ane.demo.training --out`")
-    quantiser = Quantiser(ENTRIES)
-    quantiser.load_state_dict(torch.load(checkpoint, weights_only=True)["module"])
-    norms = ane.load().model.mel_norms
+    voices = Recipe().voices
+    if voice not in voices:
+        raise UserError(f"voice {voice}: the quantiser knows {', '.join(voices)}; measure this bundle without --run")
+    quantiser = Quantiser(ENTRIES, len(voices))
+    try:
+        quantiser.load_state_dict(torch.load(checkpoint, weights_only=True)["module"])
+    except RuntimeError as error:
+        raise UserError(f"{checkpoint} was made by another recipe: measure its bundle without --run") from error
+    norms, speaker = ane.load().model.mel_norms, torch.tensor([voices.index(voice)])
 
     @torch.no_grad()
     def codes(audio: np.ndarray) -> np.ndarray:
-        return quantiser.codes(torch.from_numpy(code_mel(audio, norms))[None])[0].numpy()
+        return quantiser.codes(torch.from_numpy(code_mel(audio, norms))[None], speaker)[0].numpy()
 
     return codes

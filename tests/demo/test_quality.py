@@ -67,7 +67,7 @@ def test_the_card_tells_scores_licences_and_what_was_not_kept(results, tmp_path)
               "batch": 4, "steps": {"clvp": 3}, "seconds": {"clvp": 60}, "versions": {"torch": "2"}}
     (tmp_path / "bundle.json").write_text(json.dumps({"source": source}))
     results["rms"]["fast"]["wer"] = 0.5
-    quality = {"sentences": 4, "voices": results, "bars": bars(results)}
+    quality = {"settings": {"sentences": 4, "preset": "quick"}, "voices": results, "bars": bars(results)}
     write_card(tmp_path, {"clvp": [{"step": 1, "seconds": 1.0, "loss": 2.0}]}, quality, None)
     card = (tmp_path / "MODEL.md").read_text()
     for part in ("Carnegie Mellon", "Princeton", "| rms | fast | 0.500 |", "4 / 4", "Not kept", "fast: word error"):

@@ -1,5 +1,6 @@
 """What the embedded voice learns from: texts, tokens, codes and batches."""
 
+import dataclasses
 import random
 import re
 from itertools import islice
@@ -15,15 +16,21 @@ from ane.backends.pytorch import TorchBackend
 from ane.demo.training.clips import Batches, Clip
 from ane.demo.training.decoder import DecoderInTraining, columns_of
 from ane.demo.training.grammar import GRAMMAR, plain_sentence
-from ane.demo.training.publish import TrainedModel
-from ane.demo.training.quantiser import ENTRY, Quantiser
-from ane.demo.training.ranking import damaged
-from ane.demo.training.recipe import CHARACTERS, CONFIGS, tokenizer_json
-from ane.demo.training.speech import RATE, levelled
+from ane.demo.training.inherited import CODED, copy_fitting, heard_as, inherit_decoder
+from ane.demo.training.quantiser import ENTRY, Quantiser, smoothing, write_codes
+from ane.demo.training.ranking import READINGS, distance, figures, read
+from ane.demo.training.recipe import CALM, CHARACTERS, CONFIGS, tokenizer_json
+from ane.demo.training.speech import RATE, Shard, levelled
 from ane.demo.training.text import LONGEST, clips, held_out_sentences, word_runs
+from ane.demo.training.trained import TrainedModel
+from ane.demo.training.vocoders import EDGE, judged, steepest
 from ane.lanes import Chunk, decode
+from ane.mel import HOP
+from ane.model import open_model
+from ane.networks.clvp import CLVP
 from ane.sampling import Sampling, by_inverse_cdf
 from ane.text import Tokenizer
+from ane.voices import load_voice
 
 
 @pytest.fixture(scope="module")
@@ -86,13 +93,54 @@ def test_an_epoch_of_batches_holds_every_clip_once(lengths, epoch):
     assert all(sum(lengths[i] for i in batch) < 600 + 200 + max(lengths) for batch in batches.epoch(epoch))
 
 
-@given(st.lists(st.integers(0, 510), min_size=8, max_size=120), st.integers(0, 10**6))
-def test_damaged_codes_are_codes(codes, seed):
-    codes, rng = np.array(codes), np.random.default_rng(seed)
-    other = rng.integers(0, 511, 90)
-    hurt = damaged(codes, other, rng)
-    assert len(hurt)
-    assert set(hurt.tolist()) <= set(codes.tolist()) | set(other.tolist())
+@given(st.lists(st.floats(-3, 3, width=32), min_size=1, max_size=20), st.integers(1, 3), st.floats(0.1, 2))
+def test_speech_is_at_no_distance_from_itself_however_slowly_it_is_spoken(heights, slower, off):
+    rows = np.array(heights, np.float32)[:, None] * np.ones(80, np.float32)
+    assert distance(np.repeat(rows, slower, axis=0), rows) == 0
+    assert distance(rows + 10 + np.float32(off), rows) > distance(rows + 10, rows)
+
+
+def test_readings_are_put_in_order_by_how_far_they_sound_from_the_teacher():
+    torch.manual_seed(0)
+    quantiser, config = Quantiser(CALM, 2), CONFIGS["autoregressive"]
+    model = TrainedModel({"autoregressive": DecoderInTraining(config, 2, 0.7).network}, np.ones(80, np.float32), "rms")
+    model.settings = {"sampling": {"max_codes": 20}}
+    clips = [Clip([3, 4, 5, 6], np.arange(12) + 40 * voice, voice, None, 0) for voice in (0, 1)]
+    made = read(model, clips, np.zeros((2, config.model_dim), np.float32), quantiser)
+    assert len(made) == len(clips)
+    for codes, distances in made:
+        assert len(codes) == len(distances) == READINGS
+        assert (distances > 0).all()
+        assert distances.std() > 0
+
+
+def test_an_end_that_is_dragged_out_does_not_hide_what_was_read_wrong():
+    rng = np.random.default_rng(0)
+    wanted = rng.standard_normal((60, 80)).astype(np.float32)
+    wrong = wanted.copy()
+    wrong[20:30] += 1
+    dragged = np.concatenate((wrong, np.repeat(wrong[-1:], 200, axis=0)))
+    assert distance(dragged, wanted) >= distance(wrong, wanted) > 0
+
+
+def test_what_choosing_gains_is_a_share_of_what_there_is_to_gain():
+    far = torch.tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]])
+    assert figures(-far, far) == {"nearest readings found": 1.0, "distance gained, share": 1.0}
+    assert figures(far, far)["distance gained, share"] == -1.0
+    assert figures(far, torch.ones(2, 3))["distance gained, share"] == 0.0
+
+
+def test_each_shard_gets_the_codes_of_its_own_voice(tmp_path):
+    torch.manual_seed(0)
+    quantiser = Quantiser(16, 2)
+    mel = np.random.default_rng(0).standard_normal((40, 80)).astype(np.float16)
+    paths = [tmp_path / f"{index:04d}-{voice}.npz" for index, voice in enumerate(("rms", "slt"))]
+    for path in paths:
+        Shard(["a", "b"], np.zeros(4, np.int16), np.array([2, 2]), mel, np.array([16, 24])).save(path)
+    for path, voice in zip(write_codes(tmp_path / "codes", quantiser, paths, ("rms", "slt"), 1), (0, 1), strict=True):
+        for codes, part in zip(np.split(np.load(path), [4]), np.split(mel, [16]), strict=True):
+            wanted = quantiser.codes(torch.from_numpy(part.T.astype(np.float32))[None], torch.tensor([voice]))[0]
+            assert codes.tolist() == wanted.tolist()
 
 
 def test_levelled_speech_is_equally_loud_and_has_short_silent_ends():
@@ -107,14 +155,76 @@ def test_levelled_speech_is_equally_loud_and_has_short_silent_ends():
 
 def test_a_quantiser_gives_one_code_for_four_frames_and_restarts_what_nobody_chooses():
     torch.manual_seed(0)
-    quantiser = Quantiser(16)
+    quantiser, voices = Quantiser(16, 2), torch.tensor([0, 1, 0, 1])
     mel = torch.randn(4, 80, 32)
-    assert quantiser.codes(mel).shape == (4, 8)
-    assert quantiser.mel(quantiser.codes(mel)).shape == mel.shape
+    codes = quantiser.codes(mel, voices)
+    assert codes.shape == (4, 8)
+    assert quantiser.mel(codes, voices).shape == mel.shape
+    assert not torch.equal(quantiser.mel(codes, voices), quantiser.mel(codes, 1 - voices))
     encodings = torch.randn(64, ENTRY)
     quantiser.follow(encodings, torch.zeros(64, dtype=torch.int64), torch.Generator().manual_seed(0))
     for entry in quantiser.entries[1:]:         # all but the chosen one
         assert (entry == encodings).all(dim=1).any()
+
+
+def test_the_smooth_shape_of_a_mel_keeps_formants_and_drops_harmonics():
+    band = torch.arange(80)
+    formants, harmonics = torch.cos(band / 80 * torch.pi * 5), torch.cos(band * torch.pi * 2 / 3)
+    assert (smoothing() @ formants - formants).abs().mean() < 0.1
+    assert (smoothing() @ harmonics).abs().mean() < 0.1
+
+
+def test_a_tick_in_silence_costs_more_than_the_silence():
+    still = torch.zeros(1, 4096)
+    tick = still.clone()
+    tick[0, 2000] = 0.01
+    assert (steepest(tick) - steepest(still)).sum() > 2
+    assert (steepest(tick) > steepest(still)).sum() == 1
+
+
+def test_the_ends_of_a_crop_are_judged_only_where_the_clip_ends_there_too():
+    audio = torch.arange(20 * HOP)[None]
+    assert judged(audio).tolist() == audio[:, EDGE * HOP:-EDGE * HOP].tolist()
+    assert judged(audio, begins=True).tolist() == audio[:, :-EDGE * HOP].tolist()
+    assert judged(audio, ends=True).tolist() == audio[:, EDGE * HOP:].tolist()
+
+
+def test_codes_of_a_new_quantiser_begin_as_the_earlier_codes_that_sound_so():
+    """One that hears the same code always learns how often the earlier voice speaks each of its own."""
+    torch.manual_seed(0)
+    earlier, quantiser = open_model(bundle="demo"), Quantiser(CALM, 2)
+    quantiser.entries[1:] = 1e6                 # nothing is near these
+    texts, voices = ["hello there", "good morning"], ("rms", "slt")
+    model = DecoderInTraining(CONFIGS["autoregressive"], 2, 0.7)
+    inherit_decoder(model, earlier, voices, quantiser, texts)
+    theirs, ours = earlier.tensors("autoregressive"), model.network.state_dict()
+    old, new = earlier.config("autoregressive"), model.config
+    shares = heard_as(earlier, voices, quantiser, texts)
+    torch.testing.assert_close(shares.sum(dim=1), torch.ones(len(shares)))
+    torch.testing.assert_close(shares[1], shares[2])        # never heard: as often as anywhere
+    torch.testing.assert_close(shares[0], shares[1])        # always heard: so is this
+    assert (shares[0] > 0).sum() > 10
+    for key in ("gpt.h.0.attn.c_attn.weight", "text_embedding.weight"):
+        torch.testing.assert_close(ours[key], theirs[key].float())
+    for key in CODED:
+        torch.testing.assert_close(ours[key][new.stop_mel_token], theirs[key][old.stop_mel_token].float())
+        torch.testing.assert_close(ours[key][0], shares[0] @ theirs[key][:old.calm_token].float())
+    kept = load_voice(earlier.voices / "slt.safetensors", "slt")
+    np.testing.assert_allclose(model.voices[1].detach().numpy(), kept.ar[0])
+
+
+def test_a_network_begins_with_what_fits_of_the_earlier_one_and_without_what_it_is_told_to_leave():
+    earlier = open_model(bundle="demo")
+    config = dataclasses.replace(earlier.config("clvp"), num_text_tokens=9)
+    torch.manual_seed(0)
+    network = CLVP(config)
+    before = {key: tensor.clone() for key, tensor in network.state_dict().items()}
+    copy_fitting(network, earlier, "clvp", ("speech_emb.weight",))
+    theirs, ours = earlier.tensors("clvp"), network.state_dict()
+    assert before["text_emb.weight"].shape != theirs["text_emb.weight"].shape
+    for key in ours:
+        left = key in ("speech_emb.weight", "text_emb.weight")
+        torch.testing.assert_close(ours[key], before[key] if left else theirs[key].float())
 
 
 def test_training_sees_the_very_columns_that_the_pipeline_makes():

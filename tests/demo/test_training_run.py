@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 import stat
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import torch
 import ane
 from ane.demo.training import loop
 from ane.demo.training.loop import Plan, Training, rate_at
+from ane.errors import UserError
 
 FLITE = '''#!{python} -S
 """Reads as flite does: a tone for each letter."""
@@ -73,16 +75,38 @@ def test_one_command_makes_a_bundle_that_speaks_and_goes_on_where_it_was_stopped
     assert again.returncode == 0, again.stderr
     curve = json.loads((out / "rlg_auto" / "curve.json").read_text())
     assert [point["step"] for point in curve] == [2, 3]
+    shutil.rmtree(out / "univnet")
+    begun = train(out, teacher, wordnet, "--hours", "0.12", "--parts", "univnet", "--begin-as", "demo", steps=1)
+    assert begun.returncode == 0, begun.stderr
+    ours = torch.load(out / "univnet" / "checkpoint.pt", weights_only=True)["module"]
+    for key, theirs in ane.load().model.tensors("univnet").items():
+        torch.testing.assert_close(ours[key], theirs.float(), atol=1e-3, rtol=0)      # a step away
 
 
 @pytest.mark.parametrize(("arguments", "told"), [
     (("--steps", "gpt=3"), "write PART=N"), (("--parts", "ears"), "there are texts"),
-    (("--wordnet", "/nowhere"), "wordnet-base")])
+    (("--wordnet", "/nowhere"), "wordnet-base"),
+    (("--begin-as", "/nowhere"), "/nowhere")])
 def test_what_cannot_be_trained_is_told_in_one_line(tmp_path, teacher, wordnet, arguments, told):
     result = train(tmp_path / "run", teacher, wordnet, *arguments)
     assert result.returncode == 1
     assert told in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_an_earlier_voice_that_does_not_fit_is_told_before_any_work(tmp_path, teacher, wordnet, random_bundle):
+    result = train(tmp_path / "run", teacher, wordnet, "--begin-as", random_bundle)
+    assert result.returncode == 1
+    assert "it must have the voices rms and slt" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_of_another_recipe_is_told(tmp_path):
+    torch.manual_seed(0)
+    Training(tmp_path, torch.nn.Linear(3, 1), Plan(1, 0.1), "cpu").save()
+    with pytest.raises(UserError, match="another recipe"):
+        Training(tmp_path, torch.nn.Linear(4, 1), Plan(1, 0.1), "cpu")
 
 
 def test_a_missing_teacher_is_told(tmp_path, wordnet):

@@ -1,4 +1,4 @@
-"""`ane bench` on Core ML itself, and what powermetrics prints; the rest is in tests/test_bench_command.py."""
+"""`ane bench` on Core ML itself, and what powermetrics prints; the rest is in tests/test_bench_*.py."""
 
 import json
 import subprocess

@@ -1,6 +1,7 @@
 """MODEL.md, the card of the embedded bundle: its sources, its training, how well it speaks, its limits."""
 
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,8 +49,7 @@ LIMITS = """## Limits
 - It has learned clips of up to 130 characters; longer text is split before it.
 - Its teachers speak at 16 kHz: there is nothing above 8 kHz.
 - Rare words are spelled out by rules it had to guess, and some come out wrong.
-- Both vocoders learned spectra alone, without a discriminator: hence the buzz. HiFi-GAN (`--preset fastest`) ticks
-  faintly at its frame rate where speech is quiet, and at the very start and end.
+- Both vocoders learned spectra alone, without a discriminator: hence the buzz.
 """
 
 
@@ -75,6 +75,7 @@ def training_section(source: Mapping[str, Any]) -> str:
     rows = "\n".join(f"| {part} | {source['steps'][part]} | {source['seconds'][part] / 60:.0f} |"
                      for part in source["steps"])
     versions = ", ".join(f"{name} {version}" for name, version in source["versions"].items())
+    earlier = earlier_section(source["began_as"]) if "began_as" in source else ""
     return f"""## Training
 
 `python -m ane.demo.training --out DIR` makes such a voice (seed {source["seed"]}). This one was trained on
@@ -84,18 +85,31 @@ a process:
 | part | steps | minutes |
 |---|---:|---:|
 {rows}
-
+{earlier}
 Made with {versions}.
 
 ![Curves of all parts]({CURVES})
 """
 
 
+def earlier_section(began: Mapping[str, Any]) -> str:
+    """The voice whose networks these began as."""
+    text = f"""
+Its networks began as those of an earlier voice (`--begin-as`; bundle {began["bundle"][:12]}), but for the quantiser and
+the two converters of noise, which are new; embeddings of codes began as those of the earlier codes that sound alike,
+and CLVP's anew.
+"""
+    if not {"device", "steps", "seconds"} <= began.keys():
+        return text
+    rows = ", ".join(f"{part} {steps} ({began['seconds'][part] / 60:.0f})" for part, steps in began["steps"].items())
+    return text + textwrap.fill(f"That one learned on {began['device']}, steps (minutes): {rows}.", 120) + "\n"
+
+
 def score_section(quality: Mapping[str, Any]) -> str:
     lines = [f"""## Quality
 
-`python -m benchmarks.quality` on {quality["sentences"]} plain sentences that it never learned; an offline recogniser
-(pocketsphinx) writes down what it hears.
+`python -m benchmarks.quality` on {quality["settings"]["sentences"]} plain sentences that it never learned; an offline
+recogniser (pocketsphinx) writes down what it hears. Quality path: preset `{quality["settings"]["preset"]}`.
 
 | voice | spoken by | word error rate | 95 % | chosen rightly | ends by itself | pitch, Hz | mel distance, dB |
 |---|---|---:|---|---:|---:|---:|---:|"""]

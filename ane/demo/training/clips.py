@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ane.demo.training.speech import voice_of
 from ane.text import Tokenizer
 
 
@@ -30,7 +31,7 @@ def load_clips(shards: Sequence[Path], codes: Sequence[Path], voices: Sequence[s
                tokenizer: Tokenizer) -> list[Clip]:
     clips = []
     for shard_path, codes_path in zip(shards, codes, strict=True):
-        voice = voices.index(shard_path.stem.split("-")[1])
+        voice = voice_of(shard_path, voices)
         with np.load(shard_path) as data:       # the sound stays on disk
             texts, frames = data["texts"].tolist(), data["frames"]
         parts = np.split(np.load(codes_path).astype(np.int64), np.cumsum(frames // 4)[:-1])

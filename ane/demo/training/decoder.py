@@ -2,9 +2,11 @@
 
 What makes it learn to read in an hour on a CPU: position tables that begin as sinusoids in which code j stands where
 the text that it speaks is expected, and heads that begin by comparing exactly those; codes are masked at a rate drawn
-for each batch, so that it cannot lean on the codes alone.
+for each batch, so that it cannot lean on the codes alone. Its latents, from which sound is made, must also tell the mel
+that the codes stand for: they know the text, so they can tell more of it than the codes do.
 """
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,19 +16,23 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ane.demo.training.clips import Batches, Clip, padded
-from ane.demo.training.loop import Plan, Training
+from ane.demo.training.loop import Begin, Plan, Training
+from ane.demo.training.quantiser import SHAPE, Quantiser
+from ane.demo.training.speech import load_mels
 from ane.networks.autoregressive import UnifiedVoice, UnifiedVoiceConfig
 
 COLUMNS = 1500              # of a batch
-TEXT_WEIGHT = 0.01
+TEXT_WEIGHT, SOUND_WEIGHT = 0.01, 1.0
 MASKED = 0.30               # highest share of codes that a batch hides
 DROPOUT = 0.05
 CALM = 4                    # silent codes after the stop, which the pipeline puts there too
 DIAGONAL_LAYERS = (1, 2, 3)
+TOLD = 256                  # width of the head that tells the mel
+FRAMES, BANDS = 4, 80       # of a code
 
 
 class DecoderInTraining(nn.Module):
-    """The decoder, a conditioning latent for each teacher, and the head that predicts text."""
+    """The decoder, a conditioning latent for each teacher, and the heads that predict text and tell the mel."""
 
     def __init__(self, config: UnifiedVoiceConfig, voices: int, characters_per_code: float):
         super().__init__()
@@ -35,6 +41,8 @@ class DecoderInTraining(nn.Module):
         self.voices = nn.Parameter(torch.zeros(voices, config.model_dim))
         self.text_head = nn.Linear(config.model_dim, config.number_text_tokens + 1)
         self.start(characters_per_code)
+        self.mel_teller = nn.Sequential(nn.Conv1d(config.model_dim, TOLD, 3, padding=1), nn.GELU(),
+                                        nn.Conv1d(TOLD, FRAMES * BANDS, 1))
 
     @torch.no_grad()
     def start(self, characters_per_code: float) -> None:
@@ -69,6 +77,11 @@ class DecoderInTraining(nn.Module):
         places = torch.cat((net.text_pos_embedding.emb.weight, net.mel_pos_embedding.emb.weight, nothing))
         x = F.embedding(columns, table) + F.embedding(positions, places)
         return net(F.dropout(x, dropout, self.training), [written_out] * self.config.layers)
+
+    def told(self, hidden: Tensor) -> Tensor:
+        """Hidden (B, T, D) → the mel that the codes predicted there stand for: (B, T, FRAMES, BANDS), in deviations
+        from the mean."""
+        return self.mel_teller(hidden.transpose(1, 2)).transpose(1, 2).unflatten(2, (FRAMES, BANDS))
 
 
 def written_out(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -105,16 +118,24 @@ def columns_of(clip: Clip, config: UnifiedVoiceConfig) -> tuple[np.ndarray, np.n
 
 
 def train_decoder(folder: Path, config: UnifiedVoiceConfig, clips: Sequence[Clip], check: Sequence[Clip], voices: int,
-                  plan: Plan, device: str) -> DecoderInTraining:
-    """``check``: clips that are not learned, whose cross entropy goes into the curve."""
+                  quantiser: Quantiser, plan: Plan, device: str, begin: Begin | None = None) -> DecoderInTraining:
+    """``check``: clips that are not learned, whose errors go into the curve."""
     torch.manual_seed(plan.seed)
     rate = sum(len(clip.text) for clip in clips) / sum(len(clip.codes) for clip in clips)
     model = DecoderInTraining(config, voices, rate)
-    training = Training(folder, model, plan, device)
+    training = Training(folder, model, plan, device, begin)
+    if training.finished:
+        return model.eval()
+    mels = {path: load_mels(path) for path in {clip.shard for clip in (*clips, *check)}}
+    ear = copy.deepcopy(quantiser).to(device)       # the caller's stays on the CPU
     batches = Batches([len(clip.text) + len(clip.codes) + 5 + CALM for clip in clips], COLUMNS, plan.seed)
     tokens = config.number_text_tokens + 1
     nothing = tokens + config.number_mel_codes + voices
     nowhere = config.text_positions + config.code_positions
+
+    def mel_of(chosen: Sequence[Clip]) -> Tensor:
+        """The mel of clips, one after the other: (80, frames)."""
+        return torch.from_numpy(np.concatenate([mels[clip.shard][clip.index] for clip in chosen])).T
 
     def losses(chosen: Sequence[Clip], hide: float, dropout: float,
                generator: torch.Generator | None = None) -> dict[str, Tensor]:
@@ -130,7 +151,11 @@ def train_decoder(folder: Path, config: UnifiedVoiceConfig, clips: Sequence[Clip
             is_code, is_text = predicted >= tokens, (predicted >= 0) & (predicted < tokens)
             code_loss = F.cross_entropy(model.network.mel_head(hidden[is_code]).float(), predicted[is_code] - tokens)
             text_loss = F.cross_entropy(model.text_head(hidden[is_text]).float(), predicted[is_text])
-        return {"loss": code_loss + TEXT_WEIGHT * text_loss, "codes": code_loss}
+            sounding = is_code & (predicted < tokens + config.calm_token)
+            told = model.told(hidden)[sounding].float().flatten(0, 1)
+            error, shape = ear.errors(told.T, mel_of(chosen).to(device))
+        return {"loss": code_loss + TEXT_WEIGHT * text_loss + SOUND_WEIGHT * (error + SHAPE * shape),
+                "codes": code_loss, "error of the shape": shape}
 
     def step(index: int, generator: torch.Generator) -> dict[str, Tensor]:
         torch.manual_seed(plan.seed * 1_000_003 + index)        # of dropout
@@ -138,8 +163,9 @@ def train_decoder(folder: Path, config: UnifiedVoiceConfig, clips: Sequence[Clip
         return losses([clips[i] for i in batches[index]], hide, DROPOUT, generator)
 
     def validate() -> dict[str, float]:
-        few = [losses(check[start:start + 32], 0.0, 0.0)["codes"] for start in range(0, len(check), 32)]
-        return {"codes, unseen clips": float(torch.stack(few).mean())}
+        few = [losses(check[start:start + 32], 0.0, 0.0) for start in range(0, len(check), 32)]
+        return {f"{name}, unseen clips": float(torch.stack([one[name] for one in few]).mean())
+                for name in ("codes", "error of the shape")}
 
     training.run(step, validate)
     return model.eval()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ane.demo.training.clips import Batches, Clip
-from ane.demo.training.loop import Plan, Training
+from ane.demo.training.loop import Begin, Plan, Training
 from ane.demo.training.speech import Shard
 from ane.demo.training.vocoders import at_24k
 from ane.diffusion import TRAINED_STEPS, Schedule, frames_of
@@ -59,12 +59,13 @@ def finished(model: DenoiserInTraining) -> DenoiserInTraining:
 
 
 def train_denoiser(folder: Path, config: DiffusionConfig, clips: Sequence[Clip],
-                   latents: Callable[[Clip], np.ndarray], voices: int, plan: Plan, device: str) -> DenoiserInTraining:
+                   latents: Callable[[Clip], np.ndarray], voices: int, plan: Plan, device: str,
+                   begin: Begin | None = None) -> DenoiserInTraining:
     """``latents``: (n, D) of a clip, the silent ones after its end included. The config must predict x0."""
     assert config.prediction == "x0"
     torch.manual_seed(plan.seed)
     model = DenoiserInTraining(config, voices)
-    training = Training(folder, model, plan, device)
+    training = Training(folder, model, plan, device, begin)
     if training.finished:
         return finished(model)
     shards = {path: Shard.load(path) for path in {clip.shard for clip in clips}}

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ane.audio import resample
-from ane.demo.training.loop import Plan, Training
+from ane.demo.training.loop import Begin, Plan, Training
 from ane.demo.training.speech import RATE, Shard
 from ane.mel import CONDITIONING_RATE, conditioning_mel, diffusion_mel
 from ane.networks.conditioning import (
@@ -46,11 +46,11 @@ def recordings(shards: Sequence[Path], voices: Sequence[str], seed: int) -> list
 
 
 def train_encoder(folder: Path, encoder: nn.Module, mels: Sequence[tuple[int, np.ndarray]], wanted: Tensor, plan: Plan,
-                  device: str) -> nn.Module:
+                  device: str, begin: Begin | None) -> nn.Module:
     """Lead mels (voice, (bands, L)) to the latents of their voices (voices, width)."""
     torch.manual_seed(plan.seed)
     start(encoder)
-    training = Training(folder, encoder, plan, device)
+    training = Training(folder, encoder, plan, device, begin)
     wanted = wanted.detach().to(device)
 
     def step(_: int, generator: torch.Generator) -> dict[str, Tensor]:
@@ -66,16 +66,17 @@ def train_encoder(folder: Path, encoder: nn.Module, mels: Sequence[tuple[int, np
 
 
 def train_conditioning_encoder(folder: Path, config: ConditioningEncoderConfig, heard: Sequence[tuple[int, np.ndarray]],
-                               wanted: Tensor, mel_norms: np.ndarray, plan: Plan, device: str) -> nn.Module:
+                               wanted: Tensor, mel_norms: np.ndarray, plan: Plan, device: str,
+                               begin: Begin | None = None) -> nn.Module:
     rng = np.random.default_rng(plan.seed)
     mels = [(voice, conditioning_mel(conditioning_window(audio, rng), mel_norms)) for voice, audio in heard]
-    return train_encoder(folder, ConditioningEncoder(config), mels, wanted, plan, device)
+    return train_encoder(folder, ConditioningEncoder(config), mels, wanted, plan, device, begin)
 
 
 def train_contextual_embedder(folder: Path, config: ContextualEmbedderConfig, heard: Sequence[tuple[int, np.ndarray]],
-                              wanted: Tensor, plan: Plan, device: str) -> nn.Module:
+                              wanted: Tensor, plan: Plan, device: str, begin: Begin | None = None) -> nn.Module:
     mels = [(voice, diffusion_mel(diffusion_window(audio))) for voice, audio in heard]
-    return train_encoder(folder, ContextualEmbedder(config), mels, wanted, plan, device)
+    return train_encoder(folder, ContextualEmbedder(config), mels, wanted, plan, device, begin)
 
 
 def train_converter(folder: Path, config: RandomLatentConverterConfig, wanted: Tensor, plan: Plan,

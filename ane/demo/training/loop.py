@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, distributed, nn
 
+from ane.errors import UserError
 from ane.files import replacing
 
 log = logging.getLogger(__name__)
@@ -22,6 +23,8 @@ SHOWN_EVERY = 50        # steps
 
 # (index, generator of that index) → losses by name; the one called "loss" is descended
 Loss = Callable[[int, torch.Generator], dict[str, Tensor]]
+# gives a part what an earlier one has learned, before its first step
+Begin = Callable[[nn.Module], None]
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Training:
     run that was never stopped.
     """
 
-    def __init__(self, folder: Path, module: nn.Module, plan: Plan, device: str):
+    def __init__(self, folder: Path, module: nn.Module, plan: Plan, device: str, begin: Begin | None = None):
         self.folder, self.module, self.plan, self.device = folder, module.to(device), plan, device
         self.parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self.optimiser = torch.optim.AdamW(self.parameters, plan.rate, plan.betas, weight_decay=plan.decay)
@@ -56,9 +59,14 @@ class Training:
         together = distributed.is_available() and distributed.is_initialized()
         self.rank, self.world = (distributed.get_rank(), distributed.get_world_size()) if together else (0, 1)
         folder.mkdir(parents=True, exist_ok=True)
+        if begin is not None and not self.checkpoint.exists():
+            begin(module)
         if self.checkpoint.exists():
             state = torch.load(self.checkpoint, map_location=device, weights_only=True)
-            module.load_state_dict(state["module"])
+            try:
+                module.load_state_dict(state["module"])
+            except RuntimeError as error:
+                raise UserError(f"{self.checkpoint} was made by another recipe: give --out a new folder") from error
             self.optimiser.load_state_dict(state["optimiser"])
             self.step, self.seconds, self.curve = state["step"], state["seconds"], state["curve"]
 

@@ -1,10 +1,12 @@
 """The parts of the training, each finding what those before it left in the folder, and leaving its own."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,23 +21,32 @@ from ane.demo.training.encoders import (
     train_contextual_embedder,
     train_converter,
 )
+from ane.demo.training.inherited import copy_fitting, inherit_decoder, inherit_denoiser, told_of
+from ane.demo.training.loop import Begin
 from ane.demo.training.quantiser import Quantiser, train_quantiser, write_codes
-from ane.demo.training.ranking import train_clvp
+from ane.demo.training.ranking import READ, Read, read, train_clvp
 from ane.demo.training.recipe import CONFIGS, ENTRIES, Recipe, tokenizer_json
 from ane.demo.training.speech import Flite, read_all, shard_size
 from ane.demo.training.text import read_text, write_text
+from ane.demo.training.trained import TrainedModel
 from ane.demo.training.vocoders import train_hifigan, train_univnet
 from ane.errors import UserError
 from ane.files import replacing
+from ane.model import Model
 from ane.text import Tokenizer
 
 CLIP_SECONDS = 2.82         # mean, to turn hours into clips
 CHECKED = 320               # clips of the validation
+BEGAN_AS = "began_as.json"  # in the folder of a run: what is known of the voice that its networks began as
 
 
 @dataclass
 class Work:
-    """A training run in a folder."""
+    """A training run in a folder.
+
+    Attributes:
+        earlier: a voice whose networks those of this one begin as, where they fit.
+    """
 
     out: Path
     recipe: Recipe
@@ -43,6 +54,7 @@ class Work:
     flite: Flite
     wordnet: Path
     workers: int
+    earlier: Model | None = None
 
     @cached_property
     def mel_norms(self) -> np.ndarray:
@@ -51,6 +63,18 @@ class Work:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         return Tokenizer(tokenizer_json())
+
+    def begin(self, inherit: Callable[..., None], *more: Any) -> Begin | None:
+        """What gives a part what the earlier voice has learned: ``inherit(part, earlier voice, *more)``."""
+        if self.earlier is None:
+            return None
+
+        def inherited(part: torch.nn.Module) -> None:
+            inherit(part, self.earlier, *more)
+            with replacing(self.out / BEGAN_AS) as target:
+                target.write_text(json.dumps(told_of(self.earlier)))
+
+        return inherited
 
     @cached_property
     def texts(self) -> list[str]:
@@ -80,21 +104,29 @@ class Work:
         return max(voices, round(len(self.shards) * self.recipe.held_back) // voices * voices)
 
     def clips(self, shards: list[Path]) -> list[Clip]:
-        codes = write_codes(self.out / "codes", self.quantiser, shards)
-        return load_clips(shards, codes, self.recipe.voices, self.tokenizer)
+        return load_clips(shards, [self.codes[shard] for shard in shards], self.recipe.voices, self.tokenizer)
 
     @cached_property
     def quantiser(self) -> Quantiser:
-        count = max(2, round(self.recipe.quantised * 3600 / CLIP_SECONDS / shard_size(len(self.texts))))
-        return train_quantiser(self.out / "quantiser", self.shards[:count], ENTRIES, self.recipe.plans["quantiser"],
-                               self.device)
+        voices, clips = self.recipe.voices, self.recipe.quantised * 3600 / CLIP_SECONDS
+        count = max(len(voices), round(clips / shard_size(len(self.texts))))
+        return train_quantiser(self.out / "quantiser", self.shards[:count], ENTRIES, voices,
+                               self.recipe.plans["quantiser"], self.device)
+
+    @cached_property
+    def codes(self) -> dict[Path, Path]:
+        """The file of codes of every shard."""
+        written = write_codes(self.out / "codes", self.quantiser, self.shards, self.recipe.voices, self.workers)
+        return dict(zip(self.shards, written, strict=True))
 
     @cached_property
     def autoregressive(self) -> DecoderInTraining:
         held_back = self.clips(self.held_back_shards)
         check = held_back[::max(1, len(held_back) // CHECKED)]
+        begin = self.begin(inherit_decoder, self.recipe.voices, self.quantiser, self.texts)
         return train_decoder(self.out / "autoregressive", CONFIGS["autoregressive"], self.clips(self.learned_shards),
-                             check, len(self.recipe.voices), self.recipe.plans["autoregressive"], self.device)
+                             check, len(self.recipe.voices), self.quantiser, self.recipe.plans["autoregressive"],
+                             self.device, begin)
 
     @cached_property
     def latents(self) -> dict[tuple[Path, int], np.ndarray]:
@@ -102,16 +134,19 @@ class Work:
 
         Made once the decoder is trained.
         """
-        path = self.out / "latents.pt"
-        clips, step = self.clips(self.held_back_shards), self.recipe.plans["autoregressive"].steps
+        clips = self.clips(self.held_back_shards)
+        rows = self.kept("latents", lambda: self.latents_of(clips))
+        return {(clip.shard, clip.index): row.numpy() for clip, row in zip(clips, rows, strict=True)}
+
+    def kept(self, name: str, make: Callable[[], list]) -> list:
+        """What was made with the decoder, from the file ``name``.pt if it was made with this very one."""
+        path, step = self.out / f"{name}.pt", self.recipe.plans["autoregressive"].steps
         made = torch.load(path, weights_only=True) if path.exists() else {"step": None}
-        if made["step"] != step:        # of another decoder
-            rows = self.latents_of(clips)
-            made = {"step": step, "rows": rows}
+        if made["step"] != step:
+            made = {"step": step, "rows": make()}
             with replacing(path) as target:
                 torch.save(made, target)
-        rows = made["rows"]
-        return {(clip.shard, clip.index): row.numpy() for clip, row in zip(clips, rows, strict=True)}
+        return made["rows"]
 
     @torch.no_grad()
     def latents_of(self, clips: list[Clip]) -> list[torch.Tensor]:
@@ -135,24 +170,36 @@ class Work:
     @cached_property
     def univnet(self) -> torch.nn.Module:
         return train_univnet(self.out / "univnet", CONFIGS["univnet"], self.held_back_shards,
-                             self.recipe.plans["univnet"], self.recipe.batch, self.device)
+                             self.recipe.plans["univnet"], self.recipe.batch, self.device,
+                             self.begin(copy_fitting, "univnet"))
 
     @cached_property
     def hifigan(self) -> torch.nn.Module:
         return train_hifigan(self.out / "hifigan", CONFIGS["hifigan"], self.clips(self.held_back_shards),
                              self.latents_to(1), self.voice_latents.numpy(), self.recipe.plans["hifigan"],
-                             self.recipe.batch, self.device)
+                             self.recipe.batch, self.device, self.begin(copy_fitting, "hifigan"))
 
     @cached_property
     def diffusion(self) -> DenoiserInTraining:
         return train_denoiser(self.out / "diffusion", CONFIGS["diffusion"], self.clips(self.held_back_shards),
                               self.latents_to(CONFIGS["autoregressive"].calm_run), len(self.recipe.voices),
-                              self.recipe.plans["diffusion"], self.device)
+                              self.recipe.plans["diffusion"], self.device,
+                              self.begin(inherit_denoiser, self.recipe.voices))
+
+    @cached_property
+    def readings(self) -> list[Read]:
+        """What the decoder makes of texts that it has learned."""
+        model = TrainedModel({"autoregressive": self.autoregressive.network}, self.mel_norms, self.recipe.voices[0])
+        clips = self.clips(self.learned_shards)[:READ]
+        rows = self.kept("readings", lambda: read(model, clips, self.voice_latents.numpy(), self.quantiser))
+        return [Read(clip, *row) for clip, row in zip(clips, rows, strict=True)]
 
     @cached_property
     def clvp(self) -> torch.nn.Module:
+        begin = self.begin(copy_fitting, "clvp", ("speech_emb.weight",))
         return train_clvp(self.out / "clvp", CONFIGS["clvp"], CONFIGS["autoregressive"],
-                          self.clips(self.learned_shards), self.recipe.plans["clvp"], self.device)
+                          self.clips(self.learned_shards), lambda: self.readings, self.recipe.plans["clvp"],
+                          self.device, begin)
 
     @cached_property
     def heard(self) -> list[tuple[int, np.ndarray]]:
@@ -162,13 +209,15 @@ class Work:
     def conditioning_encoder(self) -> torch.nn.Module:
         return train_conditioning_encoder(
             self.out / "conditioning_encoder", CONFIGS["conditioning_encoder"], self.heard, self.voice_latents,
-            self.mel_norms, self.recipe.plans["conditioning_encoder"], self.device)
+            self.mel_norms, self.recipe.plans["conditioning_encoder"], self.device,
+            self.begin(copy_fitting, "conditioning_encoder"))
 
     @cached_property
     def contextual_embedder(self) -> torch.nn.Module:
         return train_contextual_embedder(
             self.out / "contextual_embedder", CONFIGS["contextual_embedder"], self.heard,
-            self.diffusion.voices.detach().cpu(), self.recipe.plans["contextual_embedder"], self.device)
+            self.diffusion.voices.detach().cpu(), self.recipe.plans["contextual_embedder"], self.device,
+            self.begin(copy_fitting, "contextual_embedder"))
 
     @cached_property
     def rlg_auto(self) -> torch.nn.Module:
@@ -182,7 +231,7 @@ class Work:
 
 
 # in the order of their needs
-PARTS = ("texts", "shards", "quantiser", "autoregressive", "latents", "univnet", "hifigan", "diffusion", "clvp",
-         "conditioning_encoder", "contextual_embedder", "rlg_auto", "rlg_diffuser")
+PARTS = ("texts", "shards", "quantiser", "codes", "autoregressive", "latents", "univnet", "hifigan", "diffusion",
+         "readings", "clvp", "conditioning_encoder", "contextual_embedder", "rlg_auto", "rlg_diffuser")
 # those that several processes may share
 SHARED = ("autoregressive", "univnet", "hifigan", "diffusion", "clvp", "conditioning_encoder", "contextual_embedder")

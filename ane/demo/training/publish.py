@@ -7,47 +7,18 @@ import platform
 import tempfile
 from pathlib import Path
 
-import numpy as np
 import torch
-from torch import Tensor, nn
 
 from ane.demo.training.card import write_card
-from ane.demo.training.parts import Work
-from ane.demo.training.recipe import CONFIGS, SETTINGS, tokenizer_json
+from ane.demo.training.parts import BEGAN_AS, Work
+from ane.demo.training.recipe import CONFIGS
 from ane.demo.training.speech import Shard
-from ane.model import Model
+from ane.demo.training.trained import TrainedModel
 from ane.model.bundle import Bundle, write_bundle
-from ane.networks.layers import Config
 from ane.version import version
 from ane.voices import Voice, save_voice
 
 PACKAGES = ("torch", "numpy", "soxr", "wordfreq")
-
-
-class TrainedModel(Model):
-    """The networks of a training run, as a model that can be written."""
-
-    name, trained, precision = "demo", True, "fp32"
-    networks, identity = frozenset(CONFIGS), "in training"
-    settings, clones = SETTINGS, False
-
-    def __init__(self, modules: dict[str, nn.Module], mel_norms: np.ndarray, default_voice: str,
-                 voices: Path | None = None):
-        self.modules, self.norms, self.default_voice, self.voices = modules, mel_norms, default_voice, voices
-
-    def config(self, network: str) -> Config:
-        return CONFIGS[network]
-
-    def tensors(self, network: str) -> dict[str, Tensor]:
-        return {key: tensor.detach().cpu().contiguous() for key, tensor in self.modules[network].state_dict().items()}
-
-    @property
-    def tokenizer(self) -> str:
-        return tokenizer_json()
-
-    @property
-    def mel_norms(self) -> np.ndarray:
-        return self.norms
 
 
 def publish(work: Work, destination: Path, precision: str = "fp16") -> None:
@@ -81,7 +52,9 @@ def write_scored_card(work: Work, bundle: Path) -> None:
 def source(work: Work) -> dict:
     """What bundle.json says of where the weights came from."""
     curves = {part: json.loads((work.out / part / "curve.json").read_text())[-1] for part in work.recipe.plans}
-    return {"teachers": [f"flite {voice}" for voice in work.recipe.voices],
+    began = work.out / BEGAN_AS
+    earlier = {"began_as": json.loads(began.read_text())} if began.exists() else {}
+    return {**earlier, "teachers": [f"flite {voice}" for voice in work.recipe.voices],
             "hours": round(sum(Shard.load(path).hours for path in work.shards), 1),
             "clips": len(work.texts), "held_back": round(work.held_back / len(work.shards), 3),
             "seed": work.recipe.seed, "device": device_name(work.device), "batch": work.recipe.batch,

@@ -18,7 +18,7 @@ from ane.networks.univnet import UnivNetConfig
 CHARACTERS = " abcdefghijklmnopqrstuvwxyz',.?!;:-"
 SPECIAL = ("[STOP]", "[UNK]", "[SPACE]")
 TOKENS = len(SPECIAL) + len(CHARACTERS) - 1             # the blank is [SPACE]
-ENTRIES = 511                                           # codes of the quantiser
+ENTRIES = 1023                                          # codes of the quantiser
 CALM = ENTRIES                                          # a code of its own for the silence after the end
 D, C, HEADS = 192, 80, 4
 
@@ -41,11 +41,11 @@ CONFIGS: dict[str, Config] = {
     "rlg_diffuser": RandomLatentConverterConfig(channels=2 * C),
 }
 
-# what the demo is spoken with where upstream's settings do not suit it: its 512 codes come again and again, so that a
+# what the demo is spoken with where upstream's settings do not suit it: its codes come again and again, so that a
 # penalty on repetition would drive it off the right one, it has learned no clip longer than a few sentences, codes near
-# silence often follow the last word, and neither ranking nor more steps of diffusion can be heard
+# silence often follow the last word, and guidance can be heard, but neither ranking nor more steps of diffusion
 SETTINGS = {"sampling": {"temperature": 0.6, "repetition_penalty": 1.0, "max_codes": 260}, "split": [80, 125],
-            "silence": [0.1, 0.25], "preset": "quick"}
+            "silence": [0.1, 0.25], "preset": "quick_guided"}
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,13 @@ class Recipe:
     Attributes:
         hours: of speech, all voices together; held_back: share of it that only the other decoders learn from.
         quantised: hours of speech that the quantiser learns from.
-        plans: how long each part learns; batches: crops of a step of the vocoders.
+        plans: how long each part learns; batch: crops of a step of the vocoders.
     """
 
     hours: float = 37.6
     voices: tuple[str, ...] = ("rms", "slt")
     held_back: float = 0.08
-    quantised: float = 2.5
+    quantised: float = 3.8
     seed: int = 0
     batch: int = 4
     plans: dict[str, Plan] = field(default_factory=lambda: {

@@ -96,14 +96,15 @@ class Shard:
         end = int(self.samples[:index + 1].sum())
         return self.audio[end - self.samples[index]:end].astype(np.float32) / 32767
 
-    def clip_mel(self, index: int) -> np.ndarray:
-        """(80, L) float32."""
-        end = int(self.frames[:index + 1].sum())
-        return self.mel[end - self.frames[index]:end].T.astype(np.float32)
-
     @property
     def hours(self) -> float:
         return int(self.samples.sum()) / RATE / 3600
+
+
+def load_mels(shard: Path) -> list[np.ndarray]:
+    """(L, 80) float16 of every clip of a shard."""
+    with np.load(shard) as data:            # the sound stays on disk
+        return np.split(data["mel"], data["frames"].cumsum()[:-1])
 
 
 def code_mel(audio: np.ndarray, mel_norms: np.ndarray) -> np.ndarray:
@@ -120,6 +121,11 @@ def read_shard(path: Path, texts: Sequence[str], voice: str, flite: Flite, mel_n
     Shard([text for text, _ in clips], np.concatenate([np.rint(audio * 32767).astype(np.int16) for _, audio in clips]),
           np.array([len(audio) for _, audio in clips]), np.concatenate([mel.T for mel in mels]).astype(np.float16),
           np.array([mel.shape[1] for mel in mels])).save(path)
+
+
+def voice_of(shard: Path, voices: Sequence[str]) -> int:
+    """Whose speech a shard holds: the index of the teacher."""
+    return voices.index(shard.stem.split("-")[1])
 
 
 def shard_size(clips: int) -> int:

@@ -1,7 +1,7 @@
 """The two makers of sound: UnivNet from mels, HiFi-GAN straight from latents.
 
-Both learn the spectra of the teacher's sound at several resolutions (Yamamoto et al. 2020, section 2.3), and no
-discriminator: what an hour of a CPU can do.
+Both learn the spectra of the teacher's sound at several resolutions (Yamamoto et al. 2020, section 2.3) and how steep
+it is, and no discriminator: what an hour of a CPU can do.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ane.audio import resample
 from ane.demo.training.clips import Clip
-from ane.demo.training.loop import Plan, Training
+from ane.demo.training.loop import Begin, Plan, Training
 from ane.demo.training.speech import RATE, Shard
 from ane.mel import DIFFUSION_RATE, HOP, WINDOW, diffusion_mel, mel_filters
 from ane.networks.hifigan import Hifigan, HifiganConfig
@@ -24,14 +24,17 @@ WINDOWS = ((512, 120, 480), (1024, 240, 1000), (2048, 480, 2000), (256, 60, 240)
 FRAMES, EDGE = 56, 4        # frames of a crop, and of its ends, which see padding and are not judged
 LATENTS = 12                # of a crop
 SAMPLES_OF_LATENT = 1024 * DIFFUSION_RATE / 22050
-MEL_WEIGHT = 1.0
+MEL_WEIGHT, PEAK_WEIGHT = 1.0, 0.5
+PEAK, STILL = 60, 1e-3      # samples in which the steepest step counts, and the step that is as good as none
+EDGES = 0.25                # share of HiFi-GAN's batches that are beginnings of clips, and of those that are ends
 
-# index of a clip, generator → what the network is given, and the wave (S,) float32 it is to make of it
+# index of a clip, generator → what the network is given, and the wave (S,) float32 that it is to make of it
 Crop = Callable[[int, torch.Generator], tuple[np.ndarray, np.ndarray]]
 
 
 class SpectralLoss(nn.Module):
-    """Spectral convergence and log-magnitude distance over ``WINDOWS``, and the distance of log-mels."""
+    """Spectral convergence and log-magnitude distance over ``WINDOWS``, the distance of log-mels, and that of the
+    steepest steps from sample to sample, without which the sound may tick where speech is quiet."""
 
     def __init__(self):
         super().__init__()
@@ -50,7 +53,14 @@ class SpectralLoss(nn.Module):
             total = total + (theirs.log() - ours.log()).abs().mean()
         ours, theirs = (torch.log((self.filters @ magnitude(x, WINDOW, HOP, self.hann)).clamp(min=1e-5))
                         for x in (made, wanted))
-        return total / len(WINDOWS) + MEL_WEIGHT * (ours - theirs).abs().mean()
+        total = total / len(WINDOWS) + MEL_WEIGHT * (ours - theirs).abs().mean()
+        return total + PEAK_WEIGHT * (steepest(made) - steepest(wanted)).abs().mean()
+
+
+def steepest(audio: Tensor) -> Tensor:
+    """(B, S) → (B, n): the logarithm of the largest step from sample to sample, of every ``PEAK`` samples."""
+    steps = audio.diff(dim=1).abs()
+    return torch.log(nn.functional.max_pool1d(steps[:, None], PEAK)[:, 0] + STILL)
 
 
 def magnitude(audio: Tensor, size: int, hop: int, window: Tensor) -> Tensor:
@@ -83,17 +93,17 @@ def batch_of(crop: Crop, clips: int, batch: int, generator: torch.Generator,
     return chosen, given, waves
 
 
-def judged(audio: Tensor) -> Tensor:
-    """Audio (B, S) without the ends of a crop."""
-    return audio[:, EDGE * HOP:-EDGE * HOP]
+def judged(audio: Tensor, begins: bool = False, ends: bool = False) -> Tensor:
+    """Audio (B, S) without the ends of a crop, but for those that are the clip's own."""
+    return audio[:, 0 if begins else EDGE * HOP:None if ends else -EDGE * HOP]
 
 
 def train_univnet(folder: Path, config: UnivNetConfig, shards: Sequence[Path], plan: Plan, batch: int,
-                  device: str) -> UnivNet:
+                  device: str, begin: Begin | None = None) -> UnivNet:
     torch.manual_seed(plan.seed)
     network, loss = UnivNet(config), SpectralLoss().to(device)
     start(network)
-    training = Training(folder, network, plan, device)
+    training = Training(folder, network, plan, device, begin)
     if training.finished:
         return network.eval()
     audio = [wave for wave in sounds(shards) if len(wave) > (FRAMES + 1) * HOP]
@@ -114,12 +124,13 @@ def train_univnet(folder: Path, config: UnivNetConfig, shards: Sequence[Path], p
 
 
 def train_hifigan(folder: Path, config: HifiganConfig, clips: Sequence[Clip], latents: Callable[[Clip], np.ndarray],
-                  conditioning: np.ndarray, plan: Plan, batch: int, device: str) -> Hifigan:
+                  conditioning: np.ndarray, plan: Plan, batch: int, device: str,
+                  begin: Begin | None = None) -> Hifigan:
     """``latents``: (n, D) of a clip; ``conditioning``: (voices, D)."""
     torch.manual_seed(plan.seed)
     network, loss = Hifigan(config), SpectralLoss().to(device)
     start(network)
-    training = Training(folder, network, plan, device)
+    training = Training(folder, network, plan, device, begin)
     if training.finished:
         return network.eval()
     clips = [clip for clip in clips if len(clip.codes) > LATENTS]
@@ -129,16 +140,23 @@ def train_hifigan(folder: Path, config: HifiganConfig, clips: Sequence[Clip], la
     voices = torch.from_numpy(conditioning).to(device)
     length = LATENTS * 4 * DIFFUSION_RATE // 22050 * HOP
 
-    def crop(index: int, generator: torch.Generator) -> tuple[np.ndarray, np.ndarray]:
-        first = int(torch.randint(len(hidden[index]) - LATENTS + 1, (), generator=generator))
-        begin = round(first * SAMPLES_OF_LATENT)
-        wave = waves[index][begin:begin + length]
+    def stretch(index: int, first: int) -> tuple[np.ndarray, np.ndarray]:
+        at = round(first * SAMPLES_OF_LATENT)
+        wave = waves[index][at:at + length]
         return interpolated(hidden[index][first:first + LATENTS]), np.pad(wave, (0, length - len(wave)))
 
     def step(_: int, generator: torch.Generator) -> dict[str, Tensor]:
+        where = float(torch.rand((), generator=generator))
+        begins, ends = where < EDGES, where > 1 - EDGES
+
+        def crop(index: int, generator: torch.Generator) -> tuple[np.ndarray, np.ndarray]:
+            last = len(hidden[index]) - LATENTS
+            anywhere = int(torch.randint(last + 1, (), generator=generator))
+            return stretch(index, 0 if begins else last if ends else anywhere)
+
         chosen, rows, wave = batch_of(crop, len(clips), batch, generator, device)
         made = network(rows, voices[[clips[index].voice for index in chosen]])[:, 0]
-        return {"loss": loss(judged(made), judged(wave))}
+        return {"loss": loss(judged(made, begins, ends), judged(wave, begins, ends))}
 
     training.run(step)
     return network.eval()
