@@ -24,7 +24,7 @@ class Compression:
 
 # random weights are the hardest to compress: 36, 23 and 11 dB in a decoder of 3 layers of 64
 COMPRESSIONS = {
-    "8bit": Compression(8, 35.0, palette=False),
+    "8bit": Compression(8, 33.0, palette=False),
     "6bit": Compression(6, 20.0, palette=True),
     "4bit": Compression(4, 8.0, palette=True),
 }

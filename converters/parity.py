@@ -23,8 +23,8 @@ from ane.stages import Backend
 from ane.vocoding import hifigan_sound
 from converters.compress import COMPRESSIONS
 
-# dB that a function must reach: in the interpreter's float32, and with rounding to fp16 after every operation. 55 with
-# rounding is what trained weights reach; random ones of official size come to 53.8 in the denoiser.
+# dB that a function must reach: in the interpreter's float32, and with rounding to fp16 after every operation. 54 with
+# rounding is what trained weights reach, and random ones of official size.
 BARS = {"fp32": (100.0, None), "fp16": (60.0, 50.0),
         **{name: (compression.bar, compression.bar) for name, compression in COMPRESSIONS.items()}}
 EXCEPTIONS = {

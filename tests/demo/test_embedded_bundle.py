@@ -59,6 +59,7 @@ def test_each_voice_has_its_teachers_pitch_and_no_faults(synthesizer, voice, pit
     assert wave.f0 == pytest.approx(pitch, rel=0.15)
     assert wave.finite
     assert wave.clicks == 0
+    assert np.abs(speech.audio[:240]).max() < 0.03      # nor does it begin with a bang
     assert wave.silent_end <= 0.3
     assert 3.0 < wave.seconds < 8.0
 

@@ -26,7 +26,7 @@ LATENTS = 12                # of a crop
 SAMPLES_OF_LATENT = 1024 * DIFFUSION_RATE / 22050
 MEL_WEIGHT, PEAK_WEIGHT = 1.0, 0.5
 PEAK, STILL = 60, 1e-3      # samples in which the steepest step counts, and the step that is as good as none
-EDGES = 0.25                # share of HiFi-GAN's batches that are beginnings of clips, and of those that are ends
+EDGES = 0.25                # share of the batches that are beginnings of clips, and of HiFi-GAN's that are ends
 
 # index of a clip, generator → what the network is given, and the wave (S,) float32 that it is to make of it
 Crop = Callable[[int, torch.Generator], tuple[np.ndarray, np.ndarray]]
@@ -109,15 +109,18 @@ def train_univnet(folder: Path, config: UnivNetConfig, shards: Sequence[Path], p
     audio = [wave for wave in sounds(shards) if len(wave) > (FRAMES + 1) * HOP]
     mels = [diffusion_mel(wave) for wave in audio]
 
-    def crop(index: int, generator: torch.Generator) -> tuple[np.ndarray, np.ndarray]:
-        first = int(torch.randint(mels[index].shape[1] - FRAMES, (), generator=generator))
-        wave = audio[index][first * HOP:(first + FRAMES) * HOP]
-        return mels[index][:, first:first + FRAMES], np.pad(wave, (0, FRAMES * HOP - len(wave)))
-
     def step(_: int, generator: torch.Generator) -> dict[str, Tensor]:
+        begins = float(torch.rand((), generator=generator)) < EDGES     # ends are cut off with the silence after them
+
+        def crop(index: int, generator: torch.Generator) -> tuple[np.ndarray, np.ndarray]:
+            anywhere = int(torch.randint(mels[index].shape[1] - FRAMES, (), generator=generator))
+            first = 0 if begins else anywhere
+            wave = audio[index][first * HOP:(first + FRAMES) * HOP]
+            return mels[index][:, first:first + FRAMES], np.pad(wave, (0, FRAMES * HOP - len(wave)))
+
         _, mel, wave = batch_of(crop, len(audio), batch, generator, device)
         noise = torch.randn(batch, config.noise_dim, FRAMES, generator=generator).to(device)
-        return {"loss": loss(judged(network.sound(mel, noise)[:, 0]), judged(wave))}
+        return {"loss": loss(judged(network.sound(mel, noise)[:, 0], begins), judged(wave, begins))}
 
     training.run(step)
     return network.eval()
