@@ -67,8 +67,13 @@ def test_the_card_tells_scores_licences_and_what_was_not_kept(results, tmp_path)
               "batch": 4, "steps": {"clvp": 3}, "seconds": {"clvp": 60}, "versions": {"torch": "2"}}
     (tmp_path / "bundle.json").write_text(json.dumps({"source": source}))
     results["rms"]["fast"]["wer"] = 0.5
-    quality = {"settings": {"sentences": 4, "preset": "quick"}, "voices": results, "bars": bars(results)}
-    write_card(tmp_path, {"clvp": [{"step": 1, "seconds": 1.0, "loss": 2.0}]}, quality, None)
+    quality = {"settings": {"sentences": 4, "preset": "quick"}, "voices": results, "bars": bars(results),
+               "bundle": "ab"}
+    curves = {"clvp": [{"step": 1, "seconds": 1.0, "loss": 2.0}]}
+    write_card(tmp_path, curves, quality, None, "cd")
+    assert "Measured on the bundle ab" in (tmp_path / "MODEL.md").read_text()
+    write_card(tmp_path, curves, quality, None, "ab")
+    assert "Measured on the bundle" not in (tmp_path / "MODEL.md").read_text()
     card = (tmp_path / "MODEL.md").read_text()
     for part in ("Carnegie Mellon", "Princeton", "| rms | fast | 0.500 |", "4 / 4", "Not kept", "fast: word error"):
         assert part in card

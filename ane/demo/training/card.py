@@ -15,18 +15,18 @@ CARD, CURVES, SPECTROGRAMS = "MODEL.md", "curves.jpg", "spectrograms.jpg"
 
 
 def write_card(bundle: Path, curves: Mapping[str, Sequence[Mapping[str, float]]], quality: Mapping[str, Any] | None,
-               sound: Path | None) -> None:
+               sound: Path | None, identity: str) -> None:
     """Write the card into a bundle.
 
     Args:
-        curves: the curve of each part. quality: what ``benchmarks.quality`` wrote, if it ran on this bundle.
-        sound: a folder of its sound, files named VOICE-SYSTEM-NNN.wav.
+        curves: the curve of each part. quality: what ``benchmarks.quality`` wrote, if it ran.
+        sound: a folder of its sound, files named VOICE-SYSTEM-NNN.wav. identity: of the bundle.
     """
     source = json.loads((bundle / "bundle.json").read_text(encoding="utf-8"))["source"]
     draw_curves(curves, bundle / CURVES)
     text = [HEAD, data_section(source), training_section(source)]
     if quality is not None:
-        text.append(score_section(quality))
+        text.append(score_section(quality, identity))
     if sound is not None:
         draw_spectrograms(sound, list(quality["voices"]), bundle / SPECTROGRAMS)
         text.append(f"![One sentence by teacher, fast path and quality path]({SPECTROGRAMS})\n")
@@ -105,7 +105,7 @@ and CLVP's anew.
     return text + textwrap.fill(f"That one learned on {began['device']}, steps (minutes): {rows}.", 120) + "\n"
 
 
-def score_section(quality: Mapping[str, Any]) -> str:
+def score_section(quality: Mapping[str, Any], identity: str) -> str:
     lines = [f"""## Quality
 
 `python -m benchmarks.quality` on {quality["settings"]["sentences"]} plain sentences that it never learned; an offline
@@ -120,6 +120,8 @@ recogniser (pocketsphinx) writes down what it hears. Quality path: preset `{qual
             (low, high), chosen = row["interval"], f"{row['forced']} / {row['choices']}"
             lines.append(f"| {voice} | {system} | {row['wer']:.3f} | {low:.3f}–{high:.3f} | {chosen} | "
                          f"{row['stopped']:.0%} | {row['f0']:.0f} | {distance} |")
+    if quality["bundle"] != identity:
+        lines += ["", f"Measured on the bundle {quality['bundle'][:12]}, before a part of it learned more."]
     lines.append("")
     lines += ["- {}: best of 8 by CLVP {clvp:.3f}, a random one of them {random:.3f}: a gain of {gain:.3f} "
               "({gain_low:.3f} to {gain_high:.3f}; fast path).".format(voice, **result["ranking"])

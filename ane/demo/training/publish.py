@@ -39,14 +39,13 @@ def publish(work: Work, destination: Path, precision: str = "fp16") -> None:
 
 
 def write_scored_card(work: Work, bundle: Path) -> None:
-    """The card of a bundle, with what `benchmarks.quality` found on that very bundle, if its result lies in the run as
-    quality.json, and pictures of the sound that it kept in the folder sound."""
+    """The card of a bundle, with what `benchmarks.quality` found, if its result lies in the run as quality.json (a part
+    may have learned more since: the card says so), and pictures of the sound that it kept in the folder sound."""
     curves = {path.parent.name: json.loads(path.read_text()) for path in sorted(work.out.glob("*/curve.json"))}
     measured, sound = work.out / "quality.json", work.out / "sound"
     quality = json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else None
-    if quality is not None and quality["bundle"] != Bundle(bundle).identity:
-        quality = None
-    write_card(bundle, curves, quality, sound if quality is not None and sound.exists() else None)
+    write_card(bundle, curves, quality, sound if quality is not None and sound.exists() else None,
+               Bundle(bundle).identity)
 
 
 def source(work: Work) -> dict:
