@@ -168,7 +168,9 @@ def test_a_player_in_a_shell_is_silenced_with_all_that_it_started(tmp_path, play
 
 def test_ctrl_c_while_the_rest_is_played_ends_both(tmp_path, player):
     player("aplay", "sys.stdin.buffer.read(); (here / 'all').touch(); time.sleep(60)")
-    code = ("import numpy as np; from ane.playing import playing\n"
+    # a shell's background jobs ignore Ctrl-C, and so would this process if the tests were one
+    code = ("import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+            "import numpy as np; from ane.playing import playing\n"
             "try:\n"
             "    with playing(24000) as play: play(np.zeros(2400, np.float32))\n"
             "except KeyboardInterrupt: print('interrupted')\n")

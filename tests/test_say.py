@@ -204,7 +204,7 @@ def test_a_player_that_dies_does_not_cost_the_file(workplace, player, capsys):
     assert soundfile.info("kept.wav").frames == soundfile.info("whole.wav").frames
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="plays a full disk with /dev/full: run it on Linux")
 @pytest.mark.parametrize("arguments", [("voices", "list"), ("say", "Hello.", *QUICK, "-o", "x.wav", "--json")])
 def test_output_that_cannot_be_written_is_told_in_a_line(workplace, arguments):
     with open("/dev/full", "w") as full:

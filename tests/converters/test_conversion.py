@@ -80,10 +80,10 @@ def test_every_network_that_speaks_is_converted(fp16_bundle):
 def test_the_embedded_decoder_holds_its_bar_in_8_bits(tmp_path):
     options = Options("8bit", lanes=(1,), caches=("io",), buckets={"prefill": (64,)})
     package, = convert(open_model(), tmp_path / "out", [options], ["autoregressive"]).packages
-    assert min(function.parity[MATHS] for function in package.functions.values()) >= 33
+    assert min(function.parity[MATHS] for function in package.functions.values()) >= 34
 
 
-@pytest.mark.parametrize(("precision", "bar"), [("8bit", 33), ("6bit", 20), ("4bit", 8)])
+@pytest.mark.parametrize(("precision", "bar"), [("8bit", 35), ("6bit", 20), ("4bit", 8)])
 def test_compressed_weights_are_smaller_and_measured(source, tmp_path, precision, bar):
     options = [Options(name, SMALL.heads, SMALL.wide, SMALL.lanes, SMALL.caches, SMALL.buckets)
                for name in ("fp16", precision)]

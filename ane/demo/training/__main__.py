@@ -3,7 +3,7 @@
 Stop it when you like; the same command goes on from the last checkpoint. Parts that do not need each other may run at
 the same time, in processes of their own: `--parts univnet` beside `--parts autoregressive`. Several processes may
 share a part: `torchrun --nproc-per-node 3 -m ane.demo.training --threads 1 --parts autoregressive …`.
-`--begin-as BUNDLE` begins with the networks of an earlier voice, which saves most of the time.
+`--begin-as BUNDLE` begins with the networks of an earlier voice, where they fit.
 Then measure it, `python -m benchmarks.quality --bundle DIR/bundle --run DIR --keep DIR/sound -o DIR/quality.json`, and
 let `--parts card` write the scores into the bundle's MODEL.md.
 """

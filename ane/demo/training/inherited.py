@@ -1,4 +1,4 @@
-"""What an earlier voice has learned, for the networks of a new one to begin with: hours of work not done again.
+"""What an earlier voice has learned, for the networks of a new one to begin with.
 
 A new quantiser has codes of its own. Let the earlier voice speak and listen to it with the new quantiser: how often a
 new code is heard where an earlier one was spoken says which of the earlier embeddings it begins as.

@@ -1,7 +1,6 @@
 """Every op of the interpreter, in a package that coremltools wrote, against torch or NumPy computing the same."""
 
-import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from coremltools.converters import mil
 from coremltools.converters.mil.mil import types
 
 from ane.backends.mil import Arithmetic, Interpreter, Package
+from tests.mil.programs import normal
 
 mb = mil.Builder
 
@@ -36,10 +36,6 @@ def save(path: Path, program: Callable, arrays: dict[str, np.ndarray], target=ct
                        compute_precision=ct.precision.FLOAT32, pass_pipeline=ct.PassPipeline.EMPTY)
     model.save(str(path))
     return path
-
-
-def normal(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def case(name: str, program: Callable, expected: Callable, *arrays: np.ndarray, target=ct.target.iOS18) -> Case:
@@ -332,14 +328,6 @@ INDEXED = [
     case("one_hot", lambda at: mb.one_hot(indices=at, one_hot_vector_size=4, axis=0, on_value=2., off_value=-1.),
          lambda at: (F.one_hot(at.long(), 4).T * 3 - 1).float(), AT),
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_conversions() -> Iterator[None]:
-    """Every conversion collects garbage: nine tenths of its time, unless what is there is left out."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in

@@ -1,91 +1,19 @@
-"""The interpreter on packages that coremltools wrote: roundings, compressed weights, states, functions, damage."""
+"""The interpreter on packages that coremltools wrote: roundings, states, functions, activations."""
 
 import gc
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import coremltools as ct
-import coremltools.optimize.coreml as cto
 import numpy as np
 import pytest
 import torch
-from coremltools.converters import mil
 from coremltools.converters.mil.mil import types
 from torch import nn
 
 from ane.backends.mil import Arithmetic, Interpreter, Package
-from ane.errors import UserError
-
-mb = mil.Builder
-
-CHANNELS, WIDTH = 64, 8
-SHAPE = (1, CHANNELS, 1, WIDTH)
-
-
-def normal(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-WEIGHT = normal(CHANNELS, CHANNELS, 1, 1, seed=1).astype(np.float16) / 8
-X = normal(*SHAPE)
-
-
-def convert(body: Callable, *specs, target=ct.target.iOS18, dtype=types.fp16) -> ct.models.MLModel:
-    """A program of fp16 with one input of SHAPE, or with these specs, nothing in it folded or rewritten."""
-    specs = specs or (mb.TensorSpec(shape=SHAPE, dtype=dtype),)
-    program = mb.program(input_specs=list(specs), opset_version=target)(body)
-    return ct.convert(program, convert_to="mlprogram", minimum_deployment_target=target, skip_model_load=True,
-                      compute_precision=ct.precision.FLOAT32, pass_pipeline=ct.PassPipeline.EMPTY)
-
-
-def saved(model: ct.models.MLModel, directory: Path, name: str = "model") -> Path:
-    path = directory / f"{name}.mlpackage"
-    model.save(str(path))
-    return path
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_conversions() -> Iterator[None]:
-    """Every conversion collects garbage: nine tenths of its time, unless what is there is left out."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """relu(conv(x)) + x in fp16; not to be changed."""
-    return saved(convert(lambda x: mb.add(x=mb.relu(x=mb.conv(x=x, weight=WEIGHT)), y=x)),
-                 tmp_path_factory.mktemp("plain"))
-
-
-@pytest.fixture
-def copy(plain: Path, tmp_path: Path) -> Path:
-    """The plain package, to be damaged."""
-    return Path(shutil.copytree(plain, tmp_path / "copy.mlpackage"))
-
-
-def data(package: Path) -> Path:
-    return package / "Data" / "com.apple.CoreML"
-
-
-def run(path: Path, x: np.ndarray = X, **arithmetic: bool) -> np.ndarray:
-    (result,) = Interpreter(Package(path), arithmetic=Arithmetic(**arithmetic)).predict({"x": x}).values()
-    return result
-
-
-def snr(expected: np.ndarray, got: np.ndarray) -> float:
-    """Decibels; 300 where there is no error."""
-    signal, error = (np.square(part.astype(np.float64)).mean() for part in (expected, expected - got))
-    return float(10 * np.log10(signal / max(error, signal * 1e-30)))
-
-
-def half(values: torch.Tensor) -> torch.Tensor:
-    return values.half().float()
-
+from tests.mil.programs import CHANNELS, SHAPE, WEIGHT, WIDTH, X, convert, half, mb, normal, palettes, run, saved, snr
 
 # What a package says of itself
 
@@ -176,88 +104,6 @@ def test_narrow_norms_round_every_inner_step_of_a_layer_norm(tmp_path: Path):
 def test_narrow_norms_without_fp16_are_refused():
     with pytest.raises(ValueError, match="narrow_norms needs fp16"):
         Arithmetic(narrow_norms=True)
-
-
-# Weights
-
-
-def _weighted(target) -> ct.models.MLModel:
-    def body(x):
-        y = mb.conv(x=x, weight=WEIGHT)
-        table = normal(48, 64, seed=3).astype(np.float16)
-        return mb.linear(x=mb.transpose(x=y, perm=[0, 3, 2, 1]), weight=table, bias=normal(48).astype(np.float16))
-    return convert(body, target=target)
-
-
-def _configured(config) -> cto.OptimizationConfig:
-    return cto.OptimizationConfig(global_config=config)
-
-
-def palettes(bits: int, **options) -> Callable:
-    config = cto.OpPalettizerConfig(nbits=bits, mode="uniform", **options)
-    return lambda model: cto.palettize_weights(model, _configured(config))
-
-
-def linear(**options) -> Callable:
-    return lambda model: cto.linear_quantize_weights(model, _configured(cto.OpLinearQuantizerConfig(**options)))
-
-
-def pruned(model: ct.models.MLModel) -> ct.models.MLModel:
-    return cto.prune_weights(model, _configured(cto.OpMagnitudePrunerConfig(target_sparsity=0.6)))
-
-
-def pruned_and_8_bit(model: ct.models.MLModel) -> ct.models.MLModel:
-    config = cto.OpLinearQuantizerConfig(mode="linear_symmetric", dtype="int8")
-    return cto.linear_quantize_weights(pruned(model), _configured(config), joint_compression=True)
-
-
-def pruned_and_palettes(model: ct.models.MLModel) -> ct.models.MLModel:
-    return cto.palettize_weights(pruned(model), _configured(cto.OpPalettizerConfig(nbits=4, mode="uniform")),
-                                 joint_compression=True)
-
-
-BLOCKS = {"mode": "linear_symmetric", "dtype": "int4", "granularity": "per_block", "block_size": 16}
-IN_GROUPS = {"granularity": "per_grouped_channel", "group_size": 16}
-
-
-@pytest.mark.parametrize(("compress", "op", "target"), [
-    *(pytest.param(palettes(bits), "constexpr_lut_to_dense", target, id=f"{bits}-bit palette {target.name}")
-      for bits in (1, 2, 4, 6, 8) for target in (ct.target.iOS16, ct.target.iOS18)),
-    pytest.param(palettes(3), "constexpr_lut_to_dense", ct.target.iOS18, id="3-bit palette"),
-    pytest.param(palettes(4, **IN_GROUPS), "constexpr_lut_to_dense", ct.target.iOS18, id="4-bit palettes in groups"),
-    pytest.param(palettes(4, channel_axis=1, **IN_GROUPS), "constexpr_lut_to_dense", ct.target.iOS18,
-                 id="4-bit palettes in groups of inputs"),
-    pytest.param(linear(mode="linear_symmetric"), "constexpr_affine_dequantize", ct.target.iOS16, id="8-bit iOS16"),
-    pytest.param(linear(mode="linear"), "constexpr_affine_dequantize", ct.target.iOS16, id="8-bit, zero points"),
-    pytest.param(linear(mode="linear"), "constexpr_blockwise_shift_scale", ct.target.iOS18, id="8-bit iOS18"),
-    pytest.param(linear(**BLOCKS), "constexpr_blockwise_shift_scale", ct.target.iOS18, id="4-bit blocks"),
-    pytest.param(linear(**BLOCKS | {"mode": "linear", "dtype": "uint4"}), "constexpr_blockwise_shift_scale",
-                 ct.target.iOS18, id="4-bit blocks, offsets"),
-    pytest.param(pruned, "constexpr_sparse_to_dense", ct.target.iOS16, id="sparse iOS16"),
-    pytest.param(pruned, "constexpr_sparse_to_dense", ct.target.iOS18, id="sparse iOS18"),
-    pytest.param(pruned_and_8_bit, "constexpr_sparse_to_dense", ct.target.iOS18, id="sparse 8-bit"),
-    pytest.param(pruned_and_palettes, "constexpr_sparse_to_dense", ct.target.iOS18, id="sparse palette"),
-])
-def test_compressed_weights_are_those_that_coremltools_decompresses(compress: Callable, op: str, target,
-                                                                    tmp_path: Path):
-    compressed = compress(_weighted(target))
-    path = saved(compressed, tmp_path)
-    assert op in {getattr(constant, "op", None) for constant in Package(path).functions["main"].constants.values()}
-    dense = run(saved(cto.decompress_weights(compressed), tmp_path, "dense"))
-    np.testing.assert_array_equal(run(path), dense)
-    assert snr(run(saved(_weighted(target), tmp_path, "original")), dense) < 60     # they are not the original's
-
-
-def test_vectors_of_a_palette_run_along_their_axis(tmp_path: Path):
-    indices = np.random.default_rng(0).integers(0, 16, (32, CHANNELS, 1, 1))
-    lut = normal(2, 4, 1, 1, 16, 2).astype(np.float16)
-    uint4 = types.nptype_from_builtin(types.string_to_builtin("uint4"))
-    path = saved(convert(lambda x: mb.conv(x=x, weight=mb.constexpr_lut_to_dense(
-        indices=indices.astype(uint4), lut=lut, vector_axis=0))), tmp_path)
-    weight = np.empty((64, CHANNELS), np.float32)
-    for row, column in np.ndindex(32, CHANNELS):
-        weight[2 * row:2 * row + 2, column] = lut[row // 16, column // 16, 0, 0, indices[row, column, 0, 0]]
-    np.testing.assert_allclose(run(path)[0, :, 0], weight @ X[0, :, 0], atol=1e-4)
 
 
 # States
@@ -405,79 +251,3 @@ def test_a_converted_torch_module_agrees_with_torch(tmp_path: Path):
         expected = module(x).numpy()
     assert snr(expected, run(path)) > 60
     assert 50 < snr(expected, run(path, fp16=True)) < 90
-
-
-# Damage
-
-
-def test_opening_what_is_not_a_package(tmp_path: Path, copy: Path):
-    with pytest.raises(UserError, match=r"there is no Core ML package at .*nothing"):
-        Package(tmp_path / "nothing.mlpackage")
-    (copy / "Manifest.json").write_text("{}")
-    with pytest.raises(UserError, match=r"copy\.mlpackage is not a Core ML package"):
-        Package(copy)
-    (copy / "Manifest.json").unlink()
-    with pytest.raises(UserError, match=r"copy\.mlpackage is not a Core ML package"):
-        Package(copy)
-
-
-def test_a_missing_model_file(copy: Path):
-    (data(copy) / "model.mlmodel").unlink()
-    with pytest.raises(UserError, match=r"copy\.mlpackage is damaged: Data/com.apple.CoreML/model\.mlmodel is missing"):
-        Package(copy)
-
-
-@pytest.mark.parametrize("kept", [0, 1000])
-def test_a_truncated_model_file(copy: Path, kept: int):
-    model = data(copy) / "model.mlmodel"
-    model.write_bytes(model.read_bytes()[:kept])
-    with pytest.raises(UserError, match=r"copy\.mlpackage is damaged: its model"):
-        Package(copy)
-
-
-@pytest.mark.parametrize("kept", [100, 5000])
-def test_a_truncated_weight_file_is_found_on_opening(copy: Path, kept: int):
-    weights = data(copy) / "weights" / "weight.bin"
-    weights.write_bytes(weights.read_bytes()[:kept])
-    with pytest.raises(UserError, match=rf"copy\.mlpackage is damaged: the weight file weight.bin ends early.* {kept}"):
-        Package(copy)
-
-
-def test_an_overwritten_weight_file_is_found_on_opening(copy: Path):
-    weights = data(copy) / "weights" / "weight.bin"
-    weights.write_bytes(bytes(weights.stat().st_size))
-    with pytest.raises(UserError, match=r"the weight file weight.bin has no fp16 \(64, 64, 1, 1\) at byte 64"):
-        Package(copy)
-
-
-@pytest.mark.parametrize("empty", [False, True])
-def test_a_missing_weight_file(copy: Path, empty: bool):
-    weights = data(copy) / "weights" / "weight.bin"
-    weights.unlink()
-    if empty:
-        weights.touch()
-    with pytest.raises(UserError, match=r"the weight file weight.bin is missing or empty"):
-        Package(copy)
-
-
-def test_a_function_that_is_not_there(plain: Path):
-    with pytest.raises(UserError, match=r"model\.mlpackage has no function 'decode'; it has main"):
-        Interpreter(Package(plain), "decode")
-
-
-def test_an_argument_that_is_not_known(copy: Path):
-    model = data(copy) / "model.mlmodel"
-    spec = ct.utils.load_spec(str(copy))
-    (block,) = spec.mlProgram.functions["main"].block_specializations.values()
-    relu = next(operation for operation in block.operations if operation.type == "relu")
-    relu.inputs["slope"].arguments.add().name = "x"
-    model.write_bytes(spec.SerializeToString())
-    with pytest.raises(UserError, match=r"does not know the argument slope of the op relu \(relu_0\) in function"):
-        Interpreter(Package(copy))
-
-
-def test_an_op_that_is_not_known(tmp_path: Path):
-    path = saved(convert(lambda x: mb.local_response_norm(x=x, size=3)), tmp_path)
-    with pytest.raises(UserError, match=r"does not know the op local_response_norm \(local_response_norm_0\) in "
-                                        r"function 'main' of .*model\.mlpackage"):
-        Interpreter(Package(path))
