@@ -17,9 +17,12 @@ from ane.demo.training.clips import Batches, Clip
 from ane.demo.training.decoder import DecoderInTraining, columns_of
 from ane.demo.training.grammar import GRAMMAR, plain_sentence
 from ane.demo.training.inherited import CODED, copy_fitting, heard_as, inherit_decoder
+from ane.demo.training.listener import Listener, train_listener
+from ane.demo.training.loop import Plan
 from ane.demo.training.quantiser import ENTRY, Quantiser, smoothing, write_codes
-from ane.demo.training.ranking import READINGS, distance, figures, read
-from ane.demo.training.recipe import CALM, CHARACTERS, CONFIGS, tokenizer_json
+from ane.demo.training.ranking import CLVPInTraining, altered, gained, words_by_length, words_of
+from ane.demo.training.readings import READINGS, Read, listened, read
+from ane.demo.training.recipe import CALM, CHARACTERS, CONFIGS, SETTINGS, tokenizer_json
 from ane.demo.training.speech import RATE, Shard, levelled
 from ane.demo.training.text import LONGEST, clips, held_out_sentences, word_runs
 from ane.demo.training.trained import TrainedModel
@@ -93,41 +96,81 @@ def test_an_epoch_of_batches_holds_every_clip_once(lengths, epoch):
     assert all(sum(lengths[i] for i in batch) < 600 + 200 + max(lengths) for batch in batches.epoch(epoch))
 
 
-@given(st.lists(st.floats(-3, 3, width=32), min_size=1, max_size=20), st.integers(1, 3), st.floats(0.1, 2))
-def test_speech_is_at_no_distance_from_itself_however_slowly_it_is_spoken(heights, slower, off):
-    rows = np.array(heights, np.float32)[:, None] * np.ones(80, np.float32)
-    assert distance(np.repeat(rows, slower, axis=0), rows) == 0
-    assert distance(rows + 10 + np.float32(off), rows) > distance(rows + 10, rows)
+@given(st.lists(st.sampled_from(["we", "were", "here", "a", "word", "apart"]), min_size=1, max_size=6),
+       st.integers(0, 10**9))
+def test_an_altered_text_is_as_long_and_differs_in_the_letters_of_one_word(spoken, seed):
+    ids = Tokenizer(tokenizer_json()).ids
+    text = ids(" ".join(spoken) + ".")
+    words = words_by_length([Clip(ids(known), np.zeros(1, np.int64), 0, None, 0) for known in
+                             (" ".join(spoken), "in and that")])
+    changed = altered(text, words, np.random.default_rng(seed))
+    assert len(changed) == len(text)
+    places = words_of(text)
+    assert words_of(changed) == places
+    assert sum(changed[at] != text[at] for at in places) == 1
 
 
-def test_readings_are_put_in_order_by_how_far_they_sound_from_the_teacher():
-    torch.manual_seed(0)
-    quantiser, config = Quantiser(CALM, 2), CONFIGS["autoregressive"]
-    model = TrainedModel({"autoregressive": DecoderInTraining(config, 2, 0.7).network}, np.ones(80, np.float32), "rms")
-    model.settings = {"sampling": {"max_codes": 20}}
-    clips = [Clip([3, 4, 5, 6], np.arange(12) + 40 * voice, voice, None, 0) for voice in (0, 1)]
-    made = read(model, clips, np.zeros((2, config.model_dim), np.float32), quantiser)
-    assert len(made) == len(clips)
-    for codes, distances in made:
-        assert len(codes) == len(distances) == READINGS
-        assert (distances > 0).all()
-        assert distances.std() > 0
+def test_what_is_no_word_is_not_altered():
+    marks = Tokenizer(tokenizer_json()).ids("'. -")
+    assert altered(marks, {}, np.random.default_rng(0)) == marks
 
 
-def test_an_end_that_is_dragged_out_does_not_hide_what_was_read_wrong():
-    rng = np.random.default_rng(0)
-    wanted = rng.standard_normal((60, 80)).astype(np.float32)
-    wrong = wanted.copy()
-    wrong[20:30] += 1
-    dragged = np.concatenate((wrong, np.repeat(wrong[-1:], 200, axis=0)))
-    assert distance(dragged, wanted) >= distance(wrong, wanted) > 0
+def test_clvp_in_training_is_given_what_the_pipeline_gives_it():
+    config = CONFIGS["autoregressive"]
+    model = CLVPInTraining(CONFIGS["clvp"], config)
+    assert model.longest == SETTINGS["sampling"]["max_codes"]
+    text, codes = Tokenizer(tokenizer_json()).ids("we were here."), np.arange(12)
+    fixed = torch.tensor([[*codes, *[config.calm_token] * (model.longest - len(codes))]])
+    tokens = torch.tensor([[*text_tokens(text, config)]])
+    expected = (model.network.text(tokens) * model.network.speech(fixed)).sum()
+    clip = Clip(text, codes, 0, None, 0)
+    [[score]] = model.ranked([Read(clip, [codes], torch.zeros(1))], model.longest)
+    torch.testing.assert_close(score, expected)
 
 
 def test_what_choosing_gains_is_a_share_of_what_there_is_to_gain():
-    far = torch.tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]])
-    assert figures(-far, far) == {"nearest readings found": 1.0, "distance gained, share": 1.0}
-    assert figures(far, far)["distance gained, share"] == -1.0
-    assert figures(far, torch.ones(2, 3))["distance gained, share"] == 0.0
+    misheard = torch.tensor([[1.0, 2.0, 3.0], [3.0, 2.0, torch.inf]])
+    assert gained(-misheard, misheard) == 1.0
+    assert gained(misheard.nan_to_num(posinf=9), misheard) < -0.5
+    assert gained(misheard, torch.ones(2, 3)) == 0.0
+
+
+def test_the_listener_hears_a_clip_alike_in_any_batch_and_knows_when_it_is_too_short():
+    torch.manual_seed(0)
+    listener = Listener(2).eval()
+    texts = [[3, 4, 5], [6, 7, 8, 9, 10, 11], [3, 4, 5]]
+    codes = [np.arange(5), np.arange(40, 60), np.arange(1)]
+    together = listener.misheard(texts, codes, [0, 1, 0])
+    apart = torch.cat([listener.misheard(texts[i:i + 1], codes[i:i + 1], [[0], [1], [0]][i]) for i in range(3)])
+    torch.testing.assert_close(together, apart)
+    assert together[:2].isfinite().all()
+    assert together[2] == torch.inf
+    assert listener.misheard(texts[:1], codes[:1], [1]) != together[0]
+
+
+def test_the_listener_learns_to_write_down_what_it_hears(tmp_path):
+    clips = [Clip([3 + voice, *(3 + codes % 26)], codes, voice, None, 0)
+             for codes, voice in zip(np.random.default_rng(0).integers(0, 26, (64, 6)), [0, 1] * 32, strict=True)]
+    listener = train_listener(tmp_path, clips, clips, 2, Plan(steps=40, rate=3e-3, warmup=5), "cpu")
+    [right, wrong] = listener.misheard([clips[0].text, clips[1].text], [clips[0].codes] * 2, [0, 0])
+    assert right < 1 < wrong
+
+
+def test_the_decoder_reads_a_text_several_times_and_the_listener_hears_each():
+    torch.manual_seed(0)
+    config, listener = CONFIGS["autoregressive"], Listener(2)
+    model = TrainedModel({"autoregressive": DecoderInTraining(config, 2, 0.7).network}, np.ones(80, np.float32), "rms")
+    model.settings = {"sampling": {"max_codes": 20}}
+    clips = [Clip([3, 4, 5, 6], np.arange(12) + 40 * voice, voice, None, 0) for voice in (0, 1)]
+    too_short = Clip([3, 4, 5, 6], np.arange(1), 0, None, 1)
+    readings = read(model, [*clips, too_short], np.zeros((2, config.model_dim), np.float32))
+    heard = list(listened(listener, [*clips, too_short], readings))
+    assert [one.clip for one in heard] == clips
+    for one in heard:
+        assert len(one.codes) == len(one.misheard) == 1 + READINGS
+        torch.testing.assert_close(one.misheard[0],
+                                   listener.misheard([one.clip.text], [one.clip.codes], [one.clip.voice])[0])
+        assert one.misheard.std() > 0
 
 
 def test_each_shard_gets_the_codes_of_its_own_voice(tmp_path):

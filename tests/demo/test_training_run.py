@@ -6,6 +6,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,12 @@ import torch
 
 import ane
 from ane.demo.training import loop
+from ane.demo.training.clips import Clip
+from ane.demo.training.decoder import DecoderInTraining
 from ane.demo.training.loop import Plan, Training, rate_at
+from ane.demo.training.parts import Work
+from ane.demo.training.recipe import CONFIGS, Recipe
+from ane.demo.training.speech import Flite
 from ane.errors import UserError
 
 FLITE = '''#!{python} -S
@@ -28,8 +34,8 @@ with wave.open(options["-o"], "wb") as file:
     file.setparams((1, 2, 16000, 0, "NONE", ""))
     file.writeframes(array.array("h", tones).tobytes())
 '''
-PARTS = ("quantiser", "autoregressive", "univnet", "hifigan", "diffusion", "clvp", "conditioning_encoder",
-         "contextual_embedder", "rlg_auto", "rlg_diffuser")
+PARTS = ("quantiser", "autoregressive", "univnet", "hifigan", "diffusion", "listener", "clvp",
+         "conditioning_encoder", "contextual_embedder", "rlg_auto", "rlg_diffuser")
 
 
 @pytest.fixture
@@ -136,6 +142,29 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped(tmp_path, monkeypatch):
         train_to("resumed", stop=5)
     resumed = train_to("resumed")
     assert all(torch.equal(straight[key], resumed[key]) for key in straight)
+
+
+def test_latents_are_those_of_the_decoder_that_is_there(tmp_path, monkeypatch):
+    clip = Clip([3, 4, 5], np.arange(6), 0, Path("shard"), 0)
+    monkeypatch.setattr(Work, "held_back_shards", [])
+    monkeypatch.setattr(Work, "clips", lambda self, shards: [clip])
+    (tmp_path / "autoregressive").mkdir()
+
+    def latents(seed):
+        torch.manual_seed(seed)
+        work = Work(tmp_path, Recipe(), "cpu", Flite(), tmp_path, 1)
+        work.autoregressive = DecoderInTraining(CONFIGS["autoregressive"], 1, 0.7).eval()
+        torch.save(work.autoregressive.state_dict(), tmp_path / "autoregressive" / "checkpoint.pt")
+        return work.latents[clip.shard, clip.index], work
+
+    first, _ = latents(0)
+    second, work = latents(1)       # trained anew in the same folder, to the same step
+    [expected] = work.latents_of(work.autoregressive, [clip])
+    np.testing.assert_array_equal(second, expected.numpy())
+    assert not np.array_equal(first, second)
+    work.latents_of = None          # made once
+    del work.latents
+    np.testing.assert_array_equal(work.latents[clip.shard, clip.index], second)
 
 
 def test_the_rate_warms_up_and_falls_to_nothing():

@@ -17,6 +17,7 @@ from ane.backends.pytorch import TorchBackend
 from ane.demo.training.decoder import DecoderInTraining
 from ane.demo.training.denoiser import DenoiserInTraining
 from ane.demo.training.quantiser import Quantiser
+from ane.demo.training.ranking import CLVPInTraining
 from ane.demo.training.recipe import C, D
 from ane.demo.training.speech import RATE, code_mel
 from ane.errors import UserError
@@ -43,6 +44,11 @@ def copy_fitting(network: nn.Module, earlier: Model, name: str, but: Sequence[st
     fitting = {key: tensor.float() for key, tensor in earlier.tensors(name).items()
                if key not in but and key in own and own[key].shape == tensor.shape}
     network.load_state_dict({**own, **fitting})
+
+
+def inherit_clvp(model: CLVPInTraining, earlier: Model) -> None:
+    """All but the embeddings of codes, which are other codes now."""
+    copy_fitting(model.network, earlier, "clvp", ("speech_emb.weight",))
 
 
 def inherit_denoiser(model: DenoiserInTraining, earlier: Model, voices: Sequence[str]) -> None:

@@ -21,10 +21,12 @@ from ane.demo.training.encoders import (
     train_contextual_embedder,
     train_converter,
 )
-from ane.demo.training.inherited import copy_fitting, inherit_decoder, inherit_denoiser, told_of
+from ane.demo.training.inherited import copy_fitting, inherit_clvp, inherit_decoder, inherit_denoiser, told_of
+from ane.demo.training.listener import Listener, train_listener
 from ane.demo.training.loop import Begin
 from ane.demo.training.quantiser import Quantiser, train_quantiser, write_codes
-from ane.demo.training.ranking import READ, Read, read, train_clvp
+from ane.demo.training.ranking import train_clvp
+from ane.demo.training.readings import READ, listened, read
 from ane.demo.training.recipe import CONFIGS, ENTRIES, Recipe, tokenizer_json
 from ane.demo.training.speech import Flite, read_all, shard_size
 from ane.demo.training.text import read_text, write_text
@@ -33,6 +35,7 @@ from ane.demo.training.vocoders import train_hifigan, train_univnet
 from ane.errors import UserError
 from ane.files import replacing
 from ane.model import Model
+from ane.model.hashes import sha256_of
 from ane.text import Tokenizer
 
 CLIP_SECONDS = 2.82         # mean, to turn hours into clips
@@ -106,6 +109,11 @@ class Work:
     def clips(self, shards: list[Path]) -> list[Clip]:
         return load_clips(shards, [self.codes[shard] for shard in shards], self.recipe.voices, self.tokenizer)
 
+    @property
+    def checked(self) -> list[Clip]:
+        held_back = self.clips(self.held_back_shards)
+        return held_back[::max(1, len(held_back) // CHECKED)]
+
     @cached_property
     def quantiser(self) -> Quantiser:
         voices, clips = self.recipe.voices, self.recipe.quantised * 3600 / CLIP_SECONDS
@@ -121,11 +129,9 @@ class Work:
 
     @cached_property
     def autoregressive(self) -> DecoderInTraining:
-        held_back = self.clips(self.held_back_shards)
-        check = held_back[::max(1, len(held_back) // CHECKED)]
         begin = self.begin(inherit_decoder, self.recipe.voices, self.quantiser, self.texts)
         return train_decoder(self.out / "autoregressive", CONFIGS["autoregressive"], self.clips(self.learned_shards),
-                             check, len(self.recipe.voices), self.quantiser, self.recipe.plans["autoregressive"],
+                             self.checked, len(self.recipe.voices), self.quantiser, self.recipe.plans["autoregressive"],
                              self.device, begin)
 
     @cached_property
@@ -135,26 +141,26 @@ class Work:
         Made once the decoder is trained.
         """
         clips = self.clips(self.held_back_shards)
-        rows = self.kept("latents", lambda: self.latents_of(clips))
+        rows = self.kept("latents", lambda decoder: self.latents_of(decoder, clips))
         return {(clip.shard, clip.index): row.numpy() for clip, row in zip(clips, rows, strict=True)}
 
-    def kept(self, name: str, make: Callable[[], list]) -> list:
+    def kept(self, name: str, make: Callable[[DecoderInTraining], list]) -> list:
         """What was made with the decoder, from the file ``name``.pt if it was made with this very one."""
-        path, step = self.out / f"{name}.pt", self.recipe.plans["autoregressive"].steps
-        made = torch.load(path, weights_only=True) if path.exists() else {"step": None}
-        if made["step"] != step:
-            made = {"step": step, "rows": make()}
+        path, decoder = self.out / f"{name}.pt", self.autoregressive        # trained now, if it was not
+        made_by = sha256_of(self.out / "autoregressive" / "checkpoint.pt")
+        made = torch.load(path, weights_only=True) if path.exists() else {}
+        if made.get("made_by") != made_by:
+            made = {"made_by": made_by, "rows": make(decoder)}
             with replacing(path) as target:
                 torch.save(made, target)
         return made["rows"]
 
     @torch.no_grad()
-    def latents_of(self, clips: list[Clip]) -> list[torch.Tensor]:
+    def latents_of(self, decoder: DecoderInTraining, clips: list[Clip]) -> list[torch.Tensor]:
         made = []
         for clip in clips:
             columns, positions, _, first = columns_of(clip, CONFIGS["autoregressive"])
-            hidden = self.autoregressive(*(torch.from_numpy(part)[None].to(self.device)
-                                           for part in (columns, positions)))
+            hidden = decoder(*(torch.from_numpy(part)[None].to(self.device) for part in (columns, positions)))
             made.append(hidden[0, first:].half().cpu())
         return made
 
@@ -187,19 +193,28 @@ class Work:
                               self.begin(inherit_denoiser, self.recipe.voices))
 
     @cached_property
-    def readings(self) -> list[Read]:
-        """What the decoder makes of texts that it has learned."""
-        model = TrainedModel({"autoregressive": self.autoregressive.network}, self.mel_norms, self.recipe.voices[0])
+    def listener(self) -> Listener:
+        return train_listener(self.out / "listener", self.clips(self.learned_shards), self.checked,
+                              len(self.recipe.voices), self.recipe.plans["listener"], self.device)
+
+    @cached_property
+    def readings(self) -> list[list[torch.Tensor]]:
+        """Codes that the decoder makes of texts that it has learned."""
         clips = self.clips(self.learned_shards)[:READ]
-        rows = self.kept("readings", lambda: read(model, clips, self.voice_latents.numpy(), self.quantiser))
-        return [Read(clip, *row) for clip, row in zip(clips, rows, strict=True)]
+
+        def make(decoder: DecoderInTraining) -> list:
+            model = TrainedModel({"autoregressive": decoder.network}, self.mel_norms, self.recipe.voices[0])
+            return read(model, clips, self.voice_latents.numpy())
+
+        return self.kept("readings", make)
 
     @cached_property
     def clvp(self) -> torch.nn.Module:
-        begin = self.begin(copy_fitting, "clvp", ("speech_emb.weight",))
-        return train_clvp(self.out / "clvp", CONFIGS["clvp"], CONFIGS["autoregressive"],
-                          self.clips(self.learned_shards), lambda: self.readings, self.recipe.plans["clvp"],
-                          self.device, begin)
+        clips = self.clips(self.learned_shards)
+        return train_clvp(self.out / "clvp", CONFIGS["clvp"], CONFIGS["autoregressive"], clips,
+                          self.clips(self.held_back_shards),
+                          lambda: list(listened(self.listener, clips[:READ], self.readings)),
+                          self.recipe.plans["clvp"], self.device, self.begin(inherit_clvp))
 
     @cached_property
     def heard(self) -> list[tuple[int, np.ndarray]]:
@@ -232,6 +247,7 @@ class Work:
 
 # in the order of their needs
 PARTS = ("texts", "shards", "quantiser", "codes", "autoregressive", "latents", "univnet", "hifigan", "diffusion",
-         "readings", "clvp", "conditioning_encoder", "contextual_embedder", "rlg_auto", "rlg_diffuser")
+         "listener", "readings", "clvp", "conditioning_encoder", "contextual_embedder", "rlg_auto", "rlg_diffuser")
 # those that several processes may share
-SHARED = ("autoregressive", "univnet", "hifigan", "diffusion", "clvp", "conditioning_encoder", "contextual_embedder")
+SHARED = ("autoregressive", "univnet", "hifigan", "diffusion", "listener", "readings", "clvp", "conditioning_encoder",
+          "contextual_embedder")
