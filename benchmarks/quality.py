@@ -4,7 +4,7 @@ Says the held-out sentences (ane/demo/training/held_out.txt) and lets pocketsphi
 rate with its 95 % interval (bootstrap over sentences), forced choice among the first 30 sentences, how often the
 decoder stops by itself, length, pitch and mel distance against the teacher, silence and clicks. The teacher is flite;
 codes of the teacher's speech, spoken by the quality path, show what sampling costs (they need a training run's
-quantiser: --run). Best of 8 by CLVP is held against the mean of the same 8.
+quantiser: --run). Best of 8 by CLVP is held against the mean of the same 8, twice for each sentence.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from ane.voices import Voice, load_voice
 from benchmarks.listening import Recogniser, Wave, edits, mel_distance, words
 from benchmarks.report import bars as drawn_bars
 from benchmarks.report import default_output, print_table, publish, run
-from benchmarks.speakers import CANDIDATES, Said, candidates_of, keep, quantise, respeak_all, speak_all, teach_all
+from benchmarks.speakers import CANDIDATES, SETS, Said, candidates_of, keep, quantise, respeak_all, speak_all, teach_all
 
 CHOICES = 30
 
@@ -105,22 +105,23 @@ def ranking(pool: ProcessPoolExecutor, synthesizer: Synthesizer, sentences: Sequ
             voice: Voice) -> dict[str, float]:
     readings, taken = candidates_of(synthesizer, sentences, voice)
     judged = judge_all(pool, [one for row in readings for one in row], None, ())
-    errors = np.array([one.errors for one in judged], dtype=float).reshape(-1, CANDIDATES)
-    return gain_of(errors, np.array([one.words for one in judged[::CANDIDATES]], dtype=float), np.array(taken))
+    errors = np.array([one.errors for one in judged], dtype=float).reshape(len(sentences), SETS, CANDIDATES)
+    return gain_of(errors, np.array([len(words(text)) for text in sentences], dtype=float), np.array(taken))
 
 
 def gain_of(errors: np.ndarray, count: np.ndarray, taken: np.ndarray) -> dict[str, float]:
     """Word error rates of the candidates that were taken, of a random one, and of the best there is.
 
     Args:
-        errors: (sentences, candidates) wrong words. count: (sentences,) words. taken: (sentences,) the chosen ones.
+        errors: (sentences, sets, candidates) wrong words. count: (sentences,) words. taken: (sentences, sets) the
+            chosen ones.
     """
-    ours = errors[np.arange(len(errors)), taken]
-    gains = errors.mean(axis=1) - ours
+    ours = np.take_along_axis(errors, taken[..., None], axis=2).mean(axis=(1, 2))
+    gains = errors.mean(axis=(1, 2)) - ours
     low, high = interval(gains, count)
-    return {"random": errors.mean(axis=1).sum() / count.sum(), "clvp": ours.sum() / count.sum(),
+    return {"random": errors.mean(axis=(1, 2)).sum() / count.sum(), "clvp": ours.sum() / count.sum(),
             "gain": gains.sum() / count.sum(), "gain_low": low, "gain_high": high,
-            "oracle": errors.min(axis=1).sum() / count.sum()}
+            "oracle": errors.min(axis=2).mean(axis=1).sum() / count.sum()}
 
 
 def bars(results: dict[str, Any]) -> list[tuple[str, float, str, bool]]:

@@ -26,7 +26,7 @@ from ane.text import Tokenizer
 from ane.vocoding import hifigan_sound, univnet_sound
 from ane.voices import Voice
 
-CANDIDATES = 8
+CANDIDATES, SETS = 8, 2         # what CLVP chooses among, and how often for a sentence
 SEED = 7
 
 
@@ -87,13 +87,15 @@ def readings_of(synthesizer: Synthesizer, text: str, voice: Voice, count: int,
 
 
 def candidates_of(synthesizer: Synthesizer, sentences: Sequence[str],
-                  voice: Voice) -> tuple[list[list[Said]], list[int]]:
-    """For every sentence ``CANDIDATES`` readings as HiFi-GAN speaks them, and which of them CLVP takes."""
+                  voice: Voice) -> tuple[list[list[Said]], list[list[int]]]:
+    """For every sentence ``SETS`` times ``CANDIDATES`` readings as HiFi-GAN speaks them, and which of each set CLVP
+    takes."""
     backend, readings, taken = synthesizer.backend, [], []
     for index, text in enumerate(sentences):
-        tokens, found = readings_of(synthesizer, text, voice, CANDIDATES, Randomness(SEED + index))
+        tokens, found = readings_of(synthesizer, text, voice, SETS * CANDIDATES, Randomness(SEED + index))
         readings.append([Said(text, hifigan_sound(backend, voice.ar, c.hidden), c.stopped) for c in found])
-        taken += best(score(backend, tokens, np.stack([c.fixed for c in found])), 1)
+        scores = score(backend, tokens, np.stack([c.fixed for c in found]))
+        taken.append([best(some, 1)[0] for some in scores.reshape(SETS, CANDIDATES)])
     return readings, taken
 
 

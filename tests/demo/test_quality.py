@@ -34,13 +34,13 @@ def test_lengths_and_pitch_are_held_against_the_teachers():
 
 
 def test_the_gain_of_ranking_is_what_a_random_candidate_loses():
-    errors = np.array([[0, 2, 4, 2], [1, 1, 1, 1]], dtype=float)
-    result = gain_of(errors, np.array([5.0, 5.0]), np.array([0, 2]))
+    errors = np.array([[[0, 2, 4, 2], [2, 3, 3, 0]], [[1, 1, 1, 1], [1, 1, 1, 1]]], dtype=float)
+    result = gain_of(errors, np.array([5.0, 5.0]), np.array([[0, 1], [2, 3]]))
     assert result["random"] == pytest.approx(0.3)
-    assert result["clvp"] == pytest.approx(0.1)
-    assert result["gain"] == pytest.approx(0.2)
+    assert result["clvp"] == pytest.approx(0.25)
+    assert result["gain"] == pytest.approx(0.05)
     assert result["oracle"] == pytest.approx(0.1)
-    assert result["gain_low"] <= 0.2 <= result["gain_high"]
+    assert result["gain_low"] <= 0.05 <= result["gain_high"]
 
 
 @pytest.fixture

@@ -86,7 +86,7 @@ a process:
 |---|---:|---:|
 {rows}
 
-The quantiser and the listener, which judged the readings that CLVP learned to rank, were needed in training alone.
+The quantiser and the listener, which judges the readings that CLVP learns to rank, are needed in training alone.
 {earlier}
 Made with {versions}.
 
@@ -97,9 +97,9 @@ Made with {versions}.
 def earlier_section(began: Mapping[str, Any]) -> str:
     """The voice whose networks these began as."""
     text = f"""
-Its networks began as those of an earlier voice (`--begin-as`; bundle {began["bundle"][:12]}), but for the quantiser, the
-listener and the two converters of noise, which are new; embeddings of codes began as those of the earlier codes that
-sound alike, and CLVP's anew.
+Its networks began as those of an earlier voice (`--begin-as`; bundle {began["bundle"][:12]}), but for the quantiser,
+the listener and the two converters of noise, which are new; embeddings of codes began as those of the earlier codes
+that sound alike, and CLVP's anew.
 """
     if not {"device", "steps", "seconds"} <= began.keys():
         return text

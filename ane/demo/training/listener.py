@@ -5,6 +5,7 @@ learns from the teachers' own codes, and is the judge of the decoder's readings 
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from ane.demo.training.recipe import ENTRIES, TOKENS
 
 WIDTH = 128
 DILATIONS = (1, 1, 1, 2, 2, 2)
-LETTERS = 2             # a code
+PER_CODE = 2            # letters at most
 NOTHING = 0             # the class of no letter: the stop token, which no text holds
 COLUMNS = 3000          # codes of a batch
 WRONG = 0.1             # share of codes that are any other in training, so that none is relied upon
@@ -31,16 +32,17 @@ class Listener(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in DILATIONS)
         self.layers = nn.ModuleList(nn.Conv1d(WIDTH, 2 * WIDTH, 5, padding=2 * dilation, dilation=dilation)
                                     for dilation in DILATIONS)
-        self.apart = nn.Linear(WIDTH, LETTERS * WIDTH)
+        self.apart = nn.Linear(WIDTH, PER_CODE * WIDTH)
         self.letters = nn.Linear(WIDTH, TOKENS)
 
     def forward(self, codes: Tensor, lengths: Tensor, voices: Tensor) -> Tensor:
-        """Codes (B, S) of ``lengths`` (B,), by ``voices`` (B,) → logarithms of likelihoods (B, LETTERS · S, TOKENS)."""
+        """Codes (B, S) of ``lengths`` (B,), by ``voices`` (B,) → logarithms of likelihoods (B, PER_CODE · S,
+        TOKENS)."""
         there = (torch.arange(codes.shape[1], device=codes.device) < lengths[:, None])[..., None]
         x = (self.codes(codes) + self.voices(voices)[:, None]) * there
         for norm, layer in zip(self.norms, self.layers, strict=True):
             x = x + F.glu(layer((norm(x) * there).transpose(1, 2)).transpose(1, 2), dim=2)
-        return F.log_softmax(self.letters(F.gelu(self.apart(x).unflatten(2, (LETTERS, WIDTH)).flatten(1, 2))), dim=2)
+        return F.log_softmax(self.letters(F.gelu(self.apart(x).unflatten(2, (PER_CODE, WIDTH)).flatten(1, 2))), dim=2)
 
     def misheard(self, texts: Sequence[Sequence[int]], codes: Sequence[np.ndarray], voices: Sequence[int]) -> Tensor:
         """Texts as token ids, codes (n,) without silence after the end → (B,) nats a letter by which it is not sure
@@ -50,9 +52,11 @@ class Listener(nn.Module):
         heard = self(padded(codes, 0).to(device), lengths, torch.tensor(voices, device=device))
         letters = torch.tensor([len(text) for text in texts], device=device)
         wanted = torch.tensor([token for text in texts for token in text], device=device)
-        missed = F.ctc_loss(heard.transpose(0, 1), wanted, LETTERS * lengths, letters, blank=NOTHING, reduction="none",
+        missed = F.ctc_loss(heard.transpose(0, 1), wanted, PER_CODE * lengths, letters, blank=NOTHING, reduction="none",
                             zero_infinity=True)
-        return torch.where(missed > 0, missed / letters, torch.inf)
+        # a letter that comes twice in a row has nothing between
+        twice = torch.tensor([sum(a == b for a, b in pairwise(text)) for text in texts], device=device)
+        return torch.where(PER_CODE * lengths >= letters + twice, missed / letters, torch.inf)
 
 
 def train_listener(folder: Path, clips: Sequence[Clip], check: Sequence[Clip], voices: int, plan: Plan,

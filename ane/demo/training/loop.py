@@ -110,6 +110,8 @@ class Training:
                     self.module.train()
                 self.save()
                 saved = time.monotonic()
+        if self.world > 1:
+            distributed.barrier()       # the checkpoint is there, for all
 
     def average(self) -> None:
         """Gradients of all processes → their mean, in each."""

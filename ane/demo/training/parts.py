@@ -26,11 +26,10 @@ from ane.demo.training.listener import Listener, train_listener
 from ane.demo.training.loop import Begin
 from ane.demo.training.quantiser import Quantiser, train_quantiser, write_codes
 from ane.demo.training.ranking import train_clvp
-from ane.demo.training.readings import READ, listened, read
+from ane.demo.training.readings import READ, READINGS, Read, listened, read_texts
 from ane.demo.training.recipe import CONFIGS, ENTRIES, Recipe, tokenizer_json
 from ane.demo.training.speech import Flite, read_all, shard_size
 from ane.demo.training.text import read_text, write_text
-from ane.demo.training.trained import TrainedModel
 from ane.demo.training.vocoders import train_hifigan, train_univnet
 from ane.errors import UserError
 from ane.files import replacing
@@ -141,13 +140,13 @@ class Work:
         Made once the decoder is trained.
         """
         clips = self.clips(self.held_back_shards)
-        rows = self.kept("latents", lambda decoder: self.latents_of(decoder, clips))
+        rows = self.kept("latents", [len(clips), CALM], lambda decoder: self.latents_of(decoder, clips))
         return {(clip.shard, clip.index): row.numpy() for clip, row in zip(clips, rows, strict=True)}
 
-    def kept(self, name: str, make: Callable[[DecoderInTraining], list]) -> list:
-        """What was made with the decoder, from the file ``name``.pt if it was made with this very one."""
+    def kept(self, name: str, how: list[int], make: Callable[[DecoderInTraining], list]) -> list:
+        """What was made with the decoder, from the file ``name``.pt if this very one made it, and so: ``how``."""
         path, decoder = self.out / f"{name}.pt", self.autoregressive        # trained now, if it was not
-        made_by = sha256_of(self.out / "autoregressive" / "checkpoint.pt")
+        made_by = [sha256_of(self.out / "autoregressive" / "checkpoint.pt"), *how]
         made = torch.load(path, weights_only=True) if path.exists() else {}
         if made.get("made_by") != made_by:
             made = {"made_by": made_by, "rows": make(decoder)}
@@ -198,22 +197,17 @@ class Work:
                               len(self.recipe.voices), self.recipe.plans["listener"], self.device)
 
     @cached_property
-    def readings(self) -> list[list[torch.Tensor]]:
-        """Codes that the decoder makes of texts that it has learned."""
-        clips = self.clips(self.learned_shards)[:READ]
-
-        def make(decoder: DecoderInTraining) -> list:
-            model = TrainedModel({"autoregressive": decoder.network}, self.mel_norms, self.recipe.voices[0])
-            return read(model, clips, self.voice_latents.numpy())
-
-        return self.kept("readings", make)
+    def readings(self) -> list[Read]:
+        """What the decoder makes of texts that are new to it, and to the listener."""
+        clips = self.clips(self.held_back_shards)[:READ]
+        rows = self.kept("readings", [len(clips), READINGS],
+                         lambda decoder: read_texts(decoder.network, clips, self.voice_latents.numpy(), self.workers))
+        return list(listened(self.listener, clips, rows))
 
     @cached_property
     def clvp(self) -> torch.nn.Module:
-        clips = self.clips(self.learned_shards)
-        return train_clvp(self.out / "clvp", CONFIGS["clvp"], CONFIGS["autoregressive"], clips,
-                          self.clips(self.held_back_shards),
-                          lambda: list(listened(self.listener, clips[:READ], self.readings)),
+        return train_clvp(self.out / "clvp", CONFIGS["clvp"], CONFIGS["autoregressive"],
+                          self.clips(self.learned_shards), self.clips(self.held_back_shards), lambda: self.readings,
                           self.recipe.plans["clvp"], self.device, self.begin(inherit_clvp))
 
     @cached_property
@@ -249,5 +243,5 @@ class Work:
 PARTS = ("texts", "shards", "quantiser", "codes", "autoregressive", "latents", "univnet", "hifigan", "diffusion",
          "listener", "readings", "clvp", "conditioning_encoder", "contextual_embedder", "rlg_auto", "rlg_diffuser")
 # those that several processes may share
-SHARED = ("autoregressive", "univnet", "hifigan", "diffusion", "listener", "readings", "clvp", "conditioning_encoder",
+SHARED = ("autoregressive", "univnet", "hifigan", "diffusion", "listener", "clvp", "conditioning_encoder",
           "contextual_embedder")

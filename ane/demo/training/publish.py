@@ -50,7 +50,9 @@ def write_scored_card(work: Work, bundle: Path) -> None:
 
 def source(work: Work) -> dict:
     """What bundle.json says of where the weights came from."""
-    curves = {part: json.loads((work.out / part / "curve.json").read_text())[-1] for part in work.recipe.plans}
+    # a finished CLVP asks for no listener
+    curves = {part: json.loads(path.read_text())[-1] for part in work.recipe.plans
+              if (path := work.out / part / "curve.json").exists()}
     began = work.out / BEGAN_AS
     earlier = {"began_as": json.loads(began.read_text())} if began.exists() else {}
     return {**earlier, "teachers": [f"flite {voice}" for voice in work.recipe.voices],

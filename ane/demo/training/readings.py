@@ -1,25 +1,29 @@
-"""What the decoder makes of texts that it has learned, several times each, and how clearly the listener hears it."""
+"""What the decoder makes of texts that are new to it, several times each, and how clearly the listener hears it."""
 
+import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ane.autoregressive import text_tokens
 from ane.backends.pytorch import TorchBackend
 from ane.demo.training.clips import Clip
 from ane.demo.training.listener import Listener
-from ane.demo.training.recipe import ENTRIES
+from ane.demo.training.recipe import CONFIGS, ENTRIES, SETTINGS
+from ane.demo.training.trained import TrainedModel
 from ane.lanes import Chunk, decode
-from ane.model import Model
+from ane.networks.autoregressive import UnifiedVoice
 from ane.sampling import by_inverse_cdf
 from ane.settings import Settings
 
-READ, READINGS = 4000, 4    # clips that the decoder reads too, and how often
-LANES = 48
-WARMER = 0.3            # by so much the readings' temperature is above the model's own, so that they differ
+READ, READINGS = 4000, 8    # texts that the decoder reads at most, and how often
+LANES, SHARE = 48, 200      # readings side by side in a process, and texts that it is given at a time
 
 
 @dataclass(frozen=True)
@@ -36,15 +40,33 @@ class Read:
     misheard: Tensor
 
 
-def read(model: Model, clips: Sequence[Clip], voices: np.ndarray) -> list[list[Tensor]]:
-    """The codes (n,) int64 of ``READINGS`` readings of every clip. ``voices``: (voices, D) float32."""
-    config, own = model.config("autoregressive"), Settings.of(model=model.settings).sampling
-    warm = replace(own, temperature=own.temperature + WARMER)
+def read_texts(decoder: nn.Module, clips: Sequence[Clip], voices: np.ndarray, workers: int) -> list[list[Tensor]]:
+    """Codes (n,) int64 of ``READINGS`` readings of every clip's text, as the model's own settings sample them.
+
+    ``voices``: (voices, D) float32, the latent of each teacher.
+    """
+    file = io.BytesIO()
+    torch.save(decoder.state_dict(), file)      # bytes: a tensor sent to a process holds a file open
+    job, starts = partial(read, file.getvalue(), voices), range(0, len(clips), SHARE)
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        shares = pool.map(job, [clips[start:start + SHARE] for start in starts], starts)
+        return [[torch.from_numpy(codes) for codes in row] for share in shares for row in share]
+
+
+def read(state: bytes, voices: np.ndarray, clips: Sequence[Clip], first: int) -> list[list[np.ndarray]]:
+    """Readings of clips, in a process of its own. ``state``: the decoder's state dict, saved; ``first``: the number of
+    the first clip, which its randomness is drawn by."""
+    torch.set_num_threads(1)
+    config = CONFIGS["autoregressive"]
+    decoder = UnifiedVoice(config)
+    decoder.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))
+    backend = TorchBackend(TrainedModel({"autoregressive": decoder}, np.empty(0), ""), "cpu")
     chunks = [Chunk(voices[clip.voice:clip.voice + 1], text_tokens(clip.text, config),
                     [by_inverse_cdf(np.random.default_rng([number, index])) for index in range(READINGS)])
-              for number, clip in enumerate(clips)]
-    return [[torch.tensor(reading.codes) for reading in found]
-            for found in decode(TorchBackend(model, "cpu"), chunks, config, warm, LANES, rewritten=False)]
+              for number, clip in enumerate(clips, first)]
+    sampling = Settings.of(model=SETTINGS).sampling
+    return [[np.array(reading.codes, dtype=np.int64) for reading in found]
+            for found in decode(backend, chunks, config, sampling, LANES, rewritten=False)]
 
 
 @torch.no_grad()
@@ -52,7 +74,7 @@ def listened(listener: Listener, clips: Sequence[Clip], readings: Sequence[Seque
     """Clips beside readings of them; those that are too short for their texts to be heard in are left out."""
     for clip, others in zip(clips, readings, strict=True):
         codes = [clip.codes, *(one.numpy() for one in others)]
-        spoken = [one[one < ENTRIES] for one in codes]      # the listener knows no silence after the end
+        spoken = [one[one < ENTRIES] for one in codes]      # the listener knows no code of silence
         misheard = listener.misheard([clip.text] * len(codes), spoken, [clip.voice] * len(codes)).cpu()
         if misheard[0].isfinite():
             yield Read(clip, codes, misheard)
