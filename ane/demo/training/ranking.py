@@ -27,7 +27,7 @@ from ane.networks.autoregressive import UnifiedVoiceConfig
 from ane.networks.clvp import CLVP, CLVPConfig
 
 BATCH, RANKED = 16, 12  # clips of a step, and those whose readings are put in order
-FEWEST = 4              # clips of a group that are worth comparing
+FEWEST = 4              # clips that are worth comparing
 ALTERED = 2             # texts beside a clip's own, each with a word or a letter changed
 SILENCE = 16            # codes of silence after the longest clip of a batch, less than that,
 WHOLE = 0.25            # but so often as many as the pipeline pads to
@@ -116,10 +116,9 @@ def train_clvp(folder: Path, config: CLVPConfig, decoder: UnifiedVoiceConfig, cl
         raise UserError("CLVP compares clips whose texts are equally long, and there are too few clips for that: raise "
                         "--hours")
     read = list(readings())
-    ranked = grouped([one for index, one in enumerate(read) if index % ASIDE], lambda one: len(one.clip.text))
+    ranked = grouped([one for index, one in enumerate(read) if index % ASIDE], lambda one: len(one.clip.text), fewest=1)
     if not ranked:
-        raise UserError("CLVP ranks readings of texts that are equally long, and there are too few held-back clips for "
-                        "that: raise --hours")
+        raise UserError("there are too few readings for CLVP to learn to rank them: raise --hours")
     lessons = Lessons(model, groups, unseen, ranked, read[::ASIDE], words_by_length(clips), plan.seed)
     training.run(lessons.step, lessons.validate)
     return model.network.eval()
@@ -218,12 +217,12 @@ def altered(text: Sequence[int], words: dict[int, list[list[int]]], rng: np.rand
     return changed
 
 
-def grouped(items: Sequence[Item], length_of: Callable[[Item], int]) -> list[list[Item]]:
-    """Items by length, where there are enough of one."""
+def grouped(items: Sequence[Item], length_of: Callable[[Item], int], fewest: int = FEWEST) -> list[list[Item]]:
+    """Items by length, where there are ``fewest`` of one."""
     groups: dict[int, list[Item]] = {}
     for item in items:
         groups.setdefault(length_of(item), []).append(item)
-    return [group for group in groups.values() if len(group) >= FEWEST]
+    return [group for group in groups.values() if len(group) >= fewest]
 
 
 def drawn(groups: Sequence[list[Item]], count: int, rng: np.random.Generator) -> list[Item]:
