@@ -26,7 +26,7 @@ from ane.demo.training.listener import Listener, train_listener
 from ane.demo.training.loop import Begin
 from ane.demo.training.quantiser import Quantiser, train_quantiser, write_codes
 from ane.demo.training.ranking import train_clvp
-from ane.demo.training.readings import READ, READINGS, Read, listened, read_texts
+from ane.demo.training.readings import READ, READINGS, WARMER, Read, listened, read_texts
 from ane.demo.training.recipe import CONFIGS, ENTRIES, Recipe, tokenizer_json
 from ane.demo.training.speech import Flite, read_all, shard_size
 from ane.demo.training.text import read_text, write_text
@@ -143,7 +143,7 @@ class Work:
         rows = self.kept("latents", [len(clips), CALM], lambda decoder: self.latents_of(decoder, clips))
         return {(clip.shard, clip.index): row.numpy() for clip, row in zip(clips, rows, strict=True)}
 
-    def kept(self, name: str, how: list[int], make: Callable[[DecoderInTraining], list]) -> list:
+    def kept(self, name: str, how: list[float], make: Callable[[DecoderInTraining], list]) -> list:
         """What was made with the decoder, from the file ``name``.pt if this very one made it, and so: ``how``."""
         path, decoder = self.out / f"{name}.pt", self.autoregressive        # trained now, if it was not
         made_by = [sha256_of(self.out / "autoregressive" / "checkpoint.pt"), *how]
@@ -200,7 +200,7 @@ class Work:
     def readings(self) -> list[Read]:
         """What the decoder makes of texts that are new to it, and to the listener."""
         clips = self.clips(self.held_back_shards)[:READ]
-        rows = self.kept("readings", [len(clips), READINGS],
+        rows = self.kept("readings", [len(clips), READINGS, WARMER],
                          lambda decoder: read_texts(decoder.network, clips, self.voice_latents.numpy(), self.workers))
         return list(listened(self.listener, clips, rows))
 

@@ -3,7 +3,7 @@
 import io
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 
@@ -23,6 +23,7 @@ from ane.sampling import by_inverse_cdf
 from ane.settings import Settings
 
 READ, READINGS = 4000, 8    # texts that the decoder reads at most, and how often
+WARMER = 0.3                # their temperature is above the model's own, so that there is something to choose
 LANES, SHARE = 48, 200      # readings side by side in a process, and texts that it is given at a time
 
 
@@ -41,7 +42,7 @@ class Read:
 
 
 def read_texts(decoder: nn.Module, clips: Sequence[Clip], voices: np.ndarray, workers: int) -> list[list[Tensor]]:
-    """Codes (n,) int64 of ``READINGS`` readings of every clip's text, as the model's own settings sample them.
+    """Codes (n,) int64 of ``READINGS`` readings of every clip's text.
 
     ``voices``: (voices, D) float32, the latent of each teacher.
     """
@@ -64,9 +65,10 @@ def read(state: bytes, voices: np.ndarray, clips: Sequence[Clip], first: int) ->
     chunks = [Chunk(voices[clip.voice:clip.voice + 1], text_tokens(clip.text, config),
                     [by_inverse_cdf(np.random.default_rng([number, index])) for index in range(READINGS)])
               for number, clip in enumerate(clips, first)]
-    sampling = Settings.of(model=SETTINGS).sampling
+    own = Settings.of(model=SETTINGS).sampling
+    warm = replace(own, temperature=own.temperature + WARMER)
     return [[np.array(reading.codes, dtype=np.int64) for reading in found]
-            for found in decode(backend, chunks, config, sampling, LANES, rewritten=False)]
+            for found in decode(backend, chunks, config, warm, LANES, rewritten=False)]
 
 
 @torch.no_grad()

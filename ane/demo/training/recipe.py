@@ -72,7 +72,7 @@ class Recipe:
         "hifigan": Plan(steps=6600, rate=1e-3, betas=(0.8, 0.99)),
         "diffusion": Plan(steps=2700, rate=1e-3),
         "listener": Plan(steps=3000, rate=2e-3),
-        "clvp": Plan(steps=7400, rate=1e-3),
+        "clvp": Plan(steps=6100, rate=1e-3),
         "conditioning_encoder": Plan(steps=600, rate=3e-4),
         "contextual_embedder": Plan(steps=600, rate=3e-4),
         "rlg_auto": Plan(steps=6000, rate=1e-3, decay=0.0),
