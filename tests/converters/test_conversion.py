@@ -78,9 +78,11 @@ def test_every_network_that_speaks_is_converted(fp16_bundle):
 
 
 def test_the_embedded_decoder_holds_its_bar_in_8_bits(tmp_path):
-    options = Options("8bit", lanes=(1,), caches=("io",), buckets={"prefill": (64,)})
+    options = Options("8bit", caches=("io",), buckets={"prefill": (64,)})       # it loses most at 16 lanes
     package, = convert(open_model(), tmp_path / "out", [options], ["autoregressive"]).packages
-    assert min(function.parity[MATHS] for function in package.functions.values()) >= 34
+    kept = {name: function.parity[MATHS] for name, function in package.functions.items()}
+    assert min(kept["prefill_64"], kept["step_1_448"]) >= 34
+    assert min(kept.values()) >= 33.5
 
 
 @pytest.mark.parametrize(("precision", "bar"), [("8bit", 35), ("6bit", 20), ("4bit", 8)])

@@ -3,6 +3,7 @@
 Under torchrun several processes share a part: each takes batches of its own, and gradients are averaged.
 """
 
+import io
 import json
 import logging
 import time
@@ -136,6 +137,18 @@ class Training:
         with replacing(self.folder / "curve.json") as target:
             target.write_text(json.dumps(self.curve))
         draw(self.curve, self.folder / "curve.png", self.folder.name)
+
+
+def sent(module: nn.Module) -> bytes:
+    """The module's state for another process: bytes, since a tensor sent to a process holds a file open."""
+    file = io.BytesIO()
+    torch.save(module.state_dict(), file)
+    return file.getvalue()
+
+
+def received(state: bytes, module: nn.Module) -> None:
+    """Give a module in another process the state that was ``sent``."""
+    module.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))
 
 
 def rate_at(step: int, plan: Plan) -> float:

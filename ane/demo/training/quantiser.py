@@ -7,7 +7,6 @@ more than to the harmonics in it.
 """
 
 import hashlib
-import io
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -19,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ane.demo.training.loop import Plan, Training
+from ane.demo.training.loop import Plan, Training, received, sent
 from ane.demo.training.speech import load_mels, voice_of
 from ane.files import replacing
 
@@ -164,9 +163,7 @@ def write_codes(folder: Path, quantiser: Quantiser, shards: Sequence[Path], voic
         stamp.write_text(entries)
     missing = [(path, source) for path, source in zip(paths, shards, strict=True) if not path.exists()]
     if missing:
-        file = io.BytesIO()
-        torch.save(quantiser.state_dict(), file)        # bytes: a tensor sent to a process holds a file open
-        job = partial(write_shard, file.getvalue(), len(quantiser.entries), len(voices))
+        job = partial(write_shard, sent(quantiser), len(quantiser.entries), len(voices))
         with ProcessPoolExecutor(min(workers, len(missing)), mp_context=get_context("spawn")) as pool:
             for future in [pool.submit(job, path, source, voice_of(source, voices)) for path, source in missing]:
                 future.result()
@@ -176,10 +173,10 @@ def write_codes(folder: Path, quantiser: Quantiser, shards: Sequence[Path], voic
 
 @torch.no_grad()
 def write_shard(state: bytes, entries: int, voices: int, path: Path, source: Path, voice: int) -> None:
-    """The codes of one shard, in a process of its own. ``state``: the quantiser's state dict, saved."""
+    """The codes of one shard, in a process of its own. ``state``: the quantiser's, ``sent``."""
     torch.set_num_threads(1)
     quantiser = Quantiser(entries, voices)
-    quantiser.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))
+    received(state, quantiser)
     speaker = torch.tensor([voice])
     codes = [quantiser.codes(torch.from_numpy(mel.T.astype(np.float32))[None], speaker)[0].numpy()
              for mel in load_mels(source)]

@@ -1,6 +1,5 @@
 """What the decoder makes of texts that are new to it, several times each, and how clearly the listener hears it."""
 
-import io
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from ane.autoregressive import text_tokens
 from ane.backends.pytorch import TorchBackend
 from ane.demo.training.clips import Clip
 from ane.demo.training.listener import Listener
+from ane.demo.training.loop import received, sent
 from ane.demo.training.recipe import CONFIGS, ENTRIES, SETTINGS
 from ane.demo.training.trained import TrainedModel
 from ane.lanes import Chunk, decode
@@ -46,21 +46,19 @@ def read_texts(decoder: nn.Module, clips: Sequence[Clip], voices: np.ndarray, wo
 
     ``voices``: (voices, D) float32, the latent of each teacher.
     """
-    file = io.BytesIO()
-    torch.save(decoder.state_dict(), file)      # bytes: a tensor sent to a process holds a file open
-    job, starts = partial(read, file.getvalue(), voices), range(0, len(clips), SHARE)
+    job, starts = partial(read, sent(decoder), voices), range(0, len(clips), SHARE)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         shares = pool.map(job, [clips[start:start + SHARE] for start in starts], starts)
         return [[torch.from_numpy(codes) for codes in row] for share in shares for row in share]
 
 
 def read(state: bytes, voices: np.ndarray, clips: Sequence[Clip], first: int) -> list[list[np.ndarray]]:
-    """Readings of clips, in a process of its own. ``state``: the decoder's state dict, saved; ``first``: the number of
+    """Readings of clips, in a process of its own. ``state``: the decoder's, ``sent``; ``first``: the number of
     the first clip, which its randomness is drawn by."""
     torch.set_num_threads(1)
     config = CONFIGS["autoregressive"]
     decoder = UnifiedVoice(config)
-    decoder.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))
+    received(state, decoder)
     backend = TorchBackend(TrainedModel({"autoregressive": decoder}, np.empty(0), ""), "cpu")
     chunks = [Chunk(voices[clip.voice:clip.voice + 1], text_tokens(clip.text, config),
                     [by_inverse_cdf(np.random.default_rng([number, index])) for index in range(READINGS)])
