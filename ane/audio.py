@@ -19,6 +19,7 @@ import soxr
 from ane.containers import cut_short
 from ane.errors import UserError
 from ane.files import check_place, replacing
+from ane.interruption import uninterrupted
 
 CLIP_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif")     # what a folder of clips is searched for
 MIN_CLIP_SECONDS = 0.5          # below this a clip holds a syllable at most; the encoders want 4 to 6 seconds
@@ -199,11 +200,12 @@ def writing(path: Path | str, sample_rate: int) -> Iterator[Callable[[np.ndarray
     try:
         with replacing(path) as target, target.open("wb") as opened:
             disk = _Disk(opened)
-            with soundfile.SoundFile(disk, "w", sample_rate, 1, encoding, format=container) as file:
+            with _sound_file(disk, sample_rate, encoding, container) as file:
                 def feed(audio: np.ndarray) -> None:
                     samples = pcm16(audio) if encoding == "PCM_16" else _clipped(audio)
                     for start in range(0, len(samples), _BLOCK):
-                        file.write(samples[start:start + _BLOCK])
+                        with uninterrupted():
+                            file.write(samples[start:start + _BLOCK])
                         disk.check()
 
                 try:
@@ -221,7 +223,10 @@ def writing(path: Path | str, sample_rate: int) -> Iterator[Callable[[np.ndarray
 
 
 class _Disk:
-    """A file for libsndfile, which says of a full disk no more than "System error": the error is kept for ``check``."""
+    """A file for libsndfile, which says of a full disk no more than "System error": the error is kept for ``check``.
+
+    libsndfile calls it back, and what is raised there is lost: opening, writing and closing must be uninterrupted.
+    """
 
     def __init__(self, file: BinaryIO):
         self.file = file
@@ -238,6 +243,20 @@ class _Disk:
     def check(self) -> None:
         if self.error is not None:
             raise self.error
+
+
+@contextmanager
+def _sound_file(disk: _Disk, sample_rate: int, encoding: str, container: str) -> Iterator[soundfile.SoundFile]:
+    """A mono file to be written, closed before the disk is, whatever interrupts."""
+    file: soundfile.SoundFile | None = None
+    try:
+        with uninterrupted():
+            file = soundfile.SoundFile(disk, "w", sample_rate, 1, encoding, format=container)
+        yield file
+    finally:
+        if file is not None:
+            with uninterrupted():
+                file.close()
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ane.errors import UserError
+from ane.interruption import uninterrupted
 
 
 @contextmanager
@@ -29,8 +30,8 @@ def replacing(destination: Path | str, *, directory: bool = False) -> Iterator[P
     old: Path | None = None
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        # a part of the name, for the whole may be as long as a name can be
-        staging = Path(tempfile.mkdtemp(prefix=f".{destination.name[:40]}.", suffix=".partial", dir=parent))
+        with uninterrupted():       # a part of the name, for the whole may be as long as a name can be
+            staging = Path(tempfile.mkdtemp(prefix=f".{destination.name[:40]}.", suffix=".partial", dir=parent))
         target = staging / destination.name
         if directory:
             target.mkdir()
@@ -48,7 +49,8 @@ def replacing(destination: Path | str, *, directory: bool = False) -> Iterator[P
         raise UserError(f"cannot write {destination}: {error.strerror or error}{where}") from error
     finally:
         if staging is not None and not _stranded(old, destination):
-            shutil.rmtree(staging, ignore_errors=True)
+            with uninterrupted():
+                shutil.rmtree(staging, ignore_errors=True)
 
 
 def _exchange(new: Path, place: Path, old: Path) -> None:
