@@ -9,6 +9,7 @@ from ane.model import open_model
 from ane.model.bundle import Bundle
 from converters.conversion import convert
 from converters.to_coreml import Options
+from tests.random_model import write_random_bundle
 
 BUCKETS = {"prefill": (64,), "condition": (64,), "denoise": (320,), "sample": (320,), "steps": (3,),
            "clvp_text": (64,), "univnet": (62,), "hifigan": (62,)}
@@ -38,3 +39,9 @@ def fp16_bundle(shared: Path) -> Bundle:
 @pytest.fixture(scope="session")
 def fp32_bundle(shared: Path) -> Bundle:
     return converted(shared, "fp32", ("io",))
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Bundle:
+    write_random_bundle(tmp_path / "source")
+    return Bundle(tmp_path / "source")

@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 
 from ane.backends import load_backend
-from ane.commands.packages import opened
 from ane.errors import UserError
 from ane.model import open_model
 from ane.model.bundle import Bundle
-from ane.model.packages import WEIGHTS, PackageRecord
+from ane.model.packages import PackageRecord
 from ane.settings import Settings
 from ane.speech import Speech
 from ane.synthesizer import Synthesizer
@@ -26,17 +25,10 @@ from converters.conversion import convert
 from converters.parity import MATHS, ROUNDING
 from converters.remaining import STRICT, refused, remaining
 from converters.to_coreml import Options
-from tests.random_model import write_random_bundle
 
 SENTENCE = "The turtle was first, after all."
 SMALL = Options(lanes=(2,), caches=("io",), buckets={"prefill": (32,), "step": (128,)})
 NETWORKS = ["rlg_auto", "autoregressive"]
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Bundle:
-    write_random_bundle(tmp_path / "source")
-    return Bundle(tmp_path / "source")
 
 
 def size(bundle: Bundle, package: PackageRecord) -> int:
@@ -293,98 +285,6 @@ def test_windows_is_refused(source, tmp_path, monkeypatch):
     monkeypatch.setattr(conversion.sys, "platform", "win32")
     with pytest.raises(UserError, match="macOS and Linux"):
         convert(source, tmp_path / "out", [SMALL])
-
-
-@pytest.fixture
-def copied(source, tmp_path) -> Bundle:
-    return convert(source, tmp_path / "copied", [SMALL], NETWORKS)
-
-
-def run(bundle: Path) -> str:
-    """What `ane say` says of a bundle that is at fault."""
-    said = subprocess.run([sys.executable, "-m", "ane.cli", "say", "Hello.", "--bundle", str(bundle), "--backend",
-                           "mil", "--preset", "fastest", "-o", str(bundle / "no.wav")], capture_output=True, text=True)
-    assert said.returncode == 1
-    assert not (bundle / "no.wav").exists()
-    line, = said.stderr.strip().splitlines()[-1:]
-    assert "Traceback" not in said.stderr
-    return line
-
-
-def edit(bundle: Bundle, change) -> None:
-    path = bundle.path / "bundle.json"
-    stated = json.loads(path.read_text())
-    change(stated)
-    path.write_text(json.dumps(stated))
-
-
-def test_a_damaged_weight_file_is_told(copied):
-    path = next(copied.path.rglob("autoregressive-fp16.mlpackage/**/weight.bin"))
-    data = bytearray(path.read_bytes())
-    data[1000] ^= 255
-    path.chmod(0o644)
-    path.write_bytes(data)
-    assert "weight.bin has SHA-256" in run(copied.path)
-
-
-def test_a_package_of_another_model_is_told(copied):
-    def swap(stated):
-        packages = {package["network"]: package for package in stated["coreml"]["packages"]}
-        packages["autoregressive"]["source"][WEIGHTS] = "0" * 64
-
-    edit(copied, swap)
-    assert "made from other weights" in run(copied.path)
-
-
-@pytest.mark.parametrize(("change", "fault"), [
-    (lambda package: package.update(functions={}), "must have functions"),
-    (lambda package: package.update(files=[]), "must have functions, and files"),
-    (lambda package: package.update(path="../elsewhere.mlpackage"), "files that lie in it"),
-    (lambda package: next(iter(package["functions"].values())).update(bucket={"columns": "many"}), "positive numbers"),
-    (lambda package: package.update(units="GPU"), "units 'GPU' is none of"),
-])
-def test_a_record_that_makes_no_sense_is_told(copied, change, fault):
-    edit(copied, lambda stated: change(stated["coreml"]["packages"][0]))
-    with pytest.raises(UserError, match=fault):
-        Bundle(copied.path)
-
-
-def test_packages_of_networks_that_this_version_does_not_know_are_passed_over(copied):
-    edit(copied, lambda stated: stated["coreml"]["packages"][0].update(network="whisperer"))
-    assert [package.network for package in Bundle(copied.path).packages] == ["rlg_auto"]
-
-
-def test_a_precision_that_the_decoder_does_not_have_is_refused(fp16_bundle):
-    with pytest.raises(UserError, match="holds its autoregressive in fp16, not in fp32"):
-        load_backend("mil", fp16_bundle, precision="fp32")
-
-
-def test_compute_units_mean_nothing_to_the_interpreter(fp16_bundle):
-    with pytest.raises(UserError, match="no effect on --backend mil"):
-        load_backend("mil", fp16_bundle, units="CPU_ONLY")
-
-
-def test_what_has_no_package_is_told(copied):
-    assert load_backend("mil", copied).name == "mil fp16, on torch: clvp, diffusion, hifigan, univnet"
-
-
-def test_a_kept_copy_of_the_embedded_voice_that_is_damaged_is_not_used(copied):
-    assert opened(copied.path).packages
-    next(copied.path.rglob("weight.bin")).unlink()
-    assert opened(copied.path) is None
-
-
-def test_packages_of_a_later_version_are_told(copied):
-    edit(copied, lambda stated: stated["coreml"].update(format=2))
-    assert "update tortoise-ane" in run(copied.path)
-
-
-def test_a_text_for_which_every_bucket_is_too_small_is_told(copied):
-    assert "largest decoder bucket of this bundle has 128" in run(copied.path)
-
-
-def test_a_bundle_without_packages_says_how_to_get_them(source):
-    assert "ane convert" in run(source.path)
 
 
 @pytest.mark.parametrize(("arguments", "line"), [
