@@ -247,7 +247,7 @@ class _Disk:
 
 @contextmanager
 def _sound_file(disk: _Disk, sample_rate: int, encoding: str, container: str) -> Iterator[soundfile.SoundFile]:
-    """A mono file to be written, closed before the disk is, whatever interrupts."""
+    """A mono file to be written. It is closed before the disk is, which it still writes to."""
     file: soundfile.SoundFile | None = None
     try:
         with uninterrupted():

@@ -13,7 +13,7 @@ from ane.errors import UserError
 from ane.interruption import interruptions
 from ane.version import version
 
-LOST = (errno.EPIPE, errno.ENOSPC, errno.EIO)      # what a standard output that cannot be written says
+UNWRITTEN = (errno.EPIPE, errno.ENOSPC, errno.EIO)      # by a standard output that has gone or is full
 
 
 def parser() -> argparse.ArgumentParser:
@@ -27,37 +27,41 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command. 0: done; 1: the user's input or machine was at fault, said in one line; 2: wrong usage.
+    """Run one command and give its exit status.
 
-    128 + n: ended by signal n, as a shell says it: 130 by Ctrl-C, 143 by SIGTERM.
+    0: done; 1: the user's input or machine was at fault, said in one line; 2: wrong usage; 130 and 143: stopped by
+    Ctrl-C, by SIGTERM.
     """
     args = parser().parse_args(arguments)
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
-    with interruptions() as came:
+    with interruptions() as stops:
         try:
             done = args.handler(args)
             sys.stdout.flush()
             return done
         except BaseException as error:
-            if came:        # whatever was made of it on its way here
-                errors.print("ane: interrupted; no file was left half-written")
-                return 128 + came[0]
-            if (said := explanation(error)) is None:
+            status = 1
+            if stops.came:                  # whatever was made of it on its way here
+                stops.held += 1             # and a second one finds us going
+                became = "" if isinstance(error, KeyboardInterrupt) else f" ({type(error).__name__}: {error})"
+                errors.print(f"ane: interrupted{escape(became)}; no file was left half-written")
+                status = 128 + stops.came[0]
+            elif isinstance(error, UserError):
+                errors.print(f"[bold red]ane: error:[/] {escape(str(error))}")
+            elif not isinstance(error, OSError) or error.filename is not None or error.errno not in UNWRITTEN:
                 raise
-            if isinstance(error, OSError):      # Python flushes standard output once more at exit
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            if said:
-                errors.print(f"[bold red]ane: error:[/] {escape(said)}")
-            return 1
+            elif error.errno != errno.EPIPE:
+                errors.print(f"[bold red]ane: error:[/] cannot write to standard output: {error.strerror}")
+            forget_what_cannot_be_written()
+            return status
 
 
-def explanation(error: BaseException) -> str | None:
-    """What to tell the user of an error that is not ours, nothing when its reader has gone; None: a bug."""
-    if isinstance(error, UserError):
-        return str(error)
-    if not isinstance(error, OSError) or error.filename is not None or error.errno not in LOST:
-        return None
-    return "" if error.errno == errno.EPIPE else f"cannot write to standard output: {error.strerror}"
+def forget_what_cannot_be_written() -> None:
+    """Python flushes standard output once more at its exit, and would complain."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

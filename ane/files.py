@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from ane.errors import UserError
-from ane.interruption import uninterrupted
+from ane.interruption import check_interrupted, uninterrupted
 
 
 @contextmanager
@@ -30,18 +31,21 @@ def replacing(destination: Path | str, *, directory: bool = False) -> Iterator[P
     old: Path | None = None
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        with uninterrupted():       # a part of the name, for the whole may be as long as a name can be
-            staging = Path(tempfile.mkdtemp(prefix=f".{destination.name[:40]}.", suffix=".partial", dir=parent))
+        # a part of the name, for the whole may be as long as a name can be; known before it is made, to be removed
+        staging = parent / f".{destination.name[:40]}.{uuid4().hex[:16]}.partial"
+        staging.mkdir(mode=0o700)
         target = staging / destination.name
         if directory:
             target.mkdir()
         yield target
+        check_interrupted()
         if os.path.isdir(destination) != directory and os.path.exists(destination):
             what = "a file" if directory else "a directory"
             raise UserError(f"cannot write {destination}: {what} of that name exists")
         if directory and os.path.exists(destination):
             old = Path(tempfile.mkdtemp(dir=staging)) / destination.name
-            _exchange(target, destination, old)
+            with uninterrupted():
+                _exchange(target, destination, old)
         else:
             os.replace(target, destination)
     except OSError as error:
@@ -54,7 +58,7 @@ def replacing(destination: Path | str, *, directory: bool = False) -> Iterator[P
 
 
 def _exchange(new: Path, place: Path, old: Path) -> None:
-    """Put the directory ``new`` where ``place`` is, which goes to ``old``; whatever interrupts, it comes back."""
+    """Put the directory ``new`` where ``place`` is, which goes to ``old``; it comes back when that fails."""
     try:
         os.replace(place, old)
         os.replace(new, place)

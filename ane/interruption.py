@@ -1,58 +1,82 @@
 """Ctrl-C and SIGTERM, which end a command between any two steps of its Python code, as KeyboardInterrupt.
 
-Code in C that calls Python may swallow that (libsndfile's callbacks) or make another error of it (safetensors).
+Code in C that calls Python may swallow that (libsndfile's callbacks) or make another error of it (safetensors), and
+some Python swallows it, too (a bare ``except`` around an import). Hence what came is remembered.
 """
 
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import FrameType
 
 
-@contextmanager
-def interruptions() -> Iterator[list[int]]:
-    """While the block lasts both signals raise KeyboardInterrupt in it; yields the list of those that came.
+class Interruptions:
+    """What both signals do.
 
-    An ignored SIGINT stays so, as of a job in the background. Does nothing but in the main thread.
+    Attributes:
+        came: the numbers of the signals that came.
+        held: how many blocks are being worked off that nothing may interrupt.
     """
-    came: list[int] = []
 
-    def interrupt(number: int, _: FrameType | None) -> None:
-        came.append(number)
-        raise KeyboardInterrupt
+    def __init__(self):
+        self.came: list[int] = []
+        self.held = 0
 
-    numbers = [signal.SIGTERM]
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        numbers.append(signal.SIGINT)
-    with _handled(numbers, interrupt):
-        yield came
+    def __call__(self, number: int, _: FrameType | None) -> None:
+        self.came.append(number)
+        self.check()
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if a signal came, unless something holds it off."""
+        if self.came and not self.held:
+            raise KeyboardInterrupt
+
+
+_current: ContextVar[Interruptions | None] = ContextVar("interruptions", default=None)     # threads have none
+
+
+@contextmanager
+def interruptions() -> Iterator[Interruptions]:
+    """While the block lasts both signals raise KeyboardInterrupt in it. Only the main thread can ask for that.
+
+    A signal that is ignored stays so, as SIGINT of a job in the background.
+    """
+    ours = Interruptions()
+    if threading.current_thread() is not threading.main_thread():
+        yield ours
+        return
+    before = {number: earlier for number in (signal.SIGTERM, signal.SIGINT)
+              if (earlier := signal.getsignal(number)) not in (signal.SIG_IGN, None)}     # None: not Python's to set
+    token = _current.set(ours)
+    try:
+        for number in before:
+            signal.signal(number, ours)
+        yield ours
+    finally:
+        _current.reset(token)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Both signals wait until the block has ended; for short blocks, in which what they raise would do harm."""
-    waiting: list[int] = []
-    try:
-        with _handled([signal.SIGTERM, signal.SIGINT], lambda number, _: waiting.append(number)):
-            yield
-    finally:
-        for number in waiting:
-            signal.raise_signal(number)
-
-
-@contextmanager
-def _handled(numbers: list[signal.Signals], handler: signal.Handlers) -> Iterator[None]:
-    """The signals given to ``handler`` within the block; only the main thread can do so, and only it gets them."""
-    if threading.current_thread() is not threading.main_thread():
+    """Within ``interruptions``: signals wait for the end of a block in which they would be lost or do harm."""
+    current = _current.get()
+    if current is None:
         yield
         return
-    before = {number: signal.getsignal(number) for number in numbers}
+    current.held += 1
     try:
-        for number in numbers:
-            signal.signal(number, handler)
         yield
     finally:
-        for number, earlier in before.items():
-            if earlier is not None:         # not set by Python, so that it cannot be set again
-                signal.signal(number, earlier)
+        current.held -= 1
+        current.check()
+
+
+def check_interrupted() -> None:
+    """Within ``interruptions``: raise KeyboardInterrupt for a signal that was swallowed on its way."""
+    current = _current.get()
+    if current is not None:
+        current.check()

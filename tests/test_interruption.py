@@ -1,16 +1,22 @@
 """Ctrl-C and SIGTERM end a command whatever code they meet on their way, and leave nothing behind."""
 
 import argparse
+import os
 import signal
+import subprocess
+import sys
 import threading
+from contextlib import suppress
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from ane import audio, files
 from ane.cli import main
 from ane.commands import voices
-from ane.interruption import uninterrupted
+from ane.errors import UserError
+from ane.interruption import interruptions, uninterrupted
 
 STOPS = [signal.SIGINT, signal.SIGTERM]
 
@@ -32,8 +38,10 @@ def command(monkeypatch, does):
 
 
 @pytest.mark.parametrize("stop", STOPS)
-@pytest.mark.parametrize("becomes", [None, ValueError("no shape"), OSError(5, "I/O error")], ids=repr)
-def test_a_command_that_was_stopped_says_so_whatever_became_of_it_on_its_way(monkeypatch, capsys, stop, becomes):
+@pytest.mark.parametrize(("becomes", "said"), [
+    (None, ""), (ValueError("no shape"), " (ValueError: no shape)"), (UserError("no room"), " (UserError: no room)"),
+    (BrokenPipeError(32, "Broken pipe"), " (BrokenPipeError: [Errno 32] Broken pipe)")], ids=repr)
+def test_a_command_that_was_stopped_says_so_whatever_became_of_it_on_its_way(monkeypatch, capsys, stop, becomes, said):
     """safetensors makes a ValueError of what is raised in it."""
     def work():
         try:
@@ -43,7 +51,45 @@ def test_a_command_that_was_stopped_says_so_whatever_became_of_it_on_its_way(mon
 
     command(monkeypatch, work)
     assert main(["voices"]) == 128 + stop
-    assert capsys.readouterr().err == "ane: interrupted; no file was left half-written\n"
+    assert capsys.readouterr().err == f"ane: interrupted{said}; no file was left half-written\n"
+
+
+def test_the_first_of_two_stops_is_what_ends_a_command(monkeypatch):
+    def work():
+        with uninterrupted():
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGINT)
+
+    command(monkeypatch, work)
+    assert main(["voices"]) == 128 + signal.SIGTERM
+
+
+def test_a_stop_while_one_is_told_is_not_another(monkeypatch, capsys):
+    tell = Console.print
+
+    def told(console, *args, **kwargs):
+        signal.raise_signal(signal.SIGTERM)
+        tell(console, *args, **kwargs)
+
+    monkeypatch.setattr(Console, "print", told)
+    command(monkeypatch, lambda: signal.raise_signal(signal.SIGINT))
+    assert main(["voices"]) == 128 + signal.SIGINT
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_a_reader_who_was_stopped_as_well_is_not_told_of():
+    """Ctrl-C ends both sides of a pipe."""
+    code = ("import signal, sys; from ane.cli import main; from ane.commands import voices\n"
+            "signal.signal(signal.SIGINT, signal.default_int_handler); sys.stdout = open(1, 'w')\n"
+            "def work(_): print('a voice'); sys.stdin.read(); signal.raise_signal(signal.SIGINT)\n"
+            "voices.register = lambda commands: commands.add_parser('voices').set_defaults(handler=work)\n"
+            "sys.exit(main(['voices']))\n")
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        process.stdin.close()
+        assert process.stderr.read() == "ane: interrupted; no file was left half-written\n"
+    assert process.returncode == 130
 
 
 def test_an_error_without_a_stop_is_not_called_one(monkeypatch):
@@ -55,9 +101,21 @@ def test_an_error_without_a_stop_is_not_called_one(monkeypatch):
         main(["voices"])
 
 
-def test_a_job_in_the_background_goes_on_after_ctrl_c(monkeypatch):
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    command(monkeypatch, lambda: signal.raise_signal(signal.SIGINT) or 0)
+@pytest.mark.parametrize("stop", STOPS)
+def test_a_command_that_is_not_to_hear_a_signal_goes_on(monkeypatch, stop):
+    """A job in the background ignores SIGINT."""
+    earlier = signal.signal(stop, signal.SIG_IGN)
+    command(monkeypatch, lambda: signal.raise_signal(stop) or 0)
+    status = main(["voices"])
+    signal.signal(stop, earlier)
+    assert status == 0
+
+
+def test_a_handler_that_is_not_of_python_is_left_alone(monkeypatch):
+    """A program in C that has Python in it: its handler could not be set again."""
+    monkeypatch.setattr(signal, "getsignal", lambda number: None)
+    monkeypatch.delattr(signal, "signal")
+    command(monkeypatch, lambda: 0)
     assert main(["voices"]) == 0
 
 
@@ -71,61 +129,81 @@ def test_signals_do_after_a_command_what_they_did_before(monkeypatch):
 def test_what_is_uninterrupted_ends_first():
     reached = []
 
+    def work(outer, inner):
+        with interruptions(), uninterrupted():
+            with uninterrupted():
+                signal.raise_signal(signal.SIGTERM)
+                reached.append(inner)
+            reached.append(outer)
+
+    with pytest.raises(KeyboardInterrupt):
+        work("outer", "inner")
+    assert reached == ["inner", "outer"]
+
+
+def test_a_stop_within_what_fails_by_itself_is_a_stop():
     def work():
-        with uninterrupted():
+        with interruptions(), uninterrupted():
             signal.raise_signal(signal.SIGINT)
-            reached.append("the end")
+            raise ValueError("full")
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        work()
+    assert isinstance(caught.value.__context__, ValueError)
+
+
+def test_a_stop_that_was_swallowed_is_heard_before_a_file_is_left(tmp_path):
+    """coremltools tries its optional imports within a bare except."""
+    def work():
+        with interruptions(), files.replacing(tmp_path / "file") as target:
+            with suppress(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGTERM)
+            target.write_text("whole")
 
     with pytest.raises(KeyboardInterrupt):
         work()
-    assert reached == ["the end"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_threads_are_not_interrupted_anyway():
-    seen = []
-
-    def work():
-        with uninterrupted():
-            seen.append(signal.getsignal(signal.SIGINT))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert seen == [signal.default_int_handler]
-
-
-@pytest.mark.parametrize("call", [1, 2, 3, 6])
-@pytest.mark.parametrize("suffix", ["wav", "flac", "mp3", "ogg"])
-def test_a_stop_within_a_write_of_sound_is_not_lost(tmp_path, monkeypatch, suffix, call):
-    """libsndfile writes by a callback, in which what is raised is printed and forgotten."""
-    calls = []
-
-    def write(disk, data):
-        calls.append(len(data))
-        if len(calls) == call:
-            signal.raise_signal(signal.SIGINT)
-        return disk.file.write(data)
-
-    monkeypatch.setattr(audio._Disk, "write", write)
-    noise = np.random.default_rng(0).uniform(-1, 1, 200_000).astype(np.float32)
-    with pytest.raises(KeyboardInterrupt):
-        audio.write(tmp_path / f"speech.{suffix}", noise, 24000)
-    assert len(calls) >= call
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_stop_as_the_place_is_made_leaves_nothing(tmp_path, monkeypatch):
-    made = files.tempfile.mkdtemp
+def test_threads_neither_hear_of_stops_nor_hold_them_off():
+    held = []
 
-    def stopped(*args, **kwargs):
-        folder = made(*args, **kwargs)
-        signal.raise_signal(signal.SIGINT)
-        return folder
+    def work():
+        with interruptions(), uninterrupted():
+            held.append(stops.held)
 
-    monkeypatch.setattr(files.tempfile, "mkdtemp", stopped)
-    with pytest.raises(KeyboardInterrupt), files.replacing(tmp_path / "file") as target:
-        target.write_text("whole")
+    with interruptions() as stops:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert held == [0]
+
+
+@pytest.mark.parametrize("call", [1, 2, 3, 6, "last"])
+@pytest.mark.parametrize("suffix", ["wav", "flac", "mp3", "ogg"])
+def test_a_stop_within_a_write_of_sound_is_not_lost(tmp_path, monkeypatch, suffix, call):
+    """libsndfile writes by a callback, in which what is raised is printed and forgotten."""
+    calls, write = [], audio._Disk.write
+
+    def count(disk, data):
+        calls.append(len(data))
+        if len(calls) == call:
+            signal.raise_signal(signal.SIGTERM)
+        return write(disk, data)
+
+    def speak():
+        with interruptions():
+            audio.write(tmp_path / f"speech.{suffix}", noise, 24000)
+
+    monkeypatch.setattr(audio._Disk, "write", count)
+    noise = np.random.default_rng(0).uniform(-1, 1, 200_000).astype(np.float32)
+    if call == "last":
+        speak()
+        (tmp_path / f"speech.{suffix}").unlink()
+        call, calls = len(calls), []
+    with pytest.raises(KeyboardInterrupt):
+        speak()
+    assert len(calls) >= call
     assert list(tmp_path.iterdir()) == []
 
 
@@ -136,7 +214,31 @@ def test_a_second_stop_does_not_keep_what_the_first_would_remove(tmp_path, monke
         signal.raise_signal(signal.SIGINT)
         remove(*args, **kwargs)
 
+    def work():
+        with interruptions(), files.replacing(tmp_path / "file"):
+            signal.raise_signal(signal.SIGINT)
+
     monkeypatch.setattr(files.shutil, "rmtree", stopped)
-    with pytest.raises(KeyboardInterrupt), files.replacing(tmp_path / "file"):
-        signal.raise_signal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        work()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_stops_within_an_exchange_of_folders_leave_the_new_one_whole(tmp_path, monkeypatch):
+    rename = os.replace
+
+    def stopped(*args):
+        signal.raise_signal(signal.SIGINT)
+        rename(*args)
+        signal.raise_signal(signal.SIGINT)
+
+    def renew(content):
+        with interruptions(), files.replacing(tmp_path / "bundle", directory=True) as target:
+            (target / "weights").write_text(content)
+
+    renew("old")
+    monkeypatch.setattr(files.os, "replace", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        renew("new")
+    assert (tmp_path / "bundle" / "weights").read_text() == "new"
+    assert list(tmp_path.iterdir()) == [tmp_path / "bundle"]

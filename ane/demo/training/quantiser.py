@@ -165,8 +165,7 @@ def write_codes(folder: Path, quantiser: Quantiser, shards: Sequence[Path], voic
     if missing:
         job = partial(write_shard, sent(quantiser), len(quantiser.entries), len(voices))
         with ProcessPoolExecutor(min(workers, len(missing)), mp_context=get_context("spawn")) as pool:
-            for future in [pool.submit(job, path, source, voice_of(source, voices)) for path, source in missing]:
-                future.result()
+            list(pool.map(job, *zip(*missing, strict=True), [voice_of(source, voices) for _, source in missing]))
     (folder / DONE).touch()
     return paths
 

@@ -140,7 +140,7 @@ def read_all(folder: Path, texts: Sequence[str], voices: Sequence[str], flite: F
     for index, start in enumerate(range(0, len(texts), size)):
         voice = voices[index % len(voices)]
         jobs.append((folder / f"{index:04d}-{voice}.npz", texts[start:start + size], voice, flite, mel_norms))
+    missing = [job for job in jobs if not job[0].exists()]
     with ProcessPoolExecutor(workers) as pool:
-        for future in [pool.submit(read_shard, *job) for job in jobs if not job[0].exists()]:
-            future.result()
+        list(pool.map(read_shard, *zip(*missing, strict=True)))     # after an error, or Ctrl-C, what waits is left
     return [job[0] for job in jobs]
