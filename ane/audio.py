@@ -9,8 +9,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import RawIOBase
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import soundfile
@@ -198,7 +198,7 @@ def writing(path: Path | str, sample_rate: int) -> Iterator[Callable[[np.ndarray
     container, encoding = _FORMATS[path.suffix.lower()]
     others: OSError | None = None       # of the block, not of the file
     try:
-        with replacing(path) as target, target.open("wb") as opened:
+        with replacing(path) as target, target.open("wb", buffering=0) as opened:
             disk = _Disk(opened)
             with _sound_file(disk, sample_rate, encoding, container) as file:
                 def feed(audio: np.ndarray) -> None:
@@ -225,17 +225,20 @@ def writing(path: Path | str, sample_rate: int) -> Iterator[Callable[[np.ndarray
 class _Disk:
     """A file for libsndfile, which says of a full disk no more than "System error": the error is kept for ``check``.
 
-    libsndfile calls it back, and what is raised there is lost: opening, writing and closing must be uninterrupted.
+    libsndfile calls it back, and what is raised there is printed and lost: opening, writing and closing must be
+    uninterrupted, and the file without a buffer, which ``seek`` would write.
     """
 
-    def __init__(self, file: BinaryIO):
+    def __init__(self, file: RawIOBase):
         self.file = file
         self.seek, self.tell, self.read = file.seek, file.tell, file.read
         self.error: OSError | None = None
 
     def write(self, data: bytes) -> int:
+        rest = memoryview(data)
         try:
-            self.file.write(data)
+            while rest:
+                rest = rest[self.file.write(rest):]
         except OSError as error:
             self.error = error
         return len(data)

@@ -4,6 +4,7 @@ import argparse
 import errno
 import os
 import sys
+from contextlib import suppress
 
 from rich.console import Console
 from rich.markup import escape
@@ -40,18 +41,21 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stdout.flush()
             return done
         except BaseException as error:
-            status = 1
-            if stops.came:                  # whatever was made of it on its way here
-                stops.held += 1             # and a second one finds us going
-                became = "" if isinstance(error, KeyboardInterrupt) else f" ({type(error).__name__}: {error})"
-                errors.print(f"ane: interrupted{escape(became)}; no file was left half-written")
-                status = 128 + stops.came[0]
+            stops.stand_down()
+            if stops.came:                  # whatever was made of it on its way here: rich exits when a pipe has gone
+                plain = isinstance(error, KeyboardInterrupt | SystemExit)
+                became = "" if plain else f" ({type(error).__name__}: {error})"
+                status, told = 128 + stops.came[0], f"ane: interrupted{escape(became)}; no file was left half-written"
             elif isinstance(error, UserError):
-                errors.print(f"[bold red]ane: error:[/] {escape(str(error))}")
+                status, told = 1, f"[bold red]ane: error:[/] {escape(str(error))}"
             elif not isinstance(error, OSError) or error.filename is not None or error.errno not in UNWRITTEN:
                 raise
-            elif error.errno != errno.EPIPE:
-                errors.print(f"[bold red]ane: error:[/] cannot write to standard output: {error.strerror}")
+            else:
+                status, told = 1, "" if error.errno == errno.EPIPE else (
+                    f"[bold red]ane: error:[/] cannot write to standard output: {error.strerror}")
+            with suppress(OSError, SystemExit):
+                if told:
+                    errors.print(told)
             forget_what_cannot_be_written()
             return status
 

@@ -12,6 +12,11 @@ from contextvars import ContextVar
 from types import FrameType
 
 
+class Stopped(KeyboardInterrupt):
+    """A kind of its own: of KeyboardInterrupt itself Python may remember that it passed through ``exec``, and then ends
+    a program that was begun by ``python -m`` as SIGINT would, whatever its status."""
+
+
 class Interruptions:
     """What both signals do.
 
@@ -29,9 +34,15 @@ class Interruptions:
         self.check()
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt if a signal came, unless something holds it off."""
+        """Raise Stopped if a signal came, unless something holds it off."""
         if self.came and not self.held:
-            raise KeyboardInterrupt
+            raise Stopped
+
+    def stand_down(self) -> None:
+        """From now on a signal ends the process at once: what there was to leave in order is in order."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            if signal.getsignal(number) is self:
+                signal.signal(number, signal.SIG_DFL)
 
 
 _current: ContextVar[Interruptions | None] = ContextVar("interruptions", default=None)     # threads have none

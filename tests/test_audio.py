@@ -314,6 +314,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_rubbish(tmp_path, suffix):
             "except UserError as error: print(error)\n")
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert f"cannot write {path}" in result.stdout, result.stderr
+    assert result.stderr == ""
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 
