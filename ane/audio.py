@@ -18,7 +18,7 @@ import soxr
 
 from ane.containers import cut_short
 from ane.errors import UserError
-from ane.files import check_place, replacing
+from ane.files import check_place, replacing, write_whole
 from ane.interruption import uninterrupted
 
 CLIP_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif")     # what a folder of clips is searched for
@@ -235,10 +235,8 @@ class _Disk:
         self.error: OSError | None = None
 
     def write(self, data: bytes) -> int:
-        rest = memoryview(data)
         try:
-            while rest:
-                rest = rest[self.file.write(rest):]
+            write_whole(self.file, data)
         except OSError as error:
             self.error = error
         return len(data)
@@ -270,10 +268,8 @@ def _to_standard_output(sample_rate: int) -> Iterator[Callable[[np.ndarray], Non
                          2 * sample_rate, 2, 16, b"data", _OPEN)
     with open(sys.stdout.fileno(), "wb", buffering=0, closefd=False) as out:        # nothing is left to flush at exit
         def put(data: bytes) -> None:
-            rest = memoryview(data)
             try:
-                while rest:
-                    rest = rest[out.write(rest):]
+                write_whole(out, data)
             except OSError as error:
                 raise UserError(f"cannot write to standard output: {error.strerror or error}") from error
 

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import RawIOBase
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -71,6 +72,13 @@ def _exchange(new: Path, place: Path, old: Path) -> None:
 def _stranded(old: Path | None, place: Path) -> bool:
     """Whether ``old`` was taken from its place and nothing has come there."""
     return old is not None and os.path.lexists(old) and not os.path.lexists(place)
+
+
+def write_whole(file: RawIOBase, data: bytes) -> None:
+    """Write to a file without a buffer, which may take less at a time."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest):]
 
 
 def link_or_copy(source: Path | str, destination: Path | str) -> None:

@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM, which end a command between any two steps of its Python code, as KeyboardInterrupt.
+"""Ctrl-C and SIGTERM, which end a command between any two steps of its Python code.
 
-Code in C that calls Python may swallow that (libsndfile's callbacks) or make another error of it (safetensors), and
-some Python swallows it, too (a bare ``except`` around an import). Hence what came is remembered.
+Code in C that calls Python may swallow what they raise (libsndfile's callbacks) or make another error of it
+(safetensors), and some Python swallows it, too (a bare ``except`` around an import). Hence what came is remembered.
 """
 
 import signal
@@ -50,7 +50,7 @@ _current: ContextVar[Interruptions | None] = ContextVar("interruptions", default
 
 @contextmanager
 def interruptions() -> Iterator[Interruptions]:
-    """While the block lasts both signals raise KeyboardInterrupt in it. Only the main thread can ask for that.
+    """While the block lasts both signals raise Stopped in it. Only the main thread can ask for that.
 
     A signal that is ignored stays so, as SIGINT of a job in the background.
     """
@@ -87,7 +87,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 def check_interrupted() -> None:
-    """Within ``interruptions``: raise KeyboardInterrupt for a signal that was swallowed on its way."""
+    """Within ``interruptions``: raise Stopped for a signal that was swallowed on its way."""
     current = _current.get()
     if current is not None:
         current.check()

@@ -27,6 +27,7 @@ import numpy as np
 
 from ane.audio import pcm16
 from ane.errors import UserError
+from ane.files import write_whole
 
 # programs that play 16-bit mono from standard input, the first there is taken; ffplay's default is mono, and versions
 # differ on how to say so
@@ -129,9 +130,7 @@ class Program:
             raise UserError(f"cannot start {name}: {error.strerror}") from error
 
     def write(self, data: bytes) -> None:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[self.process.stdin.write(rest):]
+        write_whole(self.process.stdin, data)
 
     def finish(self) -> None:
         self.process.stdin.close()

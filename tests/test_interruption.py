@@ -64,15 +64,18 @@ def test_the_first_of_two_stops_is_what_ends_a_command(monkeypatch):
     assert main(["voices"]) == 128 + signal.SIGTERM
 
 
-def run(work: str, **options) -> subprocess.Popen:
+def program(work: str) -> str:
     """`ane voices` made to do something, as a program of its own; its output has a buffer whatever is set here."""
-    code = ("import signal, sys; from ane.cli import main; from ane.commands import voices\n"
+    return ("import signal, sys; from ane.cli import main; from ane.commands import voices\n"
             "from rich.console import Console\n"
             "signal.signal(signal.SIGINT, signal.default_int_handler); sys.stdout = open(1, 'w')\n"
             f"def work(_): {work}\n"
             "voices.register = lambda commands: commands.add_parser('voices').set_defaults(handler=work)\n"
             "sys.exit(main(['voices']))\n")
-    return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+
+
+def run(work: str, **options) -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, "-c", program(work)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                             **{"stderr": subprocess.PIPE, "text": True, **options})
 
 
@@ -91,11 +94,7 @@ def test_a_stop_is_told_as_what_it_was_though_nobody_reads_of_it():
 
 def test_a_stop_on_its_way_through_exec_is_what_it_was(tmp_path):
     """`python -m` would end as of SIGINT after a KeyboardInterrupt that passed there, whatever the status."""
-    (tmp_path / "stopped.py").write_text(
-        "import signal, sys; from ane.cli import main; from ane.commands import voices\n"
-        "def work(_): exec('signal.raise_signal(signal.SIGTERM)')\n"
-        "voices.register = lambda commands: commands.add_parser('voices').set_defaults(handler=work)\n"
-        "sys.exit(main(['voices']))\n")
+    (tmp_path / "stopped.py").write_text(program("exec('signal.raise_signal(signal.SIGTERM)')"))
     ended = subprocess.run([sys.executable, "-m", "stopped"], cwd=tmp_path, stderr=subprocess.PIPE, check=False,
                            env=os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path), *sys.path))})
     assert ended.returncode == 143
