@@ -9,10 +9,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ane.errors import UserError
+from ane.system.errors import UserError
 
 if TYPE_CHECKING:
-    from ane.synthesizer import Synthesizer
+    from ane.models.tortoise.synthesizer import Synthesizer
 
 __all__ = ["UserError", "load"]
 
@@ -33,8 +33,8 @@ def load(bundle_or_checkpoints: str | Path | None = None, backend: str = "auto",
         UserError: no such model, a damaged one, or a backend that this machine lacks.
     """
     from ane.backends import load_backend
-    from ane.model import open_model
-    from ane.synthesizer import Synthesizer
+    from ane.bundles import open_model
+    from ane.models.tortoise.synthesizer import Synthesizer
 
     where = Path(os.path.expanduser(bundle_or_checkpoints)) if bundle_or_checkpoints is not None else None
     loose = (where is not None and os.path.isdir(where) and not os.path.exists(where / "bundle.json")

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from ane.commands import bench, cache, classify, convert, import_model, plan, say, verify, voices
-from ane.errors import UserError
-from ane.interruption import interruptions
-from ane.version import version
+from ane.system.errors import UserError
+from ane.system.interruption import interruptions
+from ane.system.version import version
 
 UNWRITTEN = (errno.EPIPE, errno.ENOSPC, errno.EIO)      # by a standard output that has gone or is full
 

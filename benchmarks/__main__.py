@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ane.errors import UserError
-from ane.model import add_model_arguments
+from ane.bundles import add_model_arguments
+from ane.system.errors import UserError
 from benchmarks import report
 from benchmarks.page import write_page
 from benchmarks.speaking import model_flags

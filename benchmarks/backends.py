@@ -26,14 +26,14 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from ane.backends.pytorch import DTYPES
-from ane.backends.torch_memory import return_freed_memory
+from ane.audio.mel import HOP
+from ane.backends.torch.backend import DTYPES
+from ane.backends.torch.memory import return_freed_memory
+from ane.bundles import Model, add_model_arguments, open_model
 from ane.commands.speech_options import positive
-from ane.errors import UserError
-from ane.mel import HOP
-from ane.model import Model, add_model_arguments, open_model
-from ane.networks.univnet import SILENT_FRAMES
-from ane.synthesizer import SAMPLE_RATE, Synthesizer
+from ane.models.tortoise.networks.univnet import SILENT_FRAMES
+from ane.models.tortoise.synthesizer import SAMPLE_RATE, Synthesizer
+from ane.system.errors import UserError
 from benchmarks import decode, report
 from benchmarks.decode import decoding
 from benchmarks.diffusion import TIMESTEP, inputs

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import torch
 
-from ane.files import replacing
-from ane.model.upstream_config import configs
-from ane.model.weights import layout
-from ane.networks import NETWORKS
+from ane.bundles.weights import layout
+from ane.models.tortoise.networks import NETWORKS
+from ane.models.tortoise.upstream_config import configs
+from ane.system.files import replacing
 from benchmarks import report
 
 SIZES: dict[str, dict[str, dict[str, int]]] = {

@@ -21,7 +21,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ane.errors import UserError
+from ane.system.errors import UserError
 from benchmarks import report
 from benchmarks.memory import run
 
@@ -98,10 +98,10 @@ def one(bundle: str, network: str, work: Path, all_buckets: bool) -> None:
     """Convert one network and print what it took as JSON; in a process of its own."""
     import resource
 
+    from ane.bundles import open_model
     from ane.commands.convert import read_options, register
-    from ane.model import open_model
-    from converters.parity import measured as parity_of
-    from converters.to_coreml import write_package
+    from converters.coreml.package import write_package
+    from converters.proof.parity import measured as parity_of
 
     parser = argparse.ArgumentParser()
     register(parser.add_subparsers())

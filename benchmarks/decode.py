@@ -17,9 +17,9 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from ane.backends.pytorch import PRECISIONS, TorchBackend
-from ane.model import Model, add_model_arguments, open_model
-from ane.stages import Backend
+from ane.backends.base import Backend
+from ane.backends.torch.backend import PRECISIONS, TorchBackend
+from ane.bundles import Model, add_model_arguments, open_model
 from benchmarks import report
 from benchmarks.peaks import Bandwidth, cached, decoder_weights, timed
 from benchmarks.report import Figures, Shown, Spread

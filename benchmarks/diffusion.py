@@ -17,9 +17,9 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from ane.backends.pytorch import TorchBackend
-from ane.diffusion import MELS, frames_of
-from ane.model import Model, add_model_arguments, open_model
+from ane.backends.torch.backend import TorchBackend
+from ane.bundles import Model, add_model_arguments, open_model
+from ane.models.tortoise.diffusion import MELS, frames_of
 from benchmarks import report
 from benchmarks.report import Figures, Shown, Spread
 from benchmarks.upstream import Upstream, add_contest_options, counts, hold_together

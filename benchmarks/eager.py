@@ -1,4 +1,4 @@
-"""Torch eager, what other engines are held against: the plain networks of ``ane.networks``, one kernel after the other.
+"""Torch eager, what other engines are held against: the plain networks of ``ane.models.tortoise.networks``, one kernel after the other.
 
 Nothing is packed, recorded or shared. Keys and values grow by concatenation, as in the GPT-2 of common libraries, and
 every lane has a copy of the prefix; a guided denoising step is a batch of two. Weights are in the precision asked for
@@ -10,18 +10,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ane.backends.pytorch import DTYPES, TorchBackend
-from ane.backends.torch_memory import engine_errors
-from ane.errors import UserError
-from ane.model import Model
-from ane.networks.autoregressive import UnifiedVoice, causal
-from ane.networks.diffusion import DiffusionTts
+from ane.backends.torch.backend import DTYPES, TorchBackend
+from ane.backends.torch.memory import engine_errors
+from ane.bundles import Model
+from ane.models.tortoise.networks.autoregressive import UnifiedVoice, causal
+from ane.models.tortoise.networks.diffusion_decoder import DiffusionTts
+from ane.system.errors import UserError
 
 Cache = list[tuple[Tensor, Tensor]]         # of each layer: keys and values, (lanes, heads, positions, width)
 
 
 class EagerBackend(TorchBackend):
-    """``ane.stages.Backend`` that knows no tricks; for one candidate at a time."""
+    """``ane.backends.base.Backend`` that knows no tricks; for one candidate at a time."""
 
     def __init__(self, model: Model, device: str, precision: str, threads: int | None = None):
         """Raises UserError for a precision that plain torch does not have, or that the device lacks."""
@@ -41,7 +41,7 @@ class EagerBackend(TorchBackend):
 
 
 class EagerDecoder:
-    """``ane.stages.Decoder`` whose lanes are always all asked for, and stand at the same position."""
+    """``ane.backends.base.Decoder`` whose lanes are always all asked for, and stand at the same position."""
 
     def __init__(self, network: UnifiedVoice, lanes: int, capacity: int, device: torch.device, prefixes: int = 1):
         self.network, self.lanes, self.capacity, self.prefixes = network, lanes, capacity, prefixes
@@ -97,7 +97,7 @@ def later_hidden(q: Tensor, held: int) -> Tensor | None:
 
 
 class EagerDenoiser:
-    """``ane.stages.Denoiser``: the network's own forward, a guided step a batch of two."""
+    """``ane.backends.base.Denoiser``: the network's own forward, a guided step a batch of two."""
 
     def __init__(self, network: DiffusionTts, latents: Tensor, conditioning: Tensor, frames: int):
         self.network = network

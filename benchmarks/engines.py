@@ -9,15 +9,15 @@ from functools import cache
 from pathlib import Path
 
 from ane.backends import load_backend
-from ane.backends.ort.packages import PRECISIONS as PACKAGED
-from ane.backends.ort.packages import stored
-from ane.backends.ort.providers import choose
-from ane.backends.pytorch import DTYPES, HALVED, PRECISIONS
-from ane.backends.torch_device import cuda_trouble
-from ane.errors import UserError
-from ane.model import Model
-from ane.model.bundle import Bundle
-from ane.stages import Backend
+from ane.backends.base import Backend
+from ane.backends.onnx.providers import choose
+from ane.backends.onnx.selection import PRECISIONS as PACKAGED
+from ane.backends.onnx.selection import stored
+from ane.backends.torch.backend import DTYPES, HALVED, PRECISIONS
+from ane.backends.torch.device import cuda_trouble
+from ane.bundles import Model
+from ane.bundles.bundle import Bundle
+from ane.system.errors import UserError
 from benchmarks.decode import gigabytes
 from benchmarks.eager import EagerBackend
 from benchmarks.peaks import cached
@@ -176,7 +176,7 @@ def with_packages(model: Model, wanted: bool, kept: Path | None, precisions: Seq
 
 def converted(model: Model, destination: Path, precisions: Sequence[str], networks: Sequence[str]) -> Bundle:
     from converters.conversion import convert
-    from converters.to_onnx import Onnx, OnnxOptions
+    from converters.onnx.package import Onnx, OnnxOptions
 
     def say(network: str, doing: str) -> None:
         print(f"{network}: {doing}", file=sys.stderr)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ane.audio import resample
-from ane.errors import UserError
-from ane.mel import diffusion_mel
+from ane.audio.files import resample
+from ane.audio.mel import diffusion_mel
+from ane.system.errors import UserError
 
 RECOGNISED_RATE = 16000     # Hz of the recogniser's acoustic model
 FRAME = 240                 # samples of a loudness frame: 10 ms at 24 kHz

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ane.errors import UserError
+from ane.system.errors import UserError
 from benchmarks import report
 
 SAMPLE_EVERY = 0.02      # seconds

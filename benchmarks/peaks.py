@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from ane.backends.pytorch import DTYPES
-from ane.model import Model
-from ane.model.weights import layout, skeleton
-from ane.networks.frames import product
+from ane.backends.torch.backend import DTYPES
+from ane.bundles import Model
+from ane.bundles.weights import layout, skeleton
+from ane.models.tortoise.networks.frames import product
 
 SIDES = {"cpu": 1024, "cuda": 8192}         # of the square matrices that are multiplied
 

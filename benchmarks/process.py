@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ane.errors import UserError
+from ane.system.errors import UserError
 
 
 class Process:

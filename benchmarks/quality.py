@@ -1,6 +1,6 @@
 """`python -m benchmarks.quality`: how well a bundle's own voices can be understood, by an offline recogniser.
 
-Says the held-out sentences (ane/demo/training/held_out.txt) and lets pocketsphinx write down what it hears: word error
+Says the held-out sentences (training/held_out.txt) and lets pocketsphinx write down what it hears: word error
 rate with its 95 % interval (bootstrap over sentences), forced choice among the first 30 sentences, how often the
 decoder stops by itself, length, pitch and mel distance against the teacher, silence and clicks. The teacher is flite;
 codes of the teacher's speech, spoken by the quality path, show what sampling costs (they need a training run's
@@ -20,18 +20,18 @@ from typing import Any
 import numpy as np
 
 import ane
-from ane.demo.training.speech import Flite
-from ane.demo.training.text import held_out_sentences
-from ane.errors import UserError
-from ane.model import open_model
-from ane.settings import PRESETS, default_preset
-from ane.speech import SAMPLE_RATE
-from ane.synthesizer import Synthesizer
+from ane.bundles import open_model
+from ane.models.tortoise.result import SAMPLE_RATE
+from ane.models.tortoise.settings import PRESETS, default_preset
+from ane.models.tortoise.synthesizer import Synthesizer
+from ane.system.errors import UserError
 from ane.voices import Voice, load_voice
 from benchmarks.listening import Recogniser, Wave, edits, mel_distance, words
 from benchmarks.report import bars as drawn_bars
 from benchmarks.report import default_output, print_table, publish, run
 from benchmarks.speakers import CANDIDATES, SETS, Said, candidates_of, keep, quantise, respeak_all, speak_all, teach_all
+from training.speech import Flite
+from training.text import held_out_sentences
 
 CHOICES = 30
 

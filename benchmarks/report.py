@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ane.bench.machine import commit, versions
-from ane.errors import UserError
-from ane.files import replacing
+from ane.system.errors import UserError
+from ane.system.files import replacing
 
 RESULTS = Path(__file__).parent / "results"
 Draw = Callable[[Path], bool]       # makes a PNG; False: matplotlib is not installed

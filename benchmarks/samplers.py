@@ -28,21 +28,21 @@ from typing import Any
 import numpy as np
 
 import ane
-from ane.audio import resample
-from ane.demo.training.speech import RATE, Flite
-from ane.demo.training.text import held_out_sentences
-from ane.diffusion import SAMPLERS, Diffusion, frames_of, sample, trained_alphas_cumprod
-from ane.files import replacing
-from ane.mel import HOP, denormalise_mel
-from ane.model import open_model
-from ane.randomness import Randomness
-from ane.stages import Denoiser
-from ane.synthesizer import SAMPLE_RATE, Synthesizer
+from ane.audio.files import resample
+from ane.audio.mel import HOP, denormalise_mel
+from ane.backends.base import Denoiser
+from ane.bundles import open_model
+from ane.models.tortoise.diffusion import SAMPLERS, Diffusion, frames_of, sample, trained_alphas_cumprod
+from ane.models.tortoise.randomness import Randomness
+from ane.models.tortoise.synthesizer import SAMPLE_RATE, Synthesizer
+from ane.system.files import replacing
 from ane.voices import load_voice
 from benchmarks.listening import mel_distance
 from benchmarks.quality import interval, judge
 from benchmarks.report import RESULTS, Spread, plot, print_table, publish, run
 from benchmarks.speakers import SEED, Said, readings_of, sound_of
+from training.speech import RATE, Flite
+from training.text import held_out_sentences
 
 DECIBELS = 20 / np.log(10)      # of a mel's natural logarithm of a magnitude
 GUIDED = (None, 2.0)
@@ -138,7 +138,7 @@ class Epsilon:
 
 def mel_of(synthesizer: Synthesizer, latents: np.ndarray, voice: np.ndarray, system: System,
            randomness: Randomness) -> np.ndarray:
-    """(1, 100, L) float32, as ``ane.diffusion.spectrogram`` gives it."""
+    """(1, 100, L) float32, as ``ane.models.tortoise.diffusion.spectrogram`` gives it."""
     frames = frames_of(len(latents))
     denoiser = synthesizer.backend.denoiser(latents[None], voice, frames)
     prediction = synthesizer.model.config("diffusion").prediction

@@ -18,8 +18,8 @@ from statistics import median
 from rich.console import Console
 from rich.progress import track
 
-from ane.model import add_model_arguments
-from ane.settings import PRESETS
+from ane.bundles import add_model_arguments
+from ane.models.tortoise.settings import PRESETS
 from benchmarks import report
 from benchmarks.report import Figures, Shown, Spread
 from benchmarks.speaking import Speaking, add_speaking_options, model_flags, model_name, text_of

@@ -19,8 +19,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from ane.backends.pytorch import PRECISIONS
-from ane.errors import UserError
+from ane.backends.torch.backend import PRECISIONS
+from ane.system.errors import UserError
 from benchmarks import report
 from benchmarks.report import Figures, Shown
 from benchmarks.speaking import Speaking, model_flags, model_name

@@ -8,23 +8,23 @@ import numpy as np
 import torch
 
 import ane
-from ane.audio import resample, write
-from ane.autoregressive import Candidate, Embeddings, text_tokens
-from ane.demo.training.quantiser import Quantiser
-from ane.demo.training.recipe import ENTRIES, Recipe
-from ane.demo.training.speech import RATE, Flite, code_mel
-from ane.diffusion import spectrogram
-from ane.errors import UserError
-from ane.lanes import Chunk, decode
-from ane.randomness import Randomness
-from ane.ranking import best, score
-from ane.sampling import by_inverse_cdf
-from ane.settings import Settings
-from ane.speech import SAMPLE_RATE
-from ane.synthesizer import Synthesizer
+from ane.audio.files import resample, write
+from ane.models.tortoise.decoding import Chunk, decode
+from ane.models.tortoise.diffusion import spectrogram
+from ane.models.tortoise.embeddings import Candidate, Embeddings, text_tokens
+from ane.models.tortoise.randomness import Randomness
+from ane.models.tortoise.ranking import best, score
+from ane.models.tortoise.result import SAMPLE_RATE
+from ane.models.tortoise.sampling import by_inverse_cdf
+from ane.models.tortoise.settings import Settings
+from ane.models.tortoise.synthesizer import Synthesizer
+from ane.models.tortoise.vocoding import hifigan_sound, univnet_sound
+from ane.system.errors import UserError
 from ane.text import Tokenizer
-from ane.vocoding import hifigan_sound, univnet_sound
 from ane.voices import Voice
+from training.quantiser import Quantiser
+from training.recipe import ENTRIES, Recipe
+from training.speech import RATE, Flite, code_mel
 
 CANDIDATES, SETS = 8, 2         # what CLVP chooses among, and how often for a sentence
 SEED = 7
@@ -111,7 +111,7 @@ def quantise(folder: Path, voice: str) -> Callable[[np.ndarray], np.ndarray]:
     """The quantiser of a training run: a voice's (S,) float32 at 16 kHz → codes (n,) int64. UserError: it has none."""
     checkpoint = folder / "quantiser" / "checkpoint.pt"
     if not checkpoint.exists():
-        raise UserError(f"{folder} holds no quantiser: --run takes the folder of `python -m ane.demo.training --out`")
+        raise UserError(f"{folder} holds no quantiser: --run takes the folder of `python -m training --out`")
     voices = Recipe().voices
     if voice not in voices:
         raise UserError(f"voice {voice}: the quantiser knows {', '.join(voices)}; measure this bundle without --run")

@@ -23,9 +23,9 @@ from benchmarks.process import Process
 from benchmarks.upstream import one_count
 
 if TYPE_CHECKING:
-    from ane.model import Model
-    from ane.settings import Settings
-    from ane.synthesizer import Synthesizer
+    from ane.bundles import Model
+    from ane.models.tortoise.settings import Settings
+    from ane.models.tortoise.synthesizer import Synthesizer
     from ane.voices import Voice
 
 SENTENCES = (       # 60 to 70 characters each, a chunk: some four to five seconds of speech
@@ -68,7 +68,7 @@ class Speaking(Process):
     Args:
         model: --bundle NAME or --checkpoints DIR, or nothing for the demo.
         keep: networks stay loaded from one request to the next.
-        side_by_side: of ``ane.synthesizer.Synthesizer``.
+        side_by_side: of ``ane.models.tortoise.synthesizer.Synthesizer``.
         ready_for: flags of requests that it loads networks for before it is ready; None: networks come with requests.
     """
 
@@ -119,8 +119,8 @@ def voice_of(model: "Model") -> "Voice | None":
 
 
 def parser() -> argparse.ArgumentParser:
+    from ane.bundles import add_model_arguments
     from ane.commands.say import add_engine_arguments
-    from ane.model import add_model_arguments
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speaking", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -135,7 +135,7 @@ def parser() -> argparse.ArgumentParser:
 def settings_of(flags: Sequence[str], lanes: int | None, model: "Model") -> "Settings":
     """What `ane say` makes of the flags."""
     from ane.commands.speech_options import add_settings_arguments, positive, read_settings
-    from ane.settings import default_preset
+    from ane.models.tortoise.settings import default_preset
 
     parser = argparse.ArgumentParser(prog="request")
     add_settings_arguments(parser)
@@ -149,8 +149,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     replies, sys.stdout = sys.stdout, sys.stderr        # libraries may print
 
     from ane.backends import load_backend
-    from ane.model import open_model
-    from ane.synthesizer import Synthesizer
+    from ane.bundles import open_model
+    from ane.models.tortoise.synthesizer import Synthesizer
 
     model = open_model(options.bundle, options.checkpoints)
     backend = load_backend(options.backend, model, options.precision, options.threads, options.keep or None)

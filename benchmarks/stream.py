@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.progress import track
 
-from ane.model import add_model_arguments
-from ane.settings import PRESETS
+from ane.bundles import add_model_arguments
+from ane.models.tortoise.settings import PRESETS
 from benchmarks import report
 from benchmarks.report import Figures, Shown
 from benchmarks.speaking import Speaking, add_speaking_options, model_flags, model_name, text_of

@@ -14,8 +14,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ane.backends.pytorch import PRECISIONS
-from ane.errors import UserError
+from ane.backends.torch.backend import PRECISIONS
+from ane.system.errors import UserError
 from benchmarks import report
 from benchmarks.process import Process
 

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 
 import ane
-from ane.demo.training.text import held_out_sentences
-from ane.diffusion import SAMPLERS, Diffusion, spectrogram
-from ane.randomness import Randomness
-from ane.synthesizer import SAMPLE_RATE, Synthesizer
-from ane.vocoding import univnet_sound
+from ane.models.tortoise.diffusion import SAMPLERS, Diffusion, spectrogram
+from ane.models.tortoise.randomness import Randomness
+from ane.models.tortoise.synthesizer import SAMPLE_RATE, Synthesizer
+from ane.models.tortoise.vocoding import univnet_sound
+from ane.models.tortoise.windows import Windows, windowed_mels
 from ane.voices import Voice, load_voice
-from ane.windows import Windows, windowed_mels
 from benchmarks.listening import Recogniser, edits, words
 from benchmarks.report import bars, default_output, print_table, publish, run
 from benchmarks.speakers import readings_of
+from training.text import held_out_sentences
 
 SEED, OTHER, LONGEST = 7, 1000, 4000        # LONGEST: frames of a field of noise
 TRIED = ((16, 16, 4), (16, 64, 4), (24, 96, 8), (32, 32, 8), (32, 128, 4), (32, 128, 12), (32, 128, 20), (48, 128, 12))

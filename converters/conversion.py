@@ -16,19 +16,19 @@ from typing import Any, Protocol
 
 from filelock import FileLock, Timeout
 
-from ane.errors import UserError
-from ane.files import link_or_copy, read_json, replacing
-from ane.model import Model
-from ane.model.bundle import Bundle, check_destination, write_bundle
-from ane.model.hashes import check_hash
-from ane.model.packages import PackageRecord, read_section, section
-from ane.model.weights import layout
-from converters.buckets import GRAPHS, check_buckets
-from converters.graph import ct
-from converters.origin import described
-from converters.parity import measured
-from converters.remaining import STRICT, refused, remaining
-from converters.to_coreml import Options, seal, write_package
+from ane.bundles import Model
+from ane.bundles.bundle import Bundle, check_destination, write_bundle
+from ane.bundles.hashes import check_hash
+from ane.bundles.packages import PackageRecord, read_section, section
+from ane.bundles.weights import layout
+from ane.system.errors import UserError
+from ane.system.files import link_or_copy, read_json, replacing
+from converters.coreml.graph import ct
+from converters.coreml.package import Options, seal, write_package
+from converters.proof.accepted_warnings import STRICT, refused, remaining
+from converters.proof.parity import measured
+from converters.provenance import described
+from converters.tortoise.buckets import GRAPHS, check_buckets
 
 Progress = Callable[[str, str], None]       # network, what is done with it
 PROGRESS_FILE = "progress.json"
@@ -48,7 +48,7 @@ class Target(Protocol):
     """A format of packages.
 
     Attributes:
-        name: of ``ane.model.packages.FORMATS``. networks: what can be converted, in order.
+        name: of ``ane.bundles.packages.FORMATS``. networks: what can be converted, in order.
         functions: of the package that has most; each is saved with weights of its own first.
     """
 

@@ -10,21 +10,21 @@ import torch
 from safetensors.numpy import load_file
 from torch import Tensor, nn
 
-from ane.model import Model
-from ane.model.bundle import write_bundle
-from ane.model.weights import skeleton
-from ane.networks import NETWORKS
-from ane.networks.autoregressive import UnifiedVoiceConfig
-from ane.networks.clvp import CLVPConfig
-from ane.networks.conditioning import (
+from ane.bundles import Model
+from ane.bundles.bundle import write_bundle
+from ane.bundles.weights import skeleton
+from ane.models.tortoise.networks import NETWORKS
+from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
+from ane.models.tortoise.networks.clvp import CLVPConfig
+from ane.models.tortoise.networks.conditioning import (
     ConditioningEncoderConfig,
     ContextualEmbedderConfig,
     RandomLatentConverterConfig,
 )
-from ane.networks.diffusion import DiffusionConfig
-from ane.networks.hifigan import HifiganConfig
-from ane.networks.layers import Config
-from ane.networks.univnet import UnivNetConfig
+from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig
+from ane.models.tortoise.networks.hifigan import HifiganConfig
+from ane.models.tortoise.networks.layers import Config
+from ane.models.tortoise.networks.univnet import UnivNetConfig
 from ane.voices import Voice, save_voice
 
 CONFIGS: dict[str, Config] = {
@@ -40,7 +40,7 @@ CONFIGS: dict[str, Config] = {
     "rlg_auto": RandomLatentConverterConfig(channels=64),
     "rlg_diffuser": RandomLatentConverterConfig(channels=64),
 }
-DATA = Path(str(resources.files("ane"))) / "data"
+DATA = Path(str(resources.files("ane.models.tortoise"))) / "data"
 STOP_BIAS = 1.2         # ends a reading after a few seconds
 LOUDNESS = 0.02         # noise is easier on the ear when it is quiet
 

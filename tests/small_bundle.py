@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from ane.backends.mil.package import METADATA, Package
-from ane.model.bundle import Bundle
-from ane.model.hashes import record
+from ane.bundles.bundle import Bundle
+from ane.bundles.hashes import record
 from converters.conversion import convert
-from converters.to_coreml import Options
+from converters.coreml.package import Options
 from tests.random_model import write_random_bundle
 
 OPTIONS = Options(lanes=(2,), caches=("io", "state"), buckets={

@@ -323,7 +323,7 @@ def test_ctrl_c_ends_the_run_at_once_and_writes_nothing(tmp_path, random_bundle)
 
 def test_no_space_of_gpu_memory(say, monkeypatch):
     """The CUDA allocator's error, raised where it would be: inside a network."""
-    from ane.networks.hifigan import Hifigan
+    from ane.models.tortoise.networks.hifigan import Hifigan
 
     def full(*arguments):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")

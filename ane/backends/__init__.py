@@ -6,11 +6,11 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from ane.errors import UserError
+from ane.system.errors import UserError
 
 if TYPE_CHECKING:
-    from ane.model import Model
-    from ane.stages import Backend
+    from ane.backends.base import Backend
+    from ane.bundles import Model
 
 NAMES = ("auto", "torch", "torch:cpu", "torch:cuda", "torch:mps", "coreml", "mil", "mil:fp16", "onnx", "onnx:cpu",
          "onnx:cuda", "onnx:tensorrt", "onnx:coreml")
@@ -65,7 +65,7 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
         UserError: unknown backend, a device or precision that this machine lacks, more threads than it has cores, a
             model without packages for an engine that runs nothing else, an option without effect.
     """
-    from ane import tuning
+    from ane.backends import tuning
 
     tuned = tuning.applying(spec, model, precision, threads, cache, units, notice)
     if tuned:
@@ -83,7 +83,7 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
         raise UserError(f"--memory has no effect on --backend {engine}: it is for onnx")
     if afresh and (engine, device) != ("onnx", "tensorrt"):
         raise UserError(f"--force-build has no effect on --backend {spec}: it is for onnx:tensorrt")
-    from ane.backends.pytorch import TorchBackend
+    from ane.backends.torch.backend import TorchBackend
 
     if engine == "torch":
         return TorchBackend(model, device, precision, threads, keep, notice)
@@ -101,10 +101,10 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
 
 def _onnx(model: "Model", device: str, precision: str, threads: int | None, keep: bool | None, memory: float | None,
           afresh: bool, notice: Callable[[str], None]) -> "Backend":
-    from ane.backends.ort.backend import OrtBackend
-    from ane.backends.ort.engines import Engines
-    from ane.backends.ort.providers import choose
-    from ane.backends.pytorch import TorchBackend
+    from ane.backends.onnx.backend import OrtBackend
+    from ane.backends.onnx.providers import choose
+    from ane.backends.onnx.tensorrt import Engines
+    from ane.backends.torch.backend import TorchBackend
 
     chosen = choose(device, notice)
     rest = TorchBackend(model, "cpu", "auto", threads, keep)
@@ -118,6 +118,6 @@ def _engine(engine: str, device: str, notice: Callable[[str], None]):
         from ane.backends.mil import Arithmetic, MilEngine
 
         return MilEngine(Arithmetic(fp16=device == "fp16"))
-    from ane.backends.coreml import CoreMLEngine
+    from ane.backends.coreml.engine import CoreMLEngine
 
     return CoreMLEngine(notice=notice)

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ane.backends.tuning import Tuning
 from ane.bench.figures import Calls, Row, Spoken
-from ane.errors import UserError
-from ane.model.packages import PackageRecord
-from ane.tuning import Tuning
+from ane.bundles.packages import PackageRecord
+from ane.system.errors import UserError
 
 if TYPE_CHECKING:
-    from ane.model import Model
+    from ane.bundles import Model
 
 DECODER = "autoregressive"
 UNTUNED = ("mil",)      # the interpreter proves packages; nobody speaks with it

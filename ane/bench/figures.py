@@ -6,8 +6,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from ane.settings import Settings
-from ane.tuning import Tuning
+from ane.backends.tuning import Tuning
+from ane.models.tortoise.settings import Settings
 
 SENTENCE = "The train leaves at nine, and it will not wait for anyone."
 SEED = 0
@@ -94,7 +94,7 @@ class Calls:
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        from ane.diffusion import frames_of
+        from ane.models.tortoise.diffusion import frames_of
 
         diffusion = settings.diffusion
         return cls(settings.candidates, diffusion.steps if diffusion else 0,

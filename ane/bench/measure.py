@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ane.bench.figures import Row, percentile
-from ane.errors import UserError
+from ane.system.errors import UserError
 
 FEWEST, PATIENCE = 5, 20.0      # calls, and seconds after which no more than these are made
 Clock = Callable[[], float]

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from ane.autoregressive import Embeddings
-from ane.backends.pytorch import TorchBackend
+from ane.backends.torch.backend import TorchBackend
 from ane.bench.figures import TOKENS
-from ane.errors import UserError
-from ane.model import Model
+from ane.bundles import Model
+from ane.models.tortoise.embeddings import Embeddings
+from ane.system.errors import UserError
 
 # dB, of latents and of logits. The embedded decoder reaches 31, random weights of official size 30 to 31 (of which int8
 # weights alone, their activations exact, cost all but 2); a layer that int8 does not suit costs far more.

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ane.backends.compiled import Machine
-from ane.backends.coreml import Loaded, Toolkit
+from ane.backends.coreml.compiled import Machine
+from ane.backends.coreml.engine import Loaded, Toolkit
 from ane.backends.mil import Package
 from ane.backends.mil.package import Function
 from ane.backends.packaged.functions import Engine
 from ane.bench.figures import CODES, TOKENS, Calls, Row
 from ane.bench.measure import Subject
-from ane.model.hashes import check_hash
-from ane.model.packages import FunctionRecord, PackageRecord
+from ane.bundles.hashes import check_hash
+from ane.bundles.packages import FunctionRecord, PackageRecord
 
 if TYPE_CHECKING:
-    from ane.model.bundle import Bundle
+    from ane.bundles.bundle import Bundle
 
 CACHES = {"step": "io", "state": "state"}      # kinds of function that step a decoder → kinds of cache
 

@@ -13,7 +13,7 @@ The document, format 1:
                     there is none; error says why
     spoken          the sentence, each ``figures.Spoken``
     refused         settings that are out: what, why
-    chosen          ``ane.tuning.Tuning``, or null
+    chosen          ``ane.backends.tuning.Tuning``, or null
     remembered      whether it was kept
 """
 
@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from ane import tuning
+from ane.backends import tuning
 from ane.bench.choosing import Refused, told
 from ane.bench.figures import SEED, Calls, Row, Spoken
-from ane.errors import UserError
-from ane.files import replacing
+from ane.system.errors import UserError
+from ane.system.files import replacing
 
 if TYPE_CHECKING:
-    from ane.model import Model
+    from ane.bundles import Model
 
 FORMAT = 1
 NO_STREAMING = "Time to first audio is that of the whole file: nothing is streamed yet."

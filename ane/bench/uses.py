@@ -5,16 +5,16 @@ from typing import Any
 
 import numpy as np
 
-from ane.autoregressive import Embeddings
-from ane.backends.pytorch import TorchBackend
+from ane.backends.torch.backend import TorchBackend
 from ane.bench.figures import CODES, TOKENS, Calls
 from ane.bench.figures import Row as Figures
 from ane.bench.measure import Subject
 from ane.bench.nearness import hold_to_bar
-from ane.networks.univnet import SILENT_FRAMES
+from ane.models.tortoise.embeddings import Embeddings
+from ane.models.tortoise.networks.univnet import SILENT_FRAMES
 
-CLIP_FRAMES, DIFFUSION_CLIP_FRAMES = 517, 401       # of a reference clip, as ``ane.voices.encoding`` crops it
-RANKED = 8                                          # candidates that ``ane.ranking`` ranks in one call
+CLIP_FRAMES, DIFFUSION_CLIP_FRAMES = 517, 401       # of a reference clip, as ``ane.models.tortoise.voice_encoding`` crops it
+RANKED = 8                                          # candidates that ``ane.models.tortoise.ranking`` ranks in one call
 Call = Callable[[], object]
 
 

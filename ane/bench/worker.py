@@ -17,15 +17,15 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ane.backends.tuning import Tuning
 from ane.bench import energy
 from ane.bench.figures import Calls, Row, Spoken
-from ane.errors import UserError
-from ane.settings import Settings
-from ane.tuning import Tuning
+from ane.models.tortoise.settings import Settings
+from ane.system.errors import UserError
 
 if TYPE_CHECKING:
     from ane.bench.measure import Subject
-    from ane.model import Model
+    from ane.bundles import Model
 
 MESSAGE = "ane-bench: "     # before each line, for libraries write to standard output too
 
@@ -76,7 +76,7 @@ def read_job(text: str) -> Job:
 def work(job: Job, send: Callable[[dict[str, Any]], None]) -> None:
     """Do a job and send the messages of it. Raises UserError when nothing of it can be done."""
     from ane.bench.measure import rows
-    from ane.model import open_model
+    from ane.bundles import open_model
 
     model = open_model(Path(job.bundle) if job.bundle else None, job.checkpoints)
     if job.text is not None:
@@ -93,7 +93,7 @@ def subjects(job: Job, model: "Model") -> Iterator["Subject"]:
     calls = Calls.of(Settings.of(job.preset, model.settings))
     networks = None if job.networks is None else frozenset(job.networks)
     if engine == "torch":
-        from ane.backends.pytorch import TorchBackend
+        from ane.backends.torch.backend import TorchBackend
         from ane.bench.uses import Uses
 
         backend = TorchBackend(model, device or "auto", tuning.precision, tuning.threads, keep=False)
@@ -110,8 +110,8 @@ def subjects(job: Job, model: "Model") -> Iterator["Subject"]:
         yield from packages.subjects(model, MilEngine(Arithmetic(fp16=device == "fp16")), tuning.backend, None, calls,
                                      wanted)
         return
-    from ane.backends import coreml
-    from ane.backends.compiled import CompiledCache
+    from ane.backends.coreml import engine as coreml
+    from ane.backends.coreml.compiled import CompiledCache
 
     toolkit = packages.Stopwatch(coreml.CoreMLTools())
     engine = coreml.CoreMLEngine(toolkit, CompiledCache(Path(job.compiled)))
@@ -120,9 +120,9 @@ def subjects(job: Job, model: "Model") -> Iterator["Subject"]:
 
 def speak(job: Job, model: "Model") -> dict[str, Any]:
     """Say the text to a file, and what it took."""
-    from ane.audio import write
+    from ane.audio.files import write
     from ane.backends import load_backend
-    from ane.synthesizer import Synthesizer
+    from ane.models.tortoise.synthesizer import Synthesizer
 
     tuning = job.tuning
     backend = load_backend(tuning.backend, model, tuning.precision, tuning.threads, cache=tuning.cache,

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.markup import escape
 
+from ane.bundles import Model, add_model_arguments, open_model
 from ane.commands.packages import with_packages
-from ane.errors import UserError
-from ane.model import Model, add_model_arguments, open_model
+from ane.system.errors import UserError
 
 if TYPE_CHECKING:
+    from ane.backends.tuning import Tuning
     from ane.bench.figures import Calls, Row, Spoken
     from ane.bench.worker import Job
-    from ane.model.packages import PackageRecord
-    from ane.tuning import Tuning
+    from ane.bundles.packages import PackageRecord
 
 DESCRIPTION = """
 Measure what the engines of this machine need for each function and for a sentence, choose the fastest settings among
@@ -33,7 +33,7 @@ def register(commands: argparse._SubParsersAction) -> None:
     from ane.backends import MEASURED
     from ane.commands.convert import listed
     from ane.commands.speech_options import positive
-    from ane.settings import DEFAULT_PRESET, PRESETS
+    from ane.models.tortoise.settings import DEFAULT_PRESET, PRESETS
 
     parser = commands.add_parser("bench", help="measure this machine and remember the fastest settings",
                                  description=DESCRIPTION)
@@ -120,7 +120,7 @@ class Run:
 
     def job(self, model: Model, tuning: "Tuning", **rest: Any) -> "Job":
         from ane.bench.worker import Job
-        from ane.model.bundle import Bundle
+        from ane.bundles.bundle import Bundle
 
         where = {"bundle" if isinstance(model, Bundle) else "checkpoints": str(Path(model.path).resolve())}
         return Job(tuning, preset=self.preset, voice=self.args.voice, **where, **rest)
@@ -128,10 +128,10 @@ class Run:
 
 def check(args: argparse.Namespace, console: Console) -> None:
     """Refuse before minutes of work what would fail after them. Raises UserError."""
-    from ane import tuning
-    from ane.backends.coreml import UNITS
+    from ane.backends import tuning
+    from ane.backends.coreml.engine import UNITS
     from ane.bench.report import check_plot
-    from ane.files import check_place
+    from ane.system.files import check_place
 
     if args.plot:
         check_plot(args.plot)
@@ -154,7 +154,7 @@ def prepared(args: argparse.Namespace, console: Console) -> Run:
     from ane.backends import MEASURED, PACKAGED, resolve
     from ane.backends.packaged.backend import choose as packages_of
     from ane.bench.figures import SENTENCE, Calls
-    from ane.settings import Settings, default_preset
+    from ane.models.tortoise.settings import Settings, default_preset
 
     model = open_model(args.bundle, args.checkpoints)
     subject = with_packages(model, "auto", console)
@@ -167,7 +167,7 @@ def prepared(args: argparse.Namespace, console: Console) -> Run:
             models[spec] = with_packages(model, spec, console)
             packages_of(models[spec], "auto")       # it must have some
         else:
-            from ane.backends.torch_device import choose_device
+            from ane.backends.torch.device import choose_device
 
             chosen = choose_device(device, lambda line: console.print(escape(line), soft_wrap=True))
             models[f"torch:{chosen}"] = subject
@@ -202,8 +202,8 @@ def measured(run: Run) -> "list[Row]":
 
 def jobs(run: Run, compiled: str) -> "Iterator[Job]":
     """A process for each engine with each kind of units or number of threads."""
+    from ane.backends.tuning import Tuning, cores
     from ane.bench.choosing import DECODER
-    from ane.tuning import Tuning, cores
 
     args = run.args
     common = {"compiled": compiled, "lanes": args.lanes, "runs": args.runs, "every": args.every,
@@ -259,10 +259,10 @@ def placed(run: Run, rows: "list[Row]") -> "list[Row]":
 def choose(run: Run, rows: "Sequence[Row]") -> "tuple[list[Spoken], Tuning | None, list]":
     """The best settings of each engine, the sentence said with each, and the fastest of them."""
     from ane.backends import resolve
+    from ane.backends.tuning import Tuning
     from ane.bench.choosing import Candidate, candidates, fastest, told
     from ane.bench.report import NO_STREAMING
     from ane.bench.worker import spoken
-    from ane.tuning import Tuning
 
     tried, refused = candidates(run.subject, rows, run.calls, holds_parity)
     if run.args.no_speech or run.args.stages:
@@ -296,7 +296,7 @@ def energy(run: Run) -> bool:
 
 def holds_parity(package: "PackageRecord") -> bool:
     """Whether every function of a package was measured at conversion and reached its bar."""
-    from converters.parity import hold_to_bar
+    from converters.proof.parity import hold_to_bar
 
     try:
         for name, record in package.functions.items():
@@ -310,7 +310,7 @@ def holds_parity(package: "PackageRecord") -> bool:
 
 def keep(run: Run, chosen: "Tuning | None") -> bool:
     """Remember what was chosen; whether that was wanted."""
-    from ane import tuning
+    from ane.backends import tuning
 
     if chosen is None or run.args.dry_run or run.args.stages:
         return False
@@ -320,7 +320,7 @@ def keep(run: Run, chosen: "Tuning | None") -> bool:
 
 def report(run: Run, found: dict[str, Any], rows: "Sequence[Row]", spoken: "Sequence[Spoken]") -> None:
     """Tables, and JSON where it is asked for."""
-    from ane import tuning
+    from ane.backends import tuning
     from ane.bench.choosing import told
     from ane.bench.report import rows_table, spoken_table
 
@@ -347,7 +347,7 @@ def report(run: Run, found: dict[str, Any], rows: "Sequence[Row]", spoken: "Sequ
 
 
 def write_json(file: str, found: Any) -> None:
-    from ane.files import replacing
+    from ane.system.files import replacing
 
     if file == "-":
         print(json.dumps(found))
@@ -357,7 +357,7 @@ def write_json(file: str, found: Any) -> None:
 
 
 def show(args: argparse.Namespace) -> int:
-    from ane import tuning
+    from ane.backends import tuning
     from ane.bench.report import remembered_table
 
     entries = tuning.entries()
@@ -372,7 +372,7 @@ def show(args: argparse.Namespace) -> int:
 
 
 def forget() -> int:
-    from ane import tuning
+    from ane.backends import tuning
 
     count = tuning.forget()
     Console(highlight=False, markup=False, soft_wrap=True).print(

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from ane import places
+from ane.system import paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ane.backends.compiled import Entry, Machine
-    from ane.backends.ort.engines import Machine as NvidiaMachine
+    from ane.backends.coreml.compiled import Entry, Machine
+    from ane.backends.onnx.tensorrt import Machine as NvidiaMachine
 
 # Folders of the cache that the program makes besides the compiled models, and what is in them.
 FOLDERS = {"verified": "hashes of files that were checked", "voices": "latents of voices' clips",
            "packages": "Core ML packages of the embedded voice", "engines": "TensorRT's engines and timings"}
-LEFT_OVER = ".partial"      # how ane.files calls what it is writing
+LEFT_OVER = ".partial"      # how ane.system.files calls what it is writing
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,11 @@ def list_command(args: argparse.Namespace) -> int:
     """Print the compiled models one by one, everything else by kind, and the totals."""
     items = collect()
     if args.json:
-        print(json.dumps({"folder": str(places.cache_dir()), "items": [_facts(item) for item in items],
+        print(json.dumps({"folder": str(paths.cache_dir()), "items": [_facts(item) for item in items],
                           "bytes": sum(item.bytes for item in items)}))
         return 0
     console = _console()
-    console.print(f"{places.cache_dir()}:{'' if items else ' nothing is kept'}")
+    console.print(f"{paths.cache_dir()}:{'' if items else ' nothing is kept'}")
     if not items:
         return 0
     models = [item for item in items if item.entry]
@@ -82,7 +82,7 @@ def list_command(args: argparse.Namespace) -> int:
 
 def clear_command(args: argparse.Namespace) -> int:
     """Delete all items, or the stale ones; say how many and how large they were."""
-    from ane.backends.compiled import CompiledCache, remove
+    from ane.backends.coreml.compiled import CompiledCache, remove
 
     items = [item for item in collect() if item.stale or not args.stale]
     if args.dry_run:
@@ -96,32 +96,32 @@ def clear_command(args: argparse.Namespace) -> int:
                 remove(item.path)
     done = "Would delete" if args.dry_run else "Deleted"
     what = f"{len(items)} item{'s' if len(items) != 1 else ''}, {_megabytes(items)} MB," if items else "nothing"
-    _console().print(f"{done} {what} in {places.cache_dir()}")
+    _console().print(f"{done} {what} in {paths.cache_dir()}")
     return 0
 
 
 def collect() -> list[Item]:
     """All that the program keeps in the cache's folder: compiled models, then files of the other folders."""
-    from ane.backends.compiled import CompiledCache
-    from ane.backends.ort.engines import this_machine
+    from ane.backends.coreml.compiled import CompiledCache
+    from ane.backends.onnx.tensorrt import this_machine
 
     now, machine, runs_engines = time.time(), known_machine(), cache(this_machine)
     items = [Item(entry.path, entry.bytes, entry.used, entry.stale(machine, now), entry)
              for entry in CompiledCache().entries()]
-    return items + [item for folder in FOLDERS for item in _files(places.cache_dir() / folder, now, runs_engines)]
+    return items + [item for folder in FOLDERS for item in _files(paths.cache_dir() / folder, now, runs_engines)]
 
 
 def known_machine() -> "Machine | None":
     """The machine that compiled models are made for here; None off macOS, where none are made."""
-    from ane.backends.compiled import this_machine
+    from ane.backends.coreml.compiled import this_machine
 
     return this_machine() if sys.platform == "darwin" else None
 
 
 def _files(folder: Path, now: float, runs_engines: "Callable[[], NvidiaMachine]") -> list[Item]:
     """The program's own files in a folder; links, and what others put there, are left alone."""
-    from ane.backends.compiled import UNUSED_DAYS, size_of
-    from ane.backends.ort.engines import RECORD
+    from ane.backends.coreml.compiled import UNUSED_DAYS, size_of
+    from ane.backends.onnx.tensorrt import RECORD
 
     if not folder.is_dir() or folder.is_symlink():
         return []
@@ -145,7 +145,7 @@ def _files(folder: Path, now: float, runs_engines: "Callable[[], NvidiaMachine]"
 
 def _stale_engine(folder: Path, machine: "NvidiaMachine") -> str:
     """Why no start will ask for a TensorRT engine again, or ""."""
-    from ane.backends.ort.engines import Record
+    from ane.backends.onnx.tensorrt import Record
 
     record = Record.read(folder)
     return record.stale(machine) if record else "damaged"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ane.bundles import add_model_arguments, open_model
 from ane.commands.progress import notice
-from ane.model import add_model_arguments, open_model
 
 SAMPLES = 220000        # of 24 kHz: all that upstream listens to (tortoise/is_this_from_tortoise.py)
 RATE = 24000
@@ -27,7 +27,7 @@ def register(commands: argparse._SubParsersAction) -> None:
 def classify(args: argparse.Namespace) -> int:
     import numpy as np
 
-    from ane.audio import read_clip, resample
+    from ane.audio.files import read_clip, resample
     from ane.backends import load_backend
 
     model = open_model(args.bundle, args.checkpoints)

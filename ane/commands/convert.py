@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Column, Table
 
+from ane.bundles import Model, is_path, open_model
 from ane.commands.ggml import GGUF_PRECISIONS, make_ggml, make_gguf
-from ane.errors import UserError
-from ane.model import Model, is_path, open_model
+from ane.system.errors import UserError
 
 if TYPE_CHECKING:
-    from ane.model.bundle import Bundle
+    from ane.bundles.bundle import Bundle
     from converters import conversion
 
 PRECISIONS = {"coreml": ("fp16", "fp32", "8bit", "6bit", "4bit"), "onnx": ("fp32", "fp16", "int8", "int4")}
@@ -137,15 +137,15 @@ def read_target(args: argparse.Namespace) -> "tuple[conversion.Target, list[conv
         from converters.conversion import CORE_ML
 
         return CORE_ML, read_options(args)
-    from converters.to_onnx import Onnx, OnnxOptions
+    from converters.onnx.package import Onnx, OnnxOptions
 
     return Onnx(), [OnnxOptions(precision) for precision in dict.fromkeys(args.precision or ["fp32"])]
 
 
 def read_options(args: argparse.Namespace) -> "list[conversion.Choice]":
     """Core ML's. Raises UserError for values that no option has."""
-    from converters.buckets import COUNTED
-    from converters.to_coreml import Options
+    from converters.coreml.package import Options
+    from converters.tortoise.buckets import COUNTED
 
     wide, caches = (given if given is not None else default for given, default in (
         (args.wide, []), (args.cache, list(CACHES))))

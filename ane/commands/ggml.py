@@ -5,9 +5,9 @@ from importlib.util import find_spec
 
 from rich.console import Console
 
+from ane.bundles import Model
 from ane.commands.voices import resolved
-from ane.errors import UserError
-from ane.model import Model
+from ane.system.errors import UserError
 
 GGUF_PRECISIONS = ("f16", "f32", "q8_0", "q4_0")
 
@@ -22,7 +22,7 @@ def make_gguf(args: argparse.Namespace, model: Model) -> int:
         raise UserError(f"--precision {precision}: of a GGUF file it is {' or '.join(GGUF_PRECISIONS)}")
     if find_spec("gguf") is None:
         raise UserError("GGUF files are written with the gguf package: pip install 'tortoise-ane[gguf]'")
-    from converters.to_gguf import write_gguf
+    from converters.ggml.gguf import write_gguf
 
     console = Console(highlight=False, markup=False)
     with console.status("writing") as status:
@@ -36,7 +36,7 @@ def make_gguf(args: argparse.Namespace, model: Model) -> int:
 
 def make_ggml(args: argparse.Namespace, model: Model) -> int:
     """Write the files that tortoise.cpp reads and say how it is started."""
-    from converters.to_ggml import FILES, VOICE, check_size, write_ggml
+    from converters.ggml.tortoise_cpp import FILES, VOICE, check_size, write_ggml
 
     for network in FILES:       # before a voice is made of clips, which takes a while
         check_size(model, network)

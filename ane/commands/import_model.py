@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.progress import Progress, track
 from rich.table import Table
 
-from ane import places
-from ane.errors import UserError
-from ane.model import DEMO, is_path
+from ane.bundles import DEMO, is_path
+from ane.system import paths
+from ane.system.errors import UserError
 
 if TYPE_CHECKING:       # torch comes in with the handler, so that --help is quick
-    from ane.model.bundle import Bundle
+    from ane.bundles.bundle import Bundle
 
 HUB = "hub"
 DESCRIPTION = """
@@ -59,8 +59,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 def import_command(args: argparse.Namespace) -> int:
     """Fetch or find the checkpoints, check them, write the bundle, say what is in it."""
-    from ane.model.bundle import check_destination, write_bundle
-    from ane.model.checkpoints import CheckpointDirectory
+    from ane.bundles.bundle import check_destination, write_bundle
+    from ane.models.tortoise.checkpoints import CheckpointDirectory
 
     destination = _destination(args.destination)
     directory = Path(os.path.expanduser(args.source))
@@ -89,13 +89,13 @@ def _destination(text: str) -> Path:
         return Path(os.path.expanduser(text))
     if text == DEMO:
         raise UserError("the name demo belongs to the bundle inside the package; choose another")
-    return places.bundles_dir() / text
+    return paths.bundles_dir() / text
 
 
 def _origin(args: argparse.Namespace, directory: Path, destination: Path, console: Console) -> _Origin:
     """The checkpoints of SOURCE, downloaded if need be, and held to every hash that was recorded for them."""
-    from ane.model.checkpoints import read_config
-    from ane.model.hub import hold_to, is_repository, read_expected
+    from ane.bundles.hub import hold_to, is_repository, read_expected
+    from ane.models.tortoise.checkpoints import read_config
 
     config = None if args.config is None else read_config(args.config)
     expected = {} if args.expect is None else read_expected(args.expect)
@@ -112,8 +112,8 @@ def _origin(args: argparse.Namespace, directory: Path, destination: Path, consol
 
 
 def _from_directory(directory: Path, config: dict[str, Any] | None, console: Console) -> _Origin:
-    from ane.model.checkpoints import MEL_NORMS, present_files
-    from ane.model.hashes import sha256_of
+    from ane.bundles.hashes import sha256_of
+    from ane.models.tortoise.checkpoints import MEL_NORMS, present_files
 
     own = [name for name in ("tokenizer.json", MEL_NORMS) if os.path.isfile(directory / name)]
     names = [*present_files(directory), *own]
@@ -126,7 +126,7 @@ def _from_directory(directory: Path, config: dict[str, Any] | None, console: Con
 def _from_hub(args: argparse.Namespace, config: dict[str, Any] | None, destination: Path,
               console: Console) -> _Origin:
     """Download; a bundle at the destination of the same commit must have had the same files."""
-    from ane.model.hub import REPOSITORY, hold_to, snapshot
+    from ane.bundles.hub import REPOSITORY, hold_to, snapshot
 
     repository = REPOSITORY if args.source == HUB else args.source
     found = snapshot(repository, args.revision, progress=lambda file: console.print(f"Fetching {file}"))
@@ -140,7 +140,7 @@ def _from_hub(args: argparse.Namespace, config: dict[str, Any] | None, destinati
 
 def _recorded(destination: Path) -> dict[str, Any]:
     """What a bundle at the destination says of its source; nothing when there is no readable one."""
-    from ane.model.manifest import read_manifest
+    from ane.bundles.manifest import read_manifest
 
     try:
         source = read_manifest(destination).source
@@ -150,7 +150,7 @@ def _recorded(destination: Path) -> dict[str, Any]:
 
 
 def _report(console: Console, bundle: "Bundle", surplus: dict[str, list[str]], destination: str) -> None:
-    from ane.model.upstream_keys import grouped
+    from ane.models.tortoise.upstream_keys import grouped
 
     table = Table("network", "parameters", "MB")
     for column in table.columns[1:]:

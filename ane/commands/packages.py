@@ -4,10 +4,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ane import places
 from ane.backends import PACKAGED, core_ml_runs, resolve
-from ane.errors import UserError
-from ane.model import Model, demo_bundle
+from ane.bundles import Model, demo_bundle
+from ane.system import paths
+from ane.system.errors import UserError
 
 
 def with_packages(model: Model, backend: str, console: Console) -> Model:
@@ -24,15 +24,15 @@ def with_packages(model: Model, backend: str, console: Console) -> Model:
     if not embedded or not wanted:
         return model
     if backend == "coreml":
-        from ane.backends.coreml import CoreMLTools
+        from ane.backends.coreml.engine import CoreMLTools
 
         CoreMLTools()       # refuses off macOS, before minutes of converting
     from filelock import FileLock
 
     from converters.conversion import convert, edition
-    from converters.to_coreml import Options
+    from converters.coreml.package import Options
 
-    kept = places.cache_dir() / "packages" / f"{model.identity[:16]}-{edition()[:16]}"
+    kept = paths.cache_dir() / "packages" / f"{model.identity[:16]}-{edition()[:16]}"
     doing = "making the Core ML packages of the embedded voice, once"
     kept.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{kept}.lock"):          # another process may be making them
@@ -48,8 +48,8 @@ def with_packages(model: Model, backend: str, console: Console) -> Model:
 
 def opened(kept: Path) -> Model | None:
     """The bundle there when it is whole; None when it is not there or damaged, so that it is made again."""
-    from ane.model.bundle import Bundle
-    from ane.model.hashes import check_hash
+    from ane.bundles.bundle import Bundle
+    from ane.bundles.hashes import check_hash
 
     try:
         bundle = Bundle(kept)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from ane.errors import UserError
+from ane.system.errors import UserError
 
 if TYPE_CHECKING:       # torch comes in with the handler, so that --help is quick
     from ane.backends.mil.package import Package
-    from converters.cost import Chip, Cost, Estimate
-    from converters.lint import Summary
+    from converters.proof.cost import Chip, Cost, Estimate
+    from converters.proof.lint import Summary
 
 DESCRIPTION = """
 Tell how Core ML packages fit the Neural Engine. On a Mac, Core ML itself says where it would run each operation. On any
@@ -74,8 +74,8 @@ class Examined:
 def examine(path: Path, units: str, wanted: str | None, chips: "list[Chip]", steps: int) -> list[Examined]:
     """The functions of a package, or the wanted one. Raises UserError when there is no such package."""
     from ane.backends.mil.package import Package
-    from converters.cost import cost, estimate, use
-    from converters.lint import concerning, lint, summarised
+    from converters.proof.cost import cost, estimate, use
+    from converters.proof.lint import concerning, lint, summarised
 
     package = Package(path)
     names = [name for name in package.functions if wanted in (None, name)]
@@ -95,11 +95,11 @@ def _packages(package: Path | None, bundle: str | None) -> list[tuple[Path, str]
     Raises:
         UserError: no such bundle, or none in it.
     """
+    from ane.bundles import open_model
+    from ane.bundles.manifest import read_manifest
+    from ane.bundles.opening import demo_bundle, find_bundle
+    from ane.bundles.packages import directory, read_section
     from ane.commands.packages import with_packages
-    from ane.model import open_model
-    from ane.model.manifest import read_manifest
-    from ane.model.opening import demo_bundle, find_bundle
-    from ane.model.packages import directory, read_section
 
     if package is not None:
         if (package / "bundle.json").is_file():
@@ -122,7 +122,7 @@ def _packages(package: Path | None, bundle: str | None) -> list[tuple[Path, str]
 
 def _chips(text: str) -> "list[Chip]":
     """M1,m4-pro → chips. Raises UserError for one that is not in the table."""
-    from converters.cost import CHIPS
+    from converters.proof.cost import CHIPS
 
     known = {_plain(name): chip for name, chip in CHIPS.items()}
     for name in text.split(","):
@@ -224,8 +224,8 @@ def _device(device: Any) -> str:
 
 def placed(package: "Package", units: str, names: list[str]) -> dict[str, Placement | None]:
     """On a Mac: compile the package, or find it compiled, and ask Core ML."""
-    from ane.backends.compiled import CompiledCache
-    from ane.backends.coreml import CoreMLTools
+    from ane.backends.coreml.compiled import CompiledCache
+    from ane.backends.coreml.engine import CoreMLTools
     from converters.quiet import quiet
 
     with quiet():
@@ -244,7 +244,7 @@ def placed(package: "Package", units: str, names: list[str]) -> dict[str, Placem
 # What is shown
 
 def _json(examined: list[Examined], chips: "list[Chip]", steps: int) -> dict[str, Any]:
-    from converters.cost import FORMULA, SOURCES
+    from converters.proof.cost import FORMULA, SOURCES
 
     functions = [{"package": str(one.package), "function": one.function, "cost": asdict(one.cost),
                   "estimates": {name: asdict(estimate) for name, estimate in one.estimates.items()},
@@ -255,7 +255,7 @@ def _json(examined: list[Examined], chips: "list[Chip]", steps: int) -> dict[str
 
 
 def _write(file: str, report: dict[str, Any]) -> None:
-    from ane.files import check_place, replacing
+    from ane.system.files import check_place, replacing
 
     if file == "-":
         print(json.dumps(report))
@@ -361,7 +361,7 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _print_sources(console: Console, chips: "list[Chip]") -> None:
-    from converters.cost import FORMULA, SOURCES
+    from converters.proof.cost import FORMULA, SOURCES
 
     console.print(f"Estimates are not measurements. {FORMULA}.")
     console.print("A real-time factor is seconds for a second of speech, of one lane; all lanes take the same time.")

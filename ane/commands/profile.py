@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.table import Column, Table
 
-from ane.timeline import Span, Timeline
+from ane.system.timeline import Span, Timeline
 
 WIDTH = 44          # characters that all of the time is drawn in
 

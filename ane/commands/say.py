@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
+from ane.bundles import Model, add_model_arguments, open_model
 from ane.commands.packages import with_packages
 from ane.commands.profile import show_profile
 from ane.commands.progress import Bars
 from ane.commands.speech_options import add_settings_arguments, gigabytes, positive, read_settings
-from ane.errors import UserError
-from ane.model import Model, add_model_arguments, open_model
-from ane.timeline import Timeline
+from ane.system.errors import UserError
+from ane.system.timeline import Timeline
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from ane.settings import Settings
-    from ane.speech import Speech
-    from ane.synthesizer import Stream, Synthesizer
+    from ane.models.tortoise.result import Speech
+    from ane.models.tortoise.settings import Settings
+    from ane.models.tortoise.synthesizer import Stream, Synthesizer
 
 SPOKEN = 14         # characters of English in a second of speech, about: 150 words of 5.6 characters in a minute
 
@@ -84,9 +84,9 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def say(args: argparse.Namespace) -> int:
-    from ane.audio import play
-    from ane.settings import default_preset
-    from ane.speech import SAMPLE_RATE
+    from ane.audio.files import play
+    from ane.models.tortoise.result import SAMPLE_RATE
+    from ane.models.tortoise.settings import default_preset
 
     timeline = Timeline()
     refuse_unfit_flags(args)
@@ -134,8 +134,8 @@ def refuse_unfit_flags(args: argparse.Namespace) -> None:
 
 def check_ways_out(args: argparse.Namespace) -> None:
     """Fail before any work for a file that cannot be written or a sound that cannot be played."""
-    from ane.audio import check_output, find_player
-    from ane.playing import check_player
+    from ane.audio.files import check_output, find_player
+    from ane.audio.playback import check_player
 
     for path in output_paths(args.output, args.best or 1):
         check_output(path)
@@ -147,8 +147,8 @@ def engine(args: argparse.Namespace, model: Model, settings: "Settings",
            console: Console) -> tuple["Synthesizer", "Settings"]:
     """The engine that the flags name, with what is remembered of this machine; and the settings as that wants them."""
     from ane.backends import load_backend
-    from ane.synthesizer import Synthesizer
-    from ane.tuning import applying
+    from ane.backends.tuning import applying
+    from ane.models.tortoise.synthesizer import Synthesizer
 
     model = with_packages(model, args.backend, console)
     tuned = applying(args.backend, model, args.precision, args.threads, args.cache, args.compute_units)
@@ -165,7 +165,7 @@ Said = Iterator[tuple["Speech | Stream", list[Path]]]
 
 def speak_whole(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, settings: "Settings",
                 timeline: Timeline, bars: Bars) -> Said:
-    from ane.audio import write
+    from ane.audio.files import write
 
     speech = synthesizer.speak(text, args.voice, seed=args.seed, settings=settings, progress=bars.update,
                                timeline=timeline)
@@ -178,7 +178,7 @@ def speak_whole(args: argparse.Namespace, synthesizer: "Synthesizer", text: str,
 def speak_lines(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, settings: "Settings",
                 timeline: Timeline, bars: Bars) -> Said:
     """Every line on its own, each written as soon as it is there."""
-    from ane.audio import write
+    from ane.audio.files import write
 
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
@@ -194,8 +194,8 @@ def speak_lines(args: argparse.Namespace, synthesizer: "Synthesizer", text: str,
 def speak_stream(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, settings: "Settings",
                  timeline: Timeline, bars: Bars) -> Said:
     """To the file, the loudspeaker or both, piece by piece."""
-    from ane.audio import writing
-    from ane.playing import PlayerError, playing
+    from ane.audio.files import writing
+    from ane.audio.playback import PlayerError, playing
 
     stream = synthesizer.stream(text, args.voice, seed=args.seed, settings=settings, progress=bars.update,
                                 timeline=timeline)

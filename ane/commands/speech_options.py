@@ -5,17 +5,17 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ane.errors import UserError
-from ane.model import Model
+from ane.bundles import Model
+from ane.system.errors import UserError
 
 if TYPE_CHECKING:
-    from ane.settings import Settings
+    from ane.models.tortoise.settings import Settings
 
 
 def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
     """What shapes the speech. Every default is None, so that a flag that has no effect can be told and refused."""
-    from ane.diffusion import SAMPLERS, SPACINGS
-    from ane.settings import DEFAULT_PRESET, PRESETS
+    from ane.models.tortoise.diffusion import SAMPLERS, SPACINGS
+    from ane.models.tortoise.settings import DEFAULT_PRESET, PRESETS
     from ane.text import NORMALISERS
 
     group = parser.add_argument_group("speech", "A model may bring defaults of its own, as the embedded one does.")
@@ -73,7 +73,7 @@ def read_settings(args: argparse.Namespace, model: Model) -> "Settings":
     Raises:
         UserError: a value out of range, or a flag without effect.
     """
-    from ane.settings import Settings
+    from ane.models.tortoise.settings import Settings
 
     settings = Settings.of(args.preset, model.settings, **given(
         args, ("candidates", "best", "lanes", "normaliser", "cvvp_amount")))

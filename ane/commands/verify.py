@@ -13,13 +13,13 @@ from rich.table import Table
 
 from ane.backends import NAMES
 from ane.commands.packages import with_packages
-from ane.errors import UserError
+from ane.system.errors import UserError
 
 if TYPE_CHECKING:       # torch comes in with the handler, so that --help is quick
-    from ane.model.bundle import Bundle
-    from converters.activations import Value
-    from converters.onnx.verify import OnnxSubject
-    from converters.verify import Checked, Subject
+    from ane.bundles.bundle import Bundle
+    from converters.proof.activations import Value
+    from converters.proof.onnx_verify import OnnxSubject
+    from converters.proof.verify import Checked, Subject
 
 SUBJECTS = ("mil", "mil:fp16", "coreml")
 ONNX_SUBJECTS = tuple(name for name in NAMES if name.startswith("onnx"))
@@ -61,8 +61,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 def verify_command(args: argparse.Namespace) -> int:
     """Verify, show, write. UserError when anything falls short, after all of it is shown."""
-    from ane.files import check_place
-    from converters.verify import choose, subject
+    from ane.system.files import check_place
+    from converters.proof.verify import choose, subject
 
     if args.plot:
         if not args.layers:
@@ -89,8 +89,8 @@ def verify_command(args: argparse.Namespace) -> int:
 
 def _opened(args: argparse.Namespace, console: Console) -> "Bundle":
     """A bundle by name or path. The embedded one has its Core ML packages in a copy, made when first asked for."""
-    from ane.model.opening import demo_bundle, find_bundle, open_model
-    from converters.verify import ToVerify
+    from ane.bundles.opening import demo_bundle, find_bundle, open_model
+    from converters.proof.verify import ToVerify
 
     found = find_bundle(args.bundle)
     if found == demo_bundle() and args.against in SUBJECTS:
@@ -101,8 +101,8 @@ def _opened(args: argparse.Namespace, console: Console) -> "Bundle":
 def _verified(model: "Bundle", runs: "Subject", args: argparse.Namespace,
               console: Console) -> "tuple[Bundle, list[Checked]]":
     """What was found; with --force, of the bundle as it is after packages that fell short were made again."""
-    from converters.rebuild import rebuild
-    from converters.verify import ToVerify, choose, verify
+    from converters.coreml.rebuild import rebuild
+    from converters.proof.verify import ToVerify, choose, verify
 
     with console.status("verifying") as status:
         results = verify(model, choose(model, args.network, args.function), runs, args.layers, status.update)
@@ -123,8 +123,8 @@ def _verified(model: "Bundle", runs: "Subject", args: argparse.Namespace,
 
 def _onnx_subject(args: argparse.Namespace, console: Console) -> "OnnxSubject":
     """Raises UserError for flags that it does not have, and for a provider that does not load."""
-    from ane.backends.ort.providers import choose
-    from converters.onnx.verify import OnnxSubject
+    from ane.backends.onnx.providers import choose
+    from converters.proof.onnx_verify import OnnxSubject
 
     for flag, given in (("--narrow-norms", args.narrow_norms), ("--compute-units", args.compute_units),
                         ("--force", args.force)):
@@ -135,8 +135,8 @@ def _onnx_subject(args: argparse.Namespace, console: Console) -> "OnnxSubject":
 
 def _verified_onnx(model: "Bundle", runs: "OnnxSubject", args: argparse.Namespace,
                    console: Console) -> "tuple[Bundle, list[Checked]]":
-    from converters.onnx.verify import verify
-    from converters.verify import choose
+    from converters.proof.onnx_verify import verify
+    from converters.proof.verify import choose
 
     with console.status("verifying") as status:
         return model, verify(model, choose(model, args.network, args.function, "onnx"), runs, args.layers,
@@ -260,7 +260,7 @@ def _finite(found: Any) -> Any:
 
 
 def _write(file: str, report: dict[str, Any]) -> None:
-    from ane.files import replacing
+    from ane.system.files import replacing
 
     if file == "-":
         print(json.dumps(report))
@@ -279,7 +279,7 @@ def _drawing() -> type:
 
 def _plot(path: Path, results: "Sequence[Checked]") -> None:
     """A row a function: its values along the program, its operations dotted behind them, its bar dashed."""
-    from ane.files import replacing
+    from ane.system.files import replacing
 
     drawn = [one for one in results if one.values or one.operations]
     figure = _drawing()(figsize=(11, 0.6 + 2.2 * max(len(drawn), 1)), layout="constrained")

@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ane import places
+from ane.bundles import Model, add_model_arguments, open_model
 from ane.commands.progress import notice
-from ane.errors import UserError
-from ane.files import check_place
-from ane.model import Model, add_model_arguments, open_model
+from ane.system import paths
+from ane.system.errors import UserError
+from ane.system.files import check_place
 
 if TYPE_CHECKING:       # numpy, torch and soundfile come in with the handlers, so that --help is quick
     from ane.voices import FoundVoice, Voice
@@ -82,7 +82,9 @@ def add_command(args: argparse.Namespace) -> int:
     import numpy as np
 
     from ane.backends import load_backend
-    from ane.voices import Voice, encode_clips, not_cloned
+    from ane.models.tortoise.voice_encoding import encode_clips
+    from ane.models.tortoise.voice_resolution import not_cloned
+    from ane.voices import Voice
 
     model = open_model(args.bundle, args.checkpoints)
     destination = _stored(args.name, model, args.force)
@@ -151,7 +153,7 @@ def _seed(text: str) -> int:
 
 
 def _folders(model: Model) -> list[Path]:
-    return [folder for folder in (model.voices, places.voices_dir()) if folder]
+    return [folder for folder in (model.voices, paths.voices_dir()) if folder]
 
 
 def resolved(spec: str, model: Model, backend: str = "auto", seed: int = 0) -> "Voice":
@@ -159,7 +161,7 @@ def resolved(spec: str, model: Model, backend: str = "auto", seed: int = 0) -> "
     import numpy as np
 
     from ane.backends import load_backend
-    from ane.voices import resolve_voice
+    from ane.models.tortoise.voice_resolution import resolve_voice
 
     return resolve_voice(spec, folders=_folders(model), backend=load_backend(backend, model, notice=notice),
                          mel_norms=model.mel_norms, model_id=model.identity, widths=model.widths,
@@ -191,7 +193,7 @@ def _stored(name: str, model: Model, force: bool) -> Path:
                         "of a file")
     if model.voices and name in list_voices([model.voices]):
         raise UserError(f"{model.name} comes with a voice {name}, which would hide yours; choose another name")
-    return _file(places.voices_dir() / f"{name}.safetensors", force)
+    return _file(paths.voices_dir() / f"{name}.safetensors", force)
 
 
 def _file(path: Path, force: bool) -> Path:
@@ -210,7 +212,7 @@ def _store(voice: "Voice", destination: Path) -> int:
 
 
 def _made_of(voice: "FoundVoice") -> str:
-    from ane.audio import CLIP_SUFFIXES
+    from ane.audio.files import CLIP_SUFFIXES
 
     if voice.files[0].suffix.lower() in CLIP_SUFFIXES:
         return f"{len(voice.files)} clip{'s' if len(voice.files) > 1 else ''}"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ane.errors import UserError
+from ane.system.errors import UserError
 from ane.text.lexicon import ENDINGS, NUMBERED, PHRASES, STARTERS, TITLES
 from ane.text.moments import SHORT_MONTHS
 

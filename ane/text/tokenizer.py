@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 import tokenizers
 
-from ane.errors import UserError
+from ane.system.errors import UserError
 from ane.text.english import normalise_english
 from ane.text.upstream import normalise_basic, normalise_upstream
 

@@ -5,8 +5,8 @@ import hashlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from ane import places
-from ane.errors import UserError
+from ane.system import paths
+from ane.system.errors import UserError
 from ane.voices.voice import Voice, load_voice, save_voice
 
 VERSION = 1         # raise when the same clips and model would give other latents than before
@@ -30,7 +30,7 @@ def cache_key(files: Iterable[Path], model_id: str, seed: int) -> str:
 
 def remember(key: str, name: str, widths: tuple[int, int], compute: Callable[[], Voice]) -> Voice:
     """The voice stored under ``key`` if it is whole and of widths (D, C), else what ``compute`` gives, stored."""
-    path = places.cache_dir() / "voices" / f"{key}.safetensors"
+    path = paths.cache_dir() / "voices" / f"{key}.safetensors"
     with contextlib.suppress(UserError):        # missing, damaged or foreign: compute it
         voice = load_voice(path, name)
         voice.check_widths(widths)

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ane.audio import CLIP_SUFFIXES
-from ane.errors import UserError
+from ane.audio.files import CLIP_SUFFIXES
+from ane.system.errors import UserError
 from ane.voices.voice import LATENT_SUFFIXES
 
 RANDOM = "random"       # the name that asks for a voice drawn at random

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ane.errors import UserError
+from ane.system.errors import UserError
 from ane.voices.voice import Voice
 
 

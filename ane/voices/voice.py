@@ -9,11 +9,11 @@ import numpy as np
 import safetensors.numpy
 import torch
 
-from ane.audio import MIN_CLIP_SECONDS, check_clip, read_clip
-from ane.errors import UserError
-from ane.files import replacing
-from ane.mel import CONDITIONING_RATE
-from ane.model.pickles import load_pickle
+from ane.audio.files import MIN_CLIP_SECONDS, check_clip, read_clip
+from ane.audio.mel import CONDITIONING_RATE
+from ane.bundles.pickles import load_pickle
+from ane.system.errors import UserError
+from ane.system.files import replacing
 
 LATENT_SUFFIXES = (".safetensors", ".pth")
 _NEEDED = ("ar_latent", "diffusion_latent")

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from converters.onnx.graphs import Graph
 from converters.quiet import quiet
+from converters.tortoise.onnx_graphs import Graph
 
 if TYPE_CHECKING:
     import onnx_ir

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ane.errors import UserError
+from ane.system.errors import UserError
 from converters.quiet import quiet
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from ane.model import open_model
-from ane.model.bundle import Bundle
+from ane.bundles import open_model
+from ane.bundles.bundle import Bundle
 from converters.conversion import convert
-from converters.to_coreml import Options
+from converters.coreml.package import Options
 from tests.random_model import write_random_bundle
 
 BUCKETS = {"prefill": (64,), "condition": (64,), "denoise": (320,), "sample": (320,), "steps": (3,),

@@ -1,4 +1,4 @@
-"""CLVP's encoders as packages, run by the interpreter, against ``ane.networks.clvp``."""
+"""CLVP's encoders as packages, run by the interpreter, against ``ane.models.tortoise.networks.clvp``."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from ane.backends.mil import Arithmetic, Package
-from ane.backends.packaged.ranking import Side
-from ane.errors import UserError
-from ane.networks.clvp import CLVP, CLVPConfig
-from converters.clvp import clvp_speech, clvp_text
-from converters.graph import Graph, Style
-from tests.packaged.packages import FP16, FP32, NARROW, ROUNDED, functions, saved, snr
+from ane.models.tortoise.networks.clvp import CLVP, CLVPConfig
+from ane.models.tortoise.packaged.clvp import Side
+from ane.system.errors import UserError
+from converters.coreml.graph import Graph, Style
+from converters.tortoise.clvp import clvp_speech, clvp_text
+from tests.backends.packaged.packages import FP16, FP32, NARROW, ROUNDED, functions, saved, snr
 from tests.random_model import draw
 
 CONFIG = CLVPConfig(dim_text=96, dim_speech=64, dim_latent=48, text_enc_depth=2, text_heads=2, speech_enc_depth=3,

@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from ane.backends.mil import Arithmetic, Package
-from ane.backends.packaged import encoders
 from ane.backends.packaged.functions import Function
-from ane.errors import UserError
-from converters import conditioning
-from converters.graph import Graph, Style
-from tests.packaged.packages import FP16, FP32, NARROW, ROUNDED, functions, saved, snr, twin
+from ane.models.tortoise.packaged import encoders
+from ane.system.errors import UserError
+from converters.coreml.graph import Graph, Style
+from converters.tortoise import conditioning
+from tests.backends.packaged.packages import FP16, FP32, NARROW, ROUNDED, functions, saved, snr, twin
 
 
 @dataclass(frozen=True)

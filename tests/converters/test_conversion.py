@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 
 from ane.backends import load_backend
-from ane.errors import UserError
-from ane.model import open_model
-from ane.model.bundle import Bundle
-from ane.model.packages import PackageRecord
-from ane.settings import Settings
-from ane.speech import Speech
-from ane.synthesizer import Synthesizer
+from ane.bundles import open_model
+from ane.bundles.bundle import Bundle
+from ane.bundles.packages import PackageRecord
+from ane.models.tortoise.result import Speech
+from ane.models.tortoise.settings import Settings
+from ane.models.tortoise.synthesizer import Synthesizer
+from ane.system.errors import UserError
 from converters import conversion
 from converters.conversion import convert
-from converters.parity import MATHS, ROUNDING
-from converters.remaining import STRICT, refused, remaining
-from converters.to_coreml import Options
+from converters.coreml.package import Options
+from converters.proof.accepted_warnings import STRICT, refused, remaining
+from converters.proof.parity import MATHS, ROUNDING
 
 SENTENCE = "The turtle was first, after all."
 SMALL = Options(lanes=(2,), caches=("io",), buckets={"prefill": (32,), "step": (128,)})

@@ -5,11 +5,12 @@ import pytest
 from coremltools.converters.mil.mil.types import np_uint4_dtype
 
 from ane.backends.mil.package import Package
-from ane.networks.autoregressive import UnifiedVoiceConfig
-from converters import cost, gpt2
-from converters.cost import CHIPS, Chip, Use, Weights
-from converters.graph import Graph, Style, mb
-from converters.to_coreml import load_twin
+from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
+from converters.coreml.graph import Graph, Style, mb
+from converters.coreml.package import load_twin
+from converters.proof import cost
+from converters.proof.cost import CHIPS, Chip, Use, Weights
+from converters.tortoise import autoregressive as gpt2
 from tests.random_model import RandomModel
 
 # A chip to count with: a byte a second, a FLOP a second, no dispatch.

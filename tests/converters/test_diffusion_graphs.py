@@ -9,16 +9,16 @@ import torch
 import torch.nn.functional as F
 
 from ane.backends.mil import Arithmetic, Interpreter, Package
-from ane.backends.packaged.denoiser import PackagedDenoiser, upsampled
 from ane.backends.packaged.functions import Function, frames, padded
-from ane.diffusion import PREDICTIONS, SAMPLERS, Diffusion, Schedule, frames_of, plan, sample, take
-from ane.errors import UserError
-from ane.model import open_model
-from ane.networks.diffusion import DiffusionConfig, DiffusionTts, timestep_embedding
-from converters import diffusion
-from converters.graph import Style
-from converters.merge import merge
-from tests.packaged.packages import FP16, FP32, NARROW, ROUNDED, Interpreting, functions, saved, snr, twin
+from ane.bundles import open_model
+from ane.models.tortoise.diffusion import PREDICTIONS, SAMPLERS, Diffusion, Schedule, frames_of, plan, sample, take
+from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig, DiffusionTts, timestep_embedding
+from ane.models.tortoise.packaged.denoiser import PackagedDenoiser, upsampled
+from ane.system.errors import UserError
+from converters.coreml.graph import Style
+from converters.coreml.merge import merge
+from converters.tortoise import diffusion_decoder as diffusion
+from tests.backends.packaged.packages import FP16, FP32, NARROW, ROUNDED, Interpreting, functions, saved, snr, twin
 from tests.random_model import draw
 
 ODD = DiffusionConfig(model_channels=48, num_layers=1, in_latent_channels=20, num_heads=3)

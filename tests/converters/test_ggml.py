@@ -17,17 +17,17 @@ import numpy as np
 import pytest
 import torch
 
+from ane.bundles import Model
+from ane.bundles.weights import layout
 from ane.cli import main
-from ane.errors import UserError
-from ane.model import Model
-from ane.model.weights import layout
-from ane.networks import NETWORKS
-from ane.networks.autoregressive import UnifiedVoiceConfig
-from ane.networks.diffusion import DiffusionConfig
-from ane.networks.univnet import UnivNetConfig
+from ane.models.tortoise.networks import NETWORKS
+from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
+from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig
+from ane.models.tortoise.networks.univnet import UnivNetConfig
+from ane.system.errors import UserError
 from ane.voices import Voice, save_voice
-from converters import to_ggml
-from converters.to_ggml import write_ggml
+from converters.ggml import tortoise_cpp as to_ggml
+from converters.ggml.tortoise_cpp import write_ggml
 from tests.random_model import RandomModel
 
 OFFICIAL = {name: NETWORKS[name].official() for name in ("autoregressive", "diffusion", "univnet")}

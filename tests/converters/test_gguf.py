@@ -12,15 +12,15 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as Type
 
+from ane.bundles import Model, open_model
+from ane.bundles.bundle import Bundle
+from ane.bundles.weights import layout
 from ane.cli import main
-from ane.errors import UserError
-from ane.model import Model, open_model
-from ane.model.bundle import Bundle
-from ane.model.weights import layout
-from ane.networks import NETWORKS
+from ane.models.tortoise.networks import NETWORKS
+from ane.system.errors import UserError
 from ane.voices import Voice, load_voice, save_voice
-from converters.gguf_layout import NAME_BYTES, entries, products
-from converters.to_gguf import write_gguf
+from converters.ggml.gguf import write_gguf
+from converters.ggml.gguf_layout import NAME_BYTES, entries, products
 from tests.random_model import RandomModel
 
 PRECISIONS = ("f32", "f16", "q8_0", "q4_0")
@@ -303,8 +303,8 @@ class Spoiled(RandomModel):
 @pytest.fixture
 def spoilt(monkeypatch):
     """Makes models that lie nowhere on disk, and so have no hashes."""
-    monkeypatch.setattr("converters.gguf_metadata.weights_sha256", lambda model, network: "0" * 64)
-    monkeypatch.setattr("converters.gguf_metadata.described",
+    monkeypatch.setattr("converters.ggml.gguf_metadata.weights_sha256", lambda model, network: "0" * 64)
+    monkeypatch.setattr("converters.ggml.gguf_metadata.described",
                         lambda model: {"licence": "", "description": "", "source": {}})
     return Spoiled
 

@@ -8,9 +8,10 @@ import pytest
 
 from ane.backends.mil.package import Package
 from ane.backends.mil.values import TensorType
-from converters import gpt2, lint
-from converters.graph import Graph, Style, mb
-from converters.to_coreml import load_twin
+from converters.coreml.graph import Graph, Style, mb
+from converters.coreml.package import load_twin
+from converters.proof import lint
+from converters.tortoise import autoregressive as gpt2
 from tests.random_model import RandomModel
 
 X = (1, 8, 1, 64)

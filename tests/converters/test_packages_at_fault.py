@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from ane.backends import load_backend
+from ane.bundles.bundle import Bundle
+from ane.bundles.packages import WEIGHTS
 from ane.commands.packages import opened
-from ane.errors import UserError
-from ane.model.bundle import Bundle
-from ane.model.packages import WEIGHTS
+from ane.system.errors import UserError
 from converters.conversion import convert
-from converters.to_coreml import Options
+from converters.coreml.package import Options
 
 
 @pytest.fixture

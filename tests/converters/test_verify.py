@@ -1,4 +1,4 @@
-"""``converters.verify``: sound packages hold, the place of a fault is named, Core ML's own values by a stand-in."""
+"""``converters.proof.verify``: sound packages hold, the place of a fault is named, Core ML's own values by a stand-in."""
 
 import dataclasses
 import shutil
@@ -8,23 +8,33 @@ import numpy as np
 import pytest
 import torch
 
-from ane.backends.compiled import CompiledCache
-from ane.backends.coreml import CoreMLEngine
+from ane.backends.coreml.compiled import CompiledCache
+from ane.backends.coreml.engine import CoreMLEngine
 from ane.backends.mil import Arithmetic, Interpreter, MilEngine, Package
-from ane.backends.packaged.denoiser import PackagedDenoiser
 from ane.backends.packaged.functions import Function
-from ane.backends.torch_denoiser import TorchDenoiser
-from ane.diffusion import Diffusion, sample
-from ane.errors import UserError
-from ane.model.packages import FunctionRecord
-from converters import diffusion
-from converters.activations import BEST, Call, Heard, Interpreted, Recording, Value, against_twin, compared, drifting
-from converters.graph import Graph
-from converters.inspected import CoreMLInspector, CoreMLValues, alone
-from converters.to_coreml import Options
-from converters.verify import Subject, ToVerify, bar_of, choose, subject, verify
-from tests.core_ml_stand_in import StandIn
-from tests.packaged.packages import FP32, Interpreting, saved, twin
+from ane.backends.torch.denoiser import TorchDenoiser
+from ane.bundles.packages import FunctionRecord
+from ane.models.tortoise.diffusion import Diffusion, sample
+from ane.models.tortoise.packaged.denoiser import PackagedDenoiser
+from ane.system.errors import UserError
+from converters.coreml.graph import Graph
+from converters.coreml.package import Options
+from converters.proof.activations import (
+    BEST,
+    Call,
+    Heard,
+    Interpreted,
+    Recording,
+    Value,
+    against_twin,
+    compared,
+    drifting,
+)
+from converters.proof.coreml_values import CoreMLInspector, CoreMLValues, alone
+from converters.proof.verify import Subject, ToVerify, bar_of, choose, subject, verify
+from converters.tortoise import diffusion_decoder as diffusion
+from tests.backends.coreml.stand_in import StandIn
+from tests.backends.packaged.packages import FP32, Interpreting, saved, twin
 from tests.small_bundle import OPTIONS, spoil, write_small_bundle
 
 AUTOREGRESSIVE = "packages/autoregressive-fp16.mlpackage"

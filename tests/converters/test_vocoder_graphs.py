@@ -1,4 +1,4 @@
-"""Both vocoders as packages, run by the interpreter, against ``ane.networks``: chunks join without a trace."""
+"""Both vocoders as packages, run by the interpreter, against ``ane.models.tortoise.networks``: chunks join without a trace."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ane.backends.mil import Arithmetic, Package
-from ane.backends.packaged.vocoders import HifiganVocoder, UnivnetVocoder, Vocoder
-from ane.errors import UserError
-from ane.networks.hifigan import Hifigan, HifiganConfig
-from ane.networks.layers import Config
-from ane.networks.univnet import SILENT_FRAMES, UnivNet, UnivNetConfig
-from converters.graph import Graph, Style
-from converters.hifigan import hifigan
-from converters.univnet import univnet
-from tests.packaged.packages import FP16, FP32, ROUNDED, functions, saved, snr
+from ane.models.tortoise.networks.hifigan import Hifigan, HifiganConfig
+from ane.models.tortoise.networks.layers import Config
+from ane.models.tortoise.networks.univnet import SILENT_FRAMES, UnivNet, UnivNetConfig
+from ane.models.tortoise.packaged.vocoders import HifiganVocoder, UnivnetVocoder, Vocoder
+from ane.system.errors import UserError
+from converters.coreml.graph import Graph, Style
+from converters.tortoise.hifigan import hifigan
+from converters.tortoise.univnet import univnet
+from tests.backends.packaged.packages import FP16, FP32, ROUNDED, functions, saved, snr
 from tests.random_model import draw
 
 HALF = Style("fp16")

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from ane.backends import load_backend
-from ane.backends.ort.engines import Engines, Record
-from ane.backends.ort.providers import DEVICES, fault_of
-from ane.backends.pytorch import TorchBackend
-from ane.model.bundle import Bundle
-from ane.sampling import Sampling
-from ane.settings import Settings
-from ane.synthesizer import Synthesizer
-from converters.parity import snr
-from tests.onnx_packages import onnx_bundle
+from ane.backends.onnx.providers import DEVICES, fault_of
+from ane.backends.onnx.tensorrt import Engines, Record
+from ane.backends.torch.backend import TorchBackend
+from ane.bundles.bundle import Bundle
+from ane.models.tortoise.sampling import Sampling
+from ane.models.tortoise.settings import Settings
+from ane.models.tortoise.synthesizer import Synthesizer
+from converters.proof.parity import snr
+from tests.backends.onnx.onnx_bundle import onnx_bundle
 
 HOW = ("on a machine with an NVIDIA GPU: pip install -e '.[test]'; pip uninstall onnxruntime; pip install "
        "onnxruntime-gpu tensorrt; pytest tests/cuda")

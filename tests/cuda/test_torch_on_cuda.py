@@ -5,7 +5,7 @@ Run on a machine with an NVIDIA GPU and a torch built for it, in a checkout with
     pytest tests/cuda -rA
 
 That the static step is right as a function, and stays so when it is recorded and played again, is proved on any machine
-by tests/test_static_decoder.py.
+by tests/backends/torch/test_static_decoder.py.
 """
 
 import gc
@@ -15,17 +15,17 @@ import numpy as np
 import pytest
 import torch
 
-from ane.autoregressive import text_tokens
-from ane.backends.pytorch import TorchBackend
-from ane.backends.torch_decoder import TorchDecoder
-from ane.backends.torch_static import CudaGraphs, StaticDecoder, eagerly
-from ane.lanes import Chunk, decode
-from ane.model import Model, open_model
-from ane.randomness import Randomness
-from ane.sampling import Sampling, by_inverse_cdf
-from ane.settings import Settings
-from ane.stages import STAGES
-from ane.synthesizer import Synthesizer
+from ane.backends.base import STAGES
+from ane.backends.torch.backend import TorchBackend
+from ane.backends.torch.decoder import TorchDecoder
+from ane.backends.torch.static_decoder import CudaGraphs, StaticDecoder, eagerly
+from ane.bundles import Model, open_model
+from ane.models.tortoise.decoding import Chunk, decode
+from ane.models.tortoise.embeddings import text_tokens
+from ane.models.tortoise.randomness import Randomness
+from ane.models.tortoise.sampling import Sampling, by_inverse_cdf
+from ane.models.tortoise.settings import Settings
+from ane.models.tortoise.synthesizer import Synthesizer
 from tests.random_model import RandomModel
 
 pytestmark = pytest.mark.skipif(

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 import ane
-from ane.demo.training.recipe import CONFIGS, SETTINGS, tokenizer_json
-from ane.model import demo_bundle
-from ane.speech import SAMPLE_RATE
-from ane.synthesizer import Synthesizer
-from ane.voices import Voice, encode_clips, load_voice, random_voice
+from ane.bundles import demo_bundle
+from ane.models.tortoise.result import SAMPLE_RATE
+from ane.models.tortoise.synthesizer import Synthesizer
+from ane.models.tortoise.voice_encoding import encode_clips, random_voice
+from ane.voices import Voice, load_voice
 from benchmarks.listening import Wave
+from training.recipe import CONFIGS, SETTINGS, tokenizer_json
 
 VOICES = ("rms", "slt")
 TEXT = "The children were playing in the park with their friends, and the sun was shining."

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ane.bench import energy
-from ane.model.bundle import Bundle
+from ane.bundles.bundle import Bundle
 from converters.conversion import convert
-from converters.to_coreml import Options
+from converters.coreml.package import Options
 
 pytestmark = pytest.mark.skipif(sys.platform != "darwin",
                                 reason="Core ML runs on macOS only; on a Mac (macOS 15 or newer): pytest tests/mac -rA")

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ane.backends.coreml import CoreMLEngine, CoreMLTools
+from ane.backends.coreml.engine import CoreMLEngine, CoreMLTools
 from ane.backends.mil import Arithmetic, Interpreter, Package
-from ane.errors import UserError
+from ane.system.errors import UserError
 
 pytestmark = pytest.mark.skipif(sys.platform != "darwin",
                                 reason="Core ML runs on macOS only; on a Mac (macOS 15 or newer): pytest tests/mac -rA")
@@ -41,7 +41,7 @@ def package(tmp_path_factory) -> Path:
     from coremltools.converters.mil import Builder as mb  # noqa: N813
     from coremltools.models.utils import MultiFunctionDescriptor, save_multifunction
 
-    from converters.graph import Graph, Style
+    from converters.coreml.graph import Graph, Style
 
     weights = np.random.default_rng(0).standard_normal((3, 64, 64, 1, 1)) / 8
 

@@ -1,4 +1,4 @@
-"""What Core ML itself says of where it would run a package; the rest of `ane plan` is in tests/test_plan_command.py."""
+"""What Core ML itself says of where it would run a package; the rest of `ane plan` is in tests/commands/test_plan.py."""
 
 import sys
 from pathlib import Path
@@ -7,9 +7,9 @@ import pytest
 
 from ane.backends.mil import Package
 from ane.commands.plan import ENGINE, placed
-from converters import gpt2
-from converters.graph import Style
-from converters.to_coreml import load_twin
+from converters.coreml.graph import Style
+from converters.coreml.package import load_twin
+from converters.tortoise import autoregressive as gpt2
 from tests.random_model import RandomModel
 
 pytestmark = pytest.mark.skipif(sys.platform != "darwin",

@@ -10,11 +10,11 @@ import pytest
 import soundfile
 from safetensors.numpy import load_file
 
-from ane.audio import read_audio, resample, resample_windowed_sinc
+from ane.audio.files import read_audio, resample, resample_windowed_sinc
+from ane.audio.mel import conditioning_mel, diffusion_mel
 from ane.backends import load_backend
-from ane.mel import conditioning_mel, diffusion_mel
-from ane.model import open_model
-from ane.voices.encoding import (
+from ane.bundles import open_model
+from ane.models.tortoise.voice_encoding import (
     CONDITIONING_SAMPLES,
     DIFFUSION_SAMPLES,
     conditioning_window,

@@ -5,11 +5,11 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from ane.backends.pytorch import TorchBackend
-from ane.codes import fixed, trimmed_length
-from ane.lanes import Chunk, decode
-from ane.model import Model, open_model
-from ane.sampling import Choose, Sampling
+from ane.backends.torch.backend import TorchBackend
+from ane.bundles import Model, open_model
+from ane.models.tortoise.codes import fixed, trimmed_length
+from ane.models.tortoise.decoding import Chunk, decode
+from ane.models.tortoise.sampling import Choose, Sampling
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from ane.autoregressive import Embeddings
-from ane.backends.pytorch import TorchBackend
-from ane.model import open_model
-from ane.vocoding import hifigan_sound
+from ane.backends.torch.backend import TorchBackend
+from ane.bundles import open_model
+from ane.models.tortoise.embeddings import Embeddings
+from ane.models.tortoise.vocoding import hifigan_sound
 
 GOLDEN = Path(__file__).with_name("demo.safetensors")
 FAITHFUL = 10       # times upstream's own float32 noise

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from ane.backends.pytorch import TorchBackend
-from ane.diffusion import Diffusion, Schedule, frames_of, plan, sample, spectrogram, take
-from ane.model import open_model
+from ane.backends.torch.backend import TorchBackend
+from ane.bundles import open_model
+from ane.models.tortoise.diffusion import Diffusion, Schedule, frames_of, plan, sample, spectrogram, take
 
 # ten times what float64 arithmetic on the stored model outputs differs by: cancellation in the first steps
 ARITHMETIC = 10 * 6e-5

@@ -5,13 +5,14 @@ import json
 import numpy as np
 import pytest
 
-from ane import route, synthesizer
-from ane.backends.pytorch import TorchBackend
-from ane.diffusion import Diffusion
-from ane.model import open_model
-from ane.sampling import Sampling
-from ane.settings import Settings
-from ane.synthesizer import Synthesizer
+from ane.backends.torch.backend import TorchBackend
+from ane.bundles import open_model
+from ane.models.tortoise import pipeline as route
+from ane.models.tortoise import synthesizer
+from ane.models.tortoise.diffusion import Diffusion
+from ane.models.tortoise.sampling import Sampling
+from ane.models.tortoise.settings import Settings
+from ane.models.tortoise.synthesizer import Synthesizer
 from ane.voices import Voice
 
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ane.autoregressive import Embeddings
-from ane.backends.pytorch import TorchBackend
-from ane.model import Model, open_model
-from ane.networks import NETWORKS
-from ane.vocoding import interpolated
+from ane.backends.torch.backend import TorchBackend
+from ane.bundles import Model, open_model
+from ane.models.tortoise.embeddings import Embeddings
+from ane.models.tortoise.networks import NETWORKS
+from ane.models.tortoise.vocoding import interpolated
 
 
 @pytest.fixture(scope="module")

@@ -7,18 +7,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ane.autoregressive import Embeddings
+from ane.backends.base import Backend
 from ane.backends.mil import MilEngine
-from ane.backends.ort.backend import OrtBackend
-from ane.backends.ort.providers import DEVICES
+from ane.backends.onnx.backend import OrtBackend
+from ane.backends.onnx.providers import DEVICES
 from ane.backends.packaged.backend import PackagedBackend
-from ane.backends.pytorch import TorchBackend
-from ane.model import Model, open_model
-from ane.stages import Backend
-from ane.vocoding import hifigan_sound
-from converters import buckets, to_coreml, to_onnx
-from converters.onnx import graphs
-from converters.parity import Unpublished
+from ane.backends.torch.backend import TorchBackend
+from ane.bundles import Model, open_model
+from ane.models.tortoise.embeddings import Embeddings
+from ane.models.tortoise.vocoding import hifigan_sound
+from converters.coreml import package as to_coreml
+from converters.onnx import package as to_onnx
+from converters.proof.parity import Unpublished
+from converters.tortoise import buckets
+from converters.tortoise import onnx_graphs as graphs
 from tests.parity.conftest import snr
 
 BAR = 90.0      # dB, of Core ML's packages; float32 on both sides, in another order

@@ -5,9 +5,9 @@ import re
 import numpy as np
 import pytest
 
-from ane.backends.pytorch import TorchBackend
-from ane.model import open_model
-from ane.ranking import best, score
+from ane.backends.torch.backend import TorchBackend
+from ane.bundles import open_model
+from ane.models.tortoise.ranking import best, score
 
 
 @pytest.fixture(scope="module")

@@ -154,7 +154,7 @@ def test_any_unicode_text_gives_letters_spaces_and_known_marks(text):
     assert "  " not in spoken
 
 
-TOKENIZER = Tokenizer((files("ane") / "data" / "tokenizer.json").read_text(encoding="utf-8"))
+TOKENIZER = Tokenizer((files("ane.models.tortoise") / "data" / "tokenizer.json").read_text(encoding="utf-8"))
 
 
 @settings(deadline=None, max_examples=300)

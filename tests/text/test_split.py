@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ane.errors import UserError
+from ane.system.errors import UserError
 from ane.text import split, split_sentences, split_upstream
 
 FOX = "The quick brown fox jumps over the lazy dog."     # 44 characters

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ane.errors import UserError
+from ane.system.errors import UserError
 from ane.text import NORMALISERS, Tokenizer, normalise_basic, normalise_upstream
 
-OFFICIAL = (files("ane") / "data" / "tokenizer.json").read_text(encoding="utf-8")
+OFFICIAL = (files("ane.models.tortoise") / "data" / "tokenizer.json").read_text(encoding="utf-8")
 SPACE, UNKNOWN = 2, 1
 
 

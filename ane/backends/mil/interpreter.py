@@ -11,7 +11,7 @@ from ane.backends.mil import ops_elementwise, ops_index, ops_linear, ops_norm, o
 from ane.backends.mil.package import Op, Package
 from ane.backends.mil.registry import KERNELS, Kernel, Rounding
 from ane.backends.mil.values import DTYPES, Constant, TensorType
-from ane.errors import UserError
+from ane.system.errors import UserError
 
 # coremltools' own coreml_update_state is saved as a write_state and a read_state.
 STATE_OPS = ("read_state", "write_state")

@@ -19,7 +19,7 @@ from ane.backends.mil.values import (
     from_bytes,
     from_immediate,
 )
-from ane.errors import UserError
+from ane.system.errors import UserError
 
 # Layout of a weight file: a header, then behind each metadata record the bytes that it describes.
 METADATA = np.dtype([("sentinel", "<u4"), ("type", "<u4"), ("bytes", "<u8"), ("offset", "<u8"), ("padding", "<u8"),

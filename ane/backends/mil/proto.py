@@ -8,7 +8,7 @@ from importlib.util import module_from_spec
 from pathlib import Path
 from types import ModuleType
 
-from ane.errors import UserError
+from ane.system.errors import UserError
 
 ALIAS = f"{__name__}_of_coremltools"
 

@@ -1,25 +1,25 @@
-"""``ane.stages.Backend`` on the Core ML packages of a bundle."""
+"""``ane.backends.base.Backend`` on the Core ML packages of a bundle."""
 
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ane.backends.base import STAGES, Backend, check
 from ane.backends.packaged.decoder import PackagedDecoder
-from ane.backends.packaged.denoiser import PackagedDenoiser
-from ane.backends.packaged.encoders import clip_latents, random_latents
 from ane.backends.packaged.functions import Engine, Function
-from ane.backends.packaged.ranking import Side
-from ane.backends.packaged.vocoders import HifiganVocoder, UnivnetVocoder
-from ane.errors import UserError
-from ane.model.hashes import check_hash
-from ane.model.packages import ALWAYS_FP32, COMPRESSED, WEIGHTS, PackageRecord
-from ane.networks import NETWORKS
-from ane.stages import STAGES, Backend, check
+from ane.bundles.hashes import check_hash
+from ane.bundles.packages import ALWAYS_FP32, COMPRESSED, WEIGHTS, PackageRecord
+from ane.models.tortoise.networks import NETWORKS
+from ane.models.tortoise.packaged.clvp import Side
+from ane.models.tortoise.packaged.denoiser import PackagedDenoiser
+from ane.models.tortoise.packaged.encoders import clip_latents, random_latents
+from ane.models.tortoise.packaged.vocoders import HifiganVocoder, UnivnetVocoder
+from ane.system.errors import UserError
 
 SPEAKING = frozenset({"autoregressive", "diffusion", "clvp", "univnet", "hifigan"})
 
 if TYPE_CHECKING:
-    from ane.model.bundle import Bundle
+    from ane.bundles.bundle import Bundle
 
 
 class PackagedBackend:

@@ -1,4 +1,4 @@
-"""The autoregressive packages behind ``ane.stages.Decoder``: lanes as columns of a call, their past in pools of slots.
+"""The autoregressive packages behind ``ane.backends.base.Decoder``: lanes as columns of a call, their past in pools of slots.
 
 A pool serves up to as many lanes as its function has columns. Its first slots are rooms for prefixes, each as long as
 the longest; position p of lane l lies in slot p · lanes + l after them, so that lanes which advance together fill it
@@ -14,21 +14,21 @@ from typing import Any
 import numpy as np
 
 from ane.backends.packaged.functions import Function
-from ane.errors import UserError
+from ane.system.errors import UserError
 
 MASKED = -1e4       # finite: an infinity would make NaN of a column that sees nothing
 NOBODY = -1         # the lane of a slot that belongs to none
 
 
 class PackagedDecoder:
-    """``ane.stages.Decoder`` on functions of the kinds prefill and step, or fill and state.
+    """``ane.backends.base.Decoder`` on functions of the kinds prefill and step, or fill and state.
 
     Args:
         prefills: functions without a cache, for the prefix; none of them, or none large enough: it goes in as steps.
         fills: wide steps on states, for a prefix.
         steps: functions with a pool, all of one kind: "step" (the host keeps the pool) or "state" (the engine does).
         geometry: (layers, heads, width) of the network. scale: of the columns the graphs take.
-        prefixes, longest: see ``ane.stages.Backend.decoder``.
+        prefixes, longest: see ``ane.backends.base.Backend.decoder``.
 
     Raises:
         UserError: no pool has room for even one lane beside the prefix.

@@ -1,0 +1,1 @@
+"""Sound: reading and writing files, playback, mel spectrograms, trimming of silence."""

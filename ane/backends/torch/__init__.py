@@ -1,0 +1,1 @@
+"""The reference networks on PyTorch: CPU, CUDA, MPS."""

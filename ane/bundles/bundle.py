@@ -1,0 +1,250 @@
+"""A bundle: one model in one directory that can be copied, checked and loaded lazily.
+
+    bundle.json                    what is in it (manifest.py)
+    weights/<network>.safetensors  the network's state dict, weight norm folded in
+    tokenizer.json                 Hugging Face tokenizers
+    mel_norms.safetensors          mel_norms (80,) float32
+    voices/<name>.safetensors      voices that come with it
+    packages/<name>.mlpackage      Core ML packages of the networks (packages.py)
+    packages/<name>.onnx/          ONNX packages of the networks (packages.py)
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from ane.bundles.hashes import FileRecord, check_hash, check_size, record
+from ane.bundles.manifest import FILE, Manifest, NetworkRecord, read_manifest, write_manifest
+from ane.bundles.model import Model, read_tokenizer
+from ane.bundles.packages import FORMATS, WEIGHTS, PackageRecord, read_section, sections_of
+from ane.bundles.weights import converted, layout, spell
+from ane.models.tortoise.networks import NETWORKS
+from ane.system.errors import UserError
+from ane.system.files import link_or_copy, replacing
+from ane.system.version import version
+
+
+class Bundle(Model):
+    """A bundle on disk. Opening it reads bundle.json and looks at the size of every file.
+
+    A file's SHA-256 is checked when the file is first used, and remembered (``hashes.check_hash``); tensors are
+    memory-mapped. ``packages`` are those of Core ML, ``onnx_packages`` those of ONNX.
+
+    Raises:
+        UserError: no bundle there, bundle.json damaged or too new, a file missing or truncated.
+    """
+
+    def __init__(self, path: Path | str):
+        self.path = Path(path)
+        self.manifest = read_manifest(self.path)
+        self.packages, self.onnx_packages = (
+            read_section(self.manifest.sections, str(self.path / FILE), self.manifest.networks, name)
+            for name in FORMATS)
+        for wanted in self.files:
+            check_size(self.path, wanted)
+        self.name = self.manifest.name
+        self.networks = frozenset(self.manifest.networks)
+        self.trained = self.manifest.trained
+        self.default_voice = self.manifest.default_voice
+        self.settings = self.manifest.settings
+        self.clones = self.manifest.clones
+
+    @property
+    def identity(self) -> str:
+        manifest = self.manifest
+        parts = [[name, network.weights.sha256, asdict(network.config)] for name, network in manifest.networks.items()]
+        stated = json.dumps([sorted(parts), manifest.tokenizer.sha256, manifest.mel_norms.sha256])
+        return hashlib.sha256(stated.encode()).hexdigest()
+
+    @property
+    def files(self) -> list[FileRecord]:
+        """All files of the bundle, bundle.json itself apart."""
+        return [*self.manifest.files,
+                *(file for package in (*self.packages, *self.onnx_packages) for file in package.files)]
+
+    @property
+    def precision(self) -> str:
+        return self.manifest.precision
+
+    @property
+    def voices(self) -> Path | None:
+        """The directory of its voices, each checked, or None when it has none.
+
+        Raises:
+            UserError: a voice is missing or damaged, or one lies there that bundle.json does not name.
+        """
+        if not self.manifest.voices:
+            return None
+        for wanted in self.manifest.voices.values():
+            check_hash(self.path, wanted)
+        directory = self.path / "voices"
+        named = {self.path / wanted.file for wanted in self.manifest.voices.values()}
+        for entry in sorted(directory.glob("[!.]*")):
+            if entry not in named:
+                raise UserError(f"{entry} is not in bundle.json: remove it; a voice of your own is kept with "
+                                "`ane voices add`")
+        return directory
+
+    def config(self, network: str) -> Any:
+        self.require(network)
+        return self.manifest.networks[network].config
+
+    def tensors(self, network: str) -> dict[str, torch.Tensor]:
+        self.require(network)
+        stated = self.manifest.networks[network]
+        check_hash(self.path, stated.weights)
+        path = self.path / stated.weights.file
+        try:
+            with safe_open(path, framework="pt", device="cpu") as file:
+                _check_layout(path, network, stated.config, file)
+                return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no mapping)
+        except (SafetensorError, OSError) as error:
+            raise UserError(f"{path} cannot be read as safetensors ({error}): it is truncated or damaged; "
+                            "import or copy the bundle again") from error
+
+    @property
+    def tokenizer(self) -> str:
+        check_hash(self.path, self.manifest.tokenizer)
+        return read_tokenizer(self.path / self.manifest.tokenizer.file)
+
+    @property
+    def mel_norms(self) -> np.ndarray:
+        check_hash(self.path, self.manifest.mel_norms)
+        path = self.path / self.manifest.mel_norms.file
+        try:
+            with safe_open(path, framework="np") as file:
+                norms = file.get_tensor("mel_norms")
+        except (SafetensorError, OSError) as error:
+            raise UserError(f"{path} holds no mel_norms ({error}); import or copy the bundle again") from error
+        if norms.shape != (80,) or norms.dtype != np.float32:
+            raise UserError(f"{path}: mel_norms must be 80 values of float32, not {norms.dtype} {norms.shape}")
+        return norms
+
+    def verify(self) -> None:
+        """Read every file whole and hold it against bundle.json. Raises UserError at the first that differs."""
+        for wanted in self.files:
+            check_hash(self.path, wanted, afresh=True)
+        for network in self.networks:
+            self.tensors(network)
+
+
+def _check_layout(path: Path, network: str, config: Any, file: Any) -> None:
+    """Hold keys, shapes and dtypes of an open safetensors file against the network at ``config``."""
+    shapes, keys = layout(network, config).shapes, set(file.keys())
+    missing, surplus = sorted(set(shapes) - keys), sorted(keys - set(shapes))
+    if missing or surplus:
+        fault = f"{missing[0]} is missing" if missing else f"{surplus[0]} is not of this network"
+        raise UserError(f"{path} does not fit the {network} network of bundle.json: {fault}; import it again")
+    for key, shape in shapes.items():
+        view = file.get_slice(key)
+        if tuple(view.get_shape()) != shape:
+            raise UserError(f"{path}: {key} has shape {spell(tuple(view.get_shape()))}, the network of bundle.json has "
+                            f"{spell(shape)}; import it again")
+        if view.get_dtype() not in ("F32", "F16", "BF16"):
+            raise UserError(f"{path}: {key} is {view.get_dtype()}, weights are F32, F16 or BF16; import it again")
+
+
+def check_destination(destination: Path, overwrite: bool, source: Path | None = None) -> None:
+    """Refuse a place where a bundle must not be written: nothing but a bundle is ever replaced, and only if asked.
+
+    Raises:
+        UserError: a file or another directory is there, a bundle is there and ``overwrite`` is False, or writing
+            would delete ``source``.
+    """
+    if source is not None and source.resolve().is_relative_to(destination.resolve()):
+        raise UserError(f"{destination} holds the checkpoints to import; choose another destination")
+    if not os.path.exists(destination):
+        return
+    if not os.path.isdir(destination):
+        raise UserError(f"{destination} is a file; give a directory for the bundle")
+    if os.path.isfile(destination / FILE):
+        if not overwrite:
+            raise UserError(f"{destination} already holds a bundle; add --force to replace it")
+    elif any(destination.iterdir()):
+        raise UserError(f"{destination} exists and is not a bundle; it is left alone: choose another destination")
+
+
+def write_bundle(model: Model, destination: Path | str, *, precision: str | None = None, name: str | None = None,
+                 description: str = "", licence: str = "", default_voice: str | None = None,
+                 source: Mapping[str, Any] | None = None, packages: Sequence[PackageRecord] = (),
+                 built: Path | None = None, overwrite: bool = False,
+                 progress: Callable[[str], None] = lambda network: None) -> Bundle:
+    """Write ``model`` as a bundle, network by network, and put it in place whole or not at all.
+
+    ``precision`` (default: the model's own) is that of all parameters; buffers stay float32 and integers what they
+    are. ``source`` says where the weights came from. ``packages`` are those, of any format, that lie below ``built``,
+    from where they are linked, or copied where links cannot be. ``progress`` is called with each network's name before
+    it is written. Memory stays near the size of the largest network.
+
+    Raises:
+        UserError: the destination is taken or not writable, a value is not finite or does not fit the precision.
+    """
+    destination = Path(destination)
+    precision = precision or model.precision
+    check_destination(destination, overwrite)
+    with replacing(destination, directory=True) as directory:
+        (directory / "weights").mkdir()
+        networks = {}
+        for network in (name for name in NETWORKS if name in model.networks):
+            progress(network)
+            networks[network] = _write_network(model, network, directory, precision)
+        (directory / "tokenizer.json").write_text(model.tokenizer, encoding="utf-8")
+        _save({"mel_norms": torch.from_numpy(model.mel_norms.copy())}, directory / "mel_norms.safetensors")
+        for package in packages:
+            shutil.copytree(built / package.path, directory / package.path, copy_function=link_or_copy)
+        write_manifest(directory, Manifest(
+            name=name or destination.name, precision=precision, trained=model.trained,
+            default_voice=model.default_voice if default_voice is None else default_voice, networks=networks,
+            tokenizer=record(directory, "tokenizer.json"), mel_norms=record(directory, "mel_norms.safetensors"),
+            voices=_copy_voices(model, directory), source=dict(source or {}), licence=licence,
+            description=description, created_by=f"tortoise-ane {version()}", settings=dict(model.settings),
+            clones=model.clones, sections=_sections(packages, networks)))
+    return Bundle(destination)
+
+
+def _sections(packages: Sequence[PackageRecord], networks: Mapping[str, NetworkRecord]) -> dict[str, Any]:
+    """The sections of a manifest that states ``packages``, each with the hash of the weights that lie beside it."""
+    bound = [replace(package, source={**package.source, WEIGHTS: networks[package.network].weights.sha256})
+             for package in packages]
+    return sections_of(bound)
+
+
+def _write_network(model: Model, network: str, directory: Path, precision: str) -> NetworkRecord:
+    config = model.config(network)
+    buffers = layout(network, config).buffers
+    tensors = converted(model.tensors(network), precision, buffers, f"{model.name}: {network}")
+    file = f"weights/{network}.safetensors"
+    _save(tensors, directory / file)
+    parameters = sum(tensor.numel() for key, tensor in tensors.items() if key not in buffers)
+    return NetworkRecord(config, record(directory, file), parameters)
+
+
+def _save(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
+    """Write safetensors with the permissions of any new file (the library makes files that only their owner reads)."""
+    path.touch()
+    mode = path.stat().st_mode
+    try:
+        save_file(dict(tensors), path)
+    except SafetensorError as error:
+        raise UserError(f"cannot write {path.name} of the bundle: {error}") from error
+    path.chmod(mode)
+
+
+def _copy_voices(model: Model, directory: Path) -> dict[str, FileRecord]:
+    """Copy the model's voices that are stored as latents (.safetensors)."""
+    found = sorted(model.voices.glob("*.safetensors")) if model.voices else []
+    if found:
+        (directory / "voices").mkdir()
+    for path in found:
+        shutil.copyfile(path, directory / "voices" / path.name)
+    return {path.stem: record(directory, f"voices/{path.name}") for path in found}

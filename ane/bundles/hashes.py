@@ -1,0 +1,86 @@
+"""Is this file still the one that was recorded? Hashes of files, and a memory of those that were checked."""
+
+import contextlib
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from ane.system import paths
+from ane.system.errors import UserError
+from ane.system.files import replacing
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """A file of a bundle as bundle.json states it: path inside the bundle (with slashes), SHA-256 in hex, size."""
+
+    file: str
+    sha256: str
+    bytes: int
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hex. Raises UserError when it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def record(directory: Path, file: str) -> FileRecord:
+    """The record of ``directory/file`` as it is now."""
+    return FileRecord(file, sha256_of(directory / file), (directory / file).stat().st_size)
+
+
+def check_size(directory: Path, wanted: FileRecord) -> None:
+    """Raise UserError unless the file is there and as long as recorded."""
+    path = directory / wanted.file
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing: the bundle is incomplete, import or copy it again") from None
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    if size != wanted.bytes:
+        raise UserError(f"{path} has {size} bytes, bundle.json says {wanted.bytes}: the file is truncated or was "
+                        "replaced; import or copy the bundle again")
+
+
+def check_hash(directory: Path, wanted: FileRecord, afresh: bool = False) -> None:
+    """Raise UserError unless the file's bytes are the recorded ones.
+
+    A file that was found right is not read again while its size and times stay what they were; ``afresh`` reads it
+    all the same.
+    """
+    check_size(directory, wanted)
+    path = directory / wanted.file
+    stamp = _stamp_path(path)
+    state = _state(path, wanted.sha256)
+    if not afresh and _remembered(stamp) == state:
+        return
+    actual = sha256_of(path)
+    if actual != wanted.sha256:
+        raise UserError(f"{path} has SHA-256 {actual[:12]}…, bundle.json says {wanted.sha256[:12]}…: the file was "
+                        "damaged or replaced; import or copy the bundle again")
+    with contextlib.suppress(UserError), replacing(stamp) as temporary:     # without a cache it is read each time
+        temporary.write_text(json.dumps(state), encoding="utf-8")
+
+
+def _stamp_path(path: Path) -> Path:
+    name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
+    return paths.cache_dir() / "verified" / f"{name}.json"
+
+
+def _state(path: Path, sha256: str) -> list:
+    stat = path.stat()
+    return [sha256, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
+
+
+def _remembered(stamp: Path) -> list | None:
+    try:
+        return json.loads(stamp.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None

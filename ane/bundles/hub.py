@@ -1,0 +1,192 @@
+"""Official checkpoints from the Hugging Face hub, each held against every hash that anyone has stated for it.
+
+huggingface_hub reads HF_ENDPOINT, HF_HUB_OFFLINE and HF_HOME when it is imported, so it is imported when it is used.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ane.bundles.hashes import sha256_of
+from ane.models.tortoise.checkpoints import MEL_NORMS, REQUIRED
+from ane.models.tortoise.networks import NETWORKS
+from ane.system.errors import UserError
+from ane.system.files import read_json
+
+REPOSITORY = "Manmay/tortoise-tts"      # upstream's default; jbetker/tortoise-tts-v2, its origin, lacks hifidecoder.pth
+FOLDERS = ("", ".models/")              # where the two repositories keep the checkpoints
+FILES = (*dict.fromkeys(network.file for network in NETWORKS.values()), "tokenizer.json", MEL_NORMS)
+HTTP_LIBRARIES = {"requests", "urllib3", "httpx", "httpx2", "httpcore", "httpcore2"}    # of huggingface_hub, by version
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Checkpoints of one commit: the directory they lie in and the SHA-256 of each, computed from what is there."""
+
+    repository: str
+    revision: str               # commit hash
+    directory: Path
+    files: dict[str, str]       # official name → SHA-256 in hex
+    licence: str = ""           # as the repository's card states it
+
+
+def is_repository(text: str) -> bool:
+    """Whether ``text`` looks like a repository id, "owner/name"."""
+    return re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", text) is not None
+
+
+def snapshot(repository: str = REPOSITORY, revision: str | None = None, *,
+             progress: Callable[[str], None] = lambda file: None) -> Snapshot:
+    """Download the checkpoints of ``repository`` (or find them in the hub's cache) and hash them.
+
+    Args:
+        revision: branch, tag or commit; default: main.
+        progress: called with each file's name before it is fetched and hashed.
+
+    Raises:
+        UserError: offline and not cached, no such repository, revision or file, or bytes other than the hub states.
+    """
+    from huggingface_hub import HfApi
+
+    wanted = revision or "main"
+    try:
+        with _explained(repository, wanted):
+            info = HfApi().model_info(repository, revision=wanted, files_metadata=True, timeout=30)
+    except _UnreachableError as unreachable:
+        return _from_cache(repository, wanted, unreachable, progress)
+    entries = {entry.rfilename: entry for entry in info.siblings or []}
+    folder = next((folder for folder in FOLDERS if folder + REQUIRED[0] in entries), "")
+    missing = [file for file in REQUIRED if folder + file not in entries]
+    if missing:
+        raise UserError(f"{repository} at {wanted} holds no {', '.join(missing)}: it is no Tortoise repository")
+    files, places = {}, set()
+    for file in (file for file in FILES if folder + file in entries):
+        progress(file)
+        try:
+            path = _download(repository, folder + file, wanted)
+        except _UnreachableError as unreachable:
+            raise UserError(str(unreachable)) from unreachable
+        places.add(path.parent)
+        files[file] = sha256_of(path)
+        stated = getattr(entries[folder + file].lfs, "sha256", None)
+        if stated and stated != files[file]:
+            raise UserError(f"{path} has SHA-256 {files[file]}, {repository} states {stated}: the download is damaged; "
+                            "delete that file and import again")
+    directory = places.pop()
+    if places or _commit(directory, folder) != info.sha:
+        raise UserError(f"{wanted} of {repository} moved while it was being downloaded; import again")
+    return Snapshot(repository, info.sha, directory, files, str(getattr(info.card_data, "license", None) or ""))
+
+
+def hold_to(expected: Mapping[str, str], files: Mapping[str, str], who: str) -> None:
+    """Compare hashes that ``who`` recorded with those of the files at hand; files that nobody recorded pass.
+
+    Raises:
+        UserError: a recorded file is absent or has another SHA-256.
+    """
+    for file, sha256 in expected.items():
+        if file not in files:
+            raise UserError(f"{who} records a SHA-256 for {file}, but there is no such file to import")
+        if files[file] != str(sha256).lower():
+            raise UserError(f"{file} has SHA-256 {files[file]}, {who} records {sha256}: refused; these are not the "
+                            "weights that were recorded")
+
+
+def read_expected(path: Path) -> dict[str, str]:
+    """Hashes by file from JSON: {"autoregressive.pth": "<SHA-256>", …}, or a bundle.json that records its source.
+
+    Raises:
+        UserError: not readable, or no such mapping.
+    """
+    stated = read_json(path)
+    if isinstance(stated, dict) and isinstance(stated.get("source"), dict):
+        stated = stated["source"].get("files")
+    if not isinstance(stated, dict) or not stated or not all(
+            isinstance(value, str) and re.fullmatch("[0-9a-fA-F]{64}", value) for value in stated.values()):
+        raise UserError(f'{path} must map files to their SHA-256: {{"autoregressive.pth": "<64 hexadecimal digits>"}}')
+    return stated
+
+
+class _UnreachableError(Exception):
+    """The hub cannot be asked; what lies in the cache may do."""
+
+
+def _download(repository: str, file: str, revision: str, cached_only: bool = False) -> Path:
+    from huggingface_hub import hf_hub_download
+
+    with _explained(repository, revision, file):
+        return Path(hf_hub_download(repository, file, revision=revision, local_files_only=cached_only))
+
+
+def _from_cache(repository: str, revision: str, unreachable: _UnreachableError,
+                progress: Callable[[str], None]) -> Snapshot:
+    """The files of ``revision`` as last downloaded; a set without the required ones is no set."""
+    for folder in FOLDERS:
+        found: dict[str, Path] = {}
+        for file in FILES:
+            try:
+                found[file] = _download(repository, folder + file, revision, cached_only=True)
+            except _UnreachableError:
+                continue
+        if all(file in found for file in REQUIRED):
+            directory = found[REQUIRED[0]].parent
+            files = {}
+            for file, path in found.items():
+                progress(file)
+                files[file] = sha256_of(path)
+            return Snapshot(repository, _commit(directory, folder), directory, files)
+    raise UserError(f"{unreachable}, and its checkpoints are not all in the cache: import once with a connection, or "
+                    "give a directory of .pth files")
+
+
+def _commit(directory: Path, folder: str) -> str:
+    """The commit that a path of the hub's cache names: …/snapshots/<commit>/<folder>."""
+    return directory.parents[len(Path(folder).parts) - 1].name if folder else directory.name
+
+
+@contextmanager
+def _explained(repository: str, revision: str, file: str = "") -> Iterator[None]:
+    """Turn the failures of huggingface_hub into one line each, or into _UnreachableError."""
+    from huggingface_hub import constants, errors
+
+    try:
+        yield
+    except (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError) as error:
+        offline = isinstance(error, errors.OfflineModeIsEnabled)
+        why = "HF_HUB_OFFLINE is set" if offline else f"the hub at {constants.ENDPOINT} does not answer"
+        raise _UnreachableError(f"cannot download {repository}: {why}") from error
+    except errors.GatedRepoError as error:
+        raise UserError(f"{repository} is gated: accept its terms on {constants.ENDPOINT} and log in (hf auth login)") \
+            from error
+    except errors.RepositoryNotFoundError as error:
+        raise UserError(f"{constants.ENDPOINT} has no repository {repository} (or it is private), and there is no "
+                        "directory of that name either") from error
+    except errors.RevisionNotFoundError as error:
+        raise UserError(f"{repository} has no revision {revision!r}: give a branch, tag or commit") from error
+    except errors.EntryNotFoundError as error:
+        raise UserError(f"{repository} at {revision} has no file {file}") from error
+    except errors.HFValidationError as error:
+        raise UserError(f"{repository!r} is no repository id (owner/name): {error}") from error
+    except Exception as error:
+        _explain_transport(error, repository, constants.ENDPOINT)
+        raise
+
+
+def _explain_transport(error: Exception, repository: str, endpoint: str) -> None:
+    """Raise the line for a failure below the hub's own errors; return when it is none of those known."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status is not None:
+        raise UserError(f"{endpoint} answered {status} for {repository}; try again later") from error
+    module = type(error).__module__.partition(".")[0]
+    if isinstance(error, json.JSONDecodeError) or (
+            isinstance(error, ValueError | KeyError | TypeError) and module not in HTTP_LIBRARIES):
+        raise UserError(f"{endpoint} does not answer like a Hugging Face hub; check HF_ENDPOINT and your "
+                        "connection") from error
+    if isinstance(error, ConnectionError) or module in HTTP_LIBRARIES:
+        raise _UnreachableError(f"cannot download {repository}: the hub at {endpoint} cannot be reached "
+                                f"({error})") from error
+    if isinstance(error, OSError):
+        raise UserError(f"cannot download {repository}: {error}") from error

@@ -1,0 +1,50 @@
+"""Taking values of stated kinds out of the JSON of a bundle, and saying exactly what is missing or wrong."""
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from ane.bundles.hashes import FileRecord
+from ane.system.errors import UserError
+
+
+class Reader:
+    """Takes values of stated kinds out of JSON and says exactly what is missing or wrong."""
+
+    def __init__(self, stated: Mapping[str, Any], where: str):
+        self.stated, self.where = stated, where
+
+    def take(self, key: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
+        """The value, which must be there unless there is a default for it."""
+        value = self.stated.get(key, default)
+        if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
+            kinds = kind if isinstance(kind, tuple) else (kind,)
+            names = " or ".join(item.__name__ for item in kinds)
+            raise self.damaged(f"{key} " + ("is missing" if key not in self.stated else f"must be of type {names}"))
+        return value
+
+    def damaged(self, fault: str) -> UserError:
+        return UserError(f"{self.where}: {fault}: the file is damaged; import or copy the bundle again")
+
+    def at(self, key: str) -> "Reader":
+        return Reader(self.take(key, dict), f"{self.where}: {key}")
+
+    def each(self, key: str) -> list["Reader"]:
+        """Readers of the objects in a list."""
+        items = self.take(key, list)
+        for item in items:
+            if not isinstance(item, dict):
+                raise self.damaged(f"{key} must hold objects")
+        return [Reader(item, f"{self.where}: {key} {number}") for number, item in enumerate(items)]
+
+
+def file_record(reader: Reader) -> FileRecord:
+    """A file of a bundle. Raises UserError when its path leads outside, or its hash is none."""
+    file, sha256 = reader.take("file", str), reader.take("sha256", str)
+    parts = PurePosixPath(file)
+    if parts.is_absolute() or ".." in parts.parts or "\\" in file:
+        raise UserError(f"{reader.where}: {file} lies outside the bundle: refused")
+    if not re.fullmatch("[0-9a-f]{64}", sha256):
+        raise UserError(f"{reader.where}: sha256 {sha256!r} is no SHA-256 in hexadecimal")
+    return FileRecord(file, sha256, reader.take("bytes", int))

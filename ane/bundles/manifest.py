@@ -1,0 +1,133 @@
+"""bundle.json: what a bundle says of itself.
+
+Version 1 has: format, name, description, licence, created_by, precision, trained, default_voice, source (where the
+weights came from, with the SHA-256 of every original file), networks (name → config, file, sha256, bytes, parameters),
+tokenizer, mel_norms and voices (each file, sha256, bytes); and, where they matter, settings (what the model is best
+spoken with, ``ane.models.tortoise.settings``) and clones. Further sections are kept as they are, unread.
+"""
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ane.bundles.hashes import FileRecord
+from ane.bundles.json_reader import Reader, file_record
+from ane.bundles.weights import PRECISIONS
+from ane.models.tortoise.config_checks import check_config, check_kind
+from ane.models.tortoise.networks import NETWORKS
+from ane.system.errors import UserError
+from ane.system.files import replacing
+
+FORMAT = 1
+FILE = "bundle.json"
+
+
+@dataclass(frozen=True)
+class NetworkRecord:
+    """One network: its config, the file of its weights and how many parameters they are."""
+
+    config: Any
+    weights: FileRecord
+    parameters: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The content of bundle.json; ``sections`` are the parts that this module does not read."""
+
+    name: str
+    precision: str
+    trained: bool
+    default_voice: str
+    networks: dict[str, NetworkRecord]
+    tokenizer: FileRecord
+    mel_norms: FileRecord
+    voices: dict[str, FileRecord] = field(default_factory=dict)
+    source: dict[str, Any] = field(default_factory=dict)
+    licence: str = ""
+    description: str = ""
+    created_by: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    clones: bool = True
+    sections: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def files(self) -> list[FileRecord]:
+        """All files of the bundle, bundle.json itself apart."""
+        weights = [network.weights for network in self.networks.values()]
+        return [*weights, self.tokenizer, self.mel_norms, *self.voices.values()]
+
+
+def write_manifest(directory: Path, manifest: Manifest) -> None:
+    """Write ``directory``/bundle.json. Raises UserError when it cannot be written."""
+    stated = {key: value for key, value in dataclasses.asdict(manifest).items() if key not in ("networks", "sections")}
+    networks = {name: {"config": dataclasses.asdict(network.config), **dataclasses.asdict(network.weights),
+                       "parameters": network.parameters} for name, network in manifest.networks.items()}
+    with replacing(directory / FILE) as path:
+        path.write_text(json.dumps({"format": FORMAT, **stated, "networks": networks, **manifest.sections},
+                                   indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Read ``directory``/bundle.json.
+
+    Raises:
+        UserError: there is none, it is damaged, or of a format this version does not know.
+    """
+    path = directory / FILE
+    stated = _read_json(path)
+    version = Reader(stated, str(path)).take("format", int)
+    if version > FORMAT:
+        raise UserError(f"{path} has format {version}, this version reads format {FORMAT}: update tortoise-ane")
+    reader = Reader(stated, str(path))
+    precision = reader.take("precision", str)
+    if precision not in PRECISIONS:
+        raise UserError(f"{path}: precision {precision!r} is none of {', '.join(PRECISIONS)}")
+    networks = {name: _network(name, reader.at("networks").at(name))
+                for name in reader.take("networks", dict) if name in NETWORKS}     # others: of a later version
+    known = {item.name for item in dataclasses.fields(Manifest)} | {"format"}
+    return Manifest(
+        name=reader.take("name", str), precision=precision, trained=reader.take("trained", bool),
+        default_voice=reader.take("default_voice", str), networks=networks,
+        tokenizer=file_record(reader.at("tokenizer")), mel_norms=file_record(reader.at("mel_norms")),
+        voices={name: file_record(reader.at("voices").at(name)) for name in reader.take("voices", dict)},
+        source=reader.take("source", dict), licence=reader.take("licence", str),
+        description=reader.take("description", str), created_by=reader.take("created_by", str),
+        settings=reader.take("settings", dict, {}), clones=reader.take("clones", bool, True),
+        sections={key: value for key, value in stated.items() if key not in known})
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not os.path.isdir(path.parent):
+        raise UserError(f"there is no bundle at {path.parent}: "
+                        + ("it is a file" if os.path.exists(path.parent) else "no such directory"))
+    try:
+        stated = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        hint = "; for a directory of .pth files use --checkpoints" if next(path.parent.glob("*.pth"), None) else ""
+        raise UserError(f"{path.parent} is not a bundle: it has no {FILE}{hint}") from None
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    except (UnicodeDecodeError, ValueError) as error:
+        raise UserError(f"{path} is damaged (not JSON: {error}); import or copy the bundle again") from error
+    if not isinstance(stated, dict):
+        raise UserError(f"{path} is damaged: it holds a {type(stated).__name__} where an object belongs")
+    return stated
+
+
+def _network(name: str, reader: Reader) -> NetworkRecord:
+    stated = reader.take("config", dict)
+    cls = NETWORKS[name].config
+    unknown = set(stated) - {item.name for item in dataclasses.fields(cls)}
+    if unknown:
+        raise UserError(f"{reader.where}: config has {', '.join(sorted(unknown))}, which this version does not know: "
+                        "update tortoise-ane")
+    where = f"{reader.where}: config"
+    for key, value in stated.items():
+        check_kind(key, value, getattr(NETWORKS[name].official(), key), where)
+    config = cls.from_upstream(stated)
+    check_config(name, config, where)
+    return NetworkRecord(config, file_record(reader), reader.take("parameters", int))

@@ -1,0 +1,95 @@
+"""The interface that a bundle and a directory of official checkpoints both fulfil."""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from ane.system.errors import UserError
+
+if TYPE_CHECKING:       # torch takes a second to import, and every command's --help passes here
+    import numpy as np
+    import torch
+
+
+class Model(ABC):
+    """Configs, weights, tokenizer and mel norms of one model. A network's weights are read when they are asked for.
+
+    Attributes:
+        name: what messages call it.
+        identity: hexadecimal digest that changes when weights or configs do; a key for caches.
+        networks: names (of ``ane.models.tortoise.networks.NETWORKS``) of the networks it has.
+        precision: "fp32", "fp16" or "bf16", the type its parameters are stored in.
+        trained: False when the weights are random numbers.
+        default_voice: the voice to speak with when none is named.
+        voices: directory of the voices that come with it, or None.
+        settings: what this model is best spoken with where upstream's settings do not suit it; see ``Settings.of``.
+        clones: whether a clip of any speaker gives that speaker's voice; False for a model that knows few voices.
+    """
+
+    name: str
+    identity: str
+    networks: frozenset[str]
+    trained: bool
+    default_voice: str
+    voices: Path | None
+    settings: Mapping[str, Any] = MappingProxyType({})
+    clones: bool = True
+
+    @property
+    @abstractmethod
+    def precision(self) -> str: ...
+
+    @abstractmethod
+    def config(self, network: str) -> Any:
+        """The config dataclass of a network. Raises UserError when the model lacks the network."""
+
+    @abstractmethod
+    def tensors(self, network: str) -> "dict[str, torch.Tensor]":
+        """Exactly the network's state dict, on the CPU, memory-mapped where the file allows it: do not write to it.
+
+        Raises:
+            UserError: the model lacks the network, or its file is damaged or does not fit the config.
+        """
+
+    @property
+    @abstractmethod
+    def tokenizer(self) -> str:
+        """The tokenizer as Hugging Face ``tokenizers`` JSON."""
+
+    @property
+    @abstractmethod
+    def mel_norms(self) -> "np.ndarray":
+        """(80,) float32: divisors of the decoder's log-mel conditioning, band by band (upstream data/mel_norms.pth)."""
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """Widths of the two latents of a voice: the decoder's D and the diffusion decoder's C = 2 × its channels."""
+        return self.config("autoregressive").model_dim, 2 * self.config("diffusion").model_channels
+
+    def require(self, network: str) -> None:
+        """Raise UserError, naming upstream's file, when the model lacks ``network``."""
+        from ane.models.tortoise.networks import NETWORKS
+
+        if network not in self.networks:
+            raise UserError(f"{self.name} has no {network} network: {NETWORKS[network].file} was not among its "
+                            "checkpoints; add that file and, for a bundle, import again")
+
+
+def read_tokenizer(path: Path) -> str:
+    """The text of a file that is known to be a tokenizer's JSON then. Raises UserError when it is not."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not text in UTF-8 (byte {error.start}): import or copy it again") from error
+    try:
+        known = isinstance(json.loads(text)["model"]["vocab"], dict)
+    except (KeyError, TypeError, ValueError):
+        known = False
+    if not known:
+        raise UserError(f"{path} is not a tokenizer.json of Hugging Face tokenizers (no model.vocab in it)")
+    return text

@@ -1,0 +1,82 @@
+"""Which model is meant: a bundle by name or path, or a directory of official checkpoints."""
+
+import argparse
+import difflib
+import os
+from importlib import resources
+from pathlib import Path
+
+from ane.bundles.model import Model
+from ane.system import paths
+from ane.system.errors import UserError
+
+DEMO = "demo"
+
+
+def demo_bundle() -> Path:
+    """The bundle that ships inside the package."""
+    return Path(str(resources.files("ane").joinpath("demo/bundle")))
+
+
+def bundle_names() -> list[str]:
+    """Names that ``--bundle`` knows: the demo, and the bundles in the data directory."""
+    stored = paths.bundles_dir()
+    found = sorted(path.parent.name for path in stored.glob("*/bundle.json")) if os.path.isdir(stored) else []
+    return [DEMO, *(name for name in found if name != DEMO)]
+
+
+def is_path(text: str | Path) -> bool:
+    """Whether a bundle is given as a path ("./x", "a/b", "/x", "~/x") and not as a bare name ("x")."""
+    text = str(text)
+    return text in (".", "..") or text.startswith("~") or "/" in text or os.sep in text
+
+
+def find_bundle(bundle: str | Path | None) -> Path:
+    """The directory of a bundle given by path or by name; None is the demo. Raises UserError when there is none."""
+    if bundle is None or str(bundle) == DEMO:
+        return demo_bundle()
+    if isinstance(bundle, Path) or is_path(bundle):
+        return Path(os.path.expanduser(bundle))
+    names = bundle_names()
+    if bundle in names:
+        return paths.bundles_dir() / bundle
+    if os.path.isdir(bundle):
+        return Path(bundle)
+    near = difflib.get_close_matches(bundle, names, 3)
+    advice = f"do you mean {' or '.join(near)}?" if near else f"known bundles: {', '.join(names)}"
+    raise UserError(f"no bundle is named {bundle!r} in {paths.bundles_dir()}; {advice}")
+
+
+def open_model(bundle: str | Path | None = None, checkpoints: str | Path | None = None,
+               config: Path | None = None) -> Model:
+    """Open a bundle (by name or path; the demo when nothing is given) or a directory of official checkpoints.
+
+    ``config`` is a JSON file of upstream's constructor arguments for the checkpoints, in place of their config.json.
+    All keys and shapes are held against the configs here, so a model that opens is complete; data is read later.
+
+    Raises:
+        UserError: unknown name, no such directory, a bundle or checkpoint that is damaged or does not fit.
+    """
+    if checkpoints is None:
+        if config is not None:
+            raise UserError(f"the constructor arguments in {config} are for checkpoints; a bundle has its own")
+        from ane.bundles.bundle import Bundle
+
+        return Bundle(find_bundle(bundle))
+    if bundle is not None:
+        raise UserError("give a bundle or a directory of checkpoints, not both")
+    from ane.models.tortoise.checkpoints import CheckpointDirectory, read_config
+
+    stated = None if config is None else read_config(config)
+    model = CheckpointDirectory(os.path.expanduser(checkpoints), stated, str(config))
+    model.check()
+    return model
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add ``--bundle`` and ``--checkpoints``, whose values ``open_model`` takes under the same names."""
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--bundle", metavar="NAME|PATH",
+                       help="bundle to use: a name (as in `ane import`) or a directory (default: the embedded demo)")
+    group.add_argument("--checkpoints", metavar="DIR", type=Path,
+                       help="directory of official .pth files to use as they are, without importing them")

@@ -1,0 +1,99 @@
+"""What the tensors of a network must look like, whichever file they come from, and how their precision changes."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from ane.models.tortoise.networks import NETWORKS
+from ane.system.errors import UserError
+
+PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+FLOATS = (*PRECISIONS.values(), torch.float64)
+FP16_MAX = 65504.0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Keys and shapes of a network's state dict; ``buffers`` are those keys that hold constants, not parameters."""
+
+    shapes: dict[str, tuple[int, ...]]
+    buffers: frozenset[str]
+
+
+class _WithoutValues(TorchFunctionMode):
+    """Puts parameters (torch.empty) on the meta device and leaves out their initialisation.
+
+    torch.device("meta") would do, but then whatever a constructor computes goes through torch's Python
+    decompositions, whose first use imports torch._dynamo: over a second, at every start.
+    """
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return kwargs.get("tensor", args[0] if args else None)
+        return func(*args, **(kwargs | {"device": "meta"} if func is torch.empty else kwargs))
+
+
+def skeleton(network: str, config: Any) -> nn.Module:
+    """The module of ``network``, its parameters without values, to be filled by ``load_state_dict(…, assign=True)``.
+
+    Raises:
+        UserError: the values of ``config`` do not fit together.
+    """
+    try:
+        with _WithoutValues():
+            return NETWORKS[network].cls(config)
+    except (ArithmeticError, AssertionError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        raise UserError(f"the constructor arguments given for {NETWORKS[network].file} do not describe a network "
+                        f"({type(error).__name__}: {error}); compare them with the ones it was trained with") from error
+
+
+@functools.cache
+def layout(network: str, config: Any) -> Layout:
+    """The state dict that ``network`` has at ``config``. Raises UserError as ``skeleton`` does."""
+    module = skeleton(network, config)
+    state = module.state_dict()
+    buffers = frozenset(state) - {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    return Layout({key: tuple(value.shape) for key, value in state.items()}, buffers)
+
+
+def spell(shape: tuple[int, ...]) -> str:
+    """(1024, 80, 1) → "1024×80×1"; a scalar → "a single number"."""
+    return "×".join(map(str, shape)) or "a single number"
+
+
+def converted(tensors: Mapping[str, torch.Tensor], precision: str, buffers: frozenset[str],
+              where: str) -> dict[str, torch.Tensor]:
+    """Parameters in ``precision``, contiguous and none sharing memory, as safetensors needs them.
+
+    Integers stay as they are. Buffers become float32 at every precision: a rotary frequency rounded to 8 or 11 bits
+    and multiplied by a position of some hundreds is another angle altogether.
+
+    Raises:
+        UserError: a value is NaN or infinite, or beyond the range of fp16; the message names the tensor.
+    """
+    result: dict[str, torch.Tensor] = {}
+    seen: set[int] = set()
+    for key, tensor in tensors.items():
+        if tensor.is_floating_point():
+            _check_range(tensor, precision if key not in buffers else "fp32", f"{where}: {key}")
+            tensor = tensor.to(torch.float32 if key in buffers else PRECISIONS[precision])
+        tensor = tensor.contiguous()
+        if tensor.untyped_storage().data_ptr() in seen:
+            tensor = tensor.clone()
+        seen.add(tensor.untyped_storage().data_ptr())
+        result[key] = tensor
+    return result
+
+
+def _check_range(tensor: torch.Tensor, precision: str, where: str) -> None:
+    if not torch.isfinite(tensor).all():
+        raise UserError(f"{where} holds NaN or infinite values: the file is damaged or its training diverged")
+    if precision == "fp16" and tensor.numel() and tensor.abs().max() > FP16_MAX:
+        raise UserError(f"{where} holds a value of {tensor.abs().max():.4g}, beyond the range of fp16 (65504); "
+                        "use --precision fp32 or bf16")

@@ -1,0 +1,74 @@
+"""Whether a network can be made of the values of a config, as bundle.json or a config.json states them."""
+
+import math
+from typing import Any
+
+from ane.models.tortoise.diffusion import PREDICTIONS
+from ane.models.tortoise.networks.layers import Config
+from ane.system.errors import UserError
+
+# Attention splits a width evenly among its heads; shapes alone would not tell that it cannot.
+HEADS = {
+    "autoregressive": ("model_dim", "heads"),
+    "conditioning_encoder": ("model_dim", "heads"),
+    "diffusion": ("model_channels", "num_heads"),
+    "contextual_embedder": ("model_channels", "num_heads"),
+    "cvvp": ("model_dim", "transformer_heads"),
+    "classifier": ("embedding_dim", "num_attn_heads"),
+}
+
+# Ids that the decoder looks up, and the number of the highest in its table.
+TEXT_TOKENS = ("start_text_token", "stop_text_token")
+CODES = ("start_mel_token", "stop_mel_token", "calm_token", "tail_tokens")
+
+
+def check_kind(name: str, value: Any, official: Any, where: str) -> None:
+    """Raise UserError unless JSON's ``value`` can stand where ``official`` does.
+
+    Counts are positive integers, ids integers (``check_config`` knows their range), lists stand for tuples.
+    """
+    least = None if name in (*TEXT_TOKENS, *CODES) else 1
+    if not _same_kind(value, official, least):
+        raise UserError(f"{where}: {name} must be like {_spelt(official)}, not {_spelt(value)}")
+
+
+def check_config(network: str, config: Config, where: str) -> None:
+    """Raise UserError for values that are each of the right kind and yet make no network.
+
+    Heads that do not divide their width, ids beyond their table, a prediction that no sampler can read.
+    """
+    if network in HEADS:
+        width, heads = (getattr(config, name) for name in HEADS[network])
+        if width % heads:
+            raise UserError(f"{where}: {HEADS[network][0]} {width} cannot be split among {heads} {HEADS[network][1]}")
+    if network == "autoregressive":
+        _check_ids(config, TEXT_TOKENS, config.number_text_tokens, where)
+        _check_ids(config, CODES, config.number_mel_codes - 1, where)
+    if network == "diffusion" and config.prediction not in PREDICTIONS:
+        raise UserError(f"{where}: prediction {config.prediction!r} is none of {', '.join(PREDICTIONS)}")
+
+
+def _check_ids(config: Config, names: tuple[str, ...], highest: int, where: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        for token in value if isinstance(value, tuple) else (value,):
+            if not 0 <= token <= highest:
+                raise UserError(f"{where}: {name} {_spelt(value)} is beyond the decoder's table: 0 to {highest}")
+
+
+def _same_kind(value: Any, official: Any, least: int | None) -> bool:
+    if isinstance(official, bool) or isinstance(value, bool):
+        return isinstance(value, bool) and isinstance(official, bool)
+    if isinstance(official, int):
+        return isinstance(value, int) and (least is None or value >= least)
+    if isinstance(official, float):
+        return isinstance(value, int | float) and math.isfinite(value)
+    if isinstance(official, tuple | list):
+        return (isinstance(value, tuple | list) and len(value) > 0
+                and all(_same_kind(item, official[0], least) for item in value))
+    return official is None or isinstance(value, type(official))
+
+
+def _spelt(value: Any) -> str:
+    """As JSON would have it, for lists and tuples are one there."""
+    return repr(list(value)) if isinstance(value, tuple) else repr(value)

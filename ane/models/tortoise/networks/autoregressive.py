@@ -1,0 +1,154 @@
+"""UnifiedVoice: the GPT-2 that turns a voice and text into mel codes (upstream models/autoregressive.py).
+
+The network begins where embeddings end: its input is a sequence of columns (B, T, D) that the host looked up,
+[voice][text][codes], positions included. What it gives for a column predicts the code that follows it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ane.models.tortoise.networks.layers import Config
+
+# q, k, v (B, heads, T, head_width) → (B, heads, T, head_width): how columns see each other, and a cache
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class UnifiedVoiceConfig(Config):
+    layers: int = 30
+    model_dim: int = 1024
+    heads: int = 16
+    max_mel_tokens: int = 604
+    max_text_tokens: int = 402
+    max_conditioning_inputs: int = 2
+    number_text_tokens: int = 255
+    start_text_token: int = 255
+    stop_text_token: int = 0
+    number_mel_codes: int = 8194
+    start_mel_token: int = 8192
+    stop_mel_token: int = 8193
+    calm_token: int = 83                                # the code of silence
+    calm_run: int = 8                                   # silent codes in a row that are kept (upstream api.py)
+    tail_tokens: tuple[int, ...] = (45, 45, 248)        # written over the last codes of the buffer (upstream api.py)
+
+    @property
+    def text_positions(self) -> int:
+        return self.max_text_tokens + 2
+
+    @property
+    def code_positions(self) -> int:
+        return self.max_mel_tokens + 2 + self.max_conditioning_inputs
+
+
+class Conv1D(nn.Module):
+    """GPT-2's linear layer: weight stored (in, out)."""
+
+    def __init__(self, inputs: int, outputs: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(inputs, outputs))
+        self.bias = nn.Parameter(torch.empty(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x.to(self.weight.dtype), self.weight.T, self.bias)
+
+
+class Linear(nn.Linear):
+    """A linear layer that takes any precision, as ``Conv1D`` does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.to(self.weight.dtype))
+
+
+class Attention(nn.Module):
+    def __init__(self, config: UnifiedVoiceConfig):
+        super().__init__()
+        self.heads = config.heads
+        self.c_attn = Conv1D(config.model_dim, 3 * config.model_dim)
+        self.c_proj = Conv1D(config.model_dim, config.model_dim)
+
+    def forward(self, x: Tensor, attend: Attend) -> Tensor:
+        B, T, D = x.shape
+        q, k, v = self.c_attn(x).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
+        return self.c_proj(attend(q, k, v).transpose(1, 2).reshape(B, T, D))
+
+
+class MLP(nn.Module):
+    def __init__(self, config: UnifiedVoiceConfig):
+        super().__init__()
+        self.c_fc = Conv1D(config.model_dim, 4 * config.model_dim)
+        self.c_proj = Conv1D(4 * config.model_dim, config.model_dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
+
+
+class Block(nn.Module):
+    """Pre-norm transformer block; the residual stream keeps the precision of its input."""
+
+    def __init__(self, config: UnifiedVoiceConfig):
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(config.model_dim, eps=1e-5)
+        self.attn = Attention(config)
+        self.ln_2 = nn.LayerNorm(config.model_dim, eps=1e-5)
+        self.mlp = MLP(config)
+
+    def forward(self, x: Tensor, attend: Attend) -> Tensor:
+        x = x + self.attn(self.ln_1(x), attend)
+        return x + self.mlp(self.ln_2(x))
+
+
+class GPT(nn.Module):
+    def __init__(self, config: UnifiedVoiceConfig):
+        super().__init__()
+        self.h = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.ln_f = nn.LayerNorm(config.model_dim, eps=1e-5)
+
+
+class PositionTable(nn.Module):
+    def __init__(self, positions: int, width: int):
+        super().__init__()
+        self.emb = nn.Embedding(positions, width)
+
+
+def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention without a cache: each column sees itself and those before it."""
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+class UnifiedVoice(nn.Module):
+    """Columns (B, T, D) → hidden (B, T, D) → logits (B, T, V).
+
+    ``hidden`` is what diffusion and HiFi-GAN call the latent of the code that the column predicts: GPT-2's ln_f
+    followed by ``final_norm`` (upstream applies both).
+    """
+
+    def __init__(self, config: UnifiedVoiceConfig):
+        super().__init__()
+        self.config = config
+        D = config.model_dim
+        self.text_embedding = nn.Embedding(config.number_text_tokens + 1, D)
+        self.mel_embedding = nn.Embedding(config.number_mel_codes, D)
+        self.text_pos_embedding = PositionTable(config.text_positions, D)
+        self.mel_pos_embedding = PositionTable(config.code_positions, D)
+        self.gpt = GPT(config)
+        self.final_norm = nn.LayerNorm(D, eps=1e-5)
+        self.mel_head = Linear(D, config.number_mel_codes)
+
+    def forward(self, x: Tensor, attend: Sequence[Attend] | None = None) -> Tensor:
+        """Hidden states of all columns; ``attend`` gives each layer its view of a cache (default: causal, none)."""
+        for index, block in enumerate(self.gpt.h):
+            x = block(x, attend[index] if attend else causal)
+        return self.final_norm(self.gpt.ln_f(x))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.mel_head(hidden).float()
+
+    @staticmethod
+    def unused(config: UnifiedVoiceConfig) -> dict[str, tuple[int, ...]]:
+        """What the official file holds for training alone: the head that predicts text."""
+        rows = config.number_text_tokens + 1
+        return {"text_head.weight": (rows, config.model_dim), "text_head.bias": (rows,)}

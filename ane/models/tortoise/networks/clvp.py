@@ -1,0 +1,116 @@
+"""CLVP and CVVP: how well codes fit a text, and a voice (upstream models/clvp.py, models/cvvp.py).
+
+Both give unit vectors; a score is their dot product times exp(temperature), which is folded into the first vector.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ane.models.tortoise.networks.layers import AttentionBlock, Config, RotaryEncoder
+
+
+@dataclass(frozen=True)
+class CLVPConfig(Config):
+    dim_text: int = 768
+    dim_speech: int = 768
+    dim_latent: int = 768
+    num_text_tokens: int = 256
+    text_enc_depth: int = 20
+    text_heads: int = 12
+    num_speech_tokens: int = 8192
+    speech_enc_depth: int = 20
+    speech_heads: int = 12
+
+
+class Encoder(nn.Module):
+    """(B, T, width) → (B, width): encoder, mean over time."""
+
+    def __init__(self, width: int, depth: int, heads: int):
+        super().__init__()
+        self.transformer = RotaryEncoder(width, depth, heads, multiple=2, wrapped=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.transformer(x).mean(dim=1)
+
+
+class CLVP(nn.Module):
+    def __init__(self, config: CLVPConfig):
+        super().__init__()
+        self.temperature = nn.Parameter(torch.tensor(1.0))
+        self.text_emb = nn.Embedding(config.num_text_tokens, config.dim_text)
+        self.text_transformer = Encoder(config.dim_text, config.text_enc_depth, config.text_heads)
+        self.to_text_latent = nn.Linear(config.dim_text, config.dim_latent, bias=False)
+        self.speech_emb = nn.Embedding(config.num_speech_tokens, config.dim_speech)
+        self.speech_transformer = Encoder(config.dim_speech, config.speech_enc_depth, config.speech_heads)
+        self.to_speech_latent = nn.Linear(config.dim_speech, config.dim_latent, bias=False)
+
+    def text_latent(self, tokens: Tensor) -> Tensor:
+        """Token ids (B, T) → (B, E), not normalised."""
+        return self.to_text_latent(self.text_transformer(self.text_emb(tokens)))
+
+    def speech_latent(self, codes: Tensor) -> Tensor:
+        """Codes (B, S) → (B, E), not normalised."""
+        return self.to_speech_latent(self.speech_transformer(self.speech_emb(codes)))
+
+    def text(self, tokens: Tensor) -> Tensor:
+        return F.normalize(self.text_latent(tokens).float(), dim=-1) * self.temperature.float().exp()
+
+    def speech(self, codes: Tensor) -> Tensor:
+        return F.normalize(self.speech_latent(codes).float(), dim=-1)
+
+
+@dataclass(frozen=True)
+class CVVPConfig(Config):
+    model_dim: int = 512
+    transformer_heads: int = 8
+    conditioning_enc_depth: int = 8
+    mel_channels: int = 80
+    mel_codes: int = 8192
+    speech_enc_depth: int = 8
+
+
+class CollapsingTransformer(nn.Module):
+    """(B, T, width) → (B, width): encoder, attention between two 1×1 convolutions, mean over time."""
+
+    def __init__(self, width: int, heads: int, depth: int):
+        super().__init__()
+        self.transformer = RotaryEncoder(width, depth, heads, multiple=1, wrapped=False)
+        self.pre_combiner = nn.Sequential(
+            nn.Conv1d(width, width, 1), AttentionBlock(width, heads), nn.Conv1d(width, width, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.pre_combiner(self.transformer(x).transpose(1, 2)).mean(dim=-1)
+
+
+class CodeEmbedding(nn.Module):
+    def __init__(self, codes: int, width: int):
+        super().__init__()
+        self.emb = nn.Embedding(codes, width)
+
+
+class CVVP(nn.Module):
+    def __init__(self, config: CVVPConfig):
+        super().__init__()
+        width, heads = config.model_dim, config.transformer_heads
+        self.temperature = nn.Parameter(torch.tensor(1.0))
+        self.cond_emb = nn.Sequential(
+            nn.Conv1d(config.mel_channels, width // 2, 5, stride=2, padding=2),
+            nn.Conv1d(width // 2, width, 3, stride=2, padding=1))
+        self.conditioning_transformer = CollapsingTransformer(width, heads, config.conditioning_enc_depth)
+        self.to_conditioning_latent = nn.Linear(width, width, bias=False)
+        self.speech_emb = CodeEmbedding(config.mel_codes, width)
+        self.speech_transformer = CollapsingTransformer(width, heads, config.speech_enc_depth)
+        self.to_speech_latent = nn.Linear(width, width, bias=False)
+
+    def clip(self, mel: Tensor) -> Tensor:
+        """Mel of a reference clip (B, 80, L) → (B, E), times exp(temperature)."""
+        latent = self.to_conditioning_latent(self.conditioning_transformer(self.cond_emb(mel).transpose(1, 2)))
+        return F.normalize(latent.float(), dim=-1) * self.temperature.float().exp()
+
+    def speech(self, codes: Tensor) -> Tensor:
+        """Codes (B, S) → unit vectors (B, E)."""
+        latent = self.to_speech_latent(self.speech_transformer(self.speech_emb.emb(codes)))
+        return F.normalize(latent.float(), dim=-1)

@@ -1,0 +1,89 @@
+"""The two encoders that listen to reference clips, and the converters that dream up a voice instead.
+
+Upstream: ConditioningEncoder (models/autoregressive.py), contextual_embedder (models/diffusion_decoder.py),
+models/random_latent_generator.py.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ane.models.tortoise.networks.layers import AttentionBlock, Config
+
+
+@dataclass(frozen=True)
+class ConditioningEncoderConfig(Config):
+    model_dim: int = 1024
+    heads: int = 16
+
+
+class ConditioningEncoder(nn.Module):
+    """Mel of a clip (B, 80, L) → conditioning latent (B, D), which is the first position of what attention made."""
+
+    mels, blocks = 80, 6
+
+    def __init__(self, config: ConditioningEncoderConfig):
+        super().__init__()
+        self.init = nn.Conv1d(self.mels, config.model_dim, 1)
+        self.attn = nn.Sequential(*(AttentionBlock(config.model_dim, config.heads) for _ in range(self.blocks)))
+
+    def forward(self, mel: Tensor) -> Tensor:
+        return self.attn(self.init(mel))[:, :, 0]
+
+
+@dataclass(frozen=True)
+class ContextualEmbedderConfig(Config):
+    in_channels: int = 100
+    model_channels: int = 1024
+    num_heads: int = 16
+
+
+class ContextualEmbedder(nn.Sequential):
+    """Mel of a clip (B, 100, L) → the diffusion decoder's voice latent (B, 2C): convolutions, attention, mean."""
+
+    blocks = 5
+
+    def __init__(self, config: ContextualEmbedderConfig):
+        C = config.model_channels
+        super().__init__(
+            nn.Conv1d(config.in_channels, C, 3, stride=2, padding=1),
+            nn.Conv1d(C, 2 * C, 3, stride=2, padding=1),
+            *(AttentionBlock(2 * C, config.num_heads, relative=True) for _ in range(self.blocks)))
+
+    def forward(self, mel: Tensor) -> Tensor:
+        return super().forward(mel).mean(dim=-1)
+
+
+@dataclass(frozen=True)
+class RandomLatentConverterConfig(Config):
+    channels: int = 1024
+
+
+class EqualLinear(nn.Module):
+    """Linear layer with its learning rate baked into the scale, then a leaky ReLU (StyleGAN 2, Karras et al. 2020)."""
+
+    rate = 0.1
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width, width))
+        self.bias = nn.Parameter(torch.empty(width))
+        self.scale = self.rate / math.sqrt(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.leaky_relu(F.linear(x, self.weight * self.scale, self.bias * self.rate), 0.2) * math.sqrt(2)
+
+
+class RandomLatentConverter(nn.Module):
+    """Standard normal noise (B, channels) → a conditioning latent (B, channels)."""
+
+    def __init__(self, config: RandomLatentConverterConfig):
+        super().__init__()
+        width = config.channels
+        self.layers = nn.Sequential(*(EqualLinear(width) for _ in range(5)), nn.Linear(width, width))
+
+    def forward(self, noise: Tensor) -> Tensor:
+        return self.layers(noise)

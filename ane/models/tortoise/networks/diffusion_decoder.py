@@ -1,0 +1,156 @@
+"""DiffusionTts: the denoiser that turns latents into a spectrogram (upstream models/diffusion_decoder.py).
+
+Inside, frames are packed and channels lie last (``ane.models.tortoise.networks.frames``); at the seams tensors are (B, C, L).
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ane.models.tortoise.networks.frames import (
+    FrameAttention,
+    FrameConv,
+    FrameNorm,
+    Packing,
+    PointwiseConv,
+    pack,
+    product,
+)
+from ane.models.tortoise.networks.layers import Config
+
+
+@dataclass(frozen=True)
+class DiffusionConfig(Config):
+    model_channels: int = 1024
+    num_layers: int = 10
+    in_channels: int = 100
+    out_channels: int = 200            # what is predicted, then the variance interpolation
+    in_latent_channels: int = 1024
+    in_tokens: int = 8193
+    num_heads: int = 16
+    prediction: str = "epsilon"        # what the network says of the noisy mel: "epsilon", "v" or "x0"
+
+
+def timestep_embedding(timesteps: Tensor, width: int) -> Tensor:
+    """[cos(t·f), sin(t·f)] with f_i = 10000^(−i / (width/2)): (B,) → (B, width) float32."""
+    half = width // 2
+    frequency = torch.exp(-math.log(10000) * torch.arange(half, device=timesteps.device).float() / half)
+    angle = timesteps.float()[:, None] * frequency
+    return torch.cat((angle.cos(), angle.sin()), dim=-1)
+
+
+class ResBlock(nn.Module):
+    """Residual block over packed frames, whose second norm is scaled and shifted by the timestep."""
+
+    def __init__(self, channels: int):
+        super().__init__()
+        # upstream's indices: activations and dropout lie between
+        self.in_layers = nn.ModuleDict({"0": FrameNorm(channels), "2": PointwiseConv(channels, channels, 1)})
+        self.emb_layers = nn.ModuleDict({"1": nn.Linear(channels, 2 * channels)})
+        self.out_layers = nn.ModuleDict({"0": FrameNorm(channels), "3": FrameConv(channels, channels, 3, padding=1)})
+
+    def forward(self, x: Tensor, time: Tensor, packing: Packing) -> Tensor:
+        """Frames (N, C), SiLU of the timestep's embedding (1 or rows, C) → (N, C)."""
+        scale, shift = self.emb_layers["1"](time)[:, None].chunk(2, dim=-1)
+        gain = 1 + scale
+
+        def mixed(part: Tensor) -> Tensor:
+            part = torch.addcmul(shift, self.out_layers["0"](part), gain)
+            return self.out_layers["3"](F.silu(part))
+
+        h = packing.each(lambda part: F.silu(self.in_layers["0"](part)), x)
+        return x + packing.each(mixed, self.in_layers["2"](h))
+
+
+class DiffusionLayer(nn.Module):
+    def __init__(self, channels: int, heads: int):
+        super().__init__()
+        self.resblk = ResBlock(channels)
+        self.attn = FrameAttention(channels, heads)
+
+    def forward(self, x: Tensor, time: Tensor, packing: Packing) -> Tensor:
+        return self.attn(self.resblk(x, time, packing), packing)
+
+
+class IntegratingConv(nn.Conv1d):
+    """The convolution of x and code side by side: of each on its own, as x may be the same for all rows."""
+
+    def forward(self, x: Tensor, code: Tensor, of_x: Packing, packing: Packing) -> Tensor:
+        """x packed as ``of_x``, with the rows of code or one that they share; code (N, C) → (N, C)."""
+        for_x, for_code = self.weight[..., 0].chunk(2, dim=1)
+        x, code = product(x, for_x), product(code, for_code, self.bias)
+        parts = [(part + shared).flatten(0, 1)
+                 for part, shared in zip(packing.split(code), of_x.split(x), strict=True)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+class DiffusionTts(nn.Module):
+    """``condition`` once for an utterance, ``forward`` or ``denoise`` once for a timestep."""
+
+    def __init__(self, config: DiffusionConfig):
+        super().__init__()
+        self.config = config
+        C, heads = config.model_channels, config.num_heads
+        self.inp_block = FrameConv(config.in_channels, C, 3, padding=1)
+        self.time_embed = nn.Sequential(nn.Linear(C, C), nn.SiLU(), nn.Linear(C, C))
+        self.code_norm = FrameNorm(C)
+        self.latent_conditioner = nn.ModuleList(
+            [FrameConv(config.in_latent_channels, C, 3, padding=1)] + [FrameAttention(C, heads) for _ in range(4)])
+        self.unconditioned_embedding = nn.Parameter(torch.empty(1, C, 1))
+        self.conditioning_timestep_integrator = nn.ModuleList(DiffusionLayer(C, heads) for _ in range(3))
+        self.integrating_conv = IntegratingConv(2 * C, C, 1)
+        self.layers = nn.ModuleList(
+            [DiffusionLayer(C, heads) for _ in range(config.num_layers)] + [ResBlock(C) for _ in range(3)])
+        self.out = nn.Sequential(FrameNorm(C), nn.SiLU(), FrameConv(C, config.out_channels, 3, padding=1))
+
+    def condition(self, latents: Tensor, voice: Tensor, frames: int) -> Tensor:
+        """What no timestep changes: latents (B, N, D), voice latent (B, 2C) → aligned conditioning (B, C, frames)."""
+        scale, shift = voice[:, None].chunk(2, dim=-1)
+        packing = Packing(len(latents), latents.shape[1:2])
+        first, *blocks = self.latent_conditioner
+        code = first(latents).flatten(0, 1)
+        for block in blocks:
+            code = block(code, packing)
+        code = packing.each(lambda part: self.code_norm(part) * (1 + scale) + shift, code)
+        return F.interpolate(code.view(*latents.shape[:2], -1).transpose(1, 2), size=frames, mode="nearest")
+
+    def unconditioned(self, frames: int) -> Tensor:
+        """The learned stand-in for conditioning in classifier-free guidance (Ho & Salimans 2022): (1, C, frames)."""
+        return self.unconditioned_embedding.expand(-1, -1, frames)
+
+    def forward(self, x: Tensor, timesteps: Tensor, code: Tensor) -> Tensor:
+        """Noisy mel (B, 100, L), original timesteps (B,), conditioning (B, C, L) → (B, 200, L): noise, variance."""
+        B, _, L = code.shape
+        said = self.denoise(pack(x), timesteps, pack(code), Packing(B, (L,)))
+        return said.view(B, L, -1).transpose(1, 2)
+
+    def denoise(self, x: Tensor, timesteps: Tensor, code: Tensor, packing: Packing) -> Tensor:
+        """The same for several utterances in one call: packed noisy mels, packed conditioning (N, C) → (N, 200).
+
+        ``x`` holds for every utterance as many rows as ``packing``, or one that all its rows share; ``timesteps`` (1,)
+        are of all rows, or (rows,) of each.
+        """
+        of_x = Packing(packing.rows * len(x) // len(code), packing.lengths)
+        time = timestep_embedding(timesteps, self.config.model_channels).to(x.dtype)
+        time = F.silu(self.time_embed(time))
+        for layer in self.conditioning_timestep_integrator:
+            code = layer(code, time, packing)
+        x = self.integrating_conv(of_x.each(self.inp_block, x), code, of_x, packing)
+        for layer in self.layers:
+            x = layer(x, time, packing)
+        return packing.each(self.out, x)
+
+    @staticmethod
+    def unused(config: DiffusionConfig) -> dict[str, tuple[int, ...]]:
+        """What the official file holds for training on codes instead of latents."""
+        C = config.model_channels
+        with torch.device("meta"):
+            modules = nn.ModuleDict({
+                "code_embedding": nn.Embedding(config.in_tokens, C),
+                "code_converter": nn.Sequential(
+                    *(FrameAttention(C, config.num_heads) for _ in range(3))),
+                "mel_head": nn.Conv1d(C, config.in_channels, 3, padding=1)})
+        return {name: tuple(tensor.shape) for name, tensor in modules.state_dict().items()}

@@ -1,0 +1,97 @@
+"""HiFi-GAN: latents straight to sound, the fast path (Kong et al. 2020; upstream models/hifigan_decoder.py)."""
+
+from dataclasses import dataclass
+from itertools import accumulate
+from math import prod
+from operator import mul
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ane.models.tortoise.networks.layers import Config, ImageConv, ImageConvTranspose
+from ane.models.tortoise.networks.receptive_field import lost, margins
+
+BORDER = 3              # columns that conv_pre and conv_post see at either side
+
+
+@dataclass(frozen=True)
+class HifiganConfig(Config):
+    in_channels: int = 1024
+    out_channels: int = 1
+    resblock_dilation_sizes: tuple[tuple[int, ...], ...] = ((1, 3, 5), (1, 3, 5), (1, 3, 5))
+    resblock_kernel_sizes: tuple[int, ...] = (3, 7, 11)
+    upsample_kernel_sizes: tuple[int, ...] = (16, 16, 4, 4)
+    upsample_initial_channel: int = 512
+    upsample_factors: tuple[int, ...] = (8, 8, 2, 2)
+    cond_channels: int = 1024
+
+    @property
+    def hop(self) -> int:
+        return prod(self.upsample_factors)
+
+    @property
+    def level_margins(self) -> list[int]:
+        """Frames at either side that each level works on (``ane.models.tortoise.networks.receptive_field``)."""
+        blocks = max(sum((size - 1) * dilation // 2 + (size - 1) // 2 for dilation in dilations)
+                     for size, dilations in zip(self.resblock_kernel_sizes, self.resblock_dilation_sizes, strict=True))
+        reaches = [blocks + lost(size, factor, (size - factor) // 2)
+                   for size, factor in zip(self.upsample_kernel_sizes, self.upsample_factors, strict=False)]
+        reaches[-1] += BORDER
+        return margins(list(accumulate(self.upsample_factors, mul)), reaches)
+
+    @property
+    def margin(self) -> int:
+        """Frames at either side that the sound of a frame depends on."""
+        return self.level_margins[0] + BORDER
+
+
+class ResBlock(nn.Module):
+    """Three times: dilated convolution, convolution, add; (B, C, 1, T) → the same."""
+
+    def __init__(self, channels: int, size: int, dilations: tuple[int, ...]):
+        super().__init__()
+
+        def conv(dilation: int) -> ImageConv:
+            return ImageConv(channels, channels, size, dilation=dilation, padding=(size - 1) * dilation // 2)
+
+        self.convs1 = nn.ModuleList(conv(dilation) for dilation in dilations)
+        self.convs2 = nn.ModuleList(conv(1) for _ in dilations)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for dilated, plain in zip(self.convs1, self.convs2, strict=True):
+            y = F.leaky_relu(dilated(F.leaky_relu(x, 0.1)), 0.1, inplace=True)
+            x = plain(y).add_(x)
+        return x
+
+
+class Hifigan(nn.Module):
+    def __init__(self, config: HifiganConfig):
+        super().__init__()
+        self.config = config
+        widths = [config.upsample_initial_channel // 2 ** level for level in range(len(config.upsample_factors) + 1)]
+        self.conv_pre = ImageConv(config.in_channels, widths[0], 7, padding=3)
+        self.cond_layer = nn.Conv1d(config.cond_channels, widths[0], 1)
+        self.ups = nn.ModuleList(
+            ImageConvTranspose(before, after, size, factor, padding=(size - factor) // 2)
+            for before, after, size, factor in zip(
+                widths, widths[1:], config.upsample_kernel_sizes, config.upsample_factors, strict=False))
+        self.resblocks = nn.ModuleList(
+            ResBlock(width, size, dilations) for width in widths[1:]
+            for size, dilations in zip(config.resblock_kernel_sizes, config.resblock_dilation_sizes, strict=True))
+        self.conv_post = ImageConv(widths[-1], config.out_channels, 7, padding=3)
+
+    def forward(self, frames: Tensor, conditioning: Tensor) -> Tensor:
+        """Latents at the rate of frames (B, D, L) (``ane.models.tortoise.vocoding``), AR conditioning latent (B, D) → (B, 1, 256·L)."""
+        x = frames[:, :, None].contiguous(memory_format=torch.channels_last)
+        x = self.conv_pre(x) + self.cond_layer(conditioning[..., None])[..., None]
+        sizes = len(self.config.resblock_kernel_sizes)
+        for level, up in enumerate(self.ups):
+            x = up(F.leaky_relu(x, 0.1))
+            first, *others = self.resblocks[level * sizes:(level + 1) * sizes]
+            total = first(x)
+            for block in others:
+                total += block(x)
+            x = total / sizes
+        # slope 0.01 here, 0.1 above: as upstream was trained
+        return torch.tanh(self.conv_post(F.leaky_relu(x, 0.01)))[:, :, 0]

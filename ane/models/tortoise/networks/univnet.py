@@ -1,0 +1,136 @@
+"""UnivNet: mel to sound by location-variable convolutions (Jang et al. 2021; upstream models/vocoder.py)."""
+
+from dataclasses import dataclass
+from itertools import accumulate
+from math import prod
+from operator import mul
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ane.models.tortoise.networks.layers import Config
+from ane.models.tortoise.networks.receptive_field import lost, margins
+
+SILENCE = -11.5129      # ln(1e-5), the floor of the mel: upstream appends frames of it to keep the end clean
+SILENT_FRAMES = 10
+TAPS = 3            # of a dictated kernel
+BORDER = 3          # frames (conv_pre) and samples (conv_post) that a convolution of 7 sees at either side
+
+
+@dataclass(frozen=True)
+class UnivNetConfig(Config):
+    noise_dim: int = 64
+    channel_size: int = 32
+    dilations: tuple[int, ...] = (1, 3, 9, 27)
+    strides: tuple[int, ...] = (8, 8, 4)
+    lReLU_slope: float = 0.2            # noqa: N815 (upstream's name)
+    kpnet_conv_size: int = 3
+    kpnet_hidden_channels: int = 64
+    hop_length: int = 256
+    n_mel_channels: int = 100
+
+    @property
+    def level_margins(self) -> list[int]:
+        """Frames at either side that each level works on (``ane.models.tortoise.networks.receptive_field``)."""
+        convs = sum(self.dilations) + len(self.dilations) * (TAPS // 2)
+        reaches = [convs + lost(2 * stride, stride, stride // 2 + stride % 2) for stride in self.strides]
+        reaches[-1] += BORDER
+        return margins(list(accumulate(self.strides, mul)), reaches)
+
+    @property
+    def margin(self) -> int:
+        """Frames at either side that the sound of a frame depends on."""
+        kernels = 2 + 7 * (self.kpnet_conv_size // 2)       # of mel that dictate a frame's kernel
+        return self.level_margins[0] + max(BORDER, kernels)
+
+
+class KernelPredictor(nn.Module):
+    """Mel (B, mels, L) → for each frame and layer a kernel (B, layers, C, 2C, 3, L) and a bias (B, layers, 2C, L)."""
+
+    def __init__(self, config: UnivNetConfig):
+        super().__init__()
+        self.layers, self.channels = len(config.dilations), config.channel_size
+        self.slope = config.lReLU_slope
+        hidden, size = config.kpnet_hidden_channels, config.kpnet_conv_size
+
+        def conv(outputs: int) -> nn.Conv1d:
+            return nn.Conv1d(hidden, outputs, size, padding=(size - 1) // 2)
+
+        self.input_conv = nn.ModuleList([nn.Conv1d(config.n_mel_channels, hidden, 5, padding=2)])
+        # upstream's indices: 1 and 3 are the convolutions, dropout and activations lie between
+        self.residual_convs = nn.ModuleList(
+            nn.ModuleDict({"1": conv(hidden), "3": conv(hidden)}) for _ in range(3))
+        self.kernel_conv = conv(self.channels * 2 * self.channels * 3 * self.layers)
+        self.bias_conv = conv(2 * self.channels * self.layers)
+
+    def forward(self, mel: Tensor) -> tuple[Tensor, Tensor]:
+        B, _, L = mel.shape
+        c = F.leaky_relu(self.input_conv[0](mel), self.slope)
+        for block in self.residual_convs:
+            c = c + F.leaky_relu(block["3"](F.leaky_relu(block["1"](c), self.slope)), self.slope)
+        kernels = self.kernel_conv(c).view(B, self.layers, self.channels, 2 * self.channels, 3, L)
+        return kernels, self.bias_conv(c).view(B, self.layers, 2 * self.channels, L)
+
+
+class LVCBlock(nn.Module):
+    """Upsample by ``stride``, then convolve with kernels that the mel dictates frame by frame."""
+
+    def __init__(self, config: UnivNetConfig, stride: int, hop: int):
+        super().__init__()
+        C = config.channel_size
+        self.hop, self.slope = hop, config.lReLU_slope
+        self.kernel_predictor = KernelPredictor(config)
+        self.convt_pre = nn.ModuleDict({"1": nn.ConvTranspose1d(
+            C, C, 2 * stride, stride=stride, padding=stride // 2 + stride % 2, output_padding=stride % 2)})
+        self.conv_blocks = nn.ModuleList(
+            nn.ModuleDict({"1": nn.Conv1d(C, C, 3, padding=dilation, dilation=dilation)})
+            for dilation in config.dilations)
+
+    def forward(self, x: Tensor, mel: Tensor) -> Tensor:
+        """(B, C, n), mel (B, mels, L) → (B, C, n · stride) where n · stride = L · hop."""
+        x = self.convt_pre["1"](F.leaky_relu(x, self.slope))
+        kernels, biases = self.kernel_predictor(mel)
+        for layer, conv in enumerate(self.conv_blocks):
+            y = F.leaky_relu(conv["1"](F.leaky_relu(x, self.slope)), self.slope)
+            gate, value = self.convolve(y, kernels[:, layer], biases[:, layer]).chunk(2, dim=1)
+            x = x + torch.sigmoid(gate) * torch.tanh(value)
+        return x
+
+    def convolve(self, x: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
+        """Each frame's hop of samples with that frame's own kernel: one batched product a frame and tap.
+
+        x (B, C, L·hop), kernel (B, C, O, 3, L), bias (B, O, L) → (B, O, L·hop)
+        """
+        B, C, _ = x.shape
+        O, L = kernel.shape[2], kernel.shape[4]                                     # noqa: E741
+        padded = F.pad(x, (1, 1))
+        taps = torch.stack([padded[:, :, k:k + L * self.hop].view(B, C, L, self.hop) for k in range(3)], dim=2)
+        taps = taps.permute(0, 3, 1, 2, 4).reshape(B, L, 3 * C, self.hop)           # rows ordered (channel, tap)
+        weight = kernel.permute(0, 4, 2, 1, 3).reshape(B, L, O, 3 * C)
+        out = weight @ taps + bias.permute(0, 2, 1)[..., None]                      # (B, L, O, hop)
+        return out.permute(0, 2, 1, 3).reshape(B, O, L * self.hop)
+
+
+class UnivNet(nn.Module):
+    def __init__(self, config: UnivNetConfig):
+        super().__init__()
+        self.config = config
+        C = config.channel_size
+        self.res_stack = nn.ModuleList(
+            LVCBlock(config, stride, hop=prod(config.strides[:index + 1]))
+            for index, stride in enumerate(config.strides))
+        self.conv_pre = nn.Conv1d(config.noise_dim, C, 7, padding=3, padding_mode="reflect")
+        self.conv_post = nn.ModuleDict({"1": nn.Conv1d(C, 1, 7, padding=3, padding_mode="reflect")})
+
+    def forward(self, mel: Tensor, noise: Tensor) -> Tensor:
+        """Log-mel (B, 100, L), standard normal noise (B, 64, L + 10) → audio (B, 1, 256·L) within ±1."""
+        sound = self.sound(F.pad(mel, (0, SILENT_FRAMES), value=SILENCE), noise)
+        return sound[:, :, :-SILENT_FRAMES * self.config.hop_length]
+
+    def sound(self, mel: Tensor, noise: Tensor) -> Tensor:
+        """The same for a mel that goes on: as many frames of noise as of mel, and nothing appended."""
+        x = self.conv_pre(noise)
+        for block in self.res_stack:
+            x = block(x, mel)
+        return torch.tanh(self.conv_post["1"](F.leaky_relu(x, self.config.lReLU_slope)))

@@ -1,0 +1,124 @@
+"""How a network's tensors stand in a GGUF file: their names, their shapes, and the type that each is stored in.
+
+ggml multiplies a matrix by rows of inputs, quantises it in blocks of 32 along a row, and takes names of at most 63
+bytes. So weights that are multiplied with stand as (out, in), as llama.cpp has GPT-2's: the decoder's, which are kept
+(in, out), are transposed, and a convolution of one tap is the matrix that it is. The other names and shapes are
+upstream's, long names with a few parts spelt shorter.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from torch import nn
+
+from ane.bundles.packages import ALWAYS_FP32, COMPRESSED
+from ane.bundles.weights import layout, skeleton
+from ane.models.tortoise.networks.autoregressive import Conv1D
+from ane.system.errors import UserError
+
+Type = gguf.GGMLQuantizationType
+
+PRECISIONS = {"f32": gguf.LlamaFileType.ALL_F32, "f16": gguf.LlamaFileType.MOSTLY_F16,
+              "q8_0": gguf.LlamaFileType.MOSTLY_Q8_0, "q4_0": gguf.LlamaFileType.MOSTLY_Q4_0}
+NAME_BYTES = 63             # GGML_MAX_NAME with its closing zero is 64; ggml refuses a file with a longer name
+SHORTER = ((".relative_pos_embeddings.relative_attention_bias.", ".relative_bias."),
+           (".conditioning_timestep_integrator.", ".timestep_integrator."),
+           ("_transformer.transformer.attn_layers.", "_transformer."))
+FP16_MAX = float(np.finfo(np.float16).max)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor of the file.
+
+    Attributes:
+        name: in the file.
+        shape: as numpy has it, the last axis the innermost; ggml lists the axes the other way round.
+        type: ggml's type.
+        key: the tensor's key in the network's state dict.
+        transposed: whether the network keeps it the other way round.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    type: Type
+    key: str = ""
+    transposed: bool = False
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """The shape in bytes where the type has blocks, else ``shape``."""
+        return self.shape if self.type in (Type.F32, Type.F16) else gguf.quant_shape_to_byte_shape(
+            self.shape, self.type)
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype({Type.F32: np.float32, Type.F16: np.float16}.get(self.type, np.uint8))
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.stored_shape) * self.dtype.itemsize
+
+
+def entries(network: str, config: Any, precision: str) -> list[Entry]:
+    """The tensors of ``network`` at ``config``, in the order of its state dict."""
+    multiplied = products(network, config)
+    found = []
+    for key, shape in layout(network, config).shapes.items():
+        transposed = multiplied.get(key) is Conv1D
+        name = f"{network}.{key}"
+        for long, short in SHORTER:
+            name = name.replace(long, short)
+        shape = shape[::-1] if transposed else trimmed(shape)
+        found.append(Entry(name, shape, stored_type(network, shape, key in multiplied, precision), key, transposed))
+    return found
+
+
+def products(network: str, config: Any) -> dict[str, type[nn.Module]]:
+    """Keys of the weights that a network multiplies its inputs with, and the kind of layer that each is of."""
+    return {f"{name}.weight": type(module) for name, module in skeleton(network, config).named_modules()
+            if isinstance(module, Conv1D | nn.Linear) or (isinstance(module, nn.Conv1d) and module.kernel_size == (1,))}
+
+
+def trimmed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape without axes of one at its end, which would be ggml's rows: (1024, 512, 1) → (1024, 512)."""
+    while len(shape) > 1 and shape[-1] == 1:
+        shape = shape[:-1]
+    return shape or (1,)
+
+
+def stored_type(network: str, shape: tuple[int, ...], multiplied: bool, precision: str) -> Type:
+    """The rule of what is stored how.
+
+    f32: what has one axis alone (norms, biases, single numbers), and all of UnivNet (``packages.ALWAYS_FP32``).
+    Blocks, when asked for: matrices of the networks that are compressed at all (``packages.COMPRESSED``), their rows a
+    multiple of 32 long. f16: all else, that is embeddings, tables, kernels of several taps, and the other networks.
+    """
+    if precision == "f32" or network in ALWAYS_FP32 or math.prod(shape) == max(shape):
+        return Type.F32
+    blocks = Type[precision.upper()]
+    if multiplied and network in COMPRESSED and shape[-1] % gguf.GGML_QUANT_SIZES[blocks][0] == 0:
+        return blocks
+    return Type.F16
+
+
+def stored(entry: Entry, tensor: torch.Tensor, where: str) -> np.ndarray:
+    """A tensor of the network as the file has it: ``entry.stored_shape``, ``entry.dtype``.
+
+    Raises:
+        UserError: a value is NaN or infinite, or beyond the range of fp16, which blocks have for their scale.
+    """
+    wide = tensor.detach().float().numpy()
+    wide = np.ascontiguousarray(wide.T if entry.transposed else wide).reshape(entry.shape)
+    largest = float(np.abs(wide).max(initial=0.0))
+    if not math.isfinite(largest):
+        raise UserError(f"{where}: {entry.key} holds NaN or infinite values: the file is damaged or its training "
+                        "diverged")
+    if entry.type != Type.F32 and largest > FP16_MAX:
+        raise UserError(f"{where}: {entry.key} holds a value of {largest:.4g}, beyond the range of fp16 (65504); use "
+                        "--precision f32")
+    return gguf.quantize(wide, entry.type)

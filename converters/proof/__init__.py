@@ -1,0 +1,1 @@
+"""Evidence about a package: parity with the PyTorch reference, lint, cost."""

@@ -1,0 +1,108 @@
+"""The decoder's ONNX graphs: ``prefill``, and ``step`` over caches that stay where they are.
+
+A step reads the keys and values of the prefix and of the lanes' own positions, and gives those of the new columns
+alone: what writes them is the runtime. The kv-cache is therefore never copied, and never joined to what is new.
+
+Caches are one input a layer, so that a graph needs no slice of them: ``keys_i`` and ``values_i`` (n, heads, L, w) of
+the lanes, ``prefix_keys_i`` and ``prefix_values_i`` of the prefix. ``mask`` (n, T, P + L + T) float32 is added to the
+scores: the prefix, the own positions, the new columns.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig, causal
+
+LANES, COLUMNS, LENGTH, PREFIX, PLACES = 3, 2, 7, 5, 4         # that the graphs are traced with
+
+
+def prefill(network: nn.Module, columns: Tensor) -> tuple[Tensor, ...]:
+    """A prefix (1, P, D) → hidden (1, D), logits (1, V), keys and values (layers, heads, P, w)."""
+    stored: list[tuple[Tensor, Tensor]] = []
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        stored.append((k[0], v[0]))
+        return causal(q, k, v)
+
+    hidden = network(columns, [attend] * network.config.layers)[:, -1:]
+    return hidden[:, 0], network.logits(hidden)[:, 0], *(torch.stack(part) for part in zip(*stored, strict=True))
+
+
+def step(network: nn.Module, columns: Tensor, mask: Tensor, *caches: list[Tensor]) -> tuple[Tensor, ...]:
+    """Of lanes that all see one prefix (heads, P, w), attended to in one product.
+
+    Columns (n, T, D) → hidden (n, T, D), logits (n, V) of the last column, new keys and values (layers, n, heads, T,
+    w).
+    """
+    return step_places(network, columns, mask, None, *caches)
+
+
+def step_places(network: nn.Module, columns: Tensor, mask: Tensor, place: Tensor | None,
+                *caches: list[Tensor]) -> tuple[Tensor, ...]:
+    """The same where ``place`` (n,) says which of the prefixes (places, heads, P, w) each lane sees."""
+    new: list[tuple[Tensor, Tensor]] = []
+    attend = [attention(mask, place, new, *layer) for layer in zip(*caches, strict=True)]
+    hidden = network(columns, attend)
+    logits = network.logits(hidden[:, -1:])[:, 0]       # of three axes: a product that can be quantised
+    return hidden, logits, *(torch.stack(part) for part in zip(*new, strict=True))
+
+
+def attention(mask: Tensor, place: Tensor | None, new: list[tuple[Tensor, Tensor]], keys: Tensor, values: Tensor,
+              prefix_keys: Tensor, prefix_values: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """A layer's view of its cache; what it is given to keep goes to ``new``."""
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        new.append((k, v))
+        q = q * q.shape[-1] ** -0.5
+        scores = (to_prefix(q, prefix_keys, place), q @ keys.transpose(2, 3), q @ k.transpose(2, 3))
+        weight = torch.softmax(torch.cat(scores, dim=-1).float() + mask[:, None], dim=-1).to(q.dtype)
+        P, L = prefix_keys.shape[-2], keys.shape[-2]
+        of_prefix, of_own, of_new = weight[..., :P], weight[..., P:P + L], weight[..., P + L:]
+        return from_prefix(of_prefix, prefix_values, place) + of_own @ values + of_new @ v
+
+    return attend
+
+
+def to_prefix(q: Tensor, keys: Tensor, place: Tensor | None) -> Tensor:
+    """Scores (n, heads, T, P) of queries (n, heads, T, w)."""
+    if place is not None:
+        return q @ keys[place].transpose(2, 3)
+    n, heads, T, width = q.shape
+    rows = q.transpose(0, 1).reshape(heads, n * T, width) @ keys.transpose(1, 2)
+    return rows.view(heads, n, T, keys.shape[-2]).transpose(0, 1)
+
+
+def from_prefix(weight: Tensor, values: Tensor, place: Tensor | None) -> Tensor:
+    """What the prefix gives to (n, heads, T, w) by weights (n, heads, T, P)."""
+    if place is not None:
+        return weight @ values[place]
+    n, heads, T, P = weight.shape
+    rows = weight.transpose(0, 1).reshape(heads, n * T, P) @ values
+    return rows.view(heads, n, T, values.shape[-1]).transpose(0, 1)
+
+
+def prefill_examples(config: UnifiedVoiceConfig) -> tuple[dict[str, Any], dict[str, dict[int, str]]]:
+    """Inputs of ``prefill`` to trace with, and their free axes."""
+    columns = torch.randn(1, PREFIX, config.model_dim, generator=torch.Generator().manual_seed(0))
+    return {"columns": columns}, {"columns": {1: "prefix"}}
+
+
+def step_examples(config: UnifiedVoiceConfig, dtype: torch.dtype,
+                  shared: bool) -> tuple[dict[str, Any], dict[str, dict[int, str]]]:
+    """The same of ``step``, or, not ``shared``, of ``step_places``."""
+    layers, heads, width = config.layers, config.heads, config.model_dim // config.heads
+    own = (LANES, heads, LENGTH, width)
+    before = (heads, PREFIX, width) if shared else (PLACES, heads, PREFIX, width)
+    place = {} if shared else {"place": torch.zeros(LANES, dtype=torch.int64)}
+    examples = {"columns": torch.zeros(LANES, COLUMNS, config.model_dim),
+                "mask": torch.zeros(LANES, COLUMNS, PREFIX + LENGTH + COLUMNS), **place,
+                # each a tensor of its own: the tracer takes one that is given twice for one input
+                **{name: [torch.zeros(shape, dtype=dtype) for _ in range(layers)] for name, shape in (
+                    ("keys", own), ("values", own), ("prefix_keys", before), ("prefix_values", before))}}
+    of_own, of_prefix = {0: "lanes", 2: "length"}, {1: "prefix"} if shared else {0: "places", 2: "prefix"}
+    axes = {"columns": {0: "lanes", 1: "columns"}, "mask": {0: "lanes", 1: "columns", 2: "seen"},
+            "place": {0: "lanes"}, "keys": of_own, "values": of_own, "prefix_keys": of_prefix,
+            "prefix_values": of_prefix}
+    return examples, {name: axes[name] for name in examples}

@@ -1,0 +1,31 @@
+"""What all tests of the interpreter share."""
+
+import gc
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.backends.mil.programs import WEIGHT, convert, mb, saved
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_conversions() -> Iterator[None]:
+    """Every conversion collects garbage: nine tenths of its time, unless what is there is left out."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """relu(conv(x)) + x in fp16; not to be changed."""
+    return saved(convert(lambda x: mb.add(x=mb.relu(x=mb.conv(x=x, weight=WEIGHT)), y=x)),
+                 tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture
+def copy(plain: Path, tmp_path: Path) -> Path:
+    """The plain package, to be damaged."""
+    return Path(shutil.copytree(plain, tmp_path / "copy.mlpackage"))

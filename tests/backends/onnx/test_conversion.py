@@ -1,0 +1,298 @@
+"""`ane convert --to onnx`: packages that share weights, whole or not at all, beside those of Core ML."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+
+from ane.backends import load_backend
+from ane.bundles.bundle import Bundle
+from ane.bundles.packages import WEIGHTS
+from ane.cli import main
+from ane.models.tortoise.networks.frames import FrameNorm
+from ane.models.tortoise.networks.layers import GroupNorm
+from ane.system.errors import UserError
+from converters.conversion import convert
+from converters.coreml.package import Options
+from converters.onnx.package import Onnx, OnnxOptions, write_package
+from converters.onnx.weights import FILE
+from converters.proof import onnx_parity as parity
+from converters.tortoise.onnx_graphs import traceable
+from tests.random_model import write_random_bundle
+
+ONNX = Onnx()
+SMALL = ["rlg_auto"]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Bundle:
+    write_random_bundle(tmp_path / "source")
+    return Bundle(tmp_path / "source")
+
+
+def package_of(bundle: Bundle, network: str, precision: str = "fp32"):
+    return next(package for package in bundle.onnx_packages
+                if (package.network, package.precision) == (network, precision))
+
+
+def graphs(bundle: Bundle, network: str, precision: str = "fp32") -> dict[str, onnx.ModelProto]:
+    package = package_of(bundle, network, precision)
+    return {name: onnx.load(bundle.path / package.path / f"{name}.onnx", load_external_data=False)
+            for name in package.functions}
+
+
+def test_prefill_and_steps_refer_to_one_copy_of_the_weights(bundle):
+    """The file is about as long as the weights of one of the graphs, and all refer to the same places in it."""
+    places: dict[str, dict[tuple[str, str], int]] = {}
+    for name, model in graphs(bundle, "autoregressive").items():
+        entries = [{entry.key: entry.value for entry in tensor.external_data}
+                   for tensor in model.graph.initializer if tensor.external_data]
+        assert {entry["location"] for entry in entries} == {FILE}
+        places[name] = {(entry["offset"], entry["length"]): int(entry["length"]) for entry in entries}
+    assert set(places) == {"prefill", "step", "step_places"}
+    large = [{place for place, size in those.items() if size > 4096} for those in places.values()]
+    assert large[0] == large[1] == large[2]
+    weights = sum(places["prefill"].values())
+    config = bundle.config("autoregressive")
+    assert weights >= 4 * (12 * config.layers * config.model_dim ** 2 + config.model_dim * config.number_mel_codes)
+    file = bundle.path / package_of(bundle, "autoregressive").path / FILE
+    assert file.stat().st_size <= weights + 4096 * (1 + sum(map(len, places.values())))
+    assert file.stat().st_size < 1.5 * weights
+
+
+def test_every_network_has_a_package_that_holds_its_bar(bundle):
+    assert {package.network for package in bundle.onnx_packages} == bundle.networks
+    for package in bundle.onnx_packages:
+        bar, largest = parity.bars_of(package)
+        for function in package.functions.values():
+            assert function.parity["cpu"] >= bar
+            assert package.precision != "fp32" or function.parity["error"] <= largest
+
+
+def test_every_graph_passes_the_checker_and_tells_no_path_of_the_machine_it_was_made_on(bundle):
+    for package in bundle.onnx_packages:
+        for name in package.functions:
+            path = bundle.path / package.path / f"{name}.onnx"
+            onnx.checker.check_model(str(path))
+            assert str(Path(parity.__file__).parents[2]).encode() not in path.read_bytes()
+
+
+def test_diffusion_in_fp16_normalises_in_float32_by_the_definition(source, tmp_path):
+    """Random weights do not hold a bar in fp16; what the graphs are made of does not depend on them."""
+    package = write_package(source, "diffusion", OnnxOptions("fp16"), tmp_path)
+    for name in ("condition", "denoise"):
+        nodes = onnx.load(tmp_path / package.path / f"{name}.onnx", load_external_data=False).graph.node
+        assert not any(node.op_type == "GroupNormalization" for node in nodes)
+
+
+def test_a_norm_that_onnx_has_no_counterpart_for_is_not_traced_as_it_is():
+    class OtherNorm(GroupNorm):
+        pass
+
+    with pytest.raises(AssertionError, match="OtherNorm has no counterpart"):
+        traceable(nn.Sequential(OtherNorm(32)))
+
+
+@pytest.mark.parametrize(("norm", "shape"), [(GroupNorm(64), (2, 64, 9)), (FrameNorm(64), (2, 9, 64))])
+def test_norms_made_for_onnx_give_what_torch_gives(norm, shape):
+    nn.init.normal_(norm.weight)
+    nn.init.normal_(norm.bias)
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    network = nn.Sequential(norm)
+    wanted = network(x)
+    traceable(network)
+    assert not isinstance(network[0], GroupNorm)
+    assert torch.allclose(network(x), wanted, atol=1e-5)
+
+
+def test_a_graph_that_the_checker_refuses_is_told_by_name(source, tmp_path, monkeypatch):
+    def refuse(path: str, full_check: bool) -> None:
+        raise onnx.shape_inference.InferenceError("scale has inconsistent type")
+
+    monkeypatch.setattr(onnx.checker, "check_model", refuse)
+    with pytest.raises(UserError, match=r"rlg_auto, function ar_random, in fp32: ONNX's checker .* inconsistent type"):
+        write_package(source, "rlg_auto", OnnxOptions(), tmp_path)
+
+
+@pytest.mark.parametrize(("precision", "op"), [("int8", "MatMulInteger"), ("int4", "MatMulNBits")])
+def test_no_weight_of_a_quantised_decoder_is_left_wide(bundle, precision, op):
+    for model in graphs(bundle, "autoregressive", precision).values():
+        weights = {tensor.name for tensor in model.graph.initializer if len(tensor.dims) > 1}
+        products = [node for node in model.graph.node if node.op_type == "MatMul" and weights & set(node.input)]
+        assert not products
+        assert sum(node.op_type == op for node in model.graph.node) == 4 * bundle.config("autoregressive").layers + 1
+    full, narrow = (sum(file.bytes for file in package_of(bundle, "autoregressive", each).files if FILE in file.file)
+                    for each in ("fp32", precision))
+    assert narrow < 0.4 * full
+
+
+def test_a_bundle_may_hold_both_formats_and_an_older_reader_sees_its_own(source, tmp_path):
+    first = convert(source, tmp_path / "out", [Options()], SMALL)
+    both = convert(first, tmp_path / "out", [OnnxOptions()], SMALL, overwrite=True, target=ONNX)
+    assert ([package.format for package in both.packages], [package.format for package in both.onnx_packages]) == (
+        ["coreml"], ["onnx"])
+    both.verify()
+    noise = np.ones((1, 64), np.float32)
+    wanted, *got = (load_backend(name, both, threads=1).run("ar_random", noise=noise)
+                    for name in ("torch:cpu", "mil", "onnx:cpu"))
+    assert all(np.abs(wanted - each).max() < 0.01 for each in got)
+    stated = json.loads((both.path / "bundle.json").read_text())
+    assert stated["coreml"]["packages"][0]["path"] == "packages/rlg_auto-fp16.mlpackage"
+    third = convert(both, tmp_path / "out", [Options()], SMALL, overwrite=True)
+    assert len(third.onnx_packages) == 1            # it came along
+
+
+def test_a_conversion_that_was_killed_goes_on_where_it_was(source, tmp_path):
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "ane.cli", "convert", str(source.path), "--to", "onnx", "-o", str(out),
+               "--stages", "rlg_auto,rlg_diffuser,conditioning_encoder"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    work = tmp_path / "out.converting"
+    noted, deadline = work / "progress.json", time.monotonic() + 300
+    while not (noted.is_file() and json.loads(noted.read_text())["onnx"]["packages"]):
+        assert process.poll() is None, "it ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not out.exists()
+    first = work / json.loads(noted.read_text())["onnx"]["packages"][0]["path"]
+    made, name = first.stat().st_mtime_ns, first.name
+    subprocess.run(command, check=True, capture_output=True)
+    assert (out / "packages" / name).stat().st_mtime_ns == made
+    assert len(Bundle(out).onnx_packages) == 3
+
+
+def test_what_a_killed_conversion_was_writing_is_swept_away(source, tmp_path, monkeypatch):
+    def killed(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("converters.onnx.package.measured", killed)
+        with pytest.raises(KeyboardInterrupt):
+            convert(source, tmp_path / "out", [OnnxOptions()], SMALL, target=ONNX)
+    left = tmp_path / "out.converting" / "packages" / ".rlg_auto-fp32.onnx.x.partial"
+    left.mkdir(parents=True)
+    (left / "weights.bin").write_bytes(b"half")
+    convert(source, tmp_path / "out", [OnnxOptions()], SMALL, target=ONNX)
+    assert [path.name for path in (tmp_path / "out" / "packages").iterdir()] == ["rlg_auto-fp32.onnx"]
+
+
+def test_a_graph_below_its_bar_is_not_published(source, tmp_path, monkeypatch):
+    monkeypatch.setitem(parity.BARS, "fp32", 500.0)
+    with pytest.raises(UserError, match=r"rlg_auto, function ar_random, in fp32: .* at least 500"):
+        convert(source, tmp_path / "out", [OnnxOptions()], SMALL, target=ONNX)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("flags", "fault"), [
+    (["--precision", "8bit"], "with --to onnx it is fp32 or fp16 or int8 or int4"),
+    (["--lanes", "2"], "--lanes has no effect with --to onnx"),
+    (["--cache", "io"], "--cache has no effect with --to onnx"),
+    (["--stages", "whisperer"], "no such network"),
+])
+def test_flags_that_mean_nothing_are_refused(source, tmp_path, capsys, flags, fault):
+    assert main(["convert", str(source.path), "--to", "onnx", "-o", str(tmp_path / "out"), *flags]) == 1
+    assert fault in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.fixture
+def copied(bundle, tmp_path) -> Bundle:
+    """A copy to spoil, of the random converter alone."""
+    shutil.copytree(bundle.path, tmp_path / "copied")
+    edit(tmp_path / "copied", lambda stated: stated["onnx"].update(packages=[
+        package for package in stated["onnx"]["packages"] if package["network"] == "rlg_auto"]))
+    return Bundle(tmp_path / "copied")
+
+
+def edit(bundle: Path, change) -> None:
+    stated = json.loads((bundle / "bundle.json").read_text())
+    change(stated)
+    (bundle / "bundle.json").write_text(json.dumps(stated))
+
+
+def run(bundle: Bundle) -> None:
+    load_backend("onnx:cpu", Bundle(bundle.path), threads=1).run("ar_random", noise=np.ones((1, 64), np.float32))
+
+
+def test_damaged_weights_are_told(copied):
+    path = copied.path / package_of(copied, "rlg_auto").path / FILE
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 255
+    path.unlink()
+    path.write_bytes(data)
+    with pytest.raises(UserError, match=r"weights\.bin has SHA-256"):
+        run(copied)
+
+
+def test_a_package_of_another_model_is_told(copied):
+    edit(copied.path, lambda stated: stated["onnx"]["packages"][0]["source"].update({WEIGHTS: "0" * 64}))
+    with pytest.raises(UserError, match="made from other weights"):
+        run(copied)
+
+
+def test_packages_of_a_later_version_are_told(copied):
+    edit(copied.path, lambda stated: stated["onnx"].update(format=2))
+    with pytest.raises(UserError, match="ONNX packages have format 2"):
+        Bundle(copied.path)
+
+
+def test_what_has_no_package_stays_on_torch(copied):
+    backend = load_backend("onnx:cpu", copied, threads=1)
+    assert backend.name == "onnx:cpu fp32, on torch: autoregressive, clvp, diffusion, hifigan, univnet"
+    assert backend.run("diffusion_random", noise=np.ones((1, 64), np.float32)).shape == (1, 64)
+
+
+# Verifying
+
+def test_verify_looks_inside_graphs(bundle, tmp_path):
+    said = tmp_path / "said.json"
+    assert main(["verify", "--against", "onnx", "--bundle", str(bundle.path), "--network", "autoregressive", "--layers",
+                 "--json", str(said)]) == 0
+    functions = json.loads(said.read_text())["functions"]
+    assert len(functions) == 12
+    for one in functions:
+        assert one["fine"], one
+        if one["function"] == "step_places":        # on torch its lanes are decoders of their own
+            continue
+        modules = {value["module"]: value["snr"] for value in one["values"]}
+        assert {"gpt.h.0.attn", "gpt.h.1.mlp", "gpt.h.2.ln_2", "gpt.ln_f"} <= set(modules)
+        assert min(modules.values()) >= {"fp32": 95, "fp16": 45, "int8": 15, "int4": 3}[one["package"][-4:]]
+
+
+def test_verify_names_the_module_that_drifts(bundle, tmp_path, capsys):
+    """A graph whose last norm has other weights: all is well before it, and it is named."""
+    shutil.copytree(bundle.path, tmp_path / "spoiled")
+    package = package_of(bundle, "autoregressive")
+    path = tmp_path / "spoiled" / package.path / "prefill.onnx"
+    model = onnx.load(path, load_external_data=False)
+    weight = next(tensor for tensor in model.graph.initializer if tensor.name == "gpt.ln_f.weight")
+    values = onnx.numpy_helper.to_array(weight) * np.linspace(1, 2, 64, dtype=np.float32)
+    weight.CopyFrom(onnx.numpy_helper.from_array(values, weight.name))
+    path.unlink()
+    path.write_bytes(model.SerializeToString())
+    from ane.bundles.hashes import record
+
+    now = record(tmp_path / "spoiled", f"{package.path}/prefill.onnx")
+    edit(tmp_path / "spoiled", lambda stated: [
+        file.update(sha256=now.sha256, bytes=now.bytes) for each in stated["onnx"]["packages"]
+        for file in each["files"] if file["file"] == now.file])
+    assert main(["verify", "--against", "onnx", "--bundle", str(tmp_path / "spoiled"), "--function", "prefill",
+                 "--layers"]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "autoregressive-fp32, prefill" in said
+    assert "drifting from gpt.ln_f on" in said
+
+
+def test_verify_refuses_flags_of_core_ml(bundle, capsys):
+    assert main(["verify", "--against", "onnx", "--bundle", str(bundle.path), "--force"]) == 1
+    assert "--force has no effect on --against onnx" in " ".join(capsys.readouterr().err.split())

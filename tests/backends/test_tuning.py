@@ -1,0 +1,186 @@
+"""What `ane bench` remembers, and who takes it."""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from ane.backends import load_backend, tuning
+from ane.backends.coreml import engine as coreml
+from ane.backends.tuning import LaterFormatError, Tuning
+from ane.bundles.bundle import Bundle
+from ane.bundles.hashes import FileRecord
+from ane.bundles.packages import FunctionRecord, PackageRecord
+from ane.commands.say import engine
+from ane.system.errors import UserError
+from tests.backends.coreml.stand_in import StandIn
+
+HERE = ("Apple M2", "24F74")
+FAST = Tuning("torch:cpu", "fp32", lanes=3, threads=1, measured={"real_time_factor": 0.5})
+UNITS = {"autoregressive": "CPU_AND_NE", "univnet": "CPU_AND_GPU"}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(tuning, "here", lambda: HERE)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def model(random_bundle) -> Bundle:
+    return Bundle(random_bundle)
+
+
+@pytest.fixture
+def packaged(random_bundle) -> Bundle:
+    """The model with a package on paper."""
+    model = Bundle(random_bundle)
+    files = [FileRecord("packages/autoregressive-fp16.mlpackage/Manifest.json", "0" * 64, 1)]
+    model.packages = [PackageRecord("autoregressive", "fp16", "packages/autoregressive-fp16.mlpackage", files,
+                                    {"step_1_64": FunctionRecord("step", {"columns": 1, "slots": 64}, {})})]
+    return model
+
+
+@pytest.fixture
+def threads():
+    """torch has one number of threads for the whole process."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def written(home: Path, content: str) -> Path:
+    home.mkdir(exist_ok=True)
+    (home / tuning.FILE).write_text(content, encoding="utf-8")
+    return home / tuning.FILE
+
+
+def test_what_is_remembered_comes_back_for_this_model_on_this_machine_alone(model, packaged, monkeypatch):
+    assert tuning.remembered(model) is None
+    entry = tuning.remember(model, FAST)
+    assert (entry.model, entry.chip, entry.os_build) == ("random", *HERE)
+    assert tuning.remembered(model) == FAST
+    assert tuning.remembered(packaged) is None          # packages make it another thing to tune
+    for elsewhere in (("Apple M2", "25A354"), ("Apple M4", "24F74")):
+        monkeypatch.setattr(tuning, "here", lambda elsewhere=elsewhere: elsewhere)
+        assert tuning.remembered(model) is None
+
+
+def test_a_second_tuning_replaces_the_first_and_leaves_others(model, packaged):
+    tuning.remember(packaged, Tuning("coreml", units=UNITS))
+    for tuned in (FAST, dataclasses.replace(FAST, lanes=4)):
+        tuning.remember(model, tuned)
+    assert [entry.tuning.lanes for entry in tuning.entries()] == [None, 4]
+    assert tuning.remembered(packaged).units == UNITS
+
+
+def test_forgetting_deletes_the_file(model, home):
+    assert tuning.forget() == 0
+    tuning.remember(model, FAST)
+    assert tuning.forget() == 1
+    assert list(home.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [
+    "", "{", "[]", "{}", '{"format": "1"}', '{"format": 1}', '{"format": 1, "tunings": [{}]}',
+    '{"format": 1, "tunings": [{"bundle": "a", "model": "b", "chip": "c", "os_build": "d", "tuning": {"backend": 1}}]}',
+    '{"format": 1, "tunings": [{"bundle": "a", "model": "b", "chip": "c", "os_build": "d", "tuning": {"x": 1}}]}',
+    '{"format": 1, "tunings": [{"bundle": "a", "model": "b", "chip": "c", "os_build": "d", '
+    '"tuning": {"backend": "torch", "threads": 0}}]}',
+    '{"format": 1, "tunings": [{"bundle": "a", "model": "b", "chip": "c", "os_build": "d", '
+    '"tuning": {"backend": "coreml", "units": {"clvp": "NPU"}}}]}'])
+def test_a_damaged_file_is_told_in_one_line_and_stops_nobody(model, home, content):
+    written(home, content)
+    with pytest.raises(UserError, match=r"ane bench") as caught:
+        tuning.entries()
+    told = []
+    assert tuning.remembered(model, told.append) is None
+    line, = told
+    assert str(caught.value) in line
+    assert "\n" not in line
+    load_backend("auto", model, notice=told.append)
+    assert len(told) == 2
+    tuning.remember(model, FAST)
+    assert tuning.remembered(model) == FAST
+    written(home, content)
+    assert tuning.forget() == 1
+
+
+def test_a_file_of_a_later_version_is_told_and_kept(model, home):
+    file = written(home, json.dumps({"format": 2, "tunings": "unheard of"}))
+    told = []
+    assert tuning.remembered(model, told.append) is None
+    assert "update tortoise-ane" in told[0]
+    with pytest.raises(LaterFormatError, match="--forget"):
+        tuning.remember(model, FAST)
+    assert json.loads(file.read_text())["format"] == 2
+
+
+def test_auto_takes_what_is_remembered_and_flags_win(model, threads):
+    usual = load_backend("auto", model)
+    tuning.remember(model, dataclasses.replace(FAST, precision="bf16"))
+    tuned = load_backend("auto", model)
+    assert (tuned.dtype, torch.get_num_threads()) == (torch.bfloat16, 1)
+    assert load_backend("auto", model, "fp32").dtype == torch.float32
+    load_backend("auto", model, threads=2)
+    assert torch.get_num_threads() == 2
+    assert load_backend("torch", model).dtype == usual.dtype         # asked for by name, it is as ever
+
+
+def test_flags_for_another_engine_leave_the_tuning_out(model):
+    tuning.remember(model, FAST)
+    for flags in ({"cache": "io"}, {"units": "CPU_ONLY"}):
+        with pytest.raises(UserError, match="no effect"):
+            load_backend("auto", model, **flags)
+    with pytest.raises(UserError, match="8bit"):
+        load_backend("auto", model, "8bit")
+
+
+def test_units_and_cache_reach_core_ml_network_by_network(packaged, tmp_path, monkeypatch):
+    monkeypatch.setattr(coreml, "CoreMLTools", lambda: StandIn(tmp_path / "log"))
+    tuning.remember(packaged, Tuning("coreml", "fp16", UNITS, "state", lanes=8))
+    backend = load_backend("auto", packaged)
+    assert (backend.engine.name, backend.cache, backend._units) == ("coreml", "state", UNITS)
+    backend = load_backend("auto", packaged, cache="io", units="CPU_ONLY")
+    assert (backend.cache, set(backend._units.values())) == ("io", {"CPU_ONLY"})
+
+
+def test_a_notice_reaches_core_ml(packaged, tmp_path, monkeypatch):
+    monkeypatch.setattr(coreml, "CoreMLTools", lambda: StandIn(tmp_path / "log"))
+    told = []
+    load_backend("coreml", packaged, notice=told.append).engine.notice("Compiling")
+    assert told == ["Compiling"]
+
+
+def test_say_samples_as_many_lanes_as_were_found_best(model, threads):
+    from rich.console import Console
+
+    from ane.cli import parser
+    from ane.models.tortoise.settings import Settings
+
+    for flags, remembered, lanes in (([], False, 16), ([], True, 3), (["--lanes", "5"], True, 5),
+                                     (["--backend", "torch"], True, 16)):
+        tuning.remember(model, FAST) if remembered else tuning.forget()
+        args = parser().parse_args(["say", "hello", *flags])
+        settings = Settings.of(candidates=16, lanes=args.lanes or Settings.of().lanes)
+        assert engine(args, model, settings, Console(stderr=True))[1].lanes == lanes
+
+
+def test_core_ml_off_macos_is_refused_before_anything_is_converted(monkeypatch):
+    from ane.cli import main
+    from converters import conversion
+
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(conversion, "convert", lambda *_, **__: pytest.fail("it converts"))
+    assert main(["say", "hello", "--backend", "coreml", "-o", "a.wav"]) == 1
+
+
+def test_the_machine_is_known_by_what_settings_depend_on():
+    chip, system = tuning.processor(), tuning.system_version()
+    assert chip
+    assert system
+    assert tuning.cores() >= 1

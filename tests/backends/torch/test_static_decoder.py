@@ -1,0 +1,251 @@
+"""The static step of the decoder says what the plain one says, run as it is or recorded once and played again."""
+
+import gc
+import inspect
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ane.backends.torch import backend as pytorch
+from ane.backends.torch.backend import Precision, TorchBackend
+from ane.backends.torch.decoder import TorchDecoder
+from ane.backends.torch.static_decoder import CudaGraphs, Run, StaticDecoder, eagerly
+from ane.bundles.weights import skeleton
+from ane.models.tortoise.decoding import Chunk, decode
+from ane.models.tortoise.embeddings import text_tokens
+from ane.models.tortoise.networks.autoregressive import UnifiedVoice
+from ane.models.tortoise.randomness import Randomness
+from ane.models.tortoise.sampling import Sampling, by_inverse_cdf
+from tests.random_model import RandomModel
+
+LANES, CAPACITY, PLACES, LONGEST = 4, 30, 3, 12
+CPU = torch.device("cpu")
+
+
+class Recording(TorchDispatchMode):
+    """What a CUDA graph is, on the CPU: operations, each bound for good to the memory that it read and wrote at first.
+
+    Numbers that the host knew are frozen with them, so that a function which looks at what buffers hold, or which makes
+    its masks on the host, plays wrong. It takes the place of ``torch.cuda.CUDAGraph`` and of ``torch.cuda.graph``;
+    unlike those, it also computes while it records.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.calls: list[tuple[Callable, tuple, dict, Any]] = []
+        self.played = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        assert func is not torch.ops.aten._local_scalar_dense.default, "the host waits for a value"
+        out = func(*args, **kwargs)
+        read = {memory(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
+        if func._schema.is_mutable:
+            self.calls.append((func, args, kwargs, None))
+        elif memory(tree_leaves(out)[0]) not in read:       # else a view, of memory that stays where it is
+            self.calls.append((func, args, kwargs, out))
+        return out
+
+    def replay(self) -> None:
+        self.played += 1
+        for func, args, kwargs, out in self.calls:
+            made = func(*args, **kwargs)
+            if out is not None:
+                for old, new in zip(tree_leaves(out), tree_leaves(made), strict=True):
+                    old.copy_(new)
+
+
+def memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+class Stream:
+    """``torch.cuda.Stream``, of which there is but one."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+
+    def wait_stream(self, other: "Stream") -> None:
+        assert isinstance(other, Stream)
+
+
+@pytest.fixture(scope="module")
+def graphs() -> Iterator[Callable[[], CudaGraphs]]:
+    """``graphs()``: a ``CudaGraphs`` on the CPU, where recordings stand in for what torch needs a GPU for."""
+    signature = inspect.signature(torch.cuda.graph)
+
+    def graph(*args, **kwargs) -> Recording:
+        return signature.bind(*args, **kwargs).arguments["cuda_graph"]
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, stand_in in {"CUDAGraph": Recording, "graph": graph, "Stream": Stream, "current_stream": Stream,
+                               "stream": nullcontext, "device": nullcontext, "graph_pool_handle": object}.items():
+            patch.setattr(torch.cuda, name, stand_in)
+        yield lambda: CudaGraphs(Stream(CPU))
+
+
+@pytest.fixture(scope="module")
+def network() -> UnifiedVoice:
+    model = RandomModel()
+    module = skeleton("autoregressive", model.config("autoregressive"))
+    module.load_state_dict(model.tensors("autoregressive"), assign=True)
+    return module.eval().requires_grad_(False)
+
+
+def columns(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((*shape, 64), dtype=np.float32)
+
+
+def static(network: UnifiedVoice, run: Run, smallest: int = 4, dtype: torch.dtype = torch.float32) -> StaticDecoder:
+    return StaticDecoder(network, LANES, CAPACITY, CPU, dtype, PLACES, LONGEST, run, smallest)
+
+
+def plain(network: UnifiedVoice, dtype: torch.dtype = torch.float32) -> TorchDecoder:
+    return TorchDecoder(network, LANES, CAPACITY, CPU, dtype, PLACES, LONGEST)
+
+
+def assert_same(wanted: tuple[np.ndarray, ...], got: tuple[np.ndarray, ...], tolerance: float = 2e-5) -> None:
+    for one, other in zip(wanted, got, strict=True):
+        assert (one.shape, one.dtype) == (other.shape, other.dtype)
+        np.testing.assert_allclose(other, one, rtol=0, atol=tolerance * np.abs(one).max())
+
+
+prefixes = st.tuples(st.just("prefill"), st.integers(0, PLACES - 1), st.integers(1, LONGEST))
+# lanes from, to; how far each goes back; which prefix each sees; columns each
+steps = st.tuples(st.just("step"), st.integers(0, LANES - 1), st.integers(1, LANES),
+                  st.lists(st.sampled_from([0, 0, 0, 1, 5, CAPACITY]), min_size=LANES, max_size=LANES),
+                  st.lists(st.integers(0, PLACES - 1), min_size=LANES, max_size=LANES),
+                  st.sampled_from([1, 1, 1, 1, 3, 7]))
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@settings(max_examples=40, deadline=None)
+@given(schedule=st.lists(st.one_of(prefixes, steps, steps, steps), min_size=1, max_size=25))
+def test_whatever_lanes_do_a_static_step_says_what_the_plain_one_does(network, graphs, recorded, schedule):
+    """Prefixes stored over others, some of the lanes at a time, lanes that go back, or to another prefix, or on through
+    the buckets of 4, 8, 16 and 30 own positions, and tails of several columns between."""
+    both = plain(network), static(network, graphs() if recorded else eagerly)
+    for there in range(PLACES):
+        assert_same(*(decoder.prefill(columns(there, 3 + there), there) for decoder in both))
+    held = np.zeros(LANES, dtype=np.int64)
+    for turn, (action, *rest) in enumerate(schedule):
+        if action == "prefill":
+            there, length = rest
+            assert_same(*(decoder.prefill(columns(turn, length), there) for decoder in both))
+            continue
+        low, high, back, seen, each = rest
+        lanes = slice(low, max(high, low + 1))
+        length = np.minimum(np.maximum(held - back, 0), CAPACITY - each)[lanes]
+        x = columns(turn, len(length), each)
+        assert_same(*(decoder.step(x, length, low, np.array(seen)[lanes]) for decoder in both))
+        held[lanes] = length + each
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float16, 0.01), (torch.bfloat16, 0.08)])
+def test_in_half_precision_they_differ_by_rounding(network, graphs, dtype, tolerance):
+    state = {key: tensor.to(torch.float32 if ".ln_" in key or "norm" in key else dtype)
+             for key, tensor in network.state_dict().items() if not tensor.is_meta}
+    half = skeleton("autoregressive", network.config)
+    half.load_state_dict(state, strict=False, assign=True)
+    both = plain(half, dtype), static(half, graphs(), dtype=dtype)
+    assert_same(*(decoder.prefill(columns(0, 9)) for decoder in both), tolerance)
+    for turn in range(12):
+        x, length = columns(turn, LANES, 1), np.full(LANES, turn)
+        assert_same(*(decoder.step(x, length) for decoder in both), tolerance)
+
+
+def test_a_step_is_recorded_once_for_each_bucket_when_it_comes_again(network, graphs):
+    run = graphs()
+    decoder = static(network, run)
+    decoder.prefill(columns(0, 5))
+    for turn in range(CAPACITY):
+        decoder.step(columns(turn, 2, 1), np.array([turn, 0]), first=1)
+    assert {bucket: graph.played for (_, bucket), graph in run.graphs.items()} == {4: 3, 8: 3, 16: 7, 30: 13}
+    recordings = list(run.graphs.values())
+    for turn in range(CAPACITY):
+        decoder.step(columns(turn, 1, 1), np.array([turn]))
+    assert list(run.graphs.values()) == recordings
+    assert [graph.played for graph in recordings] == [7, 7, 15, 27]
+
+
+def test_what_was_given_is_not_written_over(network):
+    decoder = static(network, eagerly)
+    decoder.prefill(columns(0, 5))
+    first = decoder.step(columns(1, LANES, 1), np.zeros(LANES, dtype=np.int64))
+    kept = [array.copy() for array in first]
+    decoder.step(columns(2, LANES, 1), np.ones(LANES, dtype=np.int64))
+    assert_same(tuple(kept), first, 0)
+
+
+def test_a_decoder_that_nobody_holds_is_gone_at_once(network, graphs):
+    """With its cache and its graphs: memory of a GPU does not wait for the garbage collector."""
+    decoder = static(network, graphs())
+    decoder.prefill(columns(0, 5))
+    for turn in range(3):
+        decoder.step(columns(turn, LANES, 1), np.full(LANES, turn))
+    gone = [weakref.ref(decoder), weakref.ref(decoder.keys), *map(weakref.ref, decoder.run.graphs.values())]
+    gc.disable()
+    try:
+        del decoder
+        assert [each() for each in gone] == [None] * 3
+    finally:
+        gc.enable()
+
+
+def test_a_prefix_longer_than_those_before_begins_anew(network, graphs):
+    """Of no agreed length, the place of the one prefix grows."""
+    run = graphs()
+    both = (TorchDecoder(network, 2, 10, CPU, torch.float32),
+            StaticDecoder(network, 2, 10, CPU, torch.float32, run=run))
+    for length in (4, 9, 6):
+        assert_same(*(decoder.prefill(columns(length, length)) for decoder in both))
+        for turn in range(3):
+            x = columns(turn, 2, 1)
+            assert_same(*(decoder.step(x, np.full(2, turn)) for decoder in both))
+    assert list(run.graphs) == [(4, 10), (9, 10)]
+
+
+def test_more_positions_or_lanes_than_agreed_are_a_mistake(network):
+    decoder = static(network, eagerly)
+    decoder.prefill(columns(0, 5))
+    for each in (1, 3):
+        decoder.step(columns(0, 1, each), np.array([CAPACITY - each]), LANES - 1)
+        with pytest.raises(ValueError, match=f"position {CAPACITY}"):
+            decoder.step(columns(0, 1, each), np.array([CAPACITY - each + 1]))
+        with pytest.raises(ValueError, match=f"lane {LANES}"):
+            decoder.step(columns(0, 2, each), np.array([0, 0]), LANES - 1)
+
+
+@pytest.mark.parametrize("lanes", [1, 3, 8])
+def test_the_same_seed_gives_the_same_codes(monkeypatch, graphs, lanes):
+    """Three chunks on a few lanes, refilled as readings end, sampled over both decoders."""
+    model = RandomModel()
+    config = model.config("autoregressive")
+
+    def read() -> list[tuple[list[int], np.ndarray]]:
+        chunks = [Chunk(columns(index, 1), text_tokens(list(range(3, 8 + 3 * index)), config),
+                        [by_inverse_cdf(Randomness(7).candidate(index, each)) for each in range(2 + index)])
+                  for index in range(3)]
+        backend = TorchBackend(model, "cpu", "fp32")
+        backend.chosen = Precision("fp32", torch.float32)       # as on a GPU: nothing is packed
+        return [(one.codes, one.latents) for row in decode(backend, chunks, config, Sampling(max_codes=80), lanes)
+                for one in row]
+
+    wanted = read()
+    run = graphs()
+    monkeypatch.setattr(pytorch, "TorchDecoder", partial(StaticDecoder, run=run, smallest=8))
+    got = read()
+    assert len(run.graphs) > 2
+    assert [codes for codes, _ in got] == [codes for codes, _ in wanted]
+    for (_, expected), (_, latents) in zip(wanted, got, strict=True):
+        np.testing.assert_allclose(latents, expected, atol=1e-4)

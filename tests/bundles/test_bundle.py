@@ -1,0 +1,206 @@
+"""Bundles: what is written is what is read, and nothing of the user's is overwritten."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from safetensors.torch import load_file, save_file
+
+from ane.bundles import bundle_names, demo_bundle, find_bundle, open_model
+from ane.bundles.bundle import Bundle, write_bundle
+from ane.bundles.weights import PRECISIONS, converted, layout, skeleton
+from ane.models.tortoise.checkpoints import CheckpointDirectory
+from ane.models.tortoise.networks import NETWORKS
+from ane.models.tortoise.sampling import Sampling
+from ane.models.tortoise.settings import Settings
+from ane.system.errors import UserError
+
+# what is written is what is read
+
+def test_a_bundle_gives_what_its_checkpoints_gave(checkpoints, original):
+    bundle = Bundle(original)
+    assert bundle.networks == checkpoints.networks == set(NETWORKS)
+    assert bundle.precision == "fp32"
+    assert bundle.widths == checkpoints.widths
+    assert bundle.tokenizer == checkpoints.tokenizer
+    assert np.array_equal(bundle.mel_norms, checkpoints.mel_norms)
+    for name in NETWORKS:
+        assert bundle.config(name) == checkpoints.config(name)
+        before, after = checkpoints.tensors(name), bundle.tensors(name)
+        assert before.keys() == after.keys()
+        assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_half_precision_rounds_parameters_and_leaves_buffers_alone(checkpoints, tmp_path, precision):
+    bundle = write_bundle(checkpoints, tmp_path / "half", precision=precision)
+    assert bundle.precision == precision
+    for name in NETWORKS:
+        buffers = layout(name, bundle.config(name)).buffers
+        exact, rounded = checkpoints.tensors(name), bundle.tensors(name)
+        assert all(torch.equal(rounded[key], value if key in buffers else value.to(PRECISIONS[precision]))
+                   for key, value in exact.items())
+    assert layout("clvp", bundle.config("clvp")).buffers, "the rotary frequencies"
+
+
+def test_a_bundle_can_be_rewritten_in_another_precision_without_its_checkpoints(checkpoints, original, tmp_path):
+    direct = write_bundle(checkpoints, tmp_path / "direct", precision="fp16")
+    again = write_bundle(Bundle(original), tmp_path / "again", precision="fp16")
+    assert again.identity == direct.identity
+    assert direct.identity != Bundle(original).identity
+
+
+def test_every_network_loads_strictly_into_its_module(original):
+    bundle = Bundle(original)
+    for name in bundle.networks:
+        skeleton(name, bundle.config(name)).load_state_dict(bundle.tensors(name), strict=True, assign=True)
+
+
+def test_tensors_are_mapped_from_the_file_not_copied(path):
+    tensors = Bundle(path).tensors("univnet")
+    before = {key: tensor.clone() for key, tensor in tensors.items()}
+    file = path / "weights" / "univnet.safetensors"
+    with file.open("r+b") as opened:
+        size = file.stat().st_size
+        opened.seek(size // 2)
+        opened.write(bytes(size - size // 2))
+    assert any(not torch.equal(tensors[key], before[key]) for key in tensors), "the file shows through"
+
+
+def test_identity_is_of_the_content_not_of_the_place(original, path, edit_json):
+    assert Bundle(path).identity == Bundle(original).identity
+    edit_json(path / "bundle.json", lambda stated: stated["networks"]["clvp"]["config"].update(text_heads=1))
+    assert Bundle(path).identity != Bundle(original).identity
+
+
+def test_parameters_and_sizes_are_stated_per_network(original):
+    stated = json.loads((original / "bundle.json").read_text())
+    for name, network in stated["networks"].items():
+        tensors = load_file(original / network["file"])
+        buffers = layout(name, Bundle(original).config(name)).buffers
+        assert network["parameters"] == sum(t.numel() for key, t in tensors.items() if key not in buffers)
+        assert network["bytes"] == (original / network["file"]).stat().st_size
+
+
+def test_voices_come_along(checkpoints, original, path, tmp_path):
+    assert Bundle(original).voices is None
+    voice = {"any": torch.ones(1, 32)}
+    directory = Path(shutil.copytree(checkpoints.path, tmp_path / "pth"))
+    (directory / "voices").mkdir()
+    save_file(voice, directory / "voices" / "ann.safetensors")
+    bundle = write_bundle(CheckpointDirectory(directory), tmp_path / "spoken", default_voice="ann")
+    assert bundle.default_voice == "ann"
+    assert load_file(bundle.voices / "ann.safetensors").keys() == voice.keys()
+    (bundle.path / "voices" / "ann.safetensors").write_bytes(
+        (bundle.path / "voices" / "ann.safetensors").read_bytes()[:-1] + b"\x01")
+    with pytest.raises(UserError, match=r"ann\.safetensors has SHA-256"):
+        _ = Bundle(bundle.path).voices
+
+
+def test_random_weights_stay_marked(checkpoints, tmp_path):
+    random = CheckpointDirectory(checkpoints.path, {**json.loads((checkpoints.path / "config.json").read_text()),
+                                                    "trained": False})
+    assert not write_bundle(random, tmp_path / "random").trained
+
+
+def test_settings_of_the_model_and_that_it_does_not_clone_come_along(checkpoints, original, tmp_path, monkeypatch):
+    assert Bundle(original).settings == {}
+    assert Bundle(original).clones
+    monkeypatch.setattr(checkpoints, "settings", {"split": [80, 125], "sampling": {"top_k": 20}}, raising=False)
+    monkeypatch.setattr(checkpoints, "clones", False, raising=False)
+    bundle = write_bundle(checkpoints, tmp_path / "small")
+    assert not bundle.clones
+    assert Settings.of(model=bundle.settings) == Settings.of(split=(80, 125), sampling=Sampling(top_k=20))
+    again = write_bundle(bundle, tmp_path / "again")
+    assert (again.settings, again.clones) == (bundle.settings, bundle.clones)
+
+
+def test_files_are_as_readable_as_any_new_file(original):
+    mode = (original / "bundle.json").stat().st_mode
+    assert {path.stat().st_mode for path in original.rglob("*") if path.is_file()} == {mode}
+
+
+# numbers that a precision cannot hold
+
+@given(arrays.arrays(np.float32, st.integers(0, 6), elements=st.floats(-65504, 65504, width=32)))
+def test_what_fits_fp16_is_rounded_to_it_and_integers_are_never_touched(values):
+    tensors = {"x": torch.from_numpy(values), "count": torch.arange(3), "buffer": torch.from_numpy(values)}
+    result = converted(tensors, "fp16", frozenset({"buffer"}), "here")
+    assert torch.equal(result["x"], torch.from_numpy(values.astype(np.float16)))
+    assert result["count"].dtype == torch.int64
+    assert torch.equal(result["buffer"], tensors["buffer"])
+
+
+@pytest.mark.parametrize(("value", "says"), [(70000.0, "beyond the range of fp16"), (float("nan"), "NaN or infinite"),
+                                             (float("-inf"), "NaN or infinite")])
+def test_a_value_that_fp16_cannot_hold_is_refused_by_name(tmp_path, value, says, edit, copy_checkpoints):
+    directory = copy_checkpoints(tmp_path / "pth")
+    edit(directory / "cvvp.pth", lambda entries: entries["cond_emb.1.bias"].__setitem__(3, value))
+    with pytest.raises(UserError, match=f"cvvp: cond_emb.1.bias holds.*{says}"):
+        write_bundle(CheckpointDirectory(directory), tmp_path / "out", precision="fp16")
+    assert not (tmp_path / "out").exists()
+    assert not list(tmp_path.glob(".*")), "no half bundle is left behind"
+
+
+def test_bf16_holds_what_fp16_cannot():
+    assert converted({"x": torch.tensor([70000.0])}, "bf16", frozenset(), "here")["x"].isfinite().all()
+
+
+def test_tensors_that_share_memory_are_written_apart(tmp_path):
+    whole = torch.arange(6.0)
+    result = converted({"a": whole[:3], "b": whole[3:], "c": whole.view(2, 3).T}, "fp32", frozenset(), "here")
+    save_file(result, tmp_path / "x.safetensors")
+    assert torch.equal(load_file(tmp_path / "x.safetensors")["c"], whole.view(2, 3).T)
+
+
+# destinations
+
+def test_nothing_but_a_bundle_is_ever_replaced(checkpoints, path, tmp_path):
+    with pytest.raises(UserError, match="--force"):
+        write_bundle(checkpoints, path)
+    assert write_bundle(checkpoints, path, precision="fp16", overwrite=True).precision == "fp16"
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "dear.txt").write_text("x")
+    with pytest.raises(UserError, match="is not a bundle"):
+        write_bundle(checkpoints, tmp_path / "letters", overwrite=True)
+    with pytest.raises(UserError, match="is a file"):
+        write_bundle(checkpoints, tmp_path / "letters" / "dear.txt", overwrite=True)
+    assert (tmp_path / "letters" / "dear.txt").read_text() == "x"
+
+
+def test_a_failed_rewrite_leaves_the_bundle_that_was_there(path, tmp_path, copy_checkpoints):
+    directory = copy_checkpoints(tmp_path / "pth")
+    model = CheckpointDirectory(directory)
+    (directory / "classifier.pth").write_bytes(b"")
+    before = Bundle(path).identity
+    with pytest.raises(UserError, match=r"classifier\.pth is empty"):
+        write_bundle(model, path, overwrite=True)
+    Bundle(path).verify()
+    assert Bundle(path).identity == before
+
+
+# names
+
+def test_bundles_are_found_by_name_by_path_and_the_demo_by_default(path, home, monkeypatch):
+    shutil.copytree(path, home / "bundles" / "mine")
+    assert bundle_names() == ["demo", "mine"]
+    assert open_model("mine").identity == open_model(path).identity == open_model(str(path)).identity
+    monkeypatch.chdir(path.parent)
+    assert open_model("./tiny").path == Path("tiny")
+    assert find_bundle("tiny") == Path("tiny"), "a directory here, when no stored bundle has the name"
+    assert find_bundle(None) == find_bundle("demo") == demo_bundle()
+    assert demo_bundle().parts[-3:] == ("ane", "demo", "bundle")
+
+
+def test_an_unknown_name_is_answered_with_near_ones(path, home):
+    shutil.copytree(path, home / "bundles" / "official")
+    with pytest.raises(UserError, match=r"no bundle is named 'oficial'.*do you mean official"):
+        open_model("oficial")
+    with pytest.raises(UserError, match="known bundles: demo, official"):
+        open_model("xyz")

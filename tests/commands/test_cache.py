@@ -1,0 +1,177 @@
+"""`ane cache` as its user meets it."""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ane.backends.coreml.compiled import CompiledCache, Machine
+from ane.commands import cache
+from ane.system import paths
+
+HERE, OLD = Machine("Apple M2", "25A354"), Machine("Apple M2", "24F74")
+
+
+@pytest.fixture
+def ane(tmp_path, monkeypatch, capsys):
+    """``ane("list", "--json")``: what the command prints; it must succeed."""
+    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setattr(cache, "known_machine", lambda: HERE)
+    parser = argparse.ArgumentParser()
+    cache.register(parser.add_subparsers(required=True))
+
+    def run(*arguments: str) -> str:
+        args = parser.parse_args(["cache", *arguments])
+        assert args.handler(args) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def kept(ane, tmp_path) -> dict[str, Path]:
+    """A cache with some of everything, by what it is; with it what must never be touched."""
+    for name in ("used", "gone"):
+        (tmp_path / f"{name}.mlpackage").mkdir()
+        (tmp_path / f"{name}.mlpackage" / "weights").write_bytes(name.encode() * 100)
+    items = {"now": compiled(tmp_path / "used.mlpackage", HERE), "old": compiled(tmp_path / "used.mlpackage", OLD),
+             "gone": compiled(tmp_path / "gone.mlpackage", HERE)}
+    shutil.rmtree(tmp_path / "gone.mlpackage")
+    for what, place in (("latents", "voices/ab.safetensors"), ("stamp", "verified/cd.json"),
+                        ("old latents", "voices/ef.safetensors")):
+        items[what] = write(paths.cache_dir() / place)
+    os.utime(items["old latents"], (0, 0))
+    items["mine"] = write(paths.data_dir() / "voices" / "me.safetensors")
+    items["bundle"] = write(paths.data_dir() / "bundles" / "b" / "bundle.json")
+    items["foreign"] = write(paths.cache_dir() / "somebody" / "else.json")
+    items["foreign folder"] = write(paths.cache_dir() / "compiled" / "notes" / "x.txt").parent
+    (paths.cache_dir() / "voices" / "link.safetensors").symlink_to(items["mine"])
+    items["link"] = paths.cache_dir() / "voices" / "link.safetensors"
+    return items
+
+
+UNTOUCHED = {"mine", "bundle", "foreign", "foreign folder", "link"}
+
+
+def compiled(package: Path, machine: Machine) -> Path:
+    path, _ = CompiledCache().model(package, machine, lambda source, target: shutil.copytree(source, target))
+    return path.parent
+
+
+def write(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x" * 1000)
+    return path
+
+
+def there(kept: dict[str, Path]) -> set[str]:
+    return {what for what, path in kept.items() if os.path.lexists(path)}
+
+
+def test_an_empty_cache_says_where_it_would_be(ane):
+    assert ane("list") == f"{paths.cache_dir()}: nothing is kept\n"
+    assert ane("clear") == f"Deleted nothing in {paths.cache_dir()}\n"
+    assert not paths.cache_dir().exists()
+
+
+def test_the_list_tells_what_is_kept_and_how_large(ane, kept):
+    out = ane("list")
+    assert out.startswith(f"{paths.cache_dir()}:\n")
+    for word in ("used.mlmodelc", str(kept["now"].parents[3] / "used.mlpackage"), "Apple M2", "24F74",
+                 "for macOS build 24F74", "its package is gone", time.strftime("%Y-%m-%d")):
+        assert word in out
+    rows = {line.split("│")[1].strip(): line.split("│")[2:-1] for line in out.splitlines() if line.count("│") == 5}
+    assert {what: (int(row[0]), int(row[2])) for what, row in rows.items() if row[0].strip().isdigit()} == {
+        "compiled models": (3, 2), "hashes of files that were checked": (3, 0), "latents of voices' clips": (2, 1),
+        "Core ML packages of the embedded voice": (0, 0), "TensorRT's engines and timings": (0, 0), "all": (8, 3)}
+
+
+def test_the_list_as_json(ane, kept):
+    facts = json.loads(ane("list", "--json"))
+    assert facts["folder"] == str(paths.cache_dir())
+    assert facts["bytes"] == sum(item["bytes"] for item in facts["items"])
+    items = {item["path"]: item for item in facts["items"]}
+    old = items[str(kept["old"])]
+    assert (old["chip"], old["os_build"], old["stale"]) == (*OLD, "for macOS build 24F74")
+    assert items[str(kept["now"])]["stale"] == ""
+    assert items[str(kept["latents"])]["bytes"] == 1000
+    assert not any(str(kept[what]) in items for what in UNTOUCHED)
+
+
+def test_clear_deletes_all_that_can_be_made_again_and_nothing_else(ane, kept):
+    assert "Deleted 8 items" in ane("clear")
+    assert there(kept) == UNTOUCHED
+    assert json.loads(ane("list", "--json"))["items"] == []
+
+
+def test_clear_stale_keeps_what_will_be_used(ane, kept):
+    assert "Deleted 3 items" in ane("clear", "--stale")
+    assert there(kept) == UNTOUCHED | {"now", "latents", "stamp"}
+
+
+def test_a_dry_run_names_what_it_would_delete(ane, kept):
+    out = ane("clear", "--stale", "--dry-run")
+    assert f"would delete {kept['old']}, " in out
+    assert "(for macOS build 24F74)" in out
+    assert "Would delete 3 items" in out
+    assert there(kept) == set(kept)
+
+
+def test_off_macos_models_of_any_machine_are_kept(ane, kept, monkeypatch):
+    """A home on a file server: this machine cannot say what a Mac still needs."""
+    monkeypatch.setattr(cache, "known_machine", lambda: None)
+    ane("clear", "--stale")
+    assert there(kept) == UNTOUCHED | {"now", "old", "latents", "stamp"}
+
+
+def test_damaged_entries_and_what_was_left_half_written_are_stale(ane, kept):
+    (kept["now"] / "compiled.json").write_text("{")
+    half = kept["now"].parent / f".{'0' * 32}.abc.partial"
+    (half / "x").mkdir(parents=True)
+    crumb = paths.cache_dir() / "voices" / ".ab.safetensors.x.partial"
+    write(crumb / "ab.safetensors")
+    os.utime(crumb, (time.time() - 7200,) * 2)
+    stale = {item["path"]: item["stale"] for item in json.loads(ane("list", "--json"))["items"] if item["stale"]}
+    assert stale[str(kept["now"])] == "damaged"
+    assert stale[str(half)] == "unfinished"
+    assert "killed" in stale[str(crumb)]
+    ane("clear", "--stale")
+    assert not any(path.exists() for path in (kept["now"], half, crumb))
+
+
+def test_a_linked_folder_is_not_followed(ane, kept, tmp_path):
+    """Whoever keeps the latents elsewhere by a link keeps them."""
+    shutil.move(kept["latents"].parent, tmp_path / "elsewhere")
+    kept["latents"].parent.symlink_to(tmp_path / "elsewhere")
+    ane("clear")
+    assert (tmp_path / "elsewhere" / "ab.safetensors").exists()
+
+
+PROCESS = """
+import argparse, sys
+from ane.commands import cache
+parser = argparse.ArgumentParser(prog="ane")
+cache.register(parser.add_subparsers(required=True))
+args = parser.parse_args(sys.argv[1:])
+status = args.handler(args)
+assert "torch" not in sys.modules
+sys.exit(status)
+"""
+
+
+def test_as_a_process_quickly_and_without_torch(kept, tmp_path):
+    for arguments, word in ((("list",), "used.mlmodelc"), (("clear", "--dry-run"), "Would delete"),
+                            (("clear",), "Deleted 8 items")):
+        result = subprocess.run([sys.executable, "-c", PROCESS, "cache", *arguments], capture_output=True, text=True,
+                                timeout=60, check=False, cwd=Path(__file__).parents[2],
+                                env=os.environ | {"ANE_HOME": str(tmp_path / "home")})
+        assert (result.returncode, result.stderr) == (0, "")
+        assert word in result.stdout
+    assert there(kept) == UNTOUCHED

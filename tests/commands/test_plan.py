@@ -1,0 +1,189 @@
+"""`ane plan` as its user meets it, and what it makes of a compute plan of Core ML, by a stand-in for one."""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from ane.cli import main
+from ane.commands import plan
+from ane.commands.plan import ENGINE, Elsewhere, placement
+from converters.coreml.graph import Graph, Style, mb
+from converters.coreml.package import load_twin
+from converters.tortoise import autoregressive as gpt2
+from tests.random_model import RandomModel
+
+
+@pytest.fixture(scope="module")
+def step(tmp_path_factory) -> Path:
+    """A package of one function, main: a step of the tiny decoder."""
+    path = tmp_path_factory.mktemp("packages") / "step.mlpackage"
+    gpt2.step(load_twin(RandomModel(), "autoregressive"), 4, 64).build(Style()).save(str(path))
+    return path
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """``run(*arguments)``: what `ane plan` prints; it must succeed. As if this were no Mac."""
+    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setattr(sys, "platform", "linux")
+    parser = argparse.ArgumentParser()
+    plan.register(parser.add_subparsers(required=True))
+
+    def run(*arguments) -> str:
+        args = parser.parse_args(["plan", *map(str, arguments)])
+        assert args.handler(args) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_the_command_tells_costs_estimates_and_warnings(step, tmp_path):
+    command = [sys.executable, "-m", "ane", "plan", str(step), "--chip", "M1,M4-Pro", "--json", "plan.json"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    for said in ("not measured", "M4 Pro", "codes a second", "real-time factor", "unaligned-width", "anemll-bench"):
+        assert said in result.stdout
+    report = json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))
+    assert "not measurements" in report["what"]
+    assert [chip["name"] for chip in report["chips"]] == ["M1", "M4 Pro"]
+    function, = report["functions"]
+    assert (function["package"], function["function"]) == (str(step), "main")
+    assert function["cost"]["cache_read"] == 2 * 2 * 3 * 64 * 64
+    assert set(function["estimates"]) == {"M1", "M4 Pro"}
+    assert function["estimates"]["M1"]["unit"] == "codes"
+    assert {warning["rule"] for warning in function["warnings"]} == {"unaligned-width", "too-light"}
+
+
+def test_json_goes_to_standard_output_alone(run, step):
+    report = json.loads(run(step, "--json", "-", "--steps", "10"))
+    assert report["steps"] == 10
+    assert len(report["functions"]) == 1
+
+
+def test_nothing_is_cut_off_in_a_narrow_terminal(run, step, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    assert "…" not in run(step, "--chip", "M1")
+
+
+def test_rules_of_chips_that_were_not_asked_for_are_left_out(run, tmp_path):
+    graph = Graph("waves", {}, {"x": (1, 8, 1, 64)}, lambda style, x: {"y": mb.sin(x=x)})
+    graph.build(Style()).save(str(tmp_path / "waves.mlpackage"))
+    assert "sin-cos" in run(tmp_path / "waves.mlpackage", "--chip", "m2")
+    assert "sin-cos" not in run(tmp_path / "waves.mlpackage", "--chip", "M3 Max")
+
+
+def test_all_packages_of_a_bundle_are_told(run, step, tmp_path):
+    for name in ("a.mlpackage", "deeper/b.mlpackage"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).symlink_to(step)
+    out = run("--bundle", tmp_path)
+    assert str(tmp_path / "a.mlpackage") in out
+    assert str(tmp_path / "deeper" / "b.mlpackage") in out
+    assert len(json.loads(run("--bundle", tmp_path, "--function", "main", "--json", "-"))["functions"]) == 2
+
+
+def test_packages_that_a_bundle_states_come_with_its_units(random_bundle, monkeypatch):
+    from ane.bundles import manifest
+    from ane.bundles.hashes import FileRecord
+    from ane.bundles.packages import FunctionRecord, PackageRecord, section
+
+    path = "packages/univnet-fp32.mlpackage"
+    record = PackageRecord("univnet", "fp32", path, [FileRecord(f"{path}/Manifest.json", "0" * 64, 1)],
+                           {"univnet_14_17": FunctionRecord("univnet", {"frames": 14}, {})}, units="CPU_AND_GPU")
+    monkeypatch.setattr(manifest, "read_manifest", lambda path: SimpleNamespace(
+        sections={"coreml": section([record])}, networks={"univnet": None}))
+    assert plan._packages(None, str(random_bundle)) == [(random_bundle / record.path, "CPU_AND_GPU")]
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (("no/such.mlpackage",), "there is no Core ML package at no/such.mlpackage"),
+    (("--bundle", "./empty"), "there are no Core ML packages in empty"),
+    (("STEP", "--chip", "M1,M99"), "no figures are known of a chip 'M99'; there are some of M1, M1 Pro"),
+    (("STEP", "--function", "step_9_9"), "no package has a function 'step_9_9'"),
+    (("STEP", "--json", "/dev/null/plan.json"), "cannot write /dev/null/plan.json"),
+])
+def test_what_is_wrong_is_said_in_a_line(step, capsys, arguments, said):
+    assert main(["plan", *(str(step) if word == "STEP" else word for word in arguments)]) == 1
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [("a.mlpackage", "--bundle", "b"), ("--steps", "0"), ("--steps", "x")])
+def test_wrong_usage_is_refused(arguments):
+    with pytest.raises(SystemExit, match="2"):
+        main(["plan", *arguments])
+
+
+# What Core ML says, by a stand-in
+
+MLNeuralEngineComputeDevice, MLGPUComputeDevice, MLCPUComputeDevice = (
+    type(f"ML{kind}ComputeDevice", (), {}) for kind in ("NeuralEngine", "GPU", "CPU"))
+ANE, GPU, CPU = MLNeuralEngineComputeDevice(), MLGPUComputeDevice(), MLCPUComputeDevice()
+
+
+def operation(kind, preferred=None, supported=(), cost=None, inner=()):
+    """An operation as MLModelStructure has it, and what the plan says of it."""
+    usage = preferred and SimpleNamespace(preferred_compute_device=preferred, supported_compute_devices=list(supported))
+    return SimpleNamespace(operator_name=kind, outputs=[SimpleNamespace(name=f"{kind}_0")], usage=usage,
+                           cost=cost and SimpleNamespace(weight=cost),
+                           blocks=[SimpleNamespace(operations=list(inner))] if inner else [])
+
+
+def compute_plan(*operations, function="main"):
+    """A stand-in for coremltools' MLComputePlan."""
+    program = SimpleNamespace(functions={function: SimpleNamespace(block=SimpleNamespace(operations=operations))})
+    return SimpleNamespace(model_structure=SimpleNamespace(program=program),
+                           get_compute_device_usage_for_mlprogram_operation=lambda operation: operation.usage,
+                           get_estimated_cost_for_mlprogram_operation=lambda operation: operation.cost)
+
+
+SAID = compute_plan(
+    operation("const"), operation("ios18.constexpr_lut_to_dense"),
+    operation("ios18.conv", ANE, (CPU, GPU, ANE), 0.5), operation("ios18.add", ANE, (CPU, GPU, ANE), 0.1),
+    operation("ios18.gather", CPU, (CPU, GPU), 0.1), operation("ios18.gather", CPU, (CPU, GPU), 0.1),
+    operation("ios18.softmax", GPU, (CPU, GPU, ANE), 0.2), operation("ios18.shape"),
+    operation("cond", CPU, (CPU,), inner=[operation("ios18.exp", CPU, (CPU,))]))
+
+
+def test_operations_are_told_by_device_and_type():
+    found = placement(SAID, "main")
+    assert found.ops == {ENGINE: 2, "CPU": 4, "GPU": 1}
+    assert found.costs == pytest.approx({ENGINE: 0.6, "CPU": 0.2, "GPU": 0.2})
+    assert found.untold == 1, "constants run nowhere and are not asked for"
+    assert found.elsewhere[:2] == [
+        Elsewhere("gather", "CPU", ("CPU", "GPU"), "ios18.gather_0", 2, 0.2),
+        Elsewhere("softmax", "GPU", ("CPU", "GPU", ENGINE), "ios18.softmax_0", 1, 0.2)]
+    assert {group.op for group in found.elsewhere[2:]} == {"cond", "exp"}
+    assert [group.reason for group in found.elsewhere[:3]] == [
+        "only CPU and GPU can", "the Neural Engine could, Core ML prefers not to", "only CPU can"]
+
+
+def test_a_plan_without_the_function_says_nothing_of_it():
+    assert placement(SAID, "step_1_64") is None
+
+
+def test_a_placement_is_shown(step, run, monkeypatch):
+    monkeypatch.setattr(plan, "placed", lambda package, units, names: {"main": placement(SAID, "main")})
+    monkeypatch.setattr(sys, "platform", "darwin")
+    out = run(step)
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in out.splitlines() if "│" in line]
+    assert [ENGINE, "2", "28.6%", "60.0%"] in rows
+    assert ["CPU", "4", "57.1%", "20.0%"] in rows
+    why = "the Neural Engine could, Core ML prefers not to"
+    assert ["softmax", "GPU", "1", "20.0%", why, "ios18.softmax_0"] in rows
+    assert "Core ML says nothing of 1 operations of main." in out
+    report = json.loads(run(step, "--json", "-"))
+    assert report["functions"][0]["placement"]["ops"] == {ENGINE: 2, "CPU": 4, "GPU": 1}
+
+
+def test_a_plan_without_costs_is_shown(step, run, monkeypatch):
+    said = placement(compute_plan(operation("ios18.gather", CPU, (CPU,)), operation("ios18.conv", ANE, (ANE,))), "main")
+    monkeypatch.setattr(plan, "placed", lambda package, units, names: {"main": said})
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert "not told" in run(step)

@@ -1,0 +1,212 @@
+"""`ane voices` as its user meets it, on the golden set's tiny checkpoints."""
+
+import argparse
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ane.audio.files import write
+from ane.commands import voices
+from ane.system import paths
+from ane.system.errors import UserError
+from ane.voices import Voice, load_voice, mix_voices, save_voice
+
+RATE = 22050
+
+
+@pytest.fixture
+def checkpoints(tmp_path, monkeypatch, golden_checkpoints, golden_config) -> Path:
+    """A directory of checkpoints that knows its own sizes and comes with a voice of its own."""
+    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "300")
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    for file in golden_checkpoints.iterdir():
+        os.symlink(file, folder / file.name)
+    shutil.copy(golden_config, folder / "config.json")
+    save_voice(folder / "voices" / "builtin.safetensors", latents(1.0, "builtin"))
+    return folder
+
+
+@pytest.fixture
+def ane(checkpoints, capsys):
+    """``ane("list", "--json")``: what the command prints; it must succeed."""
+    parser = argparse.ArgumentParser()
+    voices.register(parser.add_subparsers(required=True))
+
+    def run(*arguments) -> str:
+        args = parser.parse_args(["voices", *map(str, arguments), "--checkpoints", str(checkpoints)])
+        assert args.handler(args) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def clips(tmp_path) -> list[Path]:
+    files = [tmp_path / "clips" / f"{number}.wav" for number in range(2)]
+    for number, file in enumerate(files):
+        time = np.arange(RATE * (1 + 6 * number)) / RATE       # the second is longer than six seconds
+        write(file, (0.4 * np.sin(2 * np.pi * (150 + 200 * time) * time)).astype(np.float32), RATE)
+    return files
+
+
+def latents(value: float, name: str = "") -> Voice:
+    return Voice(np.full((1, 32), value, np.float32), np.full((1, 80), value, np.float32), name)
+
+
+def stored(name: str) -> Voice:
+    return load_voice(paths.voices_dir() / f"{name}.safetensors")
+
+
+def test_an_added_voice_is_listed_and_shown(ane, clips):
+    ane("add", "pat", *clips)
+    listed = {voice["name"]: voice["files"] for voice in json.loads(ane("list", "--json"))}
+    assert list(listed) == ["builtin", "pat"]
+    assert listed["pat"] == [str(paths.voices_dir() / "pat.safetensors")]
+    shown = json.loads(ane("show", "pat", "--json"))
+    assert shown["source"] == "0.wav, 1.wav"
+    assert shown["clip_mels"] == 2
+    voice = stored("pat")
+    assert shown["latents"]["ar"] == {"shape": [1, 32], "min": float(voice.ar.min()), "max": float(voice.ar.max()),
+                                      "std": float(voice.ar.std())}
+    assert shown["latents"]["diffusion"]["shape"] == [1, 80]
+
+
+def test_tables_name_voices_literally(ane, clips):
+    ane("add", "[bold]pat", clips[0])
+    assert "[bold]pat" in ane("list")
+    assert "[bold]pat" in ane("show", "[bold]pat")
+
+
+def test_a_folder_of_clips_can_be_added_as_its_files_can(ane, clips):
+    ane("add", "files", *clips)
+    ane("add", "folder", clips[0].parent)
+    np.testing.assert_array_equal(stored("files").ar, stored("folder").ar)
+
+
+def test_the_seed_chooses_what_is_heard_of_long_clips(ane, clips):
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        ane("add", name, clips[1], "--seed", seed)
+    assert np.array_equal(stored("a").ar, stored("b").ar)
+    assert not np.array_equal(stored("a").ar, stored("c").ar)
+
+
+def test_upstreams_latents_can_be_added(ane, tmp_path):
+    save_voice(tmp_path / "pat.pth", latents(2.0))
+    ane("add", "pat", tmp_path / "pat.pth")
+    np.testing.assert_array_equal(stored("pat").ar, latents(2.0).ar)
+
+
+def test_latents_of_another_model_are_not_added(ane, tmp_path):
+    save_voice(tmp_path / "pat.pth", Voice(np.ones((1, 1024), np.float32), np.ones((1, 2048), np.float32), "pat"))
+    with pytest.raises(UserError, match="1024 and 2048"):
+        ane("add", "pat", tmp_path / "pat.pth")
+    assert not paths.voices_dir().exists()
+
+
+def test_a_stored_voice_is_replaced_only_by_force(ane, clips):
+    ane("add", "pat", clips[0])
+    before = stored("pat").ar
+    with pytest.raises(UserError, match="--force"):
+        ane("add", "pat", clips[1])
+    np.testing.assert_array_equal(stored("pat").ar, before)
+    ane("add", "pat", clips[1], "--force")
+    assert not np.array_equal(stored("pat").ar, before)
+
+
+@pytest.mark.parametrize("name", ["random", "a/b", "a&b", "a:1", ".hidden", "", " ", "..", "a\\b", "builtin",
+                                  "~", "~pat", " pat", "pat ", "pat\n", "pat.wav", "pat.MP3", "pat.pth",
+                                  "pat.safetensors"])
+def test_names_that_could_not_be_used_are_refused(ane, clips, name):
+    with pytest.raises(UserError, match="choose"):
+        ane("add", name, clips[0])
+
+
+def test_a_missing_clip_is_named(ane, clips, tmp_path):
+    with pytest.raises(UserError, match=f"{tmp_path}/nope.wav"):
+        ane("add", "pat", clips[0], tmp_path / "nope.wav")
+
+
+def test_latents_are_not_pooled_with_clips(ane, clips, tmp_path):
+    save_voice(tmp_path / "pat.pth", latents(2.0))
+    with pytest.raises(UserError, match="ane voices mix"):
+        ane("add", "pat", clips[0], tmp_path / "pat.pth")
+
+
+def test_a_voice_of_clips_is_shown_by_their_lengths(ane, clips):
+    shutil.copytree(clips[0].parent, paths.voices_dir() / "pat")
+    shown = json.loads(ane("show", "pat", "--json"))
+    assert shown["clips"] == [{"clip": 1, "seconds": 1.0, "rate": RATE}, {"clip": 2, "seconds": 7.0, "rate": RATE}]
+    assert "2 clips" in ane("list")
+    assert "7.00" in ane("show", "pat")
+
+
+def test_a_mix_is_stored_under_its_name(ane, clips):
+    ane("add", "pat", *clips)
+    ane("mix", "pat:1&builtin:3", "both")
+    mixed = stored("both")
+    expected = mix_voices([stored("pat"), latents(1.0)], [1, 3])
+    np.testing.assert_array_equal(mixed.ar, expected.ar)
+    assert mixed.name == "both"
+    assert mixed.source == "mix of 25% pat, 75% builtin"
+    assert len(mixed.clip_mels) == 2
+
+
+def test_a_random_voice_can_be_kept(ane):
+    for name, seed in (("a", 7), ("b", 7), ("c", 8)):
+        ane("mix", "random", name, "--seed", seed)
+    assert np.array_equal(stored("a").ar, stored("b").ar)
+    assert not np.array_equal(stored("a").ar, stored("c").ar)
+
+
+def test_a_mix_goes_to_a_file_or_a_name_not_both(ane, tmp_path):
+    ane("mix", "builtin", "-o", tmp_path / "mix.pth")
+    assert (tmp_path / "mix.pth").is_file()
+    with pytest.raises(SystemExit):
+        ane("mix", "builtin")
+    with pytest.raises(SystemExit):
+        ane("mix", "builtin", "name", "-o", tmp_path / "other.pth")
+
+
+def test_an_exported_pth_is_upstreams_pair(ane, tmp_path):
+    ane("export", "builtin", tmp_path / "v.pth")
+    ar, diffusion = torch.load(tmp_path / "v.pth", weights_only=True)
+    assert torch.equal(ar, torch.ones(1, 32))
+    assert torch.equal(diffusion, torch.ones(1, 80))
+
+
+def test_clips_are_encoded_for_export(ane, clips, tmp_path):
+    ane("add", "pat", *clips)
+    ane("export", clips[0].parent, tmp_path / "v.safetensors")
+    np.testing.assert_array_equal(load_voice(tmp_path / "v.safetensors").ar, stored("pat").ar)
+
+
+def test_an_export_replaces_a_file_only_by_force(ane, tmp_path):
+    (tmp_path / "v.pth").write_text("precious")
+    with pytest.raises(UserError, match="--force"):
+        ane("export", "builtin", tmp_path / "v.pth")
+    assert (tmp_path / "v.pth").read_text() == "precious"
+    ane("export", "builtin", tmp_path / "v.pth", "--force")
+
+
+def test_an_export_under_another_suffix_is_refused(ane, tmp_path):
+    with pytest.raises(UserError, match=r"\.safetensors or \.pth"):
+        ane("export", "builtin", tmp_path / "v.wav")
+
+
+@pytest.mark.parametrize("seed", ["-1", "1.5", "x"])
+def test_a_seed_that_is_no_whole_number_is_wrong_usage(ane, clips, seed):
+    with pytest.raises(SystemExit):
+        ane("add", "pat", clips[0], f"--seed={seed}")
+
+
+def test_an_empty_list_says_how_to_add_a_voice(ane, checkpoints):
+    shutil.rmtree(checkpoints / "voices")
+    assert "ane voices add" in ane("list")
+    assert json.loads(ane("list", "--json")) == []

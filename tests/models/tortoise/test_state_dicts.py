@@ -1,0 +1,67 @@
+"""The networks against the state dicts of upstream's classes at the official sizes (tests/state_dicts: key → shape,
+taken from upstream 3.0.0). Nothing is allocated: the networks stand on the meta device."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from ane.bundles.weights import layout
+from ane.models.tortoise.networks import NETWORKS
+
+TABLES = Path(__file__).parent / "state_dicts"
+FILES = sorted({network.file for network in NETWORKS.values()})
+PARAMETERS = {      # of the published files, weight norm counted as gain and direction
+    "autoregressive.pth": 421_526_786, "classifier.pth": 15_224_002, "clvp2.pth": 243_846_145, "cvvp.pth": 37_780_225,
+    "diffusion_decoder.pth": 292_334_380, "hifidecoder.pth": 17_844_226, "rlg_auto.pth": 6_297_600,
+    "rlg_diffuser.pth": 25_178_112, "vocoder.pth": 14_865_506,
+}
+
+
+def table(file: str) -> dict[str, tuple[int, ...]]:
+    stated = json.loads((TABLES / file).with_suffix(".json").read_text())
+    return {key: tuple(shape) for key, shape in stated.items()}
+
+
+def as_upstream(name: str, upstream: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """The network's keys and shapes as its file has them: prefixed, weight norm taken apart, training's keys added."""
+    network = NETWORKS[name]
+    config = network.official()
+    result = {}
+    for key, shape in {**layout(name, config).shapes, **network.unused(config)}.items():
+        key = network.prefix + key
+        if f"{key}_g" in upstream:
+            result[f"{key}_g"] = shape[:1] + (1,) * (len(shape) - 1)
+            result[f"{key}_v"] = shape
+        else:
+            result[key] = shape
+    return result
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_has_upstreams_keys_and_shapes(name):
+    upstream = table(NETWORKS[name].file)
+    assert as_upstream(name, upstream).items() <= upstream.items()
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_the_networks_of_a_file_cover_every_key_of_it_once(file):
+    upstream = table(file)
+    parts = [as_upstream(name, upstream) for name, network in NETWORKS.items() if network.file == file]
+    assert sorted(key for part in parts for key in part) == sorted(upstream)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_table_holds_as_many_parameters_as_the_published_file(file):
+    rotary_frequencies = "inv_freq"      # buffers, which are not counted
+    assert PARAMETERS[file] == sum(math.prod(shape) for key, shape in table(file).items()
+                                   if not key.endswith(rotary_frequencies))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_networks_state_is_float_so_that_every_precision_applies_to_it(name):
+    with torch.device("meta"):
+        module = NETWORKS[name].cls(NETWORKS[name].official())
+    assert all(value.is_floating_point() for value in module.state_dict().values())

@@ -1,0 +1,204 @@
+"""Voice files: what is written is read back, upstream's are understood, the rest is refused in one line."""
+
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+from safetensors.numpy import save_file
+from safetensors.torch import save_file as save_torch_file
+
+from ane.system.errors import UserError
+from ane.voices import Clips, Voice, load_voice, open_voice, save_voice
+
+ROWS = npst.arrays(np.float32, st.tuples(st.just(1), st.integers(1, 64)), elements=st.floats(-60, 60, width=32))
+
+
+def voice(name="pat", mels=0) -> Voice:
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: rng.standard_normal(shape, dtype=np.float32)      # noqa: E731
+    return Voice(draw(1, 8), draw(1, 16), name, "a.wav, b.wav", tuple(draw(80, 517) for _ in range(mels)))
+
+
+def refusal(path) -> str:
+    with pytest.raises(UserError) as caught:
+        open_voice("pat", (path,))
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@settings(max_examples=30)
+@given(ar=ROWS, diffusion=ROWS, name=st.text(min_size=1, max_size=20), source=st.text(max_size=20))
+def test_a_voice_survives_saving(tmp_path_factory, ar, diffusion, name, source):
+    path = tmp_path_factory.mktemp("voice") / "file.safetensors"
+    save_voice(path, Voice(ar, diffusion, name, source))
+    back = load_voice(path)
+    np.testing.assert_array_equal(back.ar, ar)
+    np.testing.assert_array_equal(back.diffusion, diffusion)
+    assert (back.name, back.source, back.clip_mels) == (name, source, ())
+
+
+def test_the_mels_of_its_clips_are_kept(tmp_path):
+    save_voice(tmp_path / "v.safetensors", voice(mels=2))
+    back = load_voice(tmp_path / "v.safetensors", "other")
+    assert back.name == "other"
+    np.testing.assert_array_equal(back.clip_mels, voice(mels=2).clip_mels)
+
+
+def test_a_pth_is_what_upstream_reads(tmp_path):
+    save_voice(tmp_path / "v.pth", voice())
+    content = torch.load(tmp_path / "v.pth", weights_only=True)
+    assert isinstance(content, tuple)
+    assert [tuple(tensor.shape) for tensor in content] == [(1, 8), (1, 16)]
+    back = open_voice("v", (tmp_path / "v.pth",))
+    np.testing.assert_array_equal(back.ar, voice().ar)
+    np.testing.assert_array_equal(back.diffusion, voice().diffusion)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_latents_of_other_precisions_become_float32(tmp_path, dtype):
+    latents = torch.ones(1, 1024, dtype=dtype), torch.ones(2048, dtype=dtype, requires_grad=True)
+    torch.save(latents, tmp_path / "v.pth")
+    back = open_voice("v", (tmp_path / "v.pth",))
+    assert back.widths == (1024, 2048)
+    assert back.ar.dtype == back.diffusion.dtype == np.float32
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_upstreams_list_of_raw_clips_is_told_from_latents(tmp_path, count):
+    audio = [torch.sin(torch.arange(30000 + number) / 20)[None] * 0.5 for number in range(count)]
+    torch.save(audio, tmp_path / "v.pth")
+    opened = open_voice("v", (tmp_path / "v.pth",))
+    assert isinstance(opened, Clips)
+    clips = opened.read()
+    assert [rate for _, rate in clips] == [22050] * count
+    for (samples, _), tensor in zip(clips, audio, strict=True):
+        np.testing.assert_array_equal(samples, tensor[0].numpy())
+
+
+def test_raw_clips_are_checked_like_files(tmp_path):
+    torch.save([torch.zeros(1, 30000), torch.rand(1, 30000)], tmp_path / "v.pth")
+    with pytest.raises(UserError, match=r"v\.pth, clip 1: is silent"):
+        open_voice("v", (tmp_path / "v.pth",)).read()
+
+
+def test_code_in_a_pth_is_refused_and_never_run(tmp_path):
+    class Attack:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "owned"),)
+
+    (tmp_path / "bare.pth").write_bytes(pickle.dumps(Attack()))
+    torch.save((Attack(), torch.ones(1, 8)), tmp_path / "zip.pth")
+    for name in ("bare.pth", "zip.pth"):
+        refusal(tmp_path / name)
+    assert not (tmp_path / "owned").exists()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9, 0.999])
+@pytest.mark.parametrize("suffix", ["pth", "safetensors"])
+def test_a_truncated_voice_is_refused(tmp_path, suffix, share):
+    save_voice(tmp_path / f"whole.{suffix}", voice())
+    content = (tmp_path / f"whole.{suffix}").read_bytes()
+    (tmp_path / f"cut.{suffix}").write_bytes(content[:int(len(content) * share)])
+    refusal(tmp_path / f"cut.{suffix}")
+
+
+@pytest.mark.parametrize("suffix", ["pth", "safetensors"])
+@given(content=st.binary(max_size=200))
+def test_random_bytes_are_refused(tmp_path_factory, suffix, content):
+    path = tmp_path_factory.mktemp("voice") / f"bytes.{suffix}"
+    path.write_bytes(content)
+    refusal(path)
+
+
+@pytest.mark.parametrize("content", [
+    torch.ones(1, 1024), {"ar": torch.ones(1, 8)}, (), [], (torch.ones(1, 8), 3), "text", [torch.ones(2, 30000)],
+    (torch.ones(1, 8), torch.ones(1, 0)), (torch.ones(1, 8, dtype=torch.int64), torch.ones(1, 8)),
+    (torch.ones(1, 8).to_sparse(), torch.ones(1, 8)), (torch.ones(1, 8, device="meta"), torch.ones(1, 8))])
+def test_a_pth_that_holds_something_else_is_refused(tmp_path, content):
+    torch.save(content, tmp_path / "v.pth")
+    assert "is not a voice" in refusal(tmp_path / "v.pth")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("suffix", ["pth", "safetensors"])
+def test_latents_that_are_not_numbers_are_refused(tmp_path, suffix, value):
+    bad = voice()
+    bad.diffusion[0, 3] = value
+    save_voice(tmp_path / f"v.{suffix}", bad)
+    assert "NaN" in refusal(tmp_path / f"v.{suffix}")
+
+
+AR, DIFFUSION = np.ones((1, 8), np.float32), np.ones((1, 16), np.float32)
+
+
+@pytest.mark.parametrize(("tensors", "message"), [
+    ({"ar_latent": AR}, "lacks diffusion_latent"),
+    ({"weight": AR}, "lacks ar_latent and diffusion_latent"),
+    ({"ar_latent": AR.reshape(2, 4), "diffusion_latent": DIFFUSION}, r"ar_latent is float32 \(2, 4\)"),
+    ({"ar_latent": AR.astype(np.int32), "diffusion_latent": DIFFUSION}, "ar_latent is int32"),
+    ({"ar_latent": AR.astype(np.complex64), "diffusion_latent": DIFFUSION}, "ar_latent is complex64"),
+    ({"ar_latent": AR * np.float64(1e300), "diffusion_latent": DIFFUSION}, "ar_latent holds .* too great"),
+    ({"ar_latent": AR, "diffusion_latent": DIFFUSION, "clip_mels": np.ones((80, 517), np.float32)}, "clip_mels"),
+    *(({"ar_latent": AR, "diffusion_latent": DIFFUSION, "clip_mels": mels}, r"clip_mels is not \(clips, 80, 517\)")
+      for mels in (np.ones((2, 80, 516), np.float32), np.ones((2, 80, 517), np.int32), np.ones((2, 80, 517), bool),
+                   np.full((1, 80, 517), 1e300), np.full((1, 80, 517), np.nan, np.float32)))])
+def test_a_safetensors_file_of_something_else_is_refused(tmp_path, tensors, message):
+    save_file(tensors, tmp_path / "v.safetensors")
+    with pytest.raises(UserError, match=message):
+        load_voice(tmp_path / "v.safetensors")
+
+
+@pytest.mark.parametrize("key", ["ar_latent", "diffusion_latent", "clip_mels"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
+def test_types_that_numpy_does_not_know_are_refused(tmp_path, key, dtype):
+    tensors = {"ar_latent": torch.ones(1, 8), "diffusion_latent": torch.ones(1, 16),
+               "clip_mels": torch.ones(1, 80, 517)}
+    save_torch_file({**tensors, key: tensors[key].to(dtype)}, tmp_path / "v.safetensors")
+    assert "cannot be read as a safetensors voice" in refusal(tmp_path / "v.safetensors")
+
+
+def test_mels_of_other_precisions_become_float32(tmp_path):
+    save_file({"ar_latent": AR, "diffusion_latent": DIFFUSION, "clip_mels": np.ones((2, 80, 517), np.float16)},
+              tmp_path / "v.safetensors")
+    assert {mel.dtype for mel in load_voice(tmp_path / "v.safetensors").clip_mels} == {np.dtype(np.float32)}
+
+
+def test_a_voice_of_another_models_width_is_refused_with_both_widths():
+    with pytest.raises(UserError, match=r"8 and 16.* 1024 and 2048"):
+        voice().check_widths((1024, 2048))
+    voice().check_widths((8, 16))
+
+
+def test_a_voice_is_not_written_under_another_suffix(tmp_path):
+    with pytest.raises(UserError, match=r"\.safetensors or \.pth"):
+        save_voice(tmp_path / "v.wav", voice())
+
+
+def test_a_voice_that_cannot_be_written_says_where(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot write"):
+        save_voice(tmp_path / "file" / "v.safetensors", voice())
+
+
+@pytest.mark.parametrize("suffix", ["pth", "safetensors"])
+def test_a_full_disk_leaves_the_old_voice_and_no_rubbish(tmp_path, suffix):
+    """The limit on file sizes stands in for the disk."""
+    save_voice(tmp_path / f"v.{suffix}", voice())
+    before = (tmp_path / f"v.{suffix}").read_bytes()
+    code = ("import resource, signal, numpy as np; from ane.system.errors import UserError; from ane.voices import *\n"
+            "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+            "big = Voice(np.ones((1, 4096), np.float32), np.ones((1, 4096), np.float32), 'v')\n"
+            f"try: save_voice({str(tmp_path / f'v.{suffix}')!r}, big)\n"
+            "except UserError as error: print(error)\n")
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "cannot write" in result.stdout, result.stderr
+    assert (tmp_path / f"v.{suffix}").read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == [f"v.{suffix}"]

@@ -1,0 +1,274 @@
+"""Encoding, resolving and caching voices, on the golden set's tiny encoders."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ane.audio.files import write
+from ane.backends import load_backend
+from ane.backends.base import STAGES
+from ane.bundles import open_model
+from ane.models.tortoise.voice_encoding import CONDITIONING_SAMPLES, conditioning_window, encode_clips, random_voice
+from ane.models.tortoise.voice_resolution import resolve_voice
+from ane.system import paths
+from ane.system.errors import UserError
+from ane.voices import Voice, load_voice, save_voice
+
+
+class Counting:
+    """A backend that counts the stages it runs and remembers what it was told to forget."""
+
+    def __init__(self, backend):
+        self.backend = backend
+        self.runs: list[str] = []
+        self.released: set[str] = set()
+
+    def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
+        self.runs.append(stage)
+        return self.backend.run(stage, **inputs)
+
+    def release(self, *networks: str) -> None:
+        self.released |= set(networks)
+
+
+@pytest.fixture(scope="module")
+def model(golden_checkpoints, golden_config):
+    return open_model(checkpoints=golden_checkpoints, config=golden_config)
+
+
+@pytest.fixture
+def backend(model):
+    return Counting(load_backend("torch:cpu", model))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
+    (tmp_path / "voices").mkdir()
+    return tmp_path / "voices"
+
+
+@pytest.fixture
+def resolve(model, backend, folder):
+    def call(spec: str, **changes) -> Voice:
+        arguments = {"folders": [folder], "backend": backend, "mel_norms": model.mel_norms, "model_id": "tiny",
+                     "widths": model.widths, "rng": np.random.default_rng(5)} | changes
+        return resolve_voice(str(spec), **arguments)
+
+    return call
+
+
+def speech(seconds: float = 1.0, seed: int = 0, rate: int = 22050) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    time = np.arange(round(seconds * rate)) / rate
+    return (0.3 * np.sin(2 * np.pi * (120 + 40 * seed) * time) + rng.normal(0, 0.05, len(time))).astype(np.float32)
+
+
+def add_clips(folder: Path, name: str, count: int = 1, seed: int = 0, seconds: float = 1.0) -> list[Path]:
+    files = [folder / name / f"{number}.wav" for number in range(count)]
+    for number, file in enumerate(files):
+        write(file, speech(seconds, seed + number), 22050)
+    return files
+
+
+def add_latents(folder: Path, name: str, value: float, suffix: str = ".safetensors") -> Voice:
+    voice = Voice(np.full((1, 32), value, np.float32), np.full((1, 80), -value, np.float32), name)
+    save_voice(folder / f"{name}{suffix}", voice)
+    return voice
+
+
+def same(a: Voice, b: Voice) -> bool:
+    return np.array_equal(a.ar, b.ar) and np.array_equal(a.diffusion, b.diffusion)
+
+
+# encoding
+
+def test_clips_of_any_rate_and_length_give_latents_of_the_models_widths(model, backend):
+    clips = [(speech(0.6, 0, 48000), 48000), (speech(7.0, 1, 16000), 16000), (speech(6.0, 2), 22050)]
+    voice = encode_clips(clips, backend, model.mel_norms, np.random.default_rng(0), name="pat")
+    assert voice.widths == model.widths
+    assert voice.ar.dtype == voice.diffusion.dtype == np.float32
+    assert [mel.shape for mel in voice.clip_mels] == [(80, 517)] * 3
+    singles = [encode_clips([clip], backend, model.mel_norms, np.random.default_rng(0)) for clip in clips]
+    np.testing.assert_allclose(voice.ar, np.mean([one.ar for one in singles], axis=0), atol=1e-6)
+    np.testing.assert_allclose(voice.diffusion, np.mean([one.diffusion for one in singles], axis=0), atol=1e-6)
+
+
+def test_only_clips_longer_than_six_seconds_draw_a_start_in_their_order():
+    rng, twin = np.random.default_rng(3), np.random.default_rng(3)
+    for samples in (CONDITIONING_SAMPLES + 5000, 1000, CONDITIONING_SAMPLES, CONDITIONING_SAMPLES + 1):
+        audio = np.arange(1, samples + 1, dtype=np.float32)
+        start = twin.integers(0, samples - CONDITIONING_SAMPLES + 1) if samples > CONDITIONING_SAMPLES else 0
+        window = conditioning_window(audio, rng)
+        heard = audio[start:start + CONDITIONING_SAMPLES]
+        np.testing.assert_array_equal(window[:len(heard)], heard)
+        assert len(window) == CONDITIONING_SAMPLES
+        assert not window[len(heard):].any()
+    assert rng.random() == twin.random()
+
+
+def test_every_start_of_a_crop_is_possible_the_last_one_too():
+    audio = np.arange(CONDITIONING_SAMPLES + 2, dtype=np.float32)
+    rng = np.random.default_rng(0)
+    assert {int(conditioning_window(audio, rng)[0]) for _ in range(50)} == {0, 1, 2}
+
+
+def test_no_clips_are_refused(model, backend):
+    with pytest.raises(UserError, match="no clips"):
+        encode_clips([], backend, model.mel_norms, np.random.default_rng(0))
+
+
+# resolving
+
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+def test_a_folder_with_one_file_of_latents_is_that_voice(folder, resolve, suffix):
+    voice = add_latents(folder / "pat", "any", 2.0, suffix)
+    assert same(resolve("pat"), voice)
+    assert resolve("pat").name == "pat"
+
+
+def test_a_path_with_the_signs_of_a_mix_is_one_path(tmp_path, resolve):
+    voice = add_latents(tmp_path, "a&b:2", 3.0)
+    assert same(resolve(tmp_path / "a&b:2.safetensors"), voice)
+
+
+def test_a_random_voice_is_drawn_from_the_requests_generator(resolve, model, backend):
+    first, again = resolve("random"), resolve("random")
+    assert same(first, again)
+    assert first.widths == model.widths
+    assert not same(first, resolve("random", rng=np.random.default_rng(6)))
+    rng = np.random.default_rng(5)
+    ar, diffusion = (rng.standard_normal((1, width), dtype=np.float32) for width in model.widths)
+    np.testing.assert_array_equal(first.ar, backend.run("ar_random", noise=ar))
+    np.testing.assert_array_equal(first.diffusion, backend.run("diffusion_random", noise=diffusion))
+
+
+def test_stored_voices_draw_nothing_and_run_nothing(resolve, folder, backend):
+    add_latents(folder, "pat", 1.0)
+    rng = np.random.default_rng(5)
+    resolve("pat", rng=rng)
+    assert rng.random() == np.random.default_rng(5).random()
+    assert backend.runs == []
+
+
+def test_random_is_one_voice_of_a_mix(resolve, folder, model, backend):
+    pat = add_latents(folder, "pat", 1.0)
+    drawn = random_voice(backend, model.widths, np.random.default_rng(5))
+    np.testing.assert_allclose(resolve("pat&random").ar, (pat.ar + drawn.ar) / 2, atol=1e-6)
+    np.testing.assert_allclose(resolve("random:0.25&pat:0.75").ar, 0.75 * pat.ar + 0.25 * drawn.ar, atol=1e-6)
+
+
+def test_a_mix_of_clips_without_weights_pools_the_clips(resolve, folder):
+    add_clips(folder, "a", 1, seed=0)
+    add_clips(folder, "b", 3, seed=4)
+    pooled = resolve("a&b")
+    a, b = resolve("a"), resolve("b")
+    np.testing.assert_allclose(pooled.ar, (a.ar + 3 * b.ar) / 4, atol=1e-5)
+    np.testing.assert_allclose(resolve("a:1&b:1").ar, (a.ar + b.ar) / 2, atol=1e-5)
+    assert len(pooled.clip_mels) == len(resolve("a:1&b:1").clip_mels) == 4
+
+
+def test_clips_mix_with_latents_as_one_voice_each(resolve, folder):
+    add_clips(folder, "a", 2)
+    latents = add_latents(folder, "b", 3.0)
+    mixed = resolve("a&b")
+    np.testing.assert_allclose(mixed.diffusion, (resolve("a").diffusion + latents.diffusion) / 2, atol=1e-5)
+    assert mixed.name == "a&b"
+
+
+def test_upstreams_list_of_raw_clips_gives_the_voice_of_those_clips(resolve, folder, model, backend):
+    audio = [speech(1.0, seed) for seed in range(2)]
+    torch.save([torch.from_numpy(samples)[None] for samples in audio], folder / "raw.pth")
+    expected = encode_clips([(samples, 22050) for samples in audio], backend, model.mel_norms, np.random.default_rng(0))
+    assert same(resolve("raw"), expected)
+
+
+def test_a_voice_of_another_width_is_refused(resolve, folder):
+    wide = Voice(np.ones((1, 1024), np.float32), np.ones((1, 2048), np.float32), "wide")
+    save_voice(folder / "wide.safetensors", wide)
+    with pytest.raises(UserError, match="wide has latents of widths 1024 and 2048, the model takes 32 and 80"):
+        resolve("wide")
+
+
+def test_an_unfit_clip_among_good_ones_is_named(resolve, folder):
+    add_clips(folder, "a", 2)
+    write(folder / "a" / "9.wav", np.zeros(22050, np.float32), 22050)
+    with pytest.raises(UserError, match=r"9\.wav: is silent"):
+        resolve("a")
+
+
+def test_the_encoders_are_forgotten_when_the_voice_is_made(resolve, folder, backend):
+    add_clips(folder, "a")
+    resolve("a&random")
+    assert {STAGES[stage].network for stage in backend.runs} <= backend.released
+
+
+# cache
+
+def cached() -> list[Path]:
+    return sorted((paths.cache_dir() / "voices").glob("*"))
+
+
+def test_clips_are_encoded_once(resolve, folder, backend):
+    add_clips(folder, "a", 2)
+    first = resolve("a")
+    runs = len(backend.runs)
+    again = resolve("a")
+    assert len(backend.runs) == runs == 4
+    assert same(first, again)
+    np.testing.assert_array_equal(first.clip_mels, again.clip_mels)
+    assert (again.name, again.source) == ("a", "0.wav, 1.wav")
+
+
+def test_the_cache_follows_content_not_names(resolve, folder, backend):
+    add_clips(folder, "a", 2)
+    resolve("a")
+    runs = len(backend.runs)
+    os.rename(folder / "a", folder / "b")
+    os.utime(folder / "b" / "0.wav", (0, 0))
+    assert resolve("b").name == "b"
+    assert len(backend.runs) == runs
+    write(folder / "b" / "0.wav", speech(1.0, 9), 22050)
+    resolve("b")
+    assert len(backend.runs) > runs
+
+
+@pytest.mark.parametrize("change", [{"model_id": "other"}, {"seed": 1}])
+def test_another_model_or_seed_is_another_entry(resolve, folder, change):
+    add_clips(folder, "a")
+    resolve("a")
+    resolve("a", **change)
+    assert len(cached()) == 2
+
+
+def test_the_seed_chooses_the_crop_and_the_same_seed_the_same(resolve, folder):
+    add_clips(folder, "a", seconds=8.0)
+    voices = [resolve("a", seed=seed, cache=False, rng=np.random.default_rng(request))
+              for request, seed in enumerate((0, 0, 1))]
+    assert same(voices[0], voices[1])
+    assert not np.array_equal(voices[0].ar, voices[2].ar)
+    assert cached() == []
+
+
+@pytest.mark.parametrize("damage", ["truncate", "text", "empty", "nan", "width"])
+def test_a_damaged_entry_is_made_again(resolve, folder, damage):
+    add_clips(folder, "a")
+    good = resolve("a")
+    entry = cached()[0]
+    content = entry.read_bytes()
+    if damage in ("nan", "width"):
+        value = np.nan if damage == "nan" else 1.0
+        save_voice(entry, Voice(np.full((1, 7), value, np.float32), np.ones((1, 9), np.float32), "x"))
+    else:
+        entry.write_bytes({"truncate": content[:-100], "text": b"not a voice", "empty": b""}[damage])
+    assert same(resolve("a"), good)
+    assert same(load_voice(entry), good)
+
+
+def test_a_cache_that_cannot_be_written_does_not_matter(resolve, folder, tmp_path):
+    add_clips(folder, "a")
+    (tmp_path / "home").write_text("a file where the folder should be")
+    assert resolve("a").name == "a"

@@ -1,0 +1,36 @@
+"""Networks in training as a model, so that the engines run them and bundles are written of them."""
+
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor, nn
+
+from ane.bundles import Model
+from ane.models.tortoise.networks.layers import Config
+from training.recipe import CONFIGS, SETTINGS, tokenizer_json
+
+
+class TrainedModel(Model):
+    """The networks of a training run, as a model that can be written."""
+
+    name, trained, precision = "demo", True, "fp32"
+    networks, identity = frozenset(CONFIGS), "in training"
+    settings, clones = SETTINGS, False
+
+    def __init__(self, modules: dict[str, nn.Module], mel_norms: np.ndarray, default_voice: str,
+                 voices: Path | None = None):
+        self.modules, self.norms, self.default_voice, self.voices = modules, mel_norms, default_voice, voices
+
+    def config(self, network: str) -> Config:
+        return CONFIGS[network]
+
+    def tensors(self, network: str) -> dict[str, Tensor]:
+        return {key: tensor.detach().cpu().contiguous() for key, tensor in self.modules[network].state_dict().items()}
+
+    @property
+    def tokenizer(self) -> str:
+        return tokenizer_json()
+
+    @property
+    def mel_norms(self) -> np.ndarray:
+        return self.norms
