@@ -19,7 +19,7 @@ from rich.progress import track
 
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import Model, add_model_arguments, open_model
-from ane.models.tortoise.diffusion import MELS, frames_of
+from ane.models.tortoise.diffusion import MELS, frame_count
 from benchmarks import report
 from benchmarks.report import Figures, Shown, Spread
 from benchmarks.upstream import Upstream, add_contest_options, counts, hold_together
@@ -56,7 +56,7 @@ def contestants(model: Model, precision: str, options: argparse.Namespace) -> li
 
 def contestant(backend: TorchBackend, precision: str, frames: int, utterances: int) -> Contestant:
     latents, voice, noisy = inputs(backend.model, frames, utterances)
-    denoiser = backend.denoisers(latents, voice, [frames] * utterances)
+    denoiser = backend.batched_denoiser(latents, voice, [frames] * utterances)
 
     def step() -> float:
         start = time.perf_counter()
@@ -69,7 +69,7 @@ def contestant(backend: TorchBackend, precision: str, frames: int, utterances: i
 def inputs(model: Model, frames: int, utterances: int) -> tuple[list[np.ndarray], np.ndarray, list[np.ndarray]]:
     """The same random latents, voice latent and noisy mels for every contestant."""
     rng, config = np.random.default_rng(0), model.config("diffusion")
-    codes = next(count for count in range(1, frames + 1) if frames_of(count) >= frames)
+    codes = next(count for count in range(1, frames + 1) if frame_count(count) >= frames)
     voice = rng.standard_normal((1, 2 * config.model_channels), dtype=np.float32)
     latents = [rng.standard_normal((1, codes, config.in_latent_channels), dtype=np.float32) for _ in range(utterances)]
     return latents, voice, [rng.standard_normal((1, MELS, frames), dtype=np.float32) for _ in range(utterances)]

@@ -28,7 +28,7 @@ class EagerBackend(TorchBackend):
         if precision not in DTYPES:
             raise UserError(f"torch eager computes in {', '.join(DTYPES)}, not in {precision}")
         super().__init__(model, device, precision, threads, keep=True, packed=False)
-        self.name, self.frames_at_once = f"eager:{self.device} {self.chosen.name}", 0
+        self.name, self.max_batched_frames = f"eager:{self.device} {self.chosen.name}", 0
 
     @torch.inference_mode()
     def decoder(self, lanes: int, capacity: int, prefixes: int = 1, longest: int | None = None) -> "EagerDecoder":

@@ -32,7 +32,7 @@ from ane.audio.files import resample
 from ane.audio.mel import HOP, denormalise_mel
 from ane.backends.base import Denoiser
 from ane.bundles import open_model
-from ane.models.tortoise.diffusion import SAMPLERS, Diffusion, frames_of, sample, trained_alphas_cumprod
+from ane.models.tortoise.diffusion import SAMPLERS, Diffusion, frame_count, sample, trained_alphas_cumprod
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.synthesizer import SAMPLE_RATE, Synthesizer
 from ane.system.files import replacing
@@ -139,7 +139,7 @@ class Epsilon:
 def mel_of(synthesizer: Synthesizer, latents: np.ndarray, voice: np.ndarray, system: System,
            randomness: Randomness) -> np.ndarray:
     """(1, 100, L) float32, as ``ane.models.tortoise.diffusion.spectrogram`` gives it."""
-    frames = frames_of(len(latents))
+    frames = frame_count(len(latents))
     denoiser = synthesizer.backend.denoiser(latents[None], voice, frames)
     prediction = synthesizer.model.config("diffusion").prediction
     if system.error is not None:

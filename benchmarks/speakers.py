@@ -9,13 +9,15 @@ import torch
 
 import ane
 from ane.audio.files import resample, write
-from ane.models.tortoise.decoding import Chunk, decode
+from ane.models.tortoise.decoding import Prompt, decode
 from ane.models.tortoise.diffusion import spectrogram
-from ane.models.tortoise.embeddings import Candidate, Embeddings, text_tokens
+from ane.models.tortoise.embeddings import Embeddings
+from ane.models.tortoise.decoding import Candidate
+from ane.models.tortoise.chunks import text_tokens
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.ranking import best, score
 from ane.models.tortoise.result import SAMPLE_RATE
-from ane.models.tortoise.sampling import by_inverse_cdf
+from ane.models.tortoise.sampling import inverse_cdf_sampler
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.synthesizer import Synthesizer
 from ane.models.tortoise.vocoding import hifigan_sound, univnet_sound
@@ -81,8 +83,8 @@ def readings_of(synthesizer: Synthesizer, text: str, voice: Voice, count: int,
     model = synthesizer.model
     config, settings = model.config("autoregressive"), Settings.of(model=model.settings)
     tokens = text_tokens(Tokenizer(model.tokenizer).encode(text), config)
-    choices = [by_inverse_cdf(randomness.candidate(0, index)) for index in range(count)]
-    [found] = decode(synthesizer.backend, [Chunk(voice.ar, tokens, choices)], config, settings.sampling)
+    choices = [inverse_cdf_sampler(randomness.candidate(0, index)) for index in range(count)]
+    [found] = decode(synthesizer.backend, [Prompt(voice.ar, tokens, choices)], config, settings.sampling)
     return tokens, found
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ane.audio.mel import HOP, diffusion_mel, normalise_mel
-from ane.models.tortoise.diffusion import TRAINED_STEPS, Schedule, frames_of
+from ane.models.tortoise.diffusion import TRAINED_STEPS, Schedule, frame_count
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig, DiffusionTts
 from training.clips import Batches, Clip
 from training.loop import Begin, Plan, Training
@@ -72,7 +72,7 @@ def train_denoiser(folder: Path, config: DiffusionConfig, clips: Sequence[Clip],
     hidden = [latents(clip).astype(np.float32) for clip in clips]
     mels = []
     for clip, rows in zip(clips, hidden, strict=True):
-        audio, frames = at_24k(shards[clip.shard], clip.index), frames_of(len(rows))
+        audio, frames = at_24k(shards[clip.shard], clip.index), frame_count(len(rows))
         audio = np.pad(audio, (0, max(0, frames * HOP - len(audio))))
         mels.append(normalise_mel(diffusion_mel(audio)[:, :frames]).astype(np.float32))
     batches = Batches([mel.shape[1] for mel in mels], FRAMES, plan.seed)
@@ -83,7 +83,7 @@ def train_denoiser(folder: Path, config: DiffusionConfig, clips: Sequence[Clip],
         chosen = batches[index].tolist()
         # clips of a batch differ by a few frames: the shortest says where all are cut
         count = min(len(hidden[i]) for i in chosen)
-        frames = frames_of(count)
+        frames = frame_count(count)
         x0 = torch.from_numpy(np.stack([mels[i][:, :frames] for i in chosen])).to(device)
         rows = torch.from_numpy(np.stack([hidden[i][:count] for i in chosen])).to(device)
         B = len(chosen)

@@ -15,7 +15,7 @@ from ane.audio.files import resample
 from ane.audio.mel import DIFFUSION_RATE, HOP, WINDOW, diffusion_mel, mel_filters
 from ane.models.tortoise.networks.hifigan import Hifigan, HifiganConfig
 from ane.models.tortoise.networks.univnet import UnivNet, UnivNetConfig
-from ane.models.tortoise.vocoding import interpolated
+from ane.models.tortoise.vocoding import interpolate_latents
 from training.clips import Clip
 from training.loop import Begin, Plan, Training
 from training.speech import RATE, Shard
@@ -146,7 +146,7 @@ def train_hifigan(folder: Path, config: HifiganConfig, clips: Sequence[Clip], la
     def stretch(index: int, first: int) -> tuple[np.ndarray, np.ndarray]:
         at = round(first * SAMPLES_OF_LATENT)
         wave = waves[index][at:at + length]
-        return interpolated(hidden[index][first:first + LATENTS]), np.pad(wave, (0, length - len(wave)))
+        return interpolate_latents(hidden[index][first:first + LATENTS]), np.pad(wave, (0, length - len(wave)))
 
     def step(_: int, generator: torch.Generator) -> dict[str, Tensor]:
         where = float(torch.rand((), generator=generator))

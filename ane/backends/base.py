@@ -1,116 +1,171 @@
-"""The contract between the steps of synthesis and the engines: every network call, by name.
+"""The contract between models and backends: stages, named network calls on NumPy arrays with declared shapes.
 
-A *stage* takes and gives NumPy arrays. A backend fulfils the stages of this file and knows nothing of speech; a
-step calls stages and knows nothing of engines. Arrays have their true length here: an engine with fixed shapes
-pads to its bucket and crops again behind this seam.
+A model declares its stages (``ModelStages``); a backend runs them and knows no model. Three kinds of call:
 
-Dimension names: B batch, T text tokens, S codes, N latents, L mel frames, D width of the decoder, C width of the
-diffusion decoder's voice latent (2 × its channels), E width of CLVP, V codes of the vocabulary, Z
-channels of UnivNet's noise.
+* ``Backend.run``: a stateless stage;
+* ``Backend.decoder``: an autoregressive network, whose kv-cache the backend keeps;
+* ``Backend.denoiser``: a diffusion network bound to one utterance, so that its conditioning is computed once.
+
+Arrays have their true length here. A backend with fixed shapes pads to its bucket and crops the result.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from ane.system.errors import UserError
 
+MASKED = -1e4       # added to the score of a masked position: finite, so that no sum overflows fp16; its exp() is 0
+
 
 @dataclass(frozen=True)
-class Tensor:
+class TensorSpec:
     """Shape (numbers, or names of dimensions) and dtype of one input or output."""
 
     shape: tuple[int | str, ...]
     dtype: str = "float32"
 
 
+class FunctionSet(Protocol):
+    """Fixed-shape functions of one network's package, as a stage with a ``packaged`` call uses them."""
+
+    def functions(self, kind: str) -> Sequence[Any]:
+        """The functions of a kind, one a bucket; none when the package was converted without that kind."""
+
+    def table(self, key: str) -> np.ndarray:
+        """A parameter that the host uses itself, float32, by its key in the state dict."""
+
+
 @dataclass(frozen=True)
 class Stage:
-    """One stateless network call: the network that serves it, its inputs by name and its single output."""
+    """A stateless network call.
+
+    Attributes:
+        network: the network that serves it.
+        inputs: by name. output: its single output.
+        method: method of the PyTorch network to call, with the inputs in their order.
+        packaged: (functions, stage, inputs) → output on a package's fixed-shape functions; None: the network has none.
+    """
 
     network: str
-    inputs: dict[str, Tensor]
-    output: Tensor
+    inputs: dict[str, TensorSpec]
+    output: TensorSpec
+    method: str = "forward"
+    packaged: Callable[[FunctionSet, str, dict[str, np.ndarray]], np.ndarray] | None = None
 
 
-STAGES = {
-    # reference audio to latents, one clip a row
-    "ar_conditioning": Stage("conditioning_encoder", {"mel": Tensor(("B", 80, "L"))}, Tensor(("B", "D"))),
-    "diffusion_conditioning": Stage("contextual_embedder", {"mel": Tensor(("B", 100, "L"))}, Tensor(("B", "C"))),
-    "ar_random": Stage("rlg_auto", {"noise": Tensor(("B", "D"))}, Tensor(("B", "D"))),
-    "diffusion_random": Stage("rlg_diffuser", {"noise": Tensor(("B", "C"))}, Tensor(("B", "C"))),
-    # ranking: a score is the dot product of a text (or clip) row and a speech row
-    "clvp_text": Stage("clvp", {"tokens": Tensor(("B", "T"), "int64")}, Tensor(("B", "E"))),
-    "clvp_speech": Stage("clvp", {"codes": Tensor(("B", "S"), "int64")}, Tensor(("B", "E"))),
-    "cvvp_clip": Stage("cvvp", {"mel": Tensor(("B", 80, "L"))}, Tensor(("B", "E"))),
-    "cvvp_speech": Stage("cvvp", {"codes": Tensor(("B", "S"), "int64")}, Tensor(("B", "E"))),
-    # sound; frames are latents at the rate of mel frames (ane.models.tortoise.vocoding)
-    "univnet": Stage("univnet", {"mel": Tensor(("B", 100, "L")), "noise": Tensor(("B", "Z", "L+10"))},
-                     Tensor(("B", 1, "256L"))),
-    "hifigan": Stage("hifigan", {"frames": Tensor(("B", "D", "L")), "conditioning": Tensor(("B", "D"))},
-                     Tensor(("B", 1, "256L"))),
-    "classifier": Stage("classifier", {"audio": Tensor(("B", 1, "samples"))}, Tensor(("B", 2))),
-}
+@dataclass(frozen=True)
+class DecoderShape:
+    """Size of an autoregressive network: layers, heads, width of a head, of a column, and number of codes."""
+
+    layers: int
+    heads: int
+    head_width: int
+    width: int
+    codes: int
+
+
+@dataclass(frozen=True)
+class DecoderStage:
+    """The autoregressive network of a model.
+
+    The PyTorch network is called as ``network(columns, attend)``, where ``attend`` holds a function (q, k, v) → output
+    for each layer, and ``network.logits(hidden)``; its config has a ``decoder_shape``.
+
+    Attributes:
+        tables: look-up tables that the host reads itself: name → key in the state dict.
+    """
+
+    network: str
+    tables: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class DenoiserStage:
+    """The diffusion network of a model.
+
+    The PyTorch network has ``bind(latents, conditioning, frames)`` (``ane.backends.torch.denoiser``). An ONNX package
+    has the graphs ``condition`` and ``denoise``.
+
+    Attributes:
+        codes: (run, table, latents, conditioning, frames) → what no step changes, (2, C, L) float32: the conditional
+            row, then the unconditional one. ``run(graph, inputs)`` runs a graph, ``table(key)`` reads a parameter.
+        out_channels: the network's config → channels of its output.
+        packaged: (functions, latents, conditioning, frames) → ``Denoiser`` on a package's fixed-shape functions.
+    """
+
+    network: str
+    codes: Callable[..., np.ndarray]
+    out_channels: Callable[[Any], int]
+    packaged: "Callable[[FunctionSet, np.ndarray, np.ndarray, int], Denoiser]"
+
+
+@dataclass(frozen=True)
+class ModelStages:
+    """Everything that a model asks of a backend."""
+
+    calls: Mapping[str, Stage]
+    decoder: DecoderStage | None = None
+    denoiser: DenoiserStage | None = None
 
 
 class Decoder(Protocol):
-    """The autoregressive network over a few prefixes and a number of lanes, its kv-cache kept by the engine.
+    """An autoregressive network over a few prefixes and a number of lanes; the backend keeps its kv-cache.
 
-    The caller owns the positions: a lane is rewound, reset or refilled by the ``length`` it passes, and moved to
-    another prefix by the ``prefix`` it passes, nothing else.
+    The caller owns the positions: the ``lengths`` it passes rewind, reset or refill a lane, and the
+    ``prefix_indices`` move it to another prefix.
     """
 
     lanes: int
     capacity: int
     prefixes: int
 
-    def prefill(self, prefix: np.ndarray, place: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """Store a prefix at one of the ``prefixes`` places, over what lay there; lanes of other places go on.
+    def prefill(self, prefix: np.ndarray, index: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Store a prefix at ``index``, in place of the one stored there; lanes of other prefixes are unaffected.
 
         (P, D) float32 → hidden (D,), logits (V,) of its last position.
         """
 
-    def step(self, columns: np.ndarray, length: np.ndarray, first: int = 0,
-             prefix: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Append ``columns`` (n, T, D) float32 to the lanes ``first`` … ``first + n − 1``, T to each.
+    def step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int = 0,
+             prefix_indices: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Append ``columns`` (n, T, D) float32 to the lanes ``first_lane`` … ``first_lane + n − 1``, T to each.
 
-        ``length`` (n,) int64 says how many own positions each of these lanes holds, ``prefix`` (n,) int64 the place
-        of the prefix that each sees (None: all see place 0). Column t of a lane stands at its own position
-        length + t and sees its prefix, the lane's positions before it, and itself.
+        ``lengths`` (n,) int64 is the number of own positions that each of these lanes has, ``prefix_indices`` (n,)
+        int64 the prefix that each attends to (None: all attend to prefix 0). Column t of a lane is at its own position
+        length + t and attends to its prefix, the lane's positions before it, and itself.
         Returns hidden (n, T, D) and logits (n, V) of the last column, both float32.
         """
 
 
 class Denoiser(Protocol):
-    """The diffusion decoder bound to one utterance: what does not depend on the timestep is computed once."""
+    """A diffusion network bound to one utterance: what does not depend on the timestep is computed once."""
 
     def __call__(self, x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
-        """x (1, 100, L) float32 at the original timestep → (1, 200, L); guided: (2, 200, L), conditional then not."""
+        """x (1, 100, L) float32 at the original timestep → (1, 200, L); guided: (2, 200, L), conditional first."""
 
 
 @dataclass(frozen=True)
-class Step:
-    """The numbers of one denoising step: float32, save the original timestep. The rest of its arithmetic knows no
-    sampler (``ane.models.tortoise.diffusion.take``):
+class DenoisingStep:
+    """The numbers of one denoising step, float32 except the original timestep; the same for every sampler.
 
-        said     = conditional·output + unconditional·output without conditioning
-        x0       = clip(x0_of_x·x + x0_of_said·said, −1, 1)
-        next x   = next_of_x·x + next_of_x0·x0 + next_of_before·(x0 of the step before) + σ·(a standard normal)
-        σ        = noise·exp(spread·v), v the second half of the output
+        prediction = conditional·output + unconditional·output without conditioning
+        x0         = clip(x0_from_x·x + x0_from_prediction·prediction, −1, 1)
+        next x     = next_from_x·x + next_from_x0·x0 + next_from_previous_x0·(x0 of the previous step) + σ·N(0, 1)
+        σ          = noise·exp(variance_slope·v), v the second half of the output
     """
 
     timestep: int
     conditional: float
     unconditional: float
-    x0_of_x: float
-    x0_of_said: float
-    next_of_x: float
-    next_of_x0: float
-    next_of_before: float = 0.0
+    x0_from_x: float
+    x0_from_prediction: float
+    next_from_x: float
+    next_from_x0: float
+    next_from_previous_x0: float = 0.0
     noise: float = 0.0
-    spread: float = 0.0
+    variance_slope: float = 0.0
 
     def __post_init__(self):
         for field in fields(self)[1:]:
@@ -130,51 +185,51 @@ class Step:
 class FusedDenoiser(Denoiser, Protocol):
     """A denoiser that can also take several steps in one call."""
 
-    def steps(self, guided: bool) -> Sequence[int]:
-        """How many, each number at least 2; none: only one by one."""
+    def fused_steps(self, guided: bool) -> Sequence[int]:
+        """The numbers of steps that one call can take, each at least 2; empty: only single steps."""
 
-    def advance(self, x: np.ndarray, before: np.ndarray, plan: Sequence[Step],
+    def advance(self, x: np.ndarray, previous_x0: np.ndarray, steps: Sequence[DenoisingStep],
                 noise: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Take as many steps as ``plan`` has, one of the numbers ``steps``.
+        """Take all ``steps``, whose number is one of ``fused_steps``.
 
-        x, and the x0 of the step before (zeros at first): (1, 100, L) float32; a noise for each step (n, 100, L).
-        Returns the next x, the last x0, and the network's last output as ``__call__`` gives it.
+        x and the x0 of the previous step (zeros at first): (1, 100, L) float32; noise for each step (n, 100, L).
+        Returns the next x, the last x0, and the network's last output as ``__call__`` returns it.
         """
 
 
 class BatchedDenoiser(Protocol):
-    """The diffusion decoder bound to several utterances, each of its own length."""
+    """A diffusion network bound to several utterances, each of its own length."""
 
     def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
-        """What ``Denoiser`` gives, for every utterance: x (1, 100, L) float32 each, all at this timestep."""
+        """What ``Denoiser`` returns, for every utterance: x (1, 100, L) float32 each, all at this timestep."""
 
 
 class Backend(Protocol):
-    """An engine: runs stages on the networks of one model."""
+    """Runs the stages of one model."""
 
     name: str
 
     def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
-        """Run a stateless stage of ``STAGES``."""
+        """Run a stateless stage that the model declares."""
 
     def embeddings(self) -> dict[str, np.ndarray]:
-        """Look-up tables of the decoder, float32: text (.., D), text_position, code, code_position."""
+        """The decoder's look-up tables, float32, by the names of ``DecoderStage.tables``."""
 
-    def decoder(self, lanes: int, capacity: int, prefixes: int = 1, longest: int | None = None) -> Decoder:
+    def decoder(self, lanes: int, capacity: int, prefixes: int = 1, max_prefix_length: int | None = None) -> Decoder:
         """A decoder with an empty cache: ``capacity`` own positions for each of ``lanes`` lanes.
 
-        ``prefixes`` places for prefixes, none of more than ``longest`` positions. None, of one place: of any length,
-        and a longer prefix than those before it may begin the lanes anew.
+        It stores up to ``prefixes`` prefixes of at most ``max_prefix_length`` positions each. None, with one prefix:
+        of any length; a prefix longer than all before it may clear the lanes.
         """
 
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Denoiser:
-        """Bind the diffusion decoder to latents (1, N, D), a voice latent (1, C), both float32, and L frames."""
+        """Bind the diffusion network to latents (1, N, D), a voice latent (1, C), both float32, and L frames."""
 
     def load(self, *networks: str) -> None:
-        """Make these networks ready, so that their first call is no slower than the others."""
+        """Load these networks now, so that their first call is no slower than the others."""
 
     def release(self, *networks: str) -> None:
-        """Say that these networks' step is over (no name: all of them), so that their memory may be freed."""
+        """The caller is done with these networks (none named: with all), so their memory may be freed."""
 
 
 @runtime_checkable
@@ -182,33 +237,34 @@ class BatchingBackend(Backend, Protocol):
     """A backend that can also denoise several utterances in one call.
 
     Attributes:
-        frames_at_once: how many frames, of all utterances together, are worth a call; 0: one utterance at a time.
+        max_batched_frames: frames of all utterances together that one call should have at most; 0: one utterance a
+            call.
     """
 
-    frames_at_once: int
+    max_batched_frames: int
 
-    def denoisers(self, latents: Sequence[np.ndarray], conditioning: np.ndarray,
-                  frames: Sequence[int]) -> BatchedDenoiser:
-        """Bind the diffusion decoder to latents (1, N, D) and a number of frames for each utterance, and to one voice
+    def batched_denoiser(self, latents: Sequence[np.ndarray], conditioning: np.ndarray,
+                         frames: Sequence[int]) -> BatchedDenoiser:
+        """Bind the diffusion network to latents (1, N, D) and a number of frames for each utterance, and to one voice
         latent (1, C). Every utterance gets what it would get alone, up to rounding."""
 
 
-def check(stage: str, inputs: dict[str, np.ndarray]) -> None:
-    """Hold the inputs of a call to the contract: names, ranks, numbered dimensions and dtypes.
+def check_inputs(name: str, stage: Stage, inputs: Mapping[str, np.ndarray]) -> None:
+    """Compare the inputs of a call with the declared names, ranks, numbered dimensions and dtypes.
 
     Raises:
-        KeyError: no such stage. TypeError: wrong names, rank, size or dtype. UserError: a value is NaN or infinite.
+        TypeError: wrong names, rank, size or dtype.
+        UserError: a value is NaN or infinite.
     """
-    declared = STAGES[stage].inputs
-    if set(inputs) != set(declared):
-        raise TypeError(f"stage {stage} takes {sorted(declared)}, got {sorted(inputs)}")
-    for name, tensor in declared.items():
-        array = inputs[name]
-        fits = len(array.shape) == len(tensor.shape) and all(
-            isinstance(want, str) or want == got for want, got in zip(tensor.shape, array.shape, strict=True))
-        if not fits or array.dtype != tensor.dtype:
-            raise TypeError(f"stage {stage}, input {name}: want {tensor.dtype} {tensor.shape}, "
+    if set(inputs) != set(stage.inputs):
+        raise TypeError(f"stage {name} takes {sorted(stage.inputs)}, got {sorted(inputs)}")
+    for key, spec in stage.inputs.items():
+        array = inputs[key]
+        fits = len(array.shape) == len(spec.shape) and all(
+            isinstance(want, str) or want == got for want, got in zip(spec.shape, array.shape, strict=True))
+        if not fits or array.dtype != spec.dtype:
+            raise TypeError(f"stage {name}, input {key}: expected {spec.dtype} {spec.shape}, "
                             f"got {array.dtype} {array.shape}")
         if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise UserError(f"stage {stage}: its input {name} holds NaN or infinite values; "
-                            "the voice, the weights or the precision is at fault")
+            raise UserError(f"stage {name}: its input {key} has NaN or infinite values; the voice, the weights or the "
+                            "precision is the cause")

@@ -1,16 +1,13 @@
-"""The fastest settings that `ane bench` found, by model and machine. The backend "auto" takes them; flags win.
+"""The fastest settings that `ane bench` found, by model and machine. The backend "auto" uses them; flags override.
 
-They lie in ``tuning.json`` of the data directory, which is written whole or not at all: {"format": 1, "tunings":
-[entry, …]}, an entry being ``Entry``. A file that is damaged, or of a later version, never keeps anybody from speaking:
-it is told in one line and left alone.
+They are stored in ``tuning.json`` of the data directory, written atomically: {"format": 1, "tunings": [entry, …]}, an
+entry being ``TuningEntry``. A file that is damaged, or of a later version, causes one notice and is left unchanged.
 """
 
 import dataclasses
 import hashlib
 import json
 import os
-import platform
-import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,56 +15,58 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from ane.bundles.packages import UNITS
+from ane.bundles.packages import COMPUTE_UNITS
 from ane.system import paths
 from ane.system.errors import UserError
 from ane.system.files import read_json, replacing
+from ane.system.machine import processor_name, system_version, usable_cores
 
 if TYPE_CHECKING:
     from ane.bundles import Model
 
 FORMAT = 1
 FILE = "tuning.json"
-ENGINES, CACHES = ("torch", "coreml", "mil"), ("auto", "io", "state")
-FEWER_BITS = ("8bit", "6bit", "4bit")       # precisions of packages that torch does not compute in
+TUNED_BACKENDS, CACHES = ("torch", "coreml", "mil", "onnx"), ("auto", "io", "state")
+PACKAGE_PRECISIONS = ("8bit", "6bit", "4bit")       # that torch does not compute in
 
 
 class LaterFormatError(UserError):
-    """The file is of a later version of this program, which it still serves."""
+    """The file was written by a later version of this program, which still needs it."""
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """Settings of an engine.
+    """Settings of a backend.
 
     Attributes:
-        backend: as ``--backend`` takes it, never "auto". precision, cache: as the flags of those names.
-        units: where Core ML runs each network; empty for torch.
-        lanes: candidates sampled at a time. threads: of the CPU. None: as without a tuning.
-        measured: what it was chosen by; only shown.
+        backend: a name of ``ane.backends.NAMES`` except "auto". precision, cache: see ``load_backend``.
+        compute_units: where Core ML runs each network; empty for other backends.
+        lanes: candidates sampled at a time. threads: of the CPU. None: the default.
+        measured: the figures it was chosen by, for display.
     """
 
     backend: str
     precision: str = "auto"
-    units: dict[str, str] = field(default_factory=dict)
+    compute_units: dict[str, str] = field(default_factory=dict)
     cache: str = "auto"
     lanes: int | None = None
     threads: int | None = None
     measured: dict[str, Any] = field(default_factory=dict)
 
-    def under(self, precision: str, threads: int | None, cache: str, units: Any) -> Self | None:
-        """These settings with the user's flags over them; None when a flag is not for this engine."""
-        if self.backend.startswith("torch") and (cache != "auto" or units is not None or precision in FEWER_BITS):
+    def overridden(self, precision: str, threads: int | None, cache: str, compute_units: Any) -> Self | None:
+        """These settings with the user's options in place of them; None when an option is not for this backend."""
+        if self.backend.startswith("torch") and (
+                cache != "auto" or compute_units is not None or precision in PACKAGE_PRECISIONS):
             return None
         return dataclasses.replace(
             self, precision=self.precision if precision == "auto" else precision,
             threads=self.threads if threads is None else threads, cache=self.cache if cache == "auto" else cache,
-            units=self.units if units is None else units)
+            compute_units=self.compute_units if compute_units is None else compute_units)
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A tuning, the model (``key``, and its name for people) and the machine that it was found for."""
+class TuningEntry:
+    """A tuning, the model (``key``, and its name for display) and the machine that it was measured on."""
 
     bundle: str
     model: str
@@ -75,7 +74,7 @@ class Entry:
     os_build: str
     tuning: Tuning
 
-    def serves(self, bundle: str, machine: tuple[str, str]) -> bool:
+    def matches(self, bundle: str, machine: tuple[str, str]) -> bool:
         return (self.bundle, self.chip, self.os_build) == (bundle, *machine)
 
 
@@ -84,17 +83,17 @@ def path() -> Path:
 
 
 def key(model: "Model") -> str:
-    """Hexadecimal digest of the model's identity and of its Core ML packages, any of which changes what is fastest."""
+    """Hexadecimal digest of the model's identity and of its packages, any of which changes what is fastest."""
     packages = sorted(file.sha256 for package in getattr(model, "packages", None) or () for file in package.files)
     return hashlib.sha256(json.dumps([model.identity, packages]).encode()).hexdigest()
 
 
-def entries() -> list[Entry]:
-    """All that is remembered. Raises UserError for a damaged file, ``LaterFormatError`` for one of a later version."""
+def entries() -> list[TuningEntry]:
+    """All stored tunings. Raises UserError for a damaged file, ``LaterFormatError`` for one of a later version."""
     file = path()
     if not os.path.lexists(file):
         return []
-    advice = "`ane bench` writes it anew, `ane bench --forget` deletes it"
+    advice = "`ane bench` replaces it, `ane bench --forget` deletes it"
     try:
         stated = read_json(file)
         version = stated["format"]
@@ -113,30 +112,30 @@ def entries() -> list[Entry]:
 
 
 def remembered(model: "Model", notice: Callable[[str], None] = lambda line: None) -> Tuning | None:
-    """What was found for this model on this machine, if anything; ``notice`` is told when the file is of no use."""
+    """The tuning of this model on this machine, or None; ``notice`` is called when the file cannot be used."""
     try:
         found = entries()
     except UserError as error:
-        notice(f"{error}. Until then the usual settings are taken.")
+        notice(f"{error}. Using the default settings.")
         return None
     if not found:
         return None
     bundle, machine = key(model), here()
-    return next((entry.tuning for entry in found if entry.serves(bundle, machine)), None)
+    return next((entry.tuning for entry in found if entry.matches(bundle, machine)), None)
 
 
-def applying(spec: str, model: "Model", precision: str, threads: int | None, cache: str, units: Any,
+def applying(spec: str, model: "Model", precision: str, threads: int | None, cache: str, compute_units: Any,
              notice: Callable[[str], None] = lambda line: None) -> Tuning | None:
-    """What ``load_backend`` takes for these arguments of its own: nothing unless ``spec`` is "auto"; flags win."""
+    """The tuning that ``load_backend`` uses for these arguments; None unless ``spec`` is "auto"."""
     found = remembered(model, notice) if spec == "auto" else None
-    return found and found.under(precision, threads, cache, units)
+    return found and found.overridden(precision, threads, cache, compute_units)
 
 
-def remember(model: "Model", tuning: Tuning) -> Entry:
-    """Keep it for this model on this machine, in place of what was kept for them; a damaged file is replaced.
+def remember(model: "Model", tuning: Tuning) -> TuningEntry:
+    """Store it for this model on this machine, in place of an earlier one; a damaged file is replaced.
 
     Raises:
-        UserError: the file is of a later version, or its place cannot be written.
+        UserError: the file is of a later version, or cannot be written.
     """
     try:
         kept = entries()
@@ -144,13 +143,13 @@ def remember(model: "Model", tuning: Tuning) -> Entry:
         raise
     except UserError:
         kept = []
-    entry = Entry(key(model), model.name, *here(), tuning)
-    _write([other for other in kept if not other.serves(entry.bundle, here())] + [entry])
+    entry = TuningEntry(key(model), model.name, *here(), tuning)
+    _write([other for other in kept if not other.matches(entry.bundle, here())] + [entry])
     return entry
 
 
 def forget() -> int:
-    """Delete all that is remembered, whatever the file holds; how many entries those were, of an unreadable file 1.
+    """Delete all stored tunings, even of an unreadable file; returns how many (1 for an unreadable file).
 
     Raises:
         UserError: it cannot be deleted.
@@ -166,34 +165,35 @@ def forget() -> int:
     return count
 
 
-def _write(kept: list[Entry]) -> None:
+def _write(kept: list[TuningEntry]) -> None:
     with replacing(path()) as temporary:
         temporary.write_text(json.dumps({"format": FORMAT, "tunings": [dataclasses.asdict(entry) for entry in kept]},
                                         indent=1), encoding="utf-8")
 
 
-def _entry(stated: Mapping[str, Any]) -> Entry:
-    """Raises KeyError, TypeError or ValueError for what no entry is."""
+def _entry(stated: Mapping[str, Any]) -> TuningEntry:
+    """Raises KeyError, TypeError or ValueError when ``stated`` is not an entry."""
     tuning = Tuning(**stated["tuning"])
     names = [stated[name] for name in ("bundle", "model", "chip", "os_build")]
-    texts = (*names, tuning.backend, tuning.precision, tuning.cache, *tuning.units, *tuning.units.values())
+    texts = (*names, tuning.backend, tuning.precision, tuning.cache, *tuning.compute_units,
+             *tuning.compute_units.values())
     counts = (count for count in (tuning.lanes, tuning.threads) if count is not None)
     if not (all(isinstance(text, str) for text in texts) and isinstance(tuning.measured, dict)
             and all(type(count) is int and count > 0 for count in counts)
-            and tuning.backend.partition(":")[0] in ENGINES and tuning.cache in CACHES
-            and set(tuning.units.values()) <= set(UNITS)):
+            and tuning.backend.partition(":")[0] in TUNED_BACKENDS and tuning.cache in CACHES
+            and set(tuning.compute_units.values()) <= set(COMPUTE_UNITS)):
         raise ValueError
-    return Entry(*names, tuning)
+    return TuningEntry(*names, tuning)
 
 
 # The machine
 
 @cache
 def here() -> tuple[str, str]:
-    """Chip and build of the system; off macOS, "chip" is all of the machine that settings depend on.
+    """Chip and build of the system; off macOS, "chip" also has the cores and the GPU.
 
     Raises:
-        UserError: macOS cannot be asked.
+        UserError: macOS does not answer.
     """
     if sys.platform == "darwin":
         from ane.backends.coreml.compiled import this_machine
@@ -204,25 +204,5 @@ def here() -> tuple[str, str]:
     from ane.backends.torch.device import cuda_trouble
 
     graphics = f", {torch.cuda.get_device_name(0)}" if cuda_trouble() is None else ""
-    return f"{processor()}, {cores()} cores{graphics}", system_version()
+    return f"{processor_name()}, {usable_cores()} cores{graphics}", system_version()
 
-
-def cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def processor() -> str:
-    """The processor's name as its maker writes it, off macOS."""
-    cpuinfo = Path("/proc/cpuinfo")
-    named = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.is_file() else None
-    return named[1].strip() if named else platform.processor() or platform.machine()
-
-
-def system_version() -> str:
-    """The system without its patches, off macOS: "ubuntu 24.04", "Windows 10.0.22631"."""
-    try:
-        told = platform.freedesktop_os_release()
-        return f"{told['ID']} {told.get('VERSION_ID', '')}".strip()
-    except OSError:
-        return f"{platform.system()} {platform.version()}"

@@ -94,11 +94,11 @@ class Calls:
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        from ane.models.tortoise.diffusion import frames_of
+        from ane.models.tortoise.diffusion import frame_count
 
         diffusion = settings.diffusion
         return cls(settings.candidates, diffusion.steps if diffusion else 0,
-                   bool(diffusion and diffusion.guidance), frames_of(CODES), settings.sampling.max_codes)
+                   bool(diffusion and diffusion.guidance), frame_count(CODES), settings.sampling.max_codes)
 
     def count(self, kind: str, bucket: Mapping[str, int]) -> float:
         """Calls of a function; of a decoder's step: as if all its lanes were of use."""

@@ -23,12 +23,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from ane.bundles.family import Network, find_family
 from ane.bundles.hashes import FileRecord, check_hash, check_size, record
 from ane.bundles.manifest import FILE, Manifest, NetworkRecord, read_manifest, write_manifest
 from ane.bundles.model import Model, read_tokenizer
 from ane.bundles.packages import FORMATS, WEIGHTS, PackageRecord, read_section, sections_of
 from ane.bundles.weights import converted, layout, spell
-from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
 from ane.system.files import link_or_copy, replacing
 from ane.system.version import version
@@ -52,6 +52,7 @@ class Bundle(Model):
             for name in FORMATS)
         for wanted in self.files:
             check_size(self.path, wanted)
+        self.family = find_family(self.manifest.family)
         self.name = self.manifest.name
         self.networks = frozenset(self.manifest.networks)
         self.trained = self.manifest.trained
@@ -106,7 +107,7 @@ class Bundle(Model):
         path = self.path / stated.weights.file
         try:
             with safe_open(path, framework="pt", device="cpu") as file:
-                _check_layout(path, network, stated.config, file)
+                _check_layout(path, self.family.networks[network], stated.config, file)
                 return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no mapping)
         except (SafetensorError, OSError) as error:
             raise UserError(f"{path} cannot be read as safetensors ({error}): it is truncated or damaged; "
@@ -138,13 +139,13 @@ class Bundle(Model):
             self.tensors(network)
 
 
-def _check_layout(path: Path, network: str, config: Any, file: Any) -> None:
+def _check_layout(path: Path, network: Network, config: Any, file: Any) -> None:
     """Hold keys, shapes and dtypes of an open safetensors file against the network at ``config``."""
     shapes, keys = layout(network, config).shapes, set(file.keys())
     missing, surplus = sorted(set(shapes) - keys), sorted(keys - set(shapes))
     if missing or surplus:
         fault = f"{missing[0]} is missing" if missing else f"{surplus[0]} is not of this network"
-        raise UserError(f"{path} does not fit the {network} network of bundle.json: {fault}; import it again")
+        raise UserError(f"{path} does not fit the {network.name} network of bundle.json: {fault}; import it again")
     for key, shape in shapes.items():
         view = file.get_slice(key)
         if tuple(view.get_shape()) != shape:
@@ -195,7 +196,7 @@ def write_bundle(model: Model, destination: Path | str, *, precision: str | None
     with replacing(destination, directory=True) as directory:
         (directory / "weights").mkdir()
         networks = {}
-        for network in (name for name in NETWORKS if name in model.networks):
+        for network in (name for name in model.family.networks if name in model.networks):
             progress(network)
             networks[network] = _write_network(model, network, directory, precision)
         (directory / "tokenizer.json").write_text(model.tokenizer, encoding="utf-8")
@@ -208,7 +209,7 @@ def write_bundle(model: Model, destination: Path | str, *, precision: str | None
             tokenizer=record(directory, "tokenizer.json"), mel_norms=record(directory, "mel_norms.safetensors"),
             voices=_copy_voices(model, directory), source=dict(source or {}), licence=licence,
             description=description, created_by=f"tortoise-ane {version()}", settings=dict(model.settings),
-            clones=model.clones, sections=_sections(packages, networks)))
+            clones=model.clones, family=model.family.name, sections=_sections(packages, networks)))
     return Bundle(destination)
 
 
@@ -221,7 +222,7 @@ def _sections(packages: Sequence[PackageRecord], networks: Mapping[str, NetworkR
 
 def _write_network(model: Model, network: str, directory: Path, precision: str) -> NetworkRecord:
     config = model.config(network)
-    buffers = layout(network, config).buffers
+    buffers = layout(model.family.networks[network], config).buffers
     tensors = converted(model.tensors(network), precision, buffers, f"{model.name}: {network}")
     file = f"weights/{network}.safetensors"
     _save(tensors, directory / file)

@@ -10,15 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ane.bundles.family import ModelFamily, find_family
 from ane.bundles.hashes import sha256_of
-from ane.models.tortoise.checkpoints import MEL_NORMS, REQUIRED
-from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
 from ane.system.files import read_json
 
-REPOSITORY = "Manmay/tortoise-tts"      # upstream's default; jbetker/tortoise-tts-v2, its origin, lacks hifidecoder.pth
 FOLDERS = ("", ".models/")              # where the two repositories keep the checkpoints
-FILES = (*dict.fromkeys(network.file for network in NETWORKS.values()), "tokenizer.json", MEL_NORMS)
 HTTP_LIBRARIES = {"requests", "urllib3", "httpx", "httpx2", "httpcore", "httpcore2"}    # of huggingface_hub, by version
 
 
@@ -38,7 +35,7 @@ def is_repository(text: str) -> bool:
     return re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", text) is not None
 
 
-def snapshot(repository: str = REPOSITORY, revision: str | None = None, *,
+def snapshot(repository: str | None = None, revision: str | None = None, *, family: ModelFamily | None = None,
              progress: Callable[[str], None] = lambda file: None) -> Snapshot:
     """Download the checkpoints of ``repository`` (or find them in the hub's cache) and hash them.
 
@@ -51,19 +48,21 @@ def snapshot(repository: str = REPOSITORY, revision: str | None = None, *,
     """
     from huggingface_hub import HfApi
 
+    family = family or find_family()
+    repository, required = repository or family.repository, family.required_files
     wanted = revision or "main"
     try:
         with _explained(repository, wanted):
             info = HfApi().model_info(repository, revision=wanted, files_metadata=True, timeout=30)
     except _UnreachableError as unreachable:
-        return _from_cache(repository, wanted, unreachable, progress)
+        return _from_cache(repository, wanted, family, unreachable, progress)
     entries = {entry.rfilename: entry for entry in info.siblings or []}
-    folder = next((folder for folder in FOLDERS if folder + REQUIRED[0] in entries), "")
-    missing = [file for file in REQUIRED if folder + file not in entries]
+    folder = next((folder for folder in FOLDERS if folder + required[0] in entries), "")
+    missing = [file for file in required if folder + file not in entries]
     if missing:
         raise UserError(f"{repository} at {wanted} holds no {', '.join(missing)}: it is no Tortoise repository")
     files, places = {}, set()
-    for file in (file for file in FILES if folder + file in entries):
+    for file in (file for file in family.files if folder + file in entries):
         progress(file)
         try:
             path = _download(repository, folder + file, wanted)
@@ -121,18 +120,18 @@ def _download(repository: str, file: str, revision: str, cached_only: bool = Fal
         return Path(hf_hub_download(repository, file, revision=revision, local_files_only=cached_only))
 
 
-def _from_cache(repository: str, revision: str, unreachable: _UnreachableError,
+def _from_cache(repository: str, revision: str, family: ModelFamily, unreachable: _UnreachableError,
                 progress: Callable[[str], None]) -> Snapshot:
     """The files of ``revision`` as last downloaded; a set without the required ones is no set."""
     for folder in FOLDERS:
         found: dict[str, Path] = {}
-        for file in FILES:
+        for file in family.files:
             try:
                 found[file] = _download(repository, folder + file, revision, cached_only=True)
             except _UnreachableError:
                 continue
-        if all(file in found for file in REQUIRED):
-            directory = found[REQUIRED[0]].parent
+        if all(file in found for file in family.required_files):
+            directory = found[family.required_files[0]].parent
             files = {}
             for file, path in found.items():
                 progress(file)

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ane.bundles.family import DEFAULT_FAMILY, ModelFamily, find_family
 from ane.bundles.hashes import FileRecord
 from ane.bundles.json_reader import Reader, file_record
 from ane.bundles.weights import PRECISIONS
-from ane.models.tortoise.config_checks import check_config, check_kind
-from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
 from ane.system.files import replacing
 
@@ -52,6 +51,7 @@ class Manifest:
     created_by: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
     clones: bool = True
+    family: str = DEFAULT_FAMILY
     sections: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -63,11 +63,11 @@ class Manifest:
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Write ``directory``/bundle.json. Raises UserError when it cannot be written."""
-    stated = {key: value for key, value in dataclasses.asdict(manifest).items() if key not in ("networks", "sections")}
+    stated = {key: value for key, value in dataclasses.asdict(manifest).items() if key not in ("networks", "sections", "family")}
     networks = {name: {"config": dataclasses.asdict(network.config), **dataclasses.asdict(network.weights),
                        "parameters": network.parameters} for name, network in manifest.networks.items()}
     with replacing(directory / FILE) as path:
-        path.write_text(json.dumps({"format": FORMAT, **stated, "networks": networks, **manifest.sections},
+        path.write_text(json.dumps({"format": FORMAT, "model": manifest.family, **stated, "networks": networks, **manifest.sections},
                                    indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -86,9 +86,10 @@ def read_manifest(directory: Path) -> Manifest:
     precision = reader.take("precision", str)
     if precision not in PRECISIONS:
         raise UserError(f"{path}: precision {precision!r} is none of {', '.join(PRECISIONS)}")
-    networks = {name: _network(name, reader.at("networks").at(name))
-                for name in reader.take("networks", dict) if name in NETWORKS}     # others: of a later version
-    known = {item.name for item in dataclasses.fields(Manifest)} | {"format"}
+    family = find_family(reader.take("model", str, DEFAULT_FAMILY))
+    networks = {name: _network(family, name, reader.at("networks").at(name))
+                for name in reader.take("networks", dict) if name in family.networks}   # others: of a later version
+    known = {item.name for item in dataclasses.fields(Manifest)} | {"format", "model"}
     return Manifest(
         name=reader.take("name", str), precision=precision, trained=reader.take("trained", bool),
         default_voice=reader.take("default_voice", str), networks=networks,
@@ -97,6 +98,7 @@ def read_manifest(directory: Path) -> Manifest:
         source=reader.take("source", dict), licence=reader.take("licence", str),
         description=reader.take("description", str), created_by=reader.take("created_by", str),
         settings=reader.take("settings", dict, {}), clones=reader.take("clones", bool, True),
+        family=family.name,
         sections={key: value for key, value in stated.items() if key not in known})
 
 
@@ -118,16 +120,17 @@ def _read_json(path: Path) -> dict[str, Any]:
     return stated
 
 
-def _network(name: str, reader: Reader) -> NetworkRecord:
+def _network(family: ModelFamily, name: str, reader: Reader) -> NetworkRecord:
     stated = reader.take("config", dict)
-    cls = NETWORKS[name].config
+    network = family.networks[name]
+    cls = network.config
     unknown = set(stated) - {item.name for item in dataclasses.fields(cls)}
     if unknown:
         raise UserError(f"{reader.where}: config has {', '.join(sorted(unknown))}, which this version does not know: "
                         "update tortoise-ane")
     where = f"{reader.where}: config"
     for key, value in stated.items():
-        check_kind(key, value, getattr(NETWORKS[name].official(), key), where)
+        family.check_value(key, value, getattr(network.official(), key), where)
     config = cls.from_upstream(stated)
-    check_config(name, config, where)
+    family.check_config(name, config, where)
     return NetworkRecord(config, file_record(reader), reader.take("parameters", int))

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from ane.bundles.family import ModelFamily
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:       # torch takes a second to import, and every command's --help passes here
@@ -18,9 +19,10 @@ class Model(ABC):
     """Configs, weights, tokenizer and mel norms of one model. A network's weights are read when they are asked for.
 
     Attributes:
+        family: the kind of model it is.
         name: what messages call it.
         identity: hexadecimal digest that changes when weights or configs do; a key for caches.
-        networks: names (of ``ane.models.tortoise.networks.NETWORKS``) of the networks it has.
+        networks: names (of ``family.networks``) of the networks it has.
         precision: "fp32", "fp16" or "bf16", the type its parameters are stored in.
         trained: False when the weights are random numbers.
         default_voice: the voice to speak with when none is named.
@@ -29,6 +31,7 @@ class Model(ABC):
         clones: whether a clip of any speaker gives that speaker's voice; False for a model that knows few voices.
     """
 
+    family: ModelFamily
     name: str
     identity: str
     networks: frozenset[str]
@@ -67,14 +70,12 @@ class Model(ABC):
     @property
     def widths(self) -> tuple[int, int]:
         """Widths of the two latents of a voice: the decoder's D and the diffusion decoder's C = 2 × its channels."""
-        return self.config("autoregressive").model_dim, 2 * self.config("diffusion").model_channels
+        return self.family.voice_widths(self)
 
     def require(self, network: str) -> None:
         """Raise UserError, naming upstream's file, when the model lacks ``network``."""
-        from ane.models.tortoise.networks import NETWORKS
-
         if network not in self.networks:
-            raise UserError(f"{self.name} has no {network} network: {NETWORKS[network].file} was not among its "
+            raise UserError(f"{self.name} has no {network} network: {self.family.networks[network].file} was not among its "
                             "checkpoints; add that file and, for a bundle, import again")
 
 

@@ -5,10 +5,13 @@ import difflib
 import os
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
+from ane.bundles.family import find_family
 from ane.bundles.model import Model
 from ane.system import paths
 from ane.system.errors import UserError
+from ane.system.files import read_json
 
 DEMO = "demo"
 
@@ -65,12 +68,16 @@ def open_model(bundle: str | Path | None = None, checkpoints: str | Path | None 
         return Bundle(find_bundle(bundle))
     if bundle is not None:
         raise UserError("give a bundle or a directory of checkpoints, not both")
-    from ane.models.tortoise.checkpoints import CheckpointDirectory, read_config
+    stated = None if config is None else read_constructor_arguments(config)
+    return find_family().open_checkpoints(Path(os.path.expanduser(checkpoints)), stated, str(config))
 
-    stated = None if config is None else read_config(config)
-    model = CheckpointDirectory(os.path.expanduser(checkpoints), stated, str(config))
-    model.check()
-    return model
+
+def read_constructor_arguments(path: Path) -> dict[str, Any]:
+    """Upstream's constructor arguments by file, from JSON. Raises UserError when it is not a JSON object."""
+    stated = read_json(path)
+    if not isinstance(stated, dict):
+        raise UserError(f'{path} must be an object like {{"autoregressive.pth": {{"layers": 30}}}}')
+    return stated
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,15 +1,13 @@
-"""The sections "coreml" and "onnx" of bundle.json: which packages a bundle holds, and what was measured of them.
+"""The sections "coreml" and "onnx" of bundle.json: the packages of a bundle, and what was measured of them.
 
-Version 1 of either: {"format": 1, "packages": [record, …]}, a record being ``PackageRecord``. Core ML packages lie in
-the bundle as ``packages/<network>-<precision>.mlpackage``, ONNX packages as ``packages/<network>-<precision>.onnx``: a
-folder with a graph for each function and the weights that they share. A version that knows no ONNX leaves that section
-unread.
+Version 1 of either: {"format": 1, "packages": [record, …]}, a record being ``PackageRecord``. Core ML packages are
+stored as ``packages/<network>-<precision>.mlpackage``, ONNX packages as ``packages/<network>-<precision>.onnx``: a
+folder with a graph for each function and the weights that they share. 
 """
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ane.bundles.hashes import FileRecord
@@ -20,17 +18,13 @@ FORMATS = ("coreml", "onnx")            # names of the sections
 NAMES = {"coreml": "Core ML", "onnx": "ONNX"}
 FORMAT = 1
 WEIGHTS = "bundle_weights_sha256"        # in a record's source: of the weights of the same network in the bundle
-# UnivNet predicts convolution kernels, and amplifies what fp16 does to its mel: 40 dB are left of a trained one.
-ALWAYS_FP32 = frozenset({"univnet"})
-# Only these are compressed: a vocoder's rounding is heard, and the others are small.
-COMPRESSED = frozenset({"autoregressive", "diffusion", "clvp"})
-UNITS = ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL")
-OF_CORE_ML = ("scale", "units", "warnings")     # what a record of another format does not state
+COMPUTE_UNITS = ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL")
+CORE_ML_FIELDS = ("scale", "compute_units", "warnings")     # not stated by records of another format
 
 
 @dataclass(frozen=True)
 class FunctionRecord:
-    """One function: its kind, the lengths it was made for, its signal-to-noise ratio in dB by kind of arithmetic."""
+    """One function: its kind, the lengths of its bucket, its signal-to-noise ratio in dB by kind of arithmetic."""
 
     kind: str
     bucket: dict[str, int]
@@ -46,12 +40,12 @@ class PackageRecord:
         precision: "fp32" or "fp16"; of Core ML also "8bit", "6bit" or "4bit", of ONNX "int8" or "int4".
         path: of the package directory, inside the bundle.
         files: every file in it.
-        functions: by name. Those of ONNX take any length, and have no bucket.
+        functions: by name. ONNX functions take any length and have an empty bucket.
         format: of ``FORMATS``.
-        scale: of the residual stream, which the host gives its inputs in.
-        units: where Core ML may run it unless told otherwise.
-        source: what it was made from and how: weights' SHA-256, layout, style, versions.
-        warnings: what the lint says of it, each with the reason it stays.
+        scale: of the residual stream; the host multiplies its inputs by it.
+        compute_units: where Core ML may run it by default.
+        source: what it was converted from and how: weights' SHA-256, layout, style, versions.
+        warnings: the lint's warnings, each with the reason it was accepted.
     """
 
     network: str
@@ -60,7 +54,7 @@ class PackageRecord:
     files: list[FileRecord]
     functions: dict[str, FunctionRecord]
     scale: float = 1.0
-    units: str = "CPU_AND_NE"
+    compute_units: str = "CPU_AND_NE"
     source: dict[str, Any] = field(default_factory=dict)
     warnings: list[dict[str, Any]] = field(default_factory=list)
     format: str = "coreml"
@@ -78,7 +72,7 @@ def sections_of(packages: Sequence[PackageRecord]) -> dict[str, Any]:
 
 
 def _stated(package: PackageRecord) -> dict[str, Any]:
-    left_out = {"format", *(() if package.format == "coreml" else OF_CORE_ML)}
+    left_out = {"format", *(() if package.format == "coreml" else CORE_ML_FIELDS)}
     return {key: value for key, value in dataclasses.asdict(package).items() if key not in left_out}
 
 
@@ -101,17 +95,19 @@ def read_section(sections: Mapping[str, Any], where: str, networks: Collection[s
 
 
 def _package(reader: Reader, name: str) -> PackageRecord:
-    core_ml = {} if name == "coreml" else {"scale": 1.0, "units": "ALL"}
-    path, units = reader.take("path", str), reader.take("units", str, core_ml.get("units"))
+    core_ml = {} if name == "coreml" else {"scale": 1.0, "compute_units": "ALL"}
+    path = reader.take("path", str)
+    compute_units = reader.take("compute_units", str, core_ml.get("compute_units"))
     functions = {name: _function(reader.at("functions").at(name)) for name in reader.take("functions", dict)}
     files = [file_record(item) for item in reader.each("files")]
-    if units not in UNITS:
-        raise reader.damaged(f"units {units!r} is none of {', '.join(UNITS)}")
+    if compute_units not in COMPUTE_UNITS:
+        raise reader.damaged(f"compute_units {compute_units!r} is none of {', '.join(COMPUTE_UNITS)}")
     if not functions or not files or not all(file.file.startswith(f"{path}/") for file in files):
-        raise reader.damaged(f"{path} must have functions, and files that lie in it")
+        raise reader.damaged(f"{path} must have functions, and files in it")
     return PackageRecord(
         network=reader.take("network", str), precision=reader.take("precision", str), path=path, files=files,
-        functions=functions, scale=float(reader.take("scale", (float, int), core_ml.get("scale"))), units=units,
+        functions=functions, scale=float(reader.take("scale", (float, int), core_ml.get("scale"))),
+        compute_units=compute_units,
         source=reader.take("source", dict, {}), warnings=reader.take("warnings", list, []), format=name)
 
 
@@ -124,5 +120,3 @@ def _function(reader: Reader) -> FunctionRecord:
     return FunctionRecord(reader.take("kind", str), bucket, parity)
 
 
-def directory(bundle: Path, record: PackageRecord) -> Path:
-    return bundle / record.path

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from ane.models.tortoise.networks import NETWORKS
+from ane.bundles.family import Network
 from ane.system.errors import UserError
 
 PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -39,7 +39,7 @@ class _WithoutValues(TorchFunctionMode):
         return func(*args, **(kwargs | {"device": "meta"} if func is torch.empty else kwargs))
 
 
-def skeleton(network: str, config: Any) -> nn.Module:
+def skeleton(network: Network, config: Any) -> nn.Module:
     """The module of ``network``, its parameters without values, to be filled by ``load_state_dict(…, assign=True)``.
 
     Raises:
@@ -47,14 +47,14 @@ def skeleton(network: str, config: Any) -> nn.Module:
     """
     try:
         with _WithoutValues():
-            return NETWORKS[network].cls(config)
+            return network.module(config)
     except (ArithmeticError, AssertionError, IndexError, RuntimeError, TypeError, ValueError) as error:
-        raise UserError(f"the constructor arguments given for {NETWORKS[network].file} do not describe a network "
+        raise UserError(f"the constructor arguments given for {network.file} do not describe a network "
                         f"({type(error).__name__}: {error}); compare them with the ones it was trained with") from error
 
 
 @functools.cache
-def layout(network: str, config: Any) -> Layout:
+def layout(network: Network, config: Any) -> Layout:
     """The state dict that ``network`` has at ``config``. Raises UserError as ``skeleton`` does."""
     module = skeleton(network, config)
     state = module.state_dict()

@@ -95,9 +95,9 @@ def _destination(text: str) -> Path:
 def _origin(args: argparse.Namespace, directory: Path, destination: Path, console: Console) -> _Origin:
     """The checkpoints of SOURCE, downloaded if need be, and held to every hash that was recorded for them."""
     from ane.bundles.hub import hold_to, is_repository, read_expected
-    from ane.models.tortoise.checkpoints import read_config
+    from ane.bundles.opening import read_constructor_arguments
 
-    config = None if args.config is None else read_config(args.config)
+    config = None if args.config is None else read_constructor_arguments(args.config)
     expected = {} if args.expect is None else read_expected(args.expect)
     if os.path.isdir(directory):
         if args.revision:

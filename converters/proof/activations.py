@@ -19,7 +19,7 @@ from ane.backends.mil import MilEngine
 from ane.backends.mil.interpreter import State
 from ane.backends.mil.package import Function as Program
 from ane.backends.packaged.decoder import MASKED
-from ane.backends.packaged.functions import Engine, Runnable
+from ane.backends.packaged.functions import Engine, LoadedFunction
 from ane.bundles.packages import FunctionRecord
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionLayer, IntegratingConv, ResBlock
 from ane.models.tortoise.networks.frames import FrameAttention, FrameConv, FrameNorm, PointwiseConv
@@ -123,7 +123,7 @@ class Recording:
 
 
 class Recorded:
-    def __init__(self, loaded: Runnable, name: str, units: str, calls: dict[str, Call]):
+    def __init__(self, loaded: LoadedFunction, name: str, units: str, calls: dict[str, Call]):
         self.loaded, self.name, self.units, self.calls = loaded, name, units, calls
 
     def predict(self, inputs: Mapping[str, np.ndarray], state: Any = None) -> dict[str, np.ndarray]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ane.backends.base import Backend
-from ane.backends.onnx.backend import OrtBackend
+from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.providers import DEVICES
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import Model
@@ -49,7 +49,7 @@ def places(backend: Backend, model: Model, lengths: Mapping[str, int], rng: np.r
     length, place = np.arange(lanes) % 3, np.arange(lanes) % 2
     before = codes[rng.integers(0, len(codes), (lanes, 2))]
     columns = codes[rng.integers(0, len(codes), (2, lanes, 1))]
-    if isinstance(backend, OrtBackend):
+    if isinstance(backend, OnnxBackend):
         decoder = backend.decoder(lanes, 8, len(starts), max(map(len, starts)))
         for number, start in enumerate(starts):
             decoder.prefill(start, number)
@@ -103,7 +103,7 @@ def measured(model: Model, package: PackageRecord, bundle: Path,
     """
     reference = TorchBackend(model, "cpu", "fp32", keep=True)
     unpublished = Unpublished(model, bundle, [package], reference)
-    candidate = OrtBackend(unpublished, DEVICES["cpu"], reference)
+    candidate = OnnxBackend(unpublished, DEVICES["cpu"], reference)
     records = {}
     for name, function in package.functions.items():
         progress(name)

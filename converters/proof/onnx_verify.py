@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from ane.backends.onnx.backend import OrtBackend
+from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.providers import Device
 from ane.backends.onnx.sessions import Wanted, loader
 from ane.backends.torch.backend import TorchBackend
@@ -73,7 +73,7 @@ def _checked(model: Bundle, package: PackageRecord, name: str, subject: OnnxSubj
             heard = open_.enter_context(listening(reference.network(package.network)))
             wanted = probed(reference, published, record.kind)
             load = loader(subject.device)
-            candidate = OrtBackend(published, subject.device, reference,
+            candidate = OnnxBackend(published, subject.device, reference,
                                    load=watched.loading(load) if watched else load)
             got = probed(candidate, published, record.kind)
         about |= {"snr": round(snr(wanted, got), 1), "error": largest(wanted, got)}

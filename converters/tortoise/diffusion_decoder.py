@@ -101,15 +101,15 @@ def _sample(s: Style, x: Var, before: Var, code: Var, times: Var, coefficients: 
 
 def _take(s: Style, x: Var, before: Var, prediction: Var, numbers: Sequence[Var], noise: Var) -> tuple[Var, Var]:
     """A step as ``ane.models.tortoise.diffusion.take`` has it; ``numbers`` are (1, 1, 1, 1) each. Returns the next x and this x0."""
-    conditional, unconditional, x0_of_x, x0_of_said, next_of_x, next_of_x0, next_of_before, size, spread = numbers
+    conditional, unconditional, x0_from_x, x0_from_prediction, next_from_x, next_from_x0, next_from_previous_x0, size, spread = numbers
     rows = _by_row(prediction)
     said, variance = mb.split(x=rows[0], num_splits=2, axis=1)
     if len(rows) == 2:
         without, _ = mb.split(x=rows[1], num_splits=2, axis=1)
         said = _sum((said, conditional), (without, unconditional))
-    x0 = mb.clip(x=_sum((x, x0_of_x), (said, x0_of_said)), alpha=s.dtype(-1), beta=s.dtype(1))
+    x0 = mb.clip(x=_sum((x, x0_from_x), (said, x0_from_prediction)), alpha=s.dtype(-1), beta=s.dtype(1))
     deviation = mb.mul(x=mb.exp(x=mb.mul(x=variance, y=spread)), y=size)
-    return _sum((x, next_of_x), (x0, next_of_x0), (before, next_of_before), (noise, deviation)), x0
+    return _sum((x, next_from_x), (x0, next_from_x0), (before, next_from_previous_x0), (noise, deviation)), x0
 
 
 def _sum(*products: tuple[Var, Var]) -> Var:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from ane.bundles import open_model
 from ane.bundles.pickles import load_pickle
-from ane.models.tortoise.checkpoints import REQUIRED, CheckpointDirectory, read_config
+from ane.models.tortoise.checkpoints import REQUIRED, CheckpointDirectory
+from ane.bundles.opening import read_constructor_arguments
 from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
 
@@ -183,7 +184,7 @@ def test_every_constructor_argument_of_the_official_files_is_known(directory, go
     configs = {name: CheckpointDirectory(directory).config(name) for name in NETWORKS}
     assert configs["autoregressive"].model_dim == configs["conditioning_encoder"].model_dim
     assert configs["diffusion"].model_channels == configs["contextual_embedder"].model_channels
-    bare = {file: entry.get("constructor", {}) for file, entry in read_config(golden_config).items()
+    bare = {file: entry.get("constructor", {}) for file, entry in read_constructor_arguments(golden_config).items()
             if file.endswith(".pth")}
     assert all(CheckpointDirectory(directory, bare).config(name) == configs[name] for name in NETWORKS)
 
@@ -210,7 +211,7 @@ def test_without_a_config_the_sizes_are_the_official_ones(directory):
     ({"autoregressive.pth": {"start_mel_token": 9999}}, "start_mel_token 9999 is beyond the decoder's table"),
 ])
 def test_a_config_that_is_not_upstreams_is_refused(directory, config, says):
-    stated = read_config(directory / "config.json")
+    stated = read_constructor_arguments(directory / "config.json")
     bare = {file: entry.get("constructor", {}) for file, entry in stated.items() if not file.startswith("_")}
     changed = {file: {**bare.get(file, {}), **entry} if isinstance(entry, dict) else entry
                for file, entry in config.items()}

@@ -16,7 +16,8 @@ import pytest
 
 from ane.bundles.bundle import Bundle
 from ane.bundles.hub import hold_to, is_repository, read_expected
-from ane.models.tortoise.checkpoints import REQUIRED, CheckpointDirectory, read_config
+from ane.models.tortoise.checkpoints import REQUIRED, CheckpointDirectory
+from ane.bundles.opening import read_constructor_arguments
 from ane.system.errors import UserError
 
 FIRST, SECOND = "1" * 40, "2" * 40
@@ -85,7 +86,7 @@ def test_an_import_records_repository_commit_licence_and_hashes(imported, files,
     assert bundle.manifest.source == {"repository": "Manmay/tortoise-tts", "revision": FIRST,
                                       "files": {name: sha256(data) for name, data in files.items()}}
     assert bundle.manifest.licence == "apache-2.0"
-    local = CheckpointDirectory(golden_checkpoints, read_config(golden_config))
+    local = CheckpointDirectory(golden_checkpoints, read_constructor_arguments(golden_config))
     assert bundle.networks == local.networks - {"cvvp", "hifigan", "classifier", "rlg_diffuser"}
     assert all((bundle.tensors("clvp")[key] == value).all() for key, value in local.tensors("clvp").items())
 

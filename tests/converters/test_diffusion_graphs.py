@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from ane.backends.mil import Arithmetic, Interpreter, Package
 from ane.backends.packaged.functions import Function, frames, padded
 from ane.bundles import open_model
-from ane.models.tortoise.diffusion import PREDICTIONS, SAMPLERS, Diffusion, Schedule, frames_of, plan, sample, take
+from ane.models.tortoise.diffusion import PREDICTIONS, SAMPLERS, Diffusion, Schedule, frame_count, denoising_steps, sample, take_step
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig, DiffusionTts, timestep_embedding
 from ane.models.tortoise.packaged.denoiser import PackagedDenoiser, upsampled
 from ane.system.errors import UserError
@@ -232,13 +232,13 @@ def test_fused_steps_are_single_steps(odd, small, sampler, guidance):
 def test_fused_steps_from_every_part_of_a_plan(odd, small, sampler, prediction):
     denoiser, _ = bound(odd, small, 14, 60)
     alone, _ = bound(odd, small, 14, 60, fused=False)
-    steps = plan(Schedule(30), Diffusion(30, sampler, 2.0), prediction)
+    steps = denoising_steps(Schedule(30), Diffusion(30, sampler, 2.0), prediction)
     for first in (0, 13, 28):
         x, before, noise = numbers(1, 100, 60, seed=3), 0.3 * numbers(1, 100, 60, seed=4), numbers(2, 100, 60, seed=5)
         got = denoiser.advance(x, before, steps[first:first + 2], noise)
         for step, drawn in zip(steps[first:first + 2], noise, strict=True):
             output = alone(x, step.timestep, step.guided)
-            x, before = take(step, x, before, output, drawn)
+            x, before = take_step(step, x, before, output, drawn)
         for wanted, made in zip((x, before, output), got, strict=True):
             assert snr(wanted, made) > 90
 
@@ -284,6 +284,6 @@ def test_the_smallest_bucket_serves_and_no_pair_where_one_row_is_enough(odd):
 def test_codes_are_repeated_as_torch_does():
     for latents in (*range(1, 40), 301, 499):
         places = np.arange(latents, dtype=np.float32)[None, None]
-        for length in {max(frames_of(latents), 1), 2 * latents + 1}:
+        for length in {max(frame_count(latents), 1), 2 * latents + 1}:
             wanted = F.interpolate(torch.from_numpy(places), size=length, mode="nearest").numpy()
             np.testing.assert_array_equal(upsampled(places, length), wanted)

@@ -7,9 +7,9 @@ import pytest
 
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import Model, open_model
-from ane.models.tortoise.codes import fixed, trimmed_length
-from ane.models.tortoise.decoding import Chunk, decode
-from ane.models.tortoise.sampling import Choose, Sampling
+from ane.models.tortoise.codes import pad_codes, trimmed_length
+from ane.models.tortoise.decoding import Prompt, decode
+from ane.models.tortoise.sampling import Sampler, Sampling
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def backend(model) -> TorchBackend:
     return TorchBackend(model, device="cpu", precision="fp32")
 
 
-def replay(codes: Iterable[int]) -> Choose:
+def replay(codes: Iterable[int]) -> Sampler:
     """Chooses these codes, one after the other, each of which must be among those that may follow."""
     following = iter(codes)
 
@@ -34,7 +34,7 @@ def replay(codes: Iterable[int]) -> Choose:
     return choose
 
 
-def upstreams(ids: np.ndarray, exponential: np.ndarray) -> Choose:
+def upstreams(ids: np.ndarray, exponential: np.ndarray) -> Sampler:
     """Chooses by upstream's random numbers: torch takes argmax(probability / Exp(1) variate)."""
     steps = zip(ids, exponential, strict=True)
 
@@ -60,7 +60,7 @@ def test_greedy_codes_are_upstreams(golden_stage, model, backend, name, penalty,
 
     sampling = Sampling(temperature=1.0, repetition_penalty=penalty, top_k=config.number_mel_codes, top_p=1.0,
                         max_codes=len(expected))
-    chunk = Chunk(stage["cond_latent"], stage["text_ids"][0], [greedy])
+    chunk = Prompt(stage["cond_latent"], stage["text_ids"][0], [greedy])
     [[candidate]] = decode(backend, [chunk], config, sampling)
     codes = candidate.codes + [config.stop_mel_token] * candidate.stopped
     np.testing.assert_array_equal(codes, expected[:len(codes)])
@@ -73,12 +73,12 @@ def test_latents_come_out_of_the_step_on_any_number_of_lanes(golden_stage, model
     """What single_pass proves of upstream: states met while decoding, then seven more, equal the second pass."""
     stage = golden_stage("single_pass")
     allowed = tolerance("single_pass", "second_pass_latents")
-    chunk = Chunk(stage["cond_latent"], stage["text_ids"][0], [replay(stage["codes"][0]) for _ in range(3)])
+    chunk = Prompt(stage["cond_latent"], stage["text_ids"][0], [replay(stage["codes"][0]) for _ in range(3)])
     [candidates] = decode(backend, [chunk], model.config("autoregressive"),
                           Sampling(max_codes=stage["codes_fixed"].shape[1]), lanes)
     for candidate in candidates:
         assert candidate.stopped
-        np.testing.assert_array_equal(candidate.fixed, stage["codes_fixed"][0])
+        np.testing.assert_array_equal(candidate.pad_codes, stage["codes_fixed"][0])
         assert_close(candidate.hidden, stage["decode_states"][0], allowed, "decode_states")
         assert len(candidate.latents) == stage["trimmed_length"]
         assert_close(candidate.latents, stage["second_pass_latents"][0, :len(candidate.latents)], allowed, "latents")
@@ -90,12 +90,12 @@ def test_with_upstreams_random_numbers_all_candidates_are_upstreams(golden_stage
     rows = [(batch, row) for batch in batches for row in range(len(stage[f"{batch}.codes"]))]
     choices = [upstreams(stage[f"{batch}.multinomial_ids"][:, row], stage[f"{batch}.multinomial_exponential"][:, row])
                for batch, row in rows]
-    [candidates] = decode(backend, [Chunk(stage["ar_latent"], stage["text_ids"][0], choices)], config,
+    [candidates] = decode(backend, [Prompt(stage["ar_latent"], stage["text_ids"][0], choices)], config,
                           Sampling(max_codes=stage["codes_fixed"].shape[1]), lanes=3)
     for (batch, row), candidate, whole in zip(rows, candidates, stage["codes_fixed"], strict=True):
         codes = candidate.codes + [config.stop_mel_token] * candidate.stopped
         np.testing.assert_array_equal(codes, stage[f"{batch}.codes"][row, :len(codes)])
-        np.testing.assert_array_equal(candidate.fixed, whole)
+        np.testing.assert_array_equal(candidate.pad_codes, whole)
     for rank, index in enumerate(stage["order"]):
         assert_parity(candidates[index].latents[None], "end_to_end", f"cand{rank}.latents")
 
@@ -104,6 +104,6 @@ def test_codes_are_rewritten_and_trimmed_as_upstream_does(golden_stage, model):
     stage, config = golden_stage("postprocess"), model.config("autoregressive")
     for sampled, expected, length in zip(stage["codes_in"], stage["codes_fixed"], stage["latent_length"], strict=True):
         stops = np.flatnonzero(sampled == config.stop_mel_token)
-        codes = fixed(sampled[:stops[0]] if len(stops) else sampled, len(sampled), config)
+        codes = pad_codes(sampled[:stops[0]] if len(stops) else sampled, len(sampled), config)
         np.testing.assert_array_equal(codes, expected)
         assert trimmed_length(codes, config) == length

@@ -8,7 +8,7 @@ import pytest
 
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import open_model
-from ane.models.tortoise.diffusion import Diffusion, Schedule, frames_of, plan, sample, spectrogram, take
+from ane.models.tortoise.diffusion import Diffusion, Schedule, frame_count, denoising_steps, sample, spectrogram, take_step
 
 # ten times what float64 arithmetic on the stored model outputs differs by: cancellation in the first steps
 ARITHMETIC = 10 * 6e-5
@@ -53,12 +53,12 @@ def test_sampler_arithmetic_is_upstreams(golden_stage, assert_close):
         rng = noises(stage, run)
         x = rng.standard_normal(stage[f"{run}.x_T"].shape, np.float32)
         before = np.zeros_like(x)
-        for number, step in enumerate(plan(Schedule(diffusion.steps), diffusion)):
+        for number, step in enumerate(denoising_steps(Schedule(diffusion.steps), diffusion)):
             assert step.timestep == stage[f"{run}.timesteps"][number]
             branches = ("model_out", "model_out_uncond") if guided else ("model_out",)
             output = np.stack([stage[f"{run}.{branch}"][number] for branch in branches])
             noise = rng.standard_normal(x.shape, np.float32) if diffusion.sampler == "p" else np.zeros_like(x)
-            x, before = take(step, x, before, output, noise)
+            x, before = take_step(step, x, before, output, noise)
             assert_close(before[0], stage[f"{run}.pred_xstart"][number], ARITHMETIC, f"{run} x0 of step {number}")
             assert_close(x[0], stage[f"{run}.samples"][number], ARITHMETIC, f"{run} step {number}")
 
@@ -74,7 +74,7 @@ def test_whole_sampling_runs_are_upstreams(golden_stage, backend, tolerance, ass
         samples = stage[f"{run}.samples"]
         sampler = re.match(r"p|ddim", run).group()
         diffusion = Diffusion(len(samples), sampler, None if run.endswith("nocf") else 2.0)
-        frames = frames_of(stage["latents"].shape[1])
+        frames = frame_count(stage["latents"].shape[1])
         denoiser = backend.denoiser(stage["latents"], stage["conditioning_latent"], frames)
         mel = sample(denoiser, frames, diffusion, noises(stage, run))
         assert_close(mel[0], samples[-1], tolerance("diffusion", f"{run}.samples"), run)

@@ -47,7 +47,7 @@ class Recorded:
 
 
 def by_variates(steps):
-    """Choose as torch does with the run's Exp(1) variates."""
+    """Sampler as torch does with the run's Exp(1) variates."""
     def choose(ids: np.ndarray, probabilities: np.ndarray) -> int:
         theirs, variates = next(steps)
         variate = dict(zip(theirs, variates, strict=True))
@@ -60,7 +60,7 @@ def speak(golden_checkpoints, golden_config, golden_stage, monkeypatch):
     """``speak(stage, voice, **settings)``: the route on a golden run's text and random numbers."""
     model = open_model(checkpoints=golden_checkpoints, config=golden_config)
     text = json.loads(golden_config.read_text())["_generation"]["e2e_text"]
-    monkeypatch.setattr(route, "by_inverse_cdf", by_variates)
+    monkeypatch.setattr(route, "inverse_cdf_sampler", by_variates)
 
     def run(name: str, voice: tuple[np.ndarray, np.ndarray], **settings):
         monkeypatch.setattr(synthesizer, "Randomness", lambda seed: Upstream(golden_stage(name)))

@@ -12,7 +12,7 @@ from ane.backends.torch.backend import TorchBackend
 from ane.bundles import Model, open_model
 from ane.models.tortoise.embeddings import Embeddings
 from ane.models.tortoise.networks import NETWORKS
-from ane.models.tortoise.vocoding import interpolated
+from ane.models.tortoise.vocoding import interpolate_latents
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +184,7 @@ def test_univnet_sounds_the_same_mel(network, golden_stage, assert_parity):
 
 def test_hifigan_sounds_the_same_latents(network, golden_stage, assert_parity):
     stage = golden_stage("hifigan")
-    wave = network("hifigan")(as_tensor(interpolated(stage["latents"][0])[None]), as_tensor(stage["speaker_latent"]))
+    wave = network("hifigan")(as_tensor(interpolate_latents(stage["latents"][0])[None]), as_tensor(stage["speaker_latent"]))
     assert_parity(wave, "hifigan", "wave")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from ane.backends.base import Backend
 from ane.backends.mil import MilEngine
-from ane.backends.onnx.backend import OrtBackend
+from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.providers import DEVICES
 from ane.backends.packaged.backend import PackagedBackend
 from ane.backends.torch.backend import TorchBackend
@@ -62,9 +62,9 @@ def onnx(model, tmp_path_factory) -> Callable[[str], Backend]:
     reference = TorchBackend(model, "cpu", "fp32")
 
     @cache
-    def backend(network: str) -> OrtBackend:
+    def backend(network: str) -> OnnxBackend:
         package = to_onnx.write_package(model, network, to_onnx.OnnxOptions("fp32"), folder)
-        return OrtBackend(Unpublished(model, folder, [package], reference), DEVICES["cpu"], reference, threads=1)
+        return OnnxBackend(Unpublished(model, folder, [package], reference), DEVICES["cpu"], reference, threads=1)
 
     return backend
 

@@ -7,7 +7,7 @@ import pytest
 
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import open_model
-from ane.models.tortoise.ranking import best, score
+from ane.models.tortoise.ranking import best_candidates, score_candidates
 
 
 @pytest.fixture(scope="module")
@@ -24,14 +24,14 @@ def clip_mels(golden_stage) -> np.ndarray:
 @pytest.mark.parametrize("length", ["", "_500"])
 def test_clvp_scores(backend, golden_stage, assert_parity, length):
     stage = golden_stage("clvp")
-    scores = score(backend, stage["text_ids"][0], stage[f"codes{length}"])
+    scores = score_candidates(backend, stage["text_ids"][0], stage[f"codes{length}"])
     assert_parity(scores, "clvp", f"scores{length}")
-    assert best(scores, len(scores)) == list(np.argsort(-stage[f"scores{length}"], kind="stable"))
+    assert best_candidates(scores, len(scores)) == list(np.argsort(-stage[f"scores{length}"], kind="stable"))
 
 
 def test_cvvp_scores_are_the_mean_over_the_clips(backend, golden_stage, clip_mels, tolerance, assert_close):
     stage = golden_stage("cvvp")
-    scores = score(backend, golden_stage("clvp")["text_ids"][0], stage["codes"], 1.0, clip_mels)
+    scores = score_candidates(backend, golden_stage("clvp")["text_ids"][0], stage["codes"], 1.0, clip_mels)
     expected = (stage["scores_clip1"] + stage["scores_clip2"]) / 2
     allowed = max(tolerance("cvvp", "scores_clip1"), tolerance("cvvp", "scores_clip2"))
     assert_close(scores, expected, allowed, "cvvp")
@@ -42,12 +42,12 @@ def test_clvp_and_cvvp_mix_as_upstream_mixes_them(backend, golden_stage, clip_me
     allowed = tolerance("cvvp", "scores_clip1") + tolerance("clvp", "scores")
     for name in (name for name in stage if name.startswith("total_")):
         amount = float(re.fullmatch(r"total_([\d.]+)", name).group(1))
-        scores = score(backend, golden_stage("clvp")["text_ids"][0], stage["codes"], amount, clip_mels)
+        scores = score_candidates(backend, golden_stage("clvp")["text_ids"][0], stage["codes"], amount, clip_mels)
         assert_close(scores, stage[name], allowed, name)
 
 
 def test_the_candidates_of_a_whole_run_come_in_upstreams_order(backend, golden_stage, assert_parity):
     stage = golden_stage("end_to_end")
-    scores = score(backend, stage["text_ids"][0], stage["codes_fixed"])
+    scores = score_candidates(backend, stage["text_ids"][0], stage["codes_fixed"])
     assert_parity(scores, "end_to_end", "clvp_scores")
-    assert best(scores, len(stage["order"])) == list(stage["order"])
+    assert best_candidates(scores, len(stage["order"])) == list(stage["order"])

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ane.models.tortoise.sampling import Sampling, distribution, filtered, repetition_penalty, top_k, top_p, typical
+from ane.models.tortoise.sampling import Sampling, distribution, process_scores, repetition_penalty, top_k, top_p, typical
 
 UPSTREAM = Sampling(temperature=0.8, repetition_penalty=2.0, top_k=50, top_p=0.8)
 TYPICAL = Sampling(temperature=0.8, repetition_penalty=2.0, top_k=50, top_p=0.8, typical_mass=0.9)
@@ -15,8 +15,8 @@ LINKS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "top_k": lambda scores, history: top_k(scores, 50),
     "top_p": lambda scores, history: top_p(scores, 0.8),
     "typical": lambda scores, history: typical(scores, 0.9),
-    "chain": lambda scores, history: filtered(scores, history, UPSTREAM),
-    "chain_typical": lambda scores, history: filtered(scores, history, TYPICAL),
+    "chain": lambda scores, history: process_scores(scores, history, UPSTREAM),
+    "chain_typical": lambda scores, history: process_scores(scores, history, TYPICAL),
 }
 
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from ane.audio.mel import HOP
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import open_model
-from ane.models.tortoise.decoding import Chunk, decode
-from ane.models.tortoise.embeddings import text_tokens
+from ane.models.tortoise.decoding import Prompt, decode
+from ane.models.tortoise.chunks import text_tokens
 from ane.models.tortoise.networks.clvp import CLVP
-from ane.models.tortoise.sampling import Sampling, by_inverse_cdf
+from ane.models.tortoise.sampling import Sampling, inverse_cdf_sampler
 from ane.text import Tokenizer
 from ane.voices import load_voice
 from training.clips import Batches, Clip
@@ -198,8 +198,8 @@ def test_training_sees_the_very_columns_that_the_pipeline_makes():
         model.network.mel_head.bias[config.stop_mel_token] = 2.0       # so that readings end
     trained = TrainedModel({"autoregressive": model.network}, np.ones(80, np.float32), "rms")
     text = Tokenizer(tokenizer_json()).encode("hello there")
-    sampling, choices = Sampling(repetition_penalty=1.0, max_codes=60), [by_inverse_cdf(np.random.default_rng(5))]
-    chunk = Chunk(model.voices[1:].detach().numpy(), text_tokens(text, config), choices)
+    sampling, choices = Sampling(repetition_penalty=1.0, max_codes=60), [inverse_cdf_sampler(np.random.default_rng(5))]
+    chunk = Prompt(model.voices[1:].detach().numpy(), text_tokens(text, config), choices)
     [[reading]] = decode(TorchBackend(trained, "cpu"), [chunk], config, sampling)
     assert reading.stopped
     columns, positions, predicted, first = columns_of(

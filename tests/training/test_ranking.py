@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ane.backends.torch.backend import TorchBackend
-from ane.models.tortoise.codes import fixed
-from ane.models.tortoise.embeddings import text_tokens
-from ane.models.tortoise.ranking import score
+from ane.models.tortoise.codes import pad_codes
+from ane.models.tortoise.chunks import text_tokens
+from ane.models.tortoise.ranking import score_candidates
 from ane.text import Tokenizer
 from training.clips import Clip
 from training.decoder import DecoderInTraining
@@ -62,8 +62,8 @@ def test_clvp_in_training_scores_as_the_pipeline_does():
     rows = [Read(Clip(ids(text), codes[0], 0, None, 0), codes, torch.zeros(2))
             for text, codes in zip(("we were here.", "i wish i was."), spoken, strict=True)]
     buffer = SETTINGS["sampling"]["max_codes"]
-    expected = [score(backend, text_tokens(one.clip.text, config),
-                      np.stack([fixed(codes, buffer, config) for codes in one.codes])) for one in rows]
+    expected = [score_candidates(backend, text_tokens(one.clip.text, config),
+                      np.stack([pad_codes(codes, buffer, config) for codes in one.codes])) for one in rows]
     assert model.longest == buffer
     np.testing.assert_allclose(model.scores(rows, buffer).detach(), expected, atol=1e-4)
 

@@ -116,7 +116,7 @@ class Signature:
 
 
 class CoreMLFunction:
-    """A loaded function; a ``Runnable``. One prediction at a time.
+    """A loaded function; a ``LoadedFunction``. One prediction at a time.
 
     Attributes:
         buffers: the arrays that Core ML reads, by input. ``predict`` copies its inputs there; one that is its buffer

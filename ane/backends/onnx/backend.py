@@ -8,106 +8,107 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ane.backends.base import STAGES, Backend, Decoder, Denoiser, check
+from ane.backends.base import Backend, Decoder, Denoiser, check_inputs
 from ane.backends.onnx.blocks import Bound, Memory
-from ane.backends.onnx.decoder import Geometry, Graphs, OrtDecoder
+from ane.backends.onnx.decoder import Geometry, Graphs, OnnxDecoder
 from ane.backends.onnx.providers import Device, RecordingError, engine_errors
-from ane.backends.onnx.selection import choose
+from ane.backends.onnx.selection import select_onnx_packages
 from ane.backends.onnx.sessions import Sessions, Wanted, loader
 from ane.backends.onnx.tensorrt import LENGTHS, Engines, axes_of, bucket, profile
-from ane.backends.packaged.backend import SPEAKING
+from ane.backends.packaged.backend import describe_packages
 from ane.bundles.hashes import check_hash
-from ane.bundles.packages import PackageRecord
-from ane.models.tortoise.packaged.denoiser import upsampled
 
 if TYPE_CHECKING:
     from ane.bundles.bundle import Bundle
 
 DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int64)": np.int64}
 CUDA_GRAPH = (("enable_cuda_graph", "1"),)
-RECORDINGS = 64         # that a session makes before it is loaded anew: it frees none by itself
+MAX_RECORDINGS = 64     # CUDA graphs of a session before it is reloaded: it never frees one by itself
 
 
-class OrtBackend:
+class OnnxBackend:
     """Runs the stages on the graphs of a bundle's ONNX packages.
 
-    A step on CUDA is recorded as a CUDA graph and replayed, where ONNX Runtime can; that, and all else that needs an
-    NVIDIA GPU, is tested by ``pytest tests/cuda`` on a machine with one.
+    On CUDA a decoder step is recorded as a CUDA graph and replayed where ONNX Runtime can; that, and everything else
+    that needs an NVIDIA GPU, is tested by ``pytest tests/cuda`` on a machine with one.
 
     Args:
-        rest: the engine of networks that have no package, and of the decoder's tables.
-        precision: of the packages to use; "auto": the first that the bundle holds of each network.
+        fallback: runs the networks that have no package, and the decoder's tables.
+        precision: of the packages to use; "auto": the first that the bundle has of each network.
         threads: of the CPU (None: ONNX Runtime's own choice).
-        keep: keep sessions that a step has released.
-        budget: bytes that loaded graphs may take (None: what there is); the least recently used go first.
-        engines: where TensorRT keeps what it builds.
+        keep: keep sessions of released networks loaded.
+        budget: bytes that loaded graphs may take (None: no limit); the least recently used are unloaded first.
+        engines: where TensorRT caches the engines it builds.
         load: makes a session (default: ONNX Runtime).
-        notice: told in one line what is not done as asked.
+        notice: called with one line for anything that is not done as requested.
 
     Raises:
         UserError: the bundle has no ONNX packages, or none of that precision.
     """
 
-    def __init__(self, model: "Bundle", device: Device, rest: Backend, precision: str = "auto",
+    def __init__(self, model: "Bundle", device: Device, fallback: Backend, precision: str = "auto",
                  threads: int | None = None, keep: bool = False, budget: int | None = None,
                  engines: Engines | None = None, load: Callable[[Wanted], Any] | None = None,
                  notice: Callable[[str], None] = lambda line: None):
-        self.model, self.device, self.rest, self.keep, self.notice = model, device, rest, keep, notice
-        self.packages = choose(model, precision)
+        self.model, self.device, self.fallback, self.keep, self.notice = model, device, fallback, keep, notice
+        self.stages = model.family.stages
+        self.packages = select_onnx_packages(model, precision)
         self.engines = (engines or Engines()) if device.name == "tensorrt" else None
         self.sessions = Sessions(load or loader(device, threads), budget)
         self.memory = Memory(device, make_room=self.sessions.forget)
-        self.name = named(device, self.packages, model)
+        self.name = describe_packages(f"onnx:{device.name}", self.packages, model)
         self._checked: set[str] = set()
         self._replays = device.name == "cuda"
 
     def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
-        check(stage, inputs)
-        if STAGES[stage].network not in self.packages:
-            return self.rest.run(stage, **inputs)
-        return self.called(STAGES[stage].network, stage, inputs)
+        declared = self.stages.calls[stage]
+        check_inputs(stage, declared, inputs)
+        if declared.network not in self.packages:
+            return self.fallback.run(stage, **inputs)
+        return self.run_graph(declared.network, stage, inputs)
 
     def embeddings(self) -> dict[str, np.ndarray]:
-        return self.rest.embeddings()
+        return self.fallback.embeddings()
 
-    def decoder(self, lanes: int, capacity: int, prefixes: int = 1, longest: int | None = None) -> Decoder:
-        if "autoregressive" not in self.packages:
-            return self.rest.decoder(lanes, capacity, prefixes, longest)
-        config = self.model.config("autoregressive")
-        halved = self.packages["autoregressive"].precision == "fp16"
-        geometry = Geometry(config.layers, config.heads, config.model_dim // config.heads, config.model_dim,
-                            config.number_mel_codes, np.dtype(np.float16 if halved else np.float32))
+    def decoder(self, lanes: int, capacity: int, prefixes: int = 1, max_prefix_length: int | None = None) -> Decoder:
+        network = self.stages.decoder.network
+        if network not in self.packages:
+            return self.fallback.decoder(lanes, capacity, prefixes, max_prefix_length)
+        shape = self.model.config(network).decoder_shape
+        half = self.packages[network].precision == "fp16"
+        geometry = Geometry(shape.layers, shape.heads, shape.head_width, shape.width, shape.codes,
+                            np.dtype(np.float16 if half else np.float32))
         graphs = Graphs(self.sessions,
-                        lambda P: self.wanted("autoregressive", "prefill", {"columns": (1, P, config.model_dim)}),
+                        lambda P: self.wanted(network, "prefill", {"columns": (1, P, shape.width)}),
                         self._step, self._unrecorded)
-        if self.engines is not None:        # a step's engine takes its shapes alone
+        if self.engines is not None:        # the engine of a step takes exactly its shapes
             graphs = replace(graphs, room=lambda positions: bucket(positions, LENGTHS)[1])
-        return OrtDecoder(graphs, geometry, self.memory, lanes, capacity, prefixes, longest)
+        return OnnxDecoder(graphs, geometry, self.memory, lanes, capacity, prefixes, max_prefix_length)
 
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Denoiser:
-        if "diffusion" not in self.packages:
-            return self.rest.denoiser(latents, conditioning, frames)
-        return OrtDenoiser(self, latents, conditioning, frames)
+        if self.stages.denoiser.network not in self.packages:
+            return self.fallback.denoiser(latents, conditioning, frames)
+        return OnnxDenoiser(self, latents, conditioning, frames)
 
     def load(self, *networks: str) -> None:
-        """Make these networks ready. TensorRT's engines are for shapes, which only a call has: they are not loaded."""
+        """Load these networks, except on TensorRT: its engines depend on shapes that only a call has."""
         for network in networks:
             if network in self.packages and self.engines is None:
                 for kind in self.packages[network].functions:
                     if kind == "step":
                         self.sessions.get(self._step(kind, {})[0])
-                    elif kind != "step_places":         # what few calls need
+                    elif kind != "step_places":         # few calls need it
                         self.session(network, kind, {})
 
     def release(self, *networks: str) -> None:
-        self.rest.release(*networks)
+        self.fallback.release(*networks)
         if self.keep:
             return
         for network in networks or tuple(self.packages):
             if network in self.packages:
                 self.sessions.forget(self.model.path / self.packages[network].path)
 
-    def called(self, network: str, kind: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    def run_graph(self, network: str, kind: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
         """The one output of a graph, float32."""
         wanted = self.wanted(network, kind, {name: array.shape for name, array in inputs.items()})
 
@@ -124,27 +125,27 @@ class OrtBackend:
         return self.sessions.get(self.wanted(network, kind, shapes, options, fixed))
 
     def _step(self, kind: str, shapes: dict[str, tuple[int, ...]]) -> tuple[Wanted, bool]:
-        """What serves steps of these shapes, and whether it records CUDA graphs: where it can."""
+        """The session for steps of these shapes, and whether it records CUDA graphs."""
         if self._replays:
-            wanted = self.wanted("autoregressive", kind, shapes, CUDA_GRAPH)
-            self.sessions.shed(wanted, RECORDINGS)
+            wanted = self.wanted(self.stages.decoder.network, kind, shapes, CUDA_GRAPH)
+            self.sessions.shed(wanted, MAX_RECORDINGS)
             try:
                 self.sessions.get(wanted)
                 return wanted, True
             except RecordingError as error:
                 self._unrecorded(error)
-        return self.wanted("autoregressive", kind, shapes, fixed=True), False
+        return self.wanted(self.stages.decoder.network, kind, shapes, fixed=True), False
 
     def _unrecorded(self, error: RecordingError) -> None:
-        """Record no more CUDA graphs, and say so once."""
+        """Stop recording CUDA graphs, with one notice."""
         if self._replays:
             self._replays = False
-            self.sessions.forget(self.model.path / self.packages["autoregressive"].path)
+            self.sessions.forget(self.model.path / self.packages[self.stages.decoder.network].path)
             self.notice(f"Steps are not recorded as CUDA graphs: {error}")
 
     def wanted(self, network: str, kind: str, shapes: dict[str, tuple[int, ...]],
                options: tuple[tuple[str, str], ...] = (), fixed: bool = False) -> Wanted:
-        """What serves a graph for inputs of these shapes; ``fixed``: for no others.
+        """The session for a graph at inputs of these shapes; ``fixed``: for no other shapes.
 
         Raises:
             UserError: the package is damaged.
@@ -162,17 +163,18 @@ class OrtBackend:
         return Wanted(path, sum(file.bytes for file in package.files), options)
 
 
-class OrtDenoiser:
-    """``ane.backends.base.Denoiser``: the conditioning is computed once and stays where steps read it.
+class OnnxDenoiser:
+    """``ane.backends.base.Denoiser``: the conditioning is computed once and stays in the buffer that steps read.
 
     A guided step is a batch of two.
     """
 
-    def __init__(self, backend: OrtBackend, latents: np.ndarray, conditioning: np.ndarray, frames: int):
-        self.backend = backend
-        code = backend.called("diffusion", "condition", {"latents": latents, "voice": conditioning})
-        unconditioned = backend.model.tensors("diffusion")["unconditioned_embedding"].float().numpy()
-        self.codes = np.concatenate((upsampled(code, frames), np.repeat(unconditioned, frames, axis=-1)))
+    def __init__(self, backend: OnnxBackend, latents: np.ndarray, conditioning: np.ndarray, frames: int):
+        self.backend, self.stage = backend, backend.stages.denoiser
+        network = self.stage.network
+        self.codes = self.stage.codes(lambda graph, inputs: backend.run_graph(network, graph, inputs),
+                                      lambda key: backend.model.tensors(network)[key].float().numpy(),
+                                      latents, conditioning, frames)
         self._calls: dict[int, Bound] = {}
 
     def __call__(self, x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
@@ -185,17 +187,12 @@ class OrtDenoiser:
 
     def _bind(self, batch: int, channels: int, frames: int) -> Bound:
         shapes = {"x": (batch, channels, frames), "timesteps": (batch,), "code": self.codes[:batch].shape}
-        out = self.backend.model.config("diffusion").out_channels
-        dtype = np.float16 if self.backend.packages["diffusion"].precision == "fp16" else np.float32
-        call = Bound(self.backend.memory, self.backend.sessions, self.backend.wanted("diffusion", "denoise", shapes),
+        network = self.stage.network
+        out = self.stage.out_channels(self.backend.model.config(network))
+        dtype = np.float16 if self.backend.packages[network].precision == "fp16" else np.float32
+        call = Bound(self.backend.memory, self.backend.sessions, self.backend.wanted(network, "denoise", shapes),
                      shapes, {"prediction": (batch, out, frames)},
                      {"x": dtype, "code": dtype, "prediction": dtype, "timesteps": np.int64})
         call.inputs["code"].fill(self.codes[:batch])
         return call
 
-
-def named(device: Device, packages: dict[str, PackageRecord], model: "Bundle") -> str:
-    """What is told of a backend: where it computes, the precisions of its packages, and what stays on torch."""
-    precisions = "+".join(sorted({package.precision for package in packages.values()}))
-    missing = sorted(SPEAKING & set(model.networks) - set(packages))
-    return f"onnx:{device.name} {precisions}" + (f", on torch: {', '.join(missing)}" if missing else "")

@@ -51,7 +51,7 @@ class Graphs:
     room: Callable[[int], int] = lambda positions: positions
 
 
-class OrtDecoder:
+class OnnxDecoder:
     """``ane.backends.base.Decoder`` on ONNX Runtime.
 
     Args:

@@ -1,50 +1,47 @@
-"""Which ONNX packages of a bundle serve, and in which precision each network is kept."""
+"""Which ONNX package of a bundle is used for each network, and the precision that each network is stored in."""
 
 from typing import TYPE_CHECKING
 
-from ane.backends.torch.backend import HALVED
-from ane.bundles.packages import WEIGHTS, PackageRecord
+from ane.backends.packaged.backend import check_package_weights, check_precision_available
+from ane.bundles.packages import PackageRecord
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
     from ane.bundles.bundle import Bundle
+    from ane.bundles.family import ModelFamily
 
-PRECISIONS = ("fp32", "fp16", "int8", "int4")
-QUANTISED = frozenset({"autoregressive"})       # whose weights are read once a code: bytes are all that counts
-
-
-def stored(network: str, precision: str) -> str:
-    """The precision that a network really has where this one is asked for: as on torch, a vocoder's rounding is heard
-    and what is small gains nothing."""
-    kept = {"fp16": HALVED, "int8": QUANTISED, "int4": QUANTISED}.get(precision, frozenset())
-    return precision if network in kept else "fp32"
+ONNX_PRECISIONS = ("fp32", "fp16", "int8", "int4")
 
 
-def choose(model: "Bundle", precision: str) -> dict[str, PackageRecord]:
+def stored_precision(family: "ModelFamily", network: str, precision: str) -> str:
+    """The precision in which a network is stored when a model is converted with ``precision``.
+
+    As on torch, vocoders stay in fp32 because their rounding is audible, and small networks because they gain nothing.
+    """
+    flag = {"fp16": "half_precision", "int8": "quantised", "int4": "quantised"}.get(precision)
+    return precision if flag and getattr(family.networks[network], flag) else "fp32"
+
+
+def select_onnx_packages(model: "Bundle", precision: str) -> dict[str, PackageRecord]:
     """One package for each network that has any; "auto": the first.
 
     Raises:
-        UserError: the bundle holds none, not in that precision, or one that was made from other weights.
+        UserError: the bundle has none, none in that precision, or one that was converted from other weights.
     """
     packages = getattr(model, "onnx_packages", None)
     if not packages:
-        raise UserError(f"{model.name} holds no ONNX packages: make them with `ane convert {model.path} --to onnx -o "
-                        "DIR` and use --bundle DIR, or take --backend torch")
-    if precision != "auto" and precision not in PRECISIONS:
-        raise UserError(f"--precision {precision}: ONNX packages are in {', '.join(PRECISIONS)}")
+        raise UserError(f"{model.name} has no ONNX packages: convert it with `ane convert {model.path} --to onnx -o "
+                        "DIR` and use --bundle DIR, or use --backend torch")
+    if precision != "auto" and precision not in ONNX_PRECISIONS:
+        raise UserError(f"--precision {precision}: ONNX packages have {', '.join(ONNX_PRECISIONS)}")
     found: dict[str, PackageRecord] = {}
     for package in packages:
-        if precision == "auto" or package.precision == stored(package.network, precision):
+        if precision == "auto" or package.precision == stored_precision(model.family, package.network, precision):
             found.setdefault(package.network, package)
-    for package in packages:
-        if package.network not in found and stored(package.network, precision) == precision:
-            there = ", ".join(dict.fromkeys(p.precision for p in packages if p.network == package.network))
-            raise UserError(f"{model.name} holds its {package.network} in {there}, not in {precision}: choose one of "
-                            f"them, or convert again with --precision {precision}")
-        weights = package.source.get(WEIGHTS)
-        if weights and weights != model.manifest.networks[package.network].weights.sha256:
-            raise UserError(f"{model.path / package.path} was made from other weights than those beside it: convert "
-                            "the model again")
+    fixed = frozenset(name for name in model.family.networks
+                      if stored_precision(model.family, name, precision) != precision)
+    check_precision_available(model, packages, found, precision, fixed)
+    check_package_weights(model, packages)
     for package in packages:
         found.setdefault(package.network, package)
     return found

@@ -1,1 +1,1 @@
-"""The stages on Core ML packages: buckets, padding, masks, chunks, and the pool of slots behind the decoder."""
+"""Fixed-shape packages: selection of packages and functions, and the slot pools of the decoder's kv-cache."""

@@ -1,10 +1,10 @@
-"""The autoregressive packages behind ``ane.backends.base.Decoder``: lanes as columns of a call, their past in pools of slots.
+"""The decoder on fixed-shape functions: lanes are columns of a call, their keys and values are in pools of slots.
 
-A pool serves up to as many lanes as its function has columns. Its first slots are rooms for prefixes, each as long as
-the longest; position p of lane l lies in slot p · lanes + l after them, so that lanes which advance together fill it
-from the front. What a column sees is said by a mask alone: its prefix, the own positions before it, itself. Rewinding
-or refilling a lane therefore moves nothing; what lies beyond its length is unseen and overwritten in time. A pool has a
-room for each of its lanes at most, and takes a prefix in when one of them first sees it.
+A pool serves at most as many lanes as its function has columns. Its first slots are reserved for prefixes, one region
+as long as the longest prefix for each; position p of lane l is in slot p · lanes + l after them, so that lanes that
+advance together fill it from the front. A mask alone decides what a column attends to: its prefix, its lane's earlier
+positions, itself. So rewinding or refilling a lane moves no data: positions beyond its length are masked and later
+overwritten. A pool has at most one prefix region for each of its lanes, and loads a prefix when a lane first needs it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,95 +13,98 @@ from typing import Any
 
 import numpy as np
 
-from ane.backends.packaged.functions import Function
+from ane.backends.base import MASKED
+from ane.backends.packaged.functions import PackageFunction
 from ane.system.errors import UserError
 
-MASKED = -1e4       # finite: an infinity would make NaN of a column that sees nothing
-NOBODY = -1         # the lane of a slot that belongs to none
+NO_LANE = -1        # of a slot that belongs to no lane
 
 
 class PackagedDecoder:
     """``ane.backends.base.Decoder`` on functions of the kinds prefill and step, or fill and state.
 
     Args:
-        prefills: functions without a cache, for the prefix; none of them, or none large enough: it goes in as steps.
+        prefills: functions without a cache, for the prefix; where none is large enough, it is fed as steps.
         fills: wide steps on states, for a prefix.
-        steps: functions with a pool, all of one kind: "step" (the host keeps the pool) or "state" (the engine does).
-        geometry: (layers, heads, width) of the network. scale: of the columns the graphs take.
-        prefixes, longest: see ``ane.backends.base.Backend.decoder``.
+        steps: functions with a pool, all of one kind: "step" (the host keeps the pool) or "state" (Core ML does).
+        geometry: (layers, heads, head width) of the network.
+        scale: of the columns that the graphs take.
+        prefixes, max_prefix_length: see ``ane.backends.base.Backend.decoder``.
 
     Raises:
-        UserError: no pool has room for even one lane beside the prefix.
+        UserError: no pool has slots for even one lane and a prefix.
     """
 
-    def __init__(self, prefills: Sequence[Function], fills: Sequence[Function], steps: Sequence[Function], lanes: int,
-                 capacity: int, geometry: tuple[int, int, int], scale: float, dtype: type, prefixes: int = 1,
-                 longest: int | None = None):
+    def __init__(self, prefills: Sequence[PackageFunction], fills: Sequence[PackageFunction],
+                 steps: Sequence[PackageFunction], lanes: int, capacity: int, geometry: tuple[int, int, int],
+                 scale: float, dtype: type, prefixes: int = 1, max_prefix_length: int | None = None):
         self.prefills, self.fills, self.steps = prefills, fills, steps
-        self.lanes, self.capacity, self.prefixes, self.longest = lanes, capacity, prefixes, longest
+        self.lanes, self.capacity, self.prefixes, self.max_prefix_length = lanes, capacity, prefixes, max_prefix_length
         self.geometry, self.scale, self.dtype = geometry, scale, dtype
-        self.room = longest or 0            # slots for a prefix
-        self.pools: list[Pool] = []
-        self.prefix: dict[int, Prefix] = {}
+        self.prefix_slots = max_prefix_length or 0          # slots reserved for one prefix
+        self.pools: list[SlotPool] = []
+        self.stored: dict[int, StoredPrefix] = {}           # by prefix index
 
-    def prefill(self, prefix: np.ndarray, place: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        grows = self.longest is None and self.prefixes == 1 and len(prefix) > self.room
-        if place >= self.prefixes or (len(prefix) > self.room and not grows):
-            raise ValueError(f"decoder of {self.prefixes} prefixes of {self.room} positions asked for prefix "
-                             f"{place}, {len(prefix)} positions")
+    def prefill(self, prefix: np.ndarray, index: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        grows = self.max_prefix_length is None and self.prefixes == 1 and len(prefix) > self.prefix_slots
+        if index >= self.prefixes or (len(prefix) > self.prefix_slots and not grows):
+            raise ValueError(f"a decoder of {self.prefixes} prefixes of {self.prefix_slots} positions got prefix "
+                             f"{index} of {len(prefix)} positions")
         if grows or not self.pools:
-            self.room = max(self.room, len(prefix))
-            self.pools = self._share()
-        self.prefix[place] = Prefix(prefix)
+            self.prefix_slots = max(self.prefix_slots, len(prefix))
+            self.pools = self._make_pools()
+        self.stored[index] = StoredPrefix(prefix)
         fitting = [f for f in self.prefills if f.bucket["columns"] >= len(prefix)]
         if fitting and isinstance(self.pools[0], HostPool):
-            return self._prefill_at_once(min(fitting, key=lambda f: f.bucket["columns"]), self.prefix[place])
-        pool = next((pool for pool in self.pools if pool.spare()), self.pools[0])
-        return pool.prefill(self.prefix[place])
+            return self._prefill_without_cache(min(fitting, key=lambda f: f.bucket["columns"]), self.stored[index])
+        pool = next((pool for pool in self.pools if pool.free_regions()), self.pools[0])
+        return pool.prefill(self.stored[index])
 
-    def step(self, columns: np.ndarray, length: np.ndarray, first: int = 0,
-             prefix: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int = 0,
+             prefix_indices: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         n, T, _ = columns.shape
-        if int(length.max()) + T > self.capacity or first + n > self.lanes:
-            raise ValueError(f"decoder of {self.lanes} lanes × {self.capacity} positions asked for lane "
-                             f"{first + n - 1}, position {int(length.max()) + T - 1}")
-        seen = [self.prefix[place] for place in (np.zeros(n, dtype=np.int64) if prefix is None else prefix)]
+        if int(lengths.max()) + T > self.capacity or first_lane + n > self.lanes:
+            raise ValueError(f"a decoder of {self.lanes} lanes × {self.capacity} positions got lane "
+                             f"{first_lane + n - 1}, position {int(lengths.max()) + T - 1}")
+        indices = np.zeros(n, dtype=np.int64) if prefix_indices is None else prefix_indices
+        prefixes = [self.stored[index] for index in indices]
         parts, begin = [], 0
         for pool in self.pools:
-            low, high = max(first, begin), min(first + n, begin + pool.lanes)
+            low, high = max(first_lane, begin), min(first_lane + n, begin + pool.lanes)
             if low < high:
-                rows = slice(low - first, high - first)
-                parts.append(pool.step(columns[rows], length[rows], low - begin, seen[rows]))
+                rows = slice(low - first_lane, high - first_lane)
+                parts.append(pool.step(columns[rows], lengths[rows], low - begin, prefixes[rows]))
             begin += pool.lanes
         hidden, logits = zip(*parts, strict=True)
         return np.concatenate(hidden), np.concatenate(logits)
 
-    def _share(self) -> list["Pool"]:
-        """Pools that take all lanes in the fewest calls, of those the ones of the narrowest function."""
-        def most(step: Function) -> int:
-            shared = (step.bucket["slots"] - self.prefixes * self.room) // self.capacity
-            if shared < self.prefixes:          # then each lane may need a room of its own
-                shared = min(step.bucket["slots"] // (self.capacity + self.room), self.prefixes)
-            return min(step.bucket["columns"], shared, self.lanes)
+    def _make_pools(self) -> list["SlotPool"]:
+        """Pools that take all lanes in the fewest calls; of those, the ones of the narrowest function."""
+        def max_lanes(step: PackageFunction) -> int:
+            lanes = (step.bucket["slots"] - self.prefixes * self.prefix_slots) // self.capacity
+            if lanes < self.prefixes:           # then each lane may need a prefix region of its own
+                lanes = min(step.bucket["slots"] // (self.capacity + self.prefix_slots), self.prefixes)
+            return min(step.bucket["columns"], lanes, self.lanes)
 
-        fitting = [step for step in self.steps if most(step)]
+        fitting = [step for step in self.steps if max_lanes(step)]
         if not fitting:
-            room = max(step.bucket["slots"] for step in self.steps)
-            raise UserError(f"the text takes {self.room} slots and its speech up to {self.capacity}, but the "
-                            f"largest decoder bucket of this bundle has {room}: use a shorter --split or fewer "
+            largest = max(step.bucket["slots"] for step in self.steps)
+            raise UserError(f"the text takes {self.prefix_slots} slots and its speech up to {self.capacity}, but the "
+                            f"largest decoder bucket of this bundle has {largest}: use a shorter --split or fewer "
                             "--max-codes, or convert again with larger --buckets")
-        best = min(fitting, key=lambda s: (-(-self.lanes // most(s)), s.bucket["columns"], s.bucket["slots"]))
-        lanes = most(best)
+        best = min(fitting, key=lambda s: (-(-self.lanes // max_lanes(s)), s.bucket["columns"], s.bucket["slots"]))
+        lanes = max_lanes(best)
         kind = StatePool if best.kind == "state" else HostPool
         same = [step for step in (*self.steps, *(self.fills if kind is StatePool else ()))
                 if step.bucket["slots"] == best.bucket["slots"]]
         starts = range(0, self.lanes, lanes)
-        return [kind(same, self.prefix, self.room, min(lanes, self.lanes - start), self.prefixes, self.geometry,
-                     self.scale, self.dtype, sole=len(starts) == 1) for start in starts]
+        return [kind(same, self.stored, self.prefix_slots, min(lanes, self.lanes - start), self.prefixes,
+                     self.geometry, self.scale, self.dtype, only_pool=len(starts) == 1) for start in starts]
 
-    def _prefill_at_once(self, function: Function, prefix: "Prefix") -> tuple[np.ndarray, np.ndarray]:
+    def _prefill_without_cache(self, function: PackageFunction,
+                               prefix: "StoredPrefix") -> tuple[np.ndarray, np.ndarray]:
         P, L = len(prefix.columns), function.bucket["columns"]
-        x = packed(prefix.columns, L, self.scale, self.dtype)
+        x = pack_columns(prefix.columns, L, self.scale, self.dtype)
         mask = np.where(np.tri(L, dtype=bool), 0, MASKED).astype(self.dtype)[None, None]
         outputs = function(x=x, mask=mask)
         prefix.keys, prefix.values = (np.array(outputs[name][..., :P]) for name in ("new_keys", "new_values"))
@@ -109,173 +112,178 @@ class PackagedDecoder:
 
 
 @dataclass(eq=False)
-class Prefix:
-    """Columns (P, D), and keys and values (layers, heads, width, P) where a function without a cache made them."""
+class StoredPrefix:
+    """Columns (P, D); keys and values (layers, heads, width, P) where a function without a cache computed them."""
 
     columns: np.ndarray
     keys: np.ndarray | None = None
     values: np.ndarray | None = None
 
 
-def packed(columns: np.ndarray, room: int, scale: float, dtype: type) -> np.ndarray:
-    """Columns (n, D) as x (1, D, 1, room).
+def pack_columns(columns: np.ndarray, count: int, scale: float, dtype: type) -> np.ndarray:
+    """Columns (n, D) as x (1, D, 1, count).
 
     A column of zeros (an idle lane's) has no norm, and its NaN would reach the others through the pool: such columns,
-    and the room that is left, get a ramp instead.
+    and the padding, get a ramp instead.
     """
-    x = np.empty((1, columns.shape[1], 1, room), dtype)
+    x = np.empty((1, columns.shape[1], 1, count), dtype)
     x[0, :, 0, :] = np.linspace(-1, 1, columns.shape[1])[:, None] * scale
-    real = np.flatnonzero(columns.any(axis=1))
-    x[0, :, 0, real] = columns[real] * scale
+    nonzero = np.flatnonzero(columns.any(axis=1))
+    x[0, :, 0, nonzero] = columns[nonzero] * scale
     return x
 
 
-class Pool:
-    """Slots of one size and the lanes that share them; who holds keys and values is the subclass's.
+class SlotPool:
+    """Slots of one function and the lanes that share them; a subclass keeps the keys and values.
 
     Args:
-        live: the decoder's prefixes by place; one that is no longer among them needs no room.
+        stored: the decoder's prefixes by index; the region of a prefix that is no longer among them is free.
     """
 
-    def __init__(self, functions: Sequence[Function], live: Mapping[int, Prefix], longest: int, lanes: int,
-                 prefixes: int, geometry: tuple[int, int, int], scale: float, dtype: type, sole: bool):
-        self.live, self.sole = live, sole
+    def __init__(self, functions: Sequence[PackageFunction], stored: Mapping[int, StoredPrefix], prefix_slots: int,
+                 lanes: int, prefixes: int, geometry: tuple[int, int, int], scale: float, dtype: type,
+                 only_pool: bool):
+        self.stored, self.only_pool = stored, only_pool
         self.functions = sorted(functions, key=lambda f: f.bucket["columns"])
-        self.longest, self.lanes, self.scale, self.dtype = longest, lanes, scale, dtype
+        self.prefix_slots, self.lanes, self.scale, self.dtype = prefix_slots, lanes, scale, dtype
         self.slots = self.functions[0].bucket["slots"]
-        self.rooms: list[Prefix | None] = [None] * min(lanes, prefixes)
-        self.begin = len(self.rooms) * longest                  # slot of the first own position
-        own = np.arange(self.slots) - self.begin
-        self.lane = np.where(own < 0, NOBODY, own % lanes)
-        self.position = np.where(own < 0, NOBODY, own // lanes)
-        self.hold(geometry)
+        self.regions: list[StoredPrefix | None] = [None] * min(lanes, prefixes)
+        self.first_own_slot = len(self.regions) * prefix_slots
+        own = np.arange(self.slots) - self.first_own_slot
+        self.lane_of_slot = np.where(own < 0, NO_LANE, own % lanes)
+        self.position_of_slot = np.where(own < 0, NO_LANE, own // lanes)
+        self.allocate(geometry)
 
-    def hold(self, geometry: tuple[int, int, int]) -> None:
-        """Make room for keys and values, all zero."""
+    def allocate(self, geometry: tuple[int, int, int]) -> None:
+        """Allocate keys and values, all zero."""
         raise NotImplementedError
 
-    def call(self, function: Function, x: np.ndarray, mask: np.ndarray, slots: np.ndarray) -> dict[str, np.ndarray]:
-        """Run a function, and keep the keys and values of its first ``len(slots)`` columns in these slots."""
+    def call(self, function: PackageFunction, x: np.ndarray, mask: np.ndarray,
+             slots: np.ndarray) -> dict[str, np.ndarray]:
+        """Run a function, and store the keys and values of its first ``len(slots)`` columns in these slots."""
         raise NotImplementedError
 
-    def prefill(self, prefix: Prefix, among: Sequence[Prefix] = ()) -> tuple[np.ndarray, np.ndarray]:
-        """Take a prefix in, as steps of as many columns as there are, over one that is not ``among`` those needed.
+    def prefill(self, prefix: StoredPrefix, needed: Sequence[StoredPrefix] = ()) -> tuple[np.ndarray, np.ndarray]:
+        """Feed a prefix as steps of as many columns as possible, into a region that none of ``needed`` occupies.
 
         Returns hidden (D,), logits (V,) of its last position.
         """
-        begin, most = self._make_room(prefix, among), self.functions[-1].bucket["columns"]
-        for start in range(0, len(prefix.columns), most):
-            columns = prefix.columns[start:start + most]
+        begin, width = self._claim_region(prefix, needed), self.functions[-1].bucket["columns"]
+        for start in range(0, len(prefix.columns), width):
+            columns = prefix.columns[start:start + width]
             n = len(columns)
-            sees = np.broadcast_to((np.arange(self.slots) >= begin) & (np.arange(self.slots) < begin + start),
-                                   (n, self.slots))
-            hidden, logits = self._run(columns, begin + start + np.arange(n), sees, np.tri(n, dtype=bool))
+            visible = np.broadcast_to((np.arange(self.slots) >= begin) & (np.arange(self.slots) < begin + start),
+                                      (n, self.slots))
+            hidden, logits = self._run(columns, begin + start + np.arange(n), visible, np.tri(n, dtype=bool))
         return hidden[-1], logits[-1]
 
-    def step(self, columns: np.ndarray, length: np.ndarray, first: int,
-             seen: Sequence[Prefix]) -> tuple[np.ndarray, np.ndarray]:
-        """(n, T, D) onto the lanes ``first`` … of this pool, each seeing its prefix of ``seen``.
+    def step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int,
+             prefixes: Sequence[StoredPrefix]) -> tuple[np.ndarray, np.ndarray]:
+        """Append (n, T, D) to the lanes ``first_lane`` … of this pool, each attending to its prefix.
 
         Returns hidden (n, T, D), logits (n, V) of the last column.
         """
         n, T, D = columns.shape
-        of_prefix = self._of_prefix(seen)
-        at_once = max(1, self.functions[-1].bucket["columns"] // n)     # positions of each lane in one call
+        prefix_visible = self._prefix_slots_of(prefixes)
+        per_call = max(1, self.functions[-1].bucket["columns"] // n)    # positions of each lane in one call
         hidden = []
-        for start in range(0, T, at_once):
-            part = columns[:, start:start + at_once]
+        for start in range(0, T, per_call):
+            part = columns[:, start:start + per_call]
             t = part.shape[1]
-            lane = np.repeat(first + np.arange(n), t)
-            before = np.repeat(length + start, t)                       # own positions in the pool already
+            lane = np.repeat(first_lane + np.arange(n), t)
+            before = np.repeat(lengths + start, t)                      # own positions already in the pool
             position = before + np.tile(np.arange(t), n)
-            sees = np.repeat(of_prefix, t, axis=0) | ((self.lane == lane[:, None]) & (self.position < before[:, None]))
-            among = (lane[:, None] == lane) & (position <= position[:, None])
-            said, logits = self._run(part.reshape(n * t, D), self.begin + position * self.lanes + lane, sees, among)
-            hidden.append(said.reshape(n, t, D))
+            visible = np.repeat(prefix_visible, t, axis=0) | (
+                (self.lane_of_slot == lane[:, None]) & (self.position_of_slot < before[:, None]))
+            visible_columns = (lane[:, None] == lane) & (position <= position[:, None])
+            slots = self.first_own_slot + position * self.lanes + lane
+            out, logits = self._run(part.reshape(n * t, D), slots, visible, visible_columns)
+            hidden.append(out.reshape(n, t, D))
         return np.concatenate(hidden, axis=1), logits.reshape(n, t, -1)[:, -1]
 
-    def take_in(self, prefix: Prefix, among: Sequence[Prefix]) -> None:
-        """Put a prefix into a room of the pool, over one that is not ``among`` those needed."""
-        self.prefill(prefix, among)
+    def load_prefix(self, prefix: StoredPrefix, needed: Sequence[StoredPrefix]) -> None:
+        """Copy a prefix into a region of the pool that none of ``needed`` occupies."""
+        self.prefill(prefix, needed)
 
-    def _of_prefix(self, seen: Sequence[Prefix]) -> np.ndarray:
-        """Which slots hold the prefix of each lane: (n, slots) bool; those that are not there yet are taken in."""
-        for prefix in seen:
-            if prefix not in self.rooms:
-                self.take_in(prefix, seen)
-        begin = np.array([self.rooms.index(prefix) * self.longest for prefix in seen])[:, None]
-        end = begin + np.array([len(prefix.columns) for prefix in seen])[:, None]
+    def free_regions(self) -> list[int]:
+        """Prefix regions that are empty, or whose prefix has been replaced in the decoder."""
+        return [region for region, prefix in enumerate(self.regions) if prefix not in self.stored.values()]
+
+    def _prefix_slots_of(self, prefixes: Sequence[StoredPrefix]) -> np.ndarray:
+        """Which slots hold the prefix of each lane: (n, slots) bool; loads the prefixes that are missing."""
+        for prefix in prefixes:
+            if prefix not in self.regions:
+                self.load_prefix(prefix, prefixes)
+        begin = np.array([self.regions.index(prefix) * self.prefix_slots for prefix in prefixes])[:, None]
+        end = begin + np.array([len(prefix.columns) for prefix in prefixes])[:, None]
         slots = np.arange(self.slots)
         return (slots >= begin) & (slots < end)
 
-    def spare(self) -> list[int]:
-        """Rooms that are empty, or whose prefix has been stored over."""
-        return [room for room, there in enumerate(self.rooms) if there not in self.live.values()]
+    def _claim_region(self, prefix: StoredPrefix, needed: Sequence[StoredPrefix]) -> int:
+        """The first slot of the region given to a prefix: a free one, else one that ``needed`` does not include."""
+        free = self.free_regions()
+        region = free[0] if free else next(i for i, other in enumerate(self.regions) if other not in needed)
+        self.regions[region] = prefix
+        return region * self.prefix_slots
 
-    def _make_room(self, prefix: Prefix, among: Sequence[Prefix]) -> int:
-        """The first slot of the room that a prefix gets."""
-        unneeded = (room for room, there in enumerate(self.rooms) if there not in among)
-        room = next(iter(self.spare()), None)
-        room = next(unneeded) if room is None else room
-        self.rooms[room] = prefix
-        return room * self.longest
-
-    def _run(self, columns: np.ndarray, slots: np.ndarray, sees: np.ndarray,
-             among: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Columns (n, D) that see slots (n, N) and each other (n, n): hidden (n, D), logits (n, V)."""
+    def _run(self, columns: np.ndarray, slots: np.ndarray, visible: np.ndarray,
+             visible_columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Columns (n, D) that attend to slots (n, N) and to each other (n, n): hidden (n, D), logits (n, V)."""
         n = len(columns)
         function = next(f for f in self.functions if f.bucket["columns"] >= n)
         L = function.bucket["columns"]
         mask = np.full((1, 1, L, self.slots + L), MASKED, self.dtype)
-        mask[0, 0, :n, :self.slots][sees] = 0
-        mask[0, 0, :n, self.slots:self.slots + n][among] = 0
-        outputs = self.call(function, packed(columns, L, self.scale, self.dtype), mask, slots)
+        mask[0, 0, :n, :self.slots][visible] = 0
+        mask[0, 0, :n, self.slots:self.slots + n][visible_columns] = 0
+        outputs = self.call(function, pack_columns(columns, L, self.scale, self.dtype), mask, slots)
         return outputs["hidden"][0, :, 0, :n].T, outputs["logits"][0, :, 0, :n].T
 
 
-class HostPool(Pool):
+class HostPool(SlotPool):
     """Keys and values in arrays of the host (layers, heads, width, N): inputs of a call, which returns the new ones.
 
-    Core ML is handed float32, and its engine keeps a function's inputs in buffers of its own: a sole pool lies right
-    there, so that no step copies it (0.5 s a step at official size when it has to be converted too). A later decoder of
-    the same functions begins the buffers anew.
+    Core ML is given float32, and its runtime keeps a function's inputs in buffers of its own: a decoder's only pool
+    uses those buffers directly, so that no step copies it (0.5 s a step at official size when it is converted too). A
+    later decoder on the same functions clears the buffers.
     """
 
-    def hold(self, geometry: tuple[int, int, int]) -> None:
+    def allocate(self, geometry: tuple[int, int, int]) -> None:
         usual = next(f for f in self.functions if f.bucket["columns"] >= self.lanes)
         buffers = getattr(usual.loaded, "buffers", None)
-        if buffers is not None and self.sole:
+        if buffers is not None and self.only_pool:
             self.keys, self.values = buffers["keys"], buffers["values"]
             self.keys.fill(0)
             self.values.fill(0)
         else:
-            handed = self.dtype if buffers is None else np.float32
-            self.keys, self.values = (np.zeros((*geometry, self.slots), handed) for _ in range(2))
+            dtype = self.dtype if buffers is None else np.float32
+            self.keys, self.values = (np.zeros((*geometry, self.slots), dtype) for _ in range(2))
 
-    def take_in(self, prefix: Prefix, among: Sequence[Prefix]) -> None:
+    def load_prefix(self, prefix: StoredPrefix, needed: Sequence[StoredPrefix]) -> None:
         if prefix.keys is None:
-            self.prefill(prefix, among)
+            self.prefill(prefix, needed)
         else:
-            begin = self._make_room(prefix, among)
-            self.keep(np.arange(begin, begin + len(prefix.columns)), prefix.keys, prefix.values)
+            begin = self._claim_region(prefix, needed)
+            self.store(np.arange(begin, begin + len(prefix.columns)), prefix.keys, prefix.values)
 
-    def keep(self, slots: np.ndarray, keys: np.ndarray, values: np.ndarray) -> None:
+    def store(self, slots: np.ndarray, keys: np.ndarray, values: np.ndarray) -> None:
         self.keys[..., slots], self.values[..., slots] = keys, values
 
-    def call(self, function: Function, x: np.ndarray, mask: np.ndarray, slots: np.ndarray) -> dict[str, np.ndarray]:
+    def call(self, function: PackageFunction, x: np.ndarray, mask: np.ndarray,
+             slots: np.ndarray) -> dict[str, np.ndarray]:
         outputs = function(x=x, mask=mask, keys=self.keys, values=self.values)
         n = len(slots)
-        self.keep(slots, outputs["new_keys"][..., :n], outputs["new_values"][..., :n])
+        self.store(slots, outputs["new_keys"][..., :n], outputs["new_values"][..., :n])
         return outputs
 
 
-class StatePool(Pool):
-    """Keys and values in a state of the engine, which the graph itself writes to; one state for all its functions."""
+class StatePool(SlotPool):
+    """Keys and values in a Core ML state, which the graph itself writes; one state for all its functions."""
 
-    def hold(self, geometry: tuple[int, int, int]) -> None:
+    def allocate(self, geometry: tuple[int, int, int]) -> None:
         self.state: Any = self.functions[-1].make_state()
 
-    def call(self, function: Function, x: np.ndarray, mask: np.ndarray, slots: np.ndarray) -> dict[str, np.ndarray]:
+    def call(self, function: PackageFunction, x: np.ndarray, mask: np.ndarray,
+             slots: np.ndarray) -> dict[str, np.ndarray]:
         write = np.zeros((1, 1, x.shape[3], self.slots), self.dtype)
         write[0, 0, np.arange(len(slots)), slots] = 1
         keep = np.ones((1, 1, 1, self.slots), self.dtype)

@@ -1,8 +1,7 @@
-"""Functions of Core ML packages as the stages see them: fixed shapes, chosen by bucket. Who runs them is the engine's.
+"""Functions of Core ML packages: fixed shapes, selected by bucket, loaded when they are first called.
 
-Two engines fulfil ``Engine``: Core ML itself on a Mac (``ane.backends.coreml.engine``), and the interpreter
-(``ane.backends.mil``) anywhere. All between a stage and a function, padding, masks, chunks and cropping, is above this
-seam and the same for both.
+Two runtimes load them: Core ML itself on a Mac (``ane.backends.coreml``), and the interpreter (``ane.backends.mil``)
+anywhere. Padding, masks, chunking and cropping are on the host and the same for both.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ import numpy as np
 from ane.system.errors import UserError
 
 
-class Runnable(Protocol):
+class LoadedFunction(Protocol):
     """A loaded function. Inputs and outputs are arrays of the function's fixed shapes; outputs are float32."""
 
     def predict(self, inputs: Mapping[str, np.ndarray], state: Any = None) -> dict[str, np.ndarray]: ...
@@ -22,26 +21,26 @@ class Runnable(Protocol):
     def make_state(self) -> Any: ...
 
 
-class Engine(Protocol):
+class PackageRuntime(Protocol):
     """Loads functions of packages."""
 
     name: str
 
-    def load(self, package: Path, function: str, units: str) -> Runnable:
-        """``units`` is where Core ML may run it: "CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE" or "ALL"."""
+    def load(self, package: Path, function: str, compute_units: str) -> LoadedFunction:
+        """``compute_units``: where Core ML may run it: "CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE" or "ALL"."""
 
     def forget(self, package: Path) -> None:
-        """Let go of what is kept of a package none of whose functions is held any more."""
+        """Free what is cached of a package none of whose functions is in use."""
 
 
-class Function:
+class PackageFunction:
     """A function of a package in a bundle: its bucket is known at once, it is loaded when it is first called."""
 
-    def __init__(self, engine: Engine, package: Path, name: str, bucket: Mapping[str, int], units: str,
-                 kind: str = ""):
-        self.engine, self.package, self.name, self.bucket = engine, package, name, bucket
-        self.units, self.kind = units, kind
-        self._loaded: Runnable | None = None
+    def __init__(self, runtime: PackageRuntime, package: Path, name: str, bucket: Mapping[str, int],
+                 compute_units: str, kind: str = ""):
+        self.runtime, self.package, self.name, self.bucket = runtime, package, name, bucket
+        self.compute_units, self.kind = compute_units, kind
+        self._loaded: LoadedFunction | None = None
 
     def __call__(self, state: Any = None, **inputs: np.ndarray) -> dict[str, np.ndarray]:
         return self.loaded.predict(inputs, state)
@@ -50,35 +49,38 @@ class Function:
         return self.loaded.make_state()
 
     @property
-    def loaded(self) -> Runnable:
+    def loaded(self) -> LoadedFunction:
         if self._loaded is None:
-            self._loaded = self.engine.load(self.package, self.name, self.units)
+            self._loaded = self.runtime.load(self.package, self.name, self.compute_units)
         return self._loaded
 
 
-def smallest(functions: Sequence[Function], what: str, **lengths: int) -> Function:
-    """The function with the least room that takes all of ``lengths``, the first named counting most.
+def smallest(functions: Sequence[PackageFunction], what: str, **lengths: int) -> PackageFunction:
+    """The function with the smallest bucket that takes all of ``lengths``; the first length is compared first.
 
     Raises:
-        UserError: none is large enough; ``what`` is what the user has too much of ("the text", "the clip").
+        UserError: no bucket is large enough; ``what`` is what the user has too much of ("the text", "the clip").
     """
     fitting = [f for f in functions if all(f.bucket[name] >= length for name, length in lengths.items())]
     if not fitting:
-        most = max(functions, key=lambda f: tuple(f.bucket[name] for name in lengths))
-        asked, there = (", ".join(f"{n} {name}" for name, n in sizes.items())
-                        for sizes in (lengths, {name: most.bucket[name] for name in lengths}))
-        raise UserError(f"{what} needs {asked} and the largest bucket of {most.package.stem} has {there}: make it "
-                        "shorter (--split), or convert the model again with larger --buckets")
+        largest = max(functions, key=lambda f: tuple(f.bucket[name] for name in lengths))
+        needed, available = (", ".join(f"{n} {name}" for name, n in sizes.items())
+                             for sizes in (lengths, {name: largest.bucket[name] for name in lengths}))
+        raise UserError(f"{what} needs {needed} and the largest bucket of {largest.package.stem} has {available}: make "
+                        "it shorter (--split), or convert the model again with larger --buckets")
     return min(fitting, key=lambda f: tuple(f.bucket[name] for name in lengths))
 
 
 def padded(array: np.ndarray, length: int, value: float = 0.0) -> np.ndarray:
-    """The last axis brought to ``length``."""
-    room = [(0, 0)] * (array.ndim - 1) + [(0, length - array.shape[-1])]
-    return np.pad(array, room, constant_values=value)
+    """The last axis padded to ``length``."""
+    widths = [(0, 0)] * (array.ndim - 1) + [(0, length - array.shape[-1])]
+    return np.pad(array, widths, constant_values=value)
 
 
-def frames(length: int, bucket: int) -> dict[str, np.ndarray]:
-    """Inputs that tell a graph which places of a bucket are of the sequence: inside and share, (1, 1, 1, bucket)."""
+def sequence_masks(length: int, bucket: int) -> dict[str, np.ndarray]:
+    """The inputs that mark the first ``length`` positions of a bucket, (1, 1, 1, bucket) each.
+
+    ``inside`` is 1 there and 0 in the padding; ``share`` is ``inside`` / ``length``, for means over the sequence.
+    """
     inside = (np.arange(bucket) < length).astype(np.float32)[None, None, None]
     return {"inside": inside, "share": inside / np.float32(length)}

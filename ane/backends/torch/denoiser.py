@@ -1,53 +1,46 @@
-"""The diffusion decoder on PyTorch, bound to one utterance or to several."""
+"""A diffusion network on PyTorch, bound to one utterance or to several."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ane.backends.torch.memory import engine_errors
-from ane.models.tortoise.networks.diffusion_decoder import DiffusionTts
-from ane.models.tortoise.networks.frames import Packing, pack
 
-# Frames of several utterances worth a call. On a CPU the products of one utterance already keep the cores busy:
-# benchmarks/diffusion.py finds nothing to gain. An accelerator is kept waiting by the number of calls, not by their
-# size; an estimate, not measured: some 10^3 frames, both rows of guidance, fill the largest.
-FRAMES_AT_ONCE = {"cpu": 0, "cuda": 4096, "mps": 0}
+# Frames of several utterances that one call should have at most. On a CPU one utterance already keeps the cores busy:
+# batching gains nothing there (benchmarks/results/diffusion-1-thread.json). On CUDA the number of launches limits; 4096
+# is an estimate, not measured: about 10^3 frames, both rows of guidance, fill the largest GPUs.
+MAX_BATCHED_FRAMES = {"cpu": 0, "cuda": 4096, "mps": 0}
+
+
+class BindableNetwork(Protocol):
+    """What a diffusion network must offer."""
+
+    def bind(self, latents: Sequence[Tensor], conditioning: Tensor,
+             frames: Sequence[int]) -> Callable[[Sequence[Tensor], int, bool], list[Tensor]]:
+        """Latents (1, N, D) and frames of each utterance → (noisy mels, timestep, guided) → an output for each."""
 
 
 class TorchBatchedDenoiser:
-    """``ane.backends.base.BatchedDenoiser``: the frames of all utterances, packed without padding, in one call of the network;
-    guided, each utterance has two rows."""
+    """``ane.backends.base.BatchedDenoiser``: the frames of all utterances in one call of the network."""
 
-    def __init__(self, network: DiffusionTts, latents: Sequence[Tensor], conditioning: Tensor, frames: Sequence[int]):
-        self.network, self.lengths = network, tuple(frames)
-        self.codes = [torch.cat((network.condition(rows, conditioning, length),
-                                 network.unconditioned(length).to(conditioning)))
-                      for rows, length in zip(latents, frames, strict=True)]        # (2, C, L) each
-        self._packed: dict[int, Tensor] = {}
+    def __init__(self, network: BindableNetwork, latents: Sequence[Tensor], conditioning: Tensor,
+                 frames: Sequence[int]):
+        self.bound = network.bind(latents, conditioning, frames)
 
     @torch.inference_mode()
     def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
-        packing = Packing(1 + guided, self.lengths)
         with engine_errors():
-            code = self._code(packing.rows)
-            noisy = torch.cat([pack(torch.from_numpy(mel)) for mel in x]).to(code)
-            said = self.network.denoise(noisy, torch.tensor([timestep], device=code.device), code, packing)
-            said = said.float().cpu()
-        return [part.transpose(1, 2).contiguous().numpy() for part in packing.split(said)]
-
-    def _code(self, rows: int) -> Tensor:
-        """The packed conditioning, made once for guided steps and once for the others."""
-        if rows not in self._packed:
-            self._packed[rows] = torch.cat([pack(code[:rows]) for code in self.codes])
-        return self._packed[rows]
+            outputs = self.bound([torch.from_numpy(mel) for mel in x], timestep, guided)
+            return [output.float().cpu().contiguous().numpy() for output in outputs]
 
 
 class TorchDenoiser:
-    """``ane.backends.base.Denoiser``: the same for one utterance."""
+    """``ane.backends.base.Denoiser``: one utterance."""
 
-    def __init__(self, network: DiffusionTts, latents: Tensor, conditioning: Tensor, frames: int):
+    def __init__(self, network: BindableNetwork, latents: Tensor, conditioning: Tensor, frames: int):
         self.batched = TorchBatchedDenoiser(network, [latents], conditioning, [frames])
 
     def __call__(self, x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:

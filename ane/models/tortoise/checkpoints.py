@@ -12,25 +12,17 @@ import torch
 from safetensors.numpy import load_file
 
 from ane.bundles.model import Model, read_tokenizer
+from ane.bundles.opening import read_constructor_arguments
 from ane.bundles.pickles import load_pickle
 from ane.bundles.weights import PRECISIONS
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.upstream_config import configs
 from ane.models.tortoise.upstream_keys import assembled, match, networks_of, refuse_surplus
 from ane.system.errors import UserError
-from ane.system.files import read_json
 
 REQUIRED = ("autoregressive.pth", "diffusion_decoder.pth", "vocoder.pth", "clvp2.pth")
 MEL_NORMS = "mel_norms.pth"
-WRAPPERS = {network.wrapped for network in NETWORKS.values() if network.wrapped}
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """Upstream's constructor arguments by file, from JSON. Raises UserError when it is no JSON object."""
-    stated = read_json(path)
-    if not isinstance(stated, dict):
-        raise UserError(f'{path} must be an object like {{"autoregressive.pth": {{"layers": 30}}}}')
-    return stated
+WRAPPERS = {network.wrapper for network in NETWORKS.values() if network.wrapper}
 
 
 def present_files(path: Path) -> list[str]:
@@ -67,7 +59,7 @@ class CheckpointDirectory(Model):
         self.networks = frozenset(name for file in self.files for name in networks_of(file))
         if config is None:
             beside = self.path / "config.json"
-            config, where = (read_config(beside), str(beside)) if os.path.isfile(beside) else ({}, "")
+            config, where = (read_constructor_arguments(beside), str(beside)) if os.path.isfile(beside) else ({}, "")
         self._configs = configs(config, where)
         self.trained = config.get("trained", True) is not False
         self.default_voice = "random"

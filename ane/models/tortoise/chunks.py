@@ -1,21 +1,22 @@
-"""A text as the parts that are spoken in one go."""
+"""Text to chunks, each short enough to be spoken in one pass."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ane.bundles import Model
-from ane.models.tortoise.embeddings import fits, most_tokens, text_tokens
+from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from ane.models.tortoise.settings import Settings
 from ane.system.errors import UserError
 from ane.text import Tokenizer, nothing_to_say, shortened, split
 
 
 @dataclass(frozen=True)
-class Part:
-    """A chunk of a text.
+class Chunk:
+    """A piece of text spoken in one pass.
 
     Attributes:
-        index: the how manieth chunk of its text it is; its random numbers depend on it.
-        tokens: of ``ane.models.tortoise.embeddings.text_tokens``.
+        index: position of the chunk in its text; its random numbers depend on it.
+        tokens: the result of ``text_tokens``.
     """
 
     index: int
@@ -23,34 +24,58 @@ class Part:
     tokens: list[int]
 
 
-def parts_of(text: str, model: Model, settings: Settings) -> list[Part]:
-    """The chunks that have something to say.
+def split_into_chunks(text: str, model: Model, settings: Settings) -> list[Chunk]:
+    """The chunks of a text, without empty ones.
 
-    One that the normaliser made too long for the decoder (figures, say) is split again, smaller; one of which it left
-    nothing (markup, say) is passed over, unless all are.
+    A chunk that normalisation made too long for the decoder (many digits, say) is split again into smaller ones.
 
     Raises:
-        UserError: nothing to say, or too long a chunk that cannot be split or must not be.
+        UserError: nothing to say, or a chunk that is too long and cannot be split or must not be.
     """
     tokenizer = Tokenizer(model.tokenizer, settings.normaliser)
     config = model.config("autoregressive")
 
-    def fitting(chunk: str, desired: int, maximum: int) -> list[tuple[str, list[int]]]:
-        ids = tokenizer.spoken(chunk)
+    def fitting(piece: str, desired: int, maximum: int) -> list[tuple[str, list[int]]]:
+        ids = tokenizer.spoken(piece)
         if not ids:
             return []
         if fits(ids, config):
-            return [(chunk, text_tokens(ids, config))]
+            return [(piece, text_tokens(ids, config))]
         if maximum == 1:
-            raise UserError(f"{shortened(chunk)!r} is {len(ids)} tokens long, the decoder takes at most "
-                            f"{most_tokens(config)} in one go, and it has no place to be split at: break it up "
-                            "with spaces, or shorten it")
+            raise UserError(f"{shortened(piece)!r} is {len(ids)} tokens long, the decoder takes at most "
+                            f"{max_text_tokens(config)} in one pass, and it cannot be split: insert spaces, or "
+                            "shorten it")
         shorter = max(1, desired // 2), maximum // 2
-        return [part for piece in split(chunk, *shorter) for part in fitting(piece, *shorter)]
+        return [chunk for part in split(piece, *shorter) for chunk in fitting(part, *shorter)]
 
     if settings.split is None:
-        return [Part(0, text, text_tokens(tokenizer.encode(text), config))]
-    chunks = [part for chunk in split(text, *settings.split) for part in fitting(chunk, *settings.split)]
+        return [Chunk(0, text, text_tokens(tokenizer.encode(text), config))]
+    chunks = [chunk for piece in split(text, *settings.split) for chunk in fitting(piece, *settings.split)]
     if not chunks:
         raise nothing_to_say(text)
-    return [Part(index, *chunk) for index, chunk in enumerate(chunks)]
+    return [Chunk(index, *chunk) for index, chunk in enumerate(chunks)]
+
+
+def text_tokens(ids: Sequence[int], config: UnifiedVoiceConfig) -> list[int]:
+    """Token ids as the networks take them: a stop token after the text (upstream api.py pads by one).
+
+    Raises:
+        UserError: more tokens than the decoder has text positions, or tokens that it does not know.
+    """
+    if not fits(ids, config):
+        raise UserError(f"the text has {len(ids)} tokens and the decoder takes at most {max_text_tokens(config)} "
+                        "in one pass: allow it to be split (no --no-split), or shorten it")
+    if max(ids, default=0) > config.number_text_tokens:
+        raise UserError(f"the tokenizer returns token {max(ids)} and the decoder knows {config.number_text_tokens}: "
+                        "tokenizer.json belongs to another model")
+    return [*ids, config.stop_text_token]
+
+
+def fits(ids: Sequence[int], config: UnifiedVoiceConfig) -> bool:
+    """Whether a text fits in one pass: upstream requires fewer than 400 tokens, including one stop token."""
+    return len(ids) <= max_text_tokens(config)
+
+
+def max_text_tokens(config: UnifiedVoiceConfig) -> int:
+    """Number of tokens of the text itself that the decoder takes in one pass."""
+    return config.max_text_tokens - 4

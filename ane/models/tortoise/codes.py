@@ -7,28 +7,28 @@ import numpy as np
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 
 
-def fixed(codes: Sequence[int], buffer: int, config: UnifiedVoiceConfig) -> np.ndarray:
-    """Sampled codes in upstream's buffer: what follows the stop code is silence, the very end a fixed tail.
+def pad_codes(codes: Sequence[int], length: int, config: UnifiedVoiceConfig) -> np.ndarray:
+    """Codes padded as upstream does: silent codes after the stop code, and a fixed tail at the very end.
 
     Args:
-        codes: sampled codes up to and without the stop code, at most ``buffer``.
-        buffer: length of upstream's array, its max_mel_tokens.
+        codes: sampled codes before the stop code, at most ``length``.
+        length: of upstream's array, its max_mel_tokens.
 
     Returns:
-        (buffer,) int64; without a stop code (``len(codes) == buffer``) the codes as they are.
+        (length,) int64; without a stop code (``len(codes) == length``) the codes unchanged.
     """
-    out = np.full(buffer, config.calm_token, dtype=np.int64)
+    out = np.full(length, config.calm_token, dtype=np.int64)
     out[:len(codes)] = codes
-    if len(codes) < buffer:
-        tail = np.asarray(config.tail_tokens)[-buffer:]
-        out[buffer - len(tail):] = tail
+    if len(codes) < length:
+        tail = np.asarray(config.tail_tokens)[-length:]
+        out[length - len(tail):] = tail
     return out
 
 
 def trimmed_length(codes: np.ndarray, config: UnifiedVoiceConfig) -> int:
-    """Latents that go on to diffusion: all, or as many as stand before the silent code that is one too many in a row.
+    """Number of latents that diffusion gets: all up to the silent code that exceeds ``calm_run`` in a row.
 
-    Upstream keeps eight in a row (api.py, calm_tokens), whatever the model; here the config says.
+    Upstream keeps eight in a row for every model (api.py, calm_tokens); here the config states it.
     """
     run = 0
     for index, code in enumerate(codes):

@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
+from ane.bundles.family import Config
 from ane.models.tortoise.diffusion import PREDICTIONS
-from ane.models.tortoise.networks.layers import Config
 from ane.system.errors import UserError
 
 # Attention splits a width evenly among its heads; shapes alone would not tell that it cannot.
@@ -22,7 +22,7 @@ TEXT_TOKENS = ("start_text_token", "stop_text_token")
 CODES = ("start_mel_token", "stop_mel_token", "calm_token", "tail_tokens")
 
 
-def check_kind(name: str, value: Any, official: Any, where: str) -> None:
+def check_value(name: str, value: Any, official: Any, where: str) -> None:
     """Raise UserError unless JSON's ``value`` can stand where ``official`` does.
 
     Counts are positive integers, ids integers (``check_config`` knows their range), lists stand for tuples.

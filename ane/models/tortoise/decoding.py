@@ -1,9 +1,13 @@
-"""Readings sampled on the lanes of one decoder, whatever texts they are of: continuous batching (Yu et al. 2022, Orca).
+"""Sampling candidates on the lanes of one decoder: continuous batching (Yu et al. 2022, Orca).
 
-A lane whose reading has ended takes the next one that waits, of the same chunk or of another, while the others go on.
-The prefix of a chunk is computed once, when its first reading starts, and seen by all its lanes. A reading draws from a
-generator of its own: it depends neither on the number of lanes nor on their filling nor on what else is read, but for
-what that rounds otherwise: nothing that was seen in float32, a code now and then where weights have fewer bits.
+When a candidate ends, its lane takes the next waiting candidate, of the same chunk or of another, while the others
+continue. The prefix of a chunk is computed once, when its first candidate starts, and all its lanes attend to it. Each
+candidate has its own random generator, so its codes do not depend on the number of lanes or on the other candidates,
+except through rounding: no difference was observed in float32, an occasional code differs with fewer bits.
+
+Latents come out of the step: the hidden state that predicts code i *is* latent i of upstream's second pass, because
+the network is causal and positions are learned. Upstream then overwrites what follows the stop code; only those few
+latents need one more call, on the lane's own cache.
 """
 
 from collections import deque
@@ -13,213 +17,244 @@ from dataclasses import dataclass
 import numpy as np
 
 from ane.backends.base import Backend
-from ane.models.tortoise.codes import fixed, trimmed_length
-from ane.models.tortoise.embeddings import Candidate, Embeddings
+from ane.models.tortoise.codes import pad_codes, trimmed_length
+from ane.models.tortoise.embeddings import Embeddings
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
-from ane.models.tortoise.sampling import Choose, Sampling, distribution
+from ane.models.tortoise.sampling import Sampler, Sampling, distribution
 from ane.system.errors import UserError
 
-FAKE_TOKEN = 1      # upstream's stand-in id for every position of the prefix, seen by the repetition penalty
+FAKE_TOKEN = 1      # upstream's placeholder id for every position of the prefix; the repetition penalty applies to it
 
-Progress = Callable[[int, int], None]       # codes sampled, readings finished
+DecodingProgress = Callable[[int, int], None]       # codes sampled, candidates finished
 
 
 @dataclass(frozen=True)
-class Chunk:
-    """Text to be read in one go, once for each of ``choices``.
+class Prompt:
+    """What the decoder continues for one chunk, once for each of ``samplers``.
 
     Attributes:
         conditioning: the voice's conditioning latent (1, D) float32.
-        tokens: of ``ane.models.tortoise.embeddings.text_tokens``.
+        tokens: the result of ``ane.models.tortoise.chunks.text_tokens``.
     """
 
     conditioning: np.ndarray
     tokens: Sequence[int]
-    choices: Sequence[Choose]
+    samplers: Sequence[Sampler]
 
 
-class Reading:
-    """A candidate in the making."""
+@dataclass
+class Candidate:
+    """One code sequence sampled for a chunk.
 
-    def __init__(self, chunk: int, index: int, choose: Choose, limit: int):
-        self.chunk, self.index, self.choose, self.limit = chunk, index, choose, limit
+    Attributes:
+        codes: the sampled codes, without the stop code.
+        stopped: whether the stop code was sampled before ``max_codes``.
+        hidden: (len(codes) + stopped, D) float32: latents of the codes and of the stop code.
+        padded_codes: (max_codes,) int64: the codes as upstream ranks them (``pad_codes``).
+        latents: (t, D) float32: the input of diffusion, after upstream's rewriting and trimming.
+    """
+
+    codes: list[int]
+    stopped: bool
+    hidden: np.ndarray
+    padded_codes: np.ndarray
+    latents: np.ndarray
+
+
+class ActiveCandidate:
+    """A candidate that is being sampled."""
+
+    def __init__(self, chunk: int, index: int, sampler: Sampler, max_codes: int):
+        self.chunk, self.index, self.sampler, self.max_codes = chunk, index, sampler, max_codes
         self.codes: list[int] = []
         self.hidden: list[np.ndarray] = []
         self.stopped = False
 
     @property
     def ended(self) -> bool:
-        return self.stopped or len(self.codes) == self.limit
+        return self.stopped or len(self.codes) == self.max_codes
 
 
 @dataclass
-class Opened:
-    """A chunk of which there are readings: the place of its prefix, what that predicts, and readings yet to end."""
+class ActivePrefix:
+    """The prefix of a chunk that is being sampled.
 
-    place: int
-    first: tuple[np.ndarray, np.ndarray]
-    left: int
-
-
-def decode(backend: Backend, chunks: Sequence[Chunk], config: UnifiedVoiceConfig, sampling: Sampling, lanes: int = 16,
-           rewritten: bool = True, progress: Progress = lambda codes, finished: None) -> Iterator[list[Candidate]]:
-    """The candidates of each chunk, in the order of ``chunks``, each as soon as it and those before it are there.
-
-    Work is done while a result is waited for, and stops within a step of the iterator's being closed. Arguments and
-    errors: ``Lanes``.
+    Attributes:
+        index: where the decoder stores it.
+        first: hidden state and logits at its last position.
+        unfinished: candidates of the chunk that have not ended.
     """
-    packed = Lanes(backend, chunks, config, sampling, lanes, rewritten, progress)
-    for chunk in range(len(chunks)):
-        yield packed.candidates(chunk)
+
+    index: int
+    first: tuple[np.ndarray, np.ndarray]
+    unfinished: int
 
 
-class Lanes:
-    """The lanes of a decoder, and the readings on them and yet to come.
+def decode(backend: Backend, prompts: Sequence[Prompt], config: UnifiedVoiceConfig, sampling: Sampling,
+           lanes: int = 16, rewrite_tail: bool = True,
+           progress: DecodingProgress = lambda codes, finished: None) -> Iterator[list[Candidate]]:
+    """Yield the candidates of each chunk in order, as soon as they and those of earlier chunks have ended.
+
+    Work is done while the caller waits for a result, and stops within one step when the iterator is closed. Arguments
+    and errors: ``LaneScheduler``.
+    """
+    scheduler = LaneScheduler(backend, prompts, config, sampling, lanes, rewrite_tail, progress)
+    for chunk in range(len(prompts)):
+        yield scheduler.candidates(chunk)
+
+
+class LaneScheduler:
+    """Assigns candidates to the lanes of a decoder and samples them.
 
     Args:
-        lanes: readings sampled at a time, at most.
-        rewritten: whether candidates get the latents that upstream's rewriting of codes adds (see ``Candidate``),
-            which costs another call; without them, ``latents`` are cut short where they would begin.
+        lanes: candidates sampled at a time, at most.
+        rewrite_tail: compute the latents that upstream's rewriting of codes adds (see ``Candidate``), which takes
+            another call; otherwise ``latents`` ends where they would begin.
         progress: called after every step.
 
     Attributes:
-        limit: how many of the lanes are filled; it may be changed between steps.
+        active_limit: how many of the lanes may be in use; it may be changed between steps.
 
     Raises:
-        UserError: the codes asked for do not fit the decoder's positions, or the network gives NaN (in any method).
+        UserError: ``max_codes`` exceeds the decoder's positions, or the network returns NaN (in any method).
     """
 
-    def __init__(self, backend: Backend, chunks: Sequence[Chunk], config: UnifiedVoiceConfig, sampling: Sampling,
-                 lanes: int, rewritten: bool = True, progress: Progress = lambda codes, finished: None):
-        room = config.max_mel_tokens - 1
-        if not 1 <= sampling.max_codes <= room:
-            raise UserError(f"--max-codes {sampling.max_codes}: this decoder has positions for 1 to {room} codes")
-        self.config, self.sampling, self.rewritten, self.progress = config, sampling, rewritten, progress
+    def __init__(self, backend: Backend, prompts: Sequence[Prompt], config: UnifiedVoiceConfig, sampling: Sampling,
+                 lanes: int, rewrite_tail: bool = True,
+                 progress: DecodingProgress = lambda codes, finished: None):
+        limit = config.max_mel_tokens - 1
+        if not 1 <= sampling.max_codes <= limit:
+            raise UserError(f"max_codes must be from 1 to {limit}, the positions of this decoder, "
+                            f"got {sampling.max_codes}")
+        self.config, self.sampling, self.rewrite_tail, self.progress = config, sampling, rewrite_tail, progress
         self.tables = Embeddings(**backend.embeddings())
-        self.chunks = chunks
-        self.waiting = deque((chunk, index) for chunk, one in enumerate(chunks) for index in range(len(one.choices)))
-        self.limit = min(lanes, len(self.waiting))
-        longest = max(Embeddings.prefix_length(one.tokens) for one in chunks)
-        self.decoder = backend.decoder(self.limit, sampling.max_codes, min(self.limit, len(chunks)), longest)
-        self.free = list(reversed(range(self.decoder.prefixes)))
-        self.opened: dict[int, Opened] = {}
-        self.active: dict[int, Reading] = {}                # by lane
-        self.done: list[dict[int, Candidate]] = [{} for _ in chunks]
-        self.codes = self.finished = 0
+        self.prompts = prompts
+        self.waiting = deque((chunk, index) for chunk, prompt in enumerate(prompts)
+                             for index in range(len(prompt.samplers)))
+        self.active_limit = min(lanes, len(self.waiting))
+        longest = max(Embeddings.prefix_length(prompt.tokens) for prompt in prompts)
+        self.decoder = backend.decoder(self.active_limit, sampling.max_codes, min(self.active_limit, len(prompts)),
+                                       longest)
+        self.free_prefixes = list(reversed(range(self.decoder.prefixes)))
+        self.prefixes: dict[int, ActivePrefix] = {}         # by chunk
+        self.active: dict[int, ActiveCandidate] = {}        # by lane
+        self.finished: list[dict[int, Candidate]] = [{} for _ in prompts]
+        self.code_count = self.finished_count = 0
 
     def candidates(self, chunk: int) -> list[Candidate]:
-        """All candidates of a chunk, which are then forgotten here; reads on until they have ended."""
-        count = len(self.chunks[chunk].choices)
-        while len(self.done[chunk]) < count:
+        """All candidates of a chunk; samples until they have ended. The scheduler does not keep them."""
+        count = len(self.prompts[chunk].samplers)
+        while len(self.finished[chunk]) < count:
             self.advance()
-        done, self.done[chunk] = self.done[chunk], {}
-        return [done[index] for index in range(count)]
+        finished, self.finished[chunk] = self.finished[chunk], {}
+        return [finished[index] for index in range(count)]
 
-    def listen(self, chunk: int, latents: bool) -> Iterator[np.ndarray]:
-        """A chunk of one candidate while it is read: its ``hidden``, or its ``latents``, as they come, (n, D) each."""
-        given = 0
-        while 0 not in self.done[chunk]:
-            reading = next((one for one in self.active.values() if one.chunk == chunk), None)
-            if reading is not None:
-                known = trimmed_length(reading.codes, self.config) if latents else len(reading.hidden)
-                if known > given:
-                    yield np.stack(reading.hidden[given:known])
-                    given = known
+    def stream(self, chunk: int, latents: bool) -> Iterator[np.ndarray]:
+        """Yield a single candidate's ``hidden``, or its ``latents``, as they are sampled, (n, D) each."""
+        yielded = 0
+        while 0 not in self.finished[chunk]:
+            candidate = next((one for one in self.active.values() if one.chunk == chunk), None)
+            if candidate is not None:
+                known = trimmed_length(candidate.codes, self.config) if latents else len(candidate.hidden)
+                if known > yielded:
+                    yield np.stack(candidate.hidden[yielded:known])
+                    yielded = known
             self.advance()
-        candidate = self.done[chunk][0]
-        rest = (candidate.latents if latents else candidate.hidden)[given:]
+        finished = self.finished[chunk][0]
+        rest = (finished.latents if latents else finished.hidden)[yielded:]
         if len(rest):
             yield rest
 
     def advance(self) -> None:
-        """Fill the lanes, and take one step."""
-        for lane in range(self.limit):
-            while lane not in self.active and (reading := self._next()) is not None:
-                self.active[lane] = reading
-                self._settle(lane)
+        """Fill the free lanes, then take one step."""
+        for lane in range(self.active_limit):
+            while lane not in self.active and (candidate := self._start_next()) is not None:
+                self.active[lane] = candidate
+                self._finish_if_ended(lane)
         if self.active:
             self._step()
             for lane in list(self.active):
-                self._settle(lane)
-        self.progress(self.codes, self.finished)
+                self._finish_if_ended(lane)
+        self.progress(self.code_count, self.finished_count)
 
-    def _next(self) -> Reading | None:
-        """The reading that waits longest, its first code sampled; None: there is none, or no place for its prefix."""
-        if not self.waiting or (self.waiting[0][0] not in self.opened and not self.free):
+    def _start_next(self) -> ActiveCandidate | None:
+        """The next waiting candidate, its first code sampled; None: there is none, or all prefixes are in use."""
+        if not self.waiting or (self.waiting[0][0] not in self.prefixes and not self.free_prefixes):
             return None
         chunk, index = self.waiting.popleft()
-        if chunk not in self.opened:
-            place = self.free.pop()
-            first = finite(*self.decoder.prefill(self._prefix(chunk), place))
-            self.opened[chunk] = Opened(place, first, len(self.chunks[chunk].choices))
-        reading = Reading(chunk, index, self.chunks[chunk].choices[index], self.sampling.max_codes)
-        self._sample(reading, *self.opened[chunk].first)
-        return reading
+        if chunk not in self.prefixes:
+            free = self.free_prefixes.pop()
+            first = check_finite(*self.decoder.prefill(self._prefix(chunk), free))
+            self.prefixes[chunk] = ActivePrefix(free, first, len(self.prompts[chunk].samplers))
+        candidate = ActiveCandidate(chunk, index, self.prompts[chunk].samplers[index], self.sampling.max_codes)
+        self._sample(candidate, *self.prefixes[chunk].first)
+        return candidate
 
     def _prefix(self, chunk: int) -> np.ndarray:
-        return self.tables.prefix(self.chunks[chunk].conditioning, self.chunks[chunk].tokens, self.config)
+        return self.tables.prefix(self.prompts[chunk].conditioning, self.prompts[chunk].tokens, self.config)
 
-    def _sample(self, reading: Reading, hidden: np.ndarray, logits: np.ndarray) -> None:
+    def _sample(self, candidate: ActiveCandidate, hidden: np.ndarray, logits: np.ndarray) -> None:
         scores = logits.copy()
-        scores[self.config.start_mel_token] = -np.inf       # upstream would crash on it in CLVP
-        history = np.array([FAKE_TOKEN, self.config.start_mel_token, *reading.codes])
-        code = reading.choose(*distribution(scores, history, self.sampling))
-        reading.hidden.append(hidden)
+        scores[self.config.start_mel_token] = -np.inf       # CLVP has no embedding for it: upstream would crash
+        history = np.array([FAKE_TOKEN, self.config.start_mel_token, *candidate.codes])
+        code = candidate.sampler(*distribution(scores, history, self.sampling))
+        candidate.hidden.append(hidden)
         if code == self.config.stop_mel_token:
-            reading.stopped = True
+            candidate.stopped = True
         else:
-            reading.codes.append(code)
-            self.codes += 1
+            candidate.codes.append(code)
+            self.code_count += 1
 
     def _step(self) -> None:
-        """Feed every active lane its newest code, and sample what follows; idle lanes between them run along."""
+        """Feed every active lane its newest code, and sample the next; idle lanes between them are computed too."""
         low, high = min(self.active), max(self.active) + 1
         columns = np.zeros((high - low, 1, self.tables.code.shape[1]), dtype=np.float32)
-        length = np.zeros(high - low, dtype=np.int64)
-        place = np.full(high - low, self._place(self.active[low]))
-        for lane, reading in self.active.items():
-            position = len(reading.codes)                   # code i stands at mel position i + 1, own position i
-            columns[lane - low, 0] = self.tables.codes(reading.codes[-1], position)
-            length[lane - low], place[lane - low] = position - 1, self._place(reading)
-        hidden, logits = finite(*self.decoder.step(columns, length, low, place))
-        for lane, reading in self.active.items():
-            self._sample(reading, hidden[lane - low, -1], logits[lane - low])
+        lengths = np.zeros(high - low, dtype=np.int64)
+        prefix_indices = np.full(high - low, self._prefix_index(self.active[low]))
+        for lane, candidate in self.active.items():
+            position = len(candidate.codes)                 # code i is at mel position i + 1, own position i
+            columns[lane - low, 0] = self.tables.codes(candidate.codes[-1], position)
+            lengths[lane - low], prefix_indices[lane - low] = position - 1, self._prefix_index(candidate)
+        hidden, logits = check_finite(*self.decoder.step(columns, lengths, low, prefix_indices))
+        for lane, candidate in self.active.items():
+            self._sample(candidate, hidden[lane - low, -1], logits[lane - low])
 
-    def _place(self, reading: Reading) -> int:
-        return self.opened[reading.chunk].place
+    def _prefix_index(self, candidate: ActiveCandidate) -> int:
+        return self.prefixes[candidate.chunk].index
 
-    def _settle(self, lane: int) -> None:
-        """Put a reading that has ended aside, and its prefix away when it was the chunk's last."""
-        reading = self.active[lane]
-        if not reading.ended:
+    def _finish_if_ended(self, lane: int) -> None:
+        """Store a candidate that has ended and free its lane; free the prefix after the chunk's last candidate."""
+        candidate = self.active[lane]
+        if not candidate.ended:
             return
-        self.done[reading.chunk][reading.index] = self._candidate(lane, reading)
+        self.finished[candidate.chunk][candidate.index] = self._finished_candidate(lane, candidate)
         del self.active[lane]
-        self.finished += 1
-        opened = self.opened[reading.chunk]
-        opened.left -= 1
-        if not opened.left:
-            self.free.append(opened.place)
-            del self.opened[reading.chunk]
+        self.finished_count += 1
+        prefix = self.prefixes[candidate.chunk]
+        prefix.unfinished -= 1
+        if not prefix.unfinished:
+            self.free_prefixes.append(prefix.index)
+            del self.prefixes[candidate.chunk]
 
-    def _candidate(self, lane: int, reading: Reading) -> Candidate:
-        """The candidate, with the latents that upstream's rewriting of the codes after the stop adds."""
-        hidden = np.stack(reading.hidden)
-        codes = fixed(reading.codes, self.sampling.max_codes, self.config)
+    def _finished_candidate(self, lane: int, candidate: ActiveCandidate) -> Candidate:
+        """The candidate, with the latents that upstream's rewriting of the codes after the stop code adds."""
+        hidden = np.stack(candidate.hidden)
+        codes = pad_codes(candidate.codes, self.sampling.max_codes, self.config)
         length = trimmed_length(codes, self.config)
         latents = hidden[:length]
-        if length > len(hidden) and self.rewritten:
-            known = len(hidden) - 1                         # the codes before the stop are in the cache
+        if length > len(hidden) and self.rewrite_tail:
+            known = len(hidden) - 1                         # the codes before the stop code are in the cache
             rewritten = np.arange(known, length - 1)
             columns = self.tables.codes(codes[rewritten], rewritten + 1)
-            tail, _ = self.decoder.step(columns[None], np.array([known]), lane, np.array([self._place(reading)]))
+            tail, _ = self.decoder.step(columns[None], np.array([known]), lane,
+                                        np.array([self._prefix_index(candidate)]))
             latents = np.concatenate((hidden, tail[0]))
-        return Candidate(reading.codes, reading.stopped, hidden, codes, latents)
+        return Candidate(candidate.codes, candidate.stopped, hidden, codes, latents)
 
 
-def finite(hidden: np.ndarray, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What the decoder gave. Raises UserError when it is not finite."""
+def check_finite(hidden: np.ndarray, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the decoder's outputs. Raises UserError when the logits are not finite."""
     if not np.isfinite(logits).all():
-        raise UserError("the decoder gave NaN or infinite logits: the weights are damaged, or --precision is too "
-                        "narrow for them (try fp32)")
+        raise UserError("the decoder returned NaN or infinite logits: the weights are damaged, or the precision is too "
+                        "low for them (use --precision fp32)")
     return hidden, logits

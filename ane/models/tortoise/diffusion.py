@@ -1,7 +1,7 @@
-"""Latents to a mel spectrogram: a loop over one stage, its schedule and its samplers.
+"""Latents to a mel spectrogram: the noise schedule, the samplers and the denoising loop.
 
-A schedule and a sampler make a plan: for each step a few numbers, the same kind whatever the sampler, so that an
-engine can take several steps in one call.
+A schedule and a sampler give each step a few coefficients (``ane.backends.base.DenoisingStep``), the same set for every
+sampler, so that a backend can take several steps in one call.
 
 Upstream: utils/diffusion.py (OpenAI improved-diffusion), api.py. Schedules are float64; arithmetic on the sample is
 float32, as upstream's.
@@ -14,20 +14,20 @@ from functools import cached_property
 import numpy as np
 
 from ane.audio.mel import denormalise_mel
-from ane.backends.base import Backend, BatchedDenoiser, BatchingBackend, Denoiser, FusedDenoiser, Step
+from ane.backends.base import Backend, BatchedDenoiser, BatchingBackend, Denoiser, DenoisingStep, FusedDenoiser
 from ane.system.errors import UserError
 
 TRAINED_STEPS = 4000
 MELS = 100
 SAMPLERS = ("p", "ddim", "dpm++2m")
 SPACINGS = ("even", "logsnr")               # of the steps among the trained timesteps; see ``spaced_timesteps``
-PREDICTIONS = ("epsilon", "v", "x0")        # what a network may have been trained to say; see ``plan``
+PREDICTIONS = ("epsilon", "v", "x0")        # what a network may have been trained to predict; see ``denoising_steps``
 
-Progress = Callable[[int, int], None]       # steps done, steps in all
+StepProgress = Callable[[int, int], None]       # steps done, steps in all
 
 
-def silent(done: int, total: int) -> None:
-    """The progress of nobody watching."""
+def no_step_progress(done: int, total: int) -> None:
+    """Reports nothing."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Diffusion:
         steps: denoising steps out of the 4000 trained ones.
         guidance: classifier-free guidance scale k at the last step, ramped up from k/steps; None: no guidance.
         temperature: scale of the initial noise.
-        spacing: where among the trained timesteps the steps lie, a name of ``SPACINGS``.
+        spacing: how the steps are spaced among the trained timesteps, a name of ``SPACINGS``.
     """
 
     steps: int = 100
@@ -50,36 +50,36 @@ class Diffusion:
     def __post_init__(self):
         for kind, name, names in (("sampler", self.sampler, SAMPLERS), ("spacing", self.spacing, SPACINGS)):
             if name not in names:
-                raise UserError(f"no {kind} is named {name!r}; there are {', '.join(names)}")
+                raise UserError(f"{kind} must be one of {', '.join(names)}, got {name!r}")
         if not 1 <= self.steps <= TRAINED_STEPS:
-            raise UserError(f"--steps {self.steps}: diffusion takes 1 to {TRAINED_STEPS} steps")
+            raise UserError(f"steps must be from 1 to {TRAINED_STEPS}, got {self.steps}")
         if self.guidance is not None and not 0 <= self.guidance <= 100:
-            raise UserError(f"--guidance {self.guidance}: it goes from 0 (none) to 100; 2 is upstream's")
+            raise UserError(f"guidance must be from 0 (none) to 100 (upstream: 2), got {self.guidance}")
         if not 0 <= self.temperature <= 100:
-            raise UserError(f"--noise {self.temperature}: it goes from 0 to 100; 1 is upstream's")
+            raise UserError(f"noise must be from 0 to 100 (upstream: 1), got {self.temperature}")
 
 
-def frames_of(latents: int) -> int:
+def frame_count(latents: int) -> int:
     """Mel frames at 24 kHz for a number of latents: four frames a code at 22.05 kHz, upstream's rounding."""
     return latents * 4 * 24000 // 22050
 
 
 def trained_alphas_cumprod() -> np.ndarray:
-    """ᾱ of the 4000 trained timesteps, falling: (4000,) float64."""
+    """ᾱ of the 4000 trained timesteps, decreasing: (4000,) float64."""
     scale = 1000 / TRAINED_STEPS
     return np.cumprod(1 - np.linspace(scale * 1e-4, scale * 0.02, TRAINED_STEPS, dtype=np.float64))
 
 
 def log_snr(alphas_cumprod: np.ndarray) -> np.ndarray:
-    """λ = ln(α/σ), half the logarithm of the signal-to-noise ratio, of ᾱ = α² = 1 − σ²."""
+    """λ = ln(α/σ), half the logarithm of the signal-to-noise ratio, from ᾱ = α² = 1 − σ²."""
     return 0.5 * np.log(alphas_cumprod / (1 - alphas_cumprod))
 
 
 def spaced_timesteps(steps: int, spacing: str = "even") -> np.ndarray:
-    """``steps`` of the 4000 trained timesteps, from 0 to 3999: (steps,) int64 ascending, no two the same.
+    """``steps`` of the 4000 trained timesteps, from 0 to 3999: (steps,) int64, ascending and distinct.
 
-    "even": evenly spaced, upstream's, with 0 as the only one of one. "logsnr": the nearest to evenly spaced λ = ln(α/σ)
-    (Lu et al. 2022, DPM-Solver), so that solvers in λ take steps of one size; 3999 as the only one of one.
+    "even": evenly spaced, as upstream (a single step is at 0). "logsnr": nearest to evenly spaced λ = ln(α/σ) (Lu et
+    al. 2022, DPM-Solver), so that solvers in λ take steps of equal size (a single step is at 3999).
 
     Raises:
         KeyError: no such spacing.
@@ -101,13 +101,13 @@ def _even_in_log_snr(steps: int) -> np.ndarray:
     rising, order = log_snr(trained_alphas_cumprod())[::-1], np.arange(steps)
     wanted = np.linspace(rising[0], rising[-1], steps)[::-1]
     nearest = np.rint(np.interp(wanted, rising, np.arange(TRAINED_STEPS)[::-1])).astype(np.int64)
-    # with many steps, those at low noise are wanted more densely than they were trained: one trained step apart then
+    # with many steps, those at low noise would be denser than the trained timesteps: keep them one apart
     apart = np.maximum.accumulate(nearest - order) + order
     return np.minimum(apart, TRAINED_STEPS - steps + order)
 
 
 class Schedule:
-    """The noise schedule respaced to a number of steps. Arrays are (steps,) float64; noise grows with the index."""
+    """The noise schedule reduced to a number of steps. Arrays are (steps,) float64; noise grows with the index."""
 
     def __init__(self, steps: int, spacing: str = "even"):
         self.timesteps = spaced_timesteps(steps, spacing)
@@ -141,171 +141,172 @@ class Schedule:
     @cached_property
     def posterior_log_variance_clipped(self) -> np.ndarray:
         variance = self.betas * (1 - self.alphas_cumprod_prev) / (1 - self.alphas_cumprod)
-        # the variance of the first step is 0: upstream takes the second's (with one step there is only beta)
+        # the variance of the first step is 0: upstream uses the second's (with one step there is only beta)
         return np.log(np.append(variance[1:2] if len(variance) > 1 else self.betas[:1], variance[1:]))
 
 
-def plan(schedule: Schedule, diffusion: Diffusion, prediction: str = "epsilon") -> list[Step]:
-    """All steps of a sampling run in their order: the noise of the schedule from its last index down to 0.
+def denoising_steps(schedule: Schedule, diffusion: Diffusion, prediction: str = "epsilon") -> list[DenoisingStep]:
+    """All steps of a sampling run, in order: from the schedule's last index down to 0.
 
-    ``prediction`` is what the network was trained to say of x = √ᾱ·x0 + √(1−ᾱ)·ε: "epsilon", "v" = √ᾱ·ε − √(1−ᾱ)·x0
+    ``prediction`` is what the network was trained to predict from x = √ᾱ·x0 + √(1−ᾱ)·ε: "epsilon", "v" = √ᾱ·ε − √(1−ᾱ)·x0
     (Salimans & Ho 2022) or "x0".
 
     Raises:
         ValueError: no such prediction.
     """
-    return [Step(timestep=int(schedule.timesteps[index]), **guidance_of(schedule, index, diffusion.guidance),
-                 **x0_of(schedule, index, prediction), **SOLVERS[diffusion.sampler](schedule, index))
+    return [DenoisingStep(timestep=int(schedule.timesteps[index]),
+                          **guidance_weights(schedule, index, diffusion.guidance),
+                          **x0_weights(schedule, index, prediction), **SOLVERS[diffusion.sampler](schedule, index))
             for index in reversed(range(len(schedule.betas)))]
 
 
-def guidance_of(schedule: Schedule, index: int, guidance: float | None) -> dict[str, float]:
+def guidance_weights(schedule: Schedule, index: int, guidance: float | None) -> dict[str, float]:
     """(1 + c)·m_cond − c·m_uncond, c = k·(1 − index / steps) (Ho & Salimans 2022, ramped as upstream)."""
     scale = (guidance or 0.0) * (1 - index / len(schedule.betas))
     return {"conditional": 1 + scale, "unconditional": -scale}
 
 
-def x0_of(schedule: Schedule, index: int, prediction: str) -> dict[str, float]:
-    """The clean sample that x and what the network says of it imply: a weight of each."""
+def x0_weights(schedule: Schedule, index: int, prediction: str) -> dict[str, float]:
+    """Weights of x and of the network's prediction in the estimate of the clean sample x0."""
     kept = schedule.alphas_cumprod[index]
     if prediction == "epsilon":
-        return {"x0_of_x": schedule.sqrt_recip_alphas_cumprod[index],
-                "x0_of_said": -schedule.sqrt_recipm1_alphas_cumprod[index]}
+        return {"x0_from_x": schedule.sqrt_recip_alphas_cumprod[index],
+                "x0_from_prediction": -schedule.sqrt_recipm1_alphas_cumprod[index]}
     if prediction == "v":
-        return {"x0_of_x": np.sqrt(kept), "x0_of_said": -np.sqrt(1 - kept)}
+        return {"x0_from_x": np.sqrt(kept), "x0_from_prediction": -np.sqrt(1 - kept)}
     if prediction == "x0":
-        return {"x0_of_x": 0.0, "x0_of_said": 1.0}
-    raise ValueError(f"prediction {prediction!r} is none of {', '.join(PREDICTIONS)}")
+        return {"x0_from_x": 0.0, "x0_from_prediction": 1.0}
+    raise ValueError(f"prediction must be one of {', '.join(PREDICTIONS)}, got {prediction!r}")
 
 
 def ancestral(schedule: Schedule, index: int) -> dict[str, float]:
-    """The posterior's mean and a noise of the learned variance (Ho et al. 2020); no noise at the last step.
+    """The posterior's mean plus noise of the learned variance (Ho et al. 2020); no noise at the last step.
 
     The variance lies between the posterior's and beta, interpolated in the log domain by the network's second half
     v ∈ ±1 (Nichol & Dhariwal 2021, eq. 15): with their logarithms l and h, σ = exp((h + l) / 4)·exp((h − l) / 4·v).
     """
     low, high = schedule.posterior_log_variance_clipped[index], np.log(schedule.betas[index])
-    return {"next_of_x": schedule.posterior_mean_coef2[index], "next_of_x0": schedule.posterior_mean_coef1[index],
-            "noise": np.exp((high + low) / 4) if index else 0.0, "spread": (high - low) / 4}
+    return {"next_from_x": schedule.posterior_mean_coef2[index], "next_from_x0": schedule.posterior_mean_coef1[index],
+            "noise": np.exp((high + low) / 4) if index else 0.0, "variance_slope": (high - low) / 4}
 
 
 def ddim(schedule: Schedule, index: int) -> dict[str, float]:
     """Deterministic, η = 0 (Song et al. 2021): x' = √ᾱ'·x0 + √(1−ᾱ')·ε, with ε = (√(1/ᾱ)·x − x0) / √(1/ᾱ−1)."""
     kept, onward = schedule.alphas_cumprod_prev[index], np.sqrt(1 - schedule.alphas_cumprod_prev[index])
     onward = onward / schedule.sqrt_recipm1_alphas_cumprod[index]
-    return {"next_of_x": onward * schedule.sqrt_recip_alphas_cumprod[index], "next_of_x0": np.sqrt(kept) - onward}
+    return {"next_from_x": onward * schedule.sqrt_recip_alphas_cumprod[index], "next_from_x0": np.sqrt(kept) - onward}
 
 
 def dpmpp_2m(schedule: Schedule, index: int) -> dict[str, float]:
     """Multistep DPM-Solver++(2M) (Lu et al. 2022, algorithm 2), in λ = ln(α/σ); the last step gives x0."""
     if index == 0:
-        return {"next_of_x": 0.0, "next_of_x0": 1.0}
+        return {"next_from_x": 0.0, "next_from_x0": 1.0}
     snr = log_snr(schedule.alphas_cumprod)
     h = snr[index - 1] - snr[index]
     kept, kept_next = schedule.alphas_cumprod[index], schedule.alphas_cumprod[index - 1]
-    towards, share = -np.sqrt(kept_next) * np.expm1(-h), 0.0        # share: of the slope between the last two x0
+    weight, extrapolation = -np.sqrt(kept_next) * np.expm1(-h), 0.0     # extrapolation along the last two x0
     if index + 1 < len(schedule.betas):
-        share = h / (2 * (snr[index] - snr[index + 1]))
-    return {"next_of_x": np.sqrt((1 - kept_next) / (1 - kept)), "next_of_x0": towards * (1 + share),
-            "next_of_before": -towards * share}
+        extrapolation = h / (2 * (snr[index] - snr[index + 1]))
+    return {"next_from_x": np.sqrt((1 - kept_next) / (1 - kept)), "next_from_x0": weight * (1 + extrapolation),
+            "next_from_previous_x0": -weight * extrapolation}
 
 
 SOLVERS = {"p": ancestral, "ddim": ddim, "dpm++2m": dpmpp_2m}
 
 
-def take(step: Step, x: np.ndarray, before: np.ndarray, output: np.ndarray,
-         noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Take a step from x (1, 100, L), given the x0 before it, the network's output (1 or 2, 200, L) and a noise.
+def take_step(step: DenoisingStep, x: np.ndarray, previous_x0: np.ndarray, output: np.ndarray,
+              noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Take one step from x (1, 100, L), given the previous x0, the network's output (1 or 2, 200, L) and noise.
 
-    Returns the next x, and the x0 of this step, within ±1; formulae: ``Step``.
+    Returns the next x, and the x0 of this step, within ±1; formulae: ``DenoisingStep``.
     """
-    said, spread = np.split(output[:1], 2, axis=1)
+    prediction, variance = np.split(output[:1], 2, axis=1)
     if step.guided:
-        said = step.conditional * said + step.unconditional * output[1:, :said.shape[1]]
-    x0 = np.clip(step.x0_of_x * x + step.x0_of_said * said, -1, 1)
-    x = step.next_of_x * x + step.next_of_x0 * x0 + step.next_of_before * before
+        prediction = step.conditional * prediction + step.unconditional * output[1:, :prediction.shape[1]]
+    x0 = np.clip(step.x0_from_x * x + step.x0_from_prediction * prediction, -1, 1)
+    x = step.next_from_x * x + step.next_from_x0 * x0 + step.next_from_previous_x0 * previous_x0
     if step.noise:
-        x = x + step.noise * np.exp(step.spread * spread) * noise
+        x = x + step.noise * np.exp(step.variance_slope * variance) * noise
     return x, x0
 
 
 def sample(denoiser: Denoiser, frames: int, diffusion: Diffusion, rng: np.random.Generator,
-           progress: Progress = silent, prediction: str = "epsilon") -> np.ndarray:
-    """Draw a normalised mel (1, 100, frames) float32 within ±1; ``prediction``: see ``plan``.
+           progress: StepProgress = no_step_progress, prediction: str = "epsilon") -> np.ndarray:
+    """Sample a normalised mel (1, 100, frames) float32 within ±1; ``prediction``: see ``denoising_steps``.
 
-    Draws from ``rng``, all (1, 100, frames) float32 normals: x_T, then for ``p`` one a step, the last unused.
+    Draws from ``rng``, all (1, 100, frames) float32 normals: x_T, then for sampler ``p`` one a step, the last unused.
     """
-    steps = plan(Schedule(diffusion.steps, diffusion.spacing), diffusion, prediction)
-    x, before = begin(frames, diffusion, rng)
-    at_once = denoiser.steps(steps[0].guided) if isinstance(denoiser, FusedDenoiser) else ()
+    steps = denoising_steps(Schedule(diffusion.steps, diffusion.spacing), diffusion, prediction)
+    x, previous_x0 = initial_sample(frames, diffusion, rng)
+    fused = denoiser.fused_steps(steps[0].guided) if isinstance(denoiser, FusedDenoiser) else ()
     done = 0
     while done < len(steps):
-        count = max((count for count in at_once if count <= len(steps) - done), default=1)
-        noise = [drawn(diffusion, x.shape, rng) for _ in range(count)]
+        count = max((count for count in fused if count <= len(steps) - done), default=1)
+        noise = [step_noise(diffusion, x.shape, rng) for _ in range(count)]
         if count > 1:
-            x, before, output = denoiser.advance(x, before, steps[done:done + count], np.concatenate(noise))
+            x, previous_x0, output = denoiser.advance(x, previous_x0, steps[done:done + count], np.concatenate(noise))
         else:
             output = denoiser(x, steps[done].timestep, steps[done].guided)
-            x, before = take(steps[done], x, before, output, noise[0])
-        hold_finite(output, x)
+            x, previous_x0 = take_step(steps[done], x, previous_x0, output, noise[0])
+        check_finite_sample(output, x)
         done += count
         progress(done, len(steps))
     return x
 
 
-def sample_together(denoiser: BatchedDenoiser, frames: Sequence[int], diffusion: Diffusion,
-                    rngs: Sequence[np.random.Generator], progress: Progress = silent,
-                    prediction: str = "epsilon") -> list[np.ndarray]:
-    """``sample`` for several utterances, every step one call; each draws from its own ``rng`` what it would alone."""
-    started = [begin(length, diffusion, rng) for length, rng in zip(frames, rngs, strict=True)]
-    xs, befores = map(list, zip(*started, strict=True))
-    steps = plan(Schedule(diffusion.steps, diffusion.spacing), diffusion, prediction)
+def sample_batch(denoiser: BatchedDenoiser, frames: Sequence[int], diffusion: Diffusion,
+                 rngs: Sequence[np.random.Generator], progress: StepProgress = no_step_progress,
+                 prediction: str = "epsilon") -> list[np.ndarray]:
+    """``sample`` for several utterances, one call a step; each draws from its own ``rng`` what it would alone."""
+    initial = [initial_sample(length, diffusion, rng) for length, rng in zip(frames, rngs, strict=True)]
+    xs, previous_x0s = map(list, zip(*initial, strict=True))
+    steps = denoising_steps(Schedule(diffusion.steps, diffusion.spacing), diffusion, prediction)
     for done, step in enumerate(steps, 1):
         outputs = denoiser(xs, step.timestep, step.guided)
         for index, rng in enumerate(rngs):
-            noise = drawn(diffusion, xs[index].shape, rng)
-            xs[index], befores[index] = take(step, xs[index], befores[index], outputs[index], noise)
-            hold_finite(outputs[index], xs[index])
+            noise = step_noise(diffusion, xs[index].shape, rng)
+            xs[index], previous_x0s[index] = take_step(step, xs[index], previous_x0s[index], outputs[index], noise)
+            check_finite_sample(outputs[index], xs[index])
         progress(done, len(steps))
     return xs
 
 
-def begin(frames: int, diffusion: Diffusion, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """What sampling starts from: x_T, and an x0 before it of zeros; (1, 100, frames) float32 each."""
+def initial_sample(frames: int, diffusion: Diffusion, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """x_T, and zeros as the previous x0; (1, 100, frames) float32 each."""
     x = rng.standard_normal((1, MELS, frames), dtype=np.float32) * np.float32(diffusion.temperature)
     return x, np.zeros_like(x)
 
 
-def drawn(diffusion: Diffusion, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-    """The noise of a step; zeros, and nothing drawn, for a sampler that adds none."""
+def step_noise(diffusion: Diffusion, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """The noise of a step; zeros, without drawing, for a sampler that adds none."""
     return rng.standard_normal(shape, dtype=np.float32) if diffusion.sampler == "p" else np.zeros(shape, np.float32)
 
 
-def hold_finite(output: np.ndarray, x: np.ndarray) -> None:
-    """Raises UserError when a network's output, or the sample after it, is not finite."""
+def check_finite_sample(output: np.ndarray, x: np.ndarray) -> None:
+    """Raises UserError when a network's output, or the sample after the step, is not finite."""
     if not (np.isfinite(output).all() and np.isfinite(x).all()):
-        raise UserError("the diffusion decoder gave NaN or infinite values: the weights are damaged, or "
-                        "--precision is too narrow for them (try fp32)")
+        raise UserError("the diffusion decoder returned NaN or infinite values: the weights are damaged, or the "
+                        "precision is too low for them (use --precision fp32)")
 
 
 def spectrogram(backend: Backend, latents: np.ndarray, voice: np.ndarray, diffusion: Diffusion,
-                rng: np.random.Generator, progress: Progress = silent, prediction: str = "epsilon") -> np.ndarray:
+                rng: np.random.Generator, progress: StepProgress = no_step_progress, prediction: str = "epsilon") -> np.ndarray:
     """Latents (N, D) and the voice's diffusion latent (1, C) → log-mel (1, 100, L) float32 for the vocoder."""
-    frames = frames_of(len(latents))
+    frames = frame_count(len(latents))
     denoiser = backend.denoiser(latents[None], voice, frames)
     return denormalise_mel(sample(denoiser, frames, diffusion, rng, progress, prediction))
 
 
 def spectrograms(backend: Backend, latents: Sequence[np.ndarray], voice: np.ndarray, diffusion: Diffusion,
-                 rngs: Sequence[np.random.Generator], progress: Progress = silent,
+                 rngs: Sequence[np.random.Generator], progress: StepProgress = no_step_progress,
                  prediction: str = "epsilon") -> list[np.ndarray]:
-    """``spectrogram`` of several utterances of one voice, in their order, each with an ``rng`` of its own.
+    """``spectrogram`` for several utterances of one voice, in order, each with its own ``rng``.
 
-    As many go together as the backend wants. ``progress`` counts the steps of all utterances.
+    Batched as the backend prefers. ``progress`` counts the steps of all utterances.
     """
-    lengths = [frames_of(len(rows)) for rows in latents]
+    lengths = [frame_count(len(rows)) for rows in latents]
     total, mels = diffusion.steps * len(lengths), []
-    for group in groups(lengths, backend.frames_at_once if isinstance(backend, BatchingBackend) else 0):
+    for group in group_by_frames(lengths, backend.max_batched_frames if isinstance(backend, BatchingBackend) else 0):
         def report(done: int, _: int, before: int = diffusion.steps * len(mels), each: int = len(group)) -> None:
             progress(before + done * each, total)
 
@@ -314,21 +315,21 @@ def spectrograms(backend: Backend, latents: Sequence[np.ndarray], voice: np.ndar
             mels.append(spectrogram(backend, rows[0], voice, diffusion, random[0], report, prediction))
             continue
         frames = [lengths[index] for index in group]
-        denoiser = backend.denoisers([array[None] for array in rows], voice, frames)
-        normalised = sample_together(denoiser, frames, diffusion, random, report, prediction)
+        denoiser = backend.batched_denoiser([array[None] for array in rows], voice, frames)
+        normalised = sample_batch(denoiser, frames, diffusion, random, report, prediction)
         mels += [denormalise_mel(mel) for mel in normalised]
     return mels
 
 
-def groups(lengths: Sequence[int], most: int) -> list[range]:
-    """Neighbours that go together: as many as have no more than ``most`` frames in all, and at least one."""
-    together: list[range] = []
-    held = 0
+def group_by_frames(lengths: Sequence[int], limit: int) -> list[range]:
+    """Consecutive utterances grouped so that no group of two or more exceeds ``limit`` frames."""
+    groups: list[range] = []
+    total = 0
     for index, length in enumerate(lengths):
-        if together and held + length <= most:
-            together[-1] = range(together[-1].start, index + 1)
-            held += length
+        if groups and total + length <= limit:
+            groups[-1] = range(groups[-1].start, index + 1)
+            total += length
         else:
-            together.append(range(index, index + 1))
-            held = length
-    return together
+            groups.append(range(index, index + 1))
+            total = length
+    return groups

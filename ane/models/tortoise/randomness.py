@@ -1,31 +1,38 @@
-"""All random numbers of a request, drawn on the host so that no engine has a say in them.
+"""All random numbers of a request, drawn on the host so that they are the same on every backend.
 
-A request's seed makes one ``numpy.random.SeedSequence``; each user of randomness has a stream of its own, keyed by
-who it is and never by when it asks. So a candidate's codes depend on the seed, its chunk and its index alone, whatever
-the number of lanes and the order of filling.
+A request's seed makes one ``numpy.random.SeedSequence``; each use of randomness has a stream of its own, keyed by what
+it is for and not by when it is drawn. So a candidate's codes depend only on the seed, its chunk and its index, not on
+the number of lanes or the order in which they are filled.
 """
 
 import numpy as np
+
+from ane.system.errors import UserError
 
 VOICE, CANDIDATE, DIFFUSION, VOCODER = range(4)
 
 
 class Randomness:
-    """Streams of one request.
+    """Random streams of one request.
+
+    Raises:
+        UserError: a negative seed.
 
     ===========  ====================  ===========================================================================
     stream       key                   draws, in order
     ===========  ====================  ===========================================================================
     voice                              for each ``random`` voice the decoder's noise (1, D), then the diffusion
                                        decoder's (1, C). Crops of long clips have a seed of their own (0), so that
-                                       a voice stays the same from request to request
+                                       a voice stays the same in every request
     candidate    chunk, candidate      one uniform number a code
     diffusion    chunk, rank           x_T (1, 100, L), then for sampler ``p`` one (1, 100, L) a step, the last unused
-    vocoder      chunk, rank           UnivNet's noise, a row a frame: (L + 10, 64), all at once or bit by bit
+    vocoder      chunk, rank           UnivNet's noise, a row a frame: (L + 10, 64), at once or incrementally
     ===========  ====================  ===========================================================================
     """
 
     def __init__(self, seed: int):
+        if seed < 0:
+            raise UserError(f"seed must be at least 0, got {seed}")
         self.seed = seed
 
     def _stream(self, *key: int) -> np.random.Generator:

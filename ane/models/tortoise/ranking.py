@@ -1,4 +1,4 @@
-"""Which candidates are kept: CLVP's opinion of codes and text, and CVVP's of codes and voice (upstream api.py)."""
+"""Ranking candidates: CLVP scores codes against the text, CVVP against the voice (upstream api.py)."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,20 +7,20 @@ import numpy as np
 from ane.backends.base import Backend
 from ane.system.errors import UserError
 
-ROWS = 8        # candidates a call: enough to fill an engine, little enough for its memory
+CANDIDATES_PER_CALL = 8     # fills the hardware, and bounds the memory of a call
 
 
-def score(backend: Backend, tokens: Sequence[int], codes: np.ndarray, cvvp_amount: float = 0.0,
+def score_candidates(backend: Backend, tokens: Sequence[int], codes: np.ndarray, cvvp_amount: float = 0.0,
           clip_mels: np.ndarray | None = None, progress: Callable[[int], None] = lambda done: None) -> np.ndarray:
     """Scores (n,) float32 of candidates, higher is better: cvvp·a + clvp·(1 − a).
 
     Args:
         tokens: the text's ids with the trailing stop token, without start.
-        codes: (n, S) int64, fixed by ``ane.models.tortoise.codes.fixed`` to one length.
+        codes: (n, S) int64, padded to one length by ``ane.models.tortoise.codes.pad_codes``.
         clip_mels: mels of the voice's clips (clips, 80, L), which CVVP compares with.
 
     Raises:
-        UserError: CVVP asked for with a voice that is latents alone, or scores that are NaN or infinite.
+        UserError: CVVP with a voice that has no clips, or scores that are NaN or infinite.
     """
     check_clips(cvvp_amount, clip_mels)
     total = np.zeros(len(codes), dtype=np.float32)
@@ -31,29 +31,29 @@ def score(backend: Backend, tokens: Sequence[int], codes: np.ndarray, cvvp_amoun
         clips = backend.run("cvvp_clip", mel=clip_mels)
         total += np.float32(cvvp_amount) * _compare(backend, "cvvp_speech", clips, codes, progress)
     if not np.isfinite(total).all():
-        raise UserError("the ranking networks gave NaN or infinite scores: the weights are damaged, or --precision is "
-                        "too narrow for them (try fp32)")
+        raise UserError("the ranking networks returned NaN or infinite scores: the weights are damaged, or the "
+                        "precision is too low for them (use --precision fp32)")
     return total
 
 
 def check_clips(cvvp_amount: float, clip_mels: Sequence[np.ndarray] | np.ndarray | None) -> None:
-    """Raise UserError when CVVP is asked for and there are no clips that it could compare with."""
+    """Raise UserError when CVVP is used and the voice has no clips to compare with."""
     if cvvp_amount and (clip_mels is None or not len(clip_mels)):
-        raise UserError("--cvvp-amount compares candidates with the clips of a voice, and this voice is latents alone: "
-                        "give a folder of clips as the voice, or leave the option out")
+        raise UserError("cvvp_amount compares candidates with the clips of a voice, and this voice has only latents: "
+                        "use a folder of clips as the voice, or set it to 0")
 
 
 def _compare(backend: Backend, stage: str, rows: np.ndarray, codes: np.ndarray,
              progress: Callable[[int], None]) -> np.ndarray:
     """Mean over rows (r, E) of their dot products with each candidate's speech vector: (n,)."""
     scores = []
-    for start in range(0, len(codes), ROWS):
-        speech = backend.run(stage, codes=codes[start:start + ROWS])
+    for start in range(0, len(codes), CANDIDATES_PER_CALL):
+        speech = backend.run(stage, codes=codes[start:start + CANDIDATES_PER_CALL])
         scores.append((speech @ rows.T).mean(axis=1))
-        progress(min(start + ROWS, len(codes)))
+        progress(min(start + CANDIDATES_PER_CALL, len(codes)))
     return np.concatenate(scores)
 
 
-def best(scores: np.ndarray, count: int) -> list[int]:
-    """Indices of the ``count`` best scores, best first; the earlier candidate wins a tie."""
+def best_candidates(scores: np.ndarray, count: int) -> list[int]:
+    """Indices of the ``count`` best scores, best first; of equal scores the earlier candidate comes first."""
     return [int(index) for index in np.argsort(-scores, kind="stable")[:count]]

@@ -1,9 +1,11 @@
-"""What comes out of synthesis."""
+"""The result of synthesis."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
+from ane.audio.files import write
 from ane.system.timeline import Timeline
 
 SAMPLE_RATE = 24000
@@ -11,19 +13,19 @@ SAMPLE_RATE = 24000
 
 @dataclass
 class Speech:
-    """What was spoken.
+    """Synthesised speech.
 
     Attributes:
         audio: (S,) float32 within ±1 at ``sample_rate``.
-        alternatives: the second-best reading and so on, when more than one was asked for.
-        seed: with the same text, voice and settings, it speaks the same again.
+        alternatives: audio of the second-best candidate and so on, when ``Settings.best`` is more than 1.
+        seed: reproduces this speech with the same text, voice and settings.
         voice: its name.
-        chunks: the pieces of text that were spoken in one go.
+        chunks: the pieces of text that were spoken in one pass each.
         codes: codes sampled, in all candidates.
-        spent: seconds of work of each stage, in the order in which they began.
-        took: wall-clock seconds of it all; less than the sum of ``spent`` where stages worked side by side.
-        notes: what the user should know about this result.
-        timeline: when each stage worked.
+        spent: seconds of each stage, in the order in which they began.
+        took: wall-clock seconds in all.
+        notes: warnings about this result, such as a chunk that did not end.
+        timeline: when each stage ran.
     """
 
     audio: np.ndarray
@@ -46,3 +48,11 @@ class Speech:
     def real_time_factor(self) -> float:
         """Seconds of work for a second of audio."""
         return self.took / self.seconds
+
+    def save(self, path: Path | str) -> None:
+        """Write the audio to ``path``; the suffix is the format: .wav, .flac, .mp3 or .ogg.
+
+        Raises:
+            UserError: another suffix, or the file cannot be written.
+        """
+        write(path, self.audio, self.sample_rate)

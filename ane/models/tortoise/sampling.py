@@ -1,6 +1,6 @@
-"""From logits to a code: the chain of transformers 4.31 that upstream samples with, one row at a time.
+"""From logits to a code, one row at a time, with the processors of transformers 4.31 in upstream's order.
 
-Order: repetition penalty, typical (when asked for), temperature, top-k, top-p, choice.
+Order: repetition penalty, typical (optional), temperature, top-k, top-p, sampling.
 """
 
 from collections.abc import Callable
@@ -10,13 +10,13 @@ import numpy as np
 
 from ane.system.errors import UserError
 
-# ids and their probabilities → the chosen id
-Choose = Callable[[np.ndarray, np.ndarray], int]
+# ids and their probabilities → the sampled id
+Sampler = Callable[[np.ndarray, np.ndarray], int]
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How codes are drawn. The defaults are upstream's presets; top_k 50 is transformers' own default."""
+    """How codes are sampled. The defaults are those of upstream's presets; top_k 50 is transformers' own default."""
 
     temperature: float = 0.8
     repetition_penalty: float = 2.0
@@ -27,15 +27,15 @@ class Sampling:
 
     def __post_init__(self):
         if not 0.01 <= self.temperature <= 100:
-            raise UserError(f"--temperature {self.temperature}: it goes from 0.01 to 100 (0.8 is upstream's)")
+            raise UserError(f"temperature must be from 0.01 to 100 (upstream: 0.8), got {self.temperature}")
         if not 0.01 <= self.repetition_penalty <= 100:
-            raise UserError(f"--repetition-penalty {self.repetition_penalty}: it goes from 0.01 to 100 (1 is none)")
+            raise UserError(f"repetition_penalty must be from 0.01 to 100 (1: no penalty), got {self.repetition_penalty}")
         if not 0 < self.top_p <= 1:
-            raise UserError(f"--top-p {self.top_p}: it is a share of probability, above 0 and at most 1")
+            raise UserError(f"top_p must be above 0 and at most 1, got {self.top_p}")
         if self.typical_mass is not None and not 0 < self.typical_mass < 1:
-            raise UserError(f"--typical-mass {self.typical_mass}: it is a share of probability, between 0 and 1")
+            raise UserError(f"typical_mass must be between 0 and 1, got {self.typical_mass}")
         if self.top_k < 1:
-            raise UserError(f"--top-k {self.top_k}: at least one code must be left to choose")
+            raise UserError(f"top_k must be at least 1, got {self.top_k}")
 
 
 def log_softmax(scores: np.ndarray) -> np.ndarray:
@@ -44,10 +44,10 @@ def log_softmax(scores: np.ndarray) -> np.ndarray:
 
 
 def repetition_penalty(scores: np.ndarray, history: np.ndarray, penalty: float) -> np.ndarray:
-    """Divide the positive and multiply the negative scores of ids met before (Keskar et al. 2019)."""
+    """Divide the positive and multiply the negative scores of ids in ``history`` (Keskar et al. 2019)."""
     scores = scores.copy()
-    met = scores[history]
-    scores[history] = np.where(met < 0, met * np.float32(penalty), met / np.float32(penalty))
+    repeated = scores[history]
+    scores[history] = np.where(repeated < 0, repeated * np.float32(penalty), repeated / np.float32(penalty))
     return scores
 
 
@@ -66,7 +66,7 @@ def typical(scores: np.ndarray, mass: float) -> np.ndarray:
 
 
 def top_k(scores: np.ndarray, k: int) -> np.ndarray:
-    """Keep the k best; ties with the k-th stay."""
+    """Keep the k largest scores, and ties with the k-th."""
     k = min(k, len(scores))
     threshold = np.partition(scores, -k)[-k]
     return np.where(scores < threshold, np.float32(-np.inf), scores)
@@ -84,8 +84,8 @@ def top_p(scores: np.ndarray, p: float) -> np.ndarray:
     return scores
 
 
-def filtered(scores: np.ndarray, history: np.ndarray, sampling: Sampling) -> np.ndarray:
-    """The whole chain on one row (V,) float32; ``history`` holds every id met, upstream's fake prefix included."""
+def process_scores(scores: np.ndarray, history: np.ndarray, sampling: Sampling) -> np.ndarray:
+    """All processors on one row (V,) float32; ``history``: all previous ids, including upstream's placeholder prefix."""
     scores = repetition_penalty(scores, history, sampling.repetition_penalty)
     if sampling.typical_mass is not None:
         scores = typical(scores, sampling.typical_mass)
@@ -94,16 +94,16 @@ def filtered(scores: np.ndarray, history: np.ndarray, sampling: Sampling) -> np.
 
 
 def distribution(scores: np.ndarray, history: np.ndarray, sampling: Sampling) -> tuple[np.ndarray, np.ndarray]:
-    """Ids that may follow, ascending, and their probabilities."""
-    scores = filtered(scores, history, sampling)
+    """The ids that can be sampled, ascending, and their probabilities."""
+    scores = process_scores(scores, history, sampling)
     ids = np.flatnonzero(scores > -np.inf)
     return ids, np.exp(log_softmax(scores[ids]))
 
 
-def by_inverse_cdf(rng: np.random.Generator) -> Choose:
-    """Choose with one uniform number a code: the id in whose share of the cumulative probability it falls."""
-    def choose(ids: np.ndarray, probabilities: np.ndarray) -> int:
+def inverse_cdf_sampler(rng: np.random.Generator) -> Sampler:
+    """Samples with one uniform number a code: the id whose interval of the cumulative distribution contains it."""
+    def sample(ids: np.ndarray, probabilities: np.ndarray) -> int:
         cumulative = probabilities.cumsum(dtype=np.float64)
         index = np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right")
         return int(ids[min(int(index), len(ids) - 1)])
-    return choose
+    return sample

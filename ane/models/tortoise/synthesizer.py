@@ -1,4 +1,4 @@
-"""Text and a voice in, 24 kHz speech out: whole, for one text or many, or while it is made."""
+"""Text and a voice in, 24 kHz speech out: at once, for one text or many, or as a stream."""
 
 import secrets
 from collections.abc import Iterator, Sequence
@@ -7,13 +7,13 @@ import numpy as np
 
 from ane.backends.base import Backend
 from ane.bundles import Model
-from ane.models.tortoise.chunks import parts_of
-from ane.models.tortoise.pipeline import Progress, Route, Sound, Told, silent
+from ane.models.tortoise.chunks import split_into_chunks
+from ane.models.tortoise.pipeline import ChunkInfo, Pipeline, Progress, VocodedChunk, no_progress
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.ranking import check_clips
 from ane.models.tortoise.result import SAMPLE_RATE, Speech
 from ane.models.tortoise.settings import Settings
-from ane.models.tortoise.voice_resolution import not_cloned, resolve_voice
+from ane.models.tortoise.voice_resolution import resolve_voice, warn_not_cloned
 from ane.system import paths
 from ane.system.errors import UserError
 from ane.system.iterators import closed
@@ -22,73 +22,66 @@ from ane.voices import Voice
 
 
 class Synthesizer:
-    """A model on an engine, ready to speak.
+    """A model on a backend, ready to speak."""
 
-    Args:
-        side_by_side: steps run ahead of each other in threads when there is more than one chunk (None: where the
-            backend says that it gains by it). It costs memory: all networks stay loaded.
-    """
-
-    def __init__(self, model: Model, backend: Backend, side_by_side: bool | None = None):
+    def __init__(self, model: Model, backend: Backend):
         self.model, self.backend = model, backend
-        self.side_by_side = getattr(backend, "side_by_side", False) if side_by_side is None else side_by_side
 
     def speak(self, text: str, voice: str | Voice | None = None, preset: str | None = None,
-              seed: int | None = None, settings: Settings | None = None, progress: Progress = silent,
+              seed: int | None = None, settings: Settings | None = None, progress: Progress = no_progress,
               timeline: Timeline | None = None) -> Speech:
-        """Say ``text``.
+        """Speak ``text``.
 
         Args:
             voice: a name, a path or a mix as on the command line, or a ``Voice``; None: the model's default.
-            preset: a name of ``ane.models.tortoise.settings.PRESETS``, taken with the model's own settings; None: the model's default;
-                not looked at when ``settings`` are given.
-            seed: from 0 up; None: a fresh one, which the result states.
-            progress: called as (stage, done, total, note) while work goes on.
-            timeline: goes on with one that began before (None: a new one).
+            preset: a name of ``ane.models.tortoise.settings.PRESETS``, combined with the model's own settings; None:
+                the model's default. Ignored when ``settings`` are given.
+            seed: at least 0; None: a random one, which the result states.
+            progress: called as (stage, done, total, note) during the work.
+            timeline: a timeline to continue (None: a new one).
 
         Raises:
-            UserError: nothing to say, too long a text with splitting off, an unknown or unfit voice, a network that
-                the model lacks, no memory left.
+            UserError: nothing to say, a text too long for one pass with splitting off, an unknown or unsuitable voice,
+                a network that the model lacks, out of memory.
         """
         [speech] = self.speak_all([text], voice, preset, seed, settings, progress, timeline)
         return speech
 
     def speak_all(self, texts: Sequence[str], voice: str | Voice | None = None, preset: str | None = None,
-                  seed: int | None = None, settings: Settings | None = None, progress: Progress = silent,
+                  seed: int | None = None, settings: Settings | None = None, progress: Progress = no_progress,
                   timeline: Timeline | None = None) -> Iterator[Speech]:
-        """Say several texts, each as ``speak`` says it with the same seed; they share the decoder's lanes.
+        """Speak several texts, each as ``speak`` does with the same seed; they share the decoder's lanes.
 
-        Nothing is done before the first is asked for, and each comes as soon as it and those before it are there.
+        Work begins when the first result is requested; each is yielded as soon as it and those before it are ready.
         """
-        prepared = Prepared(self, texts, voice, preset, seed, settings, timeline)
-        route = prepared.route(progress)
-        sounds = route.sounds([part for parts in prepared.texts for part in parts])
-        began = prepared.timeline.known
+        request = Request(self, texts, voice, preset, seed, settings, timeline)
+        sounds = request.pipeline(progress).sounds([chunk for chunks in request.texts for chunk in chunks])
+        began = request.timeline.known
         with closed(sounds):
-            for parts in prepared.texts:
-                yield prepared.speech([next(sounds) for _ in parts], began)
-                began = prepared.timeline.now()
+            for chunks in request.texts:
+                yield request.speech([next(sounds) for _ in chunks], began)
+                began = request.timeline.now()
 
     def stream(self, text: str, voice: str | Voice | None = None, preset: str | None = None,
-               seed: int | None = None, settings: Settings | None = None, progress: Progress = silent,
+               seed: int | None = None, settings: Settings | None = None, progress: Progress = no_progress,
                timeline: Timeline | None = None) -> "Stream":
-        """Say ``text``, and give its sound while it is made. Arguments and errors: ``speak``.
+        """Speak ``text`` and return its sound incrementally. Arguments and errors: ``speak``.
 
-        Without diffusion the pieces join to just what ``speak`` gives. With it, a long chunk is diffused in windows
-        (``ane.models.tortoise.windows``), so that its sound is another draft of the same speech.
+        Without diffusion the pieces join to exactly what ``speak`` returns. With it, a long chunk is diffused in
+        windows (``ane.models.tortoise.windows``), so its sound differs slightly.
         """
-        return Stream(Prepared(self, [text], voice, preset, seed, settings, timeline), progress)
+        return Stream(Request(self, [text], voice, preset, seed, settings, timeline), progress)
 
     def prepare(self, voice: str | Voice | None = None, settings: Settings | None = None) -> Voice:
-        """Load what does not depend on the text: the voice, and the networks that settings need. Gives the voice."""
+        """Load what does not depend on the text: the networks that the settings need, and the voice (returned)."""
         settings = settings or Settings.of(model=self.model.settings)
         self.require(settings)
         self.backend.load(*self.needed(settings))
-        parts_of("1", self.model, settings)         # what spells numbers out takes a second to load
+        split_into_chunks("1", self.model, settings)        # the library that spells numbers takes a second to load
         return self.voice(voice, Randomness(0))
 
     def needed(self, settings: Settings) -> list[str]:
-        """Networks that speaking with these settings takes."""
+        """Names of the networks that speaking with these settings needs."""
         needed = ["autoregressive", *(["hifigan"] if settings.diffusion is None else ["diffusion", "univnet"])]
         if settings.ranked and settings.cvvp_amount < 1:
             needed.append("clvp")
@@ -97,12 +90,12 @@ class Synthesizer:
         return needed
 
     def require(self, settings: Settings) -> None:
-        """Fail before any work if a network that will be needed is not there."""
+        """Raise UserError, before any work, when the model lacks a network that will be needed."""
         for network in self.needed(settings):
             self.model.require(network)
 
     def voice(self, voice: str | Voice | None, randomness: Randomness) -> Voice:
-        """The voice meant. Raises UserError: unknown, or not of this model."""
+        """The voice of that name or path. Raises UserError: unknown, or of another model."""
         if isinstance(voice, Voice):
             voice.check_widths(self.model.widths)
             return voice
@@ -112,61 +105,61 @@ class Synthesizer:
                              model_id=self.model.identity, widths=self.model.widths, rng=randomness.voice())
 
 
-class Prepared:
-    """A request that was understood: its texts in parts, its voice, its random numbers."""
+class Request:
+    """A checked request: its texts as chunks, its voice, its random numbers."""
 
     def __init__(self, synthesizer: Synthesizer, texts: Sequence[str], voice: str | Voice | None, preset: str | None,
                  seed: int | None, settings: Settings | None, timeline: Timeline | None):
         self.synthesizer, self.model = synthesizer, synthesizer.model
         self.timeline = timeline or Timeline()
         self.timeline.text_is_known()
-        self.before: dict[str, float] = {}          # seconds spent on the texts before
+        self._spent_before: dict[str, float] = {}       # seconds of each stage on earlier texts
         self.settings = settings or Settings.of(preset, self.model.settings)
         self.randomness = Randomness(secrets.randbits(32) if seed is None else seed)
-        self.texts = [parts_of(text, self.model, self.settings) for text in texts]
+        self.texts = [split_into_chunks(text, self.model, self.settings) for text in texts]
         synthesizer.require(self.settings)
         with self.timeline.at("voice"):
             self.voice = synthesizer.voice(voice, self.randomness)
         if self.settings.ranked:
             check_clips(self.settings.cvvp_amount, self.voice.clip_mels)
 
-    def route(self, progress: Progress) -> Route:
-        parts = sum(map(len, self.texts))
-        return Route(self.model, self.synthesizer.backend, self.voice, self.settings, self.randomness, parts,
-                     self.timeline, progress, self.synthesizer.side_by_side and parts > 1)
+    def pipeline(self, progress: Progress) -> Pipeline:
+        return Pipeline(self.model, self.synthesizer.backend, self.voice, self.settings, self.randomness,
+                        sum(map(len, self.texts)), self.timeline, progress)
 
-    def speech(self, sounds: list[Sound], began: float) -> Speech:
+    def speech(self, sounds: list[VocodedChunk], began: float) -> Speech:
         self.timeline.sound_is_there()
         audio = [np.concatenate([sound.audio[rank] for sound in sounds]) for rank in range(self.settings.best)]
-        told = [sound.told for sound in sounds]
-        spent = {stage: seconds - self.before.get(stage, 0.0) for stage, seconds in self.timeline.spent().items()}
-        self.before = self.timeline.spent()
-        return Speech(audio[0], self.randomness.seed, self.voice.name, [one.part.text for one in told],
-                      sum(one.codes for one in told), audio[1:], spent, self.timeline.now() - began, self.notes(told),
-                      self.timeline)
+        infos = [sound.info for sound in sounds]
+        spent = {stage: seconds - self._spent_before.get(stage, 0.0)
+                 for stage, seconds in self.timeline.spent().items()}
+        self._spent_before = self.timeline.spent()
+        return Speech(audio[0], self.randomness.seed, self.voice.name, [info.chunk.text for info in infos],
+                      sum(info.codes for info in infos), audio[1:], spent, self.timeline.now() - began,
+                      self.notes(infos), self.timeline)
 
-    def notes(self, told: Sequence[Told]) -> list[str]:
-        return [*not_cloned(self.model, self.voice), *unstopped(told)]
+    def notes(self, infos: Sequence[ChunkInfo]) -> list[str]:
+        return [*warn_not_cloned(self.model, self.voice), *warn_not_stopped(infos)]
 
 
 class Stream(Iterator[np.ndarray]):
-    """Sound while it is made: pieces (m,) float32 within ±1 at ``sample_rate``, together as long as the speech.
+    """Sound that arrives incrementally: pieces (m,) float32 within ±1 at ``sample_rate``.
 
-    Work is done while a piece is waited for; ``close`` ends it within a step. What ``ane.models.tortoise.result.Speech`` tells of the
-    whole, ``codes``, ``notes``, ``seconds``, ``spent``, ``took``, this tells of what has been given so far.
+    Work is done while a piece is waited for; ``close`` ends it within one step. ``codes``, ``notes``, ``seconds``,
+    ``spent`` and ``took`` are those of ``ane.models.tortoise.result.Speech`` for the pieces returned so far.
     """
 
     sample_rate = SAMPLE_RATE
 
-    def __init__(self, prepared: Prepared, progress: Progress):
-        if prepared.settings.best > 1:
-            raise UserError("a stream gives the best reading alone: ask for one (--best)")
-        self._prepared, self._samples = prepared, 0
-        self._told: list[Told] = []
-        self.seed, self.voice, self.timeline = prepared.randomness.seed, prepared.voice.name, prepared.timeline
-        parts = prepared.texts[0]
-        self.chunks = [part.text for part in parts]
-        self._pieces = prepared.route(progress).pieces(parts, self._told.append)
+    def __init__(self, request: Request, progress: Progress):
+        if request.settings.best > 1:
+            raise UserError(f"a stream returns the best candidate only: best must be 1, got {request.settings.best}")
+        self._request, self._samples = request, 0
+        self._infos: list[ChunkInfo] = []
+        self.seed, self.voice, self.timeline = request.randomness.seed, request.voice.name, request.timeline
+        chunks = request.texts[0]
+        self.chunks = [chunk.text for chunk in chunks]
+        self._pieces = request.pipeline(progress).pieces(chunks, self._infos.append)
         self.took = 0.0
 
     def __next__(self) -> np.ndarray:
@@ -178,16 +171,16 @@ class Stream(Iterator[np.ndarray]):
         return piece
 
     def close(self) -> None:
-        """End the work, and let the networks go."""
+        """Stop the work and release the networks."""
         self._pieces.close()
 
     @property
     def codes(self) -> int:
-        return sum(one.codes for one in self._told)
+        return sum(info.codes for info in self._infos)
 
     @property
     def notes(self) -> list[str]:
-        return self._prepared.notes(self._told)
+        return self._request.notes(self._infos)
 
     @property
     def seconds(self) -> float:
@@ -199,14 +192,14 @@ class Stream(Iterator[np.ndarray]):
 
     @property
     def real_time_factor(self) -> float:
-        """Seconds for a second of audio, who listened included; infinite before there is any."""
+        """Seconds for a second of audio, including time spent by the consumer; infinite before the first piece."""
         return self.took / self.seconds if self._samples else float("inf")
 
 
-def unstopped(told: Sequence[Told]) -> list[str]:
-    """What the user should know when a chunk's best reading had to be cut off."""
-    chunks = [str(one.part.index + 1) for one in told if not one.stopped]
+def warn_not_stopped(infos: Sequence[ChunkInfo]) -> list[str]:
+    """A warning when a chunk's best candidate reached ``max_codes`` without a stop code."""
+    chunks = [str(info.chunk.index + 1) for info in infos if not info.stopped]
     if not chunks:
         return []
-    return [f"no end was found for chunk {', '.join(chunks)}: the speech may be cut off or ramble; "
+    return [f"chunk {', '.join(chunks)} did not end with a stop code: the speech may be cut off or ramble; "
             "try another --seed, more --candidates or shorter sentences"]

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from ane.models.tortoise.config_checks import check_config, check_kind
+from ane.models.tortoise.config_checks import check_config, check_value
 from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
 
@@ -71,7 +71,7 @@ def _arguments(stated: Mapping[str, Any], file: str, where: str) -> dict[str, An
                 raise UserError(f"{where}: {file}: {name}={value!r} makes another network than the one built here; "
                                 f"only {fixed[name]!r} is supported")
         elif name in official:
-            check_kind(name, value, official[name], f"{where}: {file}")
+            check_value(name, value, official[name], f"{where}: {file}")
         elif name not in ignored:
             known = {*official, *fixed, *ignored}
             raise UserError(f"{where}: {file}: unknown constructor argument {name!r}{_near(name, known)}")

@@ -53,7 +53,7 @@ def match(name: str, configs: Mapping[str, Any], entries: Entries, path: Path) -
     Raises:
         UserError: a key is missing, is no float tensor, or has another shape than the network's.
     """
-    prefix, shapes = NETWORKS[name].prefix, layout(name, configs[name]).shapes
+    prefix, shapes = NETWORKS[name].prefix, layout(NETWORKS[name], configs[name]).shapes
     found = {key: sources(prefix + key, entries) for key in shapes}
     missing = [prefix + key for key, source in found.items() if source is None]
     if missing:
@@ -108,7 +108,7 @@ def looks_like(entries: Entries, file: str, configs: Mapping[str, Any]) -> str |
     for other in {network.file for network in NETWORKS.values()} - {file}:
         names = networks_of(other)
         wanted = {pattern(NETWORKS[name].prefix + key) for name in names
-                  for key in layout(name, configs[name]).shapes}
+                  for key in layout(NETWORKS[name], configs[name]).shapes}
         if wanted <= present:
             best = max(best, (len(wanted), all(_fits(name, configs[name], entries) for name in names), other))
     return best[2]
@@ -146,7 +146,7 @@ def _why_misshapen(entries: Entries, path: Path, configs: Mapping[str, Any]) -> 
 
 
 def _fits(name: str, config: Any, entries: Entries) -> bool:
-    for key, shape in layout(name, config).shapes.items():
+    for key, shape in layout(NETWORKS[name], config).shapes.items():
         source = sources(NETWORKS[name].prefix + key, entries)
         if source is None or tuple(entries[source[-1]].shape) != shape:
             return False

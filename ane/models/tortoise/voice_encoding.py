@@ -1,4 +1,4 @@
-"""Reference clips to latents, and latents from nothing."""
+"""Voice latents from reference clips, and random voices."""
 
 from collections.abc import Sequence
 
@@ -10,18 +10,18 @@ from ane.backends.base import Backend
 from ane.system.errors import UserError
 from ane.voices.voice import Voice
 
-CONDITIONING_SAMPLES = 132300       # 6 s at 22050 Hz: what the autoregressive model hears of a clip
-DIFFUSION_SAMPLES = 102400          # 4.27 s at 24000 Hz: what the diffusion model hears of it
-NETWORKS = ("conditioning_encoder", "contextual_embedder", "rlg_auto", "rlg_diffuser")
+CONDITIONING_SAMPLES = 132300       # 6 s at 22050 Hz: the part of a clip that the autoregressive model encodes
+DIFFUSION_SAMPLES = 102400          # 4.27 s at 24000 Hz: the part that the diffusion model encodes
+VOICE_NETWORKS = ("conditioning_encoder", "contextual_embedder", "rlg_auto", "rlg_diffuser")
 
 
 def encode_clips(clips: Sequence[tuple[np.ndarray, int]], backend: Backend, mel_norms: np.ndarray,
                  rng: np.random.Generator, *, name: str = "", source: str = "") -> Voice:
     """Latents of reference clips: both encoders on every clip, then the mean over the clips.
 
-    The autoregressive model hears 6 s of each clip, from a random start when it is longer; the diffusion model its
-    first 4.27 s. Shorter clips are padded with silence (upstream api.py, get_conditioning_latents). As every clip
-    gives equally many frames, the mean of the clips' means is upstream's mean over all frames.
+    The autoregressive model encodes 6 s of each clip, from a random start when it is longer; the diffusion model its
+    first 4.27 s. Shorter clips are padded with silence (upstream api.py, get_conditioning_latents). Every clip has the
+    same number of frames, so the mean of the clips' means is upstream's mean over all frames.
 
     Args:
         clips: (audio (S,) float32, rate in Hz) each, at least one.
@@ -32,9 +32,9 @@ def encode_clips(clips: Sequence[tuple[np.ndarray, int]], backend: Backend, mel_
         UserError: no clips.
     """
     if not clips:
-        raise UserError(f"voice {name}: no clips to take it from; give at least one")
+        raise UserError(f"voice {name}: no clips; give at least one")
     mels, ar, diffusion = [], [], []
-    for audio, rate in clips:       # one a call: memory stays small however many there are
+    for audio, rate in clips:       # one at a time, to bound memory
         at_22050 = resample(audio, rate, CONDITIONING_RATE)
         mels.append(conditioning_mel(conditioning_window(at_22050, rng), mel_norms))
         ar.append(backend.run("ar_conditioning", mel=mels[-1][None]))
@@ -44,9 +44,9 @@ def encode_clips(clips: Sequence[tuple[np.ndarray, int]], backend: Backend, mel_
 
 
 def random_voice(backend: Backend, widths: tuple[int, int], rng: np.random.Generator) -> Voice:
-    """A voice drawn at random: noise through upstream's two random latent converters.
+    """A random voice: noise through upstream's two random latent converters.
 
-    ``rng`` gives ``standard_normal((1, D))``, then ``standard_normal((1, C))``, float32; ``widths`` is (D, C).
+    ``rng`` draws ``standard_normal((1, D))``, then ``standard_normal((1, C))``, float32; ``widths`` is (D, C).
     """
     ar_noise, diffusion_noise = (rng.standard_normal((1, width), dtype=np.float32) for width in widths)
     return Voice(backend.run("ar_random", noise=ar_noise), backend.run("diffusion_random", noise=diffusion_noise),
@@ -57,20 +57,20 @@ def conditioning_window(audio: np.ndarray, rng: np.random.Generator) -> np.ndarr
     """6 s of audio (S,) at 22050 Hz → (132300,): a random crop of a longer clip, a shorter one padded at its end."""
     gap = len(audio) - CONDITIONING_SAMPLES
     start = int(rng.integers(0, gap + 1)) if gap > 0 else 0
-    return _exactly(audio[start:], CONDITIONING_SAMPLES)
+    return _fit_length(audio[start:], CONDITIONING_SAMPLES)
 
 
 def diffusion_window(audio: np.ndarray) -> np.ndarray:
     """The first 4.27 s of audio (S,) at 22050 Hz → (102400,) at 24000 Hz, padded at the end.
 
-    With upstream's own resampler, which the model was trained behind: above 11 kHz it leaves images of the speech
-    where soxr leaves silence. Measured on five upstream voices, soxr would lower the three highest bands of the mel by
+    Uses upstream's resampler, with which the model was trained: above 11 kHz it leaves images of the speech where
+    soxr leaves silence. Measured on five upstream voices, soxr would lower the three highest bands of the mel by
     2.3, and on random weights move the latent by 6 to 9 % (22 to 25 dB).
     """
-    return _exactly(resample_windowed_sinc(audio, CONDITIONING_RATE, DIFFUSION_RATE), DIFFUSION_SAMPLES)
+    return _fit_length(resample_windowed_sinc(audio, CONDITIONING_RATE, DIFFUSION_RATE), DIFFUSION_SAMPLES)
 
 
-def _exactly(audio: np.ndarray, samples: int) -> np.ndarray:
+def _fit_length(audio: np.ndarray, samples: int) -> np.ndarray:
     return np.pad(audio[:samples], (0, max(0, samples - len(audio))))
 
 

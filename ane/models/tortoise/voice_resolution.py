@@ -1,4 +1,4 @@
-"""A voice as the user writes it, to a voice as the models take it."""
+"""From what the user calls a voice to the latents that condition the models."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -8,7 +8,7 @@ import numpy as np
 
 from ane.backends.base import Backend
 from ane.bundles import Model
-from ane.models.tortoise.voice_encoding import NETWORKS, encode_clips, random_voice
+from ane.models.tortoise.voice_encoding import VOICE_NETWORKS, encode_clips, random_voice
 from ane.voices.cache import cache_key, remember
 from ane.voices.finding import RANDOM, find_voice, list_voices
 from ane.voices.mixing import mix_voices, parse_mix
@@ -17,24 +17,24 @@ from ane.voices.voice import Clips, Voice, open_voice
 
 def resolve_voice(spec: str, *, folders: Iterable[Path], backend: Backend, mel_norms: np.ndarray, model_id: str,
                   widths: tuple[int, int], rng: np.random.Generator, seed: int = 0, cache: bool = True) -> Voice:
-    """The voice that ``spec`` asks for: a name, a path, ``random``, or a mix (``a&b``, ``a:0.3&b:0.7``).
+    """The voice that ``spec`` names: a name, a path, ``random``, or a mix (``a&b``, ``a:0.3&b:0.7``).
 
-    A mix without weights of voices that are all clips is one voice from all clips together, as upstream has it;
-    any other mix is the mean of its voices' latents. (Upstream refuses to mix clips with latents, and makes every mix
-    with ``random`` wholly random.)
+    A mix without weights whose voices are all clips is one voice encoded from all clips together, as in upstream; any
+    other mix is the mean of its voices' latents. (Upstream refuses to mix clips with latents, and a mix with ``random``
+    is entirely random there.)
 
     Args:
         folders: where names are looked up, in order.
         mel_norms: (80,) float32.
-        model_id: names the encoders' weights and precision; latents in the cache belong to one model.
+        model_id: identifies the encoders' weights and precision; cached latents belong to one model.
         widths: (D, C) of the model.
-        rng: the request's generator. Only ``random`` draws from it, (1, D) and then (1, C) normals, in the mix's order.
-        seed: chooses the 6 s that are heard of longer clips. Apart from ``rng``, so that a voice stays the same
-            from request to request; upstream lets it change with the request's seed.
-        cache: look for latents of clips in the cache, and store them there.
+        rng: the request's generator. Only ``random`` draws from it: (1, D), then (1, C) normals, in the mix's order.
+        seed: selects the 6 s that are used of longer clips. Separate from ``rng``, so that a voice is the same in
+            every request; in upstream it changes with the request's seed.
+        cache: read latents of clips from the cache, and store them there.
 
     Raises:
-        UserError: no such voice, unfit clips, damaged files, a faulty mix, or latents made for another model.
+        UserError: no such voice, unsuitable clips, damaged files, an invalid mix, or latents of another model.
     """
     names, weights = parse_mix(spec)
     folders = list(folders)
@@ -52,7 +52,7 @@ def resolve_voice(spec: str, *, folders: Iterable[Path], backend: Backend, mel_n
             voice = part
         voice.check_widths(widths)
         voices.append(voice)
-    backend.release(*NETWORKS)
+    backend.release(*VOICE_NETWORKS)
     return voices[0] if len(voices) == 1 else mix_voices(voices, weights, spec)
 
 
@@ -66,10 +66,10 @@ def _encode(clips: Clips, backend: Backend, mel_norms: np.ndarray, seed: int) ->
     return encode_clips(clips.read(), backend, mel_norms, np.random.default_rng(seed), name=clips.name, source=source)
 
 
-def not_cloned(model: Model, voice: Voice) -> list[str]:
-    """What the user should know of a voice that was taken from clips for a model that knows few speakers."""
+def warn_not_cloned(model: Model, voice: Voice) -> list[str]:
+    """A warning when a voice was encoded from clips for a model that was trained on few speakers."""
     if model.clones or not voice.clip_mels:
         return []
     known = ", ".join(list_voices([model.voices] if model.voices else [])) or "it was trained on"
-    return [f"voice {voice.name} is not a clone of its clips: {model.name} knows the voices {known} alone and takes "
-            "the nearest; the official model clones"]
+    return [f"voice {voice.name} is not a clone of its clips: {model.name} has only the voices {known} and uses the "
+            "nearest; the official model clones voices"]

@@ -1,11 +1,11 @@
-"""Latents to a mel in windows: speech of any length begins after its first window, and no window grows with it.
+"""Latents to a mel in windows, so that streaming starts after the first window, however long the speech is.
 
-Each window of latents is diffused on its own. It overlaps the one before it, and there the two mels fade into each
-other. Where windows overlap they are given the same noise, so that there they are two drafts of one mel, not two mels.
+Each window of latents is diffused separately. It overlaps the previous one, and the two mels are cross-faded there.
+Overlapping frames get the same noise in both windows, so that the two mels differ little.
 
     first   ├────────┤
-    then          ├──┼─────────────┤           the next is twice as long, until it is ``size``
-    last               ├─────────────┼──┤      the last reaches back until it is as long, so that none is short
+    next          ├──┼─────────────┤           each is up to twice as long as the previous one, at most ``size``
+    last               ├─────────────┼──┤      the last starts earlier, so that it is not short
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,25 +15,21 @@ import numpy as np
 
 from ane.audio.mel import denormalise_mel
 from ane.backends.base import Backend
-from ane.models.tortoise.diffusion import Diffusion, Progress, frames_of, sample, silent
+from ane.models.tortoise.diffusion import Diffusion, StepProgress, frame_count, no_step_progress, sample
 from ane.system.errors import UserError
 from ane.system.iterators import closed
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Lengths in latents, 21.5 of them to a second.
+    """Lengths in latents, 21.5 a second.
 
     Attributes:
-        first: of the first window, after which there is sound. A text that has no more is diffused in one go.
-        size: of the longest; each is at most twice as long as the one before it, so that sound lasts meanwhile.
-        overlap: what two neighbours have in common, at least.
+        first: of the first window. A shorter text is diffused in one piece.
+        size: of the longest window. Each is at most twice as long as the previous one, so that playback does not stall.
+        overlap: of two consecutive windows, at least.
 
-    The defaults are measured on the embedded bundle, on three texts of 285 to 313 latents (benchmarks.windows): they
-    part from the mel of the whole by 1.3 dB (dpm++2m, 12 steps) and 1.2 dB (p, 30 steps), less than the whole does on
-    other noise (2.5 and 1.4 dB); 24, 96 and 8 by 2.1 and 2.0 dB, 16, 64 and 4 by 2.3 and 2.1 dB, and an overlap of 4 in
-    place of 12 by 1.4 and 1.3 dB. Of 126 words a recogniser got 16 and 12 wrong, of the whole 16 and 8.
-    Of single sentences: benchmarks/results/windows-demo.json.
+    The defaults were chosen with benchmarks/results/windows-demo.json: they change the mel less than other noise does.
     """
 
     first: int = 32
@@ -42,103 +38,103 @@ class Windows:
 
     def __post_init__(self):
         if not 1 <= self.overlap < self.first <= self.size:
-            raise UserError(f"windows of {self.first} latents at first and {self.size} at most cannot overlap by "
-                            f"{self.overlap}: overlap < first ≤ size")
+            raise UserError(f"windows must satisfy 1 ≤ overlap < first ≤ size, got overlap {self.overlap}, first "
+                            f"{self.first}, size {self.size}")
 
 
 def windowed_mels(backend: Backend, latents: Iterable[np.ndarray], voice: np.ndarray, diffusion: Diffusion,
-                  rng: np.random.Generator, windows: Windows | None = None, progress: Progress = silent,
+                  rng: np.random.Generator, windows: Windows | None = None, progress: StepProgress = no_step_progress,
                   prediction: str = "epsilon") -> Iterator[np.ndarray]:
-    """Latents (n, D) that come by and by, and the voice's diffusion latent (1, C) → log-mel (100, m), piece by piece.
+    """Latents (n, D) that arrive incrementally, and the voice's diffusion latent (1, C) → log-mel pieces (100, m).
 
-    What is given depends on the latents alone, not on the pieces they come in. Joined, the pieces have as many frames
-    as ``ane.models.tortoise.diffusion.spectrogram`` gives, and are the same where one window holds all. Closing it closes
-    ``latents``, too.
+    The result depends on the latents, not on the pieces they arrive in. The joined pieces have as many frames as
+    ``ane.models.tortoise.diffusion.spectrogram`` returns, and are equal to it when one window holds all. Closing the
+    iterator closes ``latents``.
 
     Args:
-        rng: for each window what ``sample`` draws, of the frames alone that no window before it had.
+        rng: draws for each window what ``sample`` draws, for frames that no earlier window had.
         progress: called with the steps done and the steps of a window.
     """
-    mel = Windowed(backend, voice, diffusion, rng, windows or Windows(), progress, prediction)
+    mel = WindowedDiffusion(backend, voice, diffusion, rng, windows or Windows(), progress, prediction)
     with closed(latents):
         for piece in latents:
-            mel.take(piece)
-            while mel.given > mel.stop:         # one more at least: this is not the last
-                yield denormalise_mel(mel.window())
-        if mel.given:
-            yield denormalise_mel(mel.last())
+            mel.append(piece)
+            while mel.received > mel.stop:      # more latents follow, so this is not the last window
+                yield denormalise_mel(mel.next_window())
+        if mel.received:
+            yield denormalise_mel(mel.last_window())
 
 
-class Windowed:
-    """Windows over latents that come by and by; ``start`` and ``stop`` are those of the next one."""
+class WindowedDiffusion:
+    """Windows over latents that arrive incrementally; ``start`` and ``stop`` are those of the next window."""
 
     def __init__(self, backend: Backend, voice: np.ndarray, diffusion: Diffusion, rng: np.random.Generator,
-                 windows: Windows, progress: Progress, prediction: str):
+                 windows: Windows, progress: StepProgress, prediction: str):
         self.backend, self.voice, self.diffusion, self.windows = backend, voice, diffusion, windows
         self.progress, self.prediction = progress, prediction
-        self.noise = Noise(rng)
-        self.latents: np.ndarray | None = None      # from the start of the window before
-        self.first = 0                              # the latent that the first of them is
+        self.noise = OverlappingNoise(rng)
+        self.latents: np.ndarray | None = None      # from the start of the previous window
+        self.first = 0                              # index of the first of them
         self.start, self.size = 0, windows.first
-        self.held: np.ndarray | None = None         # (100, frames) of the window before, to fade out
+        self.overlapping: np.ndarray | None = None  # (100, frames): end of the previous window, to be faded out
 
     @property
-    def given(self) -> int:
+    def received(self) -> int:
         return self.first + (0 if self.latents is None else len(self.latents))
 
     @property
     def stop(self) -> int:
         return self.start + self.size
 
-    def take(self, latents: np.ndarray) -> None:
+    def append(self, latents: np.ndarray) -> None:
         self.latents = latents if self.latents is None else np.concatenate((self.latents, latents))
 
-    def window(self) -> np.ndarray:
-        """The next window's mel up to where the one after it begins: (100, frames), normalised."""
+    def next_window(self) -> np.ndarray:
+        """The next window's mel up to where the window after it begins: (100, frames), normalised."""
         start, stop = self.start, self.stop
-        mel = self._faded(start, stop)
-        common = frames_of(stop) - frames_of(stop - self.windows.overlap)
-        self.held = mel[:, -common:]
+        mel = self._cross_faded(start, stop)
+        common = frame_count(stop) - frame_count(stop - self.windows.overlap)
+        self.overlapping = mel[:, -common:]
         self.latents, self.first = self.latents[start - self.first:], start
         self.start, self.size = stop - self.windows.overlap, min(2 * self.size, self.windows.size)
         return mel[:, :-common]
 
-    def last(self) -> np.ndarray:
-        """The mel of all that is left: (100, frames), normalised."""
-        return self._faded(max(self.first, min(self.start, self.given - self.size)), self.given)
+    def last_window(self) -> np.ndarray:
+        """The mel of all remaining latents: (100, frames), normalised."""
+        return self._cross_faded(max(self.first, min(self.start, self.received - self.size)), self.received)
 
-    def _faded(self, start: int, stop: int) -> np.ndarray:
-        """The mel of latents ``start`` … ``stop`` from what is held on, which fades into it."""
-        frames = frames_of(stop) - frames_of(start)
-        self.noise.over(frames_of(start), frames_of(stop))
+    def _cross_faded(self, start: int, stop: int) -> np.ndarray:
+        """The mel of latents ``start`` … ``stop``, cross-faded with the end of the previous window."""
+        frames = frame_count(stop) - frame_count(start)
+        self.noise.start_window(frame_count(start), frame_count(stop))
         denoiser = self.backend.denoiser(self.latents[None, start - self.first:stop - self.first], self.voice, frames)
         mel = sample(denoiser, frames, self.diffusion, self.noise, self.progress, self.prediction)[0]
-        if self.held is None:
+        if self.overlapping is None:
             return mel
-        mel = mel[:, frames_of(self.start) - frames_of(start):].copy()
-        common = self.held.shape[1]
+        mel = mel[:, frame_count(self.start) - frame_count(start):].copy()
+        common = self.overlapping.shape[1]
         share = ((np.arange(common) + 0.5) / common).astype(np.float32)
-        mel[:, :common] = (1 - share) * self.held + share * mel[:, :common]
+        mel[:, :common] = (1 - share) * self.overlapping + share * mel[:, :common]
         return mel
 
 
-class Noise:
-    """Stands in for a window's random generator: where the window before was, each draw is that window's."""
+class OverlappingNoise:
+    """Replaces a window's random generator: frames that the previous window had get the previous window's draws."""
 
     def __init__(self, rng: np.random.Generator):
         self.rng = rng
         self.start = self.stop = 0
-        self.before: list[np.ndarray] = []      # draws of the window before, from this one's start on
+        self.previous: list[np.ndarray] = []        # draws of the previous window, from this window's start on
         self.draws: list[np.ndarray] = []
 
-    def over(self, start: int, stop: int) -> None:
+    def start_window(self, start: int, stop: int) -> None:
         """Begin a window of the frames ``start`` … ``stop``."""
-        self.before = [draw[..., start - self.start:] for draw in self.draws]
+        self.previous = [draw[..., start - self.start:] for draw in self.draws]
         self.start, self.stop, self.draws = start, stop, []
 
     def standard_normal(self, shape: tuple[int, ...], dtype: type) -> np.ndarray:
-        """As of a generator; the last axis of ``shape`` is the window's frames."""
-        known = self.before[len(self.draws)] if self.before else np.empty((*shape[:-1], 0), dtype)
+        """As ``numpy.random.Generator.standard_normal``; the last axis of ``shape`` is the window's frames."""
+        known = self.previous[len(self.draws)] if self.previous else np.empty((*shape[:-1], 0), dtype)
         new = self.rng.standard_normal((*shape[:-1], shape[-1] - known.shape[-1]), dtype=dtype)
         self.draws.append(np.concatenate((known, new), axis=-1))
         return self.draws[-1]

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ane.backends import load_backend
-from ane.backends.onnx.backend import OrtBackend
+from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.blocks import Memory
 from ane.backends.onnx.decoder import UNIT
 from ane.backends.onnx.providers import DEVICES
@@ -183,7 +183,7 @@ def test_fewer_bits_are_as_near_as_they_are_said_to_be(torch, bundle, precision,
     package, = (each for each in bundle.onnx_packages
                 if (each.network, each.precision) == ("autoregressive", precision))
     assert min(function.parity["cpu"] for function in package.functions.values()) >= bar
-    backend = OrtBackend(Unpublished(bundle, bundle.path, [package], torch), DEVICES["cpu"], torch, threads=1)
+    backend = OnnxBackend(Unpublished(bundle, bundle.path, [package], torch), DEVICES["cpu"], torch, threads=1)
     each = torch.decoder(2, 8), backend.decoder(2, 8)
     assert near(*(one.prefill(columns(0, 12) / 20) for one in each), bar=bar)
     for turn in range(3):

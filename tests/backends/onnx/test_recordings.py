@@ -11,7 +11,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
 from ane.backends import load_backend
 from ane.backends.onnx import backend as ort_backend
-from ane.backends.onnx.backend import CUDA_GRAPH, OrtBackend
+from ane.backends.onnx.backend import CUDA_GRAPH, OnnxBackend
 from ane.backends.onnx.blocks import Memory
 from ane.backends.onnx.providers import CPU, Device, OutOfMemoryError, engine_errors
 from ane.backends.onnx.sessions import Wanted, loader
@@ -68,8 +68,8 @@ def torch(bundle):
     return load_backend("torch:cpu", bundle, "fp32", threads=1, keep=True)
 
 
-def made(bundle, torch, load: Loads, device: Device = RECORDING, **options: Any) -> OrtBackend:
-    return OrtBackend(bundle, device, torch, "fp32", threads=1, load=load, **options)
+def made(bundle, torch, load: Loads, device: Device = RECORDING, **options: Any) -> OnnxBackend:
+    return OnnxBackend(bundle, device, torch, "fp32", threads=1, load=load, **options)
 
 
 def columns(seed: int, *shape: int) -> np.ndarray:

@@ -16,7 +16,7 @@ from ane.backends import load_backend
 from ane.backends.onnx import providers
 from ane.backends.onnx import sessions as sessions_module
 from ane.backends.onnx import tensorrt as engines_module
-from ane.backends.onnx.backend import OrtBackend
+from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.providers import DEVICES, OutOfMemoryError, choose, engine_errors
 from ane.backends.onnx.sessions import Sessions, Wanted, loader
 from ane.backends.onnx.tensorrt import BATCHES, LENGTHS, Engines, Machine, axes_of, bucket, profile
@@ -301,7 +301,7 @@ def test_tensorrt_is_given_an_engine_for_each_bucket_of_a_stage(bundle, tmp_path
         asked.append(one)
         raise UserError("no GPU here")
 
-    backend = OrtBackend(bundle, DEVICES["tensorrt"], load_backend("torch:cpu", bundle), "fp32",
+    backend = OnnxBackend(bundle, DEVICES["tensorrt"], load_backend("torch:cpu", bundle), "fp32",
                          engines=Engines(tmp_path, A100), load=load)
     for frames in (100, 90, 300):
         with pytest.raises(UserError, match="no GPU here"):

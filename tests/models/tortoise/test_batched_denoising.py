@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ane.backends.base import BatchingBackend
 from ane.backends.torch.backend import TorchBackend
-from ane.models.tortoise.diffusion import SAMPLERS, Diffusion, frames_of, groups, spectrogram, spectrograms
+from ane.models.tortoise.diffusion import SAMPLERS, Diffusion, frame_count, group_by_frames, spectrogram, spectrograms
 from ane.models.tortoise.networks import layers
 from tests.random_model import CONFIGS, RandomModel
 
@@ -44,10 +44,10 @@ def assert_near(actual: np.ndarray, expected: np.ndarray, share: float) -> None:
 @settings(deadline=None, max_examples=25)
 @given(counts=utterances, timestep=st.integers(0, 3999), guided=st.booleans())
 def test_an_utterance_is_denoised_as_if_it_were_alone(backend, counts, timestep, guided):
-    rows, frames = [array[None] for array in latents(counts)], [frames_of(count) for count in counts]
+    rows, frames = [array[None] for array in latents(counts)], [frame_count(count) for count in counts]
     noisy = [rng.standard_normal((1, 100, length), dtype=np.float32)
              for rng, length in zip(generators(len(counts)), frames, strict=True)]
-    together = backend.denoisers(rows, VOICE, frames)(noisy, timestep, guided)
+    together = backend.batched_denoiser(rows, VOICE, frames)(noisy, timestep, guided)
     for row, length, x, said in zip(rows, frames, noisy, together, strict=True):
         alone = backend.denoiser(row, VOICE, length)(x, timestep, guided)
         assert said.shape == alone.shape == (1 + guided, 200, length)
@@ -58,7 +58,7 @@ def test_an_utterance_is_denoised_as_if_it_were_alone(backend, counts, timestep,
 @given(counts=utterances, most=st.integers(0, 400), sampler=st.sampled_from(SAMPLERS),
        guidance=st.sampled_from([None, 2.0]))
 def test_a_chunk_sounds_the_same_whatever_is_sampled_with_it(backend, counts, most, sampler, guidance):
-    backend.frames_at_once = most
+    backend.max_batched_frames = most
     diffusion, rows = Diffusion(3, sampler, guidance), latents(counts)
     together = spectrograms(backend, rows, VOICE, diffusion, generators(len(rows)))
     for row, rng, mel in zip(rows, generators(len(rows)), together, strict=True):
@@ -67,9 +67,9 @@ def test_a_chunk_sounds_the_same_whatever_is_sampled_with_it(backend, counts, mo
 
 def test_half_precision_keeps_utterances_apart_too():
     backend, rows = TorchBackend(RandomModel(), "cpu", "bf16", keep=True), latents([30, 7])
-    noisy = [np.zeros((1, 100, frames_of(len(row))), np.float32) for row in rows]
+    noisy = [np.zeros((1, 100, frame_count(len(row))), np.float32) for row in rows]
     frames = [x.shape[-1] for x in noisy]
-    before, other = (backend.denoisers([row[None] for row in pair], VOICE, frames)(noisy, 2000, True)[0]
+    before, other = (backend.batched_denoiser([row[None] for row in pair], VOICE, frames)(noisy, 2000, True)[0]
                      for pair in (rows, [rows[0], -rows[1]]))
     np.testing.assert_array_equal(before, other)
     assert_near(before, backend.denoiser(rows[0][None], VOICE, frames[0])(noisy[0], 2000, True), ROUNDING["bf16"])
@@ -77,7 +77,7 @@ def test_half_precision_keeps_utterances_apart_too():
 
 @given(lengths=st.lists(st.integers(1, 1000), max_size=20), most=st.integers(0, 3000))
 def test_groups_are_neighbours_within_what_the_backend_wants(lengths, most):
-    together = groups(lengths, most)
+    together = group_by_frames(lengths, most)
     assert [index for group in together for index in group] == list(range(len(lengths)))
     for group in together:
         assert len(group) == 1 or sum(lengths[index] for index in group) <= most
@@ -87,7 +87,7 @@ def test_groups_are_neighbours_within_what_the_backend_wants(lengths, most):
 
 @pytest.mark.parametrize("most", [0, 100, 10_000])
 def test_progress_counts_the_steps_of_all_utterances(backend, most):
-    backend.frames_at_once, told = most, []
+    backend.max_batched_frames, told = most, []
     rows = latents([5, 20, 9])
     spectrograms(backend, rows, VOICE, Diffusion(4), generators(3), lambda done, total: told.append((done, total)))
     assert told == sorted(set(told))
@@ -103,7 +103,7 @@ def test_a_backend_that_takes_one_at_a_time_is_asked_for_one_at_a_time(backend):
     assert not isinstance(OneByOne(), BatchingBackend)
     rows = latents([3, 4])
     mels = spectrograms(OneByOne(), rows, VOICE, Diffusion(2), generators(2))
-    assert [mel.shape[-1] for mel in mels] == [frames_of(3), frames_of(4)]
+    assert [mel.shape[-1] for mel in mels] == [frame_count(3), frame_count(4)]
 
 
 def test_nothing_to_speak_is_no_spectrogram(backend):
@@ -123,7 +123,7 @@ def test_attention_in_blocks_is_attention(length, block, monkeypatch):
 def test_a_tall_guidance_reaches_every_utterance(backend):
     """Guided rows lie beside each other for every utterance: swapped or shared rows would show at once."""
     diffusion, rows = Diffusion(2, "ddim", 2.0), latents([12, 25])
-    backend.frames_at_once = 1000
+    backend.max_batched_frames = 1000
     plain, guided = (spectrograms(backend, rows, VOICE, settings, generators(2))
                      for settings in (replace(diffusion, guidance=None), diffusion))
     for without, with_guidance, row, rng in zip(plain, guided, rows, generators(2), strict=True):

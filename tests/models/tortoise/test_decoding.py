@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import Model, open_model
-from ane.models.tortoise.decoding import Chunk, Lanes, decode
-from ane.models.tortoise.embeddings import text_tokens
+from ane.models.tortoise.decoding import Prompt, Lanes, decode
+from ane.models.tortoise.chunks import text_tokens
 from ane.models.tortoise.randomness import Randomness
-from ane.models.tortoise.sampling import Sampling, by_inverse_cdf
+from ane.models.tortoise.sampling import Sampling, inverse_cdf_sampler
 
 SHAPES = st.lists(st.tuples(st.integers(1, 25), st.integers(1, 4)), min_size=1, max_size=5)     # tokens, candidates
 
@@ -30,11 +30,11 @@ def chunk(model):
     """``chunk(index, tokens, candidates)``: text of so many tokens, in a voice of its own."""
     config = model.config("autoregressive")
 
-    def made(index: int, tokens: int, candidates: int) -> Chunk:
+    def made(index: int, tokens: int, candidates: int) -> Prompt:
         rng = np.random.default_rng(index)
         voice = rng.standard_normal((1, config.model_dim), dtype=np.float32)
         ids = text_tokens(list(rng.integers(1, 30, tokens)), config)
-        return Chunk(voice, ids, [by_inverse_cdf(Randomness(7).candidate(index, each)) for each in range(candidates)])
+        return Prompt(voice, ids, [inverse_cdf_sampler(Randomness(7).candidate(index, each)) for each in range(candidates)])
 
     return made
 
@@ -44,7 +44,7 @@ def chunk(model):
 def test_chunks_on_the_same_lanes_are_read_as_each_alone(model, backend, chunk, shapes, lanes, limit):
     config, sampling = model.config("autoregressive"), Sampling(max_codes=limit)
 
-    def chunks() -> list[Chunk]:
+    def chunks() -> list[Prompt]:
         return [chunk(index, *shape) for index, shape in enumerate(shapes)]
 
     together = list(decode(backend, chunks(), config, sampling, lanes))

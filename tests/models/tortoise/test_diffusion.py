@@ -9,12 +9,12 @@ from ane.models.tortoise.diffusion import (
     SPACINGS,
     Diffusion,
     Schedule,
-    frames_of,
+    frame_count,
     log_snr,
-    plan,
+    denoising_steps,
     sample,
     spaced_timesteps,
-    take,
+    take_step,
     trained_alphas_cumprod,
 )
 from ane.system.errors import UserError
@@ -145,7 +145,7 @@ def test_an_unknown_spacing_is_answered_with_those_there_are():
 
 def test_a_code_lasts_as_long_as_1024_samples_at_22050_hz():
     for latents in (1, 10, 500):
-        assert abs(frames_of(latents) * 256 / 24000 - latents * 1024 / 22050) < 256 / 24000
+        assert abs(frame_count(latents) * 256 / 24000 - latents * 1024 / 22050) < 256 / 24000
 
 
 def test_a_network_that_gives_nan_is_reported():
@@ -168,7 +168,7 @@ def test_what_the_network_predicts_makes_no_difference_when_it_is_exact(predicti
 @pytest.mark.parametrize("prediction", ["eps", "V", ""])
 def test_an_unknown_prediction_is_not_taken_for_a_known_one(prediction):
     with pytest.raises(ValueError, match="epsilon, v, x0"):
-        plan(Schedule(4), Diffusion(4), prediction)
+        denoising_steps(Schedule(4), Diffusion(4), prediction)
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
@@ -177,11 +177,11 @@ def test_several_steps_at_once_draw_the_same_numbers_and_give_the_same_mel(sampl
         def steps(self, guided):
             return 2, 5
 
-        def advance(self, x, before, plan, noise):
-            taken.append(len(plan))
-            for step, drawn in zip(plan, noise, strict=True):
+        def advance(self, x, before, denoising_steps, noise):
+            taken.append(len(denoising_steps))
+            for step, drawn in zip(denoising_steps, noise, strict=True):
                 output = self(x, step.timestep, step.guided)
-                x, before = take(step, x, before, output, drawn)
+                x, before = take_step(step, x, before, output, drawn)
             return x, before, output
 
     taken, done, diffusion = [], [], Diffusion(18, sampler, 2.0)

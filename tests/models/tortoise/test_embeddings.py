@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import open_model
-from ane.models.tortoise.codes import fixed, trimmed_length
-from ane.models.tortoise.decoding import Chunk, decode
-from ane.models.tortoise.embeddings import Candidate, text_tokens
+from ane.models.tortoise.codes import pad_codes, trimmed_length
+from ane.models.tortoise.decoding import Prompt, decode
+from ane.models.tortoise.decoding import Candidate
+from ane.models.tortoise.chunks import text_tokens
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from ane.models.tortoise.randomness import Randomness
-from ane.models.tortoise.sampling import Sampling, by_inverse_cdf
+from ane.models.tortoise.sampling import Sampling, inverse_cdf_sampler
 from ane.system.errors import UserError
 
 OFFICIAL = UnifiedVoiceConfig()
@@ -28,8 +29,8 @@ def sampled():
     backends = {precision: TorchBackend(model, "cpu", precision) for precision in ("fp32", "bf16")}
 
     def run(candidates: int, lanes: int, precision: str = "fp32", max_codes: int = 60) -> list[Candidate]:
-        choices = [by_inverse_cdf(Randomness(3).candidate(0, index)) for index in range(candidates)]
-        [candidates] = decode(backends[precision], [Chunk(voice, tokens, choices)], config,
+        choices = [inverse_cdf_sampler(Randomness(3).candidate(0, index)) for index in range(candidates)]
+        [candidates] = decode(backends[precision], [Prompt(voice, tokens, choices)], config,
                               Sampling(max_codes=max_codes), lanes)
         return candidates
 
@@ -53,7 +54,7 @@ def test_candidates_differ_from_each_other(sampled):
 def test_every_latent_has_its_code(sampled):
     for candidate in sampled(6, 3):
         assert len(candidate.hidden) == len(candidate.codes) + candidate.stopped
-        assert len(candidate.latents) == trimmed_length(candidate.fixed, open_model().config("autoregressive"))
+        assert len(candidate.latents) == trimmed_length(candidate.pad_codes, open_model().config("autoregressive"))
 
 
 def test_codes_run_out_where_they_are_told_to(sampled):
@@ -85,7 +86,7 @@ def test_a_token_that_the_decoder_does_not_know_blames_the_tokenizer():
 
 @given(st.lists(st.integers(0, 8191), max_size=500))
 def test_rewritten_codes_fill_the_buffer_and_keep_what_was_sampled(codes):
-    whole = fixed(codes, 500, OFFICIAL)
+    whole = pad_codes(codes, 500, OFFICIAL)
     assert whole.shape == (500,)
     kept = len(codes) if len(codes) == 500 else min(len(codes), 497)
     np.testing.assert_array_equal(whole[:kept], codes[:kept])
@@ -96,4 +97,4 @@ def test_rewritten_codes_fill_the_buffer_and_keep_what_was_sampled(codes):
 def test_eight_silent_codes_are_kept_at_the_end(spoken, silent):
     """Silence that was sampled counts among the eight."""
     codes = [7] * spoken + [OFFICIAL.calm_token] * silent
-    assert trimmed_length(fixed(codes, 500, OFFICIAL), OFFICIAL) == spoken + OFFICIAL.calm_run
+    assert trimmed_length(pad_codes(codes, 500, OFFICIAL), OFFICIAL) == spoken + OFFICIAL.calm_run

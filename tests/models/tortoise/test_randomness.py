@@ -3,7 +3,7 @@
 import numpy as np
 
 from ane.models.tortoise.randomness import Randomness
-from ane.models.tortoise.sampling import by_inverse_cdf
+from ane.models.tortoise.sampling import inverse_cdf_sampler
 
 
 def numbers(rng: np.random.Generator) -> tuple[float, ...]:
@@ -29,7 +29,7 @@ def test_seeds_matter():
 
 
 def test_codes_are_chosen_as_often_as_they_are_probable():
-    choose = by_inverse_cdf(np.random.default_rng(0))
+    choose = inverse_cdf_sampler(np.random.default_rng(0))
     ids, probabilities = np.array([3, 5, 11]), np.array([0.2, 0.5, 0.3], dtype=np.float32)
     drawn = [choose(ids, probabilities) for _ in range(4000)]
     shares = [drawn.count(code) / len(drawn) for code in ids]
@@ -41,4 +41,4 @@ def test_a_number_at_the_very_end_still_chooses_a_code():
         def random(self) -> float:
             return 1.0 - 2**-53
 
-    assert by_inverse_cdf(One())(np.array([4, 9]), np.array([0.5, 0.5], dtype=np.float32)) == 9
+    assert inverse_cdf_sampler(One())(np.array([4, 9]), np.array([0.5, 0.5], dtype=np.float32)) == 9

@@ -21,7 +21,7 @@ from ane.models.tortoise.vocoding import (
     Pace,
     hifigan_sound,
     hifigan_stream,
-    interpolated,
+    interpolate_latents,
     univnet_sound,
     univnet_stream,
 )
@@ -186,7 +186,7 @@ def test_frames_of_latents_that_come_bit_by_bit_are_the_very_numbers_of_the_whol
     x = np.random.default_rng(latents).standard_normal((latents, 3), dtype=np.float32)
     coming = Interpolation()
     parts = [coming.feed(piece) for piece in pieces_of(x, sizes, 0)]
-    np.testing.assert_array_equal(np.concatenate([*parts, coming.finish()], axis=1), interpolated(x))
+    np.testing.assert_array_equal(np.concatenate([*parts, coming.finish()], axis=1), interpolate_latents(x))
     kept = [0 if stretch.columns is None else stretch.columns.shape[1] for stretch in coming._stretches]
     assert max(kept) < 12       # of all that came, a few columns are kept
 
@@ -197,7 +197,7 @@ def test_interpolation_is_torchs(latents):
     wanted = torch.from_numpy(x).T[None]
     for scale in SCALES:
         wanted = nn.functional.interpolate(wanted, scale_factor=scale, mode="linear")
-    np.testing.assert_allclose(interpolated(x), wanted[0].numpy(), atol=1e-6)
+    np.testing.assert_allclose(interpolate_latents(x), wanted[0].numpy(), atol=1e-6)
 
 
 @settings(max_examples=20, deadline=None)
@@ -205,8 +205,8 @@ def test_interpolation_is_torchs(latents):
 def test_a_frame_is_given_once_no_later_latent_changes_it_and_no_later(latents, more):
     x = np.random.default_rng(latents).standard_normal((latents + more, 5), dtype=np.float32)
     now = Interpolation().feed(x[:latents])
-    np.testing.assert_array_equal(now, interpolated(x)[:, :now.shape[1]])
-    assert now.shape[1] >= interpolated(x[:latents]).shape[1] - 3 or latents < 4
+    np.testing.assert_array_equal(now, interpolate_latents(x)[:, :now.shape[1]])
+    assert now.shape[1] >= interpolate_latents(x[:latents]).shape[1] - 3 or latents < 4
 
 
 def test_noise_drawn_bit_by_bit_is_what_is_drawn_at_once():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ane.models.tortoise.diffusion import MELS, SAMPLERS, Diffusion, frames_of, spectrogram
+from ane.models.tortoise.diffusion import MELS, SAMPLERS, Diffusion, frame_count, spectrogram
 from ane.models.tortoise.windows import Windows, windowed_mels
 from ane.system.errors import UserError
 
@@ -65,7 +65,7 @@ def test_every_frame_is_given_once_and_is_the_wholes(latents, sizes, windows):
                         prediction="x0")[0]
     assert all(piece.shape[1] for piece in pieces)
     joined = np.concatenate(pieces, axis=1)
-    assert joined.shape == whole.shape == (MELS, frames_of(latents))
+    assert joined.shape == whole.shape == (MELS, frame_count(latents))
     np.testing.assert_allclose(joined, whole, atol=0.02)        # a latent's step is 0.007
     assert max(backend.latents) <= windows.size
     assert len(backend.latents) == 1 or min(backend.latents) >= min(windows.first, latents)     # none is short
@@ -95,7 +95,7 @@ def test_neighbours_are_given_the_same_noise_where_they_overlap(sampler):
     """Were it not so, two mels of different noise would be mixed there, and a mixture varies less than either."""
     level = np.zeros((400, 1), np.float32)
     joined = np.concatenate(mels(Level(0.3), [level], Windows(40, 40, 20), sampler, 1), axis=1)
-    overlaps = np.concatenate([joined[:, frames_of(stop - 20):frames_of(stop)] for stop in range(40, 400, 20)], axis=1)
+    overlaps = np.concatenate([joined[:, frame_count(stop - 20):frame_count(stop)] for stop in range(40, 400, 20)], axis=1)
     whole = spectrogram(Level(0.3), level, VOICE, Diffusion(1, sampler, None), np.random.default_rng(5),
                         prediction="x0")
     assert overlaps.std() == pytest.approx(whole.std(), rel=0.02)

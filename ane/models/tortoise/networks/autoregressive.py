@@ -1,7 +1,7 @@
 """UnifiedVoice: the GPT-2 that turns a voice and text into mel codes (upstream models/autoregressive.py).
 
-The network begins where embeddings end: its input is a sequence of columns (B, T, D) that the host looked up,
-[voice][text][codes], positions included. What it gives for a column predicts the code that follows it.
+Its input is a sequence of embedded columns (B, T, D) that the host looked up, [voice][text][codes], positions included.
+The output at a column predicts the code that follows it.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,9 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ane.models.tortoise.networks.layers import Config
+from ane.backends.base import DecoderShape
+from ane.bundles.family import Config
 
-# q, k, v (B, heads, T, head_width) → (B, heads, T, head_width): how columns see each other, and a cache
+# q, k, v (B, heads, T, head_width) → (B, heads, T, head_width): attention between columns, through a cache or not
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -40,12 +41,19 @@ class UnifiedVoiceConfig(Config):
         return self.max_text_tokens + 2
 
     @property
+    def decoder_shape(self) -> DecoderShape:
+        return DecoderShape(self.layers, self.heads, self.model_dim // self.heads, self.model_dim,
+                            self.number_mel_codes)
+
+    @property
     def code_positions(self) -> int:
         return self.max_mel_tokens + 2 + self.max_conditioning_inputs
 
 
 class Conv1D(nn.Module):
-    """GPT-2's linear layer: weight stored (in, out)."""
+    """GPT-2's linear layer."""
+
+    weight_layout = "(in, out)"     # nn.Linear stores (out, in)
 
     def __init__(self, inputs: int, outputs: int):
         super().__init__()
@@ -115,7 +123,7 @@ class PositionTable(nn.Module):
 
 
 def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention without a cache: each column sees itself and those before it."""
+    """Attention without a cache: each column attends to itself and to those before it."""
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
@@ -139,7 +147,7 @@ class UnifiedVoice(nn.Module):
         self.mel_head = Linear(D, config.number_mel_codes)
 
     def forward(self, x: Tensor, attend: Sequence[Attend] | None = None) -> Tensor:
-        """Hidden states of all columns; ``attend`` gives each layer its view of a cache (default: causal, none)."""
+        """Hidden states of all columns; ``attend`` has a function for each layer (default: causal, no cache)."""
         for index, block in enumerate(self.gpt.h):
             x = block(x, attend[index] if attend else causal)
         return self.final_norm(self.gpt.ln_f(x))

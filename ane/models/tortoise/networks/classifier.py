@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ane.models.tortoise.networks.layers import AttentionBlock, Config, GroupNorm
+from ane.bundles.family import Config
+from ane.models.tortoise.networks.layers import AttentionBlock, GroupNorm
 
 
 @dataclass(frozen=True)

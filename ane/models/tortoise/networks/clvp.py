@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ane.models.tortoise.networks.layers import AttentionBlock, Config, RotaryEncoder
+from ane.bundles.family import Config
+from ane.models.tortoise.networks.layers import AttentionBlock, RotaryEncoder
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ane.models.tortoise.networks.layers import AttentionBlock, Config
+from ane.bundles.family import Config
+from ane.models.tortoise.networks.layers import AttentionBlock
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,17 @@
 """DiffusionTts: the denoiser that turns latents into a spectrogram (upstream models/diffusion_decoder.py).
 
-Inside, frames are packed and channels lie last (``ane.models.tortoise.networks.frames``); at the seams tensors are (B, C, L).
+Inside, frames are packed and channels are last (``frames.py`` beside this file); inputs and outputs are (B, C, L).
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ane.bundles.family import Config
 from ane.models.tortoise.networks.frames import (
     FrameAttention,
     FrameConv,
@@ -19,7 +21,6 @@ from ane.models.tortoise.networks.frames import (
     pack,
     product,
 )
-from ane.models.tortoise.networks.layers import Config
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class DiffusionConfig(Config):
     in_latent_channels: int = 1024
     in_tokens: int = 8193
     num_heads: int = 16
-    prediction: str = "epsilon"        # what the network says of the noisy mel: "epsilon", "v" or "x0"
+    prediction: str = "epsilon"        # what the network predicts from the noisy mel: "epsilon", "v" or "x0"
 
 
 def timestep_embedding(timesteps: Tensor, width: int) -> Tensor:
@@ -90,6 +91,8 @@ class IntegratingConv(nn.Conv1d):
 class DiffusionTts(nn.Module):
     """``condition`` once for an utterance, ``forward`` or ``denoise`` once for a timestep."""
 
+    channels_last_kernels = True    # convolution kernels stored channels last, as the frames are
+
     def __init__(self, config: DiffusionConfig):
         super().__init__()
         self.config = config
@@ -107,7 +110,7 @@ class DiffusionTts(nn.Module):
         self.out = nn.Sequential(FrameNorm(C), nn.SiLU(), FrameConv(C, config.out_channels, 3, padding=1))
 
     def condition(self, latents: Tensor, voice: Tensor, frames: int) -> Tensor:
-        """What no timestep changes: latents (B, N, D), voice latent (B, 2C) → aligned conditioning (B, C, frames)."""
+        """What does not depend on the timestep: latents (B, N, D), voice latent (B, 2C) → aligned conditioning (B, C, frames)."""
         scale, shift = voice[:, None].chunk(2, dim=-1)
         packing = Packing(len(latents), latents.shape[1:2])
         first, *blocks = self.latent_conditioner
@@ -124,8 +127,8 @@ class DiffusionTts(nn.Module):
     def forward(self, x: Tensor, timesteps: Tensor, code: Tensor) -> Tensor:
         """Noisy mel (B, 100, L), original timesteps (B,), conditioning (B, C, L) → (B, 200, L): noise, variance."""
         B, _, L = code.shape
-        said = self.denoise(pack(x), timesteps, pack(code), Packing(B, (L,)))
-        return said.view(B, L, -1).transpose(1, 2)
+        output = self.denoise(pack(x), timesteps, pack(code), Packing(B, (L,)))
+        return output.view(B, L, -1).transpose(1, 2)
 
     def denoise(self, x: Tensor, timesteps: Tensor, code: Tensor, packing: Packing) -> Tensor:
         """The same for several utterances in one call: packed noisy mels, packed conditioning (N, C) → (N, 200).
@@ -143,6 +146,10 @@ class DiffusionTts(nn.Module):
             x = layer(x, time, packing)
         return packing.each(self.out, x)
 
+    def bind(self, latents: Sequence[Tensor], voice: Tensor, frames: Sequence[int]) -> "BoundDenoiser":
+        """Compute the conditioning of several utterances of one voice; see ``BoundDenoiser``."""
+        return BoundDenoiser(self, latents, voice, frames)
+
     @staticmethod
     def unused(config: DiffusionConfig) -> dict[str, tuple[int, ...]]:
         """What the official file holds for training on codes instead of latents."""
@@ -154,3 +161,30 @@ class DiffusionTts(nn.Module):
                     *(FrameAttention(C, config.num_heads) for _ in range(3))),
                 "mel_head": nn.Conv1d(C, config.in_channels, 3, padding=1)})
         return {name: tuple(tensor.shape) for name, tensor in modules.state_dict().items()}
+
+
+class BoundDenoiser:
+    """``DiffusionTts`` bound to several utterances: the frames of all, packed without padding, in one call.
+
+    Guided calls have two rows for each utterance, conditional first.
+    """
+
+    def __init__(self, network: DiffusionTts, latents: Sequence[Tensor], voice: Tensor, frames: Sequence[int]):
+        self.network, self.lengths = network, tuple(frames)
+        self.codes = [torch.cat((network.condition(rows, voice, length), network.unconditioned(length).to(voice)))
+                      for rows, length in zip(latents, frames, strict=True)]        # (2, C, L) each
+        self._packed: dict[int, Tensor] = {}
+
+    def __call__(self, x: Sequence[Tensor], timestep: int, guided: bool) -> list[Tensor]:
+        """Noisy mels (1, 100, L) → (1 or 2, 200, L) for each utterance."""
+        packing = Packing(1 + guided, self.lengths)
+        code = self._code(packing.rows)
+        noisy = torch.cat([pack(mel) for mel in x]).to(code)
+        output = self.network.denoise(noisy, torch.tensor([timestep], device=code.device), code, packing)
+        return [part.transpose(1, 2) for part in packing.split(output)]
+
+    def _code(self, rows: int) -> Tensor:
+        """The packed conditioning, packed once for guided calls and once for the others."""
+        if rows not in self._packed:
+            self._packed[rows] = torch.cat([pack(code[:rows]) for code in self.codes])
+        return self._packed[rows]

@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ane.models.tortoise.networks.layers import Config, ImageConv, ImageConvTranspose
+from ane.bundles.family import Config
+from ane.models.tortoise.networks.layers import ImageConv, ImageConvTranspose
 from ane.models.tortoise.networks.receptive_field import lost, margins
 
 BORDER = 3              # columns that conv_pre and conv_post see at either side

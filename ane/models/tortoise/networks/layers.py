@@ -4,29 +4,12 @@ Tensors are (B, C, T) unless said otherwise.
 """
 
 import math
-from dataclasses import dataclass, fields
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 SCORES = 2**20      # attention scores made at a time on the CPU: 2 MB, which stay in a core's cache
-
-
-@dataclass(frozen=True)
-class Config:
-    """Hyper-parameters of a network, named as in upstream's constructors; the official values are the defaults."""
-
-    @classmethod
-    def from_upstream(cls, arguments):
-        """Pick this config's own fields out of a mapping of upstream constructor arguments (lists become tuples)."""
-        known = {field.name for field in fields(cls)}
-        return cls(**{name: freeze(value) for name, value in arguments.items() if name in known})
-
-
-def freeze(value):
-    """JSON lists as tuples, so that configs stay hashable and compare equal after a round trip."""
-    return tuple(freeze(item) for item in value) if isinstance(value, list | tuple) else value
 
 
 class ImageConv(nn.Conv1d):
@@ -134,6 +117,8 @@ class AttentionBlock(nn.Module):
 
 class RMSNorm(nn.Module):
     """x / max(‖x‖ / √d, 1e-8) · g."""
+
+    float32 = True      # whatever the precision of the rest
 
     def __init__(self, width: int):
         super().__init__()

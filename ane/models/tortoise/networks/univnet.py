@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ane.models.tortoise.networks.layers import Config
+from ane.bundles.family import Config
 from ane.models.tortoise.networks.receptive_field import lost, margins
 
 SILENCE = -11.5129      # ln(1e-5), the floor of the mel: upstream appends frames of it to keep the end clean

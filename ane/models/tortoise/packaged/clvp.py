@@ -1,22 +1,25 @@
-"""CLVP on packages: texts and codes to vectors. The stages clvp_text and clvp_speech."""
+"""CLVP on fixed-shape functions: the stages clvp_text and clvp_speech."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from ane.backends.packaged.functions import Function, frames, padded, smallest
+from ane.backends.base import FunctionSet
+from ane.backends.packaged.functions import PackageFunction, padded, sequence_masks, smallest
 from ane.system.errors import UserError
 
 
-class Side:
-    """One of the two encoders; rows of a batch are encoded one by one.
+class ClvpEncoder:
+    """The text or the speech encoder; rows of a batch are encoded one by one.
 
     Args:
-        functions: of the kind clvp_text or clvp_speech. table: (ids, width) float32, the embeddings.
-        factor: of the unit vectors: exp(temperature) for the text, 1 for the speech. what: as in ``smallest``.
+        functions: of the kind clvp_text or clvp_speech.
+        table: embeddings (ids, width) float32.
+        factor: length of the vectors returned: exp(temperature) for the text, 1 for the speech.
+        what: as in ``smallest``.
     """
 
-    def __init__(self, functions: Sequence[Function], table: np.ndarray, factor: float, what: str):
+    def __init__(self, functions: Sequence[PackageFunction], table: np.ndarray, factor: float, what: str):
         self.functions, self.table, self.factor, self.what = functions, table, np.float32(factor), what
 
     def __call__(self, ids: np.ndarray) -> np.ndarray:
@@ -26,13 +29,24 @@ class Side:
             UserError: too long for every bucket, or an id that has no embedding.
         """
         if ids.size and not 0 <= ids.min() <= ids.max() < len(self.table):
-            raise UserError(f"{self.what} holds the id {ids.max() if ids.min() >= 0 else ids.min()}, and CLVP has "
-                            f"embeddings of {len(self.table)}")
+            raise UserError(f"{self.what} has the id {ids.max() if ids.min() >= 0 else ids.min()}, and CLVP has "
+                            f"embeddings for {len(self.table)} ids")
         return np.stack([self._vector(row) for row in ids])
 
     def _vector(self, ids: np.ndarray) -> np.ndarray:
         function = smallest(self.functions, self.what, places=len(ids))
         places = function.bucket["places"]
         x = padded(self.table[ids].T[None, :, None], places)
-        latent = function(x=x, **frames(len(ids), places))["latent"].reshape(-1)
+        latent = function(x=x, **sequence_masks(len(ids), places))["latent"].reshape(-1)
         return latent / max(np.linalg.norm(latent), np.float32(1e-12)) * self.factor
+
+
+def run_clvp_text(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    factor = float(np.exp(package.table("temperature")))
+    return ClvpEncoder(package.functions(stage), package.table("text_emb.weight"), factor,
+                       "the text")(inputs["tokens"])
+
+
+def run_clvp_speech(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    return ClvpEncoder(package.functions(stage), package.table("speech_emb.weight"), 1.0,
+                       "the speech")(inputs["codes"])

@@ -1,29 +1,28 @@
-"""The diffusion decoder of a package, bound to one utterance."""
+"""The diffusion decoder on fixed-shape functions, bound to one utterance."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 
-from ane.backends.base import Step
-from ane.backends.packaged.functions import Function, frames, padded, smallest
+from ane.backends.base import DenoisingStep, FunctionSet
+from ane.backends.packaged.functions import PackageFunction, padded, sequence_masks, smallest
 from ane.models.tortoise.networks.diffusion_decoder import timestep_embedding
 
 WHAT = "the text"
 
 
 class PackagedDenoiser:
-    """Fulfils ``ane.backends.base.FusedDenoiser``.
+    """``ane.backends.base.FusedDenoiser`` on the graphs of ``converters.tortoise.diffusion_decoder``.
 
-    Graphs are those of ``converters.tortoise.diffusion_decoder``. Of each kind the smallest bucket that fits serves the utterance, and
-    what no step changes is padded once.
+    The smallest bucket of each kind that fits is used, and what does not depend on the step is padded once.
     """
 
-    def __init__(self, condition: Sequence[Function], denoise: Sequence[Function], sample: Sequence[Function],
+    def __init__(self, condition: Sequence[PackageFunction], denoise: Sequence[PackageFunction], sample: Sequence[PackageFunction],
                  unconditioned: np.ndarray, latents: np.ndarray, conditioning: np.ndarray, length: int):
         """
         Args:
-            condition, denoise, sample: functions of these kinds; there may be none of the kind sample.
+            condition, denoise, sample: functions of these kinds; ``sample`` may be empty.
             unconditioned: the network's unconditioned_embedding, (1, C, 1) float32.
             latents, conditioning: (1, N, D) and (1, 2C) float32. length: frames of the utterance.
 
@@ -33,40 +32,41 @@ class PackagedDenoiser:
         self.length = length
         self._denoise, self._sample = denoise, sample
         self._width = unconditioned.shape[1]
-        conditional = upsampled(aligned(condition, latents, conditioning), length)
+        conditional = upsample_nearest(condition_code(condition, latents, conditioning), length)
         unconditional = np.repeat(unconditioned[:, :, None].astype(np.float32), length, axis=-1)
         self._rows = np.concatenate((conditional, unconditional))                          # (2, C, 1, L)
         self._prepared: dict[tuple[int, int], dict[str, np.ndarray]] = {}
-        smallest(denoise, WHAT, batch=1, frames=length)       # at once, not after seconds of work
+        smallest(denoise, WHAT, batch=1, frames=length)       # raises now, not after seconds of work
 
-    def steps(self, guided: bool) -> Sequence[int]:
+    def fused_steps(self, guided: bool) -> Sequence[int]:
         return sorted({f.bucket["steps"] for f in self._fused(guided) if f.bucket["frames"] >= self.length})
 
     def __call__(self, x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
         function = smallest(self._denoise, WHAT, batch=1 + guided, frames=self.length)
-        outputs = function(x=self._columns(x, function), time=self._times([timestep]), **self._given(function))
+        outputs = function(x=self._columns(x, function), time=self._times([timestep]), **self._constant_inputs(function))
         return self._output(outputs, guided)
 
-    def advance(self, x: np.ndarray, before: np.ndarray, plan: Sequence[Step],
+    def advance(self, x: np.ndarray, previous_x0: np.ndarray, steps: Sequence[DenoisingStep],
                 noise: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        guided = plan[0].guided
-        function = smallest([f for f in self._fused(guided) if f.bucket["steps"] == len(plan)], WHAT,
+        guided = steps[0].guided
+        function = smallest([f for f in self._fused(guided) if f.bucket["steps"] == len(steps)], WHAT,
                             frames=self.length)
         outputs = function(
-            x=self._columns(x, function), before=self._columns(before, function), noise=self._columns(noise, function),
-            times=self._times([step.timestep for step in plan]),
-            coefficients=np.stack([step.coefficients for step in plan])[:, :, None, None], **self._given(function))
+            x=self._columns(x, function), before=self._columns(previous_x0, function),
+            noise=self._columns(noise, function), times=self._times([step.timestep for step in steps]),
+            coefficients=np.stack([step.coefficients for step in steps])[:, :, None, None],
+            **self._constant_inputs(function))
         return (*(outputs[name][:, :, 0, :self.length] for name in ("next_x", "next_before")),
                 self._output(outputs, guided))
 
-    def _fused(self, guided: bool) -> list[Function]:
-        """Not a batch of two where one is enough: it is twice the work, which is more than a call costs."""
+    def _fused(self, guided: bool) -> list[PackageFunction]:
+        """Those of exactly this batch: a batch of two where one is enough doubles the work."""
         return [f for f in self._sample if f.bucket["batch"] == 1 + guided]
 
     def _output(self, outputs: dict[str, np.ndarray], guided: bool) -> np.ndarray:
         return outputs["prediction"][:1 + guided, :, 0, :self.length]
 
-    def _columns(self, array: np.ndarray, function: Function) -> np.ndarray:
+    def _columns(self, array: np.ndarray, function: PackageFunction) -> np.ndarray:
         """(n, channels, L) → (n, channels, 1, bucket)."""
         return padded(array[:, :, None], function.bucket["frames"])
 
@@ -74,26 +74,40 @@ class PackagedDenoiser:
         """(n, C, 1, 1)."""
         return timestep_embedding(torch.tensor(timesteps), self._width).numpy()[:, :, None, None]
 
-    def _given(self, function: Function) -> dict[str, np.ndarray]:
-        """The inputs that no step changes, made once for a bucket."""
+    def _constant_inputs(self, function: PackageFunction) -> dict[str, np.ndarray]:
+        """The inputs that are the same for every step, computed once for a bucket."""
         key = batch, bucket = function.bucket["batch"], function.bucket["frames"]
         if key not in self._prepared:
-            self._prepared[key] = {"code": padded(self._rows[:batch], bucket), **frames(self.length, bucket)}
+            self._prepared[key] = {"code": padded(self._rows[:batch], bucket), **sequence_masks(self.length, bucket)}
         return self._prepared[key]
 
 
-def aligned(condition: Sequence[Function], latents: np.ndarray, conditioning: np.ndarray) -> np.ndarray:
-    """Latents (1, N, D) and a voice latent (1, 2C) → their code, a column a latent: (1, C, 1, N) float32."""
-    places = latents.shape[1]
-    function = smallest(condition, WHAT, latents=places)
+def bind_denoiser(package: FunctionSet, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> PackagedDenoiser:
+    """``ane.backends.base.DenoiserStage.packaged``."""
+    kinds = (package.functions(kind) for kind in ("condition", "denoise", "sample"))
+    return PackagedDenoiser(*kinds, package.table("unconditioned_embedding"), latents, conditioning, frames)
+
+
+def denoiser_codes(run: Callable[[str, dict[str, np.ndarray]], np.ndarray], table: Callable[[str], np.ndarray],
+                   latents: np.ndarray, conditioning: np.ndarray, frames: int) -> np.ndarray:
+    """``ane.backends.base.DenoiserStage.codes``."""
+    code = run("condition", {"latents": latents, "voice": conditioning})
+    unconditioned = np.repeat(table("unconditioned_embedding"), frames, axis=-1)
+    return np.concatenate((upsample_nearest(code, frames), unconditioned))
+
+
+def condition_code(condition: Sequence[PackageFunction], latents: np.ndarray, conditioning: np.ndarray) -> np.ndarray:
+    """Latents (1, N, D) and a voice latent (1, 2C) → conditioning, one column a latent: (1, C, 1, N) float32."""
+    count = latents.shape[1]
+    function = smallest(condition, WHAT, latents=count)
     bucket = function.bucket["latents"]
     outputs = function(latents=padded(latents.swapaxes(1, 2)[:, :, None], bucket), voice=conditioning[:, :, None, None],
-                       **frames(places, bucket))
-    return outputs["code"][..., :places]
+                       **sequence_masks(count, bucket))
+    return outputs["code"][..., :count]
 
 
-def upsampled(code: np.ndarray, length: int) -> np.ndarray:
-    """The last axis repeated to ``length``, the nearest before it: torch's interpolate, in its float32."""
-    places = code.shape[-1]
-    source = np.arange(length, dtype=np.float32) * (np.float32(places) / np.float32(length))
-    return code[..., np.minimum(source.astype(np.int64), places - 1)]
+def upsample_nearest(code: np.ndarray, length: int) -> np.ndarray:
+    """The last axis repeated to ``length`` as torch's interpolate(mode="nearest") does, in its float32 arithmetic."""
+    count = code.shape[-1]
+    source = np.arange(length, dtype=np.float32) * (np.float32(count) / np.float32(length))
+    return code[..., np.minimum(source.astype(np.int64), count - 1)]

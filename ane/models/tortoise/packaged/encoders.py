@@ -1,33 +1,38 @@
-"""Stages that make latents: of a reference clip, or of noise. Rows of a batch go one at a time."""
+"""Voice latents on fixed-shape functions: of a reference clip, or of noise. The rows of a batch are run one by one."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from ane.backends.packaged.functions import Function
+from ane.backends.base import FunctionSet
+from ane.backends.packaged.functions import PackageFunction
 from ane.system.errors import UserError
 
 
-def clip_latents(functions: Sequence[Function], mel: np.ndarray) -> np.ndarray:
+def clip_latents(functions: Sequence[PackageFunction], mel: np.ndarray) -> np.ndarray:
     """The stages ar_conditioning and diffusion_conditioning: mel (B, M, L) → (B, width) float32.
 
     Raises:
-        UserError: no function takes clips of just this length; padding would be heard.
+        UserError: no function takes clips of exactly this length; padding would change the latent.
     """
     length = mel.shape[-1]
     function = next((f for f in functions if f.bucket["frames"] == length), None)
     if function is None:
-        taken = " or ".join(str(f.bucket["frames"]) for f in functions)
-        raise UserError(f"a clip of {length} mel frames: {functions[0].package.stem} takes {taken} frames, no more and "
-                        "no less; convert the model again")
+        lengths = " or ".join(str(f.bucket["frames"]) for f in functions)
+        raise UserError(f"a clip of {length} mel frames: {functions[0].package.stem} takes exactly {lengths} frames; "
+                        "convert the model again")
     return np.concatenate([function(mel=row[None, :, None])["latent"][:, :, 0, 0] for row in mel])
 
 
-def random_latents(functions: Sequence[Function], noise: np.ndarray) -> np.ndarray:
+def random_latents(functions: Sequence[PackageFunction], noise: np.ndarray) -> np.ndarray:
     """The stages ar_random and diffusion_random: noise (B, width) → (B, width) float32."""
     function, = functions
     return np.concatenate([function(noise=row[None, :, None, None])["latent"][:, :, 0, 0] for row in noise])
 
 
-ar_conditioning = diffusion_conditioning = clip_latents
-ar_random = diffusion_random = random_latents
+def run_clip_encoder(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    return clip_latents(package.functions(stage), **inputs)
+
+
+def run_random_converter(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    return random_latents(package.functions(stage), **inputs)

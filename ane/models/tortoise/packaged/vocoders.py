@@ -1,30 +1,32 @@
-"""The vocoders on packages: any number of frames, in chunks that join without a trace. The stages univnet and hifigan.
+"""The vocoders on fixed-shape functions: any number of frames, in windows that join exactly.
 
-A function gives ``frames`` frames of sound from these and ``margin`` more on either side, both in its bucket. Where the
-sound has not begun or is over, its inputs are zeros and its mask says so (``converters.tortoise.vocoder_chunks``).
+A function returns the sound of ``frames`` frames, given these and ``margin`` more on either side, both in its bucket.
+Before the beginning and after the end of the sound its inputs are zeros, and a mask marks them
+(``converters.tortoise.vocoder_chunks``).
 """
 
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from ane.backends.packaged.functions import Function, smallest
+from ane.backends.base import FunctionSet
+from ane.backends.packaged.functions import PackageFunction, smallest
 from ane.models.tortoise.networks.univnet import SILENCE, SILENT_FRAMES
 
 MIRRORED = 3        # frames of noise that UnivNet's first convolution mirrors at either end
 
 
-def chunks(functions: Sequence[Function], start: int, stop: int) -> Iterator[tuple[Function, int, int]]:
-    """Frames ``start`` … ``stop`` in parts: (function, first frame, frames); the last by the smallest that takes it."""
-    most = max(function.bucket["frames"] for function in functions)
+def windows_of(functions: Sequence[PackageFunction], start: int, stop: int) -> Iterator[tuple[PackageFunction, int, int]]:
+    """Split frames ``start`` … ``stop``: (function, first frame, frames); the last uses the smallest that fits."""
+    largest = max(function.bucket["frames"] for function in functions)
     while start < stop:
-        count = min(stop - start, most)
-        yield smallest(functions, "a chunk of sound", frames=count), start, count
+        count = min(stop - start, largest)
+        yield smallest(functions, "a window of sound", frames=count), start, count
         start += count
 
 
-def window(columns: np.ndarray, start: int, width: int) -> np.ndarray:
-    """Columns ``start`` … ``start + width`` of (C, n), zero where there are none: (1, C, 1, width) float32."""
+def zero_padded(columns: np.ndarray, start: int, width: int) -> np.ndarray:
+    """Columns ``start`` … ``start + width`` of (C, n), zero outside: (1, C, 1, width) float32."""
     left, right = max(start, 0), min(start + width, columns.shape[1])
     out = np.zeros((1, len(columns), 1, width), np.float32)
     if left < right:
@@ -32,28 +34,28 @@ def window(columns: np.ndarray, start: int, width: int) -> np.ndarray:
     return out
 
 
-class Vocoder:
-    """What both have in common.
+class PackagedVocoder:
+    """What both vocoders share.
 
     Args:
-        functions: all of one kind, and of one margin: they are of one network.
+        functions: all of one kind and one margin: they belong to one network.
     """
 
-    def __init__(self, functions: Sequence[Function]):
+    def __init__(self, functions: Sequence[PackageFunction]):
         self.functions = functions
         self.margin = functions[0].bucket["margin"]
 
-    def _sound(self, stop: int, length: int, rest: Callable[[int, int], dict[str, np.ndarray]]) -> np.ndarray:
-        """Frames 0 … ``stop`` of ``length``: (samples,). ``rest`` gives the inputs of a window but its mask."""
+    def _sound(self, stop: int, length: int, inputs: Callable[[int, int], dict[str, np.ndarray]]) -> np.ndarray:
+        """Frames 0 … ``stop`` of ``length``: (samples,). ``inputs`` returns the inputs of a window except its mask."""
         inside, sound = np.ones((1, length), np.float32), []
-        for function, first, count in chunks(self.functions, 0, stop):
+        for function, first, count in windows_of(self.functions, 0, stop):
             begin, width = first - self.margin, function.bucket["frames"] + 2 * self.margin
-            out = function(inside=window(inside, begin, width), **rest(begin, width))["sound"].reshape(-1)
+            out = function(inside=zero_padded(inside, begin, width), **inputs(begin, width))["sound"].reshape(-1)
             sound.append(out[:count * (len(out) // function.bucket["frames"])])
         return np.concatenate(sound)
 
 
-class UnivnetVocoder(Vocoder):
+class UnivnetVocoder(PackagedVocoder):
     def __call__(self, mel: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """mel (B, 100, L), noise (B, Z, L + 10) → (B, 1, 256·L), all float32."""
         return np.stack([self._row(*row)[None] for row in zip(mel, noise, strict=True)])
@@ -64,10 +66,10 @@ class UnivnetVocoder(Vocoder):
         length = mel.shape[1]
         noise = np.pad(noise[:, :length], ((0, 0), (MIRRORED, MIRRORED)), mode="reflect")
         return self._sound(stop, length, lambda begin, width: {
-            "mel": window(mel, begin, width), "noise": window(noise, begin + MIRRORED, width)})
+            "mel": zero_padded(mel, begin, width), "noise": zero_padded(noise, begin + MIRRORED, width)})
 
 
-class HifiganVocoder(Vocoder):
+class HifiganVocoder(PackagedVocoder):
     def __call__(self, frames: np.ndarray, conditioning: np.ndarray) -> np.ndarray:
         """frames (B, D, L), conditioning (B, D') → (B, 1, 256·L), all float32."""
         return np.stack([self._row(*row)[None] for row in zip(frames, conditioning, strict=True)])
@@ -75,4 +77,10 @@ class HifiganVocoder(Vocoder):
     def _row(self, frames: np.ndarray, conditioning: np.ndarray) -> np.ndarray:
         length, voice = frames.shape[1], conditioning[None, :, None, None]
         return self._sound(length, length, lambda begin, width: {
-            "x": window(frames, begin, width), "conditioning": voice})
+            "x": zero_padded(frames, begin, width), "conditioning": voice})
+
+
+def run_vocoder(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    """The stages univnet and hifigan."""
+    vocoder = {"univnet": UnivnetVocoder, "hifigan": HifiganVocoder}[stage]
+    return vocoder(package.functions(stage))(**inputs)

@@ -1,0 +1,155 @@
+"""From the text of ``--backend`` to a backend."""
+
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ane.system.errors import UserError
+
+if TYPE_CHECKING:
+    from ane.backends.base import Backend
+    from ane.backends.packaged.functions import PackageRuntime
+    from ane.bundles import Model
+
+NAMES = ("auto", "torch", "torch:cpu", "torch:cuda", "torch:mps", "coreml", "mil", "mil:fp16", "onnx", "onnx:cpu",
+         "onnx:cuda", "onnx:tensorrt", "onnx:coreml")
+PACKAGED = ("coreml", "mil")        # backends that run Core ML packages
+
+
+def core_ml_runs() -> bool:
+    """Whether this is a Mac whose Core ML supports multifunction packages and states: macOS 15 or later."""
+    return sys.platform == "darwin" and int(platform.mac_ver()[0].partition(".")[0] or 0) >= 15
+
+
+def resolve(spec: str, model: "Model") -> tuple[str, str]:
+    """Kind and device that ``spec`` means; "auto" is Core ML where it runs, for a model with packages, else torch.
+
+    Raises:
+        UserError: no such backend.
+    """
+    kind, colon, device = spec.partition(":")
+    if spec == "auto":
+        return ("coreml" if core_ml_runs() and getattr(model, "packages", None) else "torch"), "auto"
+    if kind == "torch" and (device or not colon):       # whether torch has the device is checked when it is opened
+        return kind, device or "auto"
+    if spec not in NAMES:
+        raise UserError(f"no backend is named {spec!r}; there are {', '.join(NAMES)}")
+    return kind, device
+
+
+@dataclass(frozen=True)
+class BackendOptions:
+    """Arguments of ``load_backend``, which documents them."""
+
+    precision: str = "auto"
+    threads: int | None = None
+    keep: bool | None = None
+    cache: str = "auto"
+    compute_units: str | Mapping[str, str] | None = None
+    memory: float | None = None
+    rebuild_engines: bool = False
+    notice: Callable[[str], None] = lambda line: None
+
+
+def load_backend(spec: str, model: "Model", precision: str = "auto", threads: int | None = None,
+                 keep: bool | None = None, cache: str = "auto",
+                 compute_units: str | Mapping[str, str] | None = None, memory: float | None = None,
+                 rebuild_engines: bool = False, notice: Callable[[str], None] = lambda line: None) -> "Backend":
+    """A backend for the networks of ``model``.
+
+    Args:
+        spec: one of ``NAMES``. "torch" takes the best device there is; "onnx" runs ONNX packages on CUDA where that
+            loads, else on the CPU, and on TensorRT or Core ML only when they are named; "mil" interprets Core ML
+            packages anywhere, "mil:fp16" with fp16 rounding after every operation; "auto" takes what `ane bench`
+            found fastest for this model on this machine (the other arguments override it), else ``resolve``'s choice.
+        precision: "auto"; what torch computes in ("fp32", "bf16", "fp16", on the CPU "int8"); or which packages to use.
+        threads: CPU threads of the whole process (None: the backend's own choice).
+        keep: keep released networks loaded (None: only on CUDA, TensorRT, MPS and Core ML).
+        cache: kind of kv-cache of Core ML packages: "io", "state" or "auto".
+        compute_units: where Core ML may run every network, or each by name (None: what the bundle states).
+        memory: GB that loaded ONNX graphs may take (None: no limit); the least recently used are unloaded first.
+        rebuild_engines: build TensorRT's engines again.
+        notice: called with one line before something slow, and when remembered settings or an NVIDIA GPU cannot be
+            used.
+
+    Raises:
+        UserError: unknown backend, a device or precision that this machine lacks, more threads than cores, a model
+            without the packages that the backend needs, an option that the backend ignores.
+    """
+    from ane.backends import tuning
+
+    options = BackendOptions(precision, threads, keep, cache, compute_units, memory, rebuild_engines, notice)
+    tuned = tuning.applying(spec, model, precision, threads, cache, compute_units, notice)
+    if tuned:
+        spec, options = tuned.backend, replace(options, precision=tuned.precision, threads=tuned.threads,
+                                               cache=tuned.cache, compute_units=tuned.units or None)
+    kind, device = resolve(spec, model)
+    check_options(spec, kind, device, options)
+    if kind == "torch":
+        return torch_backend(model, device, options)
+    if kind == "onnx":
+        return onnx_backend(model, device, options)
+    return packaged_backend(model, kind, device, options)
+
+
+def check_options(spec: str, kind: str, device: str, options: BackendOptions) -> None:
+    """Raise UserError for an option that the backend would ignore, and for more threads than cores."""
+    cores = os.cpu_count() or 1
+    if options.threads is not None and options.threads > cores:
+        raise UserError(f"threads {options.threads}: this machine has {cores} cores, more threads only slow it down")
+    ignored = (
+        ("cache", options.cache != "auto", kind in PACKAGED, "for Core ML packages"),
+        ("compute_units", options.compute_units is not None, kind == "coreml", "for Core ML"),
+        ("memory", options.memory is not None, kind == "onnx", "for onnx"),
+        ("rebuild_engines", options.rebuild_engines, (kind, device) == ("onnx", "tensorrt"), "for onnx:tensorrt"))
+    for name, given, used, purpose in ignored:
+        if given and not used:
+            raise UserError(f"{name} has no effect on the backend {spec}: it is {purpose}")
+
+
+def torch_backend(model: "Model", device: str, options: BackendOptions) -> "Backend":
+    from ane.backends.torch.backend import TorchBackend
+
+    return TorchBackend(model, device, options.precision, options.threads, options.keep, options.notice)
+
+
+def onnx_backend(model: "Model", device: str, options: BackendOptions) -> "Backend":
+    from ane.backends.onnx.backend import OnnxBackend
+    from ane.backends.onnx.providers import choose
+    from ane.backends.onnx.tensorrt import Engines
+
+    chosen = choose(device, options.notice)
+    return OnnxBackend(model, chosen, fallback_backend(model, options), options.precision, options.threads,
+                       keep=chosen.memory != "cpu" if options.keep is None else options.keep,
+                       budget=None if options.memory is None else round(options.memory * 1e9),
+                       engines=Engines(afresh=options.rebuild_engines), notice=options.notice)
+
+
+def packaged_backend(model: "Model", kind: str, device: str, options: BackendOptions) -> "Backend":
+    from ane.backends.packaged.backend import PackagedBackend
+
+    units: Any = options.compute_units
+    everywhere = dict.fromkeys(model.networks, units) if isinstance(units, str) else units
+    return PackagedBackend(model, package_runtime(kind, device, options.notice), fallback_backend(model, options),
+                           options.precision, options.cache, everywhere,
+                           keep=kind == "coreml" if options.keep is None else options.keep)
+
+
+def fallback_backend(model: "Model", options: BackendOptions) -> "Backend":
+    """What runs the networks without packages."""
+    from ane.backends.torch.backend import TorchBackend
+
+    return TorchBackend(model, "cpu", "auto", options.threads, options.keep)
+
+
+def package_runtime(kind: str, device: str, notice: Callable[[str], None]) -> "PackageRuntime":
+    if kind == "mil":
+        from ane.backends.mil import Arithmetic, MilEngine
+
+        return MilEngine(Arithmetic(fp16=device == "fp16"))
+    from ane.backends.coreml.engine import CoreMLEngine
+
+    return CoreMLEngine(notice=notice)
