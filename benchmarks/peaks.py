@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from ane.backends.torch.backend import DTYPES
+from ane.models.tortoise.networks import NETWORKS
 from ane.bundles import Model
 from ane.bundles.weights import layout, skeleton
 from ane.models.tortoise.networks.frames import product
@@ -129,7 +130,7 @@ class Work:
     @torch.inference_mode()
     def _of(self, name: str, call: Callable[[torch.nn.Module], Tensor]) -> int:
         if name not in self._networks:
-            self._networks[name] = skeleton(name, self.model.config(name)).eval()
+            self._networks[name] = skeleton(NETWORKS[name], self.model.config(name)).eval()
         with FlopCounterMode(display=False) as counter:
             call(self._networks[name])
         return counter.get_total_flops()
@@ -141,7 +142,7 @@ def empty(*shape: int) -> Tensor:
 
 def decoder_weights(model: Model) -> int:
     """Numbers that a step reads whatever its lanes: all weights but the look-up tables."""
-    shapes = layout("autoregressive", model.config("autoregressive")).shapes
+    shapes = layout(NETWORKS["autoregressive"], model.config("autoregressive")).shapes
     return sum(prod(shape) for key, shape in shapes.items() if "embedding" not in key)
 
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from filelock import FileLock, Timeout
 
 from ane.bundles import Model
+from ane.models.tortoise.networks import NETWORKS
 from ane.bundles.bundle import Bundle, check_destination, write_bundle
 from ane.bundles.hashes import check_hash
 from ane.bundles.packages import PackageRecord, read_section, section
@@ -232,7 +233,7 @@ def _note(work: Path, fingerprint: str, done: list[PackageRecord], target: Targe
 def _check_room(destination: Path, model: Model, networks: Sequence[str], options: Sequence[Choice],
                 target: Target) -> None:
     """Refuse to begin without room for the packages, the functions of the largest before merging, and the weights."""
-    values = [sum(math.prod(shape) for shape in layout(network, model.config(network)).shapes.values())
+    values = [sum(math.prod(shape) for shape in layout(NETWORKS[network], model.config(network)).shapes.values())
               for network in networks]
     width = max(WIDTH[option.precision] for option in options)
     largest = width * max(values)

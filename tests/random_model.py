@@ -62,7 +62,7 @@ class RandomModel(Model):
         return CONFIGS[network]
 
     def tensors(self, network: str) -> dict[str, Tensor]:
-        module = skeleton(network, CONFIGS[network])
+        module = skeleton(NETWORKS[network], CONFIGS[network])
         generator = torch.Generator().manual_seed(int.from_bytes(network.encode()[:6], "big"))
         tensors = {key: draw(key, parameter, generator) for key, parameter in module.named_parameters()}
         for key in ("conv_post.weight", "conv_post.1.weight"):

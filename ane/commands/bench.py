@@ -30,7 +30,7 @@ every function is measured on CPU_ONLY, CPU_AND_GPU and CPU_AND_NE.
 
 
 def register(commands: argparse._SubParsersAction) -> None:
-    from ane.backends import MEASURED
+    from ane.backends import NAMES as MEASURED
     from ane.commands.convert import listed
     from ane.commands.speech_options import positive
     from ane.models.tortoise.settings import DEFAULT_PRESET, PRESETS
@@ -151,7 +151,7 @@ def check(args: argparse.Namespace, console: Console) -> None:
 
 
 def prepared(args: argparse.Namespace, console: Console) -> Run:
-    from ane.backends import MEASURED, PACKAGED, resolve
+    from ane.backends import NAMES as MEASURED, PACKAGED, resolve
     from ane.backends.packaged.backend import choose as packages_of
     from ane.bench.figures import SENTENCE, Calls
     from ane.models.tortoise.settings import Settings, default_preset

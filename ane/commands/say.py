@@ -155,7 +155,7 @@ def engine(args: argparse.Namespace, model: Model, settings: "Settings",
     if tuned and tuned.lanes and args.lanes is None:
         settings = replace(settings, lanes=tuned.lanes)
     backend = load_backend(args.backend, model, args.precision, args.threads, cache=args.cache,
-                           units=args.compute_units, memory=args.memory, afresh=args.force_build,
+                           compute_units=args.compute_units, memory=args.memory, rebuild_engines=args.force_build,
                            notice=lambda line: console.print(escape(line), soft_wrap=True))
     return Synthesizer(model, backend), settings
 

@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from ane.bundles import Model
+from ane.models.tortoise.networks import NETWORKS
 from ane.bundles.hashes import record
 from ane.bundles.packages import ALWAYS_FP32, COMPRESSED, FunctionRecord, PackageRecord
 from ane.bundles.weights import skeleton
@@ -75,7 +76,7 @@ class Options:
 
 def load_twin(model: Model, network: str) -> nn.Module:
     """The reference network with the model's weights as they are stored, memory-mapped."""
-    twin = skeleton(network, model.config(network))
+    twin = skeleton(NETWORKS[network], model.config(network))
     twin.load_state_dict(model.tensors(network), assign=True)
     return twin.eval().requires_grad_(False)
 

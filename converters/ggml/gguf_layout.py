@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from ane.bundles.packages import ALWAYS_FP32, COMPRESSED
+from ane.models.tortoise.networks import NETWORKS
 from ane.bundles.weights import layout, skeleton
 from ane.models.tortoise.networks.autoregressive import Conv1D
 from ane.system.errors import UserError
@@ -68,7 +69,7 @@ def entries(network: str, config: Any, precision: str) -> list[Entry]:
     """The tensors of ``network`` at ``config``, in the order of its state dict."""
     multiplied = products(network, config)
     found = []
-    for key, shape in layout(network, config).shapes.items():
+    for key, shape in layout(NETWORKS[network], config).shapes.items():
         transposed = multiplied.get(key) is Conv1D
         name = f"{network}.{key}"
         for long, short in SHORTER:
@@ -80,7 +81,7 @@ def entries(network: str, config: Any, precision: str) -> list[Entry]:
 
 def products(network: str, config: Any) -> dict[str, type[nn.Module]]:
     """Keys of the weights that a network multiplies its inputs with, and the kind of layer that each is of."""
-    return {f"{name}.weight": type(module) for name, module in skeleton(network, config).named_modules()
+    return {f"{name}.weight": type(module) for name, module in skeleton(NETWORKS[network], config).named_modules()
             if isinstance(module, Conv1D | nn.Linear) or (isinstance(module, nn.Conv1d) and module.kernel_size == (1,))}
 
 

@@ -42,11 +42,11 @@ def test_half_precision_rounds_parameters_and_leaves_buffers_alone(checkpoints, 
     bundle = write_bundle(checkpoints, tmp_path / "half", precision=precision)
     assert bundle.precision == precision
     for name in NETWORKS:
-        buffers = layout(name, bundle.config(name)).buffers
+        buffers = layout(NETWORKS[name], bundle.config(name)).buffers
         exact, rounded = checkpoints.tensors(name), bundle.tensors(name)
         assert all(torch.equal(rounded[key], value if key in buffers else value.to(PRECISIONS[precision]))
                    for key, value in exact.items())
-    assert layout("clvp", bundle.config("clvp")).buffers, "the rotary frequencies"
+    assert layout(NETWORKS["clvp"], bundle.config("clvp")).buffers, "the rotary frequencies"
 
 
 def test_a_bundle_can_be_rewritten_in_another_precision_without_its_checkpoints(checkpoints, original, tmp_path):
@@ -59,7 +59,7 @@ def test_a_bundle_can_be_rewritten_in_another_precision_without_its_checkpoints(
 def test_every_network_loads_strictly_into_its_module(original):
     bundle = Bundle(original)
     for name in bundle.networks:
-        skeleton(name, bundle.config(name)).load_state_dict(bundle.tensors(name), strict=True, assign=True)
+        skeleton(NETWORKS[name], bundle.config(name)).load_state_dict(bundle.tensors(name), strict=True, assign=True)
 
 
 def test_tensors_are_mapped_from_the_file_not_copied(path):
@@ -83,7 +83,7 @@ def test_parameters_and_sizes_are_stated_per_network(original):
     stated = json.loads((original / "bundle.json").read_text())
     for name, network in stated["networks"].items():
         tensors = load_file(original / network["file"])
-        buffers = layout(name, Bundle(original).config(name)).buffers
+        buffers = layout(NETWORKS[name], Bundle(original).config(name)).buffers
         assert network["parameters"] == sum(t.numel() for key, t in tensors.items() if key not in buffers)
         assert network["bytes"] == (original / network["file"]).stat().st_size
 

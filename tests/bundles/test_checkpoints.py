@@ -29,7 +29,7 @@ def test_every_network_loads_strictly_into_its_module(directory):
     model = CheckpointDirectory(directory)
     assert model.networks == set(NETWORKS)
     for name in model.networks:
-        module = skeleton(name, model.config(name))
+        module = skeleton(NETWORKS[name], model.config(name))
         module.load_state_dict(model.tensors(name), strict=True, assign=True)
         assert not any(value.is_meta for value in module.state_dict().values())
 
@@ -200,6 +200,6 @@ def test_an_optional_file_may_be_absent_until_it_is_asked_for(directory, file):
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_skeleton_of_full_size_takes_no_memory(name):
-    state = skeleton(name, NETWORKS[name].official()).state_dict().values()
+    state = skeleton(NETWORKS[name], NETWORKS[name].official()).state_dict().values()
     assert sum(value.nbytes for value in state if not value.is_meta) < 1_000_000
     assert sum(value.nbytes for value in state) > 20_000_000

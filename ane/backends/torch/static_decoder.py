@@ -123,7 +123,7 @@ class StaticDecoder(TorchDecoder):
         lanes, columns_each, _ = columns.shape
         if columns_each > 1:
             return super().step(columns, length, first, prefix)
-        end = self._end(columns, length, first)
+        end = self._check_end(columns, length, first)
         bucket = min(self.capacity, max(self.smallest, 1 << (end - 1).bit_length()))
         asked = slice(first, first + lanes)
         with engine_errors():
@@ -133,7 +133,7 @@ class StaticDecoder(TorchDecoder):
             self.columns.host.numpy()[asked] = columns
             self.columns.send()
             self.marks.send()
-            self.run((self.room, bucket), partial(self._advance, bucket))
+            self.run((self.prefix_capacity, bucket), partial(self._advance, bucket))
             self.hidden.fetch()
             self.logits.fetch()
             if self.device.type == "cuda":
@@ -146,7 +146,7 @@ class StaticDecoder(TorchDecoder):
         An outgrown ``room`` for prefixes leaves graphs behind that are never played again, hence its part in the key.
         """
         held, place = self.marks.device
-        seen = Seen(held, place, self.rows, bucket, self.prefix_length, self.room)
+        seen = Seen(held, place, self.rows, bucket, self.prefix_length, self.prefix_capacity)
         attend = [partial(self._attend_to, layer, seen) for layer in range(self.network.config.layers)]
         hidden = self.network(self.columns.device, attend)
         self.hidden.device.copy_(hidden)
@@ -187,7 +187,7 @@ class Seen:
 
     def __post_init__(self):
         device = self.held.device
-        unseen = torch.cat((torch.arange(self.room, device=device) >= self.prefix_length[self.place][:, None],
+        unseen = torch.cat((torch.arange(self.prefix_capacity, device=device) >= self.prefix_length[self.place][:, None],
                             torch.arange(self.bucket, device=device) > self.held[:, None]), dim=1)
         self.mask = torch.zeros(unseen.shape, device=device).masked_fill(unseen, float("-inf"))[:, None, None]
 

@@ -8,6 +8,7 @@ import numpy as np
 from torch import nn
 
 from ane.backends.mil import Arithmetic, Interpreter, Package
+from ane.models.tortoise.networks import NETWORKS
 from ane.backends.packaged.functions import Function
 from ane.bundles.weights import skeleton
 from converters.coreml.graph import Graph, Style
@@ -49,7 +50,7 @@ def functions(graphs: Iterable[Graph], paths: dict[str, Path], arithmetic: Arith
 def twin(network: str, model: Any = None) -> nn.Module:
     """The network of the random model (or another), float32, for inference."""
     model = model or RandomModel()
-    module = skeleton(network, model.config(network))
+    module = skeleton(NETWORKS[network], model.config(network))
     module.load_state_dict({key: tensor.float() for key, tensor in model.tensors(network).items()}, assign=True)
     return module.eval().requires_grad_(False)
 

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ane.backends.torch import backend as pytorch
+from ane.models.tortoise.networks import NETWORKS
 from ane.backends.torch.backend import Precision, TorchBackend
 from ane.backends.torch.decoder import TorchDecoder
 from ane.backends.torch.static_decoder import CudaGraphs, Run, StaticDecoder, eagerly
@@ -97,7 +98,7 @@ def graphs() -> Iterator[Callable[[], CudaGraphs]]:
 @pytest.fixture(scope="module")
 def network() -> UnifiedVoice:
     model = RandomModel()
-    module = skeleton("autoregressive", model.config("autoregressive"))
+    module = skeleton(NETWORKS["autoregressive"], model.config("autoregressive"))
     module.load_state_dict(model.tensors("autoregressive"), assign=True)
     return module.eval().requires_grad_(False)
 
@@ -155,7 +156,7 @@ def test_whatever_lanes_do_a_static_step_says_what_the_plain_one_does(network, g
 def test_in_half_precision_they_differ_by_rounding(network, graphs, dtype, tolerance):
     state = {key: tensor.to(torch.float32 if ".ln_" in key or "norm" in key else dtype)
              for key, tensor in network.state_dict().items() if not tensor.is_meta}
-    half = skeleton("autoregressive", network.config)
+    half = skeleton(NETWORKS["autoregressive"], network.config)
     half.load_state_dict(state, strict=False, assign=True)
     both = plain(half, dtype), static(half, graphs(), dtype=dtype)
     assert_same(*(decoder.prefill(columns(0, 9)) for decoder in both), tolerance)

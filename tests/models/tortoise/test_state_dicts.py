@@ -30,7 +30,7 @@ def as_upstream(name: str, upstream: dict[str, tuple[int, ...]]) -> dict[str, tu
     network = NETWORKS[name]
     config = network.official()
     result = {}
-    for key, shape in {**layout(name, config).shapes, **network.unused(config)}.items():
+    for key, shape in {**layout(NETWORKS[name], config).shapes, **network.unused(config)}.items():
         key = network.prefix + key
         if f"{key}_g" in upstream:
             result[f"{key}_g"] = shape[:1] + (1,) * (len(shape) - 1)
