@@ -1,4 +1,4 @@
-"""Tortoise text-to-speech for Apple Silicon, with a torch reference backend that says the same thing.
+"""Tortoise text-to-speech for Apple Silicon, with a PyTorch reference backend.
 
 >>> import ane
 >>> speech = ane.load().speak("Hello.")
@@ -19,15 +19,15 @@ __all__ = ["UserError", "load"]
 
 def load(bundle_or_checkpoints: str | Path | None = None, backend: str = "auto", precision: str = "auto",
          threads: int | None = None, keep: bool | None = None) -> "Synthesizer":
-    """Open a model on an engine.
+    """Open a model on a backend.
 
     Args:
         bundle_or_checkpoints: a bundle's name or directory, or a directory of official .pth files; None: the demo.
-        backend: "auto", or an engine and device such as "torch:cuda".
+        backend: "auto", or a backend and device such as "torch:cuda".
         precision: what to compute in: "auto", "fp32", "bf16" or "fp16".
-        threads: CPU threads of the whole process; None: the engine's choice.
-        keep: keep networks loaded between requests. None: only off the CPU, where loading them again is slow; on it
-            they are memory-mapped, and letting go halves the peak memory.
+        threads: CPU threads of the whole process; None: the backend's choice.
+        keep: keep networks loaded between requests. None: only on accelerators, where loading is slow; on the CPU
+            they are memory-mapped, and releasing them halves the peak memory.
 
     Raises:
         UserError: no such model, a damaged one, or a backend that this machine lacks.

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ane.bundles import Model
 from ane.bundles.bundle import write_bundle
+from ane.bundles.family import Config
 from ane.bundles.weights import skeleton
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
@@ -23,7 +24,6 @@ from ane.models.tortoise.networks.conditioning import (
 )
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig
 from ane.models.tortoise.networks.hifigan import HifiganConfig
-from ane.models.tortoise.networks.layers import Config
 from ane.models.tortoise.networks.univnet import UnivNetConfig
 from ane.voices import Voice, save_voice
 
@@ -70,7 +70,7 @@ class RandomModel(Model):
                 tensors[key] *= LOUDNESS
         if network == "autoregressive":
             tensors["mel_head.bias"][CONFIGS[network].stop_mel_token] = STOP_BIAS
-        buffers = NETWORKS[network].cls(CONFIGS[network]).named_buffers()
+        buffers = NETWORKS[network].module(CONFIGS[network]).named_buffers()
         return tensors | {key: buffer.clone() for key, buffer in buffers}
 
     @property

@@ -11,7 +11,7 @@ from ane.models.tortoise.networks.conditioning import (
 )
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig
 from ane.models.tortoise.networks.hifigan import HifiganConfig
-from ane.models.tortoise.networks.layers import Config
+from ane.bundles.family import Config
 from ane.models.tortoise.networks.univnet import UnivNetConfig
 from training.loop import Plan
 

@@ -1,8 +1,8 @@
 """A model on disk: configs, weights, tokenizer and mel norms, from a bundle or from official checkpoints.
 
-Read in this order: ``interface`` (what every model gives), ``opening`` (names and paths); then ``bundle`` with
-``manifest``, ``hashes`` and ``weights``; then ``checkpoints`` with ``pickles``, ``upstream_keys`` and
-``upstream_config``; last ``hub``, which fetches them.
+Read in this order: ``model`` (the interface), ``family`` (what a kind of model declares), ``opening`` (names and
+paths); then ``bundle`` with ``manifest``, ``packages``, ``hashes`` and ``weights``; then ``pickles`` and ``hub`` for
+official checkpoints.
 """
 
 from ane.bundles.model import Model

@@ -1,6 +1,6 @@
 """A bundle: one model in one directory that can be copied, checked and loaded lazily.
 
-    bundle.json                    what is in it (manifest.py)
+    bundle.json                    its content (manifest.py)
     weights/<network>.safetensors  the network's state dict, weight norm folded in
     tokenizer.json                 Hugging Face tokenizers
     mel_norms.safetensors          mel_norms (80,) float32
@@ -28,7 +28,7 @@ from ane.bundles.hashes import FileRecord, check_hash, check_size, record
 from ane.bundles.manifest import FILE, Manifest, NetworkRecord, read_manifest, write_manifest
 from ane.bundles.model import Model, read_tokenizer
 from ane.bundles.packages import FORMATS, WEIGHTS, PackageRecord, read_section, sections_of
-from ane.bundles.weights import converted, layout, spell
+from ane.bundles.weights import convert_precision, layout, spell
 from ane.system.errors import UserError
 from ane.system.files import link_or_copy, replacing
 from ane.system.version import version
@@ -69,7 +69,7 @@ class Bundle(Model):
 
     @property
     def files(self) -> list[FileRecord]:
-        """All files of the bundle, bundle.json itself apart."""
+        """All files of the bundle except bundle.json."""
         return [*self.manifest.files,
                 *(file for package in (*self.packages, *self.onnx_packages) for file in package.files)]
 
@@ -82,7 +82,7 @@ class Bundle(Model):
         """The directory of its voices, each checked, or None when it has none.
 
         Raises:
-            UserError: a voice is missing or damaged, or one lies there that bundle.json does not name.
+            UserError: a voice is missing or damaged, or bundle.json does not list one that is there.
         """
         if not self.manifest.voices:
             return None
@@ -92,7 +92,7 @@ class Bundle(Model):
         named = {self.path / wanted.file for wanted in self.manifest.voices.values()}
         for entry in sorted(directory.glob("[!.]*")):
             if entry not in named:
-                raise UserError(f"{entry} is not in bundle.json: remove it; a voice of your own is kept with "
+                raise UserError(f"{entry} is not in bundle.json: remove it; add a voice of your own with "
                                 "`ane voices add`")
         return directory
 
@@ -126,25 +126,25 @@ class Bundle(Model):
             with safe_open(path, framework="np") as file:
                 norms = file.get_tensor("mel_norms")
         except (SafetensorError, OSError) as error:
-            raise UserError(f"{path} holds no mel_norms ({error}); import or copy the bundle again") from error
+            raise UserError(f"{path} has no mel_norms ({error}); import or copy the bundle again") from error
         if norms.shape != (80,) or norms.dtype != np.float32:
             raise UserError(f"{path}: mel_norms must be 80 values of float32, not {norms.dtype} {norms.shape}")
         return norms
 
     def verify(self) -> None:
-        """Read every file whole and hold it against bundle.json. Raises UserError at the first that differs."""
+        """Read every file and compare it with bundle.json. Raises UserError at the first that differs."""
         for wanted in self.files:
-            check_hash(self.path, wanted, afresh=True)
+            check_hash(self.path, wanted, recompute=True)
         for network in self.networks:
             self.tensors(network)
 
 
 def _check_layout(path: Path, network: Network, config: Any, file: Any) -> None:
-    """Hold keys, shapes and dtypes of an open safetensors file against the network at ``config``."""
+    """Compare keys, shapes and dtypes of an open safetensors file with the network at ``config``."""
     shapes, keys = layout(network, config).shapes, set(file.keys())
     missing, surplus = sorted(set(shapes) - keys), sorted(keys - set(shapes))
     if missing or surplus:
-        fault = f"{missing[0]} is missing" if missing else f"{surplus[0]} is not of this network"
+        fault = f"{missing[0]} is missing" if missing else f"{surplus[0]} does not belong to this network"
         raise UserError(f"{path} does not fit the {network.name} network of bundle.json: {fault}; import it again")
     for key, shape in shapes.items():
         view = file.get_slice(key)
@@ -156,23 +156,23 @@ def _check_layout(path: Path, network: Network, config: Any, file: Any) -> None:
 
 
 def check_destination(destination: Path, overwrite: bool, source: Path | None = None) -> None:
-    """Refuse a place where a bundle must not be written: nothing but a bundle is ever replaced, and only if asked.
+    """Refuse a destination where a bundle must not be written: only a bundle is ever replaced, and only on request.
 
     Raises:
         UserError: a file or another directory is there, a bundle is there and ``overwrite`` is False, or writing
             would delete ``source``.
     """
     if source is not None and source.resolve().is_relative_to(destination.resolve()):
-        raise UserError(f"{destination} holds the checkpoints to import; choose another destination")
+        raise UserError(f"{destination} contains the checkpoints to import; choose another destination")
     if not os.path.exists(destination):
         return
     if not os.path.isdir(destination):
-        raise UserError(f"{destination} is a file; give a directory for the bundle")
+        raise UserError(f"{destination} is a file; the destination of a bundle is a directory")
     if os.path.isfile(destination / FILE):
         if not overwrite:
-            raise UserError(f"{destination} already holds a bundle; add --force to replace it")
+            raise UserError(f"{destination} already contains a bundle; add --force to replace it")
     elif any(destination.iterdir()):
-        raise UserError(f"{destination} exists and is not a bundle; it is left alone: choose another destination")
+        raise UserError(f"{destination} exists and is not a bundle, so it is not replaced: choose another destination")
 
 
 def write_bundle(model: Model, destination: Path | str, *, precision: str | None = None, name: str | None = None,
@@ -180,12 +180,12 @@ def write_bundle(model: Model, destination: Path | str, *, precision: str | None
                  source: Mapping[str, Any] | None = None, packages: Sequence[PackageRecord] = (),
                  built: Path | None = None, overwrite: bool = False,
                  progress: Callable[[str], None] = lambda network: None) -> Bundle:
-    """Write ``model`` as a bundle, network by network, and put it in place whole or not at all.
+    """Write ``model`` as a bundle, network by network; it appears at ``destination`` complete or not at all.
 
-    ``precision`` (default: the model's own) is that of all parameters; buffers stay float32 and integers what they
-    are. ``source`` says where the weights came from. ``packages`` are those, of any format, that lie below ``built``,
-    from where they are linked, or copied where links cannot be. ``progress`` is called with each network's name before
-    it is written. Memory stays near the size of the largest network.
+    ``precision`` (default: the model's own) applies to all parameters; buffers stay float32, integers are
+    unchanged. ``source`` states where the weights came from. ``packages`` of any format are below ``built``, from
+    where they are linked, or copied where links cannot be. ``progress`` is called with each network's name before
+    it is written. Peak memory is about the size of the largest network.
 
     Raises:
         UserError: the destination is taken or not writable, a value is not finite or does not fit the precision.
@@ -214,7 +214,7 @@ def write_bundle(model: Model, destination: Path | str, *, precision: str | None
 
 
 def _sections(packages: Sequence[PackageRecord], networks: Mapping[str, NetworkRecord]) -> dict[str, Any]:
-    """The sections of a manifest that states ``packages``, each with the hash of the weights that lie beside it."""
+    """The manifest sections for ``packages``, each with the hash of the bundle's weights of its network."""
     bound = [replace(package, source={**package.source, WEIGHTS: networks[package.network].weights.sha256})
              for package in packages]
     return sections_of(bound)
@@ -223,7 +223,7 @@ def _sections(packages: Sequence[PackageRecord], networks: Mapping[str, NetworkR
 def _write_network(model: Model, network: str, directory: Path, precision: str) -> NetworkRecord:
     config = model.config(network)
     buffers = layout(model.family.networks[network], config).buffers
-    tensors = converted(model.tensors(network), precision, buffers, f"{model.name}: {network}")
+    tensors = convert_precision(model.tensors(network), precision, buffers, f"{model.name}: {network}")
     file = f"weights/{network}.safetensors"
     _save(tensors, directory / file)
     parameters = sum(tensor.numel() for key, tensor in tensors.items() if key not in buffers)

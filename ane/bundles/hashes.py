@@ -1,4 +1,4 @@
-"""Is this file still the one that was recorded? Hashes of files, and a memory of those that were checked."""
+"""SHA-256 of files, compared with recorded ones; results are cached by size and times."""
 
 import contextlib
 import hashlib
@@ -45,27 +45,26 @@ def check_size(directory: Path, wanted: FileRecord) -> None:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
     if size != wanted.bytes:
-        raise UserError(f"{path} has {size} bytes, bundle.json says {wanted.bytes}: the file is truncated or was "
+        raise UserError(f"{path} has {size} bytes, bundle.json states {wanted.bytes}: the file is truncated or was "
                         "replaced; import or copy the bundle again")
 
 
-def check_hash(directory: Path, wanted: FileRecord, afresh: bool = False) -> None:
+def check_hash(directory: Path, wanted: FileRecord, recompute: bool = False) -> None:
     """Raise UserError unless the file's bytes are the recorded ones.
 
-    A file that was found right is not read again while its size and times stay what they were; ``afresh`` reads it
-    all the same.
+    A file that matched is not read again while its size and times are unchanged; ``recompute`` reads it in any case.
     """
     check_size(directory, wanted)
     path = directory / wanted.file
     stamp = _stamp_path(path)
     state = _state(path, wanted.sha256)
-    if not afresh and _remembered(stamp) == state:
+    if not recompute and _remembered(stamp) == state:
         return
     actual = sha256_of(path)
     if actual != wanted.sha256:
-        raise UserError(f"{path} has SHA-256 {actual[:12]}…, bundle.json says {wanted.sha256[:12]}…: the file was "
+        raise UserError(f"{path} has SHA-256 {actual[:12]}…, bundle.json states {wanted.sha256[:12]}…: the file was "
                         "damaged or replaced; import or copy the bundle again")
-    with contextlib.suppress(UserError), replacing(stamp) as temporary:     # without a cache it is read each time
+    with contextlib.suppress(UserError), replacing(stamp) as temporary:     # without a cache every file is read each time
         temporary.write_text(json.dumps(state), encoding="utf-8")
 
 

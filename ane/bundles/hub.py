@@ -1,4 +1,4 @@
-"""Official checkpoints from the Hugging Face hub, each held against every hash that anyone has stated for it.
+"""Official checkpoints from the Hugging Face hub, compared with every hash that is known for them.
 
 huggingface_hub reads HF_ENDPOINT, HF_HUB_OFFLINE and HF_HOME when it is imported, so it is imported when it is used.
 """
@@ -21,7 +21,7 @@ HTTP_LIBRARIES = {"requests", "urllib3", "httpx", "httpx2", "httpcore", "httpcor
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Checkpoints of one commit: the directory they lie in and the SHA-256 of each, computed from what is there."""
+    """Checkpoints of one commit: their directory and the SHA-256 of each, computed from the files."""
 
     repository: str
     revision: str               # commit hash
@@ -60,7 +60,7 @@ def snapshot(repository: str | None = None, revision: str | None = None, *, fami
     folder = next((folder for folder in FOLDERS if folder + required[0] in entries), "")
     missing = [file for file in required if folder + file not in entries]
     if missing:
-        raise UserError(f"{repository} at {wanted} holds no {', '.join(missing)}: it is no Tortoise repository")
+        raise UserError(f"{repository} at {wanted} has no {', '.join(missing)}: it is not a Tortoise repository")
     files, places = {}, set()
     for file in (file for file in family.files if folder + file in entries):
         progress(file)
@@ -80,8 +80,8 @@ def snapshot(repository: str | None = None, revision: str | None = None, *, fami
     return Snapshot(repository, info.sha, directory, files, str(getattr(info.card_data, "license", None) or ""))
 
 
-def hold_to(expected: Mapping[str, str], files: Mapping[str, str], who: str) -> None:
-    """Compare hashes that ``who`` recorded with those of the files at hand; files that nobody recorded pass.
+def check_recorded_hashes(expected: Mapping[str, str], files: Mapping[str, str], who: str) -> None:
+    """Compare the hashes that ``who`` recorded with those of the files; files without a recorded hash pass.
 
     Raises:
         UserError: a recorded file is absent or has another SHA-256.
@@ -110,7 +110,7 @@ def read_expected(path: Path) -> dict[str, str]:
 
 
 class _UnreachableError(Exception):
-    """The hub cannot be asked; what lies in the cache may do."""
+    """The hub cannot be reached; the files may be in the cache."""
 
 
 def _download(repository: str, file: str, revision: str, cached_only: bool = False) -> Path:

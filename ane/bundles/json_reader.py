@@ -1,4 +1,4 @@
-"""Taking values of stated kinds out of the JSON of a bundle, and saying exactly what is missing or wrong."""
+"""Typed access to the JSON of a bundle, with errors that name what is missing or wrong."""
 
 import re
 from collections.abc import Mapping
@@ -9,8 +9,8 @@ from ane.bundles.hashes import FileRecord
 from ane.system.errors import UserError
 
 
-class Reader:
-    """Takes values of stated kinds out of JSON and says exactly what is missing or wrong."""
+class JsonReader:
+    """Typed access to a JSON object, with errors that name what is missing or wrong."""
 
     def __init__(self, stated: Mapping[str, Any], where: str):
         self.stated, self.where = stated, where
@@ -27,24 +27,24 @@ class Reader:
     def damaged(self, fault: str) -> UserError:
         return UserError(f"{self.where}: {fault}: the file is damaged; import or copy the bundle again")
 
-    def at(self, key: str) -> "Reader":
-        return Reader(self.take(key, dict), f"{self.where}: {key}")
+    def at(self, key: str) -> "JsonReader":
+        return JsonReader(self.take(key, dict), f"{self.where}: {key}")
 
-    def each(self, key: str) -> list["Reader"]:
+    def each(self, key: str) -> list["JsonReader"]:
         """Readers of the objects in a list."""
         items = self.take(key, list)
         for item in items:
             if not isinstance(item, dict):
-                raise self.damaged(f"{key} must hold objects")
-        return [Reader(item, f"{self.where}: {key} {number}") for number, item in enumerate(items)]
+                raise self.damaged(f"{key} must contain objects")
+        return [JsonReader(item, f"{self.where}: {key} {number}") for number, item in enumerate(items)]
 
 
-def file_record(reader: Reader) -> FileRecord:
+def file_record(reader: JsonReader) -> FileRecord:
     """A file of a bundle. Raises UserError when its path leads outside, or its hash is none."""
     file, sha256 = reader.take("file", str), reader.take("sha256", str)
     parts = PurePosixPath(file)
     if parts.is_absolute() or ".." in parts.parts or "\\" in file:
-        raise UserError(f"{reader.where}: {file} lies outside the bundle: refused")
+        raise UserError(f"{reader.where}: {file} is outside the bundle: refused")
     if not re.fullmatch("[0-9a-f]{64}", sha256):
         raise UserError(f"{reader.where}: sha256 {sha256!r} is no SHA-256 in hexadecimal")
     return FileRecord(file, sha256, reader.take("bytes", int))

@@ -1,9 +1,9 @@
-"""bundle.json: what a bundle says of itself.
+"""bundle.json: the manifest of a bundle.
 
 Version 1 has: format, name, description, licence, created_by, precision, trained, default_voice, source (where the
 weights came from, with the SHA-256 of every original file), networks (name → config, file, sha256, bytes, parameters),
-tokenizer, mel_norms and voices (each file, sha256, bytes); and, where they matter, settings (what the model is best
-spoken with, ``ane.models.tortoise.settings``) and clones. Further sections are kept as they are, unread.
+tokenizer, mel_norms and voices (each file, sha256, bytes); optionally model (its family), settings (synthesis settings
+that suit this model, ``ane.models.tortoise.settings``) and clones. Other sections are kept unread.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from typing import Any
 
 from ane.bundles.family import DEFAULT_FAMILY, ModelFamily, find_family
 from ane.bundles.hashes import FileRecord
-from ane.bundles.json_reader import Reader, file_record
+from ane.bundles.json_reader import JsonReader, file_record
 from ane.bundles.weights import PRECISIONS
 from ane.system.errors import UserError
 from ane.system.files import replacing
@@ -35,7 +35,7 @@ class NetworkRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The content of bundle.json; ``sections`` are the parts that this module does not read."""
+    """The content of bundle.json; ``sections`` are the parts that this module does not interpret."""
 
     name: str
     precision: str
@@ -56,7 +56,7 @@ class Manifest:
 
     @property
     def files(self) -> list[FileRecord]:
-        """All files of the bundle, bundle.json itself apart."""
+        """All files of the bundle except bundle.json."""
         weights = [network.weights for network in self.networks.values()]
         return [*weights, self.tokenizer, self.mel_norms, *self.voices.values()]
 
@@ -79,16 +79,16 @@ def read_manifest(directory: Path) -> Manifest:
     """
     path = directory / FILE
     stated = _read_json(path)
-    version = Reader(stated, str(path)).take("format", int)
+    version = JsonReader(stated, str(path)).take("format", int)
     if version > FORMAT:
         raise UserError(f"{path} has format {version}, this version reads format {FORMAT}: update tortoise-ane")
-    reader = Reader(stated, str(path))
+    reader = JsonReader(stated, str(path))
     precision = reader.take("precision", str)
     if precision not in PRECISIONS:
         raise UserError(f"{path}: precision {precision!r} is none of {', '.join(PRECISIONS)}")
     family = find_family(reader.take("model", str, DEFAULT_FAMILY))
     networks = {name: _network(family, name, reader.at("networks").at(name))
-                for name in reader.take("networks", dict) if name in family.networks}   # others: of a later version
+                for name in reader.take("networks", dict) if name in family.networks}   # skips networks of a later version
     known = {item.name for item in dataclasses.fields(Manifest)} | {"format", "model"}
     return Manifest(
         name=reader.take("name", str), precision=precision, trained=reader.take("trained", bool),
@@ -116,11 +116,11 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (UnicodeDecodeError, ValueError) as error:
         raise UserError(f"{path} is damaged (not JSON: {error}); import or copy the bundle again") from error
     if not isinstance(stated, dict):
-        raise UserError(f"{path} is damaged: it holds a {type(stated).__name__} where an object belongs")
+        raise UserError(f"{path} is damaged: it is a {type(stated).__name__} instead of an object")
     return stated
 
 
-def _network(family: ModelFamily, name: str, reader: Reader) -> NetworkRecord:
+def _network(family: ModelFamily, name: str, reader: JsonReader) -> NetworkRecord:
     stated = reader.take("config", dict)
     network = family.networks[name]
     cls = network.config

@@ -3,11 +3,12 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from ane.bundles.family import ModelFamily
+from ane.bundles.family import ModelFamily, find_family
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:       # torch takes a second to import, and every command's --help passes here
@@ -27,11 +28,10 @@ class Model(ABC):
         trained: False when the weights are random numbers.
         default_voice: the voice to speak with when none is named.
         voices: directory of the voices that come with it, or None.
-        settings: what this model is best spoken with where upstream's settings do not suit it; see ``Settings.of``.
-        clones: whether a clip of any speaker gives that speaker's voice; False for a model that knows few voices.
+        settings: synthesis settings that replace upstream's for this model; see ``Settings.of``.
+        clones: whether clips of any speaker give that speaker's voice; False for a model trained on few speakers.
     """
 
-    family: ModelFamily
     name: str
     identity: str
     networks: frozenset[str]
@@ -40,6 +40,10 @@ class Model(ABC):
     voices: Path | None
     settings: Mapping[str, Any] = MappingProxyType({})
     clones: bool = True
+
+    @cached_property
+    def family(self) -> ModelFamily:
+        return find_family()
 
     @property
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Which model is meant: a bundle by name or path, or a directory of official checkpoints."""
+"""Opening a model: a bundle by name or path, or a directory of official checkpoints."""
 
 import argparse
 import difflib
@@ -55,7 +55,7 @@ def open_model(bundle: str | Path | None = None, checkpoints: str | Path | None 
     """Open a bundle (by name or path; the demo when nothing is given) or a directory of official checkpoints.
 
     ``config`` is a JSON file of upstream's constructor arguments for the checkpoints, in place of their config.json.
-    All keys and shapes are held against the configs here, so a model that opens is complete; data is read later.
+    All keys and shapes are compared with the configs here, so a model that opens is complete; data is read later.
 
     Raises:
         UserError: unknown name, no such directory, a bundle or checkpoint that is damaged or does not fit.
@@ -67,7 +67,7 @@ def open_model(bundle: str | Path | None = None, checkpoints: str | Path | None 
 
         return Bundle(find_bundle(bundle))
     if bundle is not None:
-        raise UserError("give a bundle or a directory of checkpoints, not both")
+        raise UserError("bundle and checkpoints exclude each other: pass one of them")
     stated = None if config is None else read_constructor_arguments(config)
     return find_family().open_checkpoints(Path(os.path.expanduser(checkpoints)), stated, str(config))
 

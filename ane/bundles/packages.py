@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ane.bundles.hashes import FileRecord
-from ane.bundles.json_reader import Reader, file_record
+from ane.bundles.json_reader import JsonReader, file_record
 from ane.system.errors import UserError
 
 FORMATS = ("coreml", "onnx")            # names of the sections
@@ -85,7 +85,7 @@ def read_section(sections: Mapping[str, Any], where: str, networks: Collection[s
     """
     if name not in sections:
         return []
-    reader = Reader(sections, where).at(name)
+    reader = JsonReader(sections, where).at(name)
     version = reader.take("format", int)
     if version > FORMAT:
         raise UserError(f"{where}: its {NAMES[name]} packages have format {version}, this version reads format "
@@ -94,7 +94,7 @@ def read_section(sections: Mapping[str, Any], where: str, networks: Collection[s
     return [package for package in found if package.network in networks]
 
 
-def _package(reader: Reader, name: str) -> PackageRecord:
+def _package(reader: JsonReader, name: str) -> PackageRecord:
     core_ml = {} if name == "coreml" else {"scale": 1.0, "compute_units": "ALL"}
     path = reader.take("path", str)
     compute_units = reader.take("compute_units", str, core_ml.get("compute_units"))
@@ -111,7 +111,7 @@ def _package(reader: Reader, name: str) -> PackageRecord:
         source=reader.take("source", dict, {}), warnings=reader.take("warnings", list, []), format=name)
 
 
-def _function(reader: Reader) -> FunctionRecord:
+def _function(reader: JsonReader) -> FunctionRecord:
     bucket, parity = reader.take("bucket", dict), reader.take("parity", dict, {})
     if not all(isinstance(length, int) and length > 0 for length in bucket.values()):
         raise reader.damaged("bucket must map names to positive numbers")

@@ -1,4 +1,4 @@
-"""Reading .pth files without ever running what is in them."""
+"""Reading .pth files without running code in them."""
 
 import pickle
 import re
@@ -12,7 +12,7 @@ from ane.system.errors import UserError
 
 ZIP_MAGIC = b"PK\x03\x04"       # torch.save since 1.6
 PICKLE_MAGIC = b"\x80"          # torch.save before that
-FOREIGN = {
+OTHER_FILES = {
     b"version https://git-lfs": "is a Git LFS pointer, not the file itself: run `git lfs pull`, or download the file",
     b"<": "is a web page, not a checkpoint: the download went to an error or login page; download it again",
 }
@@ -21,7 +21,7 @@ FOREIGN = {
 def load_pickle(path: Path | str) -> Any:
     """Load what ``torch.save`` wrote, tensors on the CPU, memory-mapped when the file's format allows it.
 
-    Only tensors and plain containers are ever built (``weights_only=True``): a file that refers to anything else is
+    Only tensors and plain containers are created (``weights_only=True``): a file that refers to anything else is
     refused before that code can run.
 
     Raises:
@@ -33,23 +33,39 @@ def load_pickle(path: Path | str) -> Any:
             head = file.read(64)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    _refuse_foreign(path, head)
+    _check_format(path, head)
     zipped = head.startswith(ZIP_MAGIC)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")     # advice about protocols and storages that the reader cannot act on
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+            warnings.simplefilter("ignore")     # advice about protocols and storages that the user cannot act on
+            loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
     except pickle.UnpicklingError as error:
         raise UserError(_refusal(path, str(error))) from error
-    except Exception as error:      # a damaged file can make the reader fail in any way at all
+    except Exception as error:      # a damaged file can raise any exception
         raise UserError(f"{path} cannot be read as a PyTorch checkpoint: it is truncated or damaged; "
                         "get the file again") from error
+    _check_storage_sizes(loaded, path)
+    return loaded
 
 
-def _refuse_foreign(path: Path, head: bytes) -> None:
+def _check_storage_sizes(value: Any, path: Path) -> None:
+    """Refuse a tensor that claims more elements than its storage has: a copy would fill the memory."""
+    if isinstance(value, torch.Tensor):
+        if value.layout == torch.strided and value.numel() * value.element_size() > value.untyped_storage().nbytes():
+            raise UserError(f"{path}: a tensor claims the shape {tuple(value.shape)}, more than the data stored for it; "
+                            "the file is damaged")
+    elif isinstance(value, dict):
+        for item in value.values():
+            _check_storage_sizes(item, path)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _check_storage_sizes(item, path)
+
+
+def _check_format(path: Path, head: bytes) -> None:
     if not head:
         raise UserError(f"{path} is empty; get the file again")
-    for start, fault in FOREIGN.items():
+    for start, fault in OTHER_FILES.items():
         if head.lstrip().startswith(start):
             raise UserError(f"{path} {fault}")
     if not head.startswith((ZIP_MAGIC, PICKLE_MAGIC)):
@@ -57,9 +73,9 @@ def _refuse_foreign(path: Path, head: bytes) -> None:
 
 
 def _refusal(path: Path, message: str) -> str:
-    """One line for torch's page of advice on how to run the code anyway."""
+    """One line in place of torch's advice on how to run the code anyway."""
     code = re.search(r"GLOBAL (\S+)", message)
     if code:
-        return (f"{path} refused: contains code ({code[1]}) where only weights belong; "
-                "do not load it elsewhere either unless you trust who made it")
+        return (f"{path} refused: contains code ({code[1]}) in place of weights; "
+                "do not load it elsewhere either unless you trust its author")
     return f"{path} is not a PyTorch checkpoint (or is a damaged one); get the file again"

@@ -1,4 +1,4 @@
-"""What the tensors of a network must look like, whichever file they come from, and how their precision changes."""
+"""The state dict that a network must have, and conversion of its precision."""
 
 import functools
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ FP16_MAX = 65504.0
 
 @dataclass(frozen=True)
 class Layout:
-    """Keys and shapes of a network's state dict; ``buffers`` are those keys that hold constants, not parameters."""
+    """Keys and shapes of a network's state dict; ``buffers`` are the keys of constants, not parameters."""
 
     shapes: dict[str, tuple[int, ...]]
     buffers: frozenset[str]
@@ -28,7 +28,7 @@ class Layout:
 class _WithoutValues(TorchFunctionMode):
     """Puts parameters (torch.empty) on the meta device and leaves out their initialisation.
 
-    torch.device("meta") would do, but then whatever a constructor computes goes through torch's Python
+    torch.device("meta") would work, but then everything a constructor computes goes through torch's Python
     decompositions, whose first use imports torch._dynamo: over a second, at every start.
     """
 
@@ -67,7 +67,7 @@ def spell(shape: tuple[int, ...]) -> str:
     return "×".join(map(str, shape)) or "a single number"
 
 
-def converted(tensors: Mapping[str, torch.Tensor], precision: str, buffers: frozenset[str],
+def convert_precision(tensors: Mapping[str, torch.Tensor], precision: str, buffers: frozenset[str],
               where: str) -> dict[str, torch.Tensor]:
     """Parameters in ``precision``, contiguous and none sharing memory, as safetensors needs them.
 
@@ -93,7 +93,7 @@ def converted(tensors: Mapping[str, torch.Tensor], precision: str, buffers: froz
 
 def _check_range(tensor: torch.Tensor, precision: str, where: str) -> None:
     if not torch.isfinite(tensor).all():
-        raise UserError(f"{where} holds NaN or infinite values: the file is damaged or its training diverged")
+        raise UserError(f"{where} has NaN or infinite values: the file is damaged or its training diverged")
     if precision == "fp16" and tensor.numel() and tensor.abs().max() > FP16_MAX:
-        raise UserError(f"{where} holds a value of {tensor.abs().max():.4g}, beyond the range of fp16 (65504); "
+        raise UserError(f"{where} has a value of {tensor.abs().max():.4g}, beyond the range of fp16 (65504); "
                         "use --precision fp32 or bf16")

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ane.bundles import open_model
+from ane.bundles.opening import read_constructor_arguments
 from ane.bundles.pickles import load_pickle
 from ane.models.tortoise.checkpoints import REQUIRED, CheckpointDirectory
-from ane.bundles.opening import read_constructor_arguments
 from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
 
@@ -234,3 +234,12 @@ def test_random_weights_are_marked_by_the_config(directory, edit_json):
     assert CheckpointDirectory(directory).trained
     edit_json(directory / "config.json", lambda config: config.update(trained=False))
     assert not CheckpointDirectory(directory).trained
+
+
+def test_a_small_file_whose_tensor_claims_a_tebibyte_is_refused(directory):
+    """An expanded tensor stores one number and claims any shape; copying it would fill the memory."""
+    path = directory / "clvp2.pth"
+    torch.save({"temperature": torch.zeros(1).expand(2**38)}, path)
+    assert path.stat().st_size < 4096
+    with pytest.raises(UserError, match=r"clvp2\.pth: a tensor claims the shape"):
+        CheckpointDirectory(directory).check()

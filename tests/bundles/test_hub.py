@@ -16,8 +16,8 @@ import pytest
 
 from ane.bundles.bundle import Bundle
 from ane.bundles.hub import hold_to, is_repository, read_expected
-from ane.models.tortoise.checkpoints import REQUIRED, CheckpointDirectory
 from ane.bundles.opening import read_constructor_arguments
+from ane.models.tortoise.checkpoints import REQUIRED, CheckpointDirectory
 from ane.system.errors import UserError
 
 FIRST, SECOND = "1" * 40, "2" * 40

@@ -8,7 +8,15 @@ import pytest
 
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import open_model
-from ane.models.tortoise.diffusion import Diffusion, Schedule, frame_count, denoising_steps, sample, spectrogram, take_step
+from ane.models.tortoise.diffusion import (
+    Diffusion,
+    Schedule,
+    denoising_steps,
+    frame_count,
+    sample,
+    spectrogram,
+    take_step,
+)
 
 # ten times what float64 arithmetic on the stored model outputs differs by: cancellation in the first steps
 ARITHMETIC = 10 * 6e-5

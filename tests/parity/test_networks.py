@@ -26,7 +26,7 @@ def network(model) -> Callable[[str], nn.Module]:
 
     def build(name: str) -> nn.Module:
         with torch.device("meta"):
-            module = NETWORKS[name].cls(model.config(name))
+            module = NETWORKS[name].module(model.config(name))
         module.load_state_dict(model.tensors(name), assign=True)
         return module.eval()
 

@@ -4,7 +4,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ane.models.tortoise.sampling import Sampling, distribution, process_scores, repetition_penalty, top_k, top_p, typical
+from ane.models.tortoise.sampling import (
+    Sampling,
+    distribution,
+    process_scores,
+    repetition_penalty,
+    top_k,
+    top_p,
+    typical,
+)
 
 UPSTREAM = Sampling(temperature=0.8, repetition_penalty=2.0, top_k=50, top_p=0.8)
 TYPICAL = Sampling(temperature=0.8, repetition_penalty=2.0, top_k=50, top_p=0.8, typical_mass=0.9)

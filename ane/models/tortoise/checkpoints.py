@@ -17,7 +17,7 @@ from ane.bundles.pickles import load_pickle
 from ane.bundles.weights import PRECISIONS
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.upstream_config import configs
-from ane.models.tortoise.upstream_keys import assembled, match, networks_of, refuse_surplus
+from ane.models.tortoise.upstream_keys import assembled, match, networks_of, check_surplus
 from ane.system.errors import UserError
 
 REQUIRED = ("autoregressive.pth", "diffusion_decoder.pth", "vocoder.pth", "clvp2.pth")
@@ -28,7 +28,7 @@ WRAPPERS = {network.wrapper for network in NETWORKS.values() if network.wrapper}
 def present_files(path: Path) -> list[str]:
     """The official names among the files of ``path``. Raises UserError when a required one is not there."""
     if not os.path.isdir(path):
-        fault = "is a file; give the directory it lies in" if os.path.exists(path) else "does not exist"
+        fault = "is a file; give its directory" if os.path.exists(path) else "does not exist"
         raise UserError(f"checkpoint directory {path} {fault}")
     names = dict.fromkeys(network.file for network in NETWORKS.values())
     present = [name for name in names if os.path.isfile(path / name)]
@@ -36,15 +36,15 @@ def present_files(path: Path) -> list[str]:
     if missing and os.path.isfile(path / "bundle.json"):
         raise UserError(f"{path} is a bundle, not a directory of checkpoints: give it with --bundle")
     if missing:
-        found = f"; of the official names it holds {', '.join(present)}" if present else ", nor any other checkpoint"
-        raise UserError(f"{path} holds no {', '.join(missing)}{found}; add the official files (or `ane import hub`)")
+        found = f"; of the official files it has {', '.join(present)}" if present else ", nor any other checkpoint"
+        raise UserError(f"{path} has no {', '.join(missing)}{found}; add the official files (or `ane import hub`)")
     return present
 
 
 class CheckpointDirectory(Model):
     """The official .pth files of one directory; a network whose optional file is absent is one it does not have.
 
-    ``config`` (else the directory's config.json, else the official values) holds upstream's constructor arguments:
+    ``config`` (else the directory's config.json, else the official values) has upstream's constructor arguments:
     {"autoregressive.pth": {"layers": 30, …}, …}. The key "trained": false marks random weights. A tokenizer.json and
     a mel_norms.pth beside the checkpoints replace the packaged ones. ``where`` is what messages call ``config``.
 
@@ -93,11 +93,11 @@ class CheckpointDirectory(Model):
         return {key: assembled(source, entries) for key, source in found.items()}
 
     def check(self) -> dict[str, list[str]]:
-        """Hold every key and shape of every file against the configs; hand back the entries that are not needed.
+        """Compare every key and shape of every file with the configs; returns the entries that are not needed.
 
         Returns:
             By file, the names of entries that no network uses: parameters that inference never reads (the decoder's
-            text_head), buffers of older releases (gpt.h.N.attn.bias), whatever lies beside a wrapped state dict.
+            text_head), buffers of older releases (gpt.h.N.attn.bias), anything beside a wrapped state dict.
 
         Raises:
             UserError: a file is damaged, another model, or another size than its config says.
@@ -109,7 +109,7 @@ class CheckpointDirectory(Model):
             for name in networks_of(file):
                 found = match(name, self._configs, entries, self.path / file)
                 used.update(part for source in found.values() for part in source)
-            refuse_surplus(entries, used, self.path / file)
+            check_surplus(entries, used, self.path / file)
             surplus[file] = [*beside, *(key for key in entries if key not in used)]
         return {file: keys for file, keys in surplus.items() if keys}
 
@@ -126,16 +126,16 @@ class CheckpointDirectory(Model):
             return load_file(Path(str(resources.files("ane.models.tortoise").joinpath("data/mel_norms.safetensors"))))["mel_norms"]
         norms = load_pickle(own)
         if not isinstance(norms, torch.Tensor) or tuple(norms.shape) != (80,) or not norms.is_floating_point():
-            raise UserError(f"{own} must hold one tensor of 80 floats, as upstream's data/mel_norms.pth does")
+            raise UserError(f"{own} must be one tensor of 80 floats, as upstream's data/mel_norms.pth does")
         if not torch.isfinite(norms).all() or (norms == 0).any():
-            raise UserError(f"{own} holds zero, NaN or infinite values, by which no spectrogram can be divided")
+            raise UserError(f"{own} has zero, NaN or infinite values, so no spectrogram can be divided by it")
         return norms.detach().float().numpy().copy()
 
     def _entries(self, file: str) -> tuple[dict[str, Any], list[str]]:
-        """The state dict in ``file`` and the names of what lies beside it in its wrapper."""
+        """The state dict in ``file``, and the names of other entries of its wrapper."""
         loaded = load_pickle(self.path / file)
         if not isinstance(loaded, Mapping):
-            raise UserError(f"{self.path / file} holds a {type(loaded).__name__}, not a state dict; is it another file "
+            raise UserError(f"{self.path / file} contains a {type(loaded).__name__}, not a state dict; is it another file "
                             "under this name?")
         beside: list[str] = []
         for wrapper in WRAPPERS & set(loaded):

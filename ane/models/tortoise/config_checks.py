@@ -1,4 +1,4 @@
-"""Whether a network can be made of the values of a config, as bundle.json or a config.json states them."""
+"""Checks of the config values that bundle.json or a config.json states."""
 
 import math
 from typing import Any
@@ -23,9 +23,9 @@ CODES = ("start_mel_token", "stop_mel_token", "calm_token", "tail_tokens")
 
 
 def check_value(name: str, value: Any, official: Any, where: str) -> None:
-    """Raise UserError unless JSON's ``value`` can stand where ``official`` does.
+    """Raise UserError unless the JSON ``value`` has the type of the ``official`` value.
 
-    Counts are positive integers, ids integers (``check_config`` knows their range), lists stand for tuples.
+    Counts are positive integers, ids integers (``check_config`` checks their range), lists represent tuples.
     """
     least = None if name in (*TEXT_TOKENS, *CODES) else 1
     if not _same_kind(value, official, least):
@@ -33,9 +33,9 @@ def check_value(name: str, value: Any, official: Any, where: str) -> None:
 
 
 def check_config(network: str, config: Config, where: str) -> None:
-    """Raise UserError for values that are each of the right kind and yet make no network.
+    """Raise UserError for values of the right type that do not describe a network.
 
-    Heads that do not divide their width, ids beyond their table, a prediction that no sampler can read.
+    Heads that do not divide their width, ids beyond their table, an unknown prediction.
     """
     if network in HEADS:
         width, heads = (getattr(config, name) for name in HEADS[network])

@@ -20,7 +20,7 @@ TRAINING_ONLY = {
     "hifidecoder.pth": {"inference_padding"},      # stored by upstream, read by none of its inference
 }
 
-# Arguments that would make another network than the published one, or ask for other mels than the front-end makes.
+# Arguments whose other values describe another network than the published one, or other mels than we compute.
 FIXED = {
     "autoregressive.pth": {"train_solo_embeddings": False, "types": 1, "use_mel_codes_as_input": True},
     "clvp2.pth": {"use_xformers": True},
@@ -32,7 +32,7 @@ FIXED = {
 }
 
 def configs(stated: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A config for every network: what ``stated`` says of its file, the official values for the rest.
+    """A config for every network: the values stated for its file, the official values for the rest.
 
     ``stated`` maps file names ("autoregressive.pth") to constructor arguments, bare or under the key "constructor".
     Keys that start with an underscore, and the key "trained", are not about constructors.
@@ -68,8 +68,8 @@ def _arguments(stated: Mapping[str, Any], file: str, where: str) -> dict[str, An
     for name, value in entry.items():
         if name in fixed:
             if value != fixed[name]:
-                raise UserError(f"{where}: {file}: {name}={value!r} makes another network than the one built here; "
-                                f"only {fixed[name]!r} is supported")
+                raise UserError(f"{where}: {file}: {name}={value!r} is not supported, only "
+                                f"{fixed[name]!r}")
         elif name in official:
             check_value(name, value, official[name], f"{where}: {file}")
         elif name not in ignored:

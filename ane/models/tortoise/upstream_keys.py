@@ -1,4 +1,4 @@
-"""Fitting the entries of an official checkpoint to a network's state dict, and saying plainly why they do not fit."""
+"""Matching the entries of an official checkpoint to a network's state dict, with errors that explain a mismatch."""
 
 import re
 from collections import Counter
@@ -16,12 +16,12 @@ Entries = Mapping[str, torch.Tensor]
 
 
 def pattern(key: str) -> str:
-    """The key with its layer numbers taken out: gpt.h.3.ln_1.weight → gpt.h.N.ln_1.weight."""
+    """The key without its layer numbers: gpt.h.3.ln_1.weight → gpt.h.N.ln_1.weight."""
     return re.sub(r"(?<=\.)\d+(?=\.|$)", "N", key)
 
 
 def grouped(keys: Iterable[str]) -> str:
-    """Many keys in few words: "30 × gpt.h.N.attn.bias, text_head.weight"."""
+    """A short list of keys: "30 × gpt.h.N.attn.bias, text_head.weight"."""
     counts = Counter(pattern(key) for key in keys)
     return ", ".join(f"{count} × {name}" if count > 1 else name for name, count in counts.items())
 
@@ -68,11 +68,11 @@ def match(name: str, configs: Mapping[str, Any], entries: Entries, path: Path) -
     return found
 
 
-def refuse_surplus(entries: Entries, used: set[str], path: Path) -> None:
-    """Refuse entries that the networks of this file would have if they were deeper: half a model would be silent.
+def check_surplus(entries: Entries, used: set[str], path: Path) -> None:
+    """Refuse entries of layers beyond the config: loading only part of a model must not pass unnoticed.
 
     Raises:
-        UserError: the file has more layers than the config says.
+        UserError: the file has more layers than the config states.
     """
     built = {_folded(key) for key in used}
     patterns = {pattern(key) for key in built}
@@ -129,7 +129,7 @@ def _check_entry(key: str, entry: Any, shape: tuple[int, ...], path: Path, why: 
 
 def _why_missing(key: str, entries: Entries, path: Path, configs: Mapping[str, Any]) -> str:
     if not any(isinstance(entry, torch.Tensor) for entry in entries.values()):
-        return f"the file holds no tensors but {grouped(map(str, entries)) or 'nothing'}; it must be a plain state dict"
+        return f"the file has no tensors, only {grouped(map(str, entries)) or 'nothing'}; it must be a plain state dict"
     other = looks_like(entries, path.name, configs)
     if other:
         return f"its keys are those of {other}; the file is misnamed"

@@ -8,9 +8,9 @@ import numpy as np
 from torch import nn
 
 from ane.backends.mil import Arithmetic, Interpreter, Package
-from ane.models.tortoise.networks import NETWORKS
-from ane.backends.packaged.functions import Function
+from ane.backends.packaged.functions import PackageFunction
 from ane.bundles.weights import skeleton
+from ane.models.tortoise.networks import NETWORKS
 from converters.coreml.graph import Graph, Style
 from tests.random_model import RandomModel
 
@@ -42,9 +42,9 @@ def saved(graphs: Iterable[Graph], style: Style, folder: Path) -> dict[str, Path
     return paths
 
 
-def functions(graphs: Iterable[Graph], paths: dict[str, Path], arithmetic: Arithmetic = FP16) -> list[Function]:
+def functions(graphs: Iterable[Graph], paths: dict[str, Path], arithmetic: Arithmetic = FP16) -> list[PackageFunction]:
     engine = Interpreting(arithmetic)
-    return [Function(engine, paths[graph.name], graph.name, graph.bucket, "CPU_ONLY", graph.kind) for graph in graphs]
+    return [PackageFunction(engine, paths[graph.name], graph.name, graph.bucket, "CPU_ONLY", graph.kind) for graph in graphs]
 
 
 def twin(network: str, model: Any = None) -> nn.Module:

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import Model, open_model
-from ane.models.tortoise.decoding import Prompt, Lanes, decode
 from ane.models.tortoise.chunks import text_tokens
+from ane.models.tortoise.decoding import LaneScheduler, Prompt, decode
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.sampling import Sampling, inverse_cdf_sampler
 
@@ -61,11 +61,11 @@ def test_chunks_on_the_same_lanes_are_read_as_each_alone(model, backend, chunk, 
 @given(lengths=st.lists(st.integers(1, 25), min_size=1, max_size=4), lanes=st.integers(1, 4), latents=st.booleans())
 def test_what_is_heard_of_readings_while_they_are_read_is_all_of_them(model, backend, chunk, lengths, lanes, latents):
     config, sampling = model.config("autoregressive"), Sampling(max_codes=30)
-    packed = Lanes(backend, [chunk(index, length, 1) for index, length in enumerate(lengths)], config, sampling, lanes)
-    together, packed.limit = packed.limit, 1
+    packed = LaneScheduler(backend, [chunk(index, length, 1) for index, length in enumerate(lengths)], config, sampling, lanes)
+    together, packed.active_limit = packed.active_limit, 1
     for index in range(len(lengths)):
-        heard = list(packed.listen(index, latents))
-        packed.limit = together
+        heard = list(packed.stream(index, latents))
+        packed.active_limit = together
         [candidate] = packed.candidates(index)
         np.testing.assert_array_equal(np.concatenate(heard), candidate.latents if latents else candidate.hidden)
 
@@ -84,9 +84,9 @@ class Counting:
         decoder = self.backend.decoder(lanes, capacity, min(prefixes, self.prefixes), longest)
         prefill, step = decoder.prefill, decoder.step
 
-        def counted_prefill(prefix, place=0):
-            self.prefills.append(place)
-            return prefill(prefix, place)
+        def counted_prefill(prefix, index=0):
+            self.prefills.append(index)
+            return prefill(prefix, index)
 
         def counted_step(columns, *rest):
             self.steps.append(columns.shape[:2])
@@ -111,7 +111,7 @@ def test_a_prefix_is_computed_once_however_many_places_there_are(model, backend,
 def test_lanes_that_are_over_cost_nothing_and_none_waits_while_there_is_text(model, backend, chunk):
     counting, lanes = Counting(backend, 9), 4
     readings = [one for row in decode(counting, [chunk(index, 6, 1) for index in range(9)],
-                                      model.config("autoregressive"), Sampling(max_codes=20), lanes, rewritten=False)
+                                      model.config("autoregressive"), Sampling(max_codes=20), lanes, rewrite_tail=False)
                 for one in row]
     fed = sum(len(one.codes) - (not one.stopped) for one in readings)
     assert sum(count for count, _ in counting.steps) < fed + (lanes - 1) * 20

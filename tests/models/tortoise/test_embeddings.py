@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import open_model
-from ane.models.tortoise.codes import pad_codes, trimmed_length
-from ane.models.tortoise.decoding import Prompt, decode
-from ane.models.tortoise.decoding import Candidate
 from ane.models.tortoise.chunks import text_tokens
+from ane.models.tortoise.codes import pad_codes, trimmed_length
+from ane.models.tortoise.decoding import Candidate, Prompt, decode
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.sampling import Sampling, inverse_cdf_sampler
@@ -54,7 +53,7 @@ def test_candidates_differ_from_each_other(sampled):
 def test_every_latent_has_its_code(sampled):
     for candidate in sampled(6, 3):
         assert len(candidate.hidden) == len(candidate.codes) + candidate.stopped
-        assert len(candidate.latents) == trimmed_length(candidate.pad_codes, open_model().config("autoregressive"))
+        assert len(candidate.latents) == trimmed_length(candidate.padded_codes, open_model().config("autoregressive"))
 
 
 def test_codes_run_out_where_they_are_told_to(sampled):
@@ -69,7 +68,7 @@ def test_half_precision_latents_stay_near(sampled):
 
 
 def test_more_codes_than_positions_are_refused(sampled):
-    with pytest.raises(UserError, match="max-codes"):
+    with pytest.raises(UserError, match="max_codes"):
         sampled(1, 1, max_codes=OFFICIAL.max_mel_tokens)
 
 

@@ -63,5 +63,5 @@ def test_a_table_holds_as_many_parameters_as_the_published_file(file):
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_networks_state_is_float_so_that_every_precision_applies_to_it(name):
     with torch.device("meta"):
-        module = NETWORKS[name].cls(NETWORKS[name].official())
+        module = NETWORKS[name].module(NETWORKS[name].official())
     assert all(value.is_floating_point() for value in module.state_dict().values())

@@ -12,8 +12,8 @@ from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as st
 
 import ane
-from ane.models.tortoise.diffusion import Diffusion
 from ane.models.tortoise.decoding import Candidate
+from ane.models.tortoise.diffusion import Diffusion
 from ane.models.tortoise.sampling import Sampling
 from ane.models.tortoise.settings import PRESETS, Settings
 from ane.models.tortoise.synthesizer import Synthesizer

@@ -9,16 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from ane.backends.base import check
+from ane.backends.base import check_inputs
+from ane.bundles.family import Config
 from ane.models.tortoise.networks.hifigan import Hifigan, HifiganConfig
-from ane.models.tortoise.networks.layers import Config
 from ane.models.tortoise.networks.univnet import UnivNet, UnivNetConfig
 from ane.models.tortoise.packaged.vocoders import HifiganVocoder, UnivnetVocoder
 from ane.models.tortoise.randomness import Randomness
+from ane.models.tortoise.stages import STAGES
 from ane.models.tortoise.vocoding import (
     SCALES,
-    Interpolation,
-    Pace,
+    LatentInterpolation,
+    VocodingWindow,
     hifigan_sound,
     hifigan_stream,
     interpolate_latents,
@@ -44,7 +45,7 @@ class Tiny:
         self.calls, self.frames = run, []
 
     def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
-        check(stage, inputs)
+        check_inputs(stage, STAGES[stage], inputs)
         self.frames.append(next(iter(inputs.values())).shape[-1])
         return self.calls[stage](**inputs)
 
@@ -92,7 +93,7 @@ def noise() -> np.random.Generator:
 
 
 def whole_and_pieces(backend: Tiny, vocoder: str, length: int, sizes: list[int],
-                     pace: Pace) -> tuple[np.ndarray, list[np.ndarray]]:
+                     pace: VocodingWindow) -> tuple[np.ndarray, list[np.ndarray]]:
     given = given_to(vocoder, length)
     if vocoder == "hifigan":
         return hifigan_sound(backend, VOICE, given), list(
@@ -107,14 +108,14 @@ def whole_and_pieces(backend: Tiny, vocoder: str, length: int, sizes: list[int],
        first=st.integers(1, 30), window=st.integers(1, 90))
 def test_pieces_join_to_the_whole(torch_runs, vocoder, length, sizes, first, window):
     length = length if vocoder == "univnet" else -(-length // 4)
-    whole, pieces = whole_and_pieces(Tiny(torch_runs), vocoder, length, sizes, Pace(first, window))
+    whole, pieces = whole_and_pieces(Tiny(torch_runs), vocoder, length, sizes, VocodingWindow(first, window))
     assert all(len(piece) and piece.dtype == np.float32 for piece in pieces)
     np.testing.assert_allclose(np.concatenate(pieces), whole, rtol=0, atol=1e-5)
 
 
 @both
 def test_a_call_is_given_what_is_new_and_its_margins_never_all_so_far(backend, vocoder):
-    whole, pieces = whole_and_pieces(backend, vocoder, 400, [1], Pace(12, 62))
+    whole, pieces = whole_and_pieces(backend, vocoder, 400, [1], VocodingWindow(12, 62))
     frames, margin = backend.frames[1:], NETWORKS[vocoder][1].margin        # the first call was the whole's
     assert len(whole) == sum(map(len, pieces)) == backend.frames[0] * 256
     assert len(pieces) == len(frames) > 6
@@ -174,8 +175,8 @@ def test_on_packages_pieces_join_to_torchs_whole(torch_runs, tmp_path, vocoder):
     graphs = [build(drawn(*NETWORKS[vocoder]), 22)]
     packaged = Tiny({vocoder: kind(functions(graphs, saved(graphs, FP32, tmp_path)))})
     length = 20 if vocoder == "hifigan" else 80
-    whole, _ = whole_and_pieces(Tiny(torch_runs), vocoder, length, [length], Pace())
-    _, pieces = whole_and_pieces(packaged, vocoder, length, [7], Pace(10, 44))
+    whole, _ = whole_and_pieces(Tiny(torch_runs), vocoder, length, [length], VocodingWindow())
+    _, pieces = whole_and_pieces(packaged, vocoder, length, [7], VocodingWindow(10, 44))
     assert len(pieces) > 2
     np.testing.assert_allclose(np.concatenate(pieces), whole, rtol=0, atol=3e-5)
 
@@ -184,10 +185,10 @@ def test_on_packages_pieces_join_to_torchs_whole(torch_runs, tmp_path, vocoder):
 @given(latents=st.integers(1, 700), sizes=st.lists(st.integers(1, 40), min_size=1, max_size=5))
 def test_frames_of_latents_that_come_bit_by_bit_are_the_very_numbers_of_the_whole(latents, sizes):
     x = np.random.default_rng(latents).standard_normal((latents, 3), dtype=np.float32)
-    coming = Interpolation()
+    coming = LatentInterpolation()
     parts = [coming.feed(piece) for piece in pieces_of(x, sizes, 0)]
     np.testing.assert_array_equal(np.concatenate([*parts, coming.finish()], axis=1), interpolate_latents(x))
-    kept = [0 if stretch.columns is None else stretch.columns.shape[1] for stretch in coming._stretches]
+    kept = [0 if stage.columns is None else stage.columns.shape[1] for stage in coming._stages]
     assert max(kept) < 12       # of all that came, a few columns are kept
 
 
@@ -204,7 +205,7 @@ def test_interpolation_is_torchs(latents):
 @given(latents=st.integers(1, 60), more=st.integers(1, 20))
 def test_a_frame_is_given_once_no_later_latent_changes_it_and_no_later(latents, more):
     x = np.random.default_rng(latents).standard_normal((latents + more, 5), dtype=np.float32)
-    now = Interpolation().feed(x[:latents])
+    now = LatentInterpolation().feed(x[:latents])
     np.testing.assert_array_equal(now, interpolate_latents(x)[:, :now.shape[1]])
     assert now.shape[1] >= interpolate_latents(x[:latents]).shape[1] - 3 or latents < 4
 
