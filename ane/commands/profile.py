@@ -13,9 +13,9 @@ def show_profile(timeline: Timeline, console: Console) -> None:
 
     Work of the first part is paid once for many texts; what is between the two marks is what a listener waits for.
     """
-    total = max([timeline.known, timeline.heard or 0.0, *(span.end for span in timeline.spans)])
-    heard = total if timeline.heard is None else timeline.heard
-    parts = (("before the text was known", 0.0, timeline.known), ("until the first sound", timeline.known, heard),
+    total = max([timeline.text_ready, timeline.first_sound or 0.0, *(span.end for span in timeline.spans)])
+    heard = total if timeline.first_sound is None else timeline.first_sound
+    parts = (("before the text was known", 0.0, timeline.text_ready), ("until the first sound", timeline.text_ready, heard),
              ("the rest", heard, total))
     table = Table(Column("", no_wrap=True), Column("s", justify="right"), box=None, pad_edge=False)
     table.add_column(f"0 to {total:.2f} s", no_wrap=True)

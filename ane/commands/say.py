@@ -84,7 +84,7 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def say(args: argparse.Namespace) -> int:
-    from ane.audio.files import play
+    from ane.audio import play
     from ane.models.tortoise.result import SAMPLE_RATE
     from ane.models.tortoise.settings import default_preset
 
@@ -134,13 +134,13 @@ def refuse_unfit_flags(args: argparse.Namespace) -> None:
 
 def check_ways_out(args: argparse.Namespace) -> None:
     """Fail before any work for a file that cannot be written or a sound that cannot be played."""
-    from ane.audio.files import check_output, find_player
-    from ane.audio.playback import check_player
+    from ane.audio import check_output, check_sound_device
+    from ane.audio.playback import check_sound_device
 
     for path in output_paths(args.output, args.best or 1):
         check_output(path)
     if args.play or args.output is None:
-        check_player() if args.stream else find_player()
+        check_sound_device() if args.stream else check_sound_device()
 
 
 def engine(args: argparse.Namespace, model: Model, settings: "Settings",
@@ -165,7 +165,7 @@ Said = Iterator[tuple["Speech | Stream", list[Path]]]
 
 def speak_whole(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, settings: "Settings",
                 timeline: Timeline, bars: Bars) -> Said:
-    from ane.audio.files import write
+    from ane.audio import write
 
     speech = synthesizer.speak(text, args.voice, seed=args.seed, settings=settings, progress=bars.update,
                                timeline=timeline)
@@ -178,7 +178,7 @@ def speak_whole(args: argparse.Namespace, synthesizer: "Synthesizer", text: str,
 def speak_lines(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, settings: "Settings",
                 timeline: Timeline, bars: Bars) -> Said:
     """Every line on its own, each written as soon as it is there."""
-    from ane.audio.files import write
+    from ane.audio import write
 
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
@@ -194,7 +194,7 @@ def speak_lines(args: argparse.Namespace, synthesizer: "Synthesizer", text: str,
 def speak_stream(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, settings: "Settings",
                  timeline: Timeline, bars: Bars) -> Said:
     """To the file, the loudspeaker or both, piece by piece."""
-    from ane.audio.files import writing
+    from ane.audio import writing
     from ane.audio.playback import PlayerError, playing
 
     stream = synthesizer.stream(text, args.voice, seed=args.seed, settings=settings, progress=bars.update,
@@ -261,7 +261,7 @@ def report(args: argparse.Namespace, synthesizer: "Synthesizer", speech: "Speech
         print(json.dumps({
             "files": [str(path) for path in outputs], "seconds": speech.seconds, "sample_rate": speech.sample_rate,
             "spent": speech.spent, "took": speech.took, "real_time_factor": speech.real_time_factor,
-            "prepared": timeline.known, "first_sound": timeline.heard - timeline.known, "seed": speech.seed,
+            "prepared": timeline.text_ready, "first_sound": timeline.first_sound - timeline.text_ready, "seed": speech.seed,
             "voice": speech.voice, "chunks": speech.chunks, "codes": speech.codes, "model": model.name,
             "trained": model.trained, "backend": synthesizer.backend.name, "preset": args.preset,
             "notes": speech.notes, "peak_rss_bytes": peak_memory(),
@@ -270,7 +270,7 @@ def report(args: argparse.Namespace, synthesizer: "Synthesizer", speech: "Speech
     for note in speech.notes:
         console.print(f"[yellow]{escape(note)}[/]", soft_wrap=True)
     stages = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in speech.spent.items())
-    heard = f"; first sound after {timeline.heard - timeline.known:.2f} s" if args.stream else ""
+    heard = f"; first sound after {timeline.first_sound - timeline.text_ready:.2f} s" if args.stream else ""
     where = f" → {', '.join(map(str, outputs))}" if outputs else ""
     console.print(f"{speech.seconds:.2f} s of audio{where}  ({stages}{heard}; real-time factor "
                   f"{speech.real_time_factor:.2f}; seed {speech.seed}; {synthesizer.backend.name})", soft_wrap=True,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ane.audio.files import CLIP_SUFFIXES
+from ane.audio import CLIP_SUFFIXES
 from ane.system.errors import UserError
 from ane.voices.voice import LATENT_SUFFIXES
 

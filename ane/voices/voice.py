@@ -9,7 +9,7 @@ import numpy as np
 import safetensors.numpy
 import torch
 
-from ane.audio.files import MIN_CLIP_SECONDS, check_clip, read_clip
+from ane.audio import MIN_CLIP_SECONDS, check_clip, read_clip
 from ane.audio.mel import CONDITIONING_RATE
 from ane.bundles.pickles import load_pickle
 from ane.system.errors import UserError

@@ -11,7 +11,7 @@ from contextlib import nullcontext, suppress
 import numpy as np
 import pytest
 
-from ane.audio import files as audio
+from ane.audio import writing as audio
 from ane.cli import main
 from ane.commands import voices
 from ane.system import files
@@ -204,7 +204,7 @@ def test_threads_neither_hear_of_stops_nor_hold_them_off():
 @pytest.mark.parametrize("suffix", ["wav", "flac", "mp3", "ogg"])
 def test_a_stop_within_a_write_of_sound_is_not_lost(tmp_path, monkeypatch, suffix, call):
     """libsndfile writes by a callback, in which what is raised is printed and forgotten."""
-    calls, write = [], audio._Disk.write
+    calls, write = [], audio._DiskFile.write
 
     def count(disk, data):
         calls.append(len(data))
@@ -216,7 +216,7 @@ def test_a_stop_within_a_write_of_sound_is_not_lost(tmp_path, monkeypatch, suffi
         with interruptions():
             audio.write(tmp_path / f"speech.{suffix}", noise, 24000)
 
-    monkeypatch.setattr(audio._Disk, "write", count)
+    monkeypatch.setattr(audio._DiskFile, "write", count)
     noise = np.random.default_rng(0).uniform(-1, 1, 200_000).astype(np.float32)
     if call == "last":
         speak()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from ane.audio.files import write
+from ane.audio import write
 from ane.backends import load_backend
 from ane.backends.base import STAGES
 from ane.bundles import open_model
