@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ane.audio.writing import pcm16
+from ane.audio.writer import pcm16
 from ane.system.errors import UserError
 
 PERIOD_MS = 100         # milliseconds of sound that the device takes at a time

@@ -5,6 +5,8 @@ base directories on Linux, ``AppData\\Local`` on Windows. ``ANE_HOME`` puts ever
 """
 
 import os
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import platformdirs
@@ -40,8 +42,10 @@ def _ane_home() -> Path | None:
     return Path(os.path.expanduser(home)) if home else None
 
 
-def _of_platform(folder_of) -> Path:
-    folder = Path(folder_of(_APPLICATION, appauthor=False))
-    if folder.parts[:1] == ("~",):      # the user of a container, for example, whom the system's list of users lacks
-        raise UserError("this user has no home directory: set ANE_HOME to a folder for voices, bundles and the cache")
-    return folder
+def _of_platform(folder_of: Callable[..., str]) -> Path:
+    with suppress(RuntimeError):
+        folder = Path(folder_of(_APPLICATION, appauthor=False))
+        if folder.is_absolute():
+            return folder
+    # the user of a container, for example, whom neither HOME nor the system's list of users knows
+    raise UserError("this user has no home directory: set ANE_HOME to a folder for voices, bundles and the cache")

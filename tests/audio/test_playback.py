@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from ane.audio import playback
 from ane.audio.playback import Buffering, DefaultSoundDevice, PlayerError, ProductionRate, check_sound_device, playing
-from ane.audio.writing import pcm16
+from ane.audio.writer import pcm16
 from ane.system.errors import UserError
 from tests.audio.recording_device import RecordingDevice
 

@@ -11,7 +11,7 @@ from contextlib import nullcontext, suppress
 import numpy as np
 import pytest
 
-from ane.audio import writing as audio
+from ane.audio import writer
 from ane.cli import main
 from ane.commands import voices
 from ane.system import files
@@ -204,7 +204,7 @@ def test_threads_neither_hear_of_stops_nor_hold_them_off():
 @pytest.mark.parametrize("suffix", ["wav", "flac", "mp3", "ogg"])
 def test_a_stop_within_a_write_of_sound_is_not_lost(tmp_path, monkeypatch, suffix, call):
     """libsndfile writes by a callback, in which what is raised is printed and forgotten."""
-    calls, write = [], audio._DiskFile.write
+    calls, write = [], writer._DiskFile.write
 
     def count(disk, data):
         calls.append(len(data))
@@ -214,9 +214,9 @@ def test_a_stop_within_a_write_of_sound_is_not_lost(tmp_path, monkeypatch, suffi
 
     def speak():
         with interruptions():
-            audio.write(tmp_path / f"speech.{suffix}", noise, 24000)
+            writer.write(tmp_path / f"speech.{suffix}", noise, 24000)
 
-    monkeypatch.setattr(audio._DiskFile, "write", count)
+    monkeypatch.setattr(writer._DiskFile, "write", count)
     noise = np.random.default_rng(0).uniform(-1, 1, 200_000).astype(np.float32)
     if call == "last":
         speak()

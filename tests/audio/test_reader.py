@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ane.audio import check_clip, read_audio, read_clip, write
-from ane.audio.reading import MAX_CLIP_SECONDS, MAX_RATE, MIN_RATE
+from ane.audio.reader import MAX_CLIP_SECONDS, MAX_RATE, MIN_RATE
 from ane.system.errors import UserError
 from tests.audio.waves import RATE, tone
 
