@@ -31,6 +31,7 @@ def replacing(destination: Path | str, *, directory: bool = False) -> Iterator[P
             another kind of that name.
     """
     destination = Path(os.path.expanduser(destination))
+    _check_name(destination)
     staging = StagingFolder(destination)
     old: Path | None = None
     try:
@@ -51,7 +52,7 @@ def replacing(destination: Path | str, *, directory: bool = False) -> Iterator[P
                 _exchange(target, destination, old)
         else:
             os.replace(target, destination)
-    except (OSError, UnicodeEncodeError) as error:
+    except OSError as error:
         where = f"; the old directory is kept as {old}" if _is_only_copy(old, destination) else ""
         raise UserError(f"cannot write {destination}: {_reason(error)}{where}") from error
     finally:
@@ -112,18 +113,23 @@ def check_output_file(path: Path | str) -> None:
     if str(path) == "-":
         return
     path = Path(os.path.expanduser(path))
-    try:
-        parents = path.absolute().parents
-        with suppress(FileNotFoundError, NotADirectoryError):
-            path.lstat()        # raises for a name that is too long or not valid
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot write {path}: {_reason(error)}; choose another file") from error
+    _check_name(path)
     if os.path.isdir(path):
         raise UserError(f"cannot write {path}: it is a directory; name a file")
-    folder = next(parent for parent in parents if os.path.exists(parent))
+    folder = next(parent for parent in path.absolute().parents if os.path.exists(parent))
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
         reason = "read-only" if os.path.isdir(folder) else "not a folder"
         raise UserError(f"cannot write {path}: {folder} is {reason}; choose another folder")
+
+
+def _check_name(path: Path) -> None:
+    """Raise UserError for a path that no file can have: too long, not encodable, in a working directory that is gone."""
+    try:
+        path.absolute()
+        with suppress(FileNotFoundError, NotADirectoryError):
+            path.lstat()
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot write {path}: {_reason(error)}; choose another file") from error
 
 
 def write_json(destination: Path | str, value: Any) -> None:
