@@ -4,8 +4,8 @@
         for piece in stream:
             play(piece)
 
-The producer appends pieces to a queue and waits while it is full; a thread of the device takes samples from it. An error
-at either end, or Ctrl-C, ends both: the device is closed, the next ``play`` raises, no thread is left.
+The producer appends pieces to a queue and waits while it is full; a thread of the device takes samples from it. An
+error at either end, or Ctrl-C, ends both: the device is closed, the next ``play`` raises, no thread is left.
 """
 
 import os

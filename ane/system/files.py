@@ -123,7 +123,7 @@ def check_output_file(path: Path | str) -> None:
 
 
 def _check_name(path: Path) -> None:
-    """Raise UserError for a path that no file can have: too long, not encodable, in a working directory that is gone."""
+    """Raise UserError for a path that no file can have: too long, not encodable, or in a deleted working directory."""
     try:
         path.absolute()
         with suppress(FileNotFoundError, NotADirectoryError):

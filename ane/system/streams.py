@@ -1,5 +1,6 @@
 """Standard streams that are closed or cannot be written."""
 
+import contextlib
 import os
 import sys
 from typing import Any, TextIO
@@ -40,10 +41,8 @@ class ForgivingStream:
             return len(text)
 
     def flush(self) -> None:
-        try:
+        with contextlib.suppress(OSError):
             self._stream.flush()
-        except OSError:
-            pass
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

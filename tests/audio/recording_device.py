@@ -9,7 +9,7 @@ FRAMES = 240        # per call, as many as a real device takes in 10 ms at 24 kH
 
 
 class RecordingDevice:
-    """Stands in for ``ane.audio.playback.DefaultSoundDevice``: ``monkeypatch.setattr(playback, "open_device", device)``.
+    """Replaces the default device: ``monkeypatch.setattr(ane.audio.playback, "open_device", RecordingDevice())``.
 
     Attributes:
         fails_after: it takes no samples any more after so many bytes; None: never.

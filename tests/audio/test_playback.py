@@ -145,14 +145,17 @@ def test_a_device_that_cannot_be_started_is_reported(device, monkeypatch):
 @pytest.mark.parametrize("begun", [True, False])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
 def test_an_error_of_the_producer_stops_the_sound_at_once(device, error, begun):
-    with pytest.raises(error), playing(RATE, expected=1e6, buffering=Buffering(0.5 if begun else 60.0)) as play:
-        time.sleep(0.2)         # production slower than real time, so that the sound is held back
-        play(tone(0.1))
-        assert not device.started
-        if begun:
-            play(tone(20.0))
-            assert device.started
-        raise error
+    def produce() -> None:
+        with playing(RATE, expected=1e6, buffering=Buffering(0.5 if begun else 60.0)) as play:
+            time.sleep(0.2)     # production slower than real time, so that the sound is held back
+            play(tone(0.1))
+            assert not device.started
+            if begun:
+                play(tone(20.0))
+            raise error
+
+    with pytest.raises(error):
+        produce()
     assert device.started == begun
     assert not device.open
     assert len(device.played) < 20.1 * RATE

@@ -160,7 +160,8 @@ def test_a_full_disk_leaves_the_old_file_and_no_rubbish(tmp_path, suffix):
     path = tmp_path / f"speech.{suffix}"
     write(path, tone(0.1), RATE)
     before = path.read_bytes()
-    code = ("import resource, signal, numpy as np; from ane.system.errors import UserError; from ane.audio import write\n"
+    code = ("import resource, signal, numpy as np\n"
+            "from ane.audio import write; from ane.system.errors import UserError\n"
             "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
             "noise = np.random.default_rng(0).uniform(-1, 1, 48000).astype(np.float32)\n"
             f"try: write({str(path)!r}, noise, 24000)\n"

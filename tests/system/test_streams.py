@@ -20,7 +20,7 @@ def test_closed_streams_can_be_used_and_their_numbers_are_not_given_to_files(tmp
             "sys.exit(0 if file.fileno() > 2 else 3)")
     result = run(code, redirections + (" < /dev/null" if "<&-" not in redirections else ""))
     assert result.returncode == 0, result.stderr
-    assert result.stdout == ("" if ">&- " in redirections + " " and "2>&-" != redirections else "out\n")
+    assert result.stdout == ("" if ">&- " in redirections + " " and redirections != "2>&-" else "out\n")
     assert result.stderr == ("" if "2>&-" in redirections else "err\n")
 
 
