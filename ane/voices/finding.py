@@ -67,7 +67,7 @@ def list_voices(folders: Iterable[Path]) -> dict[str, FoundVoice]:
 def check_voice_name(name: str) -> None:
     """Raise UserError for a name under which no voice can be stored and found again."""
     if not name.isprintable():
-        raise UserError(f"{name!r} cannot name a voice: it has a character that cannot be printed, such as a line break")
+        raise UserError(f"{name!r} cannot name a voice: it has a character that cannot be printed")
     if name == RANDOM or name.startswith((".", "-", "~")) or any(sign in name for sign in "/\\&:"):
         raise UserError(f"{name!r} cannot name a voice: choose a name other than {RANDOM}, without / \\ & : and not "
                         "starting with . - or ~")

@@ -9,8 +9,8 @@ import numpy as np
 import safetensors.numpy
 import torch
 
-from ane.audio.reader import MIN_CLIP_SECONDS, check_clip, read_clip
 from ane.audio.mel import CONDITIONING_RATE
+from ane.audio.reader import MIN_CLIP_SECONDS, check_clip, read_clip
 from ane.bundles.pickles import load_pickle
 from ane.system.errors import UserError
 from ane.system.files import replacing
@@ -67,9 +67,8 @@ class Clips:
 def open_voice(name: str, files: tuple[Path, ...]) -> Voice | Clips:
     """Return the voice in one .safetensors or .pth file with latents; for other files, the clips.
 
-    Upstream writes two kinds of .pth: the pair of latents (get_conditioning_latents.py), and a copy of the list of clips
-    that it read, (1, S) each at 22050 Hz (utils/audio.py of its git master). Latents are shorter than the shortest
-    clip.
+    Upstream writes two kinds of .pth: the pair of latents (get_conditioning_latents.py), and a copy of the clips that
+    it read, a list of (1, S) at 22050 Hz (utils/audio.py of its git master). Latents are shorter than any usable clip.
 
     Raises:
         UserError: a file that is missing, damaged, or holds neither.
@@ -102,7 +101,7 @@ def load_voice(path: Path | str, name: str = "") -> Voice:
             if tensor.dtype.kind == "V":        # bfloat16, which a library such as ml_dtypes adds to NumPy
                 raise TypeError(f"numbers of type {tensor.dtype}")
     except (safetensors.SafetensorError, OSError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{path}: cannot be read as a safetensors voice ({error}); create it again with `ane voices add`") from error
+        raise UserError(f"{path}: cannot be read as a safetensors voice ({error}); create it again") from error
     missing = [key for key in _NEEDED if key not in tensors]
     if missing:
         raise UserError(f"{path}: lacks {' and '.join(missing)}; a voice file holds {' and '.join(_NEEDED)}")
@@ -110,7 +109,7 @@ def load_voice(path: Path | str, name: str = "") -> Voice:
     mels = tensors.get("clip_mels", np.empty((0, *_MEL), np.float32))
     narrow = _as_float32(mels)
     if mels.dtype.kind != "f" or mels.shape != (len(mels), *_MEL) or not np.isfinite(narrow).all():
-        raise UserError(f"{path}: clip_mels is not (clips, {_MEL[0]}, {_MEL[1]}) of finite numbers; create it again with `ane voices add`")
+        raise UserError(f"{path}: clip_mels is not (clips, {_MEL[0]}, {_MEL[1]}) of finite numbers; create it again")
     return Voice(ar, diffusion, name or metadata.get("name") or path.stem, metadata.get("source", ""), tuple(narrow))
 
 
@@ -160,7 +159,7 @@ def _latent(array: np.ndarray, path: Path, key: str) -> np.ndarray:
         raise UserError(f"{path}: {key} is {array.dtype} {array.shape}; a latent is one row of floats")
     narrow = _as_float32(array)
     if not np.isfinite(narrow).all():
-        raise UserError(f"{path}: {key} holds NaN, infinite or far too large values; create the voice again with `ane voices add`")
+        raise UserError(f"{path}: {key} holds NaN, infinite or far too large values; create the voice again")
     return narrow.reshape(1, -1)
 
 

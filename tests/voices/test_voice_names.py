@@ -1,4 +1,4 @@
-"""What the user may call a voice, what that finds, and the arithmetic of mixes."""
+"""Names of voices, the files they find, and the arithmetic of mixes."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from ane.system.errors import UserError
-from ane.voices import Voice, find_voice, list_voices, mix_voices, parse_mix
+from ane.voices import Voice, check_voice_name, find_voice, list_voices, mix_voices, parse_mix
 
 ROW = npst.arrays(np.float32, (1, 8), elements=st.floats(-60, 60, width=32))
 WEIGHT = st.floats(0, 1e6, allow_subnormal=True)
@@ -21,7 +21,7 @@ def folder(tmp_path) -> Path:
 
 
 def touch(*files: Path) -> None:
-    """Finding goes by names alone, so empty files serve."""
+    """Create empty files: finding looks at names alone."""
     for file in files:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
@@ -65,7 +65,7 @@ def test_a_stored_voice_goes_before_its_clips(folder):
 def test_an_unknown_name_is_answered_with_near_ones_and_those_there_are(folder):
     touch(folder / "william.safetensors")
     touch(folder / "emma.safetensors")
-    with pytest.raises(UserError, match=r"'wiliam'.*did you mean william\? there are emma, william, and random"):
+    with pytest.raises(UserError, match=r"'wiliam'.*did you mean william\? the voices are emma, william, and random"):
         find_voice("wiliam", [folder])
     for number in range(20):
         touch(folder / f"extra{number}.safetensors")
@@ -92,6 +92,35 @@ def test_a_name_goes_before_a_path_of_that_name(folder, tmp_path, monkeypatch):
     assert find_voice("pat", [folder]).files == (folder / "pat.safetensors",)
     assert find_voice("pat", []).files == (Path("pat/0.wav"),)
     assert find_voice("./pat", [folder]).name == "pat"
+
+
+@pytest.mark.parametrize("name", ["", " pat", "pat ", "x\ny", "x\x1b[31m", "x\0", "lone\ud800", ".pat", "-pat", "~pat",
+                                  "a/b", "a\\b", "a&b", "a:b", "random", "pat.wav", "pat.pth", "pat.safetensors"], ids=ascii)
+def test_a_name_that_could_not_be_found_again_is_refused(name):
+    with pytest.raises(UserError, match=r"^'.*' cannot name a voice: "):
+        check_voice_name(name)
+
+
+@pytest.mark.parametrize("name", ["pat", "Zoë", "two words", "v1.5", "random2", "老師"])
+def test_other_names_are_accepted(folder, name):
+    check_voice_name(name)
+    touch(folder / f"{name}.safetensors")
+    assert find_voice(name, [folder]).name == name
+
+
+def test_a_deleted_working_directory_has_no_voices(folder, tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    for name in (".", "pat", "./pat.wav"):
+        with pytest.raises(UserError):
+            find_voice(name, [folder])
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "./" + "x" * 5000, "lone\ud800"], ids=["name", "path", "surrogate"])
+def test_a_name_that_no_file_can_have_is_not_found(folder, name):
+    with pytest.raises(UserError):
+        find_voice(name, [folder])
 
 
 # mixing
