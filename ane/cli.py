@@ -41,11 +41,11 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stdout.flush()
             return done
         except BaseException as error:
-            stops.stand_down()
-            if stops.came:                  # whatever was made of it on its way here: rich exits when a pipe has gone
+            stops.restore_default_handlers()
+            if stops.received:                  # whatever was made of it on its way here: rich exits when a pipe has gone
                 plain = isinstance(error, KeyboardInterrupt | SystemExit)
                 became = "" if plain else f" ({type(error).__name__}: {error})"
-                status, told = 128 + stops.came[0], f"ane: interrupted{escape(became)}; no file was left half-written"
+                status, told = 128 + stops.received[0], f"ane: interrupted{escape(became)}; no file was left half-written"
             elif isinstance(error, UserError):
                 status, told = 1, f"[bold red]ane: error:[/] {escape(str(error))}"
             elif not isinstance(error, OSError) or error.filename is not None or error.errno not in UNWRITTEN:

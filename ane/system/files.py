@@ -35,7 +35,7 @@ def replacing(destination: Path | str, *, directory: bool = False) -> Iterator[P
     staging = StagingFolder(destination)
     old: Path | None = None
     try:
-        make_folder(destination.parent)
+        destination.parent.mkdir(parents=True, exist_ok=True)
         clean_up(destination)
         staging.create()
         target = staging.path / destination.name

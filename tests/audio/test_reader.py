@@ -43,7 +43,7 @@ def test_stereo_is_averaged(tmp_path):
     np.testing.assert_allclose(audio, (left + right) / 2, atol=1e-7)
 
 
-def test_the_format_is_told_by_content_not_by_name(tmp_path):
+def test_the_format_is_detected_by_content_not_by_name(tmp_path):
     write(tmp_path / "tone.flac", tone(), RATE)
     os.rename(tmp_path / "tone.flac", tmp_path / "tone.wav")
     assert len(read_clip(tmp_path / "tone.wav")[0]) == RATE
@@ -68,7 +68,7 @@ def test_a_sound_file_of_no_samples_is_refused(tmp_path, suffix):
     assert "no samples" in refusal(tmp_path / f"none.{suffix}")
 
 
-def test_text_that_poses_as_sound_is_refused(tmp_path):
+def test_text_with_the_suffix_of_sound_is_refused(tmp_path):
     (tmp_path / "text.wav").write_text("It was a dark and stormy night.\n" * 100)
     assert "convert it" in refusal(tmp_path / "text.wav")
 
@@ -104,7 +104,7 @@ def test_floats_on_an_integer_scale_are_refused(tmp_path):
     assert "between -1 and 1" in refusal(tmp_path / "scale.wav")
 
 
-def test_a_file_the_system_will_not_open_is_refused_with_its_reason(tmp_path, monkeypatch):
+def test_a_file_without_permission_is_refused_with_the_reason(tmp_path, monkeypatch):
     def deny(*_):
         raise PermissionError(errno.EACCES, "Permission denied")
 
@@ -126,7 +126,7 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path, suffix, share):
 
 
 @given(missing=st.integers(1, 43))
-def test_not_one_byte_may_miss_at_the_end_of_a_wav(tmp_path_factory, missing):
+def test_a_wav_that_lacks_bytes_at_its_end_is_refused(tmp_path_factory, missing):
     path = tmp_path_factory.mktemp("cut") / "cut.wav"
     write(path, tone(), RATE)
     path.write_bytes(path.read_bytes()[:-missing])

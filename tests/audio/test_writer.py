@@ -46,7 +46,7 @@ def test_long_ogg_files_are_written_whole(tmp_path):
     assert len(read_clip(tmp_path / "long.ogg")[0]) == len(audio)
 
 
-def test_an_unknown_suffix_is_refused_with_those_there_are(tmp_path):
+def test_an_unknown_suffix_is_refused_with_a_list_of_the_known_ones(tmp_path):
     with pytest.raises(UserError, match=r"\.wav, \.flac, \.mp3, \.ogg"):
         write(tmp_path / "speech.m4a", tone(), RATE)
 
@@ -59,13 +59,13 @@ def test_an_output_that_cannot_be_written_is_refused_beforehand(tmp_path, name):
         check_output(tmp_path / name)
 
 
-def test_an_output_in_folders_still_to_be_made_is_accepted(tmp_path):
+def test_an_output_in_folders_that_do_not_exist_yet_is_accepted(tmp_path):
     check_output(tmp_path / "new" / "folders" / "speech.wav")
     assert list(tmp_path.iterdir()) == []
     write(tmp_path / "new" / "folders" / "speech.wav", tone(), RATE)
 
 
-def test_a_rate_the_format_lacks_is_refused_and_nothing_is_left(tmp_path):
+def test_a_rate_that_the_format_lacks_is_refused_and_no_file_is_left(tmp_path):
     with pytest.raises(UserError, match="12345 Hz"):
         write(tmp_path / "speech.mp3", tone(), 12345)
     assert list(tmp_path.iterdir()) == []
@@ -78,7 +78,7 @@ def test_audio_with_nan_is_not_written(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", ["wav", "flac", "mp3", "ogg"])
-def test_a_file_written_piece_by_piece_is_the_one_that_is_written_at_once(tmp_path, suffix):
+def test_a_file_written_in_pieces_equals_one_written_at_once(tmp_path, suffix):
     audio = tone(3.0)
     write(tmp_path / f"once.{suffix}", audio, RATE)
     with writing(tmp_path / f"pieces.{suffix}", RATE) as feed:
@@ -92,14 +92,14 @@ def test_a_file_written_piece_by_piece_is_the_one_that_is_written_at_once(tmp_pa
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt("half"), UserError("half"), BrokenPipeError("half")], ids=repr)
 @pytest.mark.parametrize("suffix", ["wav", "flac", "ogg"])
-def test_an_error_while_sound_comes_leaves_the_old_file_and_no_rubbish(tmp_path, suffix, error):
+def test_an_error_between_pieces_leaves_the_old_file_and_no_temporary_files(tmp_path, suffix, error):
     path = tmp_path / f"speech.{suffix}"
     write(path, tone(0.1), RATE)
     before = path.read_bytes()
 
     def write_half() -> None:
-        with writing(path, RATE) as feed:
-            feed(tone(1.0))
+        with writing(path, RATE) as append:
+            append(tone(1.0))
             raise error
 
     with pytest.raises(type(error), match="half"):
@@ -119,8 +119,8 @@ def read_within(pipe: BinaryIO, size: int, seconds: float = 30.0) -> bytes:
     return content
 
 
-def test_standard_output_is_given_a_wav_piece_by_piece(tmp_path):
-    """The first piece is there before the second is made; the header leaves the length open."""
+def test_standard_output_receives_a_wav_piece_by_piece(tmp_path):
+    """The first piece arrives before the second is written; the header leaves the length open."""
     code = ("import sys, numpy as np; from ane.audio import writing\n"
             "with writing('-', 24000) as feed:\n"
             "    feed(np.full(1000, 0.5, np.float32)); sys.stdin.readline(); feed(np.full(500, -0.5, np.float32))\n")
@@ -135,7 +135,7 @@ def test_standard_output_is_given_a_wav_piece_by_piece(tmp_path):
     np.testing.assert_allclose(audio, np.repeat([0.5, -0.5], [1000, 500]), atol=1e-4)
 
 
-def test_a_reader_of_standard_output_that_goes_away_ends_the_writing_with_one_line():
+def test_a_closed_pipe_ends_the_writing_with_one_line():
     code = ("import numpy as np; from ane.audio import writing; from ane.system.errors import UserError\n"
             "try:\n"
             "    with writing('-', 24000) as feed:\n"
@@ -144,18 +144,18 @@ def test_a_reader_of_standard_output_that_goes_away_ends_the_writing_with_one_li
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.read(100)
         process.stdout.close()
-        said = process.stderr.read().decode()
-    assert said == "cannot write to standard output: Broken pipe\n"
+        message = process.stderr.read().decode()
+    assert message == "cannot write to standard output: Broken pipe\n"
 
 
-def test_a_terminal_is_given_no_sound(monkeypatch):
+def test_sound_is_not_written_to_a_terminal(monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     with pytest.raises(UserError, match="terminal"):
         check_output("-")
 
 
 @pytest.mark.parametrize("suffix", ["wav", "flac", "mp3", "ogg"])
-def test_a_full_disk_leaves_the_old_file_and_no_rubbish(tmp_path, suffix):
+def test_a_full_disk_leaves_the_old_file_and_no_temporary_files(tmp_path, suffix):
     """The limit on file sizes stands in for the disk."""
     path = tmp_path / f"speech.{suffix}"
     write(path, tone(0.1), RATE)

@@ -145,7 +145,7 @@ AR, DIFFUSION = np.ones((1, 8), np.float32), np.ones((1, 16), np.float32)
     ({"ar_latent": AR.reshape(2, 4), "diffusion_latent": DIFFUSION}, r"ar_latent is float32 \(2, 4\)"),
     ({"ar_latent": AR.astype(np.int32), "diffusion_latent": DIFFUSION}, "ar_latent is int32"),
     ({"ar_latent": AR.astype(np.complex64), "diffusion_latent": DIFFUSION}, "ar_latent is complex64"),
-    ({"ar_latent": AR * np.float64(1e300), "diffusion_latent": DIFFUSION}, "ar_latent holds .* too great"),
+    ({"ar_latent": AR * np.float64(1e300), "diffusion_latent": DIFFUSION}, "ar_latent holds .* too large"),
     ({"ar_latent": AR, "diffusion_latent": DIFFUSION, "clip_mels": np.ones((80, 517), np.float32)}, "clip_mels"),
     *(({"ar_latent": AR, "diffusion_latent": DIFFUSION, "clip_mels": mels}, r"clip_mels is not \(clips, 80, 517\)")
       for mels in (np.ones((2, 80, 516), np.float32), np.ones((2, 80, 517), np.int32), np.ones((2, 80, 517), bool),
