@@ -16,8 +16,8 @@ from types import FrameType
 class Stopped(KeyboardInterrupt):
     """A signal asked the command to stop.
 
-    Not KeyboardInterrupt itself: after one that passed through ``exec``, ``python -m`` ends the process as SIGINT would,
-    whatever its exit status.
+    Not KeyboardInterrupt itself: after one that passed through ``exec``, ``python -m`` ends the process as SIGINT
+    would, whatever its exit status.
     """
 
 
