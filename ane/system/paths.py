@@ -49,3 +49,11 @@ def _of_platform(folder_of: Callable[..., str]) -> Path:
             return folder
     # the user of a container, for example, whom neither HOME nor the system's list of users knows
     raise UserError("this user has no home directory: set ANE_HOME to a folder for voices, bundles and the cache")
+
+
+def check_working_directory() -> None:
+    """Raise UserError when the working directory was deleted, in which some libraries end the process (oneMKL)."""
+    try:
+        os.getcwd()
+    except OSError:
+        raise UserError("the working directory does not exist any more: change to another one") from None

@@ -76,3 +76,12 @@ def test_asking_creates_nothing(tmp_path):
     for folder_of in FOLDERS:
         folder_of()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_deleted_working_directory_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    paths.check_working_directory()
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(UserError, match="working directory"):
+        paths.check_working_directory()
