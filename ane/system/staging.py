@@ -1,7 +1,7 @@
 """Staging folders: hidden folders beside a file or folder while its new content is written.
 
 A staging folder is called ``.NAME.RANDOM.partial``. Its process holds a lock on a file in it, which the system releases
-however the process ends. So a folder that a killed process left behind is told from one in use.
+however the process ends. So a folder that a killed process left behind can be distinguished from one in use.
 """
 
 import contextlib
@@ -97,7 +97,7 @@ def _prefix(destination: Path) -> str:
 
 
 def _only_copy(staging: Path) -> Path | None:
-    """The replaced directory in a staging folder if nothing has taken its place."""
+    """The replaced directory in a staging folder if no new one has replaced it."""
     old = next(staging.glob(f"{_OLD}*/*"), None)
     return old if old is not None and not os.path.lexists(staging.parent / old.name) else None
 

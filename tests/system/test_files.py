@@ -1,4 +1,4 @@
-"""Files and folders are replaced whole or not at all, and what cannot be read or written is told in one line."""
+"""Files and folders are replaced whole or not at all, and what cannot be read or written is reported in one line."""
 
 import json
 import math
@@ -67,7 +67,7 @@ def test_an_exchange_that_fails_half_way_brings_the_old_directory_back(bundle, m
     assert list(bundle.parent.iterdir()) == [bundle]
 
 
-def test_an_old_directory_that_cannot_be_brought_back_is_kept_and_its_path_told(bundle, monkeypatch):
+def test_an_old_directory_that_cannot_be_brought_back_is_kept_and_its_path_reported(bundle, monkeypatch):
     rename, calls = os.replace, []
 
     def fail_after_one(source, destination):

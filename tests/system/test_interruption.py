@@ -40,7 +40,7 @@ def command(monkeypatch, work):
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize(("raised", "detail"), [
     (None, ""), (SystemExit(1), ""), (ValueError("no [/] shape"), " (ValueError: no [/] shape)"),
-    (UserError("no room"), " (UserError: no room)"),
+    (UserError("disk full"), " (UserError: disk full)"),
     (BrokenPipeError(32, "Broken pipe"), " (BrokenPipeError: [Errno 32] Broken pipe)")], ids=repr)
 def test_a_stopped_command_reports_it_whatever_the_exception_became(monkeypatch, capsys, stop, raised, detail):
     """safetensors turns an exception of its caller into a ValueError."""
