@@ -164,7 +164,7 @@ def measure(index: int, text: str, seen: bool, options: argparse.Namespace) -> d
     synthesizer = opened(options.bundle)
     voice = load_voice(synthesizer.model.voices / f"{options.voice}.safetensors", options.voice)
     latents = readings_of(synthesizer, text, voice, 1, Randomness(SEED + index))[1][0].latents
-    teacher = resample(Flite(options.flite, options.flite_libraries).read(text.lower(), options.voice), RATE,
+    teacher = resample(Flite(options.flite, options.flite_libraries).speak(text.lower(), options.voice), RATE,
                        SAMPLE_RATE)
     mels, found = {}, {}
     for system in systems():

@@ -23,7 +23,7 @@ from ane.system.errors import UserError
 from ane.text import Tokenizer
 from ane.voices import Voice
 from training.quantiser import Quantiser
-from training.recipe import ENTRIES, Recipe
+from training.recipe import ENTRIES, load_recipe
 from training.speech import RATE, Flite, code_mel
 
 CANDIDATES, SETS = 8, 2         # what CLVP chooses among, and how often for a sentence
@@ -47,7 +47,7 @@ def speak_all(synthesizer: Synthesizer, sentences: Sequence[str], voice: str, pr
 
 def teach_all(sentences: Sequence[str], voice: str, flite: Flite) -> Iterable[Said]:
     for text in sentences:
-        yield Said(text, resample(flite.read(text.lower(), voice), RATE, SAMPLE_RATE))
+        yield Said(text, resample(flite.speak(text.lower(), voice), RATE, SAMPLE_RATE))
 
 
 def respeak_all(synthesizer: Synthesizer, teacher: Iterable[Said], voice: Voice,
@@ -112,7 +112,7 @@ def quantise(folder: Path, voice: str) -> Callable[[np.ndarray], np.ndarray]:
     checkpoint = folder / "quantiser" / "checkpoint.pt"
     if not checkpoint.exists():
         raise UserError(f"{folder} holds no quantiser: --run takes the folder of `python -m training --out`")
-    voices = Recipe().voices
+    voices = load_recipe().voices
     if voice not in voices:
         raise UserError(f"voice {voice}: the quantiser knows {', '.join(voices)}; measure this bundle without --run")
     quantiser = Quantiser(ENTRIES, len(voices))
