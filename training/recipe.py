@@ -27,7 +27,7 @@ ENTRIES = 1023                                          # of the quantiser's cod
 CALM_TOKEN = ENTRIES                                    # the code of the silence after the end, not in the codebook
 D, C, HEADS = 192, 80, 4
 
-# 16 MB of fp16 in all; nearly half for the autoregressive decoder, whose errors the networks after it cannot mend
+# 16 MB of fp16 in all; nearly half for the autoregressive decoder, whose errors the later networks cannot correct
 CONFIGS: dict[str, Config] = {
     "autoregressive": UnifiedVoiceConfig(
         layers=7, model_dim=D, heads=HEADS, max_text_tokens=134, max_mel_tokens=261, number_text_tokens=TOKENS,
@@ -53,7 +53,7 @@ SETTINGS = {"sampling": {"temperature": 0.6, "repetition_penalty": 1.0, "max_cod
             "silence": [0.1, 0.25], "preset": "quick_guided"}
 
 FOLDER = Path(__file__).parent
-EMBEDDED_VOICE = FOLDER / "embedded_voice.toml"     # made the bundle in ane/demo
+EMBEDDED_VOICE = FOLDER / "embedded_voice.toml"     # of the bundle in ane/demo
 # trained in this order
 TRAINED_PARTS = ("quantiser", "autoregressive", "univnet", "hifigan", "diffusion", "listener", "clvp",
                  "conditioning_encoder", "contextual_embedder", "rlg_auto", "rlg_diffuser")

@@ -58,7 +58,8 @@ def test_the_quick_recipe_trains_every_part_for_two_steps():
 
 @pytest.mark.parametrize(("old", "new", "message"), [
     ("hours = 37.6", "hour = 37.6", "hour"), ("seed = 0\n", "", "seed"),
-    ("hours", "hours hours", "is not a training recipe"), ("hifigan =", "gan =", "must hold quantiser"), ("[3000, 4200, 11000]", "[4200, 3000]", "ascending"),
+    ("hours", "hours hours", "is not a training recipe"), ("hifigan =", "gan =", "must hold quantiser"),
+    ("[3000, 4200, 11000]", "[4200, 3000]", "ascending"),
     ("[13500]", "[]", "steps of autoregressive"), ("warmup", "warm", "warm")])
 def test_a_recipe_with_wrong_keys_or_steps_is_refused(tmp_path, old, new, message):
     text = EMBEDDED_VOICE.read_text(encoding="utf-8")
