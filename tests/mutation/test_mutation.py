@@ -1,0 +1,95 @@
+"""The sampler of mutants, on a project of one module."""
+
+import json
+
+import pytest
+
+from tests.mutation.__main__ import draw, main
+from tests.mutation.mutants import find_mutants
+from tests.mutation.trials import TrialError, find_tests
+
+MODULE = '''"""A number in a range, or 0 – with "ü" before it."""
+
+LOW = 2
+
+
+def clamp(value: int, high: int = 10) -> int:
+    """Not below LOW."""
+    note = f"{value + 1}"
+    if value < LOW or not note:
+        return LOW
+    return min(value, high)
+
+
+def loop(count: int) -> None:
+    while count > 0:
+        count -= 1
+'''
+TESTS = '''from ane.ranges import clamp, loop
+
+
+def test_values_are_clamped():
+    assert [clamp(value) for value in (1, 2, 9, 11)] == [2, 2, 9, 10]
+    loop(3)
+'''
+
+
+@pytest.fixture
+def project(tmp_path):
+    for name, text in (("ane/__init__.py", ""), ("ane/ranges.py", MODULE), ("tests/test_ranges.py", TESTS)):
+        (tmp_path / "project" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "project" / name).write_text(text, encoding="utf-8")
+    return tmp_path / "project"
+
+
+def lines(mutants):
+    """The new lines of each mutant."""
+    return {line[1:].strip() for mutant in mutants for line in mutant.diff.splitlines()[3:] if line.startswith("+")}
+
+
+def test_mutants_change_one_place_and_no_docstring_annotation_or_f_string():
+    mutants = find_mutants("ane.ranges", MODULE)
+    assert lines(mutants) >= {
+        "LOW = (3)", "LOW = (1)", "def clamp(value: int, high: int = (11)) -> int:", "return None", "pass",
+        "if (value <= LOW) or not note:", "if (value < LOW and (not note)):", "if value < LOW or (note):"}
+    assert len(mutants) == len({mutant.key for mutant in mutants})
+    for mutant in mutants:
+        assert len([line for line in mutant.diff.splitlines() if line.startswith("+") and line[:3] != "+++"]) == 1
+        assert 'f"{value + 1}"' in mutant.source
+        assert '"""Not below LOW."""' in mutant.source
+
+
+def test_a_sample_depends_on_its_seed_alone(project):
+    first, again, other = (draw(project, ["ane.ranges"], seed, 5) for seed in (1, 1, 2))
+    assert first == again != other
+    assert len(first) == 5
+
+
+def test_verdicts_and_remarks_are_written(project, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("tests.mutation.trials.SLACK", 3.0)
+    output = tmp_path / "results.json"
+    arguments = ["--modules", "ane.ranges", "--root", str(project), "-o", str(output)]
+    assert main(arguments) == 0
+    results = json.loads(output.read_text(encoding="utf-8"))
+    verdicts = {result["key"]: result["verdict"] for result in results["mutants"]}
+    assert set(verdicts.values()) == {"killed", "survived", "timeout"}
+    [survivor] = [result for result in results["mutants"] if "+    if (value <= LOW) or not note:" in
+                  result.get("diff", "")]
+    assert json.loads(capsys.readouterr().out)["score"] == results["score"] < 1
+    assert (project / "ane" / "ranges.py").read_text(encoding="utf-8") == MODULE
+
+    survivor["equivalent"] = "2 is LOW"
+    output.write_text(json.dumps(results), encoding="utf-8")
+    assert main([*arguments, "--sample", "3"]) == 0
+    again = json.loads(output.read_text(encoding="utf-8"))
+    assert len(again["mutants"]) == 3
+    assert all(result["equivalent"] == ("2 is LOW" if result["key"] == survivor["key"] else "")
+               for result in again["mutants"] if result["verdict"] == "survived")
+
+
+def test_a_module_without_tests_or_with_failing_tests_is_refused(project):
+    with pytest.raises(TrialError, match=r"no tests/models/test_x\.py"):
+        find_tests(project, "ane.models.x")
+    (project / "tests" / "test_ranges.py").write_text("def test_fails():\n    raise ValueError\n", encoding="utf-8")
+    with pytest.raises(SystemExit):
+        main(["--modules", "ane.ranges", "--root", str(project), "--sample", "1"])
