@@ -12,7 +12,6 @@ OPERATORS = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
              ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
              ast.And: ast.Or, ast.Or: ast.And, ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv,
              ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult}
-REMOVABLE = (ast.Expr, ast.AugAssign, ast.Raise, ast.Continue, ast.Break)
 
 
 @dataclass(frozen=True)
@@ -80,18 +79,14 @@ def replacements(node: ast.AST) -> Iterator[tuple[ast.AST, str, str]]:
         case ast.Constant(value=bool()):
             yield node, "boolean", str(not node.value)
         case ast.Constant(value=int() | float()):
-            yield node, "constant", f"({node.value + 1})"
-            yield node, "constant", f"({node.value - 1})"
+            yield from ((node, "constant", f"({node.value + step})") for step in (1, -1))
         case ast.IfExp():
-            yield node, "branch", f"({ast.unparse(node.body)})"
-            yield node, "branch", f"({ast.unparse(node.orelse)})"
+            yield from ((node, "branch", f"({ast.unparse(branch)})") for branch in (node.body, node.orelse))
         case ast.If() | ast.While() if not isinstance(node.test, ast.Compare | ast.UnaryOp):
             yield node.test, "negation", f"(not {ast.unparse(node.test)})"
         case ast.Return(value=ast.expr()):
             yield node, "return None", "return None"
-        case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
-            yield node, "removed statement", "pass"
-        case _ if isinstance(node, REMOVABLE):
+        case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]) | ast.Expr() | ast.AugAssign() | ast.Raise():
             yield node, "removed statement", "pass"
 
 

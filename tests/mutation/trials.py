@@ -13,7 +13,6 @@ from tests.mutation.mutants import Mutant
 
 # beside tests/<path>/test_<module>.py
 EXTRA_TESTS = {
-    "ane.models.tortoise.decoding": ["tests/models/tortoise/test_pipeline.py"],
     "training.card": ["tests/training/test_recipe.py", "tests/benchmarks/test_quality.py"],
 }
 NOT_COPIED = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", "results", "run", "*.egg-info")
@@ -50,11 +49,7 @@ class Workspace:
         self.limits: dict[str, float] = {}
 
     def limit(self, module: str) -> float:
-        """Seconds that a mutant's tests may take, from one run without a change.
-
-        Raises:
-            TrialError: that run fails.
-        """
+        """Seconds that a mutant's tests may take, from one run without a change; TrialError if that run fails."""
         if module not in self.limits:
             started = time.monotonic()
             if self.run_tests(module, 3600.0) != "survived":
@@ -81,8 +76,6 @@ class Workspace:
         try:
             return "killed" if process.wait(limit) else "survived"
         except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
             return "timeout"
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
