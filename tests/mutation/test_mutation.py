@@ -87,9 +87,15 @@ def test_the_result_is_written_and_its_remarks_are_kept(project, tmp_path, capsy
     assert remarks(output) == {result["key"]: "because"}
 
 
-def test_a_module_without_tests_or_with_failing_tests_is_refused(project):
-    with pytest.raises(TrialError, match=r"no tests/models/test_x\.py"):
+def test_the_tests_of_a_module_are_its_own_file_or_else_its_folder(project):
+    (project / "tests" / "test_more.py").touch()
+    assert find_tests(project, "ane.ranges") == ["tests/test_ranges.py"]
+    assert find_tests(project, "ane.others") == ["tests/test_more.py", "tests/test_ranges.py"]
+    with pytest.raises(TrialError, match="no tests in tests/models"):
         find_tests(project, "ane.models.x")
+
+
+def test_a_module_whose_tests_fail_is_refused(project):
     (project / "tests" / "test_ranges.py").write_text("def test_fails():\n    raise ValueError\n", encoding="utf-8")
     with pytest.raises(SystemExit):
         main(["--modules", "ane.ranges", "--root", str(project), "--sample", "1"])

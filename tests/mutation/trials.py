@@ -28,12 +28,13 @@ def file_of(module: str) -> str:
 
 
 def find_tests(root: Path, module: str) -> list[str]:
-    """The existing test files: of ``ane.a.b`` tests/a/test_b.py, of ``other.a`` tests/other/test_a.py."""
+    """Of ``ane.a.b`` tests/a/test_b.py, of ``other.a`` tests/other/test_a.py; without such a file, all of that folder."""
     *folders, name = module.removeprefix("ane.").split(".")
-    files = ["/".join(["tests", *folders, f"test_{name}.py"]), *EXTRA_TESTS.get(module, [])]
-    found = [file for file in files if (root / file).exists()]
+    folder = "/".join(["tests", *folders])
+    found = [file for file in (f"{folder}/test_{name}.py", *EXTRA_TESTS.get(module, [])) if (root / file).exists()]
+    found = found or sorted(path.relative_to(root).as_posix() for path in (root / folder).glob("test_*.py"))
     if not found:
-        raise TrialError(f"{module}: no {files[0]}; name its tests in EXTRA_TESTS of tests/mutation/trials.py")
+        raise TrialError(f"{module}: no tests in {folder}; name them in EXTRA_TESTS of tests/mutation/trials.py")
     return found
 
 
