@@ -28,7 +28,7 @@ def file_of(module: str) -> str:
 
 
 def find_tests(root: Path, module: str) -> list[str]:
-    """Of ``ane.a.b`` tests/a/test_b.py, of ``other.a`` tests/other/test_a.py; without such a file, all of that folder."""
+    """Of ``ane.a.b`` tests/a/test_b.py, of ``other.a`` tests/other/test_a.py; else all tests of that folder."""
     *folders, name = module.removeprefix("ane.").split(".")
     folder = "/".join(["tests", *folders])
     found = [file for file in (f"{folder}/test_{name}.py", *EXTRA_TESTS.get(module, [])) if (root / file).exists()]
