@@ -1,1 +1,1 @@
-"""How the embedded voice was made: text, speech, codes, and every network of the pipeline. Not part of the wheel."""
+"""Training of the embedded voice. Run it in a clone: it is not part of the wheel."""

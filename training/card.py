@@ -1,4 +1,4 @@
-"""MODEL.md, the card of the embedded bundle: its sources, its training, how well it speaks, its limits."""
+"""MODEL.md, the card of the embedded bundle: data, training, quality, limits."""
 
 import json
 import textwrap
@@ -16,40 +16,45 @@ CARD, CURVES, SPECTROGRAMS = "MODEL.md", "curves.jpg", "spectrograms.jpg"
 
 def write_card(bundle: Path, curves: Mapping[str, Sequence[Mapping[str, float]]], quality: Mapping[str, Any] | None,
                sound: Path | None, identity: str) -> None:
-    """Write the card into a bundle.
+    """Write the card and its pictures into a bundle.
 
     Args:
-        curves: the curve of each part. quality: what ``benchmarks.quality`` wrote, if it ran.
-        sound: a folder of its sound, files named VOICE-SYSTEM-NNN.wav. identity: of the bundle.
+        curves: of each part. quality: the result of ``benchmarks.quality``, if it ran.
+        sound: folder of its audio files, VOICE-SYSTEM-NNN.wav. identity: of the bundle.
     """
     source = json.loads((bundle / "bundle.json").read_text(encoding="utf-8"))["source"]
     draw_curves(curves, bundle / CURVES)
-    text = [HEAD, data_section(source), training_section(source)]
-    if quality is not None:
-        text.append(score_section(quality, identity))
     if sound is not None:
         draw_spectrograms(sound, list(quality["voices"]), bundle / SPECTROGRAMS)
-        text.append(f"![One sentence by teacher, fast path and quality path]({SPECTROGRAMS})\n")
-    text.append(LIMITS)
+    text = card_text(source, quality, identity, spectrograms=sound is not None)
     with replacing(bundle / CARD) as target:
-        target.write_text("\n".join(text), encoding="utf-8")
+        target.write_text(text, encoding="utf-8")
+
+
+def card_text(source: Mapping[str, Any], quality: Mapping[str, Any] | None, identity: str, spectrograms: bool) -> str:
+    sections = [HEAD, data_section(source), training_section(source)]
+    if quality is not None:
+        sections.append(score_section(quality, identity))
+    if spectrograms:
+        sections.append(f"![One sentence by teacher, fast path and quality path]({SPECTROGRAMS})\n")
+    return "\n".join([*sections, LIMITS])
 
 
 HEAD = """# The embedded voice
 
-A small Tortoise: the networks of the official model at tiny sizes, trained from nothing on synthetic speech, so that
-`ane say` speaks with no download and every test, benchmark and conversion has a real model to work on. Apache-2.0.
+A small Tortoise: the networks of the official model at small sizes, trained on synthetic speech. With it `ane say`
+works without a download, and tests, benchmarks and conversions have a trained model. Apache-2.0.
 """
 
 LIMITS = """## Limits
 
-- It speaks English in two synthetic voices, `rms` and `slt`, and sounds like what it learned from: flite, a little
-  buzzier. The official model is the one that sounds alive.
-- It does not clone. A clip picks the nearer of the two voices; `random` gives one of them or a blend.
-- It has learned clips of up to 130 characters; longer text is split before it.
-- Its teachers speak at 16 kHz: there is nothing above 8 kHz.
-- Rare words are spelled out by rules it had to guess, and some come out wrong.
-- Both vocoders learned spectra alone, without a discriminator: hence the buzz.
+- It speaks English in two synthetic voices, `rms` and `slt`, and sounds like its training data, flite, with some
+  buzz. The official model sounds natural; this one does not.
+- It does not clone. A clip selects the nearer of the two voices; `random` gives one of them or a blend.
+- It was trained on texts of up to 130 characters; longer text is split into chunks.
+- Its training speech has a sample rate of 16 kHz, so its output has nothing above 8 kHz.
+- It mispronounces some rare words.
+- The buzz comes from the vocoders, which were trained on spectra without a discriminator.
 """
 
 
@@ -57,17 +62,17 @@ def data_section(source: Mapping[str, Any]) -> str:
     plain, examples, definitions, strings = SHARES
     return f"""## Data
 
-- Teachers: {", ".join(source["teachers"])}, voices of CMU Flite, built on the recordings rms and slt of CMU ARCTIC
+- Teachers: {", ".join(source["teachers"])}, voices of CMU Flite, built from the recordings rms and slt of CMU ARCTIC
   (John Kominek and Alan W Black). Flite: copyright 1999-2001 Language Technologies Institute, Carnegie Mellon
-  University; free to use, change and pass on if its notice stays, changes are marked, the authors' names stay and are
-  not used to endorse what was made of it. Nothing of flite is in this bundle.
-- {source["clips"]} clips, {source["hours"]} hours, every text read by one voice once; {source["held_back"]:.1%} of the
-  clips are held back from the autoregressive decoder: the diffusion decoder, both vocoders and both encoders learn from
-  those alone.
+  University; free to use, modify and distribute if its notice and the authors' names are kept, modifications are
+  marked, and the names are not used to endorse derived products. The bundle contains nothing of flite itself.
+- {source["clips"]} clips, {source["hours"]} hours; each text is spoken once, by one voice. {source["held_back"]:.1%} of
+  the clips are held back from the autoregressive decoder; the diffusion decoder, both vocoders and both encoders are
+  trained on those only.
 - Texts, by share of the draws: {plain:.0%} sentences of a small grammar of everyday English, {examples:.0%} example
   sentences and {definitions:.0%} definitions of WordNet 3.0 (copyright 2006 Princeton University), {strings:.0%}
-  strings of frequent words (the first 40 000 of wordfreq by Robyn Speer, https://github.com/rspeer/wordfreq, data CC
-  BY-SA 4.0; no list is passed on). No clip shares five words in a row with the sentences that quality is measured on.
+  strings of frequent words (the first 40,000 of wordfreq by Robyn Speer, https://github.com/rspeer/wordfreq, data CC
+  BY-SA 4.0; no list is included). No text shares five successive words with the sentences that quality is measured on.
 """
 
 
@@ -78,42 +83,56 @@ def training_section(source: Mapping[str, Any]) -> str:
     earlier = earlier_section(source["began_as"]) if "began_as" in source else ""
     return f"""## Training
 
-`python -m training --out DIR` makes such a voice (seed {source["seed"]}). This one was trained on
-{source["device"]}, some parts side by side and some by several processes, crops of a vocoder's step: {source["batch"]}
-a process:
+In a clone of the repository, `python -m training -o DIR` trains such a voice (seed {source["seed"]}) with the values of
+`training/embedded_voice.toml`; the command is not part of the installed package. This voice was trained on
+{source["device"]}, {source["batch"]} crops in a vocoder's batch:
 
 | part | steps | minutes |
 |---|---:|---:|
 {rows}
 
-The quantiser and the listener, which judges the readings that CLVP learns to rank, are needed in training alone.
-{earlier}
-Made with {versions}.
+The quantiser and the listener are needed in training only. The listener, a recogniser of letters, scores the candidates
+that CLVP is trained to rank.
+{legs_section(source)}{earlier}
+Versions: {versions}.
 
 ![Curves of all parts]({CURVES})
 """
 
 
+def legs_section(source: Mapping[str, Any]) -> str:
+    """Parts that were trained in several legs, and remarks on this run."""
+    legs = [f"{part} at steps {', '.join(map(str, ends))}" for part, ends in source.get("legs", {}).items()]
+    text = textwrap.fill(
+        f"Some parts were trained in several legs, which ended: {'; '.join(legs)}. A leg continued from the checkpoint "
+        "of the one before; its learning rate fell as in one run of as many steps.", 120)
+    remarks = [textwrap.fill(f"- {remark}", 120, subsequent_indent="  ") for remark in source.get("remarks", [])]
+    return (f"\n{text}\n" if legs else "") + ("\n".join(["\nRemarks on this run:\n", *remarks, ""]) if remarks else "")
+
+
 def earlier_section(began: Mapping[str, Any]) -> str:
-    """The voice whose networks these began as."""
+    """The voice whose weights the networks started from."""
+    commit = f" in commit {began['commit'][:12]} of the repository" if "commit" in began else ""
     text = f"""
-Its networks began as those of an earlier voice (`--begin-as`; bundle {began["bundle"][:12]}), but for the quantiser,
-the listener and the two converters of noise, which are new; embeddings of codes began as those of the earlier codes
-that sound alike, and CLVP's anew.
+Its networks started from the weights of an earlier voice, bundle {began["bundle"][:12]}{commit}.
+The quantiser, the listener and the two converters of noise started from random weights. The decoder's embeddings of
+codes started from means of the earlier embeddings of codes with the same sound, CLVP's from random values.
 """
     if not {"device", "steps", "seconds"} <= began.keys():
         return text
     rows = ", ".join(f"{part} {steps} ({began['seconds'][part] / 60:.0f})" for part, steps in began["steps"].items())
-    return text + textwrap.fill(f"That one learned on {began['device']}, steps (minutes): {rows}.", 120) + "\n"
+    text += textwrap.fill(f"The earlier voice was trained on {began['device']}, steps (minutes): {rows}.", 120)
+    return text + "\n"
 
 
 def score_section(quality: Mapping[str, Any], identity: str) -> str:
     lines = [f"""## Quality
 
-`python -m benchmarks.quality` on {quality["settings"]["sentences"]} plain sentences that it never learned; an offline
-recogniser (pocketsphinx) writes down what it hears. Quality path: preset `{quality["settings"]["preset"]}`.
+Word error rates of an offline recogniser (pocketsphinx) on {quality["settings"]["sentences"]} sentences outside the
+training data: `python -m benchmarks.quality`, benchmarks/results/quality-demo.json. Quality path: preset
+`{quality["settings"]["preset"]}`.
 
-| voice | spoken by | word error rate | 95 % | chosen rightly | ends by itself | pitch, Hz | mel distance, dB |
+| voice | spoken by | word error rate | 95 % interval | forced choices | stop token | pitch, Hz | mel distance, dB |
 |---|---|---:|---|---:|---:|---:|---:|"""]
     for voice, result in quality["voices"].items():
         for system in (name for name in ("teacher", "codes", "fast", "quality") if name in result):
@@ -123,14 +142,14 @@ recogniser (pocketsphinx) writes down what it hears. Quality path: preset `{qual
             lines.append(f"| {voice} | {system} | {row['wer']:.3f} | {low:.3f}–{high:.3f} | {chosen} | "
                          f"{row['stopped']:.0%} | {row['f0']:.0f} | {distance} |")
     if quality["bundle"] != identity:
-        lines += ["", f"Measured on the bundle {quality['bundle'][:12]}, before a part of it learned more."]
+        lines += ["", f"Measured on the bundle {quality['bundle'][:12]}, before a part of it was trained further."]
     lines.append("")
-    lines += ["- {}: best of 8 by CLVP {clvp:.3f}, a random one of them {random:.3f}: a gain of {gain:.3f} "
+    lines += ["- {}: best of 8 candidates by CLVP {clvp:.3f}, a random one of them {random:.3f}: a gain of {gain:.3f} "
               "({gain_low:.3f} to {gain_high:.3f}; fast path).".format(voice, **result["ranking"])
               for voice, result in quality["voices"].items()]
-    lines += ["", "Not kept of what is asked of it:" if any(not kept for *_, kept in quality["bars"]) else
-              "All that is asked of it is kept (`bars` in benchmarks/quality.py)."]
-    lines += [f"- {claim}: {figure:.3f}, asked {bound}" for claim, figure, bound, kept in quality["bars"] if not kept]
+    missed = [f"- {claim}: {value:.3f}, threshold {bound}" for claim, value, bound, met in quality["bars"] if not met]
+    lines += ["", "Thresholds of benchmarks/quality.py that it does not meet:" if missed else
+              "It meets every threshold of benchmarks/quality.py.", *missed]
     return "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Clips as the networks are trained on them: text ids and codes, and batches of them by length."""
+"""Clips as the networks are trained on them, token ids and codes, and batches of clips of similar length."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ class Clip:
     """One clip of the training speech.
 
     Attributes:
-        text: token ids, as the tokenizer gives them. codes: (n,) int64. voice: index of the teacher.
-        shard, index: where its sound is.
+        text: token ids. codes: (n,) int64. voice: index of the teacher.
+        shard, index: file of its audio, and position in it.
     """
 
     text: list[int]
@@ -32,36 +32,36 @@ def load_clips(shards: Sequence[Path], codes: Sequence[Path], voices: Sequence[s
     clips = []
     for shard_path, codes_path in zip(shards, codes, strict=True):
         voice = voice_of(shard_path, voices)
-        with np.load(shard_path) as data:       # the sound stays on disk
+        with np.load(shard_path) as data:       # reads two of its arrays
             texts, frames = data["texts"].tolist(), data["frames"]
-        parts = np.split(np.load(codes_path).astype(np.int64), np.cumsum(frames // 4)[:-1])
-        clips += [Clip(tokenizer.ids(text), part, voice, shard_path, index)
-                  for index, (text, part) in enumerate(zip(texts, parts, strict=True))]
+        rows = np.split(np.load(codes_path).astype(np.int64), np.cumsum(frames // 4)[:-1])
+        clips += [Clip(tokenizer.ids(text), row, voice, shard_path, index)
+                  for index, (text, row) in enumerate(zip(texts, rows, strict=True))]
     return clips
 
 
 class Batches:
-    """Batches of clips of similar length, about ``columns`` columns each; the first epoch begins with short clips.
+    """Batches of clips of similar length, about ``size`` positions each; the first epoch begins with short clips.
 
     ``batches[step]`` depends on the step alone.
     """
 
-    def __init__(self, lengths: Sequence[int], columns: int, seed: int):
-        self.lengths, self.columns, self.seed = np.asarray(lengths), columns, seed
+    def __init__(self, lengths: Sequence[int], size: int, seed: int):
+        self.lengths, self.size, self.seed = np.asarray(lengths), size, seed
         self.epochs: dict[int, list[np.ndarray]] = {}
-        self.size = len(self.epoch(0))
+        self.epoch_steps = len(self.epoch(0))
 
     def __getitem__(self, step: int) -> np.ndarray:
-        epoch = self.epoch(step // self.size)
-        return epoch[step % self.size % len(epoch)]
+        epoch = self.epoch(step // self.epoch_steps)
+        return epoch[step % self.epoch_steps % len(epoch)]
 
     def epoch(self, epoch: int) -> list[np.ndarray]:
         if epoch not in self.epochs:
             rng = np.random.default_rng([self.seed, epoch])
             order = np.argsort(self.lengths + rng.uniform(0, 6, len(self.lengths)))
-            ends = np.cumsum(self.lengths[order]) // self.columns
+            ends = np.cumsum(self.lengths[order]) // self.size
             batches = np.split(order, np.flatnonzero(np.diff(ends)) + 1)
-            if epoch == 0:      # easy ones first, not strictly: position within a window of a third
+            if epoch == 0:      # short clips first, shuffled within a third of the epoch
                 keys = np.arange(len(batches)) + rng.uniform(0, len(batches) / 3, len(batches))
                 batches = [batches[index] for index in np.argsort(keys)]
             else:
@@ -70,8 +70,8 @@ class Batches:
         return self.epochs[epoch]
 
 
-def padded(rows: Sequence[np.ndarray], fill: int) -> torch.Tensor:
-    """Rows of several lengths → (B, longest) int64."""
+def pad_rows(rows: Sequence[np.ndarray], fill: int) -> torch.Tensor:
+    """Rows of several lengths → (B, longest) int64, padded with ``fill``."""
     out = torch.full((len(rows), max(map(len, rows))), fill, dtype=torch.int64)
     for index, row in enumerate(rows):
         out[index, :len(row)] = torch.as_tensor(row)

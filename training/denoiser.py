@@ -1,6 +1,7 @@
-"""The diffusion decoder, from latents of clips that the autoregressive decoder never learned."""
+"""Training of the diffusion decoder, on latents of clips that the autoregressive decoder was not trained on."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -8,16 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from ane.audio.mel import HOP, diffusion_mel, normalise_mel
-from ane.models.tortoise.diffusion import TRAINED_STEPS, Schedule, frame_count
+from ane.models.tortoise.diffusion import TRAINED_STEPS, Schedule, frames_of
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig, DiffusionTts
 from training.clips import Batches, Clip
-from training.loop import Begin, Plan, Training
 from training.speech import Shard
-from training.vocoders import at_24k
+from training.trainer import Initialise, PartSchedule, Trainer
+from training.vocoders import clip_at_24k
 
 FRAMES = 3000               # of a batch
-UNCONDITIONED = 0.12        # share of clips whose conditioning is hidden, for guidance
-BLENDED = 0.10              # share whose voice is a blend: a voice that does not fit the latents must do no harm
+UNCONDITIONED = 0.12        # share of clips without conditioning, for classifier-free guidance
+BLENDED = 0.10              # share with a blend of voices, so that a voice unlike the latents' is tolerated
 
 
 class DenoiserInTraining(nn.Module):
@@ -31,8 +32,8 @@ class DenoiserInTraining(nn.Module):
             if name.endswith("unconditioned_embedding"):
                 nn.init.normal_(parameter)
             elif parameter.ndim > 1 and "relative" not in name and name != "voices":
-                silent = ".out." in name or "out_layers.3" in name or "proj_out" in name    # blocks begin as identity
-                nn.init.normal_(parameter, std=(0.1 if silent else 1.0) * parameter[0].numel() ** -0.5)
+                last = ".out." in name or "out_layers.3" in name or "proj_out" in name  # blocks start as identity
+                nn.init.normal_(parameter, std=(0.1 if last else 1.0) * parameter[0].numel() ** -0.5)
             elif "norm" in name or "_layers.0" in name or ".out.0" in name:
                 nn.init.constant_(parameter, float(name.endswith("weight")))
             else:
@@ -42,64 +43,76 @@ class DenoiserInTraining(nn.Module):
 
 @torch.no_grad()
 def fix_variance(network: DiffusionTts) -> None:
-    """Let the variance channels say −1 always, the posterior's own variance (Ho et al. 2020).
+    """Set the variance channels to a constant −1, the variance of the posterior (Ho et al. 2020).
 
-    Learning them by the variational bound (Nichol & Dhariwal 2021) fails for x0-prediction in so short a time: what is
-    left of the error at low noise, tiny for the ear, is huge beside the posterior's variance there, and drives the
-    channels so far up that ancestral sampling drowns in noise.
+    Training them with the variational bound (Nichol & Dhariwal 2021) fails for x0-prediction in a short training: the
+    remaining error at low noise, though inaudible, is large relative to the posterior's variance there, so the
+    channels grow until ancestral sampling yields noise.
     """
     out = network.out[2]
     mels = out.out_channels // 2
     out.weight[mels:], out.bias[mels:] = 0.0, -1.0
 
 
-def finished(model: DenoiserInTraining) -> DenoiserInTraining:
+@dataclass
+class DenoiserObjective:
+    """The loss of the denoiser.
+
+    Attributes:
+        clips: with hidden, (n, D) float32 latents of each, and mels, (100, L) float32 normalised mels of each.
+        batches: of the clips. alphas_cumprod: (TRAINED_STEPS,) float32.
+    """
+
+    model: DenoiserInTraining
+    clips: Sequence[Clip]
+    hidden: Sequence[np.ndarray]
+    mels: Sequence[np.ndarray]
+    batches: Batches
+    alphas_cumprod: Tensor
+    device: str
+
+    def step(self, index: int, generator: torch.Generator) -> dict[str, Tensor]:
+        chosen, network, voices = self.batches[index].tolist(), self.model.network, self.model.voices
+        count = min(len(self.hidden[i]) for i in chosen)     # cut the batch to its shortest clip
+        frames = frames_of(count)
+        x0 = torch.from_numpy(np.stack([self.mels[i][:, :frames] for i in chosen])).to(self.device)
+        latents = torch.from_numpy(np.stack([self.hidden[i][:count] for i in chosen])).to(self.device)
+        B = len(chosen)
+        t = torch.randint(TRAINED_STEPS, (B,), generator=generator).to(self.device)
+        noise = torch.randn(x0.shape, generator=generator).to(self.device)
+        hide, blend, weight = (torch.rand(B, 1, 1, generator=generator).to(self.device) for _ in range(3))
+        alpha = self.alphas_cumprod[t][:, None, None]
+        x = alpha.sqrt() * x0 + (1 - alpha).sqrt() * noise
+        own = voices[torch.tensor([self.clips[i].voice for i in chosen], device=self.device)]
+        voice = torch.where(blend[:, 0] < BLENDED, torch.lerp(voices[0], voices[-1], weight[:, 0]), own)
+        with torch.autocast(torch.device(self.device).type, torch.bfloat16):
+            conditioning = network.condition(latents, voice, frames)
+            conditioning = torch.where(hide < UNCONDITIONED, network.unconditioned(frames), conditioning)
+            prediction = network(x, t, conditioning).float()[:, :x0.shape[1]]
+        return {"loss": ((prediction - x0) ** 2).mean()}
+
+
+def train_denoiser(folder: Path, config: DiffusionConfig, clips: Sequence[Clip],
+                   latents: Callable[[Clip], np.ndarray], voices: int, schedule: PartSchedule, device: str,
+                   initialise: Initialise | None = None) -> DenoiserInTraining:
+    """``latents``: (n, D) of a clip, those of the silence after its end included. The config must predict x0."""
+    assert config.prediction == "x0"
+    torch.manual_seed(schedule.seed)
+    model = DenoiserInTraining(config, voices)
+    trainer = Trainer(folder, model, schedule, device, initialise)
+    if not trainer.finished:
+        shards = {path: Shard.load(path) for path in {clip.shard for clip in clips}}
+        hidden = [latents(clip).astype(np.float32) for clip in clips]
+        mels = [padded_mel(clip_at_24k(shards[clip.shard], clip.index), frames_of(len(rows)))
+                for clip, rows in zip(clips, hidden, strict=True)]
+        batches = Batches([mel.shape[1] for mel in mels], FRAMES, schedule.seed)
+        alphas_cumprod = torch.from_numpy(Schedule(TRAINED_STEPS).alphas_cumprod).float().to(device)
+        trainer.run(DenoiserObjective(model, clips, hidden, mels, batches, alphas_cumprod, device).step)
     fix_variance(model.network)
     return model.eval()
 
 
-def train_denoiser(folder: Path, config: DiffusionConfig, clips: Sequence[Clip],
-                   latents: Callable[[Clip], np.ndarray], voices: int, plan: Plan, device: str,
-                   begin: Begin | None = None) -> DenoiserInTraining:
-    """``latents``: (n, D) of a clip, the silent ones after its end included. The config must predict x0."""
-    assert config.prediction == "x0"
-    torch.manual_seed(plan.seed)
-    model = DenoiserInTraining(config, voices)
-    training = Training(folder, model, plan, device, begin)
-    if training.finished:
-        return finished(model)
-    shards = {path: Shard.load(path) for path in {clip.shard for clip in clips}}
-    hidden = [latents(clip).astype(np.float32) for clip in clips]
-    mels = []
-    for clip, rows in zip(clips, hidden, strict=True):
-        audio, frames = at_24k(shards[clip.shard], clip.index), frame_count(len(rows))
-        audio = np.pad(audio, (0, max(0, frames * HOP - len(audio))))
-        mels.append(normalise_mel(diffusion_mel(audio)[:, :frames]).astype(np.float32))
-    batches = Batches([mel.shape[1] for mel in mels], FRAMES, plan.seed)
-    alphas_cumprod = torch.from_numpy(Schedule(TRAINED_STEPS).alphas_cumprod).float().to(device)
-    network = model.network
-
-    def step(index: int, generator: torch.Generator) -> dict[str, Tensor]:
-        chosen = batches[index].tolist()
-        # clips of a batch differ by a few frames: the shortest says where all are cut
-        count = min(len(hidden[i]) for i in chosen)
-        frames = frame_count(count)
-        x0 = torch.from_numpy(np.stack([mels[i][:, :frames] for i in chosen])).to(device)
-        rows = torch.from_numpy(np.stack([hidden[i][:count] for i in chosen])).to(device)
-        B = len(chosen)
-        t = torch.randint(TRAINED_STEPS, (B,), generator=generator).to(device)
-        noise = torch.randn(x0.shape, generator=generator).to(device)
-        hide, blend, weight = (torch.rand(B, 1, 1, generator=generator).to(device) for _ in range(3))
-        kept = alphas_cumprod[t][:, None, None]
-        x = kept.sqrt() * x0 + (1 - kept).sqrt() * noise
-        own = model.voices[torch.tensor([clips[i].voice for i in chosen], device=device)]
-        mixed = torch.lerp(model.voices[0], model.voices[-1], weight[:, 0])
-        voice = torch.where(blend[:, 0] < BLENDED, mixed, own)
-        with torch.autocast(torch.device(device).type, torch.bfloat16):
-            code = network.condition(rows, voice, frames)
-            code = torch.where(hide < UNCONDITIONED, network.unconditioned(frames), code)
-            said = network(x, t, code).float()[:, :x0.shape[1]]
-        return {"loss": ((said - x0) ** 2).mean()}
-
-    training.run(step)
-    return finished(model)
+def padded_mel(audio: np.ndarray, frames: int) -> np.ndarray:
+    """(S,) at 24 kHz → (100, frames) float32, normalised; silence follows audio that is too short."""
+    audio = np.pad(audio, (0, max(0, frames * HOP - len(audio))))
+    return normalise_mel(diffusion_mel(audio)[:, :frames]).astype(np.float32)

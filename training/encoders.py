@@ -1,7 +1,7 @@
-"""What gives a voice: the two encoders that listen to clips, and the two converters that dream one up.
+"""Training of the two encoders, from clips to voice latents, and of the two converters, from noise to voice latents.
 
-The decoders have learned a latent for each teacher; here clips of a teacher are led to its latent, and noise to one
-of them or to a blend.
+The decoders have learned a latent for each teacher. The encoders map clips of a teacher to its latent; the converters
+map noise to one of the latents or to a blend of them.
 """
 
 from collections.abc import Sequence
@@ -22,88 +22,89 @@ from ane.models.tortoise.networks.conditioning import (
     RandomLatentConverterConfig,
 )
 from ane.models.tortoise.voice_encoding import conditioning_window, diffusion_window
-from training.loop import Begin, Plan, Training
 from training.speech import RATE, Shard
+from training.trainer import Initialise, PartSchedule, Trainer
 
 BATCH = 6
-LISTENED = 200          # recordings of each teacher
-SHARPNESS = 6.0         # how much rather noise becomes one of the voices than a blend of them
+RECORDINGS = 200        # of each teacher
+SHARPNESS = 6.0         # the greater, the more rarely noise becomes a blend of the voices
 
 
 def recordings(shards: Sequence[Path], voices: Sequence[str], seed: int) -> list[tuple[int, np.ndarray]]:
-    """``LISTENED`` of each voice, (voice, (S,) float32 at 22050 Hz): one to four clips in a row, of some loudness."""
+    """``RECORDINGS`` of each voice, (voice, (S,) float32 at 22050 Hz): one to four clips joined, scaled at random."""
     rng = np.random.default_rng(seed)
-    made: list[tuple[int, np.ndarray]] = []
+    found: list[tuple[int, np.ndarray]] = []
     for index, voice in enumerate(voices):
         own = [path for path in shards if path.stem.endswith(f"-{voice}")][:2]
         for path in own:
             shard = Shard.load(path)
-            for _ in range(LISTENED // len(own)):
+            for _ in range(RECORDINGS // len(own)):
                 chosen = rng.integers(0, len(shard.texts), rng.integers(1, 5))
                 audio = np.concatenate([shard.clip(int(clip)) for clip in chosen]) * rng.uniform(0.4, 1.6)
-                made.append((index, resample(audio.astype(np.float32), RATE, CONDITIONING_RATE)))
-    return made
+                found.append((index, resample(audio.astype(np.float32), RATE, CONDITIONING_RATE)))
+    return found
 
 
-def train_encoder(folder: Path, encoder: nn.Module, mels: Sequence[tuple[int, np.ndarray]], wanted: Tensor, plan: Plan,
-                  device: str, begin: Begin | None) -> nn.Module:
-    """Lead mels (voice, (bands, L)) to the latents of their voices (voices, width)."""
-    torch.manual_seed(plan.seed)
-    start(encoder)
-    training = Training(folder, encoder, plan, device, begin)
-    wanted = wanted.detach().to(device)
+def train_encoder(folder: Path, encoder: nn.Module, mels: Sequence[tuple[int, np.ndarray]], targets: Tensor,
+                  schedule: PartSchedule, device: str, initialise: Initialise | None) -> nn.Module:
+    """Map mels (voice, (bands, L)) to the latents of their voices, ``targets`` (voices, width)."""
+    torch.manual_seed(schedule.seed)
+    initialise_encoder(encoder)
+    trainer = Trainer(folder, encoder, schedule, device, initialise)
+    targets = targets.detach().to(device)
 
-    def step(_: int, generator: torch.Generator) -> dict[str, Tensor]:
+    def loss(_: int, generator: torch.Generator) -> dict[str, Tensor]:
         chosen = torch.randint(len(mels), (BATCH,), generator=generator).tolist()
         mel = torch.from_numpy(np.stack([mels[index][1] for index in chosen])).to(device)
         with torch.autocast(torch.device(device).type, torch.bfloat16):
-            said = encoder(mel).float()
-        error = ((said - wanted[[mels[index][0] for index in chosen]]) ** 2).mean()
-        return {"loss": error, "error / spread": error.detach() / wanted.var(dim=0).mean()}
+            prediction = encoder(mel).float()
+        error = ((prediction - targets[[mels[index][0] for index in chosen]]) ** 2).mean()
+        return {"loss": error, "error / spread": error.detach() / targets.var(dim=0).mean()}
 
-    training.run(step)
+    trainer.run(loss)
     return encoder.eval()
 
 
-def train_conditioning_encoder(folder: Path, config: ConditioningEncoderConfig, heard: Sequence[tuple[int, np.ndarray]],
-                               wanted: Tensor, mel_norms: np.ndarray, plan: Plan, device: str,
-                               begin: Begin | None = None) -> nn.Module:
-    rng = np.random.default_rng(plan.seed)
-    mels = [(voice, conditioning_mel(conditioning_window(audio, rng), mel_norms)) for voice, audio in heard]
-    return train_encoder(folder, ConditioningEncoder(config), mels, wanted, plan, device, begin)
+def train_conditioning_encoder(folder: Path, config: ConditioningEncoderConfig, clips: Sequence[tuple[int, np.ndarray]],
+                               targets: Tensor, mel_norms: np.ndarray, schedule: PartSchedule, device: str,
+                               initialise: Initialise | None = None) -> nn.Module:
+    rng = np.random.default_rng(schedule.seed)
+    mels = [(voice, conditioning_mel(conditioning_window(audio, rng), mel_norms)) for voice, audio in clips]
+    return train_encoder(folder, ConditioningEncoder(config), mels, targets, schedule, device, initialise)
 
 
-def train_contextual_embedder(folder: Path, config: ContextualEmbedderConfig, heard: Sequence[tuple[int, np.ndarray]],
-                              wanted: Tensor, plan: Plan, device: str, begin: Begin | None = None) -> nn.Module:
-    mels = [(voice, diffusion_mel(diffusion_window(audio))) for voice, audio in heard]
-    return train_encoder(folder, ContextualEmbedder(config), mels, wanted, plan, device, begin)
+def train_contextual_embedder(folder: Path, config: ContextualEmbedderConfig, clips: Sequence[tuple[int, np.ndarray]],
+                              targets: Tensor, schedule: PartSchedule, device: str,
+                              initialise: Initialise | None = None) -> nn.Module:
+    mels = [(voice, diffusion_mel(diffusion_window(audio))) for voice, audio in clips]
+    return train_encoder(folder, ContextualEmbedder(config), mels, targets, schedule, device, initialise)
 
 
-def train_converter(folder: Path, config: RandomLatentConverterConfig, wanted: Tensor, plan: Plan,
-                    device: str) -> nn.Module:
-    """Noise → a latent on the line between the first voice and the last, mostly near its ends."""
-    torch.manual_seed(plan.seed)
+def train_converter(folder: Path, config: RandomLatentConverterConfig, targets: Tensor,
+                    schedule: PartSchedule, device: str) -> nn.Module:
+    """Map noise to a latent on the line between the first voice and the last, mostly near its ends."""
+    torch.manual_seed(schedule.seed)
     converter = RandomLatentConverter(config)
     for name, parameter in converter.named_parameters():
         width = config.channels
         std = 1 / converter.layers[0].rate if ".5." not in name else width ** -0.5
         nn.init.normal_(parameter, std=std) if parameter.ndim > 1 else nn.init.zeros_(parameter)
-    training = Training(folder, converter, plan, device)
-    wanted = wanted.detach().to(device)
-    direction = torch.randn(config.channels, generator=torch.Generator().manual_seed(plan.seed)).to(device)
+    trainer = Trainer(folder, converter, schedule, device)
+    targets = targets.detach().to(device)
+    direction = torch.randn(config.channels, generator=torch.Generator().manual_seed(schedule.seed)).to(device)
     direction = direction / direction.norm()
 
-    def step(_: int, generator: torch.Generator) -> dict[str, Tensor]:
+    def loss(_: int, generator: torch.Generator) -> dict[str, Tensor]:
         noise = torch.randn(256, config.channels, generator=generator).to(device)
-        share = torch.sigmoid(SHARPNESS * (noise @ direction))[:, None]
-        error = ((converter(noise) - torch.lerp(wanted[0], wanted[-1], share)) ** 2).mean()
-        return {"loss": error, "error / spread": error.detach() / wanted.var(dim=0).mean()}
+        weight = torch.sigmoid(SHARPNESS * (noise @ direction))[:, None]
+        error = ((converter(noise) - torch.lerp(targets[0], targets[-1], weight)) ** 2).mean()
+        return {"loss": error, "error / spread": error.detach() / targets.var(dim=0).mean()}
 
-    training.run(step)
+    trainer.run(loss)
     return converter.eval()
 
 
-def start(encoder: nn.Module) -> None:
+def initialise_encoder(encoder: nn.Module) -> None:
     for name, parameter in encoder.named_parameters():
         if parameter.ndim > 1 and "relative" not in name:
             nn.init.normal_(parameter, std=(0.2 if "proj_out" in name else 1.0) * parameter[0].numel() ** -0.5)

@@ -1,9 +1,9 @@
-"""A small grammar of everyday English: the plain sentences that word lists and dictionaries do not give."""
+"""A small grammar of everyday English, for plain sentences, which word lists and dictionaries lack."""
 
 import random
 import re
 
-# A rule's options are weighted equally; <name> is another rule. Written for variety of words, not for truth.
+# Options of a rule are equally likely; <name> refers to another rule.
 GRAMMAR: dict[str, str] = {
     "sentence": "<statement>.|<statement>.|<statement>.|<statement>.|<question>?|<command>.|<statement>, <join> "
                 "<statement>.|<when>, <statement>.|<exclaim>!|<count>.",
@@ -152,7 +152,7 @@ RULES = {name: options.split("|") for name, options in GRAMMAR.items()}
 
 
 def plain_sentence(rng: random.Random, rule: str = "sentence", depth: int = 0) -> str:
-    """A sentence of the grammar; below a few levels of nesting a clause that nests again is drawn anew."""
+    """A random sentence; nested clauses are limited in depth."""
     option = rng.choice(RULES[rule])
     while depth > 3 and "<statement>" in option:
         option = rng.choice(RULES[rule])

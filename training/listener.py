@@ -1,7 +1,7 @@
-"""A listener: it writes down what codes say, letter by letter, and so tells how clearly a reading can be understood.
+"""The listener: a recogniser that reads letters from codes, and so measures how clearly codes speak a text.
 
-Convolutions over codes, two letters at most for each (connectionist temporal classification, Graves et al. 2006). It
-learns from the teachers' own codes, and is the judge of the decoder's readings that CLVP learns to rank.
+Convolutions over codes, at most two letters for each code, trained with connectionist temporal classification (Graves
+et al. 2006) on the codes of the teachers' speech. CLVP is trained to rank candidates by its score.
 """
 
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from training.clips import Batches, Clip, padded
-from training.loop import Plan, Training
+from training.clips import Batches, Clip, pad_rows
 from training.recipe import ENTRIES, TOKENS
+from training.trainer import PartSchedule, Trainer
 
 WIDTH = 128
 DILATIONS = (1, 1, 1, 2, 2, 2)
-PER_CODE = 2            # letters at most
-NOTHING = 0             # the class of no letter: the stop token, which no text holds
-COLUMNS = 3000          # codes of a batch
-WRONG = 0.1             # share of codes that are any other in training, so that none is relied upon
+LETTERS_PER_CODE = 2    # at most
+BLANK = 0               # the class of no letter: the stop token, which no text contains
+CODES_PER_BATCH = 3000
+REPLACED = 0.1          # share of codes replaced at random in training, so that it relies on no single code
 
 
 class Listener(nn.Module):
@@ -32,56 +32,58 @@ class Listener(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in DILATIONS)
         self.layers = nn.ModuleList(nn.Conv1d(WIDTH, 2 * WIDTH, 5, padding=2 * dilation, dilation=dilation)
                                     for dilation in DILATIONS)
-        self.apart = nn.Linear(WIDTH, PER_CODE * WIDTH)
+        self.expand = nn.Linear(WIDTH, LETTERS_PER_CODE * WIDTH)
         self.letters = nn.Linear(WIDTH, TOKENS)
 
     def forward(self, codes: Tensor, lengths: Tensor, voices: Tensor) -> Tensor:
-        """Codes (B, S) of ``lengths`` (B,), by ``voices`` (B,) → logarithms of likelihoods (B, PER_CODE · S,
-        TOKENS)."""
-        there = (torch.arange(codes.shape[1], device=codes.device) < lengths[:, None])[..., None]
-        x = (self.codes(codes) + self.voices(voices)[:, None]) * there
+        """Codes (B, S) of ``lengths`` (B,) by ``voices`` (B,) → log-probabilities (B, LETTERS_PER_CODE · S, TOKENS)."""
+        mask = (torch.arange(codes.shape[1], device=codes.device) < lengths[:, None])[..., None]
+        x = (self.codes(codes) + self.voices(voices)[:, None]) * mask
         for norm, layer in zip(self.norms, self.layers, strict=True):
-            x = x + F.glu(layer((norm(x) * there).transpose(1, 2)).transpose(1, 2), dim=2)
-        return F.log_softmax(self.letters(F.gelu(self.apart(x).unflatten(2, (PER_CODE, WIDTH)).flatten(1, 2))), dim=2)
+            x = x + F.glu(layer((norm(x) * mask).transpose(1, 2)).transpose(1, 2), dim=2)
+        x = self.expand(x).unflatten(2, (LETTERS_PER_CODE, WIDTH)).flatten(1, 2)
+        return F.log_softmax(self.letters(F.gelu(x)), dim=2)
 
-    def misheard(self, texts: Sequence[Sequence[int]], codes: Sequence[np.ndarray], voices: Sequence[int]) -> Tensor:
-        """Texts as token ids, codes (n,) without silence after the end → (B,) nats a letter by which it is not sure
-        of the text; infinity where there are too few codes to write it."""
+    def nats_per_letter(self, texts: Sequence[Sequence[int]], codes: Sequence[np.ndarray],
+                        voices: Sequence[int]) -> Tensor:
+        """CTC loss of the texts (token ids) given codes (n,) without silence: (B,) nats a letter, low for clear speech.
+
+        Infinity where there are too few codes for the text.
+        """
         device = self.letters.weight.device
         lengths = torch.tensor([len(row) for row in codes], device=device)
-        heard = self(padded(codes, 0).to(device), lengths, torch.tensor(voices, device=device))
+        likely = self(pad_rows(codes, 0).to(device), lengths, torch.tensor(voices, device=device))
         letters = torch.tensor([len(text) for text in texts], device=device)
-        wanted = torch.tensor([token for text in texts for token in text], device=device)
-        missed = F.ctc_loss(heard.transpose(0, 1), wanted, PER_CODE * lengths, letters, blank=NOTHING, reduction="none",
-                            zero_infinity=True)
-        # a letter that comes twice in a row has nothing between
-        twice = torch.tensor([sum(a == b for a, b in pairwise(text)) for text in texts], device=device)
-        return torch.where(PER_CODE * lengths >= letters + twice, missed / letters, torch.inf)
+        targets = torch.tensor([token for text in texts for token in text], device=device)
+        loss = F.ctc_loss(likely.transpose(0, 1), targets, LETTERS_PER_CODE * lengths, letters, blank=BLANK,
+                          reduction="none", zero_infinity=True)
+        # CTC needs a blank between two equal letters
+        doubled = torch.tensor([sum(a == b for a, b in pairwise(text)) for text in texts], device=device)
+        return torch.where(LETTERS_PER_CODE * lengths >= letters + doubled, loss / letters, torch.inf)
 
 
-def train_listener(folder: Path, clips: Sequence[Clip], check: Sequence[Clip], voices: int, plan: Plan,
-                   device: str) -> Listener:
-    """``check``: clips that are not learned, for the curve."""
-    torch.manual_seed(plan.seed)
+def train_listener(folder: Path, clips: Sequence[Clip], validation: Sequence[Clip], voices: int,
+                   schedule: PartSchedule, device: str) -> Listener:
+    torch.manual_seed(schedule.seed)
     listener = Listener(voices)
-    training = Training(folder, listener, plan, device)
-    if training.finished:
+    trainer = Trainer(folder, listener, schedule, device)
+    if trainer.finished:
         return listener.eval()
-    batches = Batches([len(clip.codes) for clip in clips], COLUMNS, plan.seed)
+    batches = Batches([len(clip.codes) for clip in clips], CODES_PER_BATCH, schedule.seed)
 
-    def missed(chosen: Sequence[Clip], codes: Sequence[np.ndarray]) -> Tensor:
-        found = listener.misheard([clip.text for clip in chosen], codes, [clip.voice for clip in chosen])
-        return found[found.isfinite()].mean()
+    def mean_nats(batch: Sequence[Clip], codes: Sequence[np.ndarray]) -> Tensor:
+        nats = listener.nats_per_letter([clip.text for clip in batch], codes, [clip.voice for clip in batch])
+        return nats[nats.isfinite()].mean()
 
-    def step(index: int, generator: torch.Generator) -> dict[str, Tensor]:
-        rng = np.random.default_rng([plan.seed, index])
-        chosen = [clips[i] for i in batches[index]]
-        return {"loss": missed(chosen, [np.where(rng.random(len(clip.codes)) < WRONG,
-                                                 rng.integers(0, ENTRIES, len(clip.codes)), clip.codes)
-                                        for clip in chosen])}
+    def loss(index: int, generator: torch.Generator) -> dict[str, Tensor]:
+        rng = np.random.default_rng([schedule.seed, index])
+        batch = [clips[i] for i in batches[index]]
+        return {"loss": mean_nats(batch, [np.where(rng.random(len(clip.codes)) < REPLACED,
+                                                   rng.integers(0, ENTRIES, len(clip.codes)), clip.codes)
+                                          for clip in batch])}
 
     def validate() -> dict[str, float]:
-        return {"loss, unseen clips": float(missed(check, [clip.codes for clip in check]))}
+        return {"loss, validation": float(mean_nats(validation, [clip.codes for clip in validation]))}
 
-    training.run(step, validate)
+    trainer.run(loss, validate)
     return listener.eval()

@@ -1,6 +1,9 @@
-"""What is trained, and for how long: the one place to change either."""
+"""What is trained: the networks' configurations, the tokenizer, and the recipe read from a TOML file."""
 
-from dataclasses import dataclass, field
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from ane.models.tortoise.networks.clvp import CLVPConfig
@@ -11,24 +14,25 @@ from ane.models.tortoise.networks.conditioning import (
 )
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig
 from ane.models.tortoise.networks.hifigan import HifiganConfig
-from ane.bundles.family import Config
+from ane.models.tortoise.networks.layers import Config
 from ane.models.tortoise.networks.univnet import UnivNetConfig
-from training.loop import Plan
+from ane.system.errors import UserError
+from training.trainer import PartSchedule
 
 CHARACTERS = " abcdefghijklmnopqrstuvwxyz',.?!;:-"
 SPECIAL = ("[STOP]", "[UNK]", "[SPACE]")
-LETTER_TOKENS = range(len(SPECIAL), len(SPECIAL) + 26)   # of a to z
-TOKENS = len(SPECIAL) + len(CHARACTERS) - 1             # the blank is [SPACE]
-ENTRIES = 1023                                          # codes of the quantiser
-CALM = ENTRIES                                          # a code of its own for the silence after the end
+LETTER_TOKENS = range(len(SPECIAL), len(SPECIAL) + 26)  # a to z
+TOKENS = len(SPECIAL) + len(CHARACTERS) - 1             # [SPACE] is also the first of CHARACTERS
+ENTRIES = 1023                                          # of the quantiser's codebook
+CALM_TOKEN = ENTRIES                                    # the code of the silence after the end, not in the codebook
 D, C, HEADS = 192, 80, 4
 
-# 16 MB of fp16 in all; the autoregressive decoder, which everything else depends on, gets nearly half
+# 16 MB of fp16 in all; nearly half for the autoregressive decoder, whose errors the later networks cannot correct
 CONFIGS: dict[str, Config] = {
     "autoregressive": UnifiedVoiceConfig(
         layers=7, model_dim=D, heads=HEADS, max_text_tokens=134, max_mel_tokens=261, number_text_tokens=TOKENS,
         start_text_token=TOKENS, stop_text_token=0, number_mel_codes=ENTRIES + 3, start_mel_token=ENTRIES + 1,
-        stop_mel_token=ENTRIES + 2, calm_token=CALM, calm_run=3, tail_tokens=(CALM, CALM, CALM)),
+        stop_mel_token=ENTRIES + 2, calm_token=CALM_TOKEN, calm_run=3, tail_tokens=(CALM_TOKEN,) * 3),
     "conditioning_encoder": ConditioningEncoderConfig(model_dim=D, heads=HEADS),
     "diffusion": DiffusionConfig(model_channels=C, num_layers=4, in_latent_channels=D, in_tokens=ENTRIES + 2,
                                  num_heads=HEADS, prediction="x0"),
@@ -42,46 +46,86 @@ CONFIGS: dict[str, Config] = {
     "rlg_diffuser": RandomLatentConverterConfig(channels=2 * C),
 }
 
-# what the demo is spoken with where upstream's settings do not suit it: its codes come again and again, so that a
-# penalty on repetition would drive it off the right one, it has learned no clip longer than a few sentences, codes near
-# silence often follow the last word, and guidance can be heard, but neither ranking nor more steps of diffusion
+# where upstream's settings do not suit the embedded voice: its speech repeats codes often, so a penalty on repetition
+# would exclude correct ones; it was trained on no clip longer than a few sentences; codes close to silence often follow
+# the last word; guidance makes an audible difference, ranking and more diffusion steps do not
 SETTINGS = {"sampling": {"temperature": 0.6, "repetition_penalty": 1.0, "max_codes": 260}, "split": [80, 125],
             "silence": [0.1, 0.25], "preset": "quick_guided"}
+
+FOLDER = Path(__file__).parent
+EMBEDDED_VOICE = FOLDER / "embedded_voice.toml"     # of the bundle in ane/demo
+# trained in this order
+TRAINED_PARTS = ("quantiser", "autoregressive", "univnet", "hifigan", "diffusion", "listener", "clvp",
+                 "conditioning_encoder", "contextual_embedder", "rlg_auto", "rlg_diffuser")
+
+
+@dataclass(frozen=True)
+class EarlierVoice:
+    """A voice whose weights the networks start from.
+
+    Attributes:
+        bundle: name or folder of its bundle. commit: the commit of this repository that holds ``bundle``, if the
+            bundle is in its history. identity: ``Bundle.identity`` that it must have; empty: any.
+    """
+
+    bundle: str
+    commit: str = ""
+    identity: str = ""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The whole training run.
+    """The configuration of a training run.
 
     Attributes:
-        hours: of speech, all voices together; held_back: share of it that only the other decoders learn from.
-        quantised: hours of speech that the quantiser learns from.
-        plans: how long each part learns; batch: crops of a step of the vocoders.
+        voices: of CMU Flite. hours: of speech, all voices together.
+        held_back: share of the speech that the autoregressive decoder is not trained on; the networks that take its
+            latents are trained on that share alone.
+        quantiser_hours: of speech that the quantiser is trained on.
+        crops: in a vocoder's batch. precision: of the bundle's weights.
+        parts: the schedule of each of ``TRAINED_PARTS``.
+        earlier_voice: None: every network starts from random weights.
     """
 
-    hours: float = 37.6
-    voices: tuple[str, ...] = ("rms", "slt")
-    held_back: float = 0.08
-    quantised: float = 3.8
-    seed: int = 0
-    batch: int = 4
-    plans: dict[str, Plan] = field(default_factory=lambda: {
-        "quantiser": Plan(steps=2600, rate=1e-3),
-        "autoregressive": Plan(steps=8200, rate=1e-3, warmup=300),
-        "univnet": Plan(steps=11500, rate=1e-3, betas=(0.8, 0.99)),
-        "hifigan": Plan(steps=6600, rate=1e-3, betas=(0.8, 0.99)),
-        "diffusion": Plan(steps=2700, rate=1e-3),
-        "listener": Plan(steps=3000, rate=2e-3),
-        "clvp": Plan(steps=6100, rate=1e-3),
-        "conditioning_encoder": Plan(steps=600, rate=3e-4),
-        "contextual_embedder": Plan(steps=600, rate=3e-4),
-        "rlg_auto": Plan(steps=6000, rate=1e-3, decay=0.0),
-        "rlg_diffuser": Plan(steps=6000, rate=1e-3, decay=0.0),
-    })
+    voices: tuple[str, ...]
+    hours: float
+    held_back: float
+    quantiser_hours: float
+    seed: int
+    crops: int
+    precision: str
+    parts: dict[str, PartSchedule]
+    earlier_voice: EarlierVoice | None = None
+
+
+def load_recipe(path: Path = EMBEDDED_VOICE) -> Recipe:
+    """Read a recipe.
+
+    Raises:
+        UserError: the file is not there, is not TOML, or its keys are not those of ``Recipe``.
+    """
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        parts = {name: PartSchedule(**tuples(part)) for name, part in values.pop("parts").items()}
+        earlier = values.pop("earlier_voice", None)
+        recipe = Recipe(**tuples(values), parts=parts, earlier_voice=earlier and EarlierVoice(**earlier))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is not a training recipe: {error}") from error
+    if set(parts) != set(TRAINED_PARTS):
+        raise UserError(f"{path}: [parts] must hold {', '.join(TRAINED_PARTS)}")
+    for name, part in parts.items():
+        if not part.steps or list(part.steps) != sorted(set(part.steps)) or part.steps[0] < 1:
+            raise UserError(f"{path}: steps of {name} must be positive and ascending, got {list(part.steps)}")
+    return recipe
+
+
+def tuples(values: dict[str, Any]) -> dict[str, Any]:
+    """The same with tuples for lists."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
 
 
 def tokenizer_json() -> str:
-    """One token a character; what the networks have no letter for is dropped."""
+    """A tokenizer of one token a character, which drops characters that it has no token for."""
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     letters = [*SPECIAL, *CHARACTERS.replace(" ", "")]

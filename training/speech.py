@@ -1,4 +1,4 @@
-"""The teachers: flite's voices read the text, and their speech is kept with the mel that codes are made of."""
+"""Speech of the teachers, flite's voices, stored with the mel that the quantiser codes."""
 
 import os
 import subprocess
@@ -17,44 +17,44 @@ from ane.system.errors import UserError
 from ane.system.files import replacing
 
 RATE = 16000                # Hz of flite's voices
-SHARD, SHARDS = 400, 12     # clips of one file at most, and files at least
-LEVEL = 0.07                # root mean square of the spoken part, so that both voices are equally loud
-LONGEST = 11.5              # seconds of a clip: what the decoder has positions for
-LEAD, TAIL = 0.08, 0.10     # seconds of silence kept before and after the words
+MAX_CLIPS, MIN_SHARDS = 400, 12     # clips of a shard at most, and shards at least
+LEVEL = 0.07                # root mean square of the spoken part, equal for both voices
+MAX_SECONDS = 11.5          # of a clip: the decoder has no more positions
+LEAD, TAIL = 0.08, 0.10     # seconds of silence before and after the words
 
 
 @dataclass(frozen=True)
 class Flite:
-    """The flite program, and where its libraries lie when it is not installed but unpacked in a folder."""
+    """The flite program, and the folder of its libraries if it is unpacked rather than installed."""
 
     program: str = "flite"
     libraries: str | None = None
 
-    def read(self, text: str, voice: str) -> np.ndarray:
-        """(S,) float32 at 16 kHz, levelled, its silent ends cut to ``LEAD`` and ``TAIL``.
+    def speak(self, text: str, voice: str) -> np.ndarray:
+        """(S,) float32 at 16 kHz, at equal loudness, its silent ends cut to ``LEAD`` and ``TAIL``.
 
         Raises:
-            UserError: flite is not there, or does not know the voice.
+            UserError: flite is not installed, or lacks the voice.
         """
         environment = dict(os.environ)
         if self.libraries:
             environment["LD_LIBRARY_PATH"] = self.libraries
         with tempfile.NamedTemporaryFile(suffix=".wav", dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as file:
             try:
-                # the text goes by a file: on the command line flite takes a text without a space for a file's name
+                # through a file: on the command line flite takes a text without a space for a file name
                 subprocess.run([self.program, "-voice", voice, "-f", "/dev/stdin", "-o", file.name], check=True,
                                env=environment, input=text.encode(), stdout=subprocess.DEVNULL,
                                stderr=subprocess.DEVNULL)
             except (OSError, subprocess.CalledProcessError) as error:
-                raise UserError(f"flite could not read with voice {voice} ({error}): install it (Debian: flite), or "
-                                "say where it lies with --flite and --flite-libraries") from error
+                raise UserError(f"flite failed with voice {voice} ({error}): install it (Debian: flite), or give its "
+                                "path with --flite and --flite-libraries") from error
             audio, rate = soundfile.read(file.name, dtype="float32")
         assert rate == RATE, f"flite's {voice} speaks at {rate} Hz"
-        return levelled(audio)
+        return trim_and_level(audio)
 
 
-def levelled(audio: np.ndarray) -> np.ndarray:
-    """Speech (S,) with equal loudness and short silences at its ends; silent speech gives no samples."""
+def trim_and_level(audio: np.ndarray) -> np.ndarray:
+    """Speech (S,) at equal loudness with short silences at its ends; no samples if all is silent."""
     loud = np.flatnonzero(np.abs(audio) > 0.01)
     if not len(loud):
         return audio[:0]
@@ -70,8 +70,8 @@ class Shard:
     """Some hundred clips of one voice.
 
     Attributes:
-        texts: what is said.
-        audio: (samples,) int16 at 16 kHz, clip after clip; samples: (clips,) their lengths.
+        texts: of the clips.
+        audio: (samples,) int16 at 16 kHz, concatenated; samples: (clips,) their lengths.
         mel: (frames, 80) float16, ``conditioning_mel`` of the clips; frames: (clips,) their lengths, multiples of 4.
     """
 
@@ -103,7 +103,7 @@ class Shard:
 
 def load_mels(shard: Path) -> list[np.ndarray]:
     """(L, 80) float16 of every clip of a shard."""
-    with np.load(shard) as data:            # the sound stays on disk
+    with np.load(shard) as data:            # reads two of its arrays
         return np.split(data["mel"], data["frames"].cumsum()[:-1])
 
 
@@ -113,10 +113,10 @@ def code_mel(audio: np.ndarray, mel_norms: np.ndarray) -> np.ndarray:
     return mel[:, :mel.shape[1] // 4 * 4]
 
 
-def read_shard(path: Path, texts: Sequence[str], voice: str, flite: Flite, mel_norms: np.ndarray) -> None:
-    """Let a teacher read ``texts`` into the file ``path``."""
-    clips = [(text, flite.read(text, voice)) for text in texts]
-    clips = [(text, audio) for text, audio in clips if RATE // 4 < len(audio) < LONGEST * RATE]
+def speak_shard(path: Path, texts: Sequence[str], voice: str, flite: Flite, mel_norms: np.ndarray) -> None:
+    """Write the speech of ``texts`` to ``path``."""
+    clips = [(text, flite.speak(text, voice)) for text in texts]
+    clips = [(text, audio) for text, audio in clips if RATE // 4 < len(audio) < MAX_SECONDS * RATE]
     mels = [code_mel(audio, mel_norms) for _, audio in clips]
     Shard([text for text, _ in clips], np.concatenate([np.rint(audio * 32767).astype(np.int16) for _, audio in clips]),
           np.array([len(audio) for _, audio in clips]), np.concatenate([mel.T for mel in mels]).astype(np.float16),
@@ -124,17 +124,17 @@ def read_shard(path: Path, texts: Sequence[str], voice: str, flite: Flite, mel_n
 
 
 def voice_of(shard: Path, voices: Sequence[str]) -> int:
-    """Whose speech a shard holds: the index of the teacher."""
+    """The index of a shard's teacher."""
     return voices.index(shard.stem.split("-")[1])
 
 
 def shard_size(clips: int) -> int:
-    return min(SHARD, -(-clips // SHARDS))
+    return min(MAX_CLIPS, -(-clips // MIN_SHARDS))
 
 
-def read_all(folder: Path, texts: Sequence[str], voices: Sequence[str], flite: Flite, mel_norms: np.ndarray,
+def speak_all(folder: Path, texts: Sequence[str], voices: Sequence[str], flite: Flite, mel_norms: np.ndarray,
              workers: int) -> list[Path]:
-    """All clips, the voices by turns of a shard; shards that are there already are left alone."""
+    """Write the speech of all texts, a shard of each voice in turn. Existing shards are kept."""
     folder.mkdir(parents=True, exist_ok=True)
     jobs, size = [], shard_size(len(texts))
     for index, start in enumerate(range(0, len(texts), size)):
@@ -142,5 +142,5 @@ def read_all(folder: Path, texts: Sequence[str], voices: Sequence[str], flite: F
         jobs.append((folder / f"{index:04d}-{voice}.npz", texts[start:start + size], voice, flite, mel_norms))
     missing = [job for job in jobs if not job[0].exists()]
     with ProcessPoolExecutor(workers) as pool:
-        list(pool.map(read_shard, *zip(*missing, strict=True)))     # after an error, or Ctrl-C, what waits is left
+        list(pool.map(speak_shard, *zip(*missing, strict=True)))     # an error or Ctrl-C cancels the rest
     return [job[0] for job in jobs]

@@ -1,6 +1,6 @@
-"""What the teachers are given to say: plain sentences, dictionary examples and definitions, and strings of words.
+"""The texts of the training speech: plain sentences, dictionary examples and definitions, and strings of words.
 
-Everything is lower case and spelled out already, the form that the English normaliser gives the networks.
+All are lower case and spelled out, as the English normaliser passes text to the networks.
 """
 
 import random
@@ -17,21 +17,21 @@ from training.grammar import plain_sentence
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 MARKS = "',.?!;:-"
-SHORTEST, LONGEST = 3, 130      # characters of a clip
-SHARED_WORDS = 5                # a clip with so many words in a row of a held-out sentence is left out
+MIN_CHARACTERS, MAX_CHARACTERS = 3, 130
+SHARED_WORDS = 5                # of a held-out sentence exclude a text
 UNFIT = re.compile(r"fuck|shit|cunt|nigg|whore|slut|rape|penis|vagina|porn|bitch|fagg|sex|breast|genital|excre|copul|"
                    r"\barse")
 SHARES = (0.40, 0.27, 0.15, 0.18)      # of the draws: plain sentences, examples, definitions, words
 
 
 def held_out_sentences() -> list[str]:
-    """The sentences that models are tested on, and never trained."""
+    """The sentences that quality is measured on, which no training text may resemble."""
     text = (resources.files("training") / "held_out.txt").read_text(encoding="utf-8")
     return [line for line in text.splitlines() if line and not line.startswith("#")]
 
 
-def clips(wordnet: Path, seed: int) -> Iterator[str]:
-    """Clips without end, none of them twice, none like a held-out sentence.
+def training_texts(wordnet: Path, seed: int) -> Iterator[str]:
+    """Endless texts without repetition, none of which resembles a held-out sentence.
 
     Args:
         wordnet: folder of WordNet's data.noun, data.verb, data.adj and data.adv (Debian's wordnet-base).
@@ -42,14 +42,14 @@ def clips(wordnet: Path, seed: int) -> Iterator[str]:
     sources = (lambda: several_sentences(rng), lambda: rng.choice(examples), lambda: rng.choice(definitions),
                lambda: (" ".join(rng.choices(words, cum_weights=weights, k=rng.randint(1, 8)))
                         + rng.choice([".", "", "?", "!"])))
-    kept_out, seen = word_runs(held_out_sentences()), set()
+    held_out, seen = word_runs(held_out_sentences()), set()
     while True:
         [draw] = rng.choices(sources, SHARES)
-        clip = draw()
-        if (SHORTEST <= len(clip) <= LONGEST and clip not in seen and not UNFIT.search(clip)
-                and kept_out.isdisjoint(word_runs([clip]))):
-            seen.add(clip)
-            yield clip
+        text = draw()
+        if (MIN_CHARACTERS <= len(text) <= MAX_CHARACTERS and text not in seen and not UNFIT.search(text)
+                and held_out.isdisjoint(word_runs([text]))):
+            seen.add(text)
+            yield text
 
 
 def several_sentences(rng: random.Random) -> str:
@@ -57,7 +57,7 @@ def several_sentences(rng: random.Random) -> str:
 
 
 def word_runs(sentences: Iterable[str]) -> set[tuple[str, ...]]:
-    """Every run of ``SHARED_WORDS`` words, and short sentences whole."""
+    """Every ``SHARED_WORDS`` successive words of a sentence; all words of a shorter one."""
     runs = set()
     for sentence in sentences:
         words = re.findall(r"[a-z']+", sentence.lower())
@@ -66,9 +66,9 @@ def word_runs(sentences: Iterable[str]) -> set[tuple[str, ...]]:
 
 
 def glosses(wordnet: Path) -> tuple[list[str], list[str]]:
-    """Example sentences and definitions of WordNet that our letters can write.
+    """Example sentences and definitions of WordNet that consist of the tokenizer's characters.
 
-    A gloss is the part after "|": definitions, then examples in quotes, parted by semicolons.
+    A gloss is the part after "|": definitions, then examples in quotes, separated by semicolons.
     """
     examples: set[str] = set()
     definitions: set[str] = set()
@@ -83,16 +83,16 @@ def glosses(wordnet: Path) -> tuple[list[str], list[str]]:
 
 
 def cleaned(text: str) -> str:
-    """Text as the networks read it, or nothing when it has figures, brackets, foreign letters or abbreviations."""
+    """Normalised text; empty if it has digits, brackets, foreign letters or abbreviations."""
     text = re.sub(r"\s*\([^)]*\)", "", text).strip().replace("`", "'")
-    if re.search(r"[^A-Za-z',.?!;: -]|[A-Z]{2}|\b[A-Za-z]\.", text) or len(text) < SHORTEST:
+    if re.search(r"[^A-Za-z',.?!;: -]|[A-Z]{2}|\b[A-Za-z]\.", text) or len(text) < MIN_CHARACTERS:
         return ""
     return NORMALISERS["english"](text.strip(" ,;:'-"))
 
 
 def spoken_words() -> tuple[list[str], list[float]]:
-    """The 40 000 most frequent English words of plain letters, and the running sum of weights that flatten
-    their frequencies."""
+    """The 40,000 most frequent English words of plain letters, and the cumulative sum of their weights, which are
+    flatter than their frequencies."""
     from wordfreq import get_frequency_dict
 
     frequent = sorted(get_frequency_dict("en").items(), key=lambda item: (-item[1], item[0]))[:40000]
@@ -101,21 +101,22 @@ def spoken_words() -> tuple[list[str], list[float]]:
 
 
 def write_text(path: Path, wordnet: Path, count: int, seed: int) -> None:
-    """``count`` clips, one a line."""
+    """Write ``count`` texts, one a line."""
     with replacing(path) as target:
-        target.write_text("".join(f"{clip}\n" for clip in islice(clips(wordnet, seed), count)), encoding="utf-8")
+        texts = islice(training_texts(wordnet, seed), count)
+        target.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
 
 
 def read_text(path: Path, count: int) -> list[str]:
-    """The clips that ``write_text`` left.
+    """Read what ``write_text`` wrote.
 
     Raises:
-        UserError: they are not ``count``, or one of them is like a sentence that is held out by now.
+        UserError: there are not ``count`` texts, or one of them resembles a held-out sentence.
     """
     texts = path.read_text(encoding="utf-8").splitlines()
     if len(texts) != count:
-        raise UserError(f"{path} holds {len(texts)} clips and this run is to have {count}: give --hours as before, or "
-                        "another --out")
+        raise UserError(f"{path} holds {len(texts)} texts, but the recipe needs {count}: use the same recipe, or "
+                        "another --output")
     if not word_runs(held_out_sentences()).isdisjoint(word_runs(texts)):
-        raise UserError(f"{path} holds a sentence that is held out of training by now: begin anew in another --out")
+        raise UserError(f"{path} contains a held-out sentence: start again with another --output")
     return texts

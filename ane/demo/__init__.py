@@ -1,1 +1,1 @@
-"""The small bundle that ships with the package, so that a new user, a test and a benchmark have a model at once."""
+"""The embedded bundle, for users without downloaded weights, tests and benchmarks."""

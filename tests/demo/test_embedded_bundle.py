@@ -1,4 +1,4 @@
-"""The bundle in the box: whole, small, and what its card says of its voices."""
+"""The embedded bundle: size, contents, and the sound of its voices."""
 
 import subprocess
 import sys
@@ -26,21 +26,21 @@ def synthesizer() -> Synthesizer:
 
 
 @pytest.fixture(scope="module")
-def own(synthesizer) -> dict[str, Voice]:
+def embedded(synthesizer) -> dict[str, Voice]:
     return {name: load_voice(synthesizer.model.voices / f"{name}.safetensors", name) for name in VOICES}
 
 
-def nearest(own: dict[str, Voice], voice: Voice, part: str) -> str:
-    return min(own, key=lambda name: np.linalg.norm(getattr(own[name], part) - getattr(voice, part)))
+def nearest(voices: dict[str, Voice], voice: Voice, latent: str) -> str:
+    return min(voices, key=lambda name: np.linalg.norm(getattr(voices[name], latent) - getattr(voice, latent)))
 
 
-def test_it_fits_in_16_megabytes_with_its_card_and_pictures():
+def test_the_bundle_has_at_most_16_megabytes_with_card_and_pictures():
     files = [path for path in demo_bundle().rglob("*") if path.is_file()]
     assert {"MODEL.md", "curves.jpg", "spectrograms.jpg"} <= {path.name for path in files}
     assert sum(path.stat().st_size for path in files) <= 16_000_000
 
 
-def test_it_is_what_the_recipe_makes(synthesizer):
+def test_networks_settings_and_tokenizer_are_those_of_the_recipe(synthesizer):
     model = synthesizer.model
     assert model.networks == set(CONFIGS)
     assert all(model.config(name) == config for name, config in CONFIGS.items())
@@ -52,7 +52,7 @@ def test_it_is_what_the_recipe_makes(synthesizer):
 
 @pytest.mark.parametrize("preset", ["fastest", "quick_guided", "ultra_fast"])
 @pytest.mark.parametrize(("voice", "pitch"), [("rms", 103), ("slt", 173)])
-def test_each_voice_has_its_teachers_pitch_and_no_faults(synthesizer, voice, pitch, preset):
+def test_each_voice_has_the_pitch_of_its_teacher_without_clicks_or_long_silence(synthesizer, voice, pitch, preset):
     """The pitches are the teachers' medians over the held-out sentences."""
     speech = synthesizer.speak(TEXT, voice, preset, seed=3)
     wave = Wave.of(speech.audio, SAMPLE_RATE)
@@ -60,36 +60,35 @@ def test_each_voice_has_its_teachers_pitch_and_no_faults(synthesizer, voice, pit
     assert wave.f0 == pytest.approx(pitch, rel=0.15)
     assert wave.finite
     assert wave.clicks == 0
-    assert np.abs(speech.audio[:240]).max() < 0.03      # nor does it begin with a bang
+    assert np.abs(speech.audio[:240]).max() < 0.03      # no click at the start
     assert wave.silent_end <= 0.3
     assert 3.0 < wave.seconds < 8.0
 
 
 @pytest.mark.parametrize("name", VOICES)
-def test_a_clip_of_a_voice_picks_that_voice(synthesizer, own, name):
+def test_a_clip_of_a_voice_selects_that_voice(synthesizer, embedded, name):
     speech = synthesizer.speak(TEXT, name, "ultra_fast", seed=1)
     voice = encode_clips([(speech.audio, SAMPLE_RATE)], synthesizer.backend, synthesizer.model.mel_norms,
                          np.random.default_rng(0))
-    assert nearest(own, voice, "ar") == name
-    assert nearest(own, voice, "diffusion") == name
+    assert nearest(embedded, voice, "ar") == name
+    assert nearest(embedded, voice, "diffusion") == name
 
 
-def test_random_voices_lie_between_the_two(synthesizer, own):
-    for part in ("ar", "diffusion"):
-        start, end = (getattr(own[name], part) for name in VOICES)
-        shares, off = [], []
+def test_random_voices_lie_between_the_two(synthesizer, embedded):
+    for latent in ("ar", "diffusion"):
+        start, end = (getattr(embedded[name], latent) for name in VOICES)
+        fractions, distances = [], []
         for seed in range(12):
             voice = random_voice(synthesizer.backend, synthesizer.model.widths, np.random.default_rng(seed))
-            way = ((getattr(voice, part) - start) * (end - start)).sum() / ((end - start) ** 2).sum()
-            shares.append(way)
-            off.append(np.linalg.norm(getattr(voice, part) - start - way * (end - start)))
-        assert -0.4 < min(shares) < 0.3
-        assert 0.7 < max(shares) < 1.4
-        assert np.median(off) < 0.35 * np.linalg.norm(end - start)
+            fraction = ((getattr(voice, latent) - start) * (end - start)).sum() / ((end - start) ** 2).sum()
+            fractions.append(fraction)
+            distances.append(np.linalg.norm(getattr(voice, latent) - start - fraction * (end - start)))
+        assert -0.4 < min(fractions) < 0.3
+        assert 0.7 < max(fractions) < 1.4
+        assert np.median(distances) < 0.35 * np.linalg.norm(end - start)
 
 
-def test_a_user_without_a_network_hears_it_at_once(tmp_path):
-    """The packages are installed; nothing else is asked for."""
+def test_speech_needs_no_network(tmp_path):
     blocked = ("import socket, sys\ndef refuse(*_, **__): raise OSError('no network')\n"
                "socket.socket.connect = refuse\nfrom ane.cli import main\nsys.exit(main(sys.argv[1:]))")
     result = subprocess.run([sys.executable, "-c", blocked, "say", "Hello there.", "-o", "hello.wav"], cwd=tmp_path,

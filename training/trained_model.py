@@ -1,4 +1,4 @@
-"""Networks in training as a model, so that the engines run them and bundles are written of them."""
+"""Networks in training as a ``Model``: backends run them, and a bundle is written from them."""
 
 from pathlib import Path
 
@@ -6,12 +6,12 @@ import numpy as np
 from torch import Tensor, nn
 
 from ane.bundles import Model
-from ane.bundles.family import Config
+from ane.models.tortoise.networks.layers import Config
 from training.recipe import CONFIGS, SETTINGS, tokenizer_json
 
 
 class TrainedModel(Model):
-    """The networks of a training run, as a model that can be written."""
+    """The networks of a training run."""
 
     name, trained, precision = "demo", True, "fp32"
     networks, identity = frozenset(CONFIGS), "in training"

@@ -1,0 +1,82 @@
+"""Runs the tests of a module on its mutants, in a copy of the tree."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.mutation.mutants import Mutant
+
+# beside tests/<path>/test_<module>.py
+EXTRA_TESTS = {
+    "training.card": ["tests/training/test_recipe.py", "tests/benchmarks/test_quality.py"],
+}
+NOT_COPIED = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", "results", "run", "*.egg-info")
+SLACK, FACTOR = 20.0, 4.0       # a mutant may take SLACK + FACTOR times the seconds of the unchanged module
+
+
+class TrialError(Exception):
+    """The tests of a module are missing, or fail without any change."""
+
+
+def file_of(module: str) -> str:
+    return module.replace(".", "/") + ".py"
+
+
+def find_tests(root: Path, module: str) -> list[str]:
+    """Of ``ane.a.b`` tests/a/test_b.py, of ``other.a`` tests/other/test_a.py; else all tests of that folder."""
+    *folders, name = module.removeprefix("ane.").split(".")
+    folder = "/".join(["tests", *folders])
+    found = [file for file in (f"{folder}/test_{name}.py", *EXTRA_TESTS.get(module, [])) if (root / file).exists()]
+    found = found or sorted(path.relative_to(root).as_posix() for path in (root / folder).glob("test_*.py"))
+    if not found:
+        raise TrialError(f"{module}: no tests in {folder}; name them in EXTRA_TESTS of tests/mutation/trials.py")
+    return found
+
+
+@dataclass
+class Workspace:
+    """A copy of the tree in which one module at a time is changed."""
+
+    root: Path
+    copy: Path
+
+    def __post_init__(self) -> None:
+        shutil.copytree(self.root, self.copy, ignore=NOT_COPIED)
+        self.limits: dict[str, float] = {}
+
+    def limit(self, module: str) -> float:
+        """Seconds that a mutant's tests may take, from one run without a change; TrialError if that run fails."""
+        if module not in self.limits:
+            started = time.monotonic()
+            if self.run_tests(module, 3600.0) != "survived":
+                raise TrialError(f"{module}: its tests fail without any change")
+            self.limits[module] = SLACK + FACTOR * (time.monotonic() - started)
+        return self.limits[module]
+
+    def verdict(self, mutant: Mutant) -> str:
+        """``killed``, ``survived`` or ``timeout``."""
+        limit, path = self.limit(mutant.module), self.copy / file_of(mutant.module)
+        path.write_text(mutant.source, encoding="utf-8")
+        try:
+            return self.run_tests(mutant.module, limit)
+        finally:
+            path.write_text(mutant.original, encoding="utf-8")
+
+    def run_tests(self, module: str, limit: float) -> str:
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist",
+                   *find_tests(self.root, module)]
+        # no .pyc files: two mutants written within a second would share one
+        environment = {**os.environ, "PYTHONPATH": str(self.copy), "PYTHONDONTWRITEBYTECODE": "1"}
+        process = subprocess.Popen(command, cwd=self.copy, env=environment, stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL, start_new_session=True)
+        try:
+            return "killed" if process.wait(limit) else "survived"
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return "timeout"

@@ -1,0 +1,35 @@
+"""The decoder in training beside the decoder in the pipeline."""
+
+import numpy as np
+import torch
+
+from ane.backends.torch.backend import TorchBackend
+from ane.models.tortoise.decoding import Chunk, decode
+from ane.models.tortoise.embeddings import text_tokens
+from ane.models.tortoise.sampling import Sampling, by_inverse_cdf
+from ane.text import Tokenizer
+from training.clips import Clip
+from training.decoder import DecoderInTraining, training_sequence
+from training.recipe import CONFIGS, tokenizer_json
+from training.trained_model import TrainedModel
+
+
+def test_latents_in_training_equal_those_of_the_pipeline():
+    """Those of the silence after the end included."""
+    torch.manual_seed(1)
+    config = CONFIGS["autoregressive"]
+    model = DecoderInTraining(config, voices=2, characters_per_code=0.7).eval()
+    with torch.no_grad():
+        model.network.mel_head.bias[config.stop_mel_token] = 2.0       # so that candidates end
+    trained = TrainedModel({"autoregressive": model.network}, np.ones(80, np.float32), "rms")
+    text = Tokenizer(tokenizer_json()).encode("hello there")
+    sampling, choices = Sampling(repetition_penalty=1.0, max_codes=60), [by_inverse_cdf(np.random.default_rng(5))]
+    chunk = Chunk(model.voices[1:].detach().numpy(), text_tokens(text, config), choices)
+    [[candidate]] = decode(TorchBackend(trained, "cpu"), [chunk], config, sampling)
+    assert candidate.stopped
+    rows, positions, targets, first = training_sequence(
+        Clip(text, np.array(candidate.codes), voice=1, shard=None, index=0), config)
+    hidden = model(torch.from_numpy(rows)[None], torch.from_numpy(positions)[None])[0, first:].detach().numpy()
+    np.testing.assert_allclose(hidden[:len(candidate.latents)], candidate.latents, atol=2e-4)
+    assert len(candidate.latents) == len(candidate.codes) + config.calm_run
+    assert (targets[first:first + len(candidate.codes)] - config.number_text_tokens - 1 == candidate.codes).all()

@@ -1,0 +1,264 @@
+"""A training run: each part reads what earlier parts wrote to the run's folder, and writes its own output there."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.numpy import load_file
+
+from ane.bundles import Model
+from ane.bundles.hashes import sha256_of
+from ane.system.errors import UserError
+from ane.system.files import replacing
+from ane.text import Tokenizer
+from training.candidates import (
+    CANDIDATES,
+    EXTRA_TEMPERATURE,
+    MAX_TEXTS,
+    ScoredCandidates,
+    sample_candidates,
+    score_candidates,
+)
+from training.clips import Clip, load_clips
+from training.decoder import SILENT_CODES, DecoderInTraining, train_decoder, training_sequence
+from training.denoiser import DenoiserInTraining, train_denoiser
+from training.encoders import (
+    recordings,
+    train_conditioning_encoder,
+    train_contextual_embedder,
+    train_converter,
+)
+from training.listener import Listener, train_listener
+from training.quantiser import Quantiser, train_quantiser, write_codes
+from training.ranking import train_clvp
+from training.recipe import CONFIGS, ENTRIES, Recipe, tokenizer_json
+from training.speech import Flite, shard_size, speak_all
+from training.text import read_text, write_text
+from training.trainer import Initialise
+from training.vocoders import train_hifigan, train_univnet
+from training.warm_start import (
+    copy_matching_weights,
+    describe_earlier_voice,
+    open_earlier_voice,
+    start_clvp,
+    start_decoder,
+    start_denoiser,
+)
+
+CLIP_SECONDS = 2.82         # mean, for the number of clips
+VALIDATION_CLIPS = 320
+EARLIER, BEGAN_AS = "earlier_voice", "began_as.json"    # in the run's folder: the earlier bundle, its description
+
+
+@dataclass
+class TrainingRun:
+    """A run in a folder. The parts are properties, computed or loaded from the folder on first use."""
+
+    folder: Path
+    recipe: Recipe
+    device: str
+    flite: Flite
+    wordnet: Path
+    workers: int
+
+    @cached_property
+    def mel_norms(self) -> np.ndarray:
+        data = resources.files("ane.models.tortoise") / "data" / "mel_norms.safetensors"
+        return load_file(Path(str(data)))["mel_norms"]
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer(tokenizer_json())
+
+    @cached_property
+    def earlier_voice(self) -> Model | None:
+        earlier = self.recipe.earlier_voice
+        return earlier and open_earlier_voice(earlier, self.folder / EARLIER, self.recipe.voices)
+
+    def initialise_with(self, start: Callable[..., None], *arguments: Any) -> Initialise | None:
+        """Initial weights from the earlier voice: ``start(module, earlier_voice, *arguments)``."""
+        if self.earlier_voice is None:
+            return None
+
+        def initialise(module: torch.nn.Module) -> None:
+            start(module, self.earlier_voice, *arguments)
+            with replacing(self.folder / BEGAN_AS) as target:
+                target.write_text(json.dumps(describe_earlier_voice(self.earlier_voice, self.recipe.earlier_voice)))
+
+        return initialise
+
+    @cached_property
+    def texts(self) -> list[str]:
+        path, count = self.folder / "text.txt", round(self.recipe.hours * 3600 / CLIP_SECONDS)
+        if not path.exists():
+            if not (self.wordnet / "data.noun").exists():
+                raise UserError(f"no WordNet in {self.wordnet}: install Debian's wordnet-base or give its folder with "
+                                "--wordnet")
+            write_text(path, self.wordnet, count, self.recipe.seed)
+        return read_text(path, count)
+
+    @cached_property
+    def shards(self) -> list[Path]:
+        return speak_all(self.folder / "speech", self.texts, self.recipe.voices, self.flite, self.mel_norms,
+                         self.workers)
+
+    @property
+    def training_shards(self) -> list[Path]:
+        """The shards that the decoder is trained on."""
+        return self.shards[:len(self.shards) - self.held_back_count]
+
+    @property
+    def held_back_shards(self) -> list[Path]:
+        return self.shards[len(self.shards) - self.held_back_count:]
+
+    @property
+    def held_back_count(self) -> int:
+        voices = len(self.recipe.voices)
+        return max(voices, round(len(self.shards) * self.recipe.held_back) // voices * voices)
+
+    def clips(self, shards: list[Path]) -> list[Clip]:
+        return load_clips(shards, [self.codes[shard] for shard in shards], self.recipe.voices, self.tokenizer)
+
+    @property
+    def validation_clips(self) -> list[Clip]:
+        held_back = self.clips(self.held_back_shards)
+        return held_back[::max(1, len(held_back) // VALIDATION_CLIPS)]
+
+    @cached_property
+    def quantiser(self) -> Quantiser:
+        voices, clips = self.recipe.voices, self.recipe.quantiser_hours * 3600 / CLIP_SECONDS
+        count = max(len(voices), round(clips / shard_size(len(self.texts))))
+        return train_quantiser(self.folder / "quantiser", self.shards[:count], ENTRIES, voices,
+                               self.recipe.parts["quantiser"], self.device)
+
+    @cached_property
+    def codes(self) -> dict[Path, Path]:
+        """The file of codes of each shard."""
+        paths = write_codes(self.folder / "codes", self.quantiser, self.shards, self.recipe.voices, self.workers)
+        return dict(zip(self.shards, paths, strict=True))
+
+    @cached_property
+    def autoregressive(self) -> DecoderInTraining:
+        initialise = self.initialise_with(start_decoder, self.recipe.voices, self.quantiser, self.texts)
+        return train_decoder(self.folder / "autoregressive", CONFIGS["autoregressive"],
+                             self.clips(self.training_shards), self.validation_clips, len(self.recipe.voices),
+                             self.quantiser, self.recipe.parts["autoregressive"], self.device, initialise)
+
+    @cached_property
+    def latents(self) -> dict[tuple[Path, int], np.ndarray]:
+        """Latents of the held-back clips, (n + 1 + SILENT_CODES, D) float16: codes, stop, silence after it."""
+        clips = self.clips(self.held_back_shards)
+        rows = self.decoder_output("latents", [len(clips), SILENT_CODES],
+                                   lambda decoder: self.compute_latents(decoder, clips))
+        return {(clip.shard, clip.index): row.numpy() for clip, row in zip(clips, rows, strict=True)}
+
+    def decoder_output(self, name: str, settings: list[float], compute: Callable[[DecoderInTraining], list]) -> list:
+        """``compute(decoder)``, cached in NAME.pt for this decoder's weights and these settings."""
+        path, decoder = self.folder / f"{name}.pt", self.autoregressive     # trains it if it is not yet trained
+        key = [sha256_of(self.folder / "autoregressive" / "checkpoint.pt"), *settings]
+        cached = torch.load(path, weights_only=True) if path.exists() else {}
+        if cached.get("key") != key:
+            cached = {"key": key, "rows": compute(decoder)}
+            with replacing(path) as target:
+                torch.save(cached, target)
+        return cached["rows"]
+
+    @torch.no_grad()
+    def compute_latents(self, decoder: DecoderInTraining, clips: list[Clip]) -> list[torch.Tensor]:
+        latents = []
+        for clip in clips:
+            rows, positions, _, first = training_sequence(clip, CONFIGS["autoregressive"])
+            hidden = decoder(*(torch.from_numpy(part)[None].to(self.device) for part in (rows, positions)))
+            latents.append(hidden[0, first:].half().cpu())
+        return latents
+
+    def latents_with_silence(self, silent: int) -> Callable[[Clip], np.ndarray]:
+        """Latents of a clip, ``silent`` of them after its last code."""
+        assert silent <= SILENT_CODES
+        return lambda clip: self.latents[clip.shard, clip.index][:len(clip.codes) + silent]
+
+    @cached_property
+    def voice_latents(self) -> torch.Tensor:
+        return self.autoregressive.voices.detach().cpu()
+
+    @cached_property
+    def univnet(self) -> torch.nn.Module:
+        return train_univnet(self.folder / "univnet", CONFIGS["univnet"], self.held_back_shards,
+                             self.recipe.parts["univnet"], self.recipe.crops, self.device,
+                             self.initialise_with(copy_matching_weights, "univnet"))
+
+    @cached_property
+    def hifigan(self) -> torch.nn.Module:
+        return train_hifigan(self.folder / "hifigan", CONFIGS["hifigan"], self.clips(self.held_back_shards),
+                             self.latents_with_silence(1), self.voice_latents.numpy(), self.recipe.parts["hifigan"],
+                             self.recipe.crops, self.device, self.initialise_with(copy_matching_weights, "hifigan"))
+
+    @cached_property
+    def diffusion(self) -> DenoiserInTraining:
+        return train_denoiser(self.folder / "diffusion", CONFIGS["diffusion"], self.clips(self.held_back_shards),
+                              self.latents_with_silence(CONFIGS["autoregressive"].calm_run), len(self.recipe.voices),
+                              self.recipe.parts["diffusion"], self.device,
+                              self.initialise_with(start_denoiser, self.recipe.voices))
+
+    @cached_property
+    def listener(self) -> Listener:
+        return train_listener(self.folder / "listener", self.clips(self.training_shards), self.validation_clips,
+                              len(self.recipe.voices), self.recipe.parts["listener"], self.device)
+
+    @cached_property
+    def candidates(self) -> list[ScoredCandidates]:
+        """Candidates for texts that neither the decoder nor the listener was trained on."""
+        clips = self.clips(self.held_back_shards)[:MAX_TEXTS]
+        voices = self.voice_latents.numpy()
+        rows = self.decoder_output("candidates", [len(clips), CANDIDATES, EXTRA_TEMPERATURE],
+                                   lambda decoder: sample_candidates(decoder.network, clips, voices, self.workers))
+        return list(score_candidates(self.listener, clips, rows))
+
+    @cached_property
+    def clvp(self) -> torch.nn.Module:
+        return train_clvp(self.folder / "clvp", CONFIGS["clvp"], CONFIGS["autoregressive"],
+                          self.clips(self.training_shards), self.clips(self.held_back_shards),
+                          lambda: self.candidates, self.recipe.parts["clvp"], self.device,
+                          self.initialise_with(start_clvp))
+
+    @cached_property
+    def recordings(self) -> list[tuple[int, np.ndarray]]:
+        return recordings(self.held_back_shards, self.recipe.voices, self.recipe.seed)
+
+    @cached_property
+    def conditioning_encoder(self) -> torch.nn.Module:
+        return train_conditioning_encoder(
+            self.folder / "conditioning_encoder", CONFIGS["conditioning_encoder"], self.recordings,
+            self.voice_latents, self.mel_norms, self.recipe.parts["conditioning_encoder"], self.device,
+            self.initialise_with(copy_matching_weights, "conditioning_encoder"))
+
+    @cached_property
+    def contextual_embedder(self) -> torch.nn.Module:
+        return train_contextual_embedder(
+            self.folder / "contextual_embedder", CONFIGS["contextual_embedder"], self.recordings,
+            self.diffusion.voices.detach().cpu(), self.recipe.parts["contextual_embedder"], self.device,
+            self.initialise_with(copy_matching_weights, "contextual_embedder"))
+
+    @cached_property
+    def rlg_auto(self) -> torch.nn.Module:
+        return train_converter(self.folder / "rlg_auto", CONFIGS["rlg_auto"], self.voice_latents,
+                               self.recipe.parts["rlg_auto"], self.device)
+
+    @cached_property
+    def rlg_diffuser(self) -> torch.nn.Module:
+        return train_converter(self.folder / "rlg_diffuser", CONFIGS["rlg_diffuser"],
+                               self.diffusion.voices.detach().cpu(), self.recipe.parts["rlg_diffuser"], self.device)
+
+
+# each needs only parts before it
+PARTS = ("texts", "shards", "quantiser", "codes", "autoregressive", "latents", "univnet", "hifigan", "diffusion",
+         "listener", "candidates", "clvp", "conditioning_encoder", "contextual_embedder", "rlg_auto", "rlg_diffuser")
+# that several processes may share
+SHARED = ("autoregressive", "univnet", "hifigan", "diffusion", "listener", "clvp", "conditioning_encoder",
+          "contextual_embedder")
