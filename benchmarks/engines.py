@@ -12,9 +12,9 @@ from ane.backends import load_backend
 from ane.backends.base import Backend
 from ane.backends.onnx.providers import choose
 from ane.backends.onnx.selection import PRECISIONS as PACKAGED
-from ane.backends.onnx.selection import stored
+from ane.backends.onnx.selection import stored_precision
 from ane.backends.torch.backend import DTYPES, HALVED, PRECISIONS
-from ane.backends.torch.device import cuda_trouble
+from ane.backends.torch.device import cuda_problem
 from ane.bundles import Model
 from ane.bundles.bundle import Bundle
 from ane.system.errors import UserError
@@ -60,7 +60,7 @@ class Engine:
     def computed(self, network: str, precision: str) -> str:
         """The precision that a network really has where this one is asked for."""
         if self.kind == "onnx":
-            return stored(network, precision)
+            return stored_precision(network, precision)
         halved = network in HALVED and (precision != "int8" or network == "autoregressive")
         return precision if halved else "fp32"
 
@@ -79,7 +79,7 @@ ENGINES = {engine.name: engine for engine in (
 @cache
 def no_cuda() -> str | None:
     """Why CUDA, and TensorRT which needs it, are not run here; None: they are."""
-    trouble = cuda_trouble()
+    trouble = cuda_problem()
     return trouble.says if trouble else None
 
 

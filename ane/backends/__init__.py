@@ -103,21 +103,21 @@ def _onnx(model: "Model", device: str, precision: str, threads: int | None, keep
           afresh: bool, notice: Callable[[str], None]) -> "Backend":
     from ane.backends.onnx.backend import OrtBackend
     from ane.backends.onnx.providers import choose
-    from ane.backends.onnx.tensorrt import Engines
+    from ane.backends.onnx.tensorrt import TensorRtEngines
     from ane.backends.torch.backend import TorchBackend
 
     chosen = choose(device, notice)
     rest = TorchBackend(model, "cpu", "auto", threads, keep)
     return OrtBackend(model, chosen, rest, precision, threads, keep=chosen.memory != "cpu" if keep is None else keep,
-                      budget=None if memory is None else round(memory * 1e9), engines=Engines(afresh=afresh),
+                      budget=None if memory is None else round(memory * 1e9), engines=TensorRtEngines(rebuild=afresh),
                       notice=notice)
 
 
 def _engine(engine: str, device: str, notice: Callable[[str], None]):
     if engine == "mil":
-        from ane.backends.mil import Arithmetic, MilEngine
+        from ane.backends.mil import Arithmetic, MilRuntime
 
-        return MilEngine(Arithmetic(fp16=device == "fp16"))
-    from ane.backends.coreml.engine import CoreMLEngine
+        return MilRuntime(Arithmetic(fp16=device == "fp16"))
+    from ane.backends.coreml.runtime import CoreMLRuntime
 
-    return CoreMLEngine(notice=notice)
+    return CoreMLRuntime(notice=notice)

@@ -201,9 +201,9 @@ def here() -> tuple[str, str]:
         return tuple(this_machine())
     import torch
 
-    from ane.backends.torch.device import cuda_trouble
+    from ane.backends.torch.device import cuda_problem
 
-    graphics = f", {torch.cuda.get_device_name(0)}" if cuda_trouble() is None else ""
+    graphics = f", {torch.cuda.get_device_name(0)}" if cuda_problem() is None else ""
     return f"{processor()}, {cores()} cores{graphics}", system_version()
 
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ane.backends.coreml.compiled import Machine
-from ane.backends.coreml.engine import Loaded, Toolkit
+from ane.backends.coreml.compiled import MacMachine
+from ane.backends.coreml.runtime import CompiledFunction, CoreMLApi
 from ane.backends.mil import Package
-from ane.backends.mil.package import Function
+from ane.backends.mil.package import ProgramFunction
 from ane.backends.packaged.functions import Engine
 from ane.bench.figures import CODES, TOKENS, Calls, Row
 from ane.bench.measure import Subject
@@ -28,21 +28,21 @@ CACHES = {"step": "io", "state": "state"}      # kinds of function that step a d
 
 
 class Stopwatch:
-    """A toolkit that notes how long its compiling takes."""
+    """``CoreMLApi`` that measures how long its compiling takes."""
 
-    def __init__(self, toolkit: Toolkit):
-        self.toolkit, self.seconds = toolkit, None
+    def __init__(self, api: CoreMLApi):
+        self.api, self.seconds = api, None
 
-    def machine(self) -> Machine:
-        return self.toolkit.machine()
+    def machine(self) -> MacMachine:
+        return self.api.machine()
 
     def compile(self, package: Path, destination: Path) -> None:
         started = time.perf_counter()
-        self.toolkit.compile(package, destination)
+        self.api.compile(package, destination)
         self.seconds = time.perf_counter() - started
 
-    def open(self, compiled: Path, function: str, units: str) -> Loaded:
-        return self.toolkit.open(compiled, function, units)
+    def open(self, compiled: Path, function: str, units: str) -> CompiledFunction:
+        return self.api.open(compiled, function, units)
 
     def taken(self) -> float | None:
         """Seconds of the last compile, told once."""
@@ -71,7 +71,7 @@ def subjects(model: "Bundle", engine: Engine, spec: str, units: str | None, call
                 lambda loaded, function=declared[name]: prediction(loaded, function), compiled=compiled)
 
 
-def prediction(loaded: Any, function: Function) -> Callable[[], object]:
+def prediction(loaded: Any, function: ProgramFunction) -> Callable[[], object]:
     """A call of a loaded function, on small normal numbers and a state of its own."""
     rng = np.random.default_rng(0)
     inputs = {name: np.zeros(type.shape, np.int32) if type.dtype == "int32" else

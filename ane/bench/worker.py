@@ -105,16 +105,16 @@ def subjects(job: Job, model: "Model") -> Iterator["Subject"]:
 
     wanted = packages.Wanted(networks, None if job.precisions is None else frozenset(job.precisions), job.every)
     if engine == "mil":
-        from ane.backends.mil import Arithmetic, MilEngine
+        from ane.backends.mil import Arithmetic, MilRuntime
 
-        yield from packages.subjects(model, MilEngine(Arithmetic(fp16=device == "fp16")), tuning.backend, None, calls,
+        yield from packages.subjects(model, MilRuntime(Arithmetic(fp16=device == "fp16")), tuning.backend, None, calls,
                                      wanted)
         return
-    from ane.backends.coreml import engine as coreml
+    from ane.backends.coreml import runtime as coreml
     from ane.backends.coreml.compiled import CompiledCache
 
     toolkit = packages.Stopwatch(coreml.CoreMLTools())
-    engine = coreml.CoreMLEngine(toolkit, CompiledCache(Path(job.compiled)))
+    engine = coreml.CoreMLRuntime(toolkit, CompiledCache(Path(job.compiled)))
     yield from packages.subjects(model, engine, tuning.backend, job.units, calls, wanted, toolkit.taken)
 
 

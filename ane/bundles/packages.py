@@ -24,7 +24,7 @@ WEIGHTS = "bundle_weights_sha256"        # in a record's source: of the weights 
 ALWAYS_FP32 = frozenset({"univnet"})
 # Only these are compressed: a vocoder's rounding is heard, and the others are small.
 COMPRESSED = frozenset({"autoregressive", "diffusion", "clvp"})
-UNITS = ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL")
+COMPUTE_UNITS = ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL")
 OF_CORE_ML = ("scale", "units", "warnings")     # what a record of another format does not state
 
 
@@ -105,8 +105,8 @@ def _package(reader: Reader, name: str) -> PackageRecord:
     path, units = reader.take("path", str), reader.take("units", str, core_ml.get("units"))
     functions = {name: _function(reader.at("functions").at(name)) for name in reader.take("functions", dict)}
     files = [file_record(item) for item in reader.each("files")]
-    if units not in UNITS:
-        raise reader.damaged(f"units {units!r} is none of {', '.join(UNITS)}")
+    if units not in COMPUTE_UNITS:
+        raise reader.damaged(f"units {units!r} is none of {', '.join(COMPUTE_UNITS)}")
     if not functions or not files or not all(file.file.startswith(f"{path}/") for file in files):
         raise reader.damaged(f"{path} must have functions, and files that lie in it")
     return PackageRecord(

@@ -41,7 +41,7 @@ def register(commands: argparse._SubParsersAction) -> None:
     add = parser.add_argument_group("what is measured").add_argument
     add("--backend", type=listed, metavar="NAME,…",
         help=f"of {', '.join(MEASURED)} (default: torch, and on a Mac coreml)")
-    add("--units", type=listed, metavar="UNITS,…",
+    add("--units", type=listed, metavar="COMPUTE_UNITS,…",
         help="of CPU_ONLY, CPU_AND_GPU, CPU_AND_NE, ALL (default: the first three)")
     add("--precision", type=listed, metavar="P,…",
         help="of the bundle's packages, and int8 of torch on the CPU (default: all that there are)")
@@ -129,7 +129,7 @@ class Run:
 def check(args: argparse.Namespace, console: Console) -> None:
     """Refuse before minutes of work what would fail after them. Raises UserError."""
     from ane.backends import tuning
-    from ane.backends.coreml.engine import UNITS
+    from ane.backends.coreml.runtime import COMPUTE_UNITS
     from ane.bench.report import check_plot
     from ane.system.files import check_place
 
@@ -138,8 +138,8 @@ def check(args: argparse.Namespace, console: Console) -> None:
     if args.json and args.json != "-":
         check_place(Path(args.json))
     for units in args.units or ():
-        if units not in UNITS:
-            raise UserError(f"--units {units}: there are {', '.join(UNITS)}")
+        if units not in COMPUTE_UNITS:
+            raise UserError(f"--units {units}: there are {', '.join(COMPUTE_UNITS)}")
     if args.dry_run or args.stages:
         return
     try:

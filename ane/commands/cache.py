@@ -17,8 +17,8 @@ from ane.system import paths
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ane.backends.coreml.compiled import Entry, Machine
-    from ane.backends.onnx.tensorrt import Machine as NvidiaMachine
+    from ane.backends.coreml.compiled import CompiledModelEntry, MacMachine
+    from ane.backends.onnx.tensorrt import NvidiaMachine
 
 # Folders of the cache that the program makes besides the compiled models, and what is in them.
 FOLDERS = {"verified": "hashes of files that were checked", "voices": "latents of voices' clips",
@@ -34,7 +34,7 @@ class Item:
     bytes: int
     used: float
     stale: str
-    entry: "Entry | None" = None        # for a compiled model
+    entry: "CompiledModelEntry | None" = None        # for a compiled model
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
@@ -111,7 +111,7 @@ def collect() -> list[Item]:
     return items + [item for folder in FOLDERS for item in _files(paths.cache_dir() / folder, now, runs_engines)]
 
 
-def known_machine() -> "Machine | None":
+def known_machine() -> "MacMachine | None":
     """The machine that compiled models are made for here; None off macOS, where none are made."""
     from ane.backends.coreml.compiled import this_machine
 
@@ -145,9 +145,9 @@ def _files(folder: Path, now: float, runs_engines: "Callable[[], NvidiaMachine]"
 
 def _stale_engine(folder: Path, machine: "NvidiaMachine") -> str:
     """Why no start will ask for a TensorRT engine again, or ""."""
-    from ane.backends.onnx.tensorrt import Record
+    from ane.backends.onnx.tensorrt import TensorRtRecord
 
-    record = Record.read(folder)
+    record = TensorRtRecord.read(folder)
     return record.stale(machine) if record else "damaged"
 
 

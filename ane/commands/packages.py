@@ -24,7 +24,7 @@ def with_packages(model: Model, backend: str, console: Console) -> Model:
     if not embedded or not wanted:
         return model
     if backend == "coreml":
-        from ane.backends.coreml.engine import CoreMLTools
+        from ane.backends.coreml.runtime import CoreMLTools
 
         CoreMLTools()       # refuses off macOS, before minutes of converting
     from filelock import FileLock

@@ -225,7 +225,7 @@ def _device(device: Any) -> str:
 def placed(package: "Package", units: str, names: list[str]) -> dict[str, Placement | None]:
     """On a Mac: compile the package, or find it compiled, and ask Core ML."""
     from ane.backends.coreml.compiled import CompiledCache
-    from ane.backends.coreml.engine import CoreMLTools
+    from ane.backends.coreml.runtime import CoreMLTools
     from converters.quiet import quiet
 
     with quiet():

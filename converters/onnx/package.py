@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ane.backends.onnx.selection import PRECISIONS, stored
+from ane.backends.onnx.selection import PRECISIONS, stored_precision
 from ane.backends.torch.backend import DTYPES, TorchBackend
 from ane.bundles import Model
 from ane.bundles.hashes import record
@@ -34,7 +34,7 @@ class OnnxOptions:
 
     def stored(self, network: str) -> str:
         """The precision that a network really gets."""
-        return stored(network, self.precision)
+        return stored_precision(network, self.precision)
 
 
 class Onnx:

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor, nn
 
-from ane.backends.mil import MilEngine
-from ane.backends.mil.interpreter import State
-from ane.backends.mil.package import Function as Program
+from ane.backends.mil import MilRuntime
+from ane.backends.mil.interpreter import InterpreterState
+from ane.backends.mil.package import ProgramFunction as Program
 from ane.backends.packaged.decoder import MASKED
 from ane.backends.packaged.functions import Engine, Runnable
 from ane.bundles.packages import FunctionRecord
@@ -78,7 +78,7 @@ class Call:
     """
 
     inputs: Mapping[str, np.ndarray]
-    state: State | None
+    state: InterpreterState | None
     units: str
 
 
@@ -98,7 +98,7 @@ class Interpreted:
 
     stateful = True
 
-    def __init__(self, engine: MilEngine):
+    def __init__(self, engine: MilRuntime):
         self.engine = engine
 
     def activations(self, package: Path, function: str, call: Call) -> Activations:
@@ -128,15 +128,15 @@ class Recorded:
 
     def predict(self, inputs: Mapping[str, np.ndarray], state: Any = None) -> dict[str, np.ndarray]:
         copies = {key: np.array(array) for key, array in inputs.items()}        # pools are written to in place
-        self.calls[self.name] = Call(copies, _copied(state if isinstance(state, State) else None), self.units)
+        self.calls[self.name] = Call(copies, _copied(state if isinstance(state, InterpreterState) else None), self.units)
         return self.loaded.predict(inputs, state)
 
     def make_state(self) -> Any:
         return self.loaded.make_state()
 
 
-def _copied(state: State | None) -> State | None:
-    return state and State({name: array.copy() for name, array in state.items()})
+def _copied(state: InterpreterState | None) -> InterpreterState | None:
+    return state and InterpreterState({name: array.copy() for name, array in state.items()})
 
 
 # Against the twin

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ane.backends.mil.package import Function, Op, Package
+from ane.backends.mil.package import ProgramFunction, ProgramOp, Package
 from ane.backends.mil.values import DTYPES, Blob, Constant, Expression, Immediate, TensorType
 
 ALIGNMENT = 64                          # bytes that the last axis is padded to (layers, principle 1)
@@ -145,7 +145,7 @@ class Use:
     calls: float | None = None
 
 
-def use(function: Function, steps: int) -> Use:
+def use(function: ProgramFunction, steps: int) -> Use:
     """How a function is used, told by the names of its inputs and outputs.
 
     ``steps`` are the denoising steps of an utterance; a function "sample" takes several in one call, and both rows of
@@ -198,7 +198,7 @@ def roofline(bytes: float, flops: float, chip: Chip, dispatch: float = DISPATCH)
 
 # What is in a function
 
-def values(function: Function) -> dict[str, TensorType]:
+def values(function: ProgramFunction) -> dict[str, TensorType]:
     """Types of all values by name: inputs, states, constants and what ops make."""
     types = function.inputs | function.states | {name: value.type for name, value in function.constants.items()}
     for op in function.ops:
@@ -238,7 +238,7 @@ def form(constant: Constant) -> str:
     return "other"
 
 
-def weights(function: Function) -> Iterator[tuple[str, Constant]]:
+def weights(function: ProgramFunction) -> Iterator[tuple[str, Constant]]:
     """Weights by name, once for each op that reads one: constants that lie in a file, compressed or not."""
     for op in function.ops:
         for binding in (binding for bindings in op.arguments.values() for binding in bindings):
@@ -247,7 +247,7 @@ def weights(function: Function) -> Iterator[tuple[str, Constant]]:
                 yield binding if isinstance(binding, str) else op.name, constant
 
 
-def unique_weights(function: Function) -> list[tuple[str, Constant]]:
+def unique_weights(function: ProgramFunction) -> list[tuple[str, Constant]]:
     """As ``weights``, each once, under the first name."""
     first: dict[Hashable, tuple[str, Constant]] = {}
     for name, constant in weights(function):
@@ -255,7 +255,7 @@ def unique_weights(function: Function) -> list[tuple[str, Constant]]:
     return list(first.values())
 
 
-def unique_bytes(function: Function) -> int:
+def unique_bytes(function: ProgramFunction) -> int:
     """Bytes of a function's weights as they are stored, each once."""
     return sum(stored_bytes(constant) for _, constant in unique_weights(function))
 
@@ -267,7 +267,7 @@ def stored_bytes(constant: Constant) -> int:
     return 0 if constant.type.dtype == "string" else constant.type.stored_bytes
 
 
-def scalars(binding: str | Constant, function: Function, package: Package) -> Any:
+def scalars(binding: str | Constant, function: ProgramFunction, package: Package) -> Any:
     """A constant argument as a list of Python numbers, or as a string; None when it is computed."""
     constant = function.constants.get(binding) if isinstance(binding, str) else binding
     if constant is None:
@@ -276,7 +276,7 @@ def scalars(binding: str | Constant, function: Function, package: Package) -> An
     return value if isinstance(value, str) else value.reshape(-1).tolist()
 
 
-def _by_form(function: Function) -> dict[str, Weights]:
+def _by_form(function: ProgramFunction) -> dict[str, Weights]:
     found: dict[str, Weights] = {}
     for _, constant in weights(function):
         before = found.get(form(constant), Weights())
@@ -289,7 +289,7 @@ def _bytes(types: dict[str, TensorType], names: Iterable[str]) -> int:
     return sum(nbytes(types[name]) for name in names if name in types)
 
 
-def _written(function: Function) -> int:
+def _written(function: ProgramFunction) -> int:
     """Bytes of states that are written, a state as often as it is."""
     types = values(function)
     return sum(nbytes(types[op.arguments["input"][0]]) for op in function.ops
@@ -306,7 +306,7 @@ MOVES = frozenset((
 UNCOUNTED = frozenset(("argsort", "avg_pool", "cond", "gru", "lstm", "max_pool", "rnn", "topk", "while_loop"))
 
 
-def _arithmetic(op: Op, function: Function, types: dict[str, TensorType], package: Package) -> tuple[str, int]:
+def _arithmetic(op: ProgramOp, function: ProgramFunction, types: dict[str, TensorType], package: Package) -> tuple[str, int]:
     """("flops", "elementwise", "moves" or "uncounted", how many)."""
     def shape(key: str, number: int = 0) -> tuple[int, ...]:
         binding = op.arguments[key][number]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from ane.backends.mil.package import Function, Op, Package
+from ane.backends.mil.package import ProgramFunction, ProgramOp, Package
 from ane.backends.mil.values import Constant, TensorType
 from converters.proof.cost import ALIGNMENT, form, nbytes, size, unique_bytes, unique_weights, values
 from converters.proof.cost import scalars as constant_of
@@ -55,7 +55,7 @@ class Found(NamedTuple):
 class View:
     """A function as the checks ask about it."""
 
-    def __init__(self, package: Package, function: Function):
+    def __init__(self, package: Package, function: ProgramFunction):
         self.package, self.function, self.ops = package, function, function.ops
         self.types = values(function)
 
@@ -71,11 +71,11 @@ class View:
         """The type of the op that makes a value."""
         return {name: op.type for op in self.ops for name in op.outputs}
 
-    def type(self, op: Op, key: str) -> TensorType:
+    def type(self, op: ProgramOp, key: str) -> TensorType:
         binding = op.arguments[key][0]
         return self.types[binding] if isinstance(binding, str) else binding.type
 
-    def given(self, op: Op, key: str) -> Any:
+    def given(self, op: ProgramOp, key: str) -> Any:
         """A constant argument as a list of numbers or a string; None when it is not given, or computed."""
         return constant_of(op.arguments[key][0], self.function, self.package) if key in op.arguments else None
 

@@ -16,8 +16,8 @@ import numpy as np
 from torch import nn
 
 from ane.backends.onnx.backend import OrtBackend
-from ane.backends.onnx.providers import Device
-from ane.backends.onnx.sessions import Wanted, loader
+from ane.backends.onnx.providers import OnnxDevice
+from ane.backends.onnx.sessions import SessionKey, session_loader
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import check_hash
@@ -36,7 +36,7 @@ from converters.proof.verify import Checked, largest
 class OnnxSubject:
     """What runs the graphs."""
 
-    device: Device
+    device: OnnxDevice
 
     @property
     def name(self) -> str:
@@ -72,7 +72,7 @@ def _checked(model: Bundle, package: PackageRecord, name: str, subject: OnnxSubj
             watched = open_.enter_context(watching(model.path / package.path / f"{name}.onnx")) if layers else None
             heard = open_.enter_context(listening(reference.network(package.network)))
             wanted = probed(reference, published, record.kind)
-            load = loader(subject.device)
+            load = session_loader(subject.device)
             candidate = OrtBackend(published, subject.device, reference,
                                    load=watched.loading(load) if watched else load)
             got = probed(candidate, published, record.kind)
@@ -120,9 +120,9 @@ class Watched:
         self.graph, self.copy, self.modules = graph, copy, modules
         self.last: dict[str, np.ndarray] = {}
 
-    def loading(self, load: Callable[[Wanted], Any]) -> Callable[[Wanted], Any]:
+    def loading(self, load: Callable[[SessionKey], Any]) -> Callable[[SessionKey], Any]:
         """``load``, but for this graph its copy."""
-        def loaded(wanted: Wanted) -> Any:
+        def loaded(wanted: SessionKey) -> Any:
             if wanted.path != self.graph:
                 return load(wanted)
             return WatchedSession(load(replace(wanted, path=self.copy)), self)

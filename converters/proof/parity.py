@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ane.backends.base import Backend
-from ane.backends.mil import Arithmetic, MilEngine
+from ane.backends.mil import Arithmetic, MilRuntime
 from ane.backends.packaged.backend import PackagedBackend
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import Model
@@ -171,7 +171,7 @@ def measured(model: Model, package: PackageRecord, bundle: Path,
     unpublished = Unpublished(model, bundle, [package], reference)
     precision = "fp32" if package.precision == "fp32" else "fp16"
     arithmetics = {MATHS: Arithmetic()} | ({ROUNDING: Arithmetic(fp16=True)} if precision == "fp16" else {})
-    engines = {name: MilEngine(arithmetic) for name, arithmetic in arithmetics.items()}
+    engines = {name: MilRuntime(arithmetic) for name, arithmetic in arithmetics.items()}
     records = {}
     for name, function in package.functions.items():
         progress(name)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ane.backends.mil import Arithmetic, MilEngine
+from ane.backends.mil import Arithmetic, MilRuntime
 from ane.backends.mil.package import Package
 from ane.backends.packaged.backend import PackagedBackend
 from ane.backends.packaged.functions import Engine
@@ -66,12 +66,12 @@ def subject(name: str, narrow: bool = False, units: str | None = None) -> Subjec
     if units and name != "coreml":
         raise UserError(f"--compute-units has no effect on --against {name}: it is for coreml")
     if name == "coreml":
-        from ane.backends.coreml.engine import CoreMLEngine
+        from ane.backends.coreml.runtime import CoreMLRuntime
         from converters.proof.coreml_values import CoreMLValues
 
-        return Subject(name, CoreMLEngine(), CoreMLValues(), None, units)
+        return Subject(name, CoreMLRuntime(), CoreMLValues(), None, units)
     rounded = name == "mil:fp16"
-    engine = MilEngine(Arithmetic(fp16=rounded, narrow_norms=narrow))
+    engine = MilRuntime(Arithmetic(fp16=rounded, narrow_norms=narrow))
     figure = None if narrow else ROUNDING if rounded else MATHS
     return Subject(f"{name}, narrow norms" if narrow else name, engine, Interpreted(engine), figure, plain=not rounded)
 
@@ -179,7 +179,7 @@ def _checked(model: Bundle, package: PackageRecord, name: str, subject: Subject,
             call = engine.calls[name]
             about["values"] = against_twin(heard, subject.source.activations(path, name, call), call)
             if not subject.plain:
-                about["operations"] = against_run(program, call, Interpreted(MilEngine()), subject.source, path)
+                about["operations"] = against_run(program, call, Interpreted(MilRuntime()), subject.source, path)
     except UserError as error:
         about["problem"] = str(error)
     return Checked(**about)

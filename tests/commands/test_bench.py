@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ane.backends import tuning
-from ane.backends.coreml import engine as coreml
+from ane.backends.coreml import runtime as coreml
 from ane.backends.tuning import Tuning
 from ane.bench import worker
 from ane.bench.figures import Row, Spoken
@@ -21,7 +21,7 @@ from ane.commands import bench
 from ane.system.errors import UserError
 from converters.conversion import convert
 from converters.coreml.package import Options
-from tests.backends.coreml.stand_in import StandIn
+from tests.backends.coreml.fake_core_ml import FakeCoreML
 
 ROW = Row("torch:cpu", "clvp", "clvp_text", "clvp_text", {}, "auto")
 UNITS = ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE")
@@ -59,7 +59,7 @@ def ane(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COLUMNS", "300")
     monkeypatch.setattr(worker, "Process", InProcess)
-    toolkit = StandIn(tmp_path / "log")
+    toolkit = FakeCoreML(tmp_path / "log")
     monkeypatch.setattr(coreml, "CoreMLTools", lambda: toolkit)
     parser = argparse.ArgumentParser()
     bench.register(parser.add_subparsers(required=True))

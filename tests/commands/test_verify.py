@@ -183,11 +183,11 @@ def test_core_ml_is_of_a_mac(run, small):
 
 
 def test_the_choices_are_those_there_are():
-    from ane.backends.coreml.engine import UNITS
+    from ane.backends.coreml.runtime import COMPUTE_UNITS
     from converters.proof.verify import SUBJECTS
 
     assert command.SUBJECTS == SUBJECTS
-    assert sorted(command.UNITS) == sorted(UNITS)
+    assert sorted(command.COMPUTE_UNITS) == sorted(COMPUTE_UNITS)
 
 
 def test_the_command_is_known():

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from ane.backends.coreml.compiled import CompiledCache
-from ane.backends.coreml.engine import CoreMLEngine
-from ane.backends.mil import Arithmetic, Interpreter, MilEngine, Package
+from ane.backends.coreml.runtime import CoreMLRuntime
+from ane.backends.mil import Arithmetic, Interpreter, MilRuntime, Package
 from ane.backends.packaged.functions import Function
 from ane.backends.torch.denoiser import TorchDenoiser
 from ane.bundles.packages import FunctionRecord
@@ -33,7 +33,7 @@ from converters.proof.activations import (
 from converters.proof.coreml_values import CoreMLInspector, CoreMLValues, alone
 from converters.proof.verify import Subject, ToVerify, bar_of, choose, subject, verify
 from converters.tortoise import diffusion_decoder as diffusion
-from tests.backends.coreml.stand_in import StandIn
+from tests.backends.coreml.fake_core_ml import FakeCoreML
 from tests.backends.packaged.packages import FP32, Interpreting, saved, twin
 from tests.small_bundle import OPTIONS, spoil, write_small_bundle
 
@@ -111,7 +111,7 @@ def denoised_and_held(folder: Path, steps: int, rows: int) -> list[list[Value]]:
         reference = TorchDenoiser(network, torch.from_numpy(latents), torch.from_numpy(voice), length)
         sample(reference, length, run, np.random.default_rng(1))
     sample(packaged, length, run, np.random.default_rng(1))
-    return [against_twin(one, Interpreted(MilEngine()).activations(paths[name], "main", engine.calls[name]),
+    return [against_twin(one, Interpreted(MilRuntime()).activations(paths[name], "main", engine.calls[name]),
                          engine.calls[name]) for name, one in found.items()]
 
 
@@ -246,7 +246,7 @@ class Inspecting:
 @pytest.fixture
 def core_ml(tmp_path):
     """Core ML with a stand-in for what it shows of the inside."""
-    engine = CoreMLEngine(StandIn(tmp_path / "log"), CompiledCache(tmp_path / "compiled"))
+    engine = CoreMLRuntime(FakeCoreML(tmp_path / "log"), CompiledCache(tmp_path / "compiled"))
     return lambda inspector: Subject("coreml", engine, CoreMLValues(inspector), None)
 
 
@@ -282,7 +282,7 @@ def test_a_function_alone_is_what_it_was(small, tmp_path):
     assert list(single.functions) == ["main"]
     rng = np.random.default_rng(0)
     inputs = {name: rng.standard_normal(type.shape, dtype=np.float32) for name, type in program.inputs.items()}
-    wanted = MilEngine().load(small / AUTOREGRESSIVE, "step_2_64", "").predict(inputs)
+    wanted = MilRuntime().load(small / AUTOREGRESSIVE, "step_2_64", "").predict(inputs)
     for name, array in Interpreter(single).predict(inputs).items():
         assert np.array_equal(array, wanted[name])
     assert len(Package(small / AUTOREGRESSIVE).functions) == 3, "a link was written through"
@@ -304,5 +304,5 @@ def test_core_ml_that_fails_is_told_in_a_line(small):
 def test_the_interpreter_is_a_source(small):
     program = Package(small / AUTOREGRESSIVE).function("prefill_32")
     call = Call({name: np.ones(type.shape, np.float16) for name, type in program.inputs.items()}, None, "CPU_ONLY")
-    names = [name for name, _, _ in Interpreted(MilEngine()).activations(small / AUTOREGRESSIVE, "prefill_32", call)]
+    names = [name for name, _, _ in Interpreted(MilRuntime()).activations(small / AUTOREGRESSIVE, "prefill_32", call)]
     assert "gpt__h__2" in names

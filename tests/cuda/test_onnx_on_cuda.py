@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ane.backends import load_backend
-from ane.backends.onnx.providers import DEVICES, fault_of
-from ane.backends.onnx.tensorrt import Engines, Record
+from ane.backends.onnx.providers import DEVICES, load_error
+from ane.backends.onnx.tensorrt import TensorRtEngines, Record
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles.bundle import Bundle
 from ane.models.tortoise.sampling import Sampling
@@ -22,7 +22,7 @@ HOW = ("on a machine with an NVIDIA GPU: pip install -e '.[test]'; pip uninstall
 
 def missing(name: str) -> str:
     try:
-        why = fault_of(DEVICES[name])
+        why = load_error(DEVICES[name])
         return why and f"ONNX Runtime's {DEVICES[name].spoken} does not load here: {why}; {HOW}"
     except Exception as error:
         return f"{error}; {HOW}"
@@ -162,7 +162,7 @@ def test_tensorrt_keeps_an_engine_for_each_bucket_and_takes_it_again(bundle, ref
     assert snr([wanted], [load_backend("onnx:tensorrt", bundle, "fp32").run("ar_conditioning", mel=mel)]) >= 50
     kept = engines()
     assert kept
-    assert all(Record.read(path.parent).gpu == Engines().machine.gpu for path in kept)
+    assert all(Record.read(path.parent).gpu == TensorRtEngines().machine.gpu for path in kept)
     load_backend("onnx:tensorrt", bundle, "fp32").run("ar_conditioning", mel=mel[..., :70])        # the same bucket
     assert engines() == kept
     load_backend("onnx:tensorrt", bundle, "fp32", afresh=True).run("ar_conditioning", mel=mel)

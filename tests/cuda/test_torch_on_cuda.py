@@ -18,7 +18,7 @@ import torch
 from ane.backends.base import STAGES
 from ane.backends.torch.backend import TorchBackend
 from ane.backends.torch.decoder import TorchDecoder
-from ane.backends.torch.static_decoder import CudaGraphs, StaticDecoder, eagerly
+from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder, run_eagerly
 from ane.bundles import Model, open_model
 from ane.models.tortoise.decoding import Chunk, decode
 from ane.models.tortoise.embeddings import text_tokens
@@ -140,12 +140,12 @@ def test_the_decoder_says_what_it_says_on_the_cpu(precision):
 def test_graphs_that_play_say_what_the_step_and_the_plain_decoder_say(precision):
     backend = TorchBackend(RandomModel(), DEVICE, precision)
     network, dtype = backend.network("autoregressive"), backend.precision("autoregressive")
-    graphs = CudaGraphs(torch.cuda.Stream(backend.device))
+    graphs = CudaGraphRunner(torch.cuda.Stream(backend.device))
     room = (LANES, CAPACITY, backend.device, dtype, 2, 20)
     played = reading(StaticDecoder(network, *room, run=graphs, smallest=8))
     assert sorted(bucket for _, bucket in graphs.graphs) == [8, 16, 32]
     share = EXACT if precision == "fp32" else ROUNDING[precision]
-    for other in (StaticDecoder(network, *room, run=eagerly, smallest=8), TorchDecoder(network, *room)):
+    for other in (StaticDecoder(network, *room, run=run_eagerly, smallest=8), TorchDecoder(network, *room)):
         for wanted, got in zip(reading(other), played, strict=True):
             assert_near(wanted, got, share)
 

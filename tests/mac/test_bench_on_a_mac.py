@@ -1,4 +1,4 @@
-"""`ane bench` on Core ML itself, and what powermetrics prints; the rest is in tests/test_bench_*.py."""
+"""`ane bench` on Core ML itself, and the output of powermetrics; the rest is tested in tests/bench."""
 
 import json
 import subprocess

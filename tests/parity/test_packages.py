@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ane.backends.base import Backend
-from ane.backends.mil import MilEngine
+from ane.backends.mil import MilRuntime
 from ane.backends.onnx.backend import OrtBackend
 from ane.backends.onnx.providers import DEVICES
 from ane.backends.packaged.backend import PackagedBackend
@@ -50,7 +50,7 @@ def coreml(model, golden_stage, tmp_path_factory) -> Callable[[str], Backend]:
     @cache
     def backend(network: str) -> PackagedBackend:
         package = to_coreml.write_package(model, network, options, folder)
-        return PackagedBackend(Unpublished(model, folder, [package], reference), MilEngine(), reference)
+        return PackagedBackend(Unpublished(model, folder, [package], reference), MilRuntime(), reference)
 
     return backend
 

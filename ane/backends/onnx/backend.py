@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ane.backends.base import STAGES, Backend, Decoder, Denoiser, check
-from ane.backends.onnx.blocks import Bound, Memory
-from ane.backends.onnx.decoder import Geometry, Graphs, OrtDecoder
-from ane.backends.onnx.providers import Device, RecordingError, engine_errors
+from ane.backends.onnx.buffers import BoundCall, BufferAllocator
+from ane.backends.onnx.decoder import DecoderDimensions, DecoderGraphs, OnnxDecoder
+from ane.backends.onnx.providers import CudaGraphError, OnnxDevice, onnx_errors
 from ane.backends.onnx.selection import choose
-from ane.backends.onnx.sessions import Sessions, Wanted, loader
-from ane.backends.onnx.tensorrt import LENGTHS, Engines, axes_of, bucket, profile
+from ane.backends.onnx.sessions import SessionCache, SessionKey, session_loader
+from ane.backends.onnx.tensorrt import LENGTHS, TensorRtEngines, bucket_range, input_axes, shape_profile
 from ane.backends.packaged.backend import SPEAKING
 from ane.bundles.hashes import check_hash
 from ane.bundles.packages import PackageRecord
@@ -48,15 +48,15 @@ class OrtBackend:
         UserError: the bundle has no ONNX packages, or none of that precision.
     """
 
-    def __init__(self, model: "Bundle", device: Device, rest: Backend, precision: str = "auto",
+    def __init__(self, model: "Bundle", device: OnnxDevice, rest: Backend, precision: str = "auto",
                  threads: int | None = None, keep: bool = False, budget: int | None = None,
-                 engines: Engines | None = None, load: Callable[[Wanted], Any] | None = None,
+                 engines: TensorRtEngines | None = None, load: Callable[[SessionKey], Any] | None = None,
                  notice: Callable[[str], None] = lambda line: None):
         self.model, self.device, self.rest, self.keep, self.notice = model, device, rest, keep, notice
         self.packages = choose(model, precision)
-        self.engines = (engines or Engines()) if device.name == "tensorrt" else None
-        self.sessions = Sessions(load or loader(device, threads), budget)
-        self.memory = Memory(device, make_room=self.sessions.forget)
+        self.engines = (engines or TensorRtEngines()) if device.name == "tensorrt" else None
+        self.sessions = SessionCache(load or session_loader(device, threads), budget)
+        self.memory = BufferAllocator(device, free_memory=self.sessions.unload)
         self.name = named(device, self.packages, model)
         self._checked: set[str] = set()
         self._replays = device.name == "cuda"
@@ -75,14 +75,14 @@ class OrtBackend:
             return self.rest.decoder(lanes, capacity, prefixes, longest)
         config = self.model.config("autoregressive")
         halved = self.packages["autoregressive"].precision == "fp16"
-        geometry = Geometry(config.layers, config.heads, config.model_dim // config.heads, config.model_dim,
+        geometry = DecoderDimensions(config.layers, config.heads, config.model_dim // config.heads, config.model_dim,
                             config.number_mel_codes, np.dtype(np.float16 if halved else np.float32))
-        graphs = Graphs(self.sessions,
+        graphs = DecoderGraphs(self.sessions,
                         lambda P: self.wanted("autoregressive", "prefill", {"columns": (1, P, config.model_dim)}),
                         self._step, self._unrecorded)
         if self.engines is not None:        # a step's engine takes its shapes alone
-            graphs = replace(graphs, room=lambda positions: bucket(positions, LENGTHS)[1])
-        return OrtDecoder(graphs, geometry, self.memory, lanes, capacity, prefixes, longest)
+            graphs = replace(graphs, padded_length=lambda positions: bucket_range(positions, LENGTHS)[1])
+        return OnnxDecoder(graphs, geometry, self.memory, lanes, capacity, prefixes, longest)
 
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Denoiser:
         if "diffusion" not in self.packages:
@@ -105,7 +105,7 @@ class OrtBackend:
             return
         for network in networks or tuple(self.packages):
             if network in self.packages:
-                self.sessions.forget(self.model.path / self.packages[network].path)
+                self.sessions.unload(self.model.path / self.packages[network].path)
 
     def called(self, network: str, kind: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
         """The one output of a graph, float32."""
@@ -114,36 +114,36 @@ class OrtBackend:
         def call(session: Any) -> np.ndarray:
             kinds = {each.name: DTYPES[each.type] for each in session.get_inputs()}
             feeds = {name: np.ascontiguousarray(array, kinds[name]) for name, array in inputs.items()}
-            with engine_errors(f"run {kind} of {self.packages[network].path}"):
+            with onnx_errors(f"run {kind} of {self.packages[network].path}"):
                 return session.run(None, feeds)[0].astype(np.float32, copy=False)
 
-        return self.sessions.relieved(wanted, call)
+        return self.sessions.run_or_free_memory(wanted, call)
 
     def session(self, network: str, kind: str, shapes: dict[str, tuple[int, ...]],
                 options: tuple[tuple[str, str], ...] = (), fixed: bool = False) -> Any:
         return self.sessions.get(self.wanted(network, kind, shapes, options, fixed))
 
-    def _step(self, kind: str, shapes: dict[str, tuple[int, ...]]) -> tuple[Wanted, bool]:
+    def _step(self, kind: str, shapes: dict[str, tuple[int, ...]]) -> tuple[SessionKey, bool]:
         """What serves steps of these shapes, and whether it records CUDA graphs: where it can."""
         if self._replays:
             wanted = self.wanted("autoregressive", kind, shapes, CUDA_GRAPH)
-            self.sessions.shed(wanted, RECORDINGS)
+            self.sessions.unload_after(wanted, RECORDINGS)
             try:
                 self.sessions.get(wanted)
                 return wanted, True
-            except RecordingError as error:
+            except CudaGraphError as error:
                 self._unrecorded(error)
         return self.wanted("autoregressive", kind, shapes, fixed=True), False
 
-    def _unrecorded(self, error: RecordingError) -> None:
+    def _unrecorded(self, error: CudaGraphError) -> None:
         """Record no more CUDA graphs, and say so once."""
         if self._replays:
             self._replays = False
-            self.sessions.forget(self.model.path / self.packages["autoregressive"].path)
+            self.sessions.unload(self.model.path / self.packages["autoregressive"].path)
             self.notice(f"Steps are not recorded as CUDA graphs: {error}")
 
     def wanted(self, network: str, kind: str, shapes: dict[str, tuple[int, ...]],
-               options: tuple[tuple[str, str], ...] = (), fixed: bool = False) -> Wanted:
+               options: tuple[tuple[str, str], ...] = (), fixed: bool = False) -> SessionKey:
         """What serves a graph for inputs of these shapes; ``fixed``: for no others.
 
         Raises:
@@ -157,9 +157,9 @@ class OrtBackend:
         path: Path = self.model.path / package.path / f"{kind}.onnx"
         if self.engines is not None:
             content = hashlib.sha256("".join(file.sha256 for file in package.files).encode()).hexdigest()
-            own = self.engines.options(path, content, package.precision, profile(axes_of(path), shapes, fixed))
+            own = self.engines.options(path, content, package.precision, shape_profile(input_axes(path), shapes, fixed))
             options = (*options, *own.items())
-        return Wanted(path, sum(file.bytes for file in package.files), options)
+        return SessionKey(path, sum(file.bytes for file in package.files), options)
 
 
 class OrtDenoiser:
@@ -173,7 +173,7 @@ class OrtDenoiser:
         code = backend.called("diffusion", "condition", {"latents": latents, "voice": conditioning})
         unconditioned = backend.model.tensors("diffusion")["unconditioned_embedding"].float().numpy()
         self.codes = np.concatenate((upsampled(code, frames), np.repeat(unconditioned, frames, axis=-1)))
-        self._calls: dict[int, Bound] = {}
+        self._calls: dict[int, BoundCall] = {}
 
     def __call__(self, x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
         batch = 1 + guided
@@ -183,18 +183,18 @@ class OrtDenoiser:
         call.run("denoise", x=np.repeat(x, batch, axis=0), timesteps=np.full(batch, timestep, np.int64))
         return call.outputs["prediction"].numpy().astype(np.float32, copy=False)
 
-    def _bind(self, batch: int, channels: int, frames: int) -> Bound:
+    def _bind(self, batch: int, channels: int, frames: int) -> BoundCall:
         shapes = {"x": (batch, channels, frames), "timesteps": (batch,), "code": self.codes[:batch].shape}
         out = self.backend.model.config("diffusion").out_channels
         dtype = np.float16 if self.backend.packages["diffusion"].precision == "fp16" else np.float32
-        call = Bound(self.backend.memory, self.backend.sessions, self.backend.wanted("diffusion", "denoise", shapes),
+        call = BoundCall(self.backend.memory, self.backend.sessions, self.backend.wanted("diffusion", "denoise", shapes),
                      shapes, {"prediction": (batch, out, frames)},
                      {"x": dtype, "code": dtype, "prediction": dtype, "timesteps": np.int64})
         call.inputs["code"].fill(self.codes[:batch])
         return call
 
 
-def named(device: Device, packages: dict[str, PackageRecord], model: "Bundle") -> str:
+def named(device: OnnxDevice, packages: dict[str, PackageRecord], model: "Bundle") -> str:
     """What is told of a backend: where it computes, the precisions of its packages, and what stays on torch."""
     precisions = "+".join(sorted({package.precision for package in packages.values()}))
     missing = sorted(SPEAKING & set(model.networks) - set(packages))

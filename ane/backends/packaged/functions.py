@@ -1,6 +1,6 @@
 """Functions of Core ML packages as the stages see them: fixed shapes, chosen by bucket. Who runs them is the engine's.
 
-Two engines fulfil ``Engine``: Core ML itself on a Mac (``ane.backends.coreml.engine``), and the interpreter
+Two engines fulfil ``Engine``: Core ML itself on a Mac (``ane.backends.coreml.runtime``), and the interpreter
 (``ane.backends.mil``) anywhere. All between a stage and a function, padding, masks, chunks and cropping, is above this
 seam and the same for both.
 """

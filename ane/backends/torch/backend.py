@@ -13,8 +13,8 @@ from ane.backends.torch.decoder import TorchDecoder
 from ane.backends.torch.denoiser import FRAMES_AT_ONCE, TorchBatchedDenoiser, TorchDenoiser
 from ane.backends.torch.device import choose_device, native_bf16
 from ane.backends.torch.linear import Prepacking, exact_prepacking, prepack, prepacking
-from ane.backends.torch.memory import engine_errors, return_freed_memory
-from ane.backends.torch.static_decoder import CudaGraphs, StaticDecoder
+from ane.backends.torch.memory import torch_memory_errors, return_freed_memory
+from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder
 from ane.bundles import Model
 from ane.bundles.weights import skeleton
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionTts
@@ -127,7 +127,7 @@ class TorchBackend:
     def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
         """Run a stage of ``ane.backends.base.STAGES``. Raises what ``check`` does, and UserError when memory runs out."""
         check(stage, inputs)
-        with engine_errors():
+        with torch_memory_errors():
             name = STAGES[stage].network
             network, dtype = self.network(name), self.precision(name)
             output = CALLS[stage](network, **{key: self._send(array, dtype) for key, array in inputs.items()})
@@ -139,23 +139,23 @@ class TorchBackend:
 
     @torch.inference_mode()
     def decoder(self, lanes: int, capacity: int, prefixes: int = 1, longest: int | None = None) -> TorchDecoder:
-        with engine_errors():
+        with torch_memory_errors():
             made = TorchDecoder
             if self.device.type == "cuda":
-                made = partial(StaticDecoder, run=CudaGraphs(self._aside))
+                made = partial(StaticDecoder, run=CudaGraphRunner(self._aside))
             return made(self.network("autoregressive"), lanes, capacity, self.device, self.precision("autoregressive"),
                         prefixes, longest)
 
     @torch.inference_mode()
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> TorchDenoiser:
-        with engine_errors():
+        with torch_memory_errors():
             return TorchDenoiser(self.network("diffusion"), self._send(latents, self.dtype),
                                  self._send(conditioning, self.dtype), frames)
 
     @torch.inference_mode()
     def denoisers(self, latents: Sequence[np.ndarray], conditioning: np.ndarray,
                   frames: Sequence[int]) -> TorchBatchedDenoiser:
-        with engine_errors():
+        with torch_memory_errors():
             return TorchBatchedDenoiser(self.network("diffusion"), [self._send(rows, self.dtype) for rows in latents],
                                         self._send(conditioning, self.dtype), frames)
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ane.backends.torch.memory import engine_errors
+from ane.backends.torch.memory import torch_memory_errors
 from ane.models.tortoise.networks.autoregressive import UnifiedVoice, UnifiedVoiceConfig, causal
 
 
@@ -31,7 +31,7 @@ class TorchDecoder:
     @torch.inference_mode()
     def prefill(self, prefix: np.ndarray, place: int = 0) -> tuple[np.ndarray, np.ndarray]:
         config = self.network.config
-        with engine_errors():
+        with torch_memory_errors():
             grows = self.longest is None and self.prefixes == 1 and len(prefix) > self.room
             if place >= self.prefixes or (len(prefix) > self.room and not grows):
                 raise ValueError(f"decoder of {self.prefixes} prefixes of {self.room} positions asked for prefix "
@@ -49,7 +49,7 @@ class TorchDecoder:
              prefix: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         lanes, columns_each, _ = columns.shape
         self._end(columns, length, first)
-        with engine_errors():
+        with torch_memory_errors():
             view = View(slice(first, first + lanes), length, columns_each, self.device)
             seen = Prefixes(np.zeros(lanes, dtype=np.int64) if prefix is None else prefix, self.stored, self.device)
             attend = [partial(self._attend, layer, view, seen) for layer in range(self.network.config.layers)]

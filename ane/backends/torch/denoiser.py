@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ane.backends.torch.memory import engine_errors
+from ane.backends.torch.memory import torch_memory_errors
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionTts
 from ane.models.tortoise.networks.frames import Packing, pack
 
@@ -30,7 +30,7 @@ class TorchBatchedDenoiser:
     @torch.inference_mode()
     def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
         packing = Packing(1 + guided, self.lengths)
-        with engine_errors():
+        with torch_memory_errors():
             code = self._code(packing.rows)
             noisy = torch.cat([pack(torch.from_numpy(mel)) for mel in x]).to(code)
             said = self.network.denoise(noisy, torch.tensor([timestep], device=code.device), code, packing)

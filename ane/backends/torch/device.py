@@ -38,7 +38,7 @@ class Trouble:
     surprising: bool
 
 
-def cuda_trouble() -> Trouble | None:
+def cuda_problem() -> Trouble | None:
     """Why torch cannot compute on CUDA here; None: it can."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")             # which would say the same once more, in torch's words
@@ -68,7 +68,7 @@ def choose_device(name: str, notice: Callable[[str], None] = lambda line: None) 
     """
     kind, colon, number = name.partition(":")
     mps = torch.backends.mps.is_available()
-    trouble = cuda_trouble() if kind in ("auto", "cuda") else None
+    trouble = cuda_problem() if kind in ("auto", "cuda") else None
     if name == "auto":
         chosen = "cuda" if trouble is None else "mps" if mps else "cpu"
         if trouble is not None and trouble.surprising:

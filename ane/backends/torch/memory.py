@@ -16,7 +16,7 @@ TOLD = ("out of memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
 @contextmanager
-def engine_errors() -> Iterator[None]:
+def torch_memory_errors() -> Iterator[None]:
     """Turn an engine's out-of-memory errors into one line for the user; anything else stays a bug.
 
     Raises:

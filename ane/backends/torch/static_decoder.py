@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ane.backends.torch.decoder import TorchDecoder
-from ane.backends.torch.memory import engine_errors
+from ane.backends.torch.memory import torch_memory_errors
 from ane.models.tortoise.networks.autoregressive import UnifiedVoice
 
 SMALLEST = 64       # own positions of the first bucket; each next one has twice as many, the last the capacity
@@ -25,11 +25,11 @@ SMALLEST = 64       # own positions of the first bucket; each next one has twice
 Run = Callable[[Hashable, Callable[[], None]], None]
 
 
-def eagerly(key: Hashable, function: Callable[[], None]) -> None:
+def run_eagerly(key: Hashable, function: Callable[[], None]) -> None:
     function()
 
 
-class CudaGraphs:
+class CudaGraphRunner:
     """``Run`` on CUDA: the first call of a key as it is, from the second on as a graph recorded once.
 
     The first call is a step like any other, and at the same time the warm-up on a side stream that recording asks for
@@ -100,7 +100,7 @@ class StaticDecoder(TorchDecoder):
     """
 
     def __init__(self, network: UnifiedVoice, lanes: int, capacity: int, device: torch.device, dtype: torch.dtype,
-                 prefixes: int = 1, longest: int | None = None, run: Run = eagerly, smallest: int = SMALLEST):
+                 prefixes: int = 1, longest: int | None = None, run: Run = run_eagerly, smallest: int = SMALLEST):
         super().__init__(network, lanes, capacity + 1, device, dtype, prefixes, longest)
         self.capacity, self.run, self.smallest = capacity, run, smallest
         config = network.config
@@ -126,7 +126,7 @@ class StaticDecoder(TorchDecoder):
         end = self._end(columns, length, first)
         bucket = min(self.capacity, max(self.smallest, 1 << (end - 1).bit_length()))
         asked = slice(first, first + lanes)
-        with engine_errors():
+        with torch_memory_errors():
             held, place = self.marks.host.numpy()
             held[:], place[:] = self.capacity, 0
             held[asked], place[asked] = length, 0 if prefix is None else prefix

@@ -9,7 +9,7 @@ from ane.backends import load_backend
 from ane.backends.torch import device as torch_device
 from ane.backends.torch.backend import choose_precision
 from ane.backends.torch.device import choose_device
-from ane.backends.torch.memory import engine_errors, return_freed_memory
+from ane.backends.torch.memory import torch_memory_errors, return_freed_memory
 from ane.cli import main
 from ane.system.errors import UserError
 from tests.random_model import RandomModel
@@ -93,7 +93,7 @@ def test_the_cpu_is_taken_without_a_look_at_cuda(monkeypatch):
 
 @pytest.mark.parametrize("name", ["cuda:2", "cuda:x", "cuda:"])
 def test_a_gpu_of_a_number_that_there_is_not(monkeypatch, name):
-    monkeypatch.setattr(torch_device, "cuda_trouble", lambda: None)
+    monkeypatch.setattr(torch_device, "cuda_problem", lambda: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert choose_device("cuda:1") == torch.device("cuda:1")
     assert choose_device("auto") == CUDA
@@ -122,7 +122,7 @@ def test_bfloat16_is_for_cards_that_compute_in_it(monkeypatch, native):
     RuntimeError("CUDA error: out of memory"),
     RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")])
 def test_memory_that_runs_out_is_told_however_torch_puts_it(error):
-    with pytest.raises(UserError, match="no memory left on the device"), engine_errors():
+    with pytest.raises(UserError, match="no memory left on the device"), torch_memory_errors():
         raise error
 
 
@@ -135,12 +135,12 @@ def test_memory_that_runs_out_while_a_graph_is_recorded_is_told_too():
         finally:
             raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
 
-    with pytest.raises(UserError, match="no memory left on the device"), engine_errors(), recording():
+    with pytest.raises(UserError, match="no memory left on the device"), torch_memory_errors(), recording():
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
 
 def test_any_other_error_stays_a_bug():
-    with pytest.raises(RuntimeError, match="illegal memory access"), engine_errors():
+    with pytest.raises(RuntimeError, match="illegal memory access"), torch_memory_errors():
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
 

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from ane.backends.torch import backend as pytorch
 from ane.backends.torch.backend import Precision, TorchBackend
 from ane.backends.torch.decoder import TorchDecoder
-from ane.backends.torch.static_decoder import CudaGraphs, Run, StaticDecoder, eagerly
+from ane.backends.torch.static_decoder import CudaGraphRunner, Run, StaticDecoder, run_eagerly
 from ane.bundles.weights import skeleton
 from ane.models.tortoise.decoding import Chunk, decode
 from ane.models.tortoise.embeddings import text_tokens
@@ -80,8 +80,8 @@ class Stream:
 
 
 @pytest.fixture(scope="module")
-def graphs() -> Iterator[Callable[[], CudaGraphs]]:
-    """``graphs()``: a ``CudaGraphs`` on the CPU, where recordings stand in for what torch needs a GPU for."""
+def graphs() -> Iterator[Callable[[], CudaGraphRunner]]:
+    """``graphs()``: a ``CudaGraphRunner`` on the CPU, where recordings stand in for what torch needs a GPU for."""
     signature = inspect.signature(torch.cuda.graph)
 
     def graph(*args, **kwargs) -> Recording:
@@ -91,7 +91,7 @@ def graphs() -> Iterator[Callable[[], CudaGraphs]]:
         for name, stand_in in {"CUDAGraph": Recording, "graph": graph, "Stream": Stream, "current_stream": Stream,
                                "stream": nullcontext, "device": nullcontext, "graph_pool_handle": object}.items():
             patch.setattr(torch.cuda, name, stand_in)
-        yield lambda: CudaGraphs(Stream(CPU))
+        yield lambda: CudaGraphRunner(Stream(CPU))
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ steps = st.tuples(st.just("step"), st.integers(0, LANES - 1), st.integers(1, LAN
 def test_whatever_lanes_do_a_static_step_says_what_the_plain_one_does(network, graphs, recorded, schedule):
     """Prefixes stored over others, some of the lanes at a time, lanes that go back, or to another prefix, or on through
     the buckets of 4, 8, 16 and 30 own positions, and tails of several columns between."""
-    both = plain(network), static(network, graphs() if recorded else eagerly)
+    both = plain(network), static(network, graphs() if recorded else run_eagerly)
     for there in range(PLACES):
         assert_same(*(decoder.prefill(columns(there, 3 + there), there) for decoder in both))
     held = np.zeros(LANES, dtype=np.int64)
@@ -179,7 +179,7 @@ def test_a_step_is_recorded_once_for_each_bucket_when_it_comes_again(network, gr
 
 
 def test_what_was_given_is_not_written_over(network):
-    decoder = static(network, eagerly)
+    decoder = static(network, run_eagerly)
     decoder.prefill(columns(0, 5))
     first = decoder.step(columns(1, LANES, 1), np.zeros(LANES, dtype=np.int64))
     kept = [array.copy() for array in first]
@@ -216,7 +216,7 @@ def test_a_prefix_longer_than_those_before_begins_anew(network, graphs):
 
 
 def test_more_positions_or_lanes_than_agreed_are_a_mistake(network):
-    decoder = static(network, eagerly)
+    decoder = static(network, run_eagerly)
     decoder.prefill(columns(0, 5))
     for each in (1, 3):
         decoder.step(columns(0, 1, each), np.array([CAPACITY - each]), LANES - 1)

@@ -6,7 +6,7 @@ from ane.backends.mil.interpreter import Arithmetic, Interpreter
 from ane.backends.mil.package import Package
 
 
-class MilEngine:
+class MilRuntime:
     """``ane.backends.packaged.functions.Engine`` on any machine; ``units`` mean nothing to it.
 
     A package is read once and its weights are decoded once, however many of its functions are loaded.
