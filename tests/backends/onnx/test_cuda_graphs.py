@@ -1,4 +1,4 @@
-"""SessionCache that record, make room and are loaded again beneath decoders that are alive; no GPU is needed for it."""
+"""CUDA graphs, and sessions that are unloaded while decoders use them. The sessions are fakes: no GPU is needed."""
 
 import gc
 import weakref
@@ -23,7 +23,7 @@ TENSORRT = OnnxDevice("tensorrt", CPU, "cpu", "nothing")
 
 
 class RecordingSession:
-    """A session on the CPU that notes the numbers of its recordings; its next runs fail with the messages ``errors``."""
+    """A session on the CPU that notes the numbers of recordings. Its next runs fail with the messages ``errors``."""
 
     def __init__(self, session: Any, numbers: list[int], errors: list[str]):
         self.session, self.numbers, self.errors = session, numbers, errors
@@ -46,7 +46,7 @@ class RecordingSession:
 
 
 class FakeSessionLoader:
-    """FakeSessionLoader graphs on the CPU, without the provider's options. Sessions that record fail to load with ``error``."""
+    """Loads graphs on the CPU, without the provider's options. Sessions that record fail to load with ``error``."""
 
     def __init__(self, error: Exception | None = None):
         self.error, self.keys, self.numbers, self.errors = error, [], [], []
@@ -199,7 +199,8 @@ def test_running_out_of_memory_while_writing_rows_frees_memory():
 
 def test_prefixes_of_a_bucket_share_the_engine_of_steps(bundle, torch, tmp_path):
     load = FakeSessionLoader()
-    backend = make_backend(bundle, torch, load, TENSORRT, engines=TensorRtEngines(tmp_path, NvidiaMachine("some GPU", ())))
+    engines = TensorRtEngines(tmp_path, NvidiaMachine("some GPU", ()))
+    backend = make_backend(bundle, torch, load, TENSORRT, engines=engines)
     for length in (6, 40, 64, 9):
         decoder = backend.decoder(2, 8)
         assert near(torch, run_decoder(decoder, prefix=length), prefix=length)

@@ -43,8 +43,8 @@ def columns(seed: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((*shape, 64), dtype=np.float32)
 
 
-def near(expected, actual, bar: float = EXACT) -> bool:
-    return snr([*expected], [*actual]) >= bar
+def near(expected, actual, threshold: float = FP32_SNR) -> bool:
+    return snr([*expected], [*actual]) >= threshold
 
 
 @pytest.mark.parametrize("length", [2, 5, 40])

@@ -102,10 +102,11 @@ def test_the_same_seed_gives_the_same_speech(bundle, backends, preset):
 
 
 def test_say_speaks_from_onnx_packages(bundle, tmp_path):
-    results = [subprocess.run([sys.executable, "-m", "ane.cli", "say", "Hello.", "--bundle", str(bundle.path), "--backend",
-                            backend, "--precision", "fp32", "--preset", "fastest", "--max-codes", "20", "--seed", "1",
-                            "-o", str(tmp_path / "out.wav"), "--json"], capture_output=True, text=True, check=True)
-            for backend in ("onnx", "torch:cpu")]
+    options = ["--precision", "fp32", "--preset", "fastest", "--max-codes", "20", "--seed", "1", "--json",
+               "-o", str(tmp_path / "out.wav")]
+    results = [subprocess.run([sys.executable, "-m", "ane.cli", "say", "Hello.", "--bundle", str(bundle.path),
+                               "--backend", backend, *options], capture_output=True, text=True, check=True)
+               for backend in ("onnx", "torch:cpu")]
     facts, expected = (json.loads(each.stdout) for each in results)
     assert facts["backend"] == "onnx:cpu fp32"
     assert facts["codes"] == expected["codes"]
