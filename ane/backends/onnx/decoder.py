@@ -96,49 +96,50 @@ class OnnxDecoder:
                              f"{first + n - 1}, position {end - 1}")
         if self.stored is None:
             raise ValueError("step was called before any prefill")
-        place = np.zeros(n, dtype=np.int64) if prefix is None else np.asarray(prefix, dtype=np.int64)
+        prefix_indices = np.zeros(n, dtype=np.int64) if prefix is None else np.asarray(prefix, dtype=np.int64)
         self._grow(end)
         try:
-            call = self._run_step(columns, length, first, place)
+            call = self._run_step(columns, length, first, prefix_indices)
         except CudaGraphError as error:
             self.graphs.unrecorded(error)
             self._calls.clear()
-            call = self._run_step(columns, length, first, place)
+            call = self._run_step(columns, length, first, prefix_indices)
         position = length[:, None] + np.arange(T)
         for cache, name in zip(self.own, ("new_keys", "new_values"), strict=True):
             cache.write(first, position, call.outputs[name])
         return call.outputs["hidden"].numpy(), call.outputs["logits"].numpy()
 
-    def _run_step(self, columns: np.ndarray, length: np.ndarray, first: int, place: np.ndarray) -> BoundCall:
+    def _run_step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int,
+                  prefix_indices: np.ndarray) -> BoundCall:
         n, T, _ = columns.shape
-        call = self._step_call(n, T, first, place)
-        indices = {"place": place} if "place" in call.inputs else {}
-        call.run("run a decoder step", columns=columns, mask=self._mask(length, T, place), **indices)
+        call = self._step_call(n, T, first_lane, prefix_indices)
+        indices = {"place": prefix_indices} if "place" in call.inputs else {}
+        call.run("run a decoder step", columns=columns, mask=self._mask(lengths, T, prefix_indices), **indices)
         return call
 
-    def _mask(self, length: np.ndarray, columns: int, place: np.ndarray) -> np.ndarray:
+    def _mask(self, lengths: np.ndarray, columns: int, prefix_indices: np.ndarray) -> np.ndarray:
         """(n, T, P + L + T) float32: a column sees its prefix, its lane's earlier positions, and columns up to itself.
 
         P and L are the positions allocated for a prefix and for a lane.
         """
         P, L = self.stored[0].length, self.own[0].length
-        seen = np.zeros((len(length), columns, P + L + columns), dtype=bool)
-        seen[..., :P] = (np.arange(P) < self.held[place][:, None])[:, None]
-        seen[..., P:P + L] = (np.arange(L) < length[:, None])[:, None]
+        seen = np.zeros((len(lengths), columns, P + L + columns), dtype=bool)
+        seen[..., :P] = (np.arange(P) < self.held[prefix_indices][:, None])[:, None]
+        seen[..., P:P + L] = (np.arange(L) < lengths[:, None])[:, None]
         seen[..., P + L:] = np.tri(columns, dtype=bool)
         return np.where(seen, np.float32(0), np.float32(MASKED))
 
-    def _step_call(self, n: int, T: int, first: int, place: np.ndarray) -> BoundCall:
-        """The call for ``n`` lanes from ``first`` on, with the buffers of the last call of these shapes."""
-        sole = int(place[0]) if (place == place[0]).all() else None
-        key = n, T, first, sole
+    def _step_call(self, n: int, T: int, first_lane: int, prefix_indices: np.ndarray) -> BoundCall:
+        """The call for ``n`` lanes from ``first_lane`` on, with the buffers of the last call of these shapes."""
+        sole = int(prefix_indices[0]) if (prefix_indices == prefix_indices[0]).all() else None
+        key = n, T, first_lane, sole
         if key not in self._calls:
             if len(self._calls) >= KEPT_CALLS:
                 self._calls.clear()
-            self._calls[key] = self._bind_step(n, T, first, sole)
+            self._calls[key] = self._bind_step(n, T, first_lane, sole)
         return self._calls[key]
 
-    def _bind_step(self, n: int, T: int, first: int, sole: int | None) -> BoundCall:
+    def _bind_step(self, n: int, T: int, first_lane: int, sole: int | None) -> BoundCall:
         """``sole``: the index of the prefix that all lanes see; None: they see different ones."""
         d, P, L = self.dimensions, self.stored[0].length, self.own[0].length
         prefix_shape = (d.heads, P, d.width) if sole is not None else (self.prefixes, d.heads, P, d.width)
@@ -147,7 +148,7 @@ class OnnxDecoder:
             inputs["place"] = (n,)
         slices = {f"{name}_{layer}": BufferSlice(cache.buffer, cache.offset(layer, lane), shape)
                   for pair, names, lane, shape in (
-                      (self.own, ("keys", "values"), first, (n, d.heads, L, d.width)),
+                      (self.own, ("keys", "values"), first_lane, (n, d.heads, L, d.width)),
                       (self.stored, ("prefix_keys", "prefix_values"), sole or 0, prefix_shape))
                   for cache, name in zip(pair, names, strict=True) for layer in range(d.layers)}
         outputs = {"hidden": (n, T, d.model_dim), "logits": (n, d.codes),
