@@ -51,19 +51,19 @@ def columns(seed: int, *shape: int) -> np.ndarray:
 @pytest.mark.parametrize(("precision", "threshold"), [("fp32", 90)])
 def test_the_decoder_on_cuda_equals_torch(bundle, reference, precision, threshold):
     notices: list[str] = []
-    each = reference.decoder(3, 80), load_backend("onnx:cuda", bundle, precision, notice=notices.append).decoder(3, 80)
-    seen = [one.prefill(columns(0, 20)) for one in each]
+    both = reference.decoder(3, 80), load_backend("onnx:cuda", bundle, precision, notice=notices.append).decoder(3, 80)
+    seen = [one.prefill(columns(0, 20)) for one in both]
     assert snr([*seen[0]], [*seen[1]]) >= threshold
     length = np.zeros(3, dtype=np.int64)
     for turn in range(70):              # beyond the first bucket, where steps are recorded again
         if turn == 40:
             length[1] = 0
         x = columns(turn, 3, 1)
-        expected, actual = (one.step(x, length) for one in each)
+        expected, actual = (one.step(x, length) for one in both)
         assert snr([*expected], [*actual]) >= threshold, (turn, notices)
         length += 1
     x = columns(99, 1, 5)
-    expected, actual = (one.step(x, length[1:2], 1) for one in each)
+    expected, actual = (one.step(x, length[1:2], 1) for one in both)
     assert snr([*expected], [*actual]) >= threshold
     assert notices == []                   # every step was recorded
 
@@ -98,7 +98,7 @@ def test_two_decoders_in_turn_on_cuda_replay_their_own_graphs(bundle, reference)
 def test_stages_on_cuda_equal_torch(bundle, reference, stage, inputs, threshold):
     rng = np.random.default_rng(0)
     given = {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in inputs.items()}
-    expected, actual = (each.run(stage, **given) for each in (reference, load_backend("onnx:cuda", bundle, "fp32")))
+    expected, actual = (both.run(stage, **given) for both in (reference, load_backend("onnx:cuda", bundle, "fp32")))
     assert snr([expected], [actual]) >= threshold
 
 
@@ -113,12 +113,12 @@ def test_the_ranker_on_cuda_equals_torch(bundle, reference):
 @on_cuda
 def test_the_denoiser_on_cuda_equals_torch(bundle, reference):
     rng = np.random.default_rng(0)
-    spoken, voice = columns(1, 1, 12), rng.standard_normal((1, bundle.widths[1]), dtype=np.float32)
-    each = [engine.denoiser(spoken, voice, 51) for engine in (reference, load_backend("onnx:cuda", bundle, "fp32"))]
+    latents, voice = columns(1, 1, 12), rng.standard_normal((1, bundle.widths[1]), dtype=np.float32)
+    both = [backend.denoiser(latents, voice, 51) for backend in (reference, load_backend("onnx:cuda", bundle, "fp32"))]
     for timestep in (3999, 12):
         x = rng.standard_normal((1, 100, 51), dtype=np.float32)
         for guided in (False, True):
-            expected, actual = (denoise(x, timestep, guided) for denoise in each)
+            expected, actual = (denoise(x, timestep, guided) for denoise in both)
             assert snr([expected[:1]], [actual[:1]]) >= 80
             assert snr([expected], [actual]) >= 50       # random weights amplify rounding without conditioning
 
@@ -131,9 +131,9 @@ def test_lanes_with_several_prefixes_on_cuda_see_their_own(bundle, reference):
     x = columns(5, 2, 1)
     hidden, _ = together.step(x, np.zeros(2, dtype=np.int64), 0, np.array([1, 0]))
     for lane, (index, length) in enumerate(((1, 7), (0, 12))):
-        alone = reference.decoder(1, 8)
-        alone.prefill(columns(index, length))
-        expected, _ = alone.step(x[lane:lane + 1], np.zeros(1, dtype=np.int64))
+        separate = reference.decoder(1, 8)
+        separate.prefill(columns(index, length))
+        expected, _ = separate.step(x[lane:lane + 1], np.zeros(1, dtype=np.int64))
         assert snr([expected], [hidden[lane:lane + 1]]) >= 90
 
 
@@ -155,7 +155,7 @@ def test_tensorrt_reuses_an_engine_for_each_bucket(bundle, reference, tmp_path, 
     monkeypatch.setenv("ANE_HOME", str(tmp_path))
 
     def engines() -> dict[Path, int]:
-        return {path: path.stat().st_mtime_ns for path in (tmp_path / "cache" / "engines").rglob("*.engine")}
+        return {path: path.stat().st_mtime_ns for path in (tmp_path / "cache" / "engines").rglob("*.backend")}
 
     mel = np.random.default_rng(0).standard_normal((1, 80, 100), dtype=np.float32)
     expected = reference.run("ar_conditioning", mel=mel)
@@ -179,11 +179,11 @@ def test_tensorrt_steps_with_prefixes_of_one_bucket_share_an_engine(bundle, refe
     backend = load_backend("onnx:tensorrt", bundle, "fp32")
     kept: list[set[Path]] = []
     for length in (20, 41):
-        each = reference.decoder(2, 8), backend.decoder(2, 8)
-        for one in each:
+        both = reference.decoder(2, 8), backend.decoder(2, 8)
+        for one in both:
             one.prefill(columns(0, length))
-        expected, actual = (one.step(columns(1, 2, 1), np.zeros(2, dtype=np.int64)) for one in each)
+        expected, actual = (one.step(columns(1, 2, 1), np.zeros(2, dtype=np.int64)) for one in both)
         assert snr([*expected], [*actual]) >= 50
-        kept.append(set((tmp_path / "cache" / "engines").rglob("*.engine")))
+        kept.append(set((tmp_path / "cache" / "engines").rglob("*.backend")))
     assert kept[0]
     assert kept[0] == kept[1]

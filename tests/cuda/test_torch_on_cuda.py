@@ -35,7 +35,7 @@ DEVICE = "cuda"
 LANES, CAPACITY = 4, 40
 SIZES = {"B": 2, "L": 40, "T": 20, "S": 30, "L+10": 50, "samples": 60000}      # of named dimensions
 
-# Largest errors, relative to the largest value. By torch's default, convolutions on CUDA are TF32 with 10-bit mantissas.
+# Largest errors, relative to the largest value. By default torch's convolutions on CUDA are TF32: 10-bit mantissas.
 # The same rounding on the CPU changes these stages by at most 0.0023. Without it, sums are still in another order.
 TF32, FP32, EXACT = 0.01, 1e-3, 1e-4
 ROUNDING = {"fp32": TF32, "fp16": 0.02, "bf16": 0.1}

@@ -171,11 +171,11 @@ class StaticStep:
         lengths: (lanes,) own positions of each lane; the new column is written after them.
         prefix_indices: (lanes,) index of each lane's prefix.
         rows: (lanes,) 0, 1, 2, …
-        bucket: own positions to read. room: positions of a prefix to read.
+        bucket: own positions to read. prefix_capacity: positions of a prefix to read.
         prefix_length: (prefixes,) positions of each prefix.
 
     Attributes:
-        mask: (lanes, 1, 1, room + bucket) float32 to add to the scores: 0, or −∞ where a lane must not attend.
+        mask: (lanes, 1, 1, prefix_capacity + bucket) float32 to add to the scores: 0, or −∞ where a lane must not attend.
     """
 
     lengths: Tensor
@@ -183,11 +183,12 @@ class StaticStep:
     rows: Tensor
     bucket: int
     prefix_length: Tensor
-    room: int
+    prefix_capacity: int
 
     def __post_init__(self):
         device = self.lengths.device
-        unseen = torch.cat((torch.arange(self.room, device=device) >= self.prefix_length[self.prefix_indices][:, None],
+        prefix_lengths = self.prefix_length[self.prefix_indices]
+        unseen = torch.cat((torch.arange(self.prefix_capacity, device=device) >= prefix_lengths[:, None],
                             torch.arange(self.bucket, device=device) > self.lengths[:, None]), dim=1)
         self.mask = torch.zeros(unseen.shape, device=device).masked_fill(unseen, float("-inf"))[:, None, None]
 

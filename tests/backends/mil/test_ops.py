@@ -61,7 +61,7 @@ def binary(op: str, expected: Callable, x: np.ndarray = X, y: np.ndarray = Y) ->
 
 
 def truth(op: str, expected: Callable) -> MilOpCase:
-    """A comparison comes out through a cast: a package cannot give booleans."""
+    """A comparison with a cast to numbers, since a package cannot return booleans."""
     return case(op, lambda x, y: mb.cast(x=getattr(mb, op)(x=x, y=y), dtype="fp32"),
                 lambda x, y: expected(x, y).float(), np.round(X), np.round(Y))
 

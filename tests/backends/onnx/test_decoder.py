@@ -54,8 +54,8 @@ def test_a_prefill_returns_what_torch_returns(torch, onnx, length):
 
 
 def test_refilled_and_rewound_lanes_and_steps_of_several_columns_equal_torch(torch, decoder):
-    each = torch.decoder(5, 40), decoder(5, 40)
-    expected, actual = (one.prefill(columns(0, 20)) for one in each)
+    both = torch.decoder(5, 40), decoder(5, 40)
+    expected, actual = (one.prefill(columns(0, 20)) for one in both)
     assert near(expected, actual)
     length = np.zeros(5, dtype=np.int64)
     for turn in range(6):
@@ -63,51 +63,51 @@ def test_refilled_and_rewound_lanes_and_steps_of_several_columns_equal_torch(tor
             length[2] = 0           # a lane is refilled
             length[4] -= 2          # another is rewound
         x = columns(turn, 5, 1)
-        assert near(*(one.step(x, length) for one in each)), turn
+        assert near(*(one.step(x, length) for one in both)), turn
         length += 1
     x = columns(9, 1, 7)
-    assert near(*(one.step(x, length[3:4], 3) for one in each))
+    assert near(*(one.step(x, length[3:4], 3) for one in both))
     x = columns(10, 2, 1)
-    assert near(*(one.step(x, length[1:3], 1) for one in each))
+    assert near(*(one.step(x, length[1:3], 1) for one in both))
 
 
 def test_a_cache_that_grows_keeps_its_content(torch, decoder):
-    each = torch.decoder(2, 3 * GROWTH), decoder(2, 3 * GROWTH)
-    for one in each:
+    both = torch.decoder(2, 3 * GROWTH), decoder(2, 3 * GROWTH)
+    for one in both:
         one.prefill(columns(0, 6))
     x = columns(1, 2, GROWTH - 2)
     length = np.zeros(2, dtype=np.int64)
-    assert near(*(one.step(x, length) for one in each))
+    assert near(*(one.step(x, length) for one in both))
     for turn in range(4):           # across the first bucket
         x = columns(turn, 2, 1)
-        assert near(*(one.step(x, length + GROWTH - 2 + turn) for one in each))
-    assert each[1].own[0].length == 2 * GROWTH
+        assert near(*(one.step(x, length + GROWTH - 2 + turn) for one in both))
+    assert both[1].own[0].length == 2 * GROWTH
     x = columns(7, 2, GROWTH)
-    assert near(*(one.step(x, length + GROWTH + 2) for one in each))
+    assert near(*(one.step(x, length + GROWTH + 2) for one in both))
 
 
 def test_lanes_with_different_prefixes_see_their_own(torch, decoder):
     prefixes = [columns(20, 9), columns(21, 15), columns(22, 4)]
-    place = np.array([2, 0, 1, 2])
+    indices = np.array([2, 0, 1, 2])
     together = decoder(4, 12, 3, 15)
-    alone = []
+    separate = []
     for number, prefix in enumerate(prefixes):
         together.prefill(prefix, number)
     for lane in range(4):
-        alone.append(torch.decoder(1, 12))
-        alone[lane].prefill(prefixes[place[lane]])
+        separate.append(torch.decoder(1, 12))
+        separate[lane].prefill(prefixes[indices[lane]])
     length = np.array([0, 3, 1, 0])
     for turn in range(4):
         x = columns(turn, 4, 1)
         if turn == 2:               # a lane moves to another prefix, and a prefix is replaced
-            place[3], length[3] = 0, 0
-            alone[3] = torch.decoder(1, 12)
-            alone[3].prefill(prefixes[0])
+            indices[3], length[3] = 0, 0
+            separate[3] = torch.decoder(1, 12)
+            separate[3].prefill(prefixes[0])
             together.prefill(columns(23, 12), 1)
-            alone[2].prefill(columns(23, 12))
-        actual = together.step(x, length, 0, place)
+            separate[2].prefill(columns(23, 12))
+        actual = together.step(x, length, 0, indices)
         expected = [np.concatenate(part) for part in zip(
-            *(alone[lane].step(x[lane:lane + 1], length[lane:lane + 1]) for lane in range(4)), strict=True)]
+            *(separate[lane].step(x[lane:lane + 1], length[lane:lane + 1]) for lane in range(4)), strict=True)]
         if turn == 0:               # lanes 1 and 2 see positions that were never written
             assert near([expected[0][[0, 3]]], [actual[0][[0, 3]]])
         assert near([part[[0, 3]] for part in expected], [part[[0, 3]] for part in actual]), turn
@@ -115,38 +115,38 @@ def test_lanes_with_different_prefixes_see_their_own(torch, decoder):
 
 
 def test_lanes_that_share_one_of_several_prefixes_see_it(torch, decoder):
-    together, alone = decoder(2, 6, 2, 15), torch.decoder(2, 6)
+    together, separate = decoder(2, 6, 2, 15), torch.decoder(2, 6)
     for number, prefix in enumerate((columns(1, 15), columns(2, 7))):
         together.prefill(prefix, number)
-    alone.prefill(columns(2, 7))
+    separate.prefill(columns(2, 7))
     x = columns(3, 2, 1)
-    assert near(alone.step(x, np.zeros(2, dtype=np.int64)), together.step(x, np.zeros(2, dtype=np.int64), 0,
+    assert near(separate.step(x, np.zeros(2, dtype=np.int64)), together.step(x, np.zeros(2, dtype=np.int64), 0,
                                                                           np.array([1, 1])))
 
 
 def test_a_longer_second_prefix_does_not_change_lanes(torch, decoder):
-    together, alone = decoder(1, 8, 2), torch.decoder(1, 8)
-    for one in (together, alone):
+    together, separate = decoder(1, 8, 2), torch.decoder(1, 8)
+    for one in (together, separate):
         one.prefill(columns(1, 5))
     x = columns(3, 1, 2)
-    assert near(alone.step(x, np.zeros(1, dtype=np.int64)), together.step(x, np.zeros(1, dtype=np.int64)))
+    assert near(separate.step(x, np.zeros(1, dtype=np.int64)), together.step(x, np.zeros(1, dtype=np.int64)))
     together.prefill(columns(2, 30), 1)
     x = columns(4, 1, 1)
-    assert near(alone.step(x, np.full(1, 2)), together.step(x, np.full(1, 2)))
+    assert near(separate.step(x, np.full(1, 2)), together.step(x, np.full(1, 2)))
 
 
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 7), min_size=4, max_size=4), min_size=1, max_size=8))
 def test_any_schedule_of_lanes_equals_torch(torch, onnx, schedule):
     """Each turn every lane continues, or is rewound to some earlier length."""
-    each = torch.decoder(4, 12), onnx.decoder(4, 12)
-    for one in each:
+    both = torch.decoder(4, 12), onnx.decoder(4, 12)
+    for one in both:
         one.prefill(columns(0, 9))
     held = np.zeros(4, dtype=np.int64)
     for turn, limits in enumerate(schedule):
         length = np.minimum(held, limits)
         x = columns(turn, 4, 1)
-        assert near(*(one.step(x, length) for one in each), threshold=95)
+        assert near(*(one.step(x, length) for one in both), threshold=95)
         held = length + 1
 
 
@@ -179,15 +179,15 @@ def test_the_next_step_does_not_overwrite_returned_arrays(onnx):
 
 @pytest.mark.parametrize(("precision", "threshold"), [("fp16", 50), ("int8", 25), ("int4", 9)])
 def test_quantised_decoders_reach_their_threshold(torch, bundle, precision, threshold):
-    package, = (each for each in bundle.onnx_packages
-                if (each.network, each.precision) == ("autoregressive", precision))
+    package, = (both for both in bundle.onnx_packages
+                if (both.network, both.precision) == ("autoregressive", precision))
     assert min(function.parity["cpu"] for function in package.functions.values()) >= threshold
     backend = OrtBackend(Unpublished(bundle, bundle.path, [package], torch), DEVICES["cpu"], torch, threads=1)
-    each = torch.decoder(2, 8), backend.decoder(2, 8)
-    assert near(*(one.prefill(columns(0, 12) / 20) for one in each), threshold=threshold)
+    both = torch.decoder(2, 8), backend.decoder(2, 8)
+    assert near(*(one.prefill(columns(0, 12) / 20) for one in both), threshold=threshold)
     for turn in range(3):
         x = columns(turn, 2, 1) / 20
-        assert near(*(one.step(x, np.full(2, turn)) for one in each), threshold=threshold)
+        assert near(*(one.step(x, np.full(2, turn)) for one in both), threshold=threshold)
 
 
 def test_lanes_positions_and_prefixes_beyond_the_limits_are_refused(onnx):

@@ -1,4 +1,4 @@
-"""The static step of the decoder says what the plain one says, run as it is or recorded once and replays again."""
+"""The static step of the decoder equals the plain one, whether it is run or recorded once and replayed."""
 
 import gc
 import inspect
@@ -59,9 +59,9 @@ class FakeCudaGraph(TorchDispatchMode):
     def replay(self) -> None:
         self.replays += 1
         for func, args, kwargs, out in self.calls:
-            made = func(*args, **kwargs)
+            again = func(*args, **kwargs)
             if out is not None:
-                for old, new in zip(tree_leaves(out), tree_leaves(made), strict=True):
+                for old, new in zip(tree_leaves(out), tree_leaves(again), strict=True):
                     old.copy_(new)
 
 
