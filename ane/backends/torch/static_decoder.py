@@ -175,7 +175,7 @@ class StaticStep:
         prefix_length: (prefixes,) positions of each prefix.
 
     Attributes:
-        mask: (lanes, 1, 1, prefix_capacity + bucket) float32 to add to the scores: 0, or −∞ where a lane must not attend.
+        mask: (lanes, 1, 1, prefix_capacity + bucket) float32 to add to scores: 0, or −∞ where a lane must not attend.
     """
 
     lengths: Tensor
