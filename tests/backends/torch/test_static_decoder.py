@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from ane.backends.torch import backend as pytorch
 from ane.backends.torch.backend import Precision, TorchBackend
 from ane.backends.torch.decoder import TorchDecoder
-from ane.backends.torch.static_decoder import CudaGraphRunner, Run, StaticDecoder, run_eagerly
+from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder, StepRunner, run_eagerly
 from ane.bundles.weights import skeleton
 from ane.models.tortoise.decoding import Chunk, decode
 from ane.models.tortoise.embeddings import text_tokens
@@ -107,7 +107,7 @@ def columns(seed: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((*shape, 64), dtype=np.float32)
 
 
-def static(network: UnifiedVoice, run: Run, smallest: int = 4, dtype: torch.dtype = torch.float32) -> StaticDecoder:
+def static(network: UnifiedVoice, run: StepRunner, smallest: int = 4, dtype: torch.dtype = torch.float32) -> StaticDecoder:
     return StaticDecoder(network, LANES, CAPACITY, CPU, dtype, PREFIXES, LONGEST, run, smallest)
 
 
