@@ -80,7 +80,7 @@ ENGINES = {engine.name: engine for engine in (
 def no_cuda() -> str | None:
     """Why CUDA, and TensorRT which needs it, are not run here; None: they are."""
     trouble = cuda_problem()
-    return trouble.says if trouble else None
+    return trouble.message if trouble else None
 
 
 def present(names: Sequence[str] | None) -> tuple[list[Engine], dict[str, str]]:

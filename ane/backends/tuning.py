@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from ane.bundles.packages import UNITS
+from ane.bundles.packages import COMPUTE_UNITS
 from ane.system import paths
 from ane.system.errors import UserError
 from ane.system.files import read_json, replacing
@@ -181,7 +181,7 @@ def _entry(stated: Mapping[str, Any]) -> Entry:
     if not (all(isinstance(text, str) for text in texts) and isinstance(tuning.measured, dict)
             and all(type(count) is int and count > 0 for count in counts)
             and tuning.backend.partition(":")[0] in ENGINES and tuning.cache in CACHES
-            and set(tuning.units.values()) <= set(UNITS)):
+            and set(tuning.units.values()) <= set(COMPUTE_UNITS)):
         raise ValueError
     return Entry(*names, tuning)
 

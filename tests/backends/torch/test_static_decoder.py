@@ -107,7 +107,8 @@ def columns(seed: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((*shape, 64), dtype=np.float32)
 
 
-def static(network: UnifiedVoice, run: StepRunner, smallest: int = 4, dtype: torch.dtype = torch.float32) -> StaticDecoder:
+def static(network: UnifiedVoice, run: StepRunner, smallest: int = 4,
+           dtype: torch.dtype = torch.float32) -> StaticDecoder:
     return StaticDecoder(network, LANES, CAPACITY, CPU, dtype, PREFIXES, LONGEST, run, smallest)
 
 
