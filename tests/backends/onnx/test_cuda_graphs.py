@@ -46,7 +46,7 @@ class RecordingSession:
 
 
 class FakeSessionLoader:
-    """Loads graphs on the CPU, without the provider's options. SessionCache that record fail to load with ``error``."""
+    """Loads graphs on the CPU, without the provider's options. A session that records fails to load with ``error``."""
 
     def __init__(self, error: Exception | None = None):
         self.error, self.keys, self.numbers, self.errors = error, [], [], []
