@@ -1,4 +1,4 @@
-"""ONNX Runtime on an NVIDIA GPU: CUDA and TensorRT say what the CPU says, from caches that stay on the device."""
+"""ONNX Runtime on an NVIDIA GPU: results of CUDA and TensorRT equal those of torch on the CPU."""
 
 from pathlib import Path
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ane.backends import load_backend
-from ane.backends.onnx.providers import DEVICES, fault_of
-from ane.backends.onnx.tensorrt import Engines, Record
+from ane.backends.onnx.providers import DEVICES, load_error
+from ane.backends.onnx.tensorrt import TensorRtEngines, TensorRtRecord
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles.bundle import Bundle
 from ane.models.tortoise.sampling import Sampling
@@ -20,16 +20,16 @@ HOW = ("on a machine with an NVIDIA GPU: pip install -e '.[test]'; pip uninstall
        "onnxruntime-gpu tensorrt; pytest tests/cuda")
 
 
-def missing(name: str) -> str:
+def skip_reason(name: str) -> str:
     try:
-        why = fault_of(DEVICES[name])
-        return why and f"ONNX Runtime's {DEVICES[name].spoken} does not load here: {why}; {HOW}"
+        reason = load_error(DEVICES[name])
+        return reason and f"ONNX Runtime's {DEVICES[name].short_name} does not load here: {reason}; {HOW}"
     except Exception as error:
         return f"{error}; {HOW}"
 
 
-on_cuda = pytest.mark.skipif(bool(missing("cuda")), reason=missing("cuda"))
-on_tensorrt = pytest.mark.skipif(bool(missing("tensorrt")), reason=missing("tensorrt"))
+on_cuda = pytest.mark.skipif(bool(skip_reason("cuda")), reason=skip_reason("cuda"))
+on_tensorrt = pytest.mark.skipif(bool(skip_reason("tensorrt")), reason=skip_reason("tensorrt"))
 
 
 @pytest.fixture(scope="session")
@@ -48,30 +48,30 @@ def columns(seed: int, *shape: int) -> np.ndarray:
 
 
 @on_cuda
-@pytest.mark.parametrize(("precision", "bar"), [("fp32", 90)])
-def test_the_decoder_on_cuda_reads_as_on_torch(bundle, reference, precision, bar):
-    said: list[str] = []
-    each = reference.decoder(3, 80), load_backend("onnx:cuda", bundle, precision, notice=said.append).decoder(3, 80)
-    seen = [one.prefill(columns(0, 20)) for one in each]
-    assert snr([*seen[0]], [*seen[1]]) >= bar
+@pytest.mark.parametrize(("precision", "threshold"), [("fp32", 90)])
+def test_the_decoder_on_cuda_equals_torch(bundle, reference, precision, threshold):
+    notices: list[str] = []
+    both = reference.decoder(3, 80), load_backend("onnx:cuda", bundle, precision, notice=notices.append).decoder(3, 80)
+    seen = [one.prefill(columns(0, 20)) for one in both]
+    assert snr([*seen[0]], [*seen[1]]) >= threshold
     length = np.zeros(3, dtype=np.int64)
-    for turn in range(70):              # across a bucket, recorded anew
+    for turn in range(70):              # beyond the first bucket, where steps are recorded again
         if turn == 40:
             length[1] = 0
         x = columns(turn, 3, 1)
-        wanted, got = (one.step(x, length) for one in each)
-        assert snr([*wanted], [*got]) >= bar, (turn, said)
+        expected, actual = (one.step(x, length) for one in both)
+        assert snr([*expected], [*actual]) >= threshold, (turn, notices)
         length += 1
     x = columns(99, 1, 5)
-    wanted, got = (one.step(x, length[1:2], 1) for one in each)
-    assert snr([*wanted], [*got]) >= bar
-    assert said == []                   # every step was recorded
+    expected, actual = (one.step(x, length[1:2], 1) for one in both)
+    assert snr([*expected], [*actual]) >= threshold
+    assert notices == []                   # every step was recorded
 
 
 @on_cuda
-def test_two_decoders_in_turn_on_cuda_replay_each_its_own(bundle, reference):
-    said: list[str] = []
-    backend = load_backend("onnx:cuda", bundle, "fp32", notice=said.append)
+def test_two_decoders_in_turn_on_cuda_replay_their_own_graphs(bundle, reference):
+    notices: list[str] = []
+    backend = load_backend("onnx:cuda", bundle, "fp32", notice=notices.append)
     pairs = [(reference.decoder(2, 8), backend.decoder(2, 8)) for _ in range(2)]
     for number, pair in enumerate(pairs):
         for one in pair:
@@ -79,31 +79,31 @@ def test_two_decoders_in_turn_on_cuda_replay_each_its_own(bundle, reference):
     for turn in range(5):
         for number, pair in enumerate(pairs):
             x = columns(10 * turn + number, 2, 1)
-            wanted, got = (one.step(x, np.full(2, turn)) for one in pair)
-            assert snr([*wanted], [*got]) >= 90, (turn, number)
-    del pairs[0]                        # and a third, after the first and its buffers are gone
+            expected, actual = (one.step(x, np.full(2, turn)) for one in pair)
+            assert snr([*expected], [*actual]) >= 90, (turn, number)
+    del pairs[0]                        # a third decoder, after the first and its buffers are freed
     third = reference.decoder(2, 8), backend.decoder(2, 8)
     for one in third:
         one.prefill(columns(7, 9))
     for turn in range(3):
-        wanted, got = (one.step(columns(turn, 2, 1), np.full(2, turn)) for one in third)
-        assert snr([*wanted], [*got]) >= 90, turn
-    assert said == []
+        expected, actual = (one.step(columns(turn, 2, 1), np.full(2, turn)) for one in third)
+        assert snr([*expected], [*actual]) >= 90, turn
+    assert notices == []
 
 
 @on_cuda
-@pytest.mark.parametrize(("stage", "inputs", "bar"), [
+@pytest.mark.parametrize(("stage", "inputs", "threshold"), [
     ("ar_conditioning", {"mel": (1, 80, 130)}, 90), ("diffusion_conditioning", {"mel": (1, 100, 130)}, 90),
     ("ar_random", {"noise": (2, 64)}, 90), ("univnet", {"mel": (1, 100, 19), "noise": (1, 64, 29)}, 60)])
-def test_stages_on_cuda_give_what_torch_gives(bundle, reference, stage, inputs, bar):
+def test_stages_on_cuda_equal_torch(bundle, reference, stage, inputs, threshold):
     rng = np.random.default_rng(0)
     given = {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in inputs.items()}
-    wanted, got = (each.run(stage, **given) for each in (reference, load_backend("onnx:cuda", bundle, "fp32")))
-    assert snr([wanted], [got]) >= bar
+    expected, actual = (both.run(stage, **given) for both in (reference, load_backend("onnx:cuda", bundle, "fp32")))
+    assert snr([expected], [actual]) >= threshold
 
 
 @on_cuda
-def test_the_ranker_on_cuda_gives_what_torch_gives(bundle, reference):
+def test_the_ranker_on_cuda_equals_torch(bundle, reference):
     cuda = load_backend("onnx:cuda", bundle, "fp32")
     for stage, name in (("clvp_text", "tokens"), ("clvp_speech", "codes")):
         ids = np.random.default_rng(0).integers(0, 200, (2, 40))
@@ -111,58 +111,58 @@ def test_the_ranker_on_cuda_gives_what_torch_gives(bundle, reference):
 
 
 @on_cuda
-def test_the_denoiser_on_cuda_gives_what_torch_gives(bundle, reference):
+def test_the_denoiser_on_cuda_equals_torch(bundle, reference):
     rng = np.random.default_rng(0)
-    spoken, voice = columns(1, 1, 12), rng.standard_normal((1, bundle.widths[1]), dtype=np.float32)
-    each = [engine.denoiser(spoken, voice, 51) for engine in (reference, load_backend("onnx:cuda", bundle, "fp32"))]
+    latents, voice = columns(1, 1, 12), rng.standard_normal((1, bundle.widths[1]), dtype=np.float32)
+    both = [backend.denoiser(latents, voice, 51) for backend in (reference, load_backend("onnx:cuda", bundle, "fp32"))]
     for timestep in (3999, 12):
         x = rng.standard_normal((1, 100, 51), dtype=np.float32)
         for guided in (False, True):
-            wanted, got = (denoise(x, timestep, guided) for denoise in each)
-            assert snr([wanted[:1]], [got[:1]]) >= 80
-            assert snr([wanted], [got]) >= 50       # random weights: without conditioning, rounding is amplified
+            expected, actual = (denoise(x, timestep, guided) for denoise in both)
+            assert snr([expected[:1]], [actual[:1]]) >= 80
+            assert snr([expected], [actual]) >= 50       # random weights amplify rounding without conditioning
 
 
 @on_cuda
-def test_lanes_on_several_prefixes_on_cuda_read_each_its_own(bundle, reference):
+def test_lanes_with_several_prefixes_on_cuda_see_their_own(bundle, reference):
     together = load_backend("onnx:cuda", bundle, "fp32").decoder(2, 8, 2, 12)
-    for place, length in enumerate((12, 7)):
-        together.prefill(columns(place, length), place)
+    for index, length in enumerate((12, 7)):
+        together.prefill(columns(index, length), index)
     x = columns(5, 2, 1)
     hidden, _ = together.step(x, np.zeros(2, dtype=np.int64), 0, np.array([1, 0]))
-    for lane, (place, length) in enumerate(((1, 7), (0, 12))):
-        alone = reference.decoder(1, 8)
-        alone.prefill(columns(place, length))
-        wanted, _ = alone.step(x[lane:lane + 1], np.zeros(1, dtype=np.int64))
-        assert snr([wanted], [hidden[lane:lane + 1]]) >= 90
+    for lane, (index, length) in enumerate(((1, 7), (0, 12))):
+        separate = reference.decoder(1, 8)
+        separate.prefill(columns(index, length))
+        expected, _ = separate.step(x[lane:lane + 1], np.zeros(1, dtype=np.int64))
+        assert snr([expected], [hidden[lane:lane + 1]]) >= 90
 
 
 @on_cuda
-def test_plain_onnx_takes_cuda_and_says_so(bundle):
+def test_plain_onnx_uses_cuda(bundle):
     assert load_backend("onnx", bundle, "fp32").name == "onnx:cuda fp32"
 
 
 @on_cuda
 def test_a_sentence_on_cuda_has_the_codes_of_the_cpu(bundle):
     settings = Settings.of("fastest", bundle.settings, candidates=1, sampling=Sampling(max_codes=20))
-    wanted, got = (Synthesizer(bundle, load_backend(name, bundle, "fp32")).speak("Hello.", seed=3, settings=settings)
-                   for name in ("onnx:cpu", "onnx:cuda"))
-    assert got.codes == wanted.codes
+    backends = (load_backend(name, bundle, "fp32") for name in ("onnx:cpu", "onnx:cuda"))
+    expected, actual = (Synthesizer(bundle, backend).speak("Hello.", seed=3, settings=settings) for backend in backends)
+    assert actual.codes == expected.codes
 
 
 @on_tensorrt
-def test_tensorrt_keeps_an_engine_for_each_bucket_and_takes_it_again(bundle, reference, tmp_path, monkeypatch):
+def test_tensorrt_reuses_an_engine_for_each_bucket(bundle, reference, tmp_path, monkeypatch):
     monkeypatch.setenv("ANE_HOME", str(tmp_path))
 
     def engines() -> dict[Path, int]:
-        return {path: path.stat().st_mtime_ns for path in (tmp_path / "cache" / "engines").rglob("*.engine")}
+        return {path: path.stat().st_mtime_ns for path in (tmp_path / "cache" / "engines").rglob("*.backend")}
 
     mel = np.random.default_rng(0).standard_normal((1, 80, 100), dtype=np.float32)
-    wanted = reference.run("ar_conditioning", mel=mel)
-    assert snr([wanted], [load_backend("onnx:tensorrt", bundle, "fp32").run("ar_conditioning", mel=mel)]) >= 50
+    expected = reference.run("ar_conditioning", mel=mel)
+    assert snr([expected], [load_backend("onnx:tensorrt", bundle, "fp32").run("ar_conditioning", mel=mel)]) >= 50
     kept = engines()
     assert kept
-    assert all(Record.read(path.parent).gpu == Engines().machine.gpu for path in kept)
+    assert all(TensorRtRecord.read(path.parent).gpu == TensorRtEngines().machine.gpu for path in kept)
     load_backend("onnx:tensorrt", bundle, "fp32").run("ar_conditioning", mel=mel[..., :70])        # the same bucket
     assert engines() == kept
     load_backend("onnx:tensorrt", bundle, "fp32", afresh=True).run("ar_conditioning", mel=mel)
@@ -174,16 +174,16 @@ def test_tensorrt_keeps_an_engine_for_each_bucket_and_takes_it_again(bundle, ref
 
 
 @on_tensorrt
-def test_tensorrt_steps_after_prefixes_of_a_bucket_on_one_engine(bundle, reference, tmp_path, monkeypatch):
+def test_tensorrt_steps_with_prefixes_of_one_bucket_share_an_engine(bundle, reference, tmp_path, monkeypatch):
     monkeypatch.setenv("ANE_HOME", str(tmp_path))
     backend = load_backend("onnx:tensorrt", bundle, "fp32")
     kept: list[set[Path]] = []
     for length in (20, 41):
-        each = reference.decoder(2, 8), backend.decoder(2, 8)
-        for one in each:
+        both = reference.decoder(2, 8), backend.decoder(2, 8)
+        for one in both:
             one.prefill(columns(0, length))
-        wanted, got = (one.step(columns(1, 2, 1), np.zeros(2, dtype=np.int64)) for one in each)
-        assert snr([*wanted], [*got]) >= 50
-        kept.append(set((tmp_path / "cache" / "engines").rglob("*.engine")))
+        expected, actual = (one.step(columns(1, 2, 1), np.zeros(2, dtype=np.int64)) for one in both)
+        assert snr([*expected], [*actual]) >= 50
+        kept.append(set((tmp_path / "cache" / "engines").rglob("*.backend")))
     assert kept[0]
     assert kept[0] == kept[1]

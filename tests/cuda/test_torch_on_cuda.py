@@ -1,11 +1,10 @@
-"""What only an NVIDIA GPU can show: torch on CUDA says what it says on the CPU, and steps are graphs that play.
+"""Torch on an NVIDIA GPU: its results equal those on the CPU, and decoder steps are replayed as CUDA graphs.
 
 Run on a machine with an NVIDIA GPU and a torch built for it, in a checkout with the package's test extra installed::
 
     pytest tests/cuda -rA
 
-That the static step is right as a function, and stays so when it is recorded and played again, is proved on any machine
-by tests/backends/torch/test_static_decoder.py.
+tests/backends/torch/test_static_decoder.py tests the static step, also recorded and replayed, on any machine.
 """
 
 import gc
@@ -15,15 +14,15 @@ import numpy as np
 import pytest
 import torch
 
-from ane.models.tortoise.stages import STAGES
+from ane.backends.base import STAGES
 from ane.backends.torch.backend import TorchBackend
 from ane.backends.torch.decoder import TorchDecoder
-from ane.backends.torch.static_decoder import CudaGraphs, StaticDecoder, eagerly
+from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder, run_eagerly
 from ane.bundles import Model, open_model
-from ane.models.tortoise.decoding import Prompt, decode
-from ane.models.tortoise.chunks import text_tokens
+from ane.models.tortoise.decoding import Chunk, decode
+from ane.models.tortoise.embeddings import text_tokens
 from ane.models.tortoise.randomness import Randomness
-from ane.models.tortoise.sampling import Sampling, inverse_cdf_sampler
+from ane.models.tortoise.sampling import Sampling, by_inverse_cdf
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.synthesizer import Synthesizer
 from tests.random_model import RandomModel
@@ -34,22 +33,22 @@ pytestmark = pytest.mark.skipif(
 
 DEVICE = "cuda"
 LANES, CAPACITY = 4, 40
-SIZES = {"B": 2, "L": 40, "T": 20, "S": 30, "L+10": 50, "samples": 60000}      # of the dimensions that have a name
+SIZES = {"B": 2, "L": 40, "T": 20, "S": 30, "L+10": 50, "samples": 60000}      # of named dimensions
 
-# Of the largest value. Convolutions on CUDA are TF32 by torch's default, of 10 binary digits; such rounding on the CPU
-# costs these stages 0.0023 at most. Without it other kernels still sum up in another order.
+# Largest errors, relative to the largest value. By default torch's convolutions on CUDA are TF32: 10-bit mantissas.
+# The same rounding on the CPU changes these stages by at most 0.0023. Without it, sums are still in another order.
 TF32, FP32, EXACT = 0.01, 1e-3, 1e-4
 ROUNDING = {"fp32": TF32, "fp16": 0.02, "bf16": 0.1}
 
 
 @pytest.fixture(scope="module")
 def model(golden_checkpoints, golden_config) -> Model:
-    """Random weights too, but of every network that there is."""
+    """A model with random weights for every network."""
     return open_model(checkpoints=golden_checkpoints, config=golden_config)
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_behind() -> Iterator[None]:
+def free_memory() -> Iterator[None]:
     yield
     gc.collect()
     torch.cuda.empty_cache()
@@ -60,110 +59,111 @@ def precisions() -> list[str]:
     return ["fp32", "fp16", *(["bf16"] if native else [])]
 
 
-def made(stage: str, model: Model) -> dict[str, np.ndarray]:
-    """Inputs of a stage, drawn from a seed."""
+def random_inputs(stage: str, model: Model) -> dict[str, np.ndarray]:
+    """Random inputs of a stage."""
     rng = np.random.default_rng(0)
     widths = {"D": model.widths[0], "C": model.widths[1]}
     if stage == "univnet":
         widths["Z"] = model.config("univnet").noise_dim
 
-    def drawn(tensor):
+    def draw(tensor):
         shape = [size if isinstance(size, int) else (SIZES | widths)[size] for size in tensor.shape]
         if tensor.dtype == "int64":
             return rng.integers(1, 30, shape)
         return rng.standard_normal(shape, dtype=np.float32)
 
-    return {name: drawn(tensor) for name, tensor in STAGES[stage].inputs.items()}
+    return {name: draw(tensor) for name, tensor in STAGES[stage].inputs.items()}
 
 
-def assert_near(wanted: np.ndarray, got: np.ndarray, share: float) -> None:
-    assert (got.shape, got.dtype) == (wanted.shape, wanted.dtype)
-    np.testing.assert_allclose(got, wanted, rtol=0, atol=share * np.abs(wanted).max())
+def assert_near(expected: np.ndarray, actual: np.ndarray, share: float) -> None:
+    assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=share * np.abs(expected).max())
 
 
 def columns(seed: int, *shape: int, width: int = 64) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((*shape, width), dtype=np.float32)
 
 
-def reading(decoder, turns: int = 30) -> list[np.ndarray]:
-    """Four lanes of two prefixes, through three buckets: refills, some lanes alone, a tail, a prefix over another."""
-    said = [*decoder.prefill(columns(0, 20), 0), *decoder.prefill(columns(1, 7), 1)]
-    length, place = np.zeros(LANES, dtype=np.int64), np.array([0, 1, 1, 0])
+def decode_schedule(decoder, turns: int = 30) -> list[np.ndarray]:
+    """Run four lanes with two prefixes through three buckets: with refills, steps of some lanes, a replaced prefix, and
+    at the end a step of several columns."""
+    outputs = [*decoder.prefill(columns(0, 20), 0), *decoder.prefill(columns(1, 7), 1)]
+    length, prefix = np.zeros(LANES, dtype=np.int64), np.array([0, 1, 1, 0])
     for turn in range(turns):
         if turn == 12:
-            length[2], place[2] = 0, 0
+            length[2], prefix[2] = 0, 0
         if turn == 18:
             length[1] = 0
-            said += decoder.prefill(columns(2, 15), 1)
+            outputs += decoder.prefill(columns(2, 15), 1)
         low, high = ((0, LANES), (1, 3))[turn % 5 == 4]
-        said += decoder.step(columns(3 + turn, high - low, 1), length[low:high], low, place[low:high])
+        outputs += decoder.step(columns(3 + turn, high - low, 1), length[low:high], low, prefix[low:high])
         length[low:high] += 1
-    return [*said, *decoder.step(columns(99, 1, 7), length[3:4], 3, place[3:4])]
+    return [*outputs, *decoder.step(columns(99, 1, 7), length[3:4], 3, prefix[3:4])]
 
 
 @pytest.mark.parametrize(("tf32", "share"), [(True, TF32), (False, FP32)])
 @pytest.mark.parametrize("stage", STAGES)
-def test_every_stage_says_what_it_says_on_the_cpu(model, stage, tf32, share):
+def test_every_stage_equals_the_cpu(model, stage, tf32, share):
     if STAGES[stage].network not in model.networks:
         pytest.skip(f"this set of golden vectors has no {STAGES[stage].network}; without --golden: "
                     "pytest tests/cuda -rA")
-    inputs = made(stage, model)
-    wanted = TorchBackend(model, "cpu", "fp32").run(stage, **inputs)
+    inputs = random_inputs(stage, model)
+    expected = TorchBackend(model, "cpu", "fp32").run(stage, **inputs)
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=tf32):
-        assert_near(wanted, TorchBackend(model, DEVICE, "fp32").run(stage, **inputs), share)
+        assert_near(expected, TorchBackend(model, DEVICE, "fp32").run(stage, **inputs), share)
 
 
 @pytest.mark.parametrize("precision", precisions())
 @pytest.mark.parametrize("guided", [False, True])
-def test_utterances_are_denoised_as_on_the_cpu_alone_and_together(model, precision, guided):
+def test_denoising_one_or_several_utterances_equals_the_cpu(model, precision, guided):
     latents = [columns(count, 1, count, width=model.config("diffusion").in_latent_channels) for count in (9, 4)]
     voice, frames = columns(3, 1, width=model.widths[1]), [40, 18]
     x = [columns(4, 1, 100, width=length) for length in frames]
     exact, backend = TorchBackend(model, "cpu", "fp32"), TorchBackend(model, DEVICE, precision)
-    together = backend.batched_denoiser(latents, voice, frames)(x, 1500, guided)
-    for rows, length, noisy, said in zip(latents, frames, x, together, strict=True):
-        wanted = exact.denoiser(rows, voice, length)(noisy, 1500, guided)
-        assert_near(wanted, backend.denoiser(rows, voice, length)(noisy, 1500, guided), ROUNDING[precision])
-        assert_near(wanted, said, ROUNDING[precision])
+    together = backend.denoisers(latents, voice, frames)(x, 1500, guided)
+    for rows, length, noisy, outputs in zip(latents, frames, x, together, strict=True):
+        expected = exact.denoiser(rows, voice, length)(noisy, 1500, guided)
+        assert_near(expected, backend.denoiser(rows, voice, length)(noisy, 1500, guided), ROUNDING[precision])
+        assert_near(expected, outputs, ROUNDING[precision])
 
 
 @pytest.mark.parametrize("precision", precisions())
-def test_the_decoder_says_what_it_says_on_the_cpu(precision):
+def test_the_decoder_equals_the_cpu(precision):
     both = (TorchBackend(RandomModel(), device, chosen).decoder(LANES, CAPACITY, 2, 20)
             for device, chosen in (("cpu", "fp32"), (DEVICE, precision)))
     share = EXACT if precision == "fp32" else ROUNDING[precision]
-    for wanted, got in zip(*map(reading, both), strict=True):
-        assert_near(wanted, got, share)
+    for expected, actual in zip(*map(decode_schedule, both), strict=True):
+        assert_near(expected, actual, share)
 
 
 @pytest.mark.parametrize("precision", precisions())
-def test_graphs_that_play_say_what_the_step_and_the_plain_decoder_say(precision):
+def test_replayed_graphs_equal_the_eager_static_step_and_the_plain_decoder(precision):
     backend = TorchBackend(RandomModel(), DEVICE, precision)
     network, dtype = backend.network("autoregressive"), backend.precision("autoregressive")
-    graphs = CudaGraphs(torch.cuda.Stream(backend.device))
-    room = (LANES, CAPACITY, backend.device, dtype, 2, 20)
-    played = reading(StaticDecoder(network, *room, run=graphs, smallest=8))
+    graphs = CudaGraphRunner(torch.cuda.Stream(backend.device))
+    sizes = (LANES, CAPACITY, backend.device, dtype, 2, 20)
+    replayed = decode_schedule(StaticDecoder(network, *sizes, run=graphs, smallest=8))
     assert sorted(bucket for _, bucket in graphs.graphs) == [8, 16, 32]
     share = EXACT if precision == "fp32" else ROUNDING[precision]
-    for other in (StaticDecoder(network, *room, run=eagerly, smallest=8), TorchDecoder(network, *room)):
-        for wanted, got in zip(reading(other), played, strict=True):
-            assert_near(wanted, got, share)
+    for other in (StaticDecoder(network, *sizes, run=run_eagerly, smallest=8), TorchDecoder(network, *sizes)):
+        for expected, actual in zip(decode_schedule(other), replayed, strict=True):
+            assert_near(expected, actual, share)
 
 
-def test_two_decoders_in_turn_do_not_disturb_each_other():
+def test_two_decoders_in_turn_are_independent():
     backend = TorchBackend(RandomModel(), DEVICE, "fp32")
-    wanted = {seed: [] for seed in (0, 1)}
-    for seed, steps in wanted.items():
+    expected = {seed: [] for seed in (0, 1)}
+    for seed, steps in expected.items():
         decoder = backend.decoder(2, CAPACITY)
         decoder.prefill(columns(seed, 9))
         steps += [decoder.step(columns(10 * turn + seed, 2, 1), np.full(2, turn)) for turn in range(12)]
-    both = [backend.decoder(2, CAPACITY) for _ in wanted]
+    both = [backend.decoder(2, CAPACITY) for _ in expected]
     for seed, decoder in enumerate(both):
         decoder.prefill(columns(seed, 9))
     for turn in range(12):
         for seed, decoder in enumerate(both):
-            said = decoder.step(columns(10 * turn + seed, 2, 1), np.full(2, turn))
-            for one, other in zip(wanted[seed][turn], said, strict=True):
+            outputs = decoder.step(columns(10 * turn + seed, 2, 1), np.full(2, turn))
+            for one, other in zip(expected[seed][turn], outputs, strict=True):
                 assert_near(one, other, EXACT)
 
 
@@ -172,41 +172,41 @@ def test_the_same_seed_gives_the_same_codes_as_on_the_cpu(lanes):
     model = open_model()
     config = model.config("autoregressive")
 
-    def read(device: str) -> list[list[int]]:
-        chunks = [Prompt(columns(index, 1, width=config.model_dim), text_tokens(list(range(3, 12 + 5 * index)), config),
-                        [inverse_cdf_sampler(Randomness(7).candidate(index, each)) for each in range(3)])
+    def sample(device: str) -> list[list[int]]:
+        chunks = [Chunk(columns(index, 1, width=config.model_dim), text_tokens(list(range(3, 12 + 5 * index)), config),
+                        [by_inverse_cdf(Randomness(7).candidate(index, each)) for each in range(3)])
                   for index in range(3)]
         return [one.codes for row in decode(TorchBackend(model, device, "fp32"), chunks, config,
                                             Sampling(max_codes=100), lanes) for one in row]
 
-    assert read(DEVICE) == read("cpu")
+    assert sample(DEVICE) == sample("cpu")
 
 
-def test_a_sentence_is_spoken_with_as_many_codes():
+def test_a_sentence_has_as_many_codes_as_on_the_cpu():
     model = open_model()
     settings = Settings.of("fastest", model.settings)
-    here, there = (Synthesizer(model, TorchBackend(model, device, "fp32")).speak("Hello there.", seed=1,
+    on_cpu, on_cuda = (Synthesizer(model, TorchBackend(model, device, "fp32")).speak("Hello there.", seed=1,
                                                                                  settings=settings)
                    for device in ("cpu", DEVICE))
-    assert there.codes == here.codes
-    assert np.isfinite(there.audio).all()
-    assert abs(len(there.audio) - len(here.audio)) < 2400       # trimming cuts where the level falls below a bar
+    assert on_cuda.codes == on_cpu.codes
+    assert np.isfinite(on_cuda.audio).all()
+    assert abs(len(on_cuda.audio) - len(on_cpu.audio)) < 2400       # trimming compares the level with a threshold
 
 
-def test_memory_is_given_back():
+def test_memory_is_freed():
     backend = TorchBackend(RandomModel(), DEVICE, "fp32", keep=False)
 
-    def spent() -> tuple[int, int, int]:
-        """Bytes of tensors while a decoder is there; of tensors, and of all that torch holds, when it has gone."""
+    def memory_use() -> tuple[int, int, int]:
+        """Bytes of tensors with a decoder; bytes of tensors, and bytes that torch reserves, after it is deleted."""
         decoder = backend.decoder(LANES, CAPACITY, 2, 20)
-        reading(decoder)
-        there = torch.cuda.memory_allocated()
+        decode_schedule(decoder)
+        used = torch.cuda.memory_allocated()
         del decoder
         gc.collect()
         backend.release()
-        return there, torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+        return used, torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
 
-    spent()                                     # cuBLAS keeps its workspaces
-    there, gone, held = spent()
-    assert gone < there
-    assert [spent() for _ in range(3)] == [(there, gone, held)] * 3
+    memory_use()                                  # cuBLAS keeps its workspaces
+    used, after, reserved = memory_use()
+    assert after < used
+    assert [memory_use() for _ in range(3)] == [(used, after, reserved)] * 3

@@ -1,4 +1,4 @@
-"""`ane bench` on Core ML itself, and what powermetrics prints; the rest is in tests/test_bench_*.py."""
+"""`ane bench` on Core ML itself, and the output of powermetrics; the rest is tested in tests/bench."""
 
 import json
 import subprocess
@@ -24,7 +24,7 @@ def converted(random_bundle, tmp_path_factory) -> Path:
     return path
 
 
-def test_every_function_is_measured_on_every_unit_and_say_takes_what_was_chosen(converted, tmp_path, monkeypatch):
+def test_every_function_is_measured_on_all_compute_units_and_say_uses_the_choice(converted, tmp_path, monkeypatch):
     monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
 
     def run(*arguments) -> str:
@@ -41,10 +41,10 @@ def test_every_function_is_measured_on_every_unit_and_say_takes_what_was_chosen(
     assert all(row["error"] is None and row["p50_ms"] > 0 for row in on_cpu)
     assert all(set(row["placement"] or {}) <= {"CPU"} for row in on_cpu)
     assert len([row for row in core_ml if row["compile_s"]]) == 2
-    assert {said["tuning"]["backend"].partition(":")[0] for said in found["spoken"]} == {"coreml", "torch"}
+    assert {one["tuning"]["backend"].partition(":")[0] for one in found["spoken"]} == {"coreml", "torch"}
     assert found["remembered"]
-    said = json.loads(run("say", "Hi.", "--preset", "fastest", "--seed", "0", "--json", "-o", "hi.wav"))
-    assert said["backend"].partition(":")[0].partition(" ")[0] == found["chosen"]["backend"].partition(":")[0]
+    facts = json.loads(run("say", "Hi.", "--preset", "fastest", "--seed", "0", "--json", "-o", "hi.wav"))
+    assert facts["backend"].partition(":")[0].partition(" ")[0] == found["chosen"]["backend"].partition(":")[0]
 
 
 def test_power_is_measured_where_sudo_allows_it():

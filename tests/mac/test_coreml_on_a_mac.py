@@ -1,4 +1,4 @@
-"""What only a Mac can show: Core ML itself, against the interpreter and the cache of compiled models.
+"""Core ML itself on a Mac: its outputs compared with the interpreter's, and the cache of compiled models.
 
 Run on Apple Silicon with macOS 15 or newer, in a checkout with the package's test extra installed::
 
@@ -13,18 +13,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ane.backends.coreml.engine import CoreMLEngine, CoreMLTools
+from ane.backends.coreml.runtime import CoreMLRuntime, CoreMLTools
 from ane.backends.mil import Arithmetic, Interpreter, Package
 from ane.system.errors import UserError
 
 pytestmark = pytest.mark.skipif(sys.platform != "darwin",
                                 reason="Core ML runs on macOS only; on a Mac (macOS 15 or newer): pytest tests/mac -rA")
 
-SHAPE = (1, 64, 1, 64)          # as the Neural Engine likes it: channels second, the last axis a multiple of 32
+SHAPE = (1, 64, 1, 64)          # the Neural Engine's layout: channels second, last axis a multiple of 32
 
 
-class Counting(CoreMLTools):
-    """coremltools, with a count of compiles."""
+class CountingCoreML(CoreMLTools):
+    """``CoreMLTools`` that counts its compiles."""
 
     def __init__(self):
         super().__init__()
@@ -37,7 +37,7 @@ class Counting(CoreMLTools):
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory) -> Path:
-    """Two functions over shared weights: three 1×1 convolutions, alone and with a state that sums their results."""
+    """Two functions with shared weights: three 1×1 convolutions, and the same with a state that sums their results."""
     from coremltools.converters.mil import Builder as mb  # noqa: N813
     from coremltools.models.utils import MultiFunctionDescriptor, save_multifunction
 
@@ -65,78 +65,78 @@ def package(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def toolkit(tmp_path, monkeypatch) -> Counting:
+def core_ml(tmp_path, monkeypatch) -> CountingCoreML:
     monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
-    return Counting()
+    return CountingCoreML()
 
 
-def decibels(wanted: np.ndarray, got: np.ndarray) -> float:
+def snr_db(expected: np.ndarray, got: np.ndarray) -> float:
     """Signal-to-noise ratio."""
-    return 10 * np.log10(np.square(wanted).sum() / max(np.square(wanted - got).sum(), 1e-30))
+    return 10 * np.log10(np.square(expected).sum() / max(np.square(expected - got).sum(), 1e-30))
 
 
-@pytest.mark.parametrize("units", ["CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL"])
+@pytest.mark.parametrize("compute_units", ["CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL"])
 @pytest.mark.parametrize("function", ["plain", "summing"])
-def test_core_ml_computes_what_the_interpreter_does(toolkit, package, function, units):
-    """Three calls, so that a state is read and written between them; fp16 is held to 40 dB."""
-    loaded = CoreMLEngine(toolkit).load(package, function, units)
+def test_core_ml_computes_what_the_interpreter_does(core_ml, package, function, compute_units):
+    """Three calls, so that a state is read and written between them; fp16 must reach 40 dB."""
+    loaded = CoreMLRuntime(core_ml).load(package, function, compute_units)
     interpreter = Interpreter(Package(package), function, Arithmetic(fp16=True))
     states = [runner.make_state() if function == "summing" else None for runner in (loaded, interpreter)]
     for seed in range(3):
         x = np.random.default_rng(seed).standard_normal(SHAPE).astype(np.float32)
-        got, wanted = (runner.predict({"x": x}, state)["y"]
+        got, expected = (runner.predict({"x": x}, state)["y"]
                        for runner, state in zip((loaded, interpreter), states, strict=True))
         assert (got.dtype, got.shape) == (np.float32, SHAPE)
-        assert decibels(wanted, got) > 40
+        assert snr_db(expected, got) > 40
 
 
-def test_a_package_of_one_function_runs_too(toolkit, package):
+def test_a_package_of_one_function_runs_too(core_ml, package):
     single = package.with_name("plain.mlpackage")
     x = np.ones(SHAPE, np.float32)
-    np.testing.assert_allclose(CoreMLEngine(toolkit).load(single, "main", "CPU_ONLY").predict({"x": x})["y"],
-                               CoreMLEngine(toolkit).load(package, "plain", "CPU_ONLY").predict({"x": x})["y"])
+    np.testing.assert_allclose(CoreMLRuntime(core_ml).load(single, "main", "CPU_ONLY").predict({"x": x})["y"],
+                               CoreMLRuntime(core_ml).load(package, "plain", "CPU_ONLY").predict({"x": x})["y"])
 
 
-def test_a_second_start_compiles_nothing_and_all_functions_share_one_model(toolkit, package):
+def test_a_second_start_compiles_nothing_and_all_functions_share_one_model(core_ml, package):
     for _ in range(2):
-        engine = CoreMLEngine(toolkit)
+        runtime = CoreMLRuntime(core_ml)
         for function in ("plain", "summing"):
-            engine.load(package, function, "CPU_AND_NE")
-    assert toolkit.compiles == 1
+            runtime.load(package, function, "CPU_AND_NE")
+    assert core_ml.compiles == 1
 
 
-def test_a_damaged_compiled_model_is_compiled_again(toolkit, package):
-    """Overwritten without a change of length: only Core ML can notice."""
-    engine = CoreMLEngine(toolkit)
-    engine.load(package, "plain", "CPU_ONLY")
-    entry = engine.cache.entries()[0].path
+def test_a_damaged_compiled_model_is_compiled_again(core_ml, package):
+    """The files keep their size, so only Core ML can notice."""
+    runtime = CoreMLRuntime(core_ml)
+    runtime.load(package, "plain", "CPU_ONLY")
+    entry = runtime.cache.entries()[0].path
     for file in (*entry.rglob("model.mil"), *entry.rglob("coremldata.bin")):
         file.write_bytes(b"\0" * file.stat().st_size)
     x = np.ones(SHAPE, np.float32)
-    assert CoreMLEngine(toolkit).load(package, "plain", "CPU_ONLY").predict({"x": x})["y"].any()
-    assert toolkit.compiles == 2
+    assert CoreMLRuntime(core_ml).load(package, "plain", "CPU_ONLY").predict({"x": x})["y"].any()
+    assert core_ml.compiles == 2
 
 
-def test_many_predictions_with_pauses_do_not_crash(toolkit, package):
-    """Core ML gives inputs back about a second after a prediction, on a thread of its own (coremltools#2827)."""
-    engine = CoreMLEngine(toolkit)
+def test_many_predictions_with_pauses_do_not_crash(core_ml, package):
+    """Core ML releases inputs about a second after a prediction, on its own thread (coremltools#2827)."""
+    runtime = CoreMLRuntime(core_ml)
     for _ in range(3):
-        function = engine.load(package, "plain", "CPU_AND_NE")
+        function = runtime.load(package, "plain", "CPU_AND_NE")
         for _ in range(200):
             function.predict({"x": np.ones(SHAPE, np.float16)})
         del function
         time.sleep(1.5)
 
 
-def test_the_machine_is_known(toolkit):
-    chip, os_build = toolkit.machine()
+def test_chip_and_build_of_macos_are_known(core_ml):
+    chip, os_build = core_ml.machine()
     assert chip
     assert os_build.isalnum()
 
 
-def test_a_package_that_core_ml_cannot_compile_is_told_in_one_line(toolkit, package, tmp_path):
+def test_a_package_that_core_ml_cannot_compile_is_a_one_line_error(core_ml, package, tmp_path):
     broken = shutil.copytree(package, tmp_path / "broken.mlpackage")
     next(broken.rglob("weight.bin")).write_bytes(b"")
     with pytest.raises(UserError) as caught:
-        CoreMLEngine(toolkit).load(broken, "plain", "CPU_ONLY")
+        CoreMLRuntime(core_ml).load(broken, "plain", "CPU_ONLY")
     assert "broken.mlpackage" in str(caught.value)

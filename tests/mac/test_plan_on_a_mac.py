@@ -1,4 +1,4 @@
-"""What Core ML itself says of where it would run a package; the rest of `ane plan` is in tests/commands/test_plan.py."""
+"""The compute plan of Core ML itself; the rest of `ane plan` is tested in tests/commands/test_plan.py."""
 
 import sys
 from pathlib import Path

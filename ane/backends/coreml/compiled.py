@@ -1,10 +1,10 @@
-"""Compiled models, kept from one start to the next: a package is compiled once for a chip and a build of macOS.
+"""A cache of compiled Core ML models: each package is compiled once for a chip and a build of macOS.
 
-An entry is a folder ``compiled/<key>`` of the cache with the compiled model and ``compiled.json``, which says of what
-and for what machine it was made and how long each of its files is. The key holds the chip, the build of macOS and a
-hash of all files of the package, so that a new macOS or another model never meets an old entry; ``ane cache`` finds
-those that no start will ask for again. The path of an entry stays the same, because macOS keeps what it specialises for
-the Neural Engine, the longest part of a first load, under the path of the compiled model.
+An entry is a folder ``compiled/<key>`` of the cache. It holds the compiled model and ``compiled.json``: the package and
+the machine it was compiled for, and the size of each of its files. The key is a hash of the chip, the build of macOS
+and all files of the package, so another macOS or another model never finds an old entry; ``ane cache`` lists entries
+that are out of date. The path of an entry never changes, because macOS caches what it specialises for the Neural
+Engine, the slowest part of a first load, under the path of the compiled model.
 """
 
 import contextlib
@@ -27,23 +27,25 @@ from ane.system import paths
 from ane.system.errors import UserError
 from ane.system.files import replacing
 
-VERSION = 1             # raise when entries of before are laid out otherwise
+VERSION = 1             # of the layout of entries
 RECORD = "compiled.json"
 LOCK = ".lock"
-OWN = re.compile(r"[0-9a-f]{32}|\.[0-9a-f]{32}\..*\.partial")      # names of entries, and of what becomes one
+ENTRY_NAME = re.compile(r"[0-9a-f]{32}|\.[0-9a-f]{32}\..*\.partial")       # an entry, or one that is being written
 UNUSED_DAYS = 90
 
+Notice = Callable[[str], None]
 
-class Machine(NamedTuple):
-    """What a compiled model is good for: the chip ("Apple M2 Pro") and the build of macOS ("24F74")."""
+
+class MacMachine(NamedTuple):
+    """What a compiled model depends on: the chip ("Apple M2 Pro") and the build of macOS ("24F74")."""
 
     chip: str
     os_build: str
 
 
 @dataclass(frozen=True)
-class Record:
-    """What ``compiled.json`` holds: the machine, the package, the hash of its content, the model's files and sizes."""
+class CompiledRecord:
+    """The content of ``compiled.json``: machine, path and hash of the package, name of the model, its file sizes."""
 
     version: int
     chip: str
@@ -53,18 +55,33 @@ class Record:
     model: str
     files: dict[str, int]
 
+    @classmethod
+    def read(cls, entry: Path) -> "CompiledRecord | None":
+        """The record of an entry; None when it is missing, damaged or of another version."""
+        path = entry / RECORD
+        if not path.is_file():          # a FIFO would block
+            return None
+        try:
+            record = cls(**json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError, RecursionError):
+            return None
+        texts = record.chip, record.os_build, record.package, record.content, record.model
+        valid = (record.version == VERSION and isinstance(record.files, dict)
+                 and all(isinstance(text, str) for text in texts) and Path(record.model).name == record.model)
+        return record if valid else None
+
 
 @dataclass(frozen=True)
-class Entry:
-    """An entry as it lies in the cache. ``record`` is None for one that is damaged or was left by a killed compile."""
+class CompiledModelEntry:
+    """An entry of the cache. ``record`` is None when it is damaged or was left by a process that was killed."""
 
     path: Path
-    record: Record | None
+    record: CompiledRecord | None
     bytes: int
     used: float
 
-    def stale(self, machine: Machine | None, now: float) -> str:
-        """Why no start will ask for it again, or "". ``machine`` None: not known, any may be the one."""
+    def stale(self, machine: MacMachine | None, now: float) -> str:
+        """The reason why no later run will use it, or "". ``machine``: of later runs; None: unknown, not compared."""
         if self.record is None:
             return "unfinished" if self.path.name.endswith(".partial") else "damaged"
         if machine is not None and self.record.os_build != machine.os_build:
@@ -74,69 +91,73 @@ class Entry:
         package = Path(self.record.package)
         if not package.is_dir():
             return "its package is gone"
-        if content_of(package) != self.record.content:
+        if package_hash(package) != self.record.content:
             return "its package was replaced"
         return f"unused for {UNUSED_DAYS} days" if now - self.used > UNUSED_DAYS * 86400 else ""
 
 
 class CompiledCache:
-    """The compiled models under ``folder`` (default: of the user's cache)."""
+    """The compiled models below ``folder`` (default: in the user's cache)."""
 
     def __init__(self, folder: Path | None = None):
         self.folder = folder or paths.cache_dir() / "compiled"
 
-    def model(self, package: Path, machine: Machine, compile: Callable[[Path, Path], None], afresh: bool = False,
-              notice: Callable[[str], None] = lambda line: None) -> tuple[Path, bool]:
-        """The compiled model of a package for a machine, and whether ``compile(package, destination)`` made it now.
+    def model(self, package: Path, machine: MacMachine, compile: Callable[[Path, Path], None], recompile: bool = False,
+              notice: Notice = lambda line: None) -> tuple[Path, bool]:
+        """The path of the compiled model, and whether ``compile(package, destination)`` was called for it.
 
-        ``afresh`` compiles even if there is an entry: for one that does not open. Of processes that want the same at
-        once, one compiles and the others wait for it. ``notice`` is told why it takes long.
+        Args:
+            recompile: replace an existing entry, because it does not load.
+            notice: is called with a line before a long wait. Of several processes that ask for the same model, one
+                compiles and the others wait.
 
         Raises:
-            UserError: no package there, Core ML cannot compile it (``compile`` raises RuntimeError), or the cache
-                cannot be written.
+            UserError: there is no such package, Core ML cannot compile it (``compile`` raises RuntimeError), or the
+                cache cannot be written.
         """
-        content = content_of(package)
+        content = package_hash(package)
         key = hashlib.sha256("\n".join((*machine, content, package.stem)).encode()).hexdigest()[:32]
         entry, model = self.folder / key, f"{package.stem}.mlmodelc"
-        if not afresh and self._used(entry, package):
+        if not recompile and self._reuse(entry, package):
             return entry / model, False
-        with self._alone(notice):
-            if not afresh and self._used(entry, package):       # another process was quicker
+        with self._locked(notice):
+            if not recompile and self._reuse(entry, package):       # another process has compiled it meanwhile
                 return entry / model, False
-            self._sweep()
+            self._remove_unfinished()
             notice(f"Compiling {package.stem} for {machine.chip}, once for each version of macOS")
             with replacing(entry, directory=True) as staging:
                 try:
                     compile(package, staging / model)
                 except RuntimeError as error:
-                    raise UserError(f"Core ML cannot compile {package}: {first_line(error)}; convert the model again, "
-                                    "or use --backend torch") from error
-                record = Record(VERSION, *machine, str(package.resolve()), content, model, _sizes(staging / model))
+                    raise UserError(f"Core ML cannot compile {package}: {error_summary(error)}; convert the model "
+                                    "again, or use --backend torch") from error
+                record = CompiledRecord(VERSION, *machine, str(package.resolve()), content, model,
+                                        _file_sizes(staging / model))
                 (staging / RECORD).write_text(json.dumps(asdict(record)), encoding="utf-8")
         return entry / model, True
 
-    def entries(self) -> list[Entry]:
-        """All entries, the last used first; what a killed compile left is among them."""
-        folders = [path for path in _listing(self.folder)
-                   if OWN.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
-        entries = [Entry(path, _record(path), size_of(path), _used_at(path)) for path in folders]
+    def entries(self) -> list[CompiledModelEntry]:
+        """All entries, also unfinished ones, most recently used first."""
+        folders = [path for path in _children(self.folder)
+                   if ENTRY_NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
+        entries = [CompiledModelEntry(path, CompiledRecord.read(path), size_of(path), _last_used(path))
+                   for path in folders]
         return sorted(entries, key=lambda entry: -entry.used)
 
-    def remove(self, entries: list[Entry], notice: Callable[[str], None] = lambda line: None) -> None:
-        """Delete entries, once no process is compiling. Raises UserError when one cannot be deleted."""
+    def remove(self, entries: list[CompiledModelEntry], notice: Notice = lambda line: None) -> None:
+        """Delete entries while no process is compiling. Raises UserError when one cannot be deleted."""
         if not entries:
             return
-        with self._alone(notice):
+        with self._locked(notice):
             for entry in entries:
                 remove(entry.path)
 
-    def _used(self, entry: Path, package: Path) -> bool:
-        """Whether the entry is there and whole; then it counts as used now, by the package at this path."""
-        record = _record(entry)
-        if record is None or _sizes(entry / record.model) != record.files:
+    def _reuse(self, entry: Path, package: Path) -> bool:
+        """Whether the entry is complete. If so, note this use, and the package's path if it has moved."""
+        record = CompiledRecord.read(entry)
+        if record is None or _file_sizes(entry / record.model) != record.files:
             return False
-        with contextlib.suppress(OSError, UserError):       # in a cache that cannot be written it still serves
+        with contextlib.suppress(OSError, UserError):       # a read-only cache can still be used
             if record.package == str(package.resolve()):
                 os.utime(entry / RECORD)
             else:
@@ -144,16 +165,16 @@ class CompiledCache:
                     file.write_text(json.dumps(asdict(record) | {"package": str(package.resolve())}), encoding="utf-8")
         return True
 
-    def _sweep(self) -> None:
-        """Remove what compiles left that were killed; only inside ``_alone``, where no compile is under way."""
-        for path in _listing(self.folder):
-            if OWN.fullmatch(path.name) and path.name.endswith(".partial"):
+    def _remove_unfinished(self) -> None:
+        """Remove entries of processes that were killed while compiling. Call it inside ``_locked`` only."""
+        for path in _children(self.folder):
+            if ENTRY_NAME.fullmatch(path.name) and path.name.endswith(".partial"):
                 shutil.rmtree(path, ignore_errors=True)
 
     @contextmanager
-    def _alone(self, notice: Callable[[str], None] = lambda line: None) -> Iterator[None]:
-        """No other process compiles or deletes meanwhile. The lock ends with the process, however that ends."""
-        if sys.platform == "win32":     # which has no Core ML, and so nothing to compile
+    def _locked(self, notice: Notice = lambda line: None) -> Iterator[None]:
+        """Hold the lock under which one process at a time compiles or deletes. It is released when a process dies."""
+        if sys.platform == "win32":     # no Core ML, so nothing is compiled
             yield
             return
         import fcntl
@@ -173,49 +194,54 @@ class CompiledCache:
             yield
 
 
-def this_machine() -> Machine:
-    """The Mac that this runs on. UserError when it cannot be asked."""
-    return Machine(said_by("sysctl", "-n", "machdep.cpu.brand_string"), said_by("sw_vers", "-buildVersion"))
+def this_machine() -> MacMachine:
+    """The Mac that this process runs on. Raises UserError when macOS does not answer."""
+    return MacMachine(command_output("sysctl", "-n", "machdep.cpu.brand_string"),
+                      command_output("sw_vers", "-buildVersion"))
 
 
-def said_by(*command: str) -> str:
-    """What a command of macOS prints. UserError when it cannot be run."""
+def command_output(*command: str) -> str:
+    """Run a macOS command and return its output. Raises UserError when it fails."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
     except (OSError, subprocess.SubprocessError) as error:
-        raise UserError(f"cannot ask macOS about this machine: {error}") from error
+        raise UserError(f"cannot run {command[0]} to identify this Mac: {error}") from error
 
 
-def first_line(error: Exception, most: int = 200) -> str:
-    """What an error says, without the Objective-C dictionary around it. Core ML gives a description of its NSError's
-    userInfo, several lines with NSLocalizedDescription = "…"; among them."""
+def error_summary(error: Exception, limit: int = 200) -> str:
+    """The message of a Core ML error in one line.
+
+    Core ML reports the userInfo dictionary of an NSError: several lines with NSLocalizedDescription = "…"; among them.
+    """
     text = str(error)
     _, found, rest = text.partition('NSLocalizedDescription = "')
     text = " ".join((rest.partition('";')[0] if found else text).split()).rstrip(".;")
-    return (text if len(text) <= most else text[:most - 1] + "…") or type(error).__name__
+    return (text if len(text) <= limit else text[:limit - 1] + "…") or type(error).__name__
 
 
-def content_of(package: Path) -> str:
-    """SHA-256 (hex) of all files of a package, names and bytes; remembered while their sizes and times stay.
+def package_hash(package: Path) -> str:
+    """SHA-256 (hex) of all files of a package, names and bytes; cached while their sizes and times stay the same.
 
-    Hidden files are left out: Finder strews .DS_Store. Raises UserError when there is no package or it cannot be read.
+    Hidden files such as Finder's .DS_Store are left out. Raises UserError when there is no package or it cannot be
+    read.
     """
     if not package.is_dir():
         raise UserError(f"there is no Core ML package at {package}")
     files = sorted(path for path in package.rglob("*") if path.is_file() and not path.name.startswith("."))
-    state = {path.relative_to(package).as_posix(): [(stat := path.stat()).st_size, stat.st_mtime_ns, stat.st_ctime_ns]
+    stats = {path.relative_to(package).as_posix(): [(stat := path.stat()).st_size, stat.st_mtime_ns, stat.st_ctime_ns]
              for path in files}
     name = hashlib.sha256(os.fsencode(package.resolve())).hexdigest()
-    stamp = paths.cache_dir() / "verified" / f"{name}.json"
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        remembered = json.loads(stamp.read_text(encoding="utf-8"))
-        if remembered["files"] == state:
-            return remembered["content"]
+    cached_file = paths.cache_dir() / "verified" / f"{name}.json"
+    if cached_file.is_file():
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            cached: dict[str, Any] = json.loads(cached_file.read_text(encoding="utf-8"))
+            if cached["files"] == stats and isinstance(cached["content"], str):
+                return cached["content"]
     total = hashlib.sha256(f"package {VERSION}\n".encode())
-    for path, file in zip(files, state, strict=True):
+    for path, file in zip(files, stats, strict=True):
         total.update(f"{sha256_of(path)} {file}\n".encode())
-    with contextlib.suppress(UserError), replacing(stamp) as temporary:     # without a cache it is read each time
-        temporary.write_text(json.dumps({"content": total.hexdigest(), "files": state}), encoding="utf-8")
+    with contextlib.suppress(UserError), replacing(cached_file) as temporary:     # else it is hashed each time
+        temporary.write_text(json.dumps({"content": total.hexdigest(), "files": stats}), encoding="utf-8")
     return total.hexdigest()
 
 
@@ -226,7 +252,7 @@ def size_of(path: Path) -> int:
 
 
 def remove(path: Path) -> None:
-    """Delete a file or folder; nothing behind a link. Raises UserError when that is not allowed."""
+    """Delete a file or folder; of a link, only the link. Raises UserError when that is not allowed."""
     try:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -238,28 +264,18 @@ def remove(path: Path) -> None:
         raise UserError(f"cannot delete {path}: {error.strerror or error}") from error
 
 
-def _record(entry: Path) -> Record | None:
-    try:
-        values: dict[str, Any] = json.loads((entry / RECORD).read_text(encoding="utf-8"))
-        record = Record(**values)
-        whole = record.version == VERSION and Path(record.model).name == record.model
-        return record if whole and isinstance(record.files, dict) else None
-    except (OSError, ValueError, TypeError):
-        return None
-
-
-def _sizes(model: Path) -> dict[str, int]:
+def _file_sizes(model: Path) -> dict[str, int]:
     return {path.relative_to(model).as_posix(): path.stat().st_size for path in model.rglob("*") if path.is_file()}
 
 
-def _used_at(entry: Path) -> float:
+def _last_used(entry: Path) -> float:
     for path in (entry / RECORD, entry):
         with contextlib.suppress(OSError):
             return path.stat().st_mtime
     return time.time()
 
 
-def _listing(folder: Path) -> list[Path]:
+def _children(folder: Path) -> list[Path]:
     try:
         return sorted(folder.iterdir())
     except OSError:

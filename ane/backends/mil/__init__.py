@@ -1,12 +1,19 @@
-"""Running a saved Core ML package without a Mac: how any machine proves a package right.
+"""An interpreter of saved Core ML packages: runs their programs in torch, on any machine.
 
-The program is executed op by op in torch, in float32 or with the roundings of fp16. ``package`` reads the file,
-``ops_*`` hold one small function per op, ``interpreter`` runs a function. Control flow (cond, while_loop) is left out.
+With it a package can be checked without a Mac. It executes the MIL program op by op, in float32 or with the rounding of
+fp16. Control flow (cond, while_loop) is not supported. Files in reading order:
+
+    package      reads a .mlpackage: functions, ops, weights
+    values       types and constants of a program; constexpr decodes compressed weights, proto loads Core ML's messages
+    registry     the table of ops; ops_* fill it with one small function per op
+    interpreter  runs a function of a package
+    runtime      makes the interpreter available to ``ane.backends.packaged``
 """
 
-from ane.backends.mil.engine import MilEngine
-from ane.backends.mil.interpreter import Arithmetic, Interpreter, State
-from ane.backends.mil.package import Function, Op, Package
+from ane.backends.mil.interpreter import Arithmetic, Interpreter, InterpreterState
+from ane.backends.mil.package import Package, ProgramFunction, ProgramOp
+from ane.backends.mil.runtime import MilRuntime
 from ane.backends.mil.values import TensorType
 
-__all__ = ["Arithmetic", "Function", "Interpreter", "MilEngine", "Op", "Package", "State", "TensorType"]
+__all__ = ["Arithmetic", "Interpreter", "InterpreterState", "MilRuntime", "Package", "ProgramFunction", "ProgramOp",
+           "TensorType"]

@@ -1,6 +1,6 @@
-"""Compressed weights to dense ones: one function per constexpr op, with the arguments of both their forms.
+"""Decodes compressed weights: one function per constexpr op, for both of its forms.
 
-The iOS 16 form gives flat packed bytes and the shape of the result, the iOS 18 form an array of that shape.
+The iOS 16 form has flat packed bytes and the shape of the result, the iOS 18 form an array of that shape.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ def affine_dequantize(quantized_data: np.ndarray, zero_point: np.ndarray, scale:
 
 
 def blockwise_shift_scale(data: np.ndarray, scale: np.ndarray, offset: np.ndarray | None = None) -> np.ndarray:
-    """``scale`` and ``offset`` have the rank of ``data``; an axis of n blocks has n entries."""
+    """``scale`` and ``offset`` have the rank of ``data``; an axis of n blocks has length n."""
     blocks = [axis for size, count in zip(data.shape, scale.shape, strict=True) for axis in (count, size // count)]
     spread = [axis for count in scale.shape for axis in (count, 1)]
     dense = data.astype(np.float32).reshape(blocks)
@@ -48,8 +48,8 @@ def lut_to_dense(indices: np.ndarray, lut: np.ndarray, shape: np.ndarray | None 
     if vector == 1:
         return dense[..., 0]
     axis = int(vector_axis) % indices.ndim
-    grown = [size * vector if i == axis else size for i, size in enumerate(indices.shape)]
-    return np.moveaxis(dense, -1, axis + 1).reshape(grown)
+    shape = [size * vector if i == axis else size for i, size in enumerate(indices.shape)]
+    return np.moveaxis(dense, -1, axis + 1).reshape(shape)
 
 
 def sparse_to_dense(nonzero_data: np.ndarray, mask: np.ndarray, shape: np.ndarray | None = None) -> np.ndarray:

@@ -116,7 +116,7 @@ def select(cond: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 @op
 def cast(x: Tensor, dtype: str) -> Tensor:
-    """The dtype is also the one that the program declares for the result, which every result is taken to."""
+    """Nothing to do: every result is converted to its declared dtype, here ``dtype``."""
     return x
 
 

@@ -1,4 +1,4 @@
-"""Gathers, scatters, sorting and running sums."""
+"""Gather, scatter, sort and cumulative sums."""
 
 import math
 
@@ -8,8 +8,8 @@ from torch import Tensor
 from ane.backends.mil.registry import op
 
 
-def _places(indices: Tensor, size: int) -> Tensor:
-    """Negative indices count from the end."""
+def _positive(indices: Tensor, size: int) -> Tensor:
+    """Replace negative indices, which count from the end."""
     return torch.where(indices < 0, indices + size, indices)
 
 
@@ -18,22 +18,22 @@ def gather(x: Tensor, indices: Tensor, axis: int = 0, batch_dims: int = 0, valid
     axis %= x.ndim
     if batch_dims:
         rows = zip(x.flatten(0, batch_dims - 1), indices.flatten(0, batch_dims - 1), strict=True)
-        taken = torch.stack([gather(row, places, axis - batch_dims) for row, places in rows])
+        taken = torch.stack([gather(row, index, axis - batch_dims) for row, index in rows])
         return taken.reshape(*x.shape[:batch_dims], *taken.shape[1:])
-    taken = x.index_select(axis, _places(indices, x.shape[axis]).reshape(-1))
+    taken = x.index_select(axis, _positive(indices, x.shape[axis]).reshape(-1))
     return taken.reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1:])
 
 
 @op(exact=True)
 def gather_along_axis(x: Tensor, indices: Tensor, axis: int = 0, validate_indices: bool = False) -> Tensor:
-    return torch.take_along_dim(x, _places(indices, x.shape[axis]), axis)
+    return torch.take_along_dim(x, _positive(indices, x.shape[axis]), axis)
 
 
 @op(exact=True)
 def gather_nd(x: Tensor, indices: Tensor, batch_dims: int = 0, validate_indices: bool = False) -> Tensor:
     if batch_dims:
         rows = zip(x.flatten(0, batch_dims - 1), indices.flatten(0, batch_dims - 1), strict=True)
-        taken = torch.stack([gather_nd(row, places) for row, places in rows])
+        taken = torch.stack([gather_nd(row, index) for row, index in rows])
         return taken.reshape(*x.shape[:batch_dims], *taken.shape[1:])
     return x[indices.unbind(-1)]
 
@@ -41,7 +41,7 @@ def gather_nd(x: Tensor, indices: Tensor, batch_dims: int = 0, validate_indices:
 @op
 def scatter_along_axis(data: Tensor, indices: Tensor, updates: Tensor, axis: int = 0, mode: str = "add",
                        validate_indices: bool = False) -> Tensor:
-    indices = _places(indices, data.shape[axis])
+    indices = _positive(indices, data.shape[axis])
     if mode == "update":
         return data.scatter(axis, indices, updates)
     if mode in ("add", "sub"):
@@ -63,11 +63,11 @@ def scatter(data: Tensor, indices: Tensor, updates: Tensor, axis: int = 0, mode:
 @op
 def scatter_nd(data: Tensor, indices: Tensor, updates: Tensor, mode: str = "add",
                validate_indices: bool = False) -> Tensor:
-    """indices (…, k): a place in the first k axes each."""
+    """indices (…, k): each is a position in the first k axes."""
     depth = indices.shape[-1]
     rows = torch.zeros(indices.shape[:-1], dtype=torch.int64)
     for axis, part in enumerate(indices.unbind(-1)):
-        rows = rows * data.shape[axis] + _places(part, data.shape[axis])
+        rows = rows * data.shape[axis] + _positive(part, data.shape[axis])
     flat = data.reshape(math.prod(data.shape[:depth]), -1)
     written = scatter(flat, rows.reshape(-1), updates.reshape(rows.numel(), -1), 0, mode)
     return written.reshape(data.shape)
@@ -85,10 +85,10 @@ def cumsum(x: Tensor, axis: int = 0, exclusive: bool = False, reverse: bool = Fa
 @op(exact=True)
 def topk(x: Tensor, k: int = 1, axis: int = -1, ascending: bool = False, sort: bool = True,
          return_indices: bool = True, output_indices_dtype: str = "int32") -> tuple[Tensor, ...]:
-    """Of equal values the first comes first."""
-    values, places = (part.narrow(axis, 0, k) for part in
+    """Equal values keep their order."""
+    values, indices = (part.narrow(axis, 0, k) for part in
                       torch.sort(x, dim=axis, descending=not ascending, stable=True))
-    return (values, places) if return_indices else (values,)
+    return (values, indices) if return_indices else (values,)
 
 
 @op(exact=True)

@@ -1,4 +1,4 @@
-"""Products: convolutions, linear layers, matrix products, attention."""
+"""Convolutions, linear layers, matrix products and attention."""
 
 import math
 
@@ -21,7 +21,7 @@ def conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, strides: Ints | 
     strides, dilations = strides or (1,) * rank, dilations or (1,) * rank
     before, after = _padding(x, weight, strides, dilations, pad_type, pad)
     if groups == 1 and not any(before + after) and set(weight.shape[2:]) | set(strides) == {1}:
-        # A convolution of width 1 is a matrix product; torch's own would copy the weight into another layout.
+        # a convolution of width 1 is a matrix product; torch's conv would copy the weight into another layout
         flat = torch.matmul(weight.flatten(1), x.flatten(2))
         flat = flat if bias is None else flat.add_(bias[:, None])
         return flat.reshape(len(x), len(weight), *x.shape[2:])
@@ -49,12 +49,12 @@ def _padding(x: Tensor, weight: Tensor, strides: Ints, dilations: Ints, pad_type
 def conv_transpose(x: Tensor, weight: Tensor, bias: Tensor | None = None, pad: Ints | None = None,
                    output_shape: Ints | None = None, pad_type: str = "valid", strides: Ints | None = None,
                    dilations: Ints | None = None, groups: int = 1) -> Tensor:
-    """x (B, in, …), weight (in, out / groups, …): the whole result, then cropped as padding and output shape say."""
+    """x (B, in, …), weight (in, out / groups, …): the unpadded result, cropped to padding and output shape."""
     rank = x.ndim - 2
     strides, dilations = strides or (1,) * rank, dilations or (1,) * rank
-    whole = TRANSPOSED[rank](x, weight, bias, strides, 0, 0, groups, dilations)
+    full = TRANSPOSED[rank](x, weight, bias, strides, 0, 0, groups, dilations)
     for axis in range(rank):
-        size = whole.shape[axis + 2]
+        size = full.shape[axis + 2]
         if pad_type == "same":
             kept = x.shape[axis + 2] * strides[axis]
             before = max(0, size - kept) // 2
@@ -63,15 +63,15 @@ def conv_transpose(x: Tensor, weight: Tensor, bias: Tensor | None = None, pad: I
             kept = size - before - after
         if output_shape is not None:
             kept = output_shape[axis + 2]
-        whole = whole.narrow(axis + 2, before, min(kept, size - before))
-        if whole.shape[axis + 2] < kept:
-            # Beyond the reach of the last input there is only the bias.
-            rest = list(whole.shape)
-            rest[axis + 2] = kept - whole.shape[axis + 2]
+        full = full.narrow(axis + 2, before, min(kept, size - before))
+        if full.shape[axis + 2] < kept:
+            # positions that no input reaches hold only the bias
+            rest = list(full.shape)
+            rest[axis + 2] = kept - full.shape[axis + 2]
             shape = (1, -1) + (1,) * rank
-            filler = whole.new_zeros(rest) if bias is None else bias.reshape(shape).expand(rest)
-            whole = torch.cat((whole, filler), dim=axis + 2)
-    return whole
+            filler = full.new_zeros(rest) if bias is None else bias.reshape(shape).expand(rest)
+            full = torch.cat((full, filler), dim=axis + 2)
+    return full
 
 
 @op

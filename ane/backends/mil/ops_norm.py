@@ -1,4 +1,4 @@
-"""Norms, softmax and reductions. ``inner`` rounds what an engine that is narrow inside would hold as fp16."""
+"""Norms, softmax and reductions. ``inner`` rounds intermediate results to fp16 with ``Arithmetic.narrow_norms``."""
 
 import torch
 from torch import Tensor

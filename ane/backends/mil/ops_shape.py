@@ -68,7 +68,7 @@ def tile(x: Tensor, reps: Ints) -> Tensor:
 
 @op(exact=True)
 def pad(x: Tensor, pad: Ints, mode: str = "constant", constant_val: float = 0.0) -> Tensor:
-    """``pad`` holds a pair for each of the last axes, of the outermost of them first."""
+    """``pad`` holds a pair for each of the last axes, outermost first."""
     first = x.ndim - len(pad) // 2
     if mode == "constant":
         return F.pad(x, [size for axis in reversed(range(len(pad) // 2)) for size in pad[2 * axis:2 * axis + 2]],
@@ -76,9 +76,9 @@ def pad(x: Tensor, pad: Ints, mode: str = "constant", constant_val: float = 0.0)
     for axis, before, after in zip(range(first, x.ndim), pad[::2], pad[1::2], strict=True):
         if before or after:
             last = x.shape[axis] - 1
-            places = torch.arange(-before, last + 1 + after)
-            places = places.clamp(0, last) if mode == "replicate" else last - (last - places.abs()).abs()
-            x = x.index_select(axis, places)
+            index = torch.arange(-before, last + 1 + after)
+            index = index.clamp(0, last) if mode == "replicate" else last - (last - index.abs()).abs()
+            x = x.index_select(axis, index)
     return x
 
 
@@ -109,21 +109,21 @@ def slice_update(x: Tensor, update: Tensor, begin: Ints, end: Ints, stride: Ints
 
 def _slices(x: Tensor, begin: Ints, end: Ints, stride: Ints | None, begin_mask: Bools | None,
             end_mask: Bools | None, squeeze_mask: Bools | None) -> tuple[tuple[slice, ...], Ints]:
-    """What is meant, as slices with positive steps and the axes that are then to be flipped."""
+    """The same as slices with positive steps, and the axes to flip after slicing."""
     absent = (False,) * x.ndim
     slices, flipped = [], []
     for axis, size in enumerate(x.shape):
         start = None if (begin_mask or absent)[axis] else begin[axis]
         if (squeeze_mask or absent)[axis]:
-            place = (start or 0) % size
-            slices.append(slice(place, place + 1))
+            index = (start or 0) % size
+            slices.append(slice(index, index + 1))
             continue
         stop = None if (end_mask or absent)[axis] else end[axis]
-        places = range(size)[slice(start, stop, (stride or (1,) * x.ndim)[axis])]
-        if places.step < 0:
+        indices = range(size)[slice(start, stop, (stride or (1,) * x.ndim)[axis])]
+        if indices.step < 0:
             flipped.append(axis)
-            places = places[::-1]
-        slices.append(slice(places.start, places.start + len(places) * places.step, places.step))
+            indices = indices[::-1]
+        slices.append(slice(indices.start, indices.start + len(indices) * indices.step, indices.step))
     return tuple(slices), tuple(flipped)
 
 

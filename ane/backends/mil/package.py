@@ -21,7 +21,7 @@ from ane.backends.mil.values import (
 )
 from ane.system.errors import UserError
 
-# Layout of a weight file: a header, then behind each metadata record the bytes that it describes.
+# Layout of a weight file: a header, then metadata records, each followed by the bytes it describes.
 METADATA = np.dtype([("sentinel", "<u4"), ("type", "<u4"), ("bytes", "<u8"), ("offset", "<u8"), ("padding", "<u8"),
                      ("reserved", "<u8", (4,))])
 SENTINEL = 0xDEADBEEF
@@ -30,8 +30,8 @@ DTYPE_NAMES = {"FLOAT16": "fp16", "FLOAT32": "fp32", "FLOAT64": "fp64"}
 
 
 @dataclass(frozen=True)
-class Op:
-    """One operation. An argument is a tuple of value names, of inputs, constants or earlier ops, or constants."""
+class ProgramOp:
+    """One operation. An argument is a tuple of constants, or names of inputs, constants or results of earlier ops."""
 
     type: str
     arguments: dict[str, tuple[str | Constant, ...]] = field(repr=False)
@@ -39,28 +39,28 @@ class Op:
 
     @property
     def name(self) -> str:
-        """The name of its first output; an op without output writes a state."""
+        """The name of the first output. An op without outputs writes a state."""
         return next(iter(self.outputs), self.type)
 
 
 @dataclass(frozen=True)
-class Function:
-    """A function of the program; ``ops`` are those that run, in order, ``constants`` those that do not, by name."""
+class ProgramFunction:
+    """A function of the program: ``ops`` in the order in which they run, ``constants`` by name."""
 
     name: str
     inputs: dict[str, TensorType]
     outputs: dict[str, TensorType]
     states: dict[str, TensorType]
-    ops: list[Op] = field(repr=False)
+    ops: list[ProgramOp] = field(repr=False)
     constants: dict[str, Constant] = field(repr=False)
 
 
 class Package:
     """A saved .mlpackage: its functions and weights.
 
-    Opening reads the program and the metadata of every weight, not the weights. Each blob is decoded at most once,
-    when it is first used (keyed by file offset and dtype), and shared by all functions and all interpreters of this
-    package. UserError when the package is damaged, incomplete or not an ML program.
+    Opening reads the program and the metadata of every weight, not the weights. Each blob is decoded when it is first
+    used, and shared by all functions and interpreters of this package (by file offset and dtype). Raises UserError
+    when the package is damaged, incomplete or not an ML program.
     """
 
     def __init__(self, path: Path | str):
@@ -86,8 +86,8 @@ class Package:
             raise self.damaged("its program has no function")
         self.default_function: str = spec.description.defaultFunctionName or "main"
 
-    def function(self, name: str | None = None) -> Function:
-        """The function of that name, or the default one. UserError when there is none."""
+    def function(self, name: str | None = None) -> ProgramFunction:
+        """The function of that name, or the default function. Raises UserError when there is none."""
         name = name or self.default_function
         if name not in self.functions:
             raise UserError(f"{self.path} has no function {name!r}; it has {', '.join(sorted(self.functions))}")
@@ -97,19 +97,19 @@ class Package:
         return UserError(f"the Core ML package {self.path} is damaged: {what}; convert the model again")
 
     def tensor(self, constant: Constant) -> torch.Tensor | str:
-        """The value of a constant: float32, int64 or bool, of the constant's shape; a string where it is one.
+        """The value of a constant: a float32, int64 or bool tensor of its shape, or a string.
 
-        Blobs and expressions are kept; an fp32 blob is not copied but stays mapped.
+        Decoded blobs and expressions are cached; an fp32 blob stays memory-mapped.
         """
         if isinstance(constant, Immediate):
             value = from_immediate(constant)
-            return value if isinstance(value, str) else _working(value)
+            return value if isinstance(value, str) else _compute_tensor(value)
         if constant.key not in self._tensors:
-            self._tensors[constant.key] = _working(self._array(constant))
+            self._tensors[constant.key] = _compute_tensor(self._array(constant))
         return self._tensors[constant.key].reshape(constant.type.shape)
 
     def _array(self, constant: Constant) -> np.ndarray | str:
-        """The value of a constant in its own dtype, packed types unpacked."""
+        """The value of a constant in its own dtype; packed types are unpacked."""
         if isinstance(constant, Immediate):
             return from_immediate(constant)
         if isinstance(constant, Blob):
@@ -119,11 +119,13 @@ class Package:
         return result.astype(np.float16) if constant.type.dtype == "fp16" else result
 
     def _bytes(self, blob: Blob) -> np.ndarray:
-        """The bytes of a blob, mapped. UserError when they are not there or not as many as its type says."""
+        """The memory-mapped bytes of a blob. Raises UserError when they are missing or do not match its type."""
         if blob.file not in self._files:
             path = self._model.parent / "weights" / blob.file
             try:
-                # "c", copy on write: never written to, but torch warns of memory that could not be.
+                if not path.is_file():          # a FIFO would block
+                    raise FileNotFoundError(path)
+                # copy on write ("c"): nothing writes to it, but torch warns of read-only memory
                 self._files[blob.file] = np.memmap(path, np.uint8, "c")
             except (OSError, ValueError) as error:
                 raise self.damaged(f"the weight file {blob.file} is missing or empty") from error
@@ -138,13 +140,13 @@ class Package:
             raise self.damaged(f"the weight file {blob.file} ends early, at byte {len(data)} of {start + size} or more")
         return data[start:start + size]
 
-    def _function(self, name: str, message) -> Function:
+    def _function(self, name: str, message) -> ProgramFunction:
         block = message.block_specializations[message.opset]
         inputs = {item.name: _tensor_type(item.type) for item in message.inputs
                   if item.type.WhichOneof("type") == "tensorType"}
         states = {item.name: _tensor_type(item.type.stateType.wrappedType) for item in message.inputs
                   if item.type.WhichOneof("type") == "stateType"}
-        ops: list[Op] = []
+        ops: list[ProgramOp] = []
         constants: dict[str, Constant] = {}
         for operation in block.operations:
             if operation.type == "const":
@@ -154,12 +156,13 @@ class Package:
             else:
                 arguments = {key: tuple(self._binding(binding) for binding in argument.arguments)
                              for key, argument in operation.inputs.items()}
-                ops.append(Op(operation.type, arguments,
+                ops.append(ProgramOp(operation.type, arguments,
                               {item.name: _tensor_type(item.type) for item in operation.outputs}))
         types = inputs | {key: constant.type for key, constant in constants.items()}
         for op in ops:
             types |= op.outputs
-        return Function(name, inputs, {output: types[output] for output in block.outputs}, states, ops, constants)
+        outputs = {output: types[output] for output in block.outputs}
+        return ProgramFunction(name, inputs, outputs, states, ops, constants)
 
     def _binding(self, binding) -> str | Constant:
         return binding.name if binding.WhichOneof("binding") == "name" else self._constant(binding.value)
@@ -172,7 +175,7 @@ class Package:
             return blob
         kind = value.immediateValue.WhichOneof("value")
         if kind != "tensor":
-            raise UserError(f"{self.path} has a constant that is a {kind}, which the interpreter does not know")
+            raise UserError(f"{self.path} has a constant that is a {kind}, which the interpreter does not support")
         stored = value.immediateValue.tensor
         values = getattr(stored, stored.WhichOneof("value") or "ints").values
         if isinstance(values, bytes):
@@ -180,7 +183,7 @@ class Package:
         return Immediate(type, values[0] if type.dtype == "string" else tuple(values))
 
     def _expressions(self, operation, constants: dict[str, Constant]) -> dict[str, Expression]:
-        """The outputs of a constexpr op: iOS 16 gives its arguments as attributes, iOS 18 as inputs."""
+        """The outputs of a constexpr op. iOS 16 stores its arguments as attributes, iOS 18 as inputs."""
         arguments = {key: self._constant(value) for key, value in operation.attributes.items() if key != "name"}
         for key, argument in operation.inputs.items():
             bound = self._binding(argument.arguments[0])
@@ -191,13 +194,15 @@ class Package:
 
 
 def _model_file(path: Path) -> Path:
-    """The model that the manifest names."""
+    """The path of the model named in the manifest."""
     if not path.is_dir():
         raise UserError(f"there is no Core ML package at {path}")
     try:
+        if not (path / "Manifest.json").is_file():      # a FIFO would block
+            raise FileNotFoundError(path / "Manifest.json")
         manifest = json.loads((path / "Manifest.json").read_text())
         model = path / "Data" / manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{path} is not a Core ML package: it has no readable Manifest.json") from error
     if not model.is_file():
         raise UserError(f"the Core ML package {path} is damaged: {model.relative_to(path)} is missing; "
@@ -213,8 +218,8 @@ def _tensor_type(message) -> TensorType:
     return TensorType(shape, DTYPE_NAMES.get(name, name.lower()))
 
 
-def _working(array: np.ndarray) -> torch.Tensor:
-    """float32, int64 or bool: what ops compute with."""
+def _compute_tensor(array: np.ndarray) -> torch.Tensor:
+    """As float32, int64 or bool, the dtypes that ops compute in."""
     if array.dtype.kind == "f":
         return torch.from_numpy(np.ascontiguousarray(array)).float()
     return torch.from_numpy(array if array.dtype.kind == "b" else array.astype(np.int64))

@@ -15,11 +15,11 @@ ALIAS = f"{__name__}_of_coremltools"
 
 @cache
 def model_messages() -> ModuleType:
-    """The module that coremltools generated from Model.proto. UserError when coremltools is not installed.
+    """The module that coremltools generated from Model.proto. Raises UserError when coremltools is not installed.
 
-    ``import coremltools.proto`` runs coremltools' own ``__init__`` first: 1 s on top of torch, and eight
-    warnings on a machine that is not a Mac. Here the folder is imported under another name: 0.06 s. Both copies may
-    be loaded in either order, for protobuf keeps one class for each message.
+    ``import coremltools.proto`` would first run ``coremltools/__init__.py``: 1 s beyond torch, and eight warnings off
+    macOS. Importing the folder under another name takes 0.06 s. Both copies may be loaded in either order, since
+    protobuf keeps one class for each message.
     """
     found = PathFinder.find_spec("coremltools")
     if found is None or not found.submodule_search_locations:

@@ -1,4 +1,7 @@
-"""The table of MIL ops, and how an op's arguments become a Python function's."""
+"""The table of MIL ops, and the conversion of an op's arguments to those of a Python function.
+
+``KERNELS`` is filled by the decorator ``op`` when the modules ops_* are imported, and not changed after that.
+"""
 
 import inspect
 import types
@@ -13,10 +16,10 @@ Ints = tuple[int, ...]
 Bools = tuple[bool, ...]
 Tensors = tuple[Tensor, ...]
 
-# Rounds between the inner steps of a norm: to fp16, or not at all.
+# rounds the intermediate results of a norm: to fp16, or not at all
 Rounding = Callable[[Tensor], Tensor]
 
-# An op's function says by its annotations how it wants an argument: as the tensor, or as Python numbers.
+# annotation of a parameter → conversion of the argument's tensor
 CONVERTERS: dict[object, Callable] = {
     Tensor: lambda value: value,
     str: lambda value: value,
@@ -30,9 +33,9 @@ CONVERTERS: dict[object, Callable] = {
 
 @dataclass(frozen=True)
 class Kernel:
-    """How an op is computed: tensors are float32, int64 or bool, and never written to.
+    """The implementation of an op, on tensors of float32, int64 or bool that it must not change.
 
-    exact: it only moves values, so that there is nothing to round.
+    exact: the op only moves values, so its results need no rounding.
     """
 
     function: Callable
@@ -40,7 +43,7 @@ class Kernel:
 
     @cached_property
     def converters(self) -> dict[str, Callable]:
-        """Parameter → what makes its argument of a tensor; ``Tensors`` and ``inner`` are left out."""
+        """Parameter → conversion of a tensor to its argument; without parameters of type ``Tensors`` and ``inner``."""
         return {name: CONVERTERS[kind] for name, kind in self._kinds.items() if kind in CONVERTERS}
 
     @cached_property
@@ -66,7 +69,7 @@ KERNELS: dict[str, Kernel] = {}
 
 
 def op(function: Callable | None = None, *, name: str | None = None, exact: bool = False) -> Callable:
-    """Register a function for the op of its name (a trailing underscore avoids a builtin's)."""
+    """Register a function as the kernel of the op ``name`` (default: its own name without a trailing underscore)."""
     def register(function: Callable) -> Callable:
         KERNELS[name or function.__name__.rstrip("_")] = Kernel(function, exact)
         return function

@@ -1,4 +1,4 @@
-"""Types and constants of a program as the package stores them."""
+"""Types and constants of a program, as a package stores them."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -10,13 +10,13 @@ DTYPES = {"fp16": np.float16, "fp32": np.float32, "fp64": np.float64, "bool": np
           "int16": np.int16, "int32": np.int32, "int64": np.int64, "uint8": np.uint8, "uint16": np.uint16,
           "uint32": np.uint32, "uint64": np.uint64}
 
-# Bits of the types that are stored packed.
+# packed types → bits of a number
 PACKED = {"uint1": 1, "uint2": 2, "uint3": 3, "uint4": 4, "int4": 4, "uint6": 6}
 
 
 @dataclass(frozen=True)
 class TensorType:
-    """Shape, −1 where the program leaves a dimension open, and dtype: fp16, fp32, int32, bool, uint4, string …"""
+    """Shape, with −1 for a free dimension, and dtype: fp16, fp32, int32, bool, uint4, string …"""
 
     shape: tuple[int, ...]
     dtype: str
@@ -32,8 +32,8 @@ class TensorType:
         return self.size * np.dtype(DTYPES[self.dtype]).itemsize
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        return len(shape) == len(self.shape) and all(want in (-1, got)
-                                                     for want, got in zip(self.shape, shape, strict=True))
+        return len(shape) == len(self.shape) and all(
+            declared in (-1, size) for declared, size in zip(self.shape, shape, strict=True))
 
     def __str__(self) -> str:
         return f"{self.dtype} {self.shape}"
@@ -41,7 +41,7 @@ class TensorType:
 
 @dataclass(frozen=True)
 class Immediate:
-    """A constant that stands in the program itself; ``values`` is bytes, or a sequence, or a string."""
+    """A constant inside the program; ``values`` are bytes, a sequence or a string."""
 
     type: TensorType
     values: Any = field(repr=False)
@@ -53,7 +53,7 @@ class Immediate:
 
 @dataclass(frozen=True)
 class Blob:
-    """A constant that stands in a weight file, behind the metadata at ``offset``."""
+    """A constant in a weight file, described by the metadata at ``offset``."""
 
     type: TensorType
     file: str
@@ -66,7 +66,7 @@ class Blob:
 
 @dataclass(frozen=True)
 class Expression:
-    """Output number ``index`` of a constexpr op: a weight that is stored compressed."""
+    """Output ``index`` of a constexpr op: a weight that is stored compressed."""
 
     type: TensorType
     op: str
@@ -94,7 +94,7 @@ def unpack(data: np.ndarray, bits: int, count: int, signed: bool = False) -> np.
 
 
 def from_bytes(data: np.ndarray, type: TensorType) -> np.ndarray:
-    """Raw bytes (uint8) to an array of the type's shape; packed types come as uint8 or int8."""
+    """Convert raw bytes (uint8) to an array of the type's shape; packed types become uint8 or int8."""
     if type.dtype in PACKED:
         numbers = unpack(data, PACKED[type.dtype], type.size, signed=type.dtype.startswith("int"))
         return numbers.reshape(type.shape)
@@ -102,7 +102,7 @@ def from_bytes(data: np.ndarray, type: TensorType) -> np.ndarray:
 
 
 def from_immediate(constant: Immediate) -> np.ndarray | str:
-    """The array of an immediate value; a string when it is one."""
+    """The array, or the string, of an immediate value."""
     if isinstance(constant.values, bytes):
         return from_bytes(np.frombuffer(bytearray(constant.values), np.uint8), constant.type)
     if constant.type.dtype == "string":

@@ -1,9 +1,9 @@
-"""The decoder on ONNX Runtime: caches in place, steps over buffers that do not move.
+"""The decoder on ONNX Runtime, with caches that its graphs read in place.
 
-A step's graph reads the caches where they lie and gives the keys and values of its columns alone, which are then
-written to their positions; nothing of the cache is copied, joined or brought to the host. What a column sees is said
-by a mask. Lanes that see one prefix attend to it in one product (the graph ``step``); of lanes that see several, each
-takes its own (``step_places``).
+The graph of a step reads the caches where they lie and returns the keys and values of its columns only, which are then
+written to their positions; nothing of the cache is copied, concatenated or moved to the host. A mask states what each
+column sees. The graph ``step`` serves lanes that share one prefix and attends to it in one product; the graph
+``step_places`` serves lanes with different prefixes.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,19 +11,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ane.backends.onnx.blocks import Block, Bound, Memory, Part
-from ane.backends.onnx.caches import Cache
-from ane.backends.onnx.providers import RecordingError
-from ane.backends.onnx.sessions import Sessions, Wanted
+from ane.backends.onnx.buffers import BoundCall, Buffer, BufferAllocator, BufferSlice
+from ane.backends.onnx.kv_cache import OnnxKvCache
+from ane.backends.onnx.providers import CudaGraphError
+from ane.backends.onnx.sessions import SessionCache, SessionKey
+from ane.backends.packaged.decoder import MASKED
 
-MASKED = -1e4           # finite: no sum of it overflows fp16, and its exponential is zero
-UNIT = 64               # positions; the host's caches grow by so many, a device's double
-KEPT_BINDINGS = 16      # shapes of calls that buffers are kept for
+GROWTH = 64             # positions that a host cache grows by; a device cache doubles
+KEPT_CALLS = 16         # shapes of calls whose buffers are kept
 
 
 @dataclass(frozen=True)
-class Geometry:
-    """Of the network: layers, heads, width of a head, of a column, number of codes; dtype of the caches."""
+class DecoderDimensions:
+    """Sizes of the network: layers, heads, head width, model width, number of codes; and the dtype of the caches."""
 
     layers: int
     heads: int
@@ -34,21 +34,22 @@ class Geometry:
 
 
 @dataclass(frozen=True)
-class Graphs:
-    """Where the decoder's sessions come from.
+class DecoderGraphs:
+    """Where the decoder gets its sessions from.
 
     Attributes:
-        prefill: what serves a prefix of so many positions.
-        step: what serves a step, by its name and the shapes of its inputs; True with it: it records CUDA graphs.
-        unrecorded: told that a step could not be recorded; from then on ``step`` gives what records none.
-        room: positions that are kept for a prefix of so many; the mask hides the rest.
+        prefill: the session for a prefix of so many positions.
+        step: the session for a step, by the graph's name and the shapes of its inputs, and whether it records CUDA
+            graphs.
+        unrecorded: is called when a step cannot be recorded; from then on ``step`` returns sessions that do not record.
+        padded_length: positions to allocate for a prefix of so many; the mask hides the rest.
     """
 
-    sessions: Sessions
-    prefill: Callable[[int], Wanted]
-    step: Callable[[str, dict[str, tuple[int, ...]]], tuple[Wanted, bool]]
-    unrecorded: Callable[[RecordingError], None]
-    room: Callable[[int], int] = lambda positions: positions
+    sessions: SessionCache
+    prefill: Callable[[int], SessionKey]
+    step: Callable[[str, dict[str, tuple[int, ...]]], tuple[SessionKey, bool]]
+    unrecorded: Callable[[CudaGraphError], None]
+    padded_length: Callable[[int], int] = lambda positions: positions
 
 
 class OnnxDecoder:
@@ -56,29 +57,33 @@ class OnnxDecoder:
 
     Args:
         longest: positions of the longest prefix; None: of the first that is stored.
+
+    Attributes:
+        own: keys and values of the lanes' own positions. stored: of the prefixes; None before the first prefill.
+        held: (prefixes,) positions of each stored prefix.
     """
 
-    def __init__(self, graphs: Graphs, geometry: Geometry, memory: Memory, lanes: int, capacity: int,
-                 prefixes: int = 1, longest: int | None = None):
-        self.graphs, self.geometry, self.memory = graphs, geometry, memory
+    def __init__(self, graphs: DecoderGraphs, dimensions: DecoderDimensions, allocator: BufferAllocator, lanes: int,
+                 capacity: int, prefixes: int = 1, longest: int | None = None):
+        self.graphs, self.dimensions, self.allocator = graphs, dimensions, allocator
         self.lanes, self.capacity, self.prefixes, self.longest = lanes, capacity, prefixes, longest
-        self.own = self._caches(lanes, min(UNIT, capacity))
-        self.stored: tuple[Cache, Cache] | None = None
-        self.held = np.zeros(prefixes, dtype=np.int64)          # positions of the prefix at each place
-        self._bound: dict[tuple, Bound] = {}
+        self.own = self._caches(lanes, min(GROWTH, capacity))
+        self.stored: tuple[OnnxKvCache, OnnxKvCache] | None = None
+        self.held = np.zeros(prefixes, dtype=np.int64)
+        self._calls: dict[tuple, BoundCall] = {}
 
     def prefill(self, prefix: np.ndarray, place: int = 0) -> tuple[np.ndarray, np.ndarray]:
         if not 0 <= place < self.prefixes:
-            raise ValueError(f"decoder of {self.prefixes} places for prefixes asked for place {place}")
+            raise ValueError(f"this decoder stores {self.prefixes} prefixes, got the prefix index {place}")
         P = len(prefix)
-        self._make_room(P)
-        g = self.geometry
-        shapes = {"hidden": (1, g.model_dim), "logits": (1, g.codes),
-                  **dict.fromkeys(("keys", "values"), (g.layers, g.heads, P, g.width))}
-        call = self._call(self.graphs.prefill(P), {"columns": (1, P, g.model_dim)}, shapes)
-        call.run("take the text in", columns=prefix[None])
+        self._reserve_prefix(P)
+        d = self.dimensions
+        shapes = {"hidden": (1, d.model_dim), "logits": (1, d.codes),
+                  **dict.fromkeys(("keys", "values"), (d.layers, d.heads, P, d.width))}
+        call = self._call(self.graphs.prefill(P), {"columns": (1, P, d.model_dim)}, shapes)
+        call.run("prefill the decoder", columns=prefix[None])
         for cache, name in zip(self.stored, ("keys", "values"), strict=True):
-            cache.write(place, np.arange(P)[None], _as(call.outputs[name], (g.layers, 1, g.heads, P, g.width)))
+            cache.write(place, np.arange(P)[None], _reshaped(call.outputs[name], (d.layers, 1, d.heads, P, d.width)))
         self.held[place] = P
         return call.outputs["hidden"].numpy()[0], call.outputs["logits"].numpy()[0]
 
@@ -87,102 +92,110 @@ class OnnxDecoder:
         n, T, _ = columns.shape
         end = int(length.max()) + T
         if end > self.capacity or first + n > self.lanes:
-            raise ValueError(f"decoder of {self.lanes} lanes × {self.capacity} positions asked for lane "
+            raise ValueError(f"this decoder has {self.lanes} lanes of {self.capacity} positions, got lane "
                              f"{first + n - 1}, position {end - 1}")
         if self.stored is None:
-            raise ValueError("a step before any prefill")
-        place = np.zeros(n, dtype=np.int64) if prefix is None else np.asarray(prefix, dtype=np.int64)
+            raise ValueError("step was called before any prefill")
+        prefix_indices = np.zeros(n, dtype=np.int64) if prefix is None else np.asarray(prefix, dtype=np.int64)
         self._grow(end)
         try:
-            call = self._run_step(columns, length, first, place)
-        except RecordingError as error:
+            call = self._run_step(columns, length, first, prefix_indices)
+        except CudaGraphError as error:
             self.graphs.unrecorded(error)
-            self._bound.clear()
-            call = self._run_step(columns, length, first, place)
+            self._calls.clear()
+            call = self._run_step(columns, length, first, prefix_indices)
         position = length[:, None] + np.arange(T)
         for cache, name in zip(self.own, ("new_keys", "new_values"), strict=True):
             cache.write(first, position, call.outputs[name])
         return call.outputs["hidden"].numpy(), call.outputs["logits"].numpy()
 
-    def _run_step(self, columns: np.ndarray, length: np.ndarray, first: int, place: np.ndarray) -> Bound:
+    def _run_step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int,
+                  prefix_indices: np.ndarray) -> BoundCall:
         n, T, _ = columns.shape
-        call = self._step_of(n, T, first, place)
-        several = {"place": place} if "place" in call.inputs else {}
-        call.run("take a step", columns=columns, mask=self._mask(length, T, place), **several)
+        call = self._step_call(n, T, first_lane, prefix_indices)
+        indices = {"place": prefix_indices} if "place" in call.inputs else {}
+        call.run("run a decoder step", columns=columns, mask=self._mask(lengths, T, prefix_indices), **indices)
         return call
 
-    def _mask(self, length: np.ndarray, columns: int, place: np.ndarray) -> np.ndarray:
-        """(n, T, P + L + T) float32: seen are the prefix, the own positions before, the columns up to itself."""
+    def _mask(self, lengths: np.ndarray, columns: int, prefix_indices: np.ndarray) -> np.ndarray:
+        """(n, T, P + L + T) float32: a column sees its prefix, its lane's earlier positions, and columns up to itself.
+
+        P and L are the positions allocated for a prefix and for a lane.
+        """
         P, L = self.stored[0].length, self.own[0].length
-        seen = np.zeros((len(length), columns, P + L + columns), dtype=bool)
-        seen[..., :P] = (np.arange(P) < self.held[place][:, None])[:, None]
-        seen[..., P:P + L] = (np.arange(L) < length[:, None])[:, None]
+        seen = np.zeros((len(lengths), columns, P + L + columns), dtype=bool)
+        seen[..., :P] = (np.arange(P) < self.held[prefix_indices][:, None])[:, None]
+        seen[..., P:P + L] = (np.arange(L) < lengths[:, None])[:, None]
         seen[..., P + L:] = np.tri(columns, dtype=bool)
         return np.where(seen, np.float32(0), np.float32(MASKED))
 
-    def _step_of(self, n: int, T: int, first: int, place: np.ndarray) -> Bound:
-        """The call for so many lanes from ``first`` on, its buffers kept from the last of its kind."""
-        sole = int(place[0]) if (place == place[0]).all() else None
-        key = n, T, first, sole
-        if key not in self._bound:
-            if len(self._bound) >= KEPT_BINDINGS:
-                self._bound.clear()
-            self._bound[key] = self._bind_step(n, T, first, sole)
-        return self._bound[key]
+    def _step_call(self, n: int, T: int, first_lane: int, prefix_indices: np.ndarray) -> BoundCall:
+        """The call for ``n`` lanes from ``first_lane`` on, with the buffers of the last call of these shapes."""
+        sole = int(prefix_indices[0]) if (prefix_indices == prefix_indices[0]).all() else None
+        key = n, T, first_lane, sole
+        if key not in self._calls:
+            if len(self._calls) >= KEPT_CALLS:
+                self._calls.clear()
+            self._calls[key] = self._bind_step(n, T, first_lane, sole)
+        return self._calls[key]
 
-    def _bind_step(self, n: int, T: int, first: int, sole: int | None) -> Bound:
-        g, P, L = self.geometry, self.stored[0].length, self.own[0].length
-        of_prefix = (g.heads, P, g.width) if sole is not None else (self.prefixes, g.heads, P, g.width)
-        inputs = {"columns": (n, T, g.model_dim), "mask": (n, T, P + L + T)} | ({} if sole is not None else {
-            "place": (n,)})
-        caches = {f"{name}_{layer}": Part(cache.block, cache.offset(layer, lane), shape)
+    def _bind_step(self, n: int, T: int, first_lane: int, sole: int | None) -> BoundCall:
+        """``sole``: the index of the prefix that all lanes see; None: they see different ones."""
+        d, P, L = self.dimensions, self.stored[0].length, self.own[0].length
+        prefix_shape = (d.heads, P, d.width) if sole is not None else (self.prefixes, d.heads, P, d.width)
+        inputs = {"columns": (n, T, d.model_dim), "mask": (n, T, P + L + T)}
+        if sole is None:
+            inputs["place"] = (n,)
+        slices = {f"{name}_{layer}": BufferSlice(cache.buffer, cache.offset(layer, lane), shape)
                   for pair, names, lane, shape in (
-                      (self.own, ("keys", "values"), first, (n, g.heads, L, g.width)),
-                      (self.stored, ("prefix_keys", "prefix_values"), sole or 0, of_prefix))
-                  for cache, name in zip(pair, names, strict=True) for layer in range(g.layers)}
-        outputs = {"hidden": (n, T, g.model_dim), "logits": (n, g.codes),
-                   **dict.fromkeys(("new_keys", "new_values"), (g.layers, n, g.heads, T, g.width))}
-        shapes = inputs | {name: part.shape for name, part in caches.items()}
-        wanted, records = self.graphs.step("step" if sole is not None else "step_places", shapes)
-        # one recording for each set of buffers; a tail comes once and is not recorded
-        return self._call(wanted, inputs, outputs, caches, T == 1 if records else None)
+                      (self.own, ("keys", "values"), first_lane, (n, d.heads, L, d.width)),
+                      (self.stored, ("prefix_keys", "prefix_values"), sole or 0, prefix_shape))
+                  for cache, name in zip(pair, names, strict=True) for layer in range(d.layers)}
+        outputs = {"hidden": (n, T, d.model_dim), "logits": (n, d.codes),
+                   **dict.fromkeys(("new_keys", "new_values"), (d.layers, n, d.heads, T, d.width))}
+        shapes = inputs | {name: part.shape for name, part in slices.items()}
+        key, records = self.graphs.step("step" if sole is not None else "step_places", shapes)
+        # each set of buffers has a recording of its own; steps of several columns are rare and not recorded
+        return self._call(key, inputs, outputs, slices, T == 1 if records else None)
 
-    def _call(self, wanted: Wanted, inputs: dict[str, tuple[int, ...]], outputs: dict[str, tuple[int, ...]],
-              parts: dict[str, Part] | None = None, recorded: bool | None = None) -> Bound:
-        kinds = {"place": np.int64} | dict.fromkeys(("keys", "values", "new_keys", "new_values"), self.geometry.dtype)
-        return Bound(self.memory, self.graphs.sessions, wanted, inputs, outputs, kinds, parts, recorded)
+    def _call(self, key: SessionKey, inputs: dict[str, tuple[int, ...]], outputs: dict[str, tuple[int, ...]],
+              slices: dict[str, BufferSlice] | None = None, recorded: bool | None = None) -> BoundCall:
+        dtypes = {"place": np.int64} | dict.fromkeys(("keys", "values", "new_keys", "new_values"),
+                                                     self.dimensions.dtype)
+        return BoundCall(self.allocator, self.graphs.sessions, key, inputs, outputs, dtypes, slices, recorded)
 
-    def _caches(self, lanes: int, length: int) -> tuple[Cache, Cache]:
-        g = self.geometry
-        return tuple(Cache(self.memory, (g.layers, lanes, g.heads, length, g.width), g.dtype) for _ in range(2))
+    def _caches(self, lanes: int, length: int) -> tuple[OnnxKvCache, OnnxKvCache]:
+        d = self.dimensions
+        shape = (d.layers, lanes, d.heads, length, d.width)
+        return OnnxKvCache(self.allocator, shape, d.dtype), OnnxKvCache(self.allocator, shape, d.dtype)
 
-    def _make_room(self, positions: int) -> None:
-        """For a prefix; the places are of one length."""
-        most = self.graphs.room(positions if self.prefixes == 1 else max(positions, self.longest or 0))
-        if self.stored is None or (self.prefixes == 1 and self.stored[0].length != most):
-            self.stored = self._caches(self.prefixes, most)
-        elif self.stored[0].length < most:
+    def _reserve_prefix(self, positions: int) -> None:
+        """Allocate for a prefix of so many positions; all prefixes are allocated the same length."""
+        length = self.graphs.padded_length(positions if self.prefixes == 1 else max(positions, self.longest or 0))
+        if self.stored is None or (self.prefixes == 1 and self.stored[0].length != length):
+            self.stored = self._caches(self.prefixes, length)
+        elif self.stored[0].length < length:
             for cache in self.stored:
-                cache.grow(most)
+                cache.grow(length)
         else:
             return
-        self._bound.clear()
+        self._calls.clear()
 
     def _grow(self, end: int) -> None:
-        """The lanes' caches to the next bucket, when ``end`` positions do not fit."""
+        """Grow the lanes' caches if ``end`` positions do not fit."""
         length = self.own[0].length
         if end <= length:
             return
         while length < end:
-            length = length + UNIT if self.memory.where == "cpu" else 2 * length
+            length = length + GROWTH if self.allocator.where == "cpu" else 2 * length
         for cache in self.own:
             cache.grow(min(length, self.capacity))
-        self._bound.clear()
+        self._calls.clear()
 
 
-def _as(block: Block, shape: Sequence[int]) -> Block:
-    """The block under another shape of the same size."""
-    block.shape = tuple(shape)
-    if hasattr(block, "array"):
-        block.array = block.array.reshape(shape)
-    return block
+def _reshaped(buffer: Buffer, shape: Sequence[int]) -> Buffer:
+    """The same buffer with another shape of the same size."""
+    buffer.shape = tuple(shape)
+    if hasattr(buffer, "array"):
+        buffer.array = buffer.array.reshape(shape)
+    return buffer

@@ -1,4 +1,4 @@
-"""Graphs loaded into ONNX Runtime: when they are first run, until memory is needed for others."""
+"""A cache of ONNX Runtime sessions: each is loaded when first used, and dropped when others need its memory."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -7,20 +7,27 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ane.backends.onnx.providers import CPU, Device, OutOfMemoryError, engine_errors, quiet_options, runtime
+from ane.backends.onnx.providers import (
+    CPU,
+    OnnxDevice,
+    OutOfMemoryError,
+    onnx_errors,
+    onnxruntime_module,
+    quiet_options,
+)
 from ane.system.errors import UserError
 
 Shape = tuple[int, ...]
 CUDA = "CUDAExecutionProvider"
-ALWAYS = {CUDA: {"use_tf32": "0"}}      # float32 is float32: ONNX Runtime's own choice keeps 10 bits of the mantissa
+PROVIDER_OPTIONS = {CUDA: {"use_tf32": "0"}}    # ONNX Runtime's default computes float32 with a 10-bit mantissa
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A session: a graph, and for a provider with engines of its own the shapes that its engine takes.
+class SessionKey:
+    """Which session: a graph, and options of the provider (for TensorRT the shapes that its engine takes).
 
     Attributes:
-        path: of the graph. size: bytes of it and its weights, about what it takes in memory.
+        path: of the graph. size: bytes of the graph and its weights, an estimate of the memory it takes.
         options: of the provider, as (name, value) pairs.
     """
 
@@ -29,117 +36,118 @@ class Wanted:
     options: tuple[tuple[str, str], ...] = ()
 
 
-class Loaded:
-    """A session, and what goes with it: the bindings of calls that are alive, which keep their session, and the number
-    of CUDA graphs that it has recorded, of which it lets none go."""
+class LoadedSession:
+    """A session with the bindings of the calls that use it, and the number of CUDA graphs it has recorded.
+
+    ONNX Runtime frees the recordings of a session only with the session.
+    """
 
     def __init__(self, session: Any):
         self.session, self.recordings = session, 0
         self.bindings: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 
-class Sessions:
-    """Loads sessions and keeps them; the least recently used go where the budget, or the memory itself, runs out.
+class SessionCache:
+    """Loads sessions and keeps them, least recently used first to go when the budget or the memory runs out.
 
     Args:
-        budget: bytes that sessions may take together; None: what there is. A single one may exceed it.
-        load: makes a session of ``Wanted``.
+        load: makes the session of a key; raises OutOfMemoryError.
+        budget: bytes that all sessions may take together; None: no limit. A single larger session is still loaded.
     """
 
-    def __init__(self, load: Callable[[Wanted], Any], budget: int | None = None):
+    def __init__(self, load: Callable[[SessionKey], Any], budget: int | None = None):
         self.budget, self._load = budget, load
-        self._kept: OrderedDict[Wanted, Loaded] = OrderedDict()
+        self._loaded: OrderedDict[SessionKey, LoadedSession] = OrderedDict()
 
-    def get(self, wanted: Wanted) -> Any:
-        """The session, loaded unless it is kept.
+    def get(self, key: SessionKey) -> Any:
+        """The session, loaded if it is not.
 
         Raises:
-            OutOfMemoryError: not even with all others gone is there room for it. UserError: it cannot be loaded.
+            OutOfMemoryError: memory does not suffice even without all other sessions. UserError: it cannot be loaded.
         """
-        if wanted in self._kept:
-            self._kept.move_to_end(wanted)
-            return self._kept[wanted].session
-        while self._kept and self.budget is not None and self.used + wanted.size > self.budget:
-            self._kept.popitem(last=False)
+        if key in self._loaded:
+            self._loaded.move_to_end(key)
+            return self._loaded[key].session
+        while self._loaded and self.budget is not None and self.used + key.size > self.budget:
+            self._loaded.popitem(last=False)
         while True:
             try:
-                session = self._load(wanted)
+                session = self._load(key)
                 break
             except OutOfMemoryError:
-                if not self._kept:
+                if not self._loaded:
                     raise
-                self._kept.popitem(last=False)
-        self._kept[wanted] = Loaded(session)
+                self._loaded.popitem(last=False)
+        self._loaded[key] = LoadedSession(session)
         return session
 
-    def relieved(self, wanted: Wanted, call: Callable[[Any], Any]) -> Any:
-        """What ``call`` gives of the session; when memory runs out in it, once more with all other sessions gone."""
+    def run_or_free_memory(self, key: SessionKey, call: Callable[[Any], Any]) -> Any:
+        """Return ``call(session)``. If it runs out of memory, unload all other sessions and call it once more."""
         try:
-            return call(self.get(wanted))
+            return call(self.get(key))
         except OutOfMemoryError:
-            others = [kept for kept in self._kept if kept != wanted]
+            others = [other for other in self._loaded if other != key]
             if not others:
                 raise
-            for kept in others:
-                del self._kept[kept]
-            return call(self.get(wanted))
+            for other in others:
+                del self._loaded[other]
+            return call(self.get(key))
 
-    def binding(self, wanted: Wanted, owner: Any, make: Callable[[Any], Any]) -> Any:
-        """What ``make`` gives of the session for ``owner``: kept as long as both are, made anew for a new session."""
-        session, kept = self.get(wanted), self._kept[wanted].bindings
-        if owner not in kept:
-            kept[owner] = make(session)
-        return kept[owner]
+    def binding(self, key: SessionKey, owner: Any, make: Callable[[Any], Any]) -> Any:
+        """``make(session)``, cached for ``owner`` until the session is unloaded or the owner is deleted."""
+        session, bindings = self.get(key), self._loaded[key].bindings
+        if owner not in bindings:
+            bindings[owner] = make(session)
+        return bindings[owner]
 
-    def recording(self, wanted: Wanted) -> int:
-        """The number of a session's next CUDA graph: never used twice in it, for a recording has the addresses of its
-        buffers."""
-        self.get(wanted)
-        self._kept[wanted].recordings += 1
-        return self._kept[wanted].recordings
+    def next_recording(self, key: SessionKey) -> int:
+        """A new number for a CUDA graph of the session. None is reused: a recording holds addresses of buffers."""
+        self.get(key)
+        self._loaded[key].recordings += 1
+        return self._loaded[key].recordings
 
-    def shed(self, wanted: Wanted, most: int) -> None:
-        """Let go of a session that has made ``most`` recordings or more, and so of them."""
-        if wanted in self._kept and self._kept[wanted].recordings >= most:
-            del self._kept[wanted]
+    def unload_after(self, key: SessionKey, recordings: int) -> None:
+        """Unload a session that has made at least so many recordings, and with it the recordings."""
+        if key in self._loaded and self._loaded[key].recordings >= recordings:
+            del self._loaded[key]
 
-    def forget(self, folder: Path | None = None) -> None:
-        """Let go of the sessions of a package; of all, where none is named."""
-        for wanted in list(self._kept):
-            if folder is None or wanted.path.parent == folder:
-                del self._kept[wanted]
+    def unload(self, folder: Path | None = None) -> None:
+        """Unload the sessions of the package in ``folder``, or all."""
+        for key in list(self._loaded):
+            if folder is None or key.path.parent == folder:
+                del self._loaded[key]
 
     @property
     def used(self) -> int:
-        return sum(wanted.size for wanted in self._kept)
+        return sum(key.size for key in self._loaded)
 
-    def __contains__(self, wanted: Wanted) -> bool:
-        return wanted in self._kept
+    def __contains__(self, key: SessionKey) -> bool:
+        return key in self._loaded
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._loaded)
 
 
-def loader(device: Device, threads: int | None = None,
-           options: Mapping[str, str] | None = None) -> Callable[[Wanted], Any]:
-    """What loads sessions on a device; ``options`` are the provider's for every session.
+def session_loader(device: OnnxDevice, threads: int | None = None,
+                   options: Mapping[str, str] | None = None) -> Callable[[SessionKey], Any]:
+    """A function that loads sessions on a device; ``options`` of the provider apply to every session.
 
-    Sessions have ONNX Runtime's own defaults, but for ``ALWAYS``. A provider that is not among a session's own did not
-    load: that is an error here, where ONNX Runtime goes on on the CPU.
+    It raises UserError when the provider did not load, where ONNX Runtime would continue on the CPU.
     """
-    def load(wanted: Wanted) -> Any:
-        ort = runtime()
-        given = {**ALWAYS.get(device.provider, {}), **(options or {}), **dict(wanted.options)}
-        providers = [(device.provider, given)] if given else [device.provider]
+    def load(key: SessionKey) -> Any:
+        ort = onnxruntime_module()
+        own = {**PROVIDER_OPTIONS.get(device.provider, {}), **(options or {}), **dict(key.options)}
+        providers = [(device.provider, own)] if own else [device.provider]
         if device.provider == "TensorrtExecutionProvider":
-            providers.append((CUDA, ALWAYS[CUDA]))          # for what TensorRT leaves
+            providers.append((CUDA, PROVIDER_OPTIONS[CUDA]))    # for operations that TensorRT lacks
         if device.provider != CPU:
-            providers.append(CPU)                           # for shapes
-        with engine_errors(f"load {wanted.path} on {device.spoken}"):
-            session = ort.InferenceSession(str(wanted.path), quiet_options(threads), providers=providers)
+            providers.append(CPU)                               # for operations on shapes
+        with onnx_errors(f"load {key.path} on {device.short_name}"):
+            session = ort.InferenceSession(str(key.path), quiet_options(threads), providers=providers)
         if device.provider not in session.get_providers():
-            raise UserError(f"the provider {device.spoken} did not load for {wanted.path.name}, and ONNX Runtime would "
-                            f"compute on the CPU instead; it needs {device.needs}. Or use --backend onnx:cpu")
+            raise UserError(f"the provider {device.short_name} did not load for {key.path.name}, and ONNX Runtime "
+                            f"would compute on the CPU instead; it needs {device.requirements}. Or use --backend "
+                            "onnx:cpu")
         return session
 
     return load

@@ -1,8 +1,8 @@
-"""The decoder's linear layers as the CPU computes them fastest, packed one by one when the network is loaded.
+"""Linear layers of the decoder for the CPU, their weights packed when the network is loaded.
 
-A step streams all weights past a few rows of activations, so the weights' bytes decide, and whether a kernel keeps up
-with them. All layers take and give float32, whatever their weights are: attention, norms and gelu around them are
-faster so (in bfloat16 a step's attention takes 1.2 to 2.2 times as long, measured with AVX-512 bf16), and exact.
+A step multiplies all weights with a few rows of activations, so its speed is that of reading the weights: fewer bytes
+are faster, if there is a kernel that keeps up. All layers take and return float32. Attention, norms and gelu between
+them are faster and more exact in float32 (with AVX-512 bf16, attention in bfloat16 takes 1.2 to 2.2 times as long).
 """
 
 import platform
@@ -15,17 +15,17 @@ from torch import Tensor, nn
 
 from ane.models.tortoise.networks.autoregressive import Conv1D, UnifiedVoice
 
-# weight (out, in) and bias (out,), of any floating type → a layer: (…, in) → (…, out), float32 on both sides
+# makes a layer, (…, in) → (…, out) in float32, from weight (out, in) and bias (out,) of any floating type
 Prepacking = Callable[[Tensor, Tensor], nn.Module]
 
 
 def prepacking(weights: str) -> Prepacking | None:
-    """How this CPU wants weights of that precision ("fp32", "bf16", "fp16", "int8"); None: as they lie on disk.
+    """The fastest layer on this CPU for weights in "fp32", "bf16", "fp16" or "int8"; None: torch's own.
 
-    What a CPU lacks instructions for is computed by a kernel that needs none: as right, and slower.
+    Where the CPU lacks instructions, a portable kernel is chosen: as exact, but slower.
     """
     one_dnn = torch.backends.mkldnn.is_available() and platform.machine() in ("x86_64", "AMD64")
-    if weights == "int8":       # without VNNI oneDNN's sums of products saturate
+    if weights == "int8":       # without VNNI, oneDNN's accumulators saturate
         return Int8Linear if one_dnn and torch.cpu._is_vnni_supported() else Int8WeightLinear
     if weights == "fp16" and "fbgemm" in torch.backends.quantized.supported_engines:
         return HalfWeightLinear
@@ -36,13 +36,13 @@ def prepacking(weights: str) -> Prepacking | None:
 
 
 def exact_prepacking(stored: str) -> Prepacking | None:
-    """How weights stored in that precision lie smallest where the arithmetic is to be float32."""
+    """The layer with the smallest weights, for weights stored in that precision, that computes in float32."""
     half = stored != "fp32" and "fbgemm" in torch.backends.quantized.supported_engines
     return HalfWeightLinear if half else prepacking("fp32")
 
 
 def prepack(network: UnifiedVoice, make: Prepacking) -> None:
-    """Replace the linear layers of ``network`` by packed ones; each layer's own weight is let go of before the next."""
+    """Replace the linear layers of ``network`` by packed ones, one at a time, so that memory holds few copies."""
     for name in [name for name, layer in network.named_modules() if isinstance(layer, Conv1D | nn.Linear)]:
         layer = network.get_submodule(name)
         weight = layer.weight.T if isinstance(layer, Conv1D) else layer.weight
@@ -50,7 +50,7 @@ def prepack(network: UnifiedVoice, make: Prepacking) -> None:
 
 
 class RowsLinear(nn.Module):
-    """Plain torch in half precision, whose matrix-vector product reads rows: (in, out) costs 1.6 to 50 times more."""
+    """Plain torch in half precision, with the weight as (out, in): as (in, out) it is 1.6 to 50 times slower."""
 
     def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype):
         super().__init__()
@@ -62,7 +62,7 @@ class RowsLinear(nn.Module):
 
 
 class PackedLinear(nn.Module):
-    """oneDNN on a weight in its own blocked layout, which plain F.linear would make anew at every call."""
+    """oneDNN on a weight in its own blocked layout, into which F.linear would convert it at every call."""
 
     def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype):
         super().__init__()
@@ -75,9 +75,9 @@ class PackedLinear(nn.Module):
 
 
 class HalfWeightLinear(nn.Module):
-    """FBGEMM: weights in fp16, activations and sums in float32. Of weights stored in fp16 nothing is lost.
+    """FBGEMM: weights in fp16, activations and sums in float32. Exact for weights stored in fp16.
 
-    Nor of bfloat16 ones to speak of: their 8 digits fit, and below 2^-14 the error is at most 2^-25.
+    Weights stored in bfloat16 are exact down to 2^-14, since their 8 digits fit; below, the error is at most 2^-25.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor):
@@ -89,18 +89,18 @@ class HalfWeightLinear(nn.Module):
 
 
 def quantised(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Weight (out, in) as int8, symmetric, and the scale (out,) of each output channel in float32."""
+    """Quantise a weight (out, in) symmetrically: int8 values, and a float32 scale for each output channel (out,)."""
     weight = weight.float().contiguous()
     scale = torch.maximum(weight.amax(1), -weight.amin(1)).div_(127).clamp_(min=torch.finfo(torch.float32).tiny)
     return weight.div(scale[:, None]).round_().to(torch.int8), scale
 
 
 class Int8Linear(nn.Module):
-    """oneDNN with VNNI: int8 weights, a scale an output channel; activations in 8 bits too, a range a row.
+    """oneDNN with VNNI: int8 weights with a scale per output channel, 8-bit activations with a range per row.
 
-    A row's range, from its least to its largest, is its own, so that a lane never hears of its neighbours: x = least +
-    step * integer, hence x W^T = step * (integer W^T) + least * (sum of each channel's weights). What gelu gives is
-    nearly all positive, so that a range about zero would waste half of the integers.
+    Each row has its own range, from its least to its largest value, so that no lane depends on its neighbours: x =
+    least + step * integer, hence x W^T = step * (integer W^T) + least * (sum of each channel's weights). The output of
+    gelu is nearly all positive, so a range symmetric about zero would waste half of the integers.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor):
@@ -115,7 +115,7 @@ class Int8Linear(nn.Module):
         rows = x.float().reshape(-1, x.shape[-1])
         least = rows.amin(1, keepdim=True)
         step = rows.amax(1, keepdim=True).sub_(least).div_(255).clamp_(min=1e-20)
-        integers = rows.sub(least).div_(step).add_(0.5).to(torch.uint8)         # the cast cuts off: a rounding
+        integers = rows.sub(least).div_(step).add_(0.5).to(torch.uint8)         # rounds, as the cast truncates
         y = torch.ops.onednn.qlinear_pointwise(integers, 1.0, 0, self.weight, self.scale, self.zeros, None,
                                                1.0, 0, torch.float32, "none", [], "")
         y = y.mul_(step).addcmul_(least, self.sums).add_(self.bias)
@@ -123,13 +123,13 @@ class Int8Linear(nn.Module):
 
 
 class Int8WeightLinear(nn.Module):
-    """Torch's own kernel, there on any CPU: int8 weights, a scale an output channel; activations in bfloat16."""
+    """Torch's own kernel, for any CPU: int8 weights with a scale per output channel, activations in bfloat16."""
 
     def __init__(self, weight: Tensor, bias: Tensor):
         super().__init__()
         self.weight, self.scale = quantised(weight)
         self.bias = bias.to(torch.float32, copy=True)
-        self.ones = torch.ones(len(weight), dtype=torch.bfloat16)       # the kernel's scales would be rounded to this
+        self.ones = torch.ones(len(weight), dtype=torch.bfloat16)       # the kernel would round scales to bfloat16
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1]).bfloat16()

@@ -1,4 +1,4 @@
-"""Memory: what torch raises when it runs out, in the user's words, and giving it back when it is free."""
+"""Out-of-memory errors of torch as messages for the user, and returning freed memory to the system."""
 
 import ctypes
 import sys
@@ -11,16 +11,16 @@ from ane.system.errors import UserError
 
 OUT_OF_MEMORY = ("no memory left on the device: use fewer --lanes, a shorter --split, a bundle in half precision, "
                  "or --backend torch:cpu")
-# how MPS and CUDA itself, the CPU's allocator, and cuBLAS, which wants room of its own, say it
-TOLD = ("out of memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
+# parts of the messages of MPS, CUDA, the CPU's allocator, and cuBLAS, which allocates a workspace
+MEMORY_MESSAGES = ("out of memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
 @contextmanager
-def engine_errors() -> Iterator[None]:
-    """Turn an engine's out-of-memory errors into one line for the user; anything else stays a bug.
+def torch_memory_errors() -> Iterator[None]:
+    """Convert torch's out-of-memory errors to one line for the user; other errors are raised unchanged.
 
     Raises:
-        UserError: no memory left, on the device or on the host.
+        UserError: no memory is left, on the device or on the host.
     """
     try:
         yield
@@ -31,23 +31,27 @@ def engine_errors() -> Iterator[None]:
 
 
 def out_of_memory(error: BaseException | None) -> bool:
-    """Whether that is what an error tells, or one before it: a CUDA graph cut short raises another error on top."""
+    """Whether an error, or one that led to it, is an out-of-memory error.
+
+    An error while a CUDA graph is recorded is followed by another one of the aborted recording.
+    """
     while error is not None:
-        if isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in str(error) for words in TOLD):
+        if (isinstance(error, torch.OutOfMemoryError | MemoryError)
+                or any(part in str(error) for part in MEMORY_MESSAGES)):
             return True
         error = error.__cause__ or error.__context__
     return False
 
 
 def return_freed_memory(device: torch.device) -> None:
-    """Hand freed memory back to the system where torch's allocator for CUDA, or the C library, would keep it.
+    """Return freed memory that torch's CUDA allocator, or the C library, would keep.
 
-    glibc serves blocks of up to 32 MB from its heap once such a block has been freed, and a heap shrinks at its end
-    alone: measured after decoding at official size, 1.4 GB of freed weights and cache stayed resident.
+    glibc serves blocks of up to 32 MB from its heap once such a block has been freed, and a heap shrinks only at its
+    end: after decoding at official size, 1.4 GB of freed weights and cache stayed resident.
     """
     if device.type == "cuda":
         torch.cuda.empty_cache()
     if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)      # musl has none
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)      # absent in musl
         if trim is not None:
             trim(0)

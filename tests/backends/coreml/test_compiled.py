@@ -1,4 +1,4 @@
-"""Compiled models are kept: what is compiled when, and what damage and interruption do."""
+"""The cache of compiled models: when a package is compiled, and how damaged and interrupted entries are handled."""
 
 # ruff: noqa: F811  fixtures are imported
 
@@ -13,85 +13,86 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ane.backends.coreml.compiled import CompiledCache, Machine
-from ane.backends.coreml.engine import CoreMLEngine
+from ane.backends.coreml.compiled import CompiledCache, MacMachine
+from ane.backends.coreml.runtime import CoreMLRuntime
+from ane.system import paths
 from ane.system.errors import UserError
-from tests.backends.coreml.stand_in import M2, StandIn, X, package, packages, run, toolkit  # noqa: F401
+from tests.backends.coreml.fake_core_ml import M2, FakeCoreML, X, api, package, packages, run  # noqa: F401
 
 
-def crumbs() -> list[str]:
-    """What lies in the cache of compiled models besides whole entries and the lock."""
+def leftovers() -> list[str]:
+    """Names in the cache of compiled models besides complete entries and the lock."""
     folder = CompiledCache().folder
-    whole = {entry.path.name for entry in CompiledCache().entries() if entry.record}
-    return [path.name for path in folder.iterdir() if path.name not in whole | {".lock"}] if folder.exists() else []
+    complete = {entry.path.name for entry in CompiledCache().entries() if entry.record}
+    return [path.name for path in folder.iterdir() if path.name not in complete | {".lock"}] if folder.exists() else []
 
 
 # --- compiled once
 
 
-def test_a_second_start_compiles_nothing(toolkit, package):
-    np.testing.assert_array_equal(run(toolkit, package), 2 * X)
-    np.testing.assert_array_equal(run(toolkit, package), 2 * X)
-    assert toolkit.compiled == 1
-    assert crumbs() == []
+def test_a_second_start_compiles_nothing(api, package):
+    np.testing.assert_array_equal(run(api, package), 2 * X)
+    np.testing.assert_array_equal(run(api, package), 2 * X)
+    assert api.compiled == 1
+    assert leftovers() == []
 
 
-def test_a_changed_package_is_compiled_again_and_the_old_model_is_stale(toolkit, package, packages):
-    run(toolkit, package)
+def test_a_changed_package_is_compiled_again_and_the_old_model_is_stale(api, package, packages):
+    run(api, package)
     shutil.rmtree(package)
     shutil.copytree(packages / "three.mlpackage", package)
-    np.testing.assert_array_equal(run(toolkit, package), 3 * X)
-    assert toolkit.compiled == 2
+    np.testing.assert_array_equal(run(api, package), 3 * X)
+    assert api.compiled == 2
     assert {entry.stale(M2, time.time()) for entry in CompiledCache().entries()} == {"", "its package was replaced"}
 
 
-def test_bytes_changed_in_place_are_noticed(toolkit, package):
-    """The file is as long as before and of the same time: its change time gives it away."""
-    run(toolkit, package)
+def test_a_file_changed_in_place_is_compiled_again(api, package):
+    """Size and modification time are the same; only the change time differs."""
+    run(api, package)
     manifest = package / "Manifest.json"
     stat = manifest.stat()
     manifest.write_text(manifest.read_text().replace("CoreML Model Weights", "Core ML ModelWeights"))
     os.utime(manifest, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert manifest.stat().st_size == stat.st_size
-    run(toolkit, package)
-    assert toolkit.compiled == 2
+    run(api, package)
+    assert api.compiled == 2
 
 
-def test_what_finder_strews_changes_nothing(toolkit, package):
-    run(toolkit, package)
+def test_finder_files_in_a_package_change_nothing(api, package):
+    run(api, package)
     (package / ".DS_Store").write_bytes(b"icons")
-    run(toolkit, package)
-    assert toolkit.compiled == 1
+    run(api, package)
+    assert api.compiled == 1
 
 
-@pytest.mark.parametrize(("other", "reason"), [(Machine("Apple M2", "25A354"), "for macOS build 24F74"),
-                                               (Machine("Apple M4", "24F74"), "for Apple M2")])
-def test_another_macos_or_chip_compiles_again_and_the_old_model_is_stale(toolkit, package, other, reason):
-    run(toolkit, package)
-    run(StandIn(toolkit.log, other), package)
-    assert toolkit.compiled == 2
+@pytest.mark.parametrize(("other", "reason"), [(MacMachine("Apple M2", "25A354"), "for macOS build 24F74"),
+                                               (MacMachine("Apple M4", "24F74"), "for Apple M2")])
+def test_another_macos_or_chip_compiles_again_and_the_old_model_is_stale(api, package, other, reason):
+    run(api, package)
+    run(FakeCoreML(api.log, other), package)
+    assert api.compiled == 2
     reasons = {(entry.record.chip, entry.record.os_build): entry.stale(other, time.time())
                for entry in CompiledCache().entries()}
     assert reasons == {M2: reason, other: ""}
 
 
-def test_a_moved_package_keeps_its_compiled_model(toolkit, package, tmp_path):
-    run(toolkit, package)
+def test_a_moved_package_keeps_its_compiled_model(api, package, tmp_path):
+    run(api, package)
     (tmp_path / "elsewhere").mkdir()
     moved = package.rename(tmp_path / "elsewhere" / package.name)
     [entry] = CompiledCache().entries()
     assert entry.stale(M2, time.time()) == "its package is gone"
-    run(toolkit, moved)
+    run(api, moved)
     [entry] = CompiledCache().entries()
-    assert (toolkit.compiled, entry.stale(M2, time.time())) == (1, "")
+    assert (api.compiled, entry.stale(M2, time.time())) == (1, "")
 
 
-def test_a_model_unused_for_long_is_stale_until_it_is_used(toolkit, package):
-    run(toolkit, package)
+def test_a_model_unused_for_long_is_stale_until_it_is_used(api, package):
+    run(api, package)
     [entry] = CompiledCache().entries()
     os.utime(entry.path / "compiled.json", (0, 0))
     assert "unused" in CompiledCache().entries()[0].stale(M2, time.time())
-    run(toolkit, package)
+    run(api, package)
     assert CompiledCache().entries()[0].stale(M2, time.time()) == ""
 
 
@@ -103,112 +104,154 @@ def truncate(entry: Path) -> None:
     model.write_bytes(model.read_bytes()[:100])
 
 
-def garble(entry: Path) -> None:
+def overwrite(entry: Path) -> None:
     model = next(entry.rglob("model.mlmodel"))
     model.write_bytes(b"\xff" * model.stat().st_size)
 
 
-def forget(entry: Path) -> None:
+def clear_record(entry: Path) -> None:
     (entry / "compiled.json").write_text("[")
 
 
-@pytest.mark.parametrize("damage", [truncate, garble, forget, shutil.rmtree])
-def test_a_damaged_compiled_model_is_compiled_once_more(toolkit, package, damage):
-    run(toolkit, package)
+@pytest.mark.parametrize("damage", [truncate, overwrite, clear_record, shutil.rmtree])
+def test_a_damaged_compiled_model_is_compiled_once_again(api, package, damage):
+    run(api, package)
     damage(CompiledCache().entries()[0].path)
-    np.testing.assert_array_equal(run(toolkit, package), 2 * X)
-    run(toolkit, package)
-    assert toolkit.compiled == 2
-    assert crumbs() == []
+    np.testing.assert_array_equal(run(api, package), 2 * X)
+    run(api, package)
+    assert api.compiled == 2
+    assert leftovers() == []
 
 
-def test_a_model_of_another_length_is_not_even_opened(toolkit, package):
-    """Core ML maps the weights: where the file ends early it does not raise, the process is killed."""
-    run(toolkit, package)
+def test_a_truncated_model_is_not_opened(api, package):
+    """Core ML maps the weights: it does not raise on a file that ends early, the process is killed."""
+    run(api, package)
     truncate(CompiledCache().entries()[0].path)
-    run(toolkit, package)
-    assert toolkit.log.read_text().split() == 2 * ["compile", "model.mlpackage", "open", "model.mlmodelc", "CPU_ONLY"]
+    run(api, package)
+    assert api.log.read_text().split() == 2 * ["compile", "model.mlpackage", "open", "model.mlmodelc", "CPU_ONLY"]
 
 
-def test_a_model_that_never_opens_is_compiled_twice_and_no_more(toolkit, package, monkeypatch):
-    run(toolkit, package)
+def test_a_model_that_never_opens_is_compiled_twice_only(api, package, monkeypatch):
+    run(api, package)
 
-    def refuse(compiled, function, units):
+    def refuse(compiled, function, compute_units):
         raise RuntimeError("{\n NSLocalizedDescription = \"Failed to build the model\nexecution plan\";\n}")
 
-    monkeypatch.setattr(toolkit, "open", refuse)
-    engine = CoreMLEngine(toolkit)
+    monkeypatch.setattr(api, "open", refuse)
+    runtime = CoreMLRuntime(api)
     for _ in range(2):
         with pytest.raises(UserError, match="Failed to build the model execution plan; try --compute-units"):
-            engine.load(package, "main", "CPU_AND_NE")
-    assert toolkit.compiled == 2
+            runtime.load(package, "main", "CPU_AND_NE")
+    assert api.compiled == 2
 
 
-@pytest.mark.parametrize(("fault", "seen"), [(KeyboardInterrupt(), KeyboardInterrupt),
+@pytest.mark.parametrize(("error", "expected"), [(KeyboardInterrupt(), KeyboardInterrupt),
                                              (RuntimeError("no such op"), UserError),
                                              (OSError(28, "No space left on device"), UserError)])
-def test_an_interrupted_compile_leaves_nothing_half_written(toolkit, package, monkeypatch, fault, seen):
+def test_an_interrupted_compile_leaves_nothing_half_written(api, package, monkeypatch, error, expected):
 
     def fail(package, destination):
         destination.mkdir()
         (destination / "coremldata.bin").write_bytes(b"half")
-        raise fault
+        raise error
 
-    monkeypatch.setattr(toolkit, "compile", fail)
-    with pytest.raises(seen):
-        CoreMLEngine(toolkit).load(package, "main", "ALL")
+    monkeypatch.setattr(api, "compile", fail)
+    with pytest.raises(expected):
+        CoreMLRuntime(api).load(package, "main", "ALL")
     assert CompiledCache().entries() == []
-    assert crumbs() == []
+    assert leftovers() == []
 
 
 COMPILE = """
 import os, sys
 from pathlib import Path
-from tests.backends.coreml.stand_in import StandIn, run
-toolkit = StandIn(Path(sys.argv[1]), delay=float(sys.argv[3]))
-run(toolkit, Path(sys.argv[2]))
+from tests.backends.coreml.fake_core_ml import FakeCoreML, run
+api = FakeCoreML(Path(sys.argv[1]), delay=float(sys.argv[3]))
+run(api, Path(sys.argv[2]))
 """
 
 
-def start(toolkit: StandIn, package: Path, delay: float) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, "-c", COMPILE, str(toolkit.log), str(package), str(delay)],
+def start(api: FakeCoreML, package: Path, delay: float) -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, "-c", COMPILE, str(api.log), str(package), str(delay)],
                             cwd=Path(__file__).parents[3], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-def test_what_a_killed_compile_left_goes_with_the_next(toolkit, package):
-    process = start(toolkit, package, 60)
-    while not toolkit.compiled:
+def test_the_next_compile_removes_what_a_killed_one_left(api, package):
+    process = start(api, package, 60)
+    while not api.compiled:
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.05)
     process.kill()
     process.communicate()
     assert [entry.stale(M2, time.time()) for entry in CompiledCache().entries()] == ["unfinished"]
-    run(toolkit, package)
-    assert crumbs() == []
+    run(api, package)
+    assert leftovers() == []
     assert len(CompiledCache().entries()) == 1
 
 
 def in_process(log: Path, package: Path, gate) -> None:
     gate.wait()
-    run(StandIn(log, delay=0.5), package)
+    run(FakeCoreML(log, delay=0.5), package)
 
 
-def test_of_two_processes_at_once_one_compiles_and_both_run(toolkit, package):
+def test_of_two_processes_at_once_one_compiles_and_both_run(api, package):
     context = multiprocessing.get_context("fork")
     gate = context.Barrier(2)
-    processes = [context.Process(target=in_process, args=(toolkit.log, package, gate)) for _ in range(2)]
+    processes = [context.Process(target=in_process, args=(api.log, package, gate)) for _ in range(2)]
     for process in processes:
         process.start()
     for process in processes:
         process.join(60)
     assert [process.exitcode for process in processes] == [0, 0]
-    assert toolkit.compiled == 1
+    assert api.compiled == 1
     assert len(CompiledCache().entries()) == 1
-    assert crumbs() == []
+    assert leftovers() == []
 
 
-def test_long_work_is_announced(toolkit, package):
-    said = []
-    CoreMLEngine(toolkit, notice=said.append).load(package, "main", "ALL")
-    CoreMLEngine(toolkit, notice=said.append).load(package, "main", "ALL")
-    assert said == ["Compiling model for Apple M2, once for each version of macOS"]
+def test_a_notice_precedes_compiling(api, package):
+    notices = []
+    CoreMLRuntime(api, notice=notices.append).load(package, "main", "ALL")
+    CoreMLRuntime(api, notice=notices.append).load(package, "main", "ALL")
+    assert notices == ["Compiling model for Apple M2, once for each version of macOS"]
+
+
+@pytest.mark.parametrize(("days", "stale"), [(90, ""), (90.001, "unused for 90 days")])
+def test_a_model_is_stale_after_more_than_ninety_days(api, package, days, stale):
+    run(api, package)
+    [entry] = CompiledCache().entries()
+    assert entry.stale(M2, entry.used + days * 86400) == stale
+
+
+# --- records that cannot be read
+
+
+@pytest.mark.parametrize("text", [
+    "[" * 100_000, '{"version": ' + "[" * 100_000, "null", "{}",
+    '{"version": 1, "chip": "c", "os_build": "b", "package": 5, "content": "c", "model": "m", "files": {}}',
+    '{"version": 1, "chip": "c", "os_build": "b", "package": "p", "content": "c", "model": "../m", "files": {}}'])
+def test_a_record_that_cannot_be_read_is_a_damaged_entry(api, package, text):
+    run(api, package)
+    [entry] = CompiledCache().entries()
+    (entry.path / "compiled.json").write_text(text)
+    assert [found.stale(M2, time.time()) for found in CompiledCache().entries()] == ["damaged"]
+    run(api, package)
+    assert api.compiled == 2
+
+
+def test_a_fifo_in_place_of_a_record_does_not_block(api, package):
+    run(api, package)
+    [entry] = CompiledCache().entries()
+    (entry.path / "compiled.json").unlink()
+    os.mkfifo(entry.path / "compiled.json")
+    np.testing.assert_array_equal(run(api, package), 2 * X)
+    assert api.compiled == 2
+
+
+@pytest.mark.parametrize("damage", [lambda file: file.write_text("[" * 100_000), lambda file: os.mkfifo(file)])
+def test_a_cached_hash_that_cannot_be_read_is_computed_again(api, package, damage):
+    run(api, package)
+    [file] = (paths.cache_dir() / "verified").glob("*.json")
+    file.unlink()
+    damage(file)
+    run(api, package)
+    assert api.compiled == 1

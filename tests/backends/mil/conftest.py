@@ -1,4 +1,4 @@
-"""What all tests of the interpreter share."""
+"""Fixtures of the tests of the interpreter."""
 
 import gc
 import shutil
@@ -12,7 +12,7 @@ from tests.backends.mil.programs import WEIGHT, convert, mb, saved
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_conversions() -> Iterator[None]:
-    """Every conversion collects garbage: nine tenths of its time, unless what is there is left out."""
+    """Exclude existing objects from the garbage collection that each conversion runs: nine tenths of its time."""
     gc.freeze()
     yield
     gc.unfreeze()
@@ -20,12 +20,12 @@ def quick_conversions() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """relu(conv(x)) + x in fp16; not to be changed."""
+    """relu(conv(x)) + x in fp16. Tests must not change it."""
     return saved(convert(lambda x: mb.add(x=mb.relu(x=mb.conv(x=x, weight=WEIGHT)), y=x)),
                  tmp_path_factory.mktemp("plain"))
 
 
 @pytest.fixture
 def copy(plain: Path, tmp_path: Path) -> Path:
-    """The plain package, to be damaged."""
+    """A copy of the plain package that a test may damage."""
     return Path(shutil.copytree(plain, tmp_path / "copy.mlpackage"))

@@ -1,4 +1,4 @@
-"""Packages that coremltools writes for the tests of the interpreter, and what it makes of them."""
+"""Packages that coremltools writes for the tests of the interpreter, and running them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +27,7 @@ X = normal(*SHAPE)
 
 
 def convert(body: Callable, *specs, target=ct.target.iOS18, dtype=types.fp16) -> ct.models.MLModel:
-    """A program of fp16 with one input of SHAPE, or with these specs, nothing in it folded or rewritten."""
+    """Convert a program as it is, with one fp16 input of SHAPE or with these specs; no pass changes it."""
     specs = specs or (mb.TensorSpec(shape=SHAPE, dtype=dtype),)
     program = mb.program(input_specs=list(specs), opset_version=target)(body)
     return ct.convert(program, convert_to="mlprogram", minimum_deployment_target=target, skip_model_load=True,
@@ -45,13 +45,13 @@ def run(path: Path, x: np.ndarray = X, **arithmetic: bool) -> np.ndarray:
     return result
 
 
-def snr(expected: np.ndarray, got: np.ndarray) -> float:
-    """Decibels; 300 where there is no error."""
-    signal, error = (np.square(part.astype(np.float64)).mean() for part in (expected, expected - got))
+def snr(expected: np.ndarray, actual: np.ndarray) -> float:
+    """Signal-to-noise ratio in dB; 300 where there is no error."""
+    signal, error = (np.square(part.astype(np.float64)).mean() for part in (expected, expected - actual))
     return float(10 * np.log10(signal / max(error, signal * 1e-30)))
 
 
-def half(values: torch.Tensor) -> torch.Tensor:
+def round_to_fp16(values: torch.Tensor) -> torch.Tensor:
     return values.half().float()
 
 

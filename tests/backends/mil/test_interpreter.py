@@ -1,4 +1,4 @@
-"""The interpreter on packages that coremltools wrote: roundings, states, functions, activations."""
+"""The interpreter on packages that coremltools wrote: rounding, states, functions, activations."""
 
 import gc
 import subprocess
@@ -20,19 +20,19 @@ from tests.backends.mil.programs import (
     WIDTH,
     X,
     convert,
-    half,
     mb,
     normal,
     palettes,
+    round_to_fp16,
     run,
     saved,
     snr,
 )
 
-# What a package says of itself
+# Reading packages
 
 
-def test_a_package_tells_its_functions_and_their_types(plain: Path):
+def test_a_package_lists_its_functions_and_their_types(plain: Path):
     package = Package(plain)
     assert package.default_function == "main"
     assert package.metadata["com.github.apple.coremltools.version"] == ct.__version__
@@ -43,7 +43,7 @@ def test_a_package_tells_its_functions_and_their_types(plain: Path):
     assert not main.states
 
 
-def test_reading_a_package_does_without_coremltools_and_leaves_it_usable(plain: Path):
+def test_reading_a_package_does_not_import_coremltools_and_leaves_it_usable(plain: Path):
     code = f"""
 import sys
 from ane.backends.mil import Interpreter, Package
@@ -59,17 +59,17 @@ assert coremltools.utils.load_spec({str(plain)!r}).WhichOneof("Type") == "mlProg
 # Rounding
 
 
-def test_maths_is_in_float32_unless_fp16_is_asked_for(plain: Path):
+def test_results_are_rounded_only_with_fp16(plain: Path):
     weight = torch.from_numpy(WEIGHT).float().reshape(CHANNELS, CHANNELS)
     x = torch.from_numpy(X).reshape(CHANNELS, WIDTH)
     expected = (weight @ x).relu() + x
     assert snr(expected.numpy(), run(plain)[0, :, 0]) > 120
-    rounded = half(half(weight @ half(x)).relu() + half(x))
+    rounded = round_to_fp16(round_to_fp16(weight @ round_to_fp16(x)).relu() + round_to_fp16(x))
     np.testing.assert_array_equal(run(plain, fp16=True)[0, :, 0], rounded.numpy())
     assert 55 < snr(expected.numpy(), rounded.numpy()) < 90
 
 
-def test_values_beyond_fp16_become_infinite_only_in_fp16(tmp_path: Path):
+def test_values_beyond_fp16_become_infinite_only_with_fp16(tmp_path: Path):
     path = saved(convert(lambda x: mb.mul(x=mb.mul(x=x, y=np.float16(300)), y=np.float16(1 / 256))), tmp_path)
     x = np.full(SHAPE, 300, np.float32)
     np.testing.assert_allclose(run(path, x), 300 * 300 / 256, rtol=1e-6)
@@ -81,12 +81,12 @@ def test_float32_ops_of_a_mixed_program_are_not_rounded(tmp_path: Path):
         wide = mb.mul(x=mb.cast(x=x, dtype="fp32"), y=np.float32(1000))
         return mb.cast(x=mb.mul(x=mb.mul(x=wide, y=wide), y=np.float32(1e-6)), dtype="fp16")
     path = saved(convert(body), tmp_path)
-    x = half(torch.from_numpy(X))
-    np.testing.assert_array_equal(run(path, fp16=True), half(((x * 1000) * (x * 1000)) * 1e-6).numpy())
+    x = round_to_fp16(torch.from_numpy(X))
+    np.testing.assert_array_equal(run(path, fp16=True), round_to_fp16(((x * 1000) * (x * 1000)) * 1e-6).numpy())
 
 
 @pytest.mark.parametrize("op", ["layer_norm", "instance_norm", "l2_norm"])
-def test_narrow_norms_lose_an_outlier_that_wide_ones_hold(op: str, tmp_path: Path):
+def test_narrow_norms_fail_on_outliers_where_wide_norms_do_not(op: str, tmp_path: Path):
     extra = {"layer_norm": {"axes": [1], "epsilon": np.float16(1e-5)}}.get(op, {"epsilon": np.float16(1e-5)})
     path = saved(convert(lambda x: getattr(mb, op)(x=x, **extra)), tmp_path)
     x = X.copy()
@@ -103,14 +103,14 @@ def test_narrow_norms_round_every_inner_step_of_a_layer_norm(tmp_path: Path):
     path = saved(convert(lambda x: mb.layer_norm(x=x, axes=[1], gamma=gamma, beta=beta, epsilon=np.float16(1e-3))),
                  tmp_path)
     outlier = X.copy()
-    outlier[0, 0, 0, 0] = 400       # its square is beyond fp16, the mean of the squares is not
-    x = half(torch.from_numpy(outlier))
-    centred = half(x - half(x.mean(1, keepdim=True)))
-    variance = half(half(centred * centred).mean(1, keepdim=True))
-    z = half(centred * half(half(variance + float(np.float16(1e-3))).rsqrt()))
+    outlier[0, 0, 0, 0] = 400       # its square overflows fp16, the mean of the squares does not
+    x = round_to_fp16(torch.from_numpy(outlier))
+    centred = round_to_fp16(x - round_to_fp16(x.mean(1, keepdim=True)))
+    variance = round_to_fp16(round_to_fp16(centred * centred).mean(1, keepdim=True))
+    z = round_to_fp16(centred * round_to_fp16(round_to_fp16(variance + float(np.float16(1e-3))).rsqrt()))
     scale, shift = (torch.from_numpy(part).float().view(1, -1, 1, 1) for part in (gamma, beta))
     got = run(path, outlier, fp16=True, narrow_norms=True)
-    np.testing.assert_array_equal(got, half(half(z * scale) + shift).numpy())
+    np.testing.assert_array_equal(got, round_to_fp16(round_to_fp16(z * scale) + shift).numpy())
     np.testing.assert_array_equal(got[0, :, 0, 0], beta)
     assert snr(run(path), run(path, fp16=True)) > snr(run(path), run(path, fp16=True, narrow_norms=True))
 
@@ -125,7 +125,7 @@ def test_narrow_norms_without_fp16_are_refused():
 
 @pytest.fixture(scope="module")
 def counting(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """total ← total + x; gives (the old total, twice the new one)."""
+    """total ← total + x; returns (the old total, twice the new one)."""
     def body(x, total):
         old = mb.read_state(input=total)
         new = mb.coreml_update_state(state=total, value=mb.add(x=old, y=x))
@@ -135,7 +135,7 @@ def counting(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("fp16", [False, True])
-def test_a_state_is_carried_from_call_to_call(counting: Path, fp16: bool):
+def test_a_state_is_kept_from_call_to_call(counting: Path, fp16: bool):
     interpreter = Interpreter(Package(counting), arithmetic=Arithmetic(fp16=fp16))
     state, other = interpreter.make_state(), interpreter.make_state()
     array, total = state["total"], np.zeros(SHAPE, np.float16)
@@ -187,7 +187,7 @@ def test_functions_of_one_package_share_their_decoded_weights(tmp_path: Path):
 # Running
 
 
-def test_activations_come_in_program_order_as_float32(plain: Path):
+def test_activations_are_yielded_in_program_order_as_float32(plain: Path):
     interpreter = Interpreter(Package(plain))
     seen = list(interpreter.activations({"x": X}))
     assert [op for _, op, _ in seen] == ["conv", "relu", "add"]
@@ -213,7 +213,7 @@ def test_a_value_is_freed_after_its_last_use(tmp_path: Path):
             assert len(alive) <= 4
 
 
-def test_a_result_is_the_callers_to_change(tmp_path: Path):
+def test_changing_a_result_changes_nothing_else(tmp_path: Path):
     path = saved(convert(lambda x: (mb.identity(x=x), mb.add(x=mb.identity(x=WEIGHT), y=np.float16(0)))), tmp_path)
     interpreter = Interpreter(Package(path))
     x = X.copy()
@@ -236,8 +236,8 @@ def test_wrong_inputs_are_refused(plain: Path, inputs: dict, message: str):
         Interpreter(Package(plain)).predict(inputs)
 
 
-class Block(nn.Module):
-    """Channels-first attention and an MLP, as the decoder has them."""
+class AttentionModule(nn.Module):
+    """Channels-first attention and an upsampling convolution."""
 
     def __init__(self, heads: int = 4):
         super().__init__()
@@ -254,9 +254,9 @@ class Block(nn.Module):
         return torch.tanh(nn.functional.gelu(self.up(x[:, :, 0]), approximate="tanh"))
 
 
-def test_a_converted_torch_module_agrees_with_torch(tmp_path: Path):
+def test_a_converted_torch_module_returns_what_torch_returns(tmp_path: Path):
     torch.manual_seed(0)
-    module, x = Block().eval(), torch.from_numpy(X)
+    module, x = AttentionModule().eval(), torch.from_numpy(X)
     program = torch.export.export(module, (x,)).run_decompositions({})
     model = ct.convert(program, minimum_deployment_target=ct.target.iOS18, skip_model_load=True,
                        inputs=[ct.TensorType("x", SHAPE, dtype=np.float16)], outputs=[ct.TensorType(dtype=np.float16)])

@@ -1,4 +1,4 @@
-"""Every op of the interpreter, in a package that coremltools wrote, against torch or NumPy computing the same."""
+"""Every op of the interpreter, in a package that coremltools wrote, is compared with torch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,16 +19,16 @@ mb = mil.Builder
 
 
 @dataclass(frozen=True)
-class Case:
+class MilOpCase:
     name: str
-    program: Callable                       # of MIL values named as the arrays
+    program: Callable                       # takes MIL values, named like the arrays
     arrays: dict[str, np.ndarray]
-    expected: Callable                      # of torch tensors
+    expected: Callable                      # takes torch tensors
     target: ct.target = ct.target.iOS18
 
 
 def save(path: Path, program: Callable, arrays: dict[str, np.ndarray], target=ct.target.iOS18) -> Path:
-    """The program as a package, nothing in it folded or rewritten."""
+    """Save the program as a package; no pass changes it."""
     kinds = {"f": types.fp32, "i": types.int32}
     specs = [mb.TensorSpec(shape=array.shape, dtype=kinds[array.dtype.kind]) for array in arrays.values()]
     built = mb.program(input_specs=specs, opset_version=target)(program)
@@ -38,9 +38,9 @@ def save(path: Path, program: Callable, arrays: dict[str, np.ndarray], target=ct
     return path
 
 
-def case(name: str, program: Callable, expected: Callable, *arrays: np.ndarray, target=ct.target.iOS18) -> Case:
+def case(name: str, program: Callable, expected: Callable, *arrays: np.ndarray, target=ct.target.iOS18) -> MilOpCase:
     names = program.__code__.co_varnames[:program.__code__.co_argcount]
-    return Case(name, program, dict(zip(names, arrays, strict=True)), expected, target)
+    return MilOpCase(name, program, dict(zip(names, arrays, strict=True)), expected, target)
 
 
 X = normal(2, 3, 4, 5)
@@ -51,22 +51,22 @@ GAMMA, BETA, MEAN, VARIANCE = normal(3, seed=3), normal(3, seed=4), normal(3, se
 T = torch.from_numpy
 
 
-def unary(op: str, expected: Callable, x: np.ndarray = X, **attributes) -> Case:
+def unary(op: str, expected: Callable, x: np.ndarray = X, **attributes) -> MilOpCase:
     arguments = "".join(f" {value}" for value in attributes.values())
     return case(f"{op}{arguments}", lambda x: getattr(mb, op)(x=x, **attributes), expected, x)
 
 
-def binary(op: str, expected: Callable, x: np.ndarray = X, y: np.ndarray = Y) -> Case:
+def binary(op: str, expected: Callable, x: np.ndarray = X, y: np.ndarray = Y) -> MilOpCase:
     return case(f"{op} {x.dtype} {x.shape} {y.shape}", lambda x, y: getattr(mb, op)(x=x, y=y), expected, x, y)
 
 
-def truth(op: str, expected: Callable) -> Case:
-    """A comparison comes out through a cast: a package cannot give booleans."""
+def truth(op: str, expected: Callable) -> MilOpCase:
+    """A comparison with a cast to numbers, since a package cannot return booleans."""
     return case(op, lambda x, y: mb.cast(x=getattr(mb, op)(x=x, y=y), dtype="fp32"),
                 lambda x, y: expected(x, y).float(), np.round(X), np.round(Y))
 
 
-def logic(op: str, expected: Callable) -> Case:
+def logic(op: str, expected: Callable) -> MilOpCase:
     return case(op, lambda x, y: mb.cast(x=getattr(mb, op)(x=mb.greater(x=x, y=np.float32(0)),
                                                            y=mb.greater(x=y, y=np.float32(0))), dtype="int32"),
                 lambda x, y: expected(x > 0, y > 0).int(), X, Y)
@@ -130,7 +130,7 @@ NORMS = [
 ]
 
 
-def reduction(op: str, expected: Callable, x: np.ndarray, axes: list[int], keep: bool) -> Case:
+def reduction(op: str, expected: Callable, x: np.ndarray, axes: list[int], keep: bool) -> MilOpCase:
     return case(f"{op} {axes} {keep}", lambda x: getattr(mb, op)(x=x, axes=axes, keep_dims=keep),
                 lambda x: expected(x, axes, keepdim=keep), x)
 
@@ -161,12 +161,12 @@ REDUCTIONS = [
 ]
 
 
-def conv(name: str, expected: Callable, x: np.ndarray = X, weight: np.ndarray = W, **attributes) -> Case:
+def conv(name: str, expected: Callable, x: np.ndarray = X, weight: np.ndarray = W, **attributes) -> MilOpCase:
     return case(f"conv {name}", lambda x: mb.conv(x=x, weight=weight, **attributes), expected, x)
 
 
 def transposed(name: str, expected: Callable, x: np.ndarray = X, weight: np.ndarray | None = None,
-               **attributes) -> Case:
+               **attributes) -> MilOpCase:
     weight = normal(3, 4, 3, 3, seed=7) if weight is None else weight
     return case(f"conv_transpose {name}", lambda x: mb.conv_transpose(x=x, weight=weight, **attributes), expected, x)
 
@@ -225,7 +225,7 @@ PRODUCTS = [
 ]
 
 
-def sliced(name: str, expected: Callable, **attributes) -> Case:
+def sliced(name: str, expected: Callable, **attributes) -> MilOpCase:
     return case(f"slice_by_index {name}", lambda x: mb.slice_by_index(x=x, **attributes), expected, X)
 
 
@@ -256,7 +256,7 @@ MOVES = [
     sliced("plain", lambda x: x[1:, 0:2, 1:3, 2:5], begin=[1, 0, 1, 2], end=[2, 2, 3, 5]),
     sliced("masks", lambda x: x[:, :2, 1:, :], begin=[1, 2, 1, 4], end=[1, 2, 0, 1],
            begin_mask=[True, True, False, True], end_mask=[True, False, True, True]),
-    sliced("negative places, strides", lambda x: x[:, :, -3:-1, ::2], begin=[0, 0, -3, 0], end=[2, 3, -1, 5],
+    sliced("negative indices, strides", lambda x: x[:, :, -3:-1, ::2], begin=[0, 0, -3, 0], end=[2, 3, -1, 5],
            stride=[1, 1, 1, 2]),
     sliced("negative strides", lambda x: x.flip(3)[..., 1::2].flip(2)[:, :, :3], begin=[0, 0, 3, 3], end=[2, 3, 0, 0],
            stride=[1, 1, -1, -2], end_mask=[False, False, False, True]),
@@ -297,10 +297,10 @@ MOVES = [
 
 AT = np.array([2, 0, 2], np.int32)
 ALONG = np.random.default_rng(3).integers(0, 3, (2, 2, 4, 5)).astype(np.int32)
-PLACES = np.array([[0, 2], [1, 0]], np.int32)
+INDICES = np.array([[0, 2], [1, 0]], np.int32)
 
 
-def scattered(mode: str, expected: Callable) -> Case:
+def scattered(mode: str, expected: Callable) -> MilOpCase:
     return case(f"scatter {mode}", lambda x, at, y: mb.scatter(data=x, indices=at, updates=y, axis=1, mode=mode),
                 lambda x, at, y: torch.stack([expected(x[:, 0], y[:, 1]), x[:, 1], expected(x[:, 2], y[:, 0])], 1),
                 X, np.array([2, 0], np.int32), normal(2, 2, 4, 5, seed=5))
@@ -311,20 +311,20 @@ INDEXED = [
     case("gather rank 2, iOS15, negative", lambda x, at: mb.gather(x=x, indices=at, axis=-1),
          lambda x, at: x[..., at], X, np.array([[0, -1], [-2, 3]], np.int32), target=ct.target.iOS15),
     case("gather batch", lambda x, at: mb.gather(x=x, indices=at, axis=2, batch_dims=1),
-         lambda x, at: torch.stack([x[0][:, at[0]], x[1][:, at[1]]]), X, PLACES),
+         lambda x, at: torch.stack([x[0][:, at[0]], x[1][:, at[1]]]), X, INDICES),
     case("gather_along_axis", lambda x, at: mb.gather_along_axis(x=x, indices=at, axis=1),
          lambda x, at: x.gather(1, at), X, ALONG),
-    case("gather_nd", lambda x, at: mb.gather_nd(x=x, indices=at), lambda x, at: x[at[:, 0], at[:, 1]], X, PLACES),
+    case("gather_nd", lambda x, at: mb.gather_nd(x=x, indices=at), lambda x, at: x[at[:, 0], at[:, 1]], X, INDICES),
     *(scattered(mode, function) for mode, function in (
         ("update", lambda old, new: new), ("add", torch.add), ("sub", torch.sub), ("mul", torch.mul),
         ("div", torch.div), ("max", torch.maximum), ("min", torch.minimum))),
-    case("scatter add to one place twice", lambda x, at, y: mb.scatter(data=x, indices=at, updates=y, axis=0),
+    case("scatter add to one index twice", lambda x, at, y: mb.scatter(data=x, indices=at, updates=y, axis=0),
          lambda x, at, y: torch.stack([x[0], x[1] + y[0] + y[1]]), X, np.array([1, 1], np.int32), Y),
     case("scatter_along_axis", lambda x, at, y: mb.scatter_along_axis(data=x, indices=at, updates=y, axis=1,
                                                                       mode="add"),
          lambda x, at, y: x.scatter_add(1, at, y), X, ALONG, normal(2, 2, 4, 5, seed=5)),
     case("scatter_nd", lambda x, at, y: mb.scatter_nd(data=x, indices=at, updates=y, mode="update"),
-         lambda x, at, y: x.index_put((at[:, 0], at[:, 1]), y), X, PLACES, normal(2, 4, 5)),
+         lambda x, at, y: x.index_put((at[:, 0], at[:, 1]), y), X, INDICES, normal(2, 4, 5)),
     case("one_hot", lambda at: mb.one_hot(indices=at, one_hot_vector_size=4, axis=0, on_value=2., off_value=-1.),
          lambda at: (F.one_hot(at.long(), 4).T * 3 - 1).float(), AT),
 ]
@@ -332,19 +332,19 @@ INDEXED = [
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in
                                   ELEMENTWISE + NORMS + REDUCTIONS + PRODUCTS + MOVES + INDEXED])
-def test_an_op_computes_what_torch_does(case: Case, tmp_path: Path):
+def test_an_op_computes_what_torch_computes(case: MilOpCase, tmp_path: Path):
     package = Package(save(tmp_path / "op.mlpackage", case.program, case.arrays, case.target))
     interpreter = Interpreter(package)
-    got = list(interpreter.predict(case.arrays).values())
+    results = list(interpreter.predict(case.arrays).values())
     expected = case.expected(*(T(array).long() if array.dtype.kind == "i" else T(array)
                                for array in case.arrays.values()))
     expected = expected if isinstance(expected, tuple) else (expected,)
-    assert len(got) == len(expected)
-    for ours, theirs in zip(got, expected, strict=True):
-        assert ours.dtype == (np.float32 if theirs.is_floating_point() else np.int32)
-        np.testing.assert_allclose(ours, theirs.numpy(), rtol=2e-5, atol=2e-5, equal_nan=True)
+    assert len(results) == len(expected)
+    for actual, wanted in zip(results, expected, strict=True):
+        assert actual.dtype == (np.float32 if wanted.is_floating_point() else np.int32)
+        np.testing.assert_allclose(actual, wanted.numpy(), rtol=2e-5, atol=2e-5, equal_nan=True)
     if all(array.dtype.kind == "f" for array in case.arrays.values()):
-        # A program that declares float32 throughout has nothing to round.
+        # a program that declares only float32 is never rounded
         rounded = list(Interpreter(package, arithmetic=Arithmetic(fp16=True, narrow_norms=True)).predict(case.arrays)
                        .values())
-        assert all(np.array_equal(a, b) for a, b in zip(got, rounded, strict=True))
+        assert all(np.array_equal(a, b) for a, b in zip(results, rounded, strict=True))

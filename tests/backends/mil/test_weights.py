@@ -61,17 +61,17 @@ IN_GROUPS = {"granularity": "per_grouped_channel", "group_size": 16}
     pytest.param(pruned_and_8_bit, "constexpr_sparse_to_dense", ct.target.iOS18, id="sparse 8-bit"),
     pytest.param(pruned_and_palettes, "constexpr_sparse_to_dense", ct.target.iOS18, id="sparse palette"),
 ])
-def test_compressed_weights_are_those_that_coremltools_decompresses(compress: Callable, op: str, target,
+def test_compressed_weights_equal_those_that_coremltools_decompresses(compress: Callable, op: str, target,
                                                                     tmp_path: Path):
     compressed = compress(_weighted(target))
     path = saved(compressed, tmp_path)
     assert op in {getattr(constant, "op", None) for constant in Package(path).functions["main"].constants.values()}
     dense = run(saved(cto.decompress_weights(compressed), tmp_path, "dense"))
     np.testing.assert_array_equal(run(path), dense)
-    assert snr(run(saved(_weighted(target), tmp_path, "original")), dense) < 60     # they are not the original's
+    assert snr(run(saved(_weighted(target), tmp_path, "original")), dense) < 60     # compression did change the weights
 
 
-def test_vectors_of_a_palette_run_along_their_axis(tmp_path: Path):
+def test_palettes_of_vectors_are_expanded_along_their_axis(tmp_path: Path):
     indices = np.random.default_rng(0).integers(0, 16, (32, CHANNELS, 1, 1))
     lut = normal(2, 4, 1, 1, 16, 2).astype(np.float16)
     uint4 = types.nptype_from_builtin(types.string_to_builtin("uint4"))

@@ -1,4 +1,4 @@
-"""The tiny bundle with ONNX packages in every precision, made once for all tests of a run."""
+"""The tiny bundle with ONNX packages in every precision, converted once for all tests of a run."""
 
 from pathlib import Path
 
@@ -13,11 +13,13 @@ DECODER, CLVP = ["autoregressive"], ["clvp"]
 
 
 def onnx_bundle(folder: Path) -> Bundle:
-    """``folder``/onnx: every network in fp32, CLVP in fp16 and the decoder in int8, int4 and fp16 too; not to be
-    changed."""
-    place = folder / "onnx"
-    with FileLock(f"{place}.lock"):
-        if not place.exists():
+    """``folder``/onnx: every network in fp32, CLVP also in fp16, the decoder also in int8, int4 and fp16.
+
+    Tests must not change it.
+    """
+    bundle = folder / "onnx"
+    with FileLock(f"{bundle}.lock"):
+        if not bundle.exists():
             write_random_bundle(folder / "onnx-plain")
             source = convert(Bundle(folder / "onnx-plain"), folder / "onnx-decoder",
                              [OnnxOptions(precision) for precision in ("fp32", "int8", "int4", "fp16")], DECODER,
@@ -25,5 +27,5 @@ def onnx_bundle(folder: Path) -> Bundle:
             source = convert(source, folder / "onnx-clvp", [OnnxOptions("fp32"), OnnxOptions("fp16")], CLVP,
                              target=Onnx())
             rest = sorted(source.networks - set(DECODER) - set(CLVP))
-            convert(source, place, [OnnxOptions()], rest, target=Onnx())
-    return Bundle(place)
+            convert(source, bundle, [OnnxOptions()], rest, target=Onnx())
+    return Bundle(bundle)

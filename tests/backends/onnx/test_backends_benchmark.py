@@ -1,4 +1,4 @@
-"""The benchmark of engines over ONNX packages."""
+"""The benchmark of backends with ONNX packages."""
 
 import json
 
@@ -10,12 +10,12 @@ SHORT = ["--lanes", "2", "--prefix", "8", "--steps", "2", "--frames", "16", "--s
 
 
 def weights(packages: list[PackageRecord], precision: str) -> int:
-    """Bytes of the decoder's file of weights."""
+    """Bytes of the decoder's weights."""
     package, = (each for each in packages if (each.network, each.precision) == ("autoregressive", precision))
     return next(file.bytes for file in package.files if file.file.endswith("weights.bin"))
 
 
-def test_onnx_stands_beside_eager_in_every_part_and_precision_it_has(bundle, tmp_path):
+def test_onnx_is_measured_in_every_part_and_precision_it_has(bundle, tmp_path):
     output = tmp_path / "backends.json"
     backends.main(["--bundle", str(bundle.path), "--engines", "eager:cpu,onnx:cpu", "--precisions", "fp32,int4",
                    *SHORT, "--output", str(output)])
@@ -28,5 +28,5 @@ def test_onnx_stands_beside_eager_in_every_part_and_precision_it_has(bundle, tmp
     assert all(r["times_eager"] > 0 for r in rows.values())
     full, quarter = (rows["decoder", f"onnx:cpu {precision}", None, None] for precision in ("fp32", "int4"))
     assert weights(bundle.onnx_packages, "int4") < 0.5 * weights(bundle.onnx_packages, "fp32")
-    moved = [r["share_of_bandwidth"] * r["step_ms"]["median"] for r in (full, quarter)]
-    assert moved[1] < moved[0]
+    bytes_read = [r["share_of_bandwidth"] * r["step_ms"]["median"] for r in (full, quarter)]
+    assert bytes_read[1] < bytes_read[0]

@@ -1,4 +1,4 @@
-"""`ane convert --to onnx`: packages that share weights, whole or not at all, beside those of Core ML."""
+"""`ane convert --to onnx`, and `ane verify --against onnx`."""
 
 import json
 import shutil
@@ -50,35 +50,37 @@ def graphs(bundle: Bundle, network: str, precision: str = "fp32") -> dict[str, o
             for name in package.functions}
 
 
-def test_prefill_and_steps_refer_to_one_copy_of_the_weights(bundle):
-    """The file is about as long as the weights of one of the graphs, and all refer to the same places in it."""
-    places: dict[str, dict[tuple[str, str], int]] = {}
+def test_prefill_and_steps_share_one_copy_of_the_weights(bundle):
+    """The file is about as large as the weights of one graph, and all graphs refer to the same ranges of it."""
+    ranges: dict[str, dict[tuple[str, str], int]] = {}
     for name, model in graphs(bundle, "autoregressive").items():
         entries = [{entry.key: entry.value for entry in tensor.external_data}
                    for tensor in model.graph.initializer if tensor.external_data]
         assert {entry["location"] for entry in entries} == {FILE}
-        places[name] = {(entry["offset"], entry["length"]): int(entry["length"]) for entry in entries}
-    assert set(places) == {"prefill", "step", "step_places"}
-    large = [{place for place, size in those.items() if size > 4096} for those in places.values()]
+        ranges[name] = {(entry["offset"], entry["length"]): int(entry["length"]) for entry in entries}
+    assert set(ranges) == {"prefill", "step", "step_places"}
+    large = [{part for part, size in parts.items() if size > 4096} for parts in ranges.values()]
     assert large[0] == large[1] == large[2]
-    weights = sum(places["prefill"].values())
+    weights = sum(ranges["prefill"].values())
     config = bundle.config("autoregressive")
     assert weights >= 4 * (12 * config.layers * config.model_dim ** 2 + config.model_dim * config.number_mel_codes)
     file = bundle.path / package_of(bundle, "autoregressive").path / FILE
-    assert file.stat().st_size <= weights + 4096 * (1 + sum(map(len, places.values())))
+    assert file.stat().st_size <= weights + 4096 * (1 + sum(map(len, ranges.values())))
     assert file.stat().st_size < 1.5 * weights
 
 
-def test_every_network_has_a_package_that_holds_its_bar(bundle):
+def test_every_network_has_a_package_that_reaches_its_threshold(bundle):
     assert {package.network for package in bundle.onnx_packages} == bundle.networks
     for package in bundle.onnx_packages:
-        bar, largest = parity.bars_of(package)
+        assert package.functions
+        threshold, largest_error = parity.bars_of(package)
         for function in package.functions.values():
-            assert function.parity["cpu"] >= bar
-            assert package.precision != "fp32" or function.parity["error"] <= largest
+            assert function.parity["cpu"] >= threshold
+            assert package.precision != "fp32" or function.parity["error"] <= largest_error
 
 
-def test_every_graph_passes_the_checker_and_tells_no_path_of_the_machine_it_was_made_on(bundle):
+def test_every_graph_passes_the_checker_and_contains_no_local_path(bundle):
+    assert bundle.onnx_packages
     for package in bundle.onnx_packages:
         for name in package.functions:
             path = bundle.path / package.path / f"{name}.onnx"
@@ -86,15 +88,15 @@ def test_every_graph_passes_the_checker_and_tells_no_path_of_the_machine_it_was_
             assert str(Path(parity.__file__).parents[2]).encode() not in path.read_bytes()
 
 
-def test_diffusion_in_fp16_normalises_in_float32_by_the_definition(source, tmp_path):
-    """Random weights do not hold a bar in fp16; what the graphs are made of does not depend on them."""
+def test_diffusion_in_fp16_has_no_fp16_group_norm(source, tmp_path):
+    """Random weights reach no threshold in fp16, but the ops of the graphs do not depend on weights."""
     package = write_package(source, "diffusion", OnnxOptions("fp16"), tmp_path)
     for name in ("condition", "denoise"):
         nodes = onnx.load(tmp_path / package.path / f"{name}.onnx", load_external_data=False).graph.node
         assert not any(node.op_type == "GroupNormalization" for node in nodes)
 
 
-def test_a_norm_that_onnx_has_no_counterpart_for_is_not_traced_as_it_is():
+def test_a_norm_without_an_onnx_counterpart_is_not_traced():
     class OtherNorm(GroupNorm):
         pass
 
@@ -103,18 +105,18 @@ def test_a_norm_that_onnx_has_no_counterpart_for_is_not_traced_as_it_is():
 
 
 @pytest.mark.parametrize(("norm", "shape"), [(GroupNorm(64), (2, 64, 9)), (FrameNorm(64), (2, 9, 64))])
-def test_norms_made_for_onnx_give_what_torch_gives(norm, shape):
+def test_norms_for_onnx_return_what_torch_returns(norm, shape):
     nn.init.normal_(norm.weight)
     nn.init.normal_(norm.bias)
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     network = nn.Sequential(norm)
-    wanted = network(x)
+    expected = network(x)
     traceable(network)
     assert not isinstance(network[0], GroupNorm)
-    assert torch.allclose(network(x), wanted, atol=1e-5)
+    assert torch.allclose(network(x), expected, atol=1e-5)
 
 
-def test_a_graph_that_the_checker_refuses_is_told_by_name(source, tmp_path, monkeypatch):
+def test_a_graph_that_the_checker_refuses_is_named(source, tmp_path, monkeypatch):
     def refuse(path: str, full_check: bool) -> None:
         raise onnx.shape_inference.InferenceError("scale has inconsistent type")
 
@@ -124,7 +126,8 @@ def test_a_graph_that_the_checker_refuses_is_told_by_name(source, tmp_path, monk
 
 
 @pytest.mark.parametrize(("precision", "op"), [("int8", "MatMulInteger"), ("int4", "MatMulNBits")])
-def test_no_weight_of_a_quantised_decoder_is_left_wide(bundle, precision, op):
+def test_every_weight_of_a_quantised_decoder_is_quantised(bundle, precision, op):
+    assert len(graphs(bundle, "autoregressive", precision)) == 3
     for model in graphs(bundle, "autoregressive", precision).values():
         weights = {tensor.name for tensor in model.graph.initializer if len(tensor.dims) > 1}
         products = [node for node in model.graph.node if node.op_type == "MatMul" and weights & set(node.input)]
@@ -135,23 +138,23 @@ def test_no_weight_of_a_quantised_decoder_is_left_wide(bundle, precision, op):
     assert narrow < 0.4 * full
 
 
-def test_a_bundle_may_hold_both_formats_and_an_older_reader_sees_its_own(source, tmp_path):
+def test_a_bundle_may_have_core_ml_and_onnx_packages(source, tmp_path):
     first = convert(source, tmp_path / "out", [Options()], SMALL)
     both = convert(first, tmp_path / "out", [OnnxOptions()], SMALL, overwrite=True, target=ONNX)
     assert ([package.format for package in both.packages], [package.format for package in both.onnx_packages]) == (
         ["coreml"], ["onnx"])
     both.verify()
     noise = np.ones((1, 64), np.float32)
-    wanted, *got = (load_backend(name, both, threads=1).run("ar_random", noise=noise)
+    expected, *actual = (load_backend(name, both, threads=1).run("ar_random", noise=noise)
                     for name in ("torch:cpu", "mil", "onnx:cpu"))
-    assert all(np.abs(wanted - each).max() < 0.01 for each in got)
+    assert all(np.abs(expected - each).max() < 0.01 for each in actual)
     stated = json.loads((both.path / "bundle.json").read_text())
     assert stated["coreml"]["packages"][0]["path"] == "packages/rlg_auto-fp16.mlpackage"
     third = convert(both, tmp_path / "out", [Options()], SMALL, overwrite=True)
-    assert len(third.onnx_packages) == 1            # it came along
+    assert len(third.onnx_packages) == 1            # it was copied
 
 
-def test_a_conversion_that_was_killed_goes_on_where_it_was(source, tmp_path):
+def test_a_killed_conversion_is_resumed(source, tmp_path):
     out = tmp_path / "out"
     command = [sys.executable, "-m", "ane.cli", "convert", str(source.path), "--to", "onnx", "-o", str(out),
                "--stages", "rlg_auto,rlg_diffuser,conditioning_encoder"]
@@ -159,7 +162,7 @@ def test_a_conversion_that_was_killed_goes_on_where_it_was(source, tmp_path):
     work = tmp_path / "out.converting"
     noted, deadline = work / "progress.json", time.monotonic() + 300
     while not (noted.is_file() and json.loads(noted.read_text())["onnx"]["packages"]):
-        assert process.poll() is None, "it ended before it could be killed"
+        assert process.poll() is None, "the conversion ended before it could be killed"
         assert time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
@@ -172,12 +175,12 @@ def test_a_conversion_that_was_killed_goes_on_where_it_was(source, tmp_path):
     assert len(Bundle(out).onnx_packages) == 3
 
 
-def test_what_a_killed_conversion_was_writing_is_swept_away(source, tmp_path, monkeypatch):
-    def killed(*args):
+def test_unfinished_files_of_a_killed_conversion_are_removed(source, tmp_path, monkeypatch):
+    def interrupt(*args):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("converters.onnx.package.measured", killed)
+        patched.setattr("converters.onnx.package.measured", interrupt)
         with pytest.raises(KeyboardInterrupt):
             convert(source, tmp_path / "out", [OnnxOptions()], SMALL, target=ONNX)
     left = tmp_path / "out.converting" / "packages" / ".rlg_auto-fp32.onnx.x.partial"
@@ -187,27 +190,27 @@ def test_what_a_killed_conversion_was_writing_is_swept_away(source, tmp_path, mo
     assert [path.name for path in (tmp_path / "out" / "packages").iterdir()] == ["rlg_auto-fp32.onnx"]
 
 
-def test_a_graph_below_its_bar_is_not_published(source, tmp_path, monkeypatch):
+def test_a_graph_below_its_threshold_is_not_published(source, tmp_path, monkeypatch):
     monkeypatch.setitem(parity.BARS, "fp32", 500.0)
     with pytest.raises(UserError, match=r"rlg_auto, function ar_random, in fp32: .* at least 500"):
         convert(source, tmp_path / "out", [OnnxOptions()], SMALL, target=ONNX)
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(("flags", "fault"), [
+@pytest.mark.parametrize(("flags", "message"), [
     (["--precision", "8bit"], "with --to onnx it is fp32 or fp16 or int8 or int4"),
     (["--lanes", "2"], "--lanes has no effect with --to onnx"),
     (["--cache", "io"], "--cache has no effect with --to onnx"),
     (["--stages", "whisperer"], "no such network"),
 ])
-def test_flags_that_mean_nothing_are_refused(source, tmp_path, capsys, flags, fault):
+def test_flags_without_effect_are_refused(source, tmp_path, capsys, flags, message):
     assert main(["convert", str(source.path), "--to", "onnx", "-o", str(tmp_path / "out"), *flags]) == 1
-    assert fault in " ".join(capsys.readouterr().err.split())
+    assert message in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.fixture
 def copied(bundle, tmp_path) -> Bundle:
-    """A copy to spoil, of the random converter alone."""
+    """A copy that a test may damage, with the package of one network."""
     shutil.copytree(bundle.path, tmp_path / "copied")
     edit(tmp_path / "copied", lambda stated: stated["onnx"].update(packages=[
         package for package in stated["onnx"]["packages"] if package["network"] == "rlg_auto"]))
@@ -224,7 +227,7 @@ def run(bundle: Bundle) -> None:
     load_backend("onnx:cpu", Bundle(bundle.path), threads=1).run("ar_random", noise=np.ones((1, 64), np.float32))
 
 
-def test_damaged_weights_are_told(copied):
+def test_damaged_weights_are_refused(copied):
     path = copied.path / package_of(copied, "rlg_auto").path / FILE
     data = bytearray(path.read_bytes())
     data[-1] ^= 255
@@ -234,19 +237,19 @@ def test_damaged_weights_are_told(copied):
         run(copied)
 
 
-def test_a_package_of_another_model_is_told(copied):
+def test_a_package_made_from_other_weights_is_refused(copied):
     edit(copied.path, lambda stated: stated["onnx"]["packages"][0]["source"].update({WEIGHTS: "0" * 64}))
     with pytest.raises(UserError, match="made from other weights"):
         run(copied)
 
 
-def test_packages_of_a_later_version_are_told(copied):
+def test_packages_of_a_later_format_are_refused(copied):
     edit(copied.path, lambda stated: stated["onnx"].update(format=2))
     with pytest.raises(UserError, match="ONNX packages have format 2"):
         Bundle(copied.path)
 
 
-def test_what_has_no_package_stays_on_torch(copied):
+def test_networks_without_a_package_run_on_torch(copied):
     backend = load_backend("onnx:cpu", copied, threads=1)
     assert backend.name == "onnx:cpu fp32, on torch: autoregressive, clvp, diffusion, hifigan, univnet"
     assert backend.run("diffusion_random", noise=np.ones((1, 64), np.float32)).shape == (1, 64)
@@ -254,26 +257,26 @@ def test_what_has_no_package_stays_on_torch(copied):
 
 # Verifying
 
-def test_verify_looks_inside_graphs(bundle, tmp_path):
-    said = tmp_path / "said.json"
+def test_verify_layers_compares_the_modules_of_graphs(bundle, tmp_path):
+    output = tmp_path / "report.json"
     assert main(["verify", "--against", "onnx", "--bundle", str(bundle.path), "--network", "autoregressive", "--layers",
-                 "--json", str(said)]) == 0
-    functions = json.loads(said.read_text())["functions"]
+                 "--json", str(output)]) == 0
+    functions = json.loads(output.read_text())["functions"]
     assert len(functions) == 12
     for one in functions:
         assert one["fine"], one
-        if one["function"] == "step_places":        # on torch its lanes are decoders of their own
+        if one["function"] == "step_places":        # on torch its lanes are separate decoders
             continue
         modules = {value["module"]: value["snr"] for value in one["values"]}
         assert {"gpt.h.0.attn", "gpt.h.1.mlp", "gpt.h.2.ln_2", "gpt.ln_f"} <= set(modules)
         assert min(modules.values()) >= {"fp32": 95, "fp16": 45, "int8": 15, "int4": 3}[one["package"][-4:]]
 
 
-def test_verify_names_the_module_that_drifts(bundle, tmp_path, capsys):
-    """A graph whose last norm has other weights: all is well before it, and it is named."""
-    shutil.copytree(bundle.path, tmp_path / "spoiled")
+def test_verify_names_the_module_that_differs(bundle, tmp_path, capsys):
+    """In a graph whose last norm has other weights, all modules before it agree, and the norm is named."""
+    shutil.copytree(bundle.path, tmp_path / "changed")
     package = package_of(bundle, "autoregressive")
-    path = tmp_path / "spoiled" / package.path / "prefill.onnx"
+    path = tmp_path / "changed" / package.path / "prefill.onnx"
     model = onnx.load(path, load_external_data=False)
     weight = next(tensor for tensor in model.graph.initializer if tensor.name == "gpt.ln_f.weight")
     values = onnx.numpy_helper.to_array(weight) * np.linspace(1, 2, 64, dtype=np.float32)
@@ -282,15 +285,15 @@ def test_verify_names_the_module_that_drifts(bundle, tmp_path, capsys):
     path.write_bytes(model.SerializeToString())
     from ane.bundles.hashes import record
 
-    now = record(tmp_path / "spoiled", f"{package.path}/prefill.onnx")
-    edit(tmp_path / "spoiled", lambda stated: [
+    now = record(tmp_path / "changed", f"{package.path}/prefill.onnx")
+    edit(tmp_path / "changed", lambda stated: [
         file.update(sha256=now.sha256, bytes=now.bytes) for each in stated["onnx"]["packages"]
         for file in each["files"] if file["file"] == now.file])
-    assert main(["verify", "--against", "onnx", "--bundle", str(tmp_path / "spoiled"), "--function", "prefill",
+    assert main(["verify", "--against", "onnx", "--bundle", str(tmp_path / "changed"), "--function", "prefill",
                  "--layers"]) == 1
-    said = " ".join(capsys.readouterr().err.split())
-    assert "autoregressive-fp32, prefill" in said
-    assert "drifting from gpt.ln_f on" in said
+    output = " ".join(capsys.readouterr().err.split())
+    assert "autoregressive-fp32, prefill" in output
+    assert "drifting from gpt.ln_f on" in output
 
 
 def test_verify_refuses_flags_of_core_ml(bundle, capsys):

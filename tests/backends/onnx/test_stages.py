@@ -1,4 +1,4 @@
-"""Every stage on ONNX Runtime gives what it gives on torch, at lengths it was not traced with."""
+"""Every stage on ONNX Runtime returns what it returns on torch, at lengths it was not traced with."""
 
 import copy
 import json
@@ -10,18 +10,19 @@ import pytest
 import torch
 
 from ane.backends import load_backend
-from ane.models.tortoise.stages import STAGES
+from ane.backends.base import STAGES
 from ane.models.tortoise.sampling import Sampling
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.synthesizer import Synthesizer
 
-NEAR = 1e-4             # of the largest value
-# UnivNet amplifies rounding: torch's own float32 parts from its float64 by 5e-4 on random weights
-UNIVNET = 2e-3
-# What is without conditioning hardly varies along frames, and norms amplify what is left. On random weights ONNX
-# Runtime parts there from float64 by up to 3e-3 (333 frames), torch by up to 8e-2 where it takes both rows at once:
-# that row is held to float64. With the embedded voice's weights the two part by 7e-6 at most.
-UNCONDITIONED = 5e-3
+# Largest errors, relative to the largest value.
+LARGEST_ERROR = 1e-4
+# UnivNet amplifies rounding: torch's float32 differs from its float64 by 5e-4 on random weights.
+UNIVNET_ERROR = 2e-3
+# The unconditioned prediction hardly varies along frames, and norms amplify the rest. With random weights ONNX Runtime
+# differs from float64 by up to 3e-3 (333 frames), torch by up to 8e-2 when it computes both rows at once. So that row
+# is compared with float64. With the embedded voice's weights torch and ONNX Runtime differ by at most 7e-6.
+UNCONDITIONED_ERROR = 5e-3
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +39,10 @@ def inputs_of(stage: str, bundle, batch: int, length: int) -> dict[str, np.ndarr
             for name, tensor in STAGES[stage].inputs.items()}
 
 
-def error(wanted: np.ndarray, got: np.ndarray) -> float:
-    assert got.shape == wanted.shape
-    assert got.dtype == np.float32
-    return float(np.abs(wanted - got).max() / np.abs(wanted).max())
+def error(expected: np.ndarray, actual: np.ndarray) -> float:
+    assert actual.shape == expected.shape
+    assert actual.dtype == np.float32
+    return float(np.abs(expected - actual).max() / np.abs(expected).max())
 
 
 def stages(bundle) -> list[str]:
@@ -49,71 +50,72 @@ def stages(bundle) -> list[str]:
 
 
 @pytest.mark.parametrize("length", [9, 34, 150])
-def test_every_stage_gives_what_torch_gives(bundle, backends, length):
+def test_every_stage_returns_what_torch_returns(bundle, backends, length):
     assert len(stages(bundle)) == 8
     for stage in stages(bundle):
         inputs = inputs_of(stage, bundle, 1, length)
-        wanted, got = (backend.run(stage, **inputs) for backend in backends)
-        assert error(wanted, got) <= (UNIVNET if stage == "univnet" else NEAR), stage
+        expected, actual = (backend.run(stage, **inputs) for backend in backends)
+        assert error(expected, actual) <= (UNIVNET_ERROR if stage == "univnet" else LARGEST_ERROR), stage
 
 
 def test_a_batch_equals_its_rows(bundle, backends):
     for stage in stages(bundle):
         inputs = inputs_of(stage, bundle, 3, 25)
-        whole = backends[1].run(stage, **inputs)
+        batched = backends[1].run(stage, **inputs)
         rows = [backends[1].run(stage, **{name: array[row:row + 1] for name, array in inputs.items()})
                 for row in range(3)]
-        assert error(np.concatenate(rows), whole) <= (UNIVNET if stage == "univnet" else NEAR), stage
+        assert error(np.concatenate(rows), batched) <= (UNIVNET_ERROR if stage == "univnet" else LARGEST_ERROR), stage
 
 
 def exact(backend, x: np.ndarray, timestep: int) -> np.ndarray:
     """The unconditioned prediction in float64: (200, L)."""
     network = copy.deepcopy(backend.network("diffusion")).double()
     with torch.no_grad():
-        said = network(torch.tensor(x).double(), torch.tensor([timestep]), network.unconditioned(x.shape[-1]))
-    return said.float().numpy()[0]
+        prediction = network(torch.tensor(x).double(), torch.tensor([timestep]), network.unconditioned(x.shape[-1]))
+    return prediction.float().numpy()[0]
 
 
 @pytest.mark.parametrize(("latents", "frames"), [(4, 17), (30, 130), (64, 280)])
 @pytest.mark.parametrize("guided", [False, True])
-def test_the_denoiser_gives_what_torch_gives(bundle, backends, latents, frames, guided):
+def test_the_denoiser_returns_what_torch_returns(bundle, backends, latents, frames, guided):
     rng = np.random.default_rng(frames)
-    spoken = rng.standard_normal((1, latents, bundle.widths[0]), dtype=np.float32)
+    encoded = rng.standard_normal((1, latents, bundle.widths[0]), dtype=np.float32)
     voice = rng.standard_normal((1, bundle.widths[1]), dtype=np.float32)
-    wanted, got = (backend.denoiser(spoken, voice, frames) for backend in backends)
+    expected, actual = (backend.denoiser(encoded, voice, frames) for backend in backends)
     for timestep in (3999, 12):
         x = rng.standard_normal((1, 100, frames), dtype=np.float32)
-        said = got(x, timestep, guided)
-        assert error(wanted(x, timestep, guided)[0], said[0]) <= NEAR
+        prediction = actual(x, timestep, guided)
+        assert error(expected(x, timestep, guided)[0], prediction[0]) <= LARGEST_ERROR
         if guided:
-            assert error(exact(backends[0], x, timestep), said[1]) <= UNCONDITIONED
+            assert error(exact(backends[0], x, timestep), prediction[1]) <= UNCONDITIONED_ERROR
 
 
 @pytest.mark.parametrize("preset", ["fastest", "ultra_fast"])
-def test_the_same_seed_says_the_same(bundle, backends, preset):
+def test_the_same_seed_gives_the_same_speech(bundle, backends, preset):
     settings = Settings.of(preset, bundle.settings, candidates=3 if preset == "ultra_fast" else 1,
                            sampling=Sampling(max_codes=40))
-    wanted, got = (Synthesizer(bundle, backend).speak("Hello, turtle.", seed=3, settings=settings)
+    expected, actual = (Synthesizer(bundle, backend).speak("Hello, turtle.", seed=3, settings=settings)
                    for backend in backends)
-    assert got.codes == wanted.codes
-    # 40 dB: random weights amplify rounding, UnivNet's more than all
-    assert np.square(wanted.audio - got.audio).sum() <= 1e-4 * np.square(wanted.audio).sum()
+    assert actual.codes == expected.codes
+    # 40 dB: random weights amplify rounding, most of all UnivNet's
+    assert np.square(expected.audio - actual.audio).sum() <= 1e-4 * np.square(expected.audio).sum()
 
 
 def test_say_speaks_from_onnx_packages(bundle, tmp_path):
-    said = [subprocess.run([sys.executable, "-m", "ane.cli", "say", "Hello.", "--bundle", str(bundle.path), "--backend",
-                            backend, "--precision", "fp32", "--preset", "fastest", "--max-codes", "20", "--seed", "1",
-                            "-o", str(tmp_path / "said.wav"), "--json"], capture_output=True, text=True, check=True)
-            for backend in ("onnx", "torch:cpu")]
-    facts, wanted = (json.loads(each.stdout) for each in said)
+    options = ["--precision", "fp32", "--preset", "fastest", "--max-codes", "20", "--seed", "1", "--json",
+               "-o", str(tmp_path / "out.wav")]
+    results = [subprocess.run([sys.executable, "-m", "ane.cli", "say", "Hello.", "--bundle", str(bundle.path),
+                               "--backend", backend, *options], capture_output=True, text=True, check=True)
+               for backend in ("onnx", "torch:cpu")]
+    facts, expected = (json.loads(each.stdout) for each in results)
     assert facts["backend"] == "onnx:cpu fp32"
-    assert facts["codes"] == wanted["codes"]
+    assert facts["codes"] == expected["codes"]
 
 
-def test_what_is_loaded_ahead_is_what_a_call_takes(bundle):
+def test_a_call_uses_the_sessions_that_load_loaded(bundle):
     backend = load_backend("onnx:cpu", bundle, "fp32", threads=1)
     backend.load("rlg_auto", "autoregressive")
-    assert len(backend.sessions) == 3           # the converter, prefill, step
+    assert len(backend.sessions) == 3           # rlg_auto, prefill, step
     backend.run("ar_random", noise=np.ones((1, bundle.widths[0]), np.float32))
     decoder = backend.decoder(1, 4)
     decoder.prefill(np.ones((5, 64), np.float32))
@@ -121,7 +123,7 @@ def test_what_is_loaded_ahead_is_what_a_call_takes(bundle):
     assert len(backend.sessions) == 3
 
 
-def test_what_a_step_released_is_loaded_again(bundle):
+def test_a_released_network_is_loaded_again(bundle):
     backend = load_backend("onnx:cpu", bundle, "fp32", threads=1)
     noise = np.ones((1, bundle.widths[0]), np.float32)
     first = backend.run("ar_random", noise=noise)

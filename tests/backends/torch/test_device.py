@@ -1,4 +1,4 @@
-"""Where torch computes: what a machine lacks is told in one line, with what to do."""
+"""Which device torch uses, and one-line errors with advice where a device is missing or out of memory."""
 
 from contextlib import contextmanager, nullcontext
 
@@ -9,37 +9,37 @@ from ane.backends import load_backend
 from ane.backends.torch import device as torch_device
 from ane.backends.torch.backend import choose_precision
 from ane.backends.torch.device import choose_device
-from ane.backends.torch.memory import engine_errors, return_freed_memory
+from ane.backends.torch.memory import return_freed_memory, torch_memory_errors
 from ane.cli import main
 from ane.system.errors import UserError
 from tests.random_model import RandomModel
 
 CUDA = torch.device("cuda")
 
-# what torch raises when CUDA is first used (torch/cuda/__init__.py, c10/cuda/CUDAFunctions.cpp) → what the user reads
-TROUBLES = {
+# what torch raises when CUDA is first used (torch/cuda/__init__.py, c10/cuda/CUDAFunctions.cpp), and our message
+PROBLEMS = {
     "not built": (AssertionError("Torch not compiled with CUDA enabled"), "built without CUDA: install"),
     "old driver": (RuntimeError("The NVIDIA driver on your system is too old (found version 11040). Please update your "
                                 "GPU driver by downloading and installing a new version from the URL: …"),
                    "driver is too old for this torch, which is built for CUDA 12.8: update"),
     "no driver": (RuntimeError("Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and "
                                "installed a driver from http://www.nvidia.com/Download/index.aspx"),
-                  "no NVIDIA driver: install"),
+                  "no NVIDIA driver: if it has an NVIDIA GPU, install"),
     "no GPU": (RuntimeError("No CUDA GPUs are available"), "no NVIDIA GPU (CUDA_VISIBLE_DEVICES is '')"),
     "old GPU": (RuntimeError("CUDA error: no kernel image is available for execution on the device\nCompile with …"),
-                "nothing compiled for this GPU: install"),
+                "no kernels for this GPU: install"),
     "anything else": (RuntimeError("Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized\n"
                                    "and more"), "does not start: Unexpected error from cudaGetDeviceCount()"),
 }
-NOTHING_MISSED = ("not built", "no driver", "no GPU")
+WITHOUT_GPU = ("not built", "no driver", "no GPU")
 
 
 @pytest.fixture
 def machine(monkeypatch):
-    """``machine(trouble, nvidia_smi)``: a machine on which CUDA does not start for that reason."""
-    def made(trouble: str, nvidia_smi: bool = False) -> None:
+    """``machine(problem, nvidia_smi)`` makes this machine one on which CUDA does not start for that reason."""
+    def make(problem: str, nvidia_smi: bool = False) -> None:
         def init() -> None:
-            raise TROUBLES[trouble][0]
+            raise PROBLEMS[problem][0]
 
         monkeypatch.setattr(torch.cuda, "init", init)
         monkeypatch.setattr(torch.version, "cuda", "12.8")
@@ -47,44 +47,44 @@ def machine(monkeypatch):
         monkeypatch.setattr(torch_device.shutil, "which", lambda name: f"/usr/bin/{name}" if nvidia_smi else None)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
-    return made
+    return make
 
 
-@pytest.mark.parametrize("trouble", TROUBLES)
-def test_cuda_that_does_not_start_is_one_line_with_what_to_do(machine, capsys, tmp_path, monkeypatch, trouble):
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_cuda_that_does_not_start_is_a_one_line_error_with_advice(machine, capsys, tmp_path, monkeypatch, problem):
     monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
-    machine(trouble)
+    machine(problem)
     output = tmp_path / "out.wav"
     assert main(["say", "hello", "--backend", "torch:cuda", "-o", str(output)]) == 1
     line, = capsys.readouterr().err.splitlines()
     assert line.startswith("ane: error: --backend torch:cuda: ")
-    assert TROUBLES[trouble][1] in line
+    assert PROBLEMS[problem][1] in line
     assert line.endswith("or use torch:cpu")
     assert not output.exists()
 
 
 @pytest.mark.parametrize("nvidia_smi", [False, True])
-@pytest.mark.parametrize("trouble", TROUBLES)
+@pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("spec", ["auto", "torch"])
-def test_a_gpu_that_cannot_be_used_is_missed_aloud_and_one_that_is_not_there_is_not(machine, tmp_path, monkeypatch,
-                                                                                   spec, trouble, nvidia_smi):
+def test_only_an_nvidia_gpu_that_cannot_be_used_causes_a_notice(machine, tmp_path, monkeypatch, spec, problem,
+                                                                nvidia_smi):
     monkeypatch.setenv("ANE_HOME", str(tmp_path))
-    machine(trouble, nvidia_smi)
-    told: list[str] = []
-    backend = load_backend(spec, RandomModel(), notice=told.append)
+    machine(problem, nvidia_smi)
+    notices: list[str] = []
+    backend = load_backend(spec, RandomModel(), notice=notices.append)
     assert backend.device.type == "cpu"
-    if trouble in NOTHING_MISSED and not nvidia_smi:
-        assert told == []
+    if problem in WITHOUT_GPU and not nvidia_smi:
+        assert notices == []
     else:
-        line, = told
-        assert line.startswith("not on CUDA but on cpu: ")
-        assert TROUBLES[trouble][1] in line
+        line, = notices
+        assert line.startswith("using cpu instead of CUDA: ")
+        assert PROBLEMS[problem][1] in line
         assert "\n" not in line
 
 
-def test_the_cpu_is_taken_without_a_look_at_cuda(monkeypatch):
+def test_choosing_the_cpu_does_not_start_cuda(monkeypatch):
     def init() -> None:
-        raise AssertionError("nobody asked for CUDA")
+        raise AssertionError("CUDA was started")
 
     monkeypatch.setattr(torch.cuda, "init", init)
     monkeypatch.setattr(torch.cuda, "is_available", init)
@@ -92,17 +92,17 @@ def test_the_cpu_is_taken_without_a_look_at_cuda(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["cuda:2", "cuda:x", "cuda:"])
-def test_a_gpu_of_a_number_that_there_is_not(monkeypatch, name):
-    monkeypatch.setattr(torch_device, "cuda_trouble", lambda: None)
+def test_a_gpu_number_that_does_not_exist_is_refused(monkeypatch, name):
+    monkeypatch.setattr(torch_device, "cuda_problem", lambda: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert choose_device("cuda:1") == torch.device("cuda:1")
     assert choose_device("auto") == CUDA
-    with pytest.raises(UserError, match=f"no {name} device for torch; of kind cuda there are 2, numbered from 0"):
+    with pytest.raises(UserError, match=f"no {name!r} device for torch; it has 2 of kind cuda, numbered from 0"):
         choose_device(name)
 
 
 @pytest.mark.parametrize("native", [False, True])
-def test_bfloat16_is_for_cards_that_compute_in_it(monkeypatch, native):
+def test_bfloat16_needs_a_gpu_that_computes_in_it(monkeypatch, native):
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation or native)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla V100")
@@ -121,13 +121,13 @@ def test_bfloat16_is_for_cards_that_compute_in_it(monkeypatch, native):
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), MemoryError(),
     RuntimeError("CUDA error: out of memory"),
     RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")])
-def test_memory_that_runs_out_is_told_however_torch_puts_it(error):
-    with pytest.raises(UserError, match="no memory left on the device"), engine_errors():
+def test_every_out_of_memory_error_of_torch_is_reported(error):
+    with pytest.raises(UserError, match="no memory left on the device"), torch_memory_errors():
         raise error
 
 
-def test_memory_that_runs_out_while_a_graph_is_recorded_is_told_too():
-    """The end of the recording raises an error of its own, over the first."""
+def test_running_out_of_memory_while_a_graph_is_recorded_is_reported():
+    """The end of the recording raises another error after the first."""
     @contextmanager
     def recording():
         try:
@@ -135,16 +135,16 @@ def test_memory_that_runs_out_while_a_graph_is_recorded_is_told_too():
         finally:
             raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
 
-    with pytest.raises(UserError, match="no memory left on the device"), engine_errors(), recording():
+    with pytest.raises(UserError, match="no memory left on the device"), torch_memory_errors(), recording():
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
 
-def test_any_other_error_stays_a_bug():
-    with pytest.raises(RuntimeError, match="illegal memory access"), engine_errors():
+def test_other_errors_are_raised_unchanged():
+    with pytest.raises(RuntimeError, match="illegal memory access"), torch_memory_errors():
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
 
-def test_freed_memory_of_a_gpu_is_given_back_to_it(monkeypatch):
+def test_freed_memory_of_a_gpu_is_returned(monkeypatch):
     given = []
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: given.append("cuda"))
     return_freed_memory(torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""The static step of the decoder says what the plain one says, run as it is or recorded once and played again."""
+"""The static step of the decoder equals the plain one, whether it is run or recorded once and replayed."""
 
 import gc
 import inspect
@@ -17,34 +17,33 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ane.backends.torch import backend as pytorch
-from ane.models.tortoise.networks import NETWORKS
 from ane.backends.torch.backend import Precision, TorchBackend
 from ane.backends.torch.decoder import TorchDecoder
-from ane.backends.torch.static_decoder import CudaGraphs, Run, StaticDecoder, eagerly
+from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder, StepRunner, run_eagerly
 from ane.bundles.weights import skeleton
-from ane.models.tortoise.decoding import Prompt, decode
-from ane.models.tortoise.chunks import text_tokens
+from ane.models.tortoise.decoding import Chunk, decode
+from ane.models.tortoise.embeddings import text_tokens
 from ane.models.tortoise.networks.autoregressive import UnifiedVoice
 from ane.models.tortoise.randomness import Randomness
-from ane.models.tortoise.sampling import Sampling, inverse_cdf_sampler
+from ane.models.tortoise.sampling import Sampling, by_inverse_cdf
 from tests.random_model import RandomModel
 
-LANES, CAPACITY, PLACES, LONGEST = 4, 30, 3, 12
+LANES, CAPACITY, PREFIXES, LONGEST = 4, 30, 3, 12
 CPU = torch.device("cpu")
 
 
-class Recording(TorchDispatchMode):
-    """What a CUDA graph is, on the CPU: operations, each bound for good to the memory that it read and wrote at first.
+class FakeCudaGraph(TorchDispatchMode):
+    """A CUDA graph on the CPU: recorded operations, each bound to the memory that it read and wrote when recorded.
 
-    Numbers that the host knew are frozen with them, so that a function which looks at what buffers hold, or which makes
-    its masks on the host, plays wrong. It takes the place of ``torch.cuda.CUDAGraph`` and of ``torch.cuda.graph``;
-    unlike those, it also computes while it records.
+    Numbers from the host are recorded too. So a function that reads values of buffers, or makes its masks on the host,
+    replays wrongly. This class replaces ``torch.cuda.CUDAGraph`` and ``torch.cuda.graph``; unlike those, it also
+    computes while it records.
     """
 
     def __init__(self):
         super().__init__()
         self.calls: list[tuple[Callable, tuple, dict, Any]] = []
-        self.played = 0
+        self.replays = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -53,16 +52,16 @@ class Recording(TorchDispatchMode):
         read = {memory(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
         if func._schema.is_mutable:
             self.calls.append((func, args, kwargs, None))
-        elif memory(tree_leaves(out)[0]) not in read:       # else a view, of memory that stays where it is
+        elif memory(tree_leaves(out)[0]) not in read:       # else a view of memory that does not move
             self.calls.append((func, args, kwargs, out))
         return out
 
     def replay(self) -> None:
-        self.played += 1
+        self.replays += 1
         for func, args, kwargs, out in self.calls:
-            made = func(*args, **kwargs)
+            again = func(*args, **kwargs)
             if out is not None:
-                for old, new in zip(tree_leaves(out), tree_leaves(made), strict=True):
+                for old, new in zip(tree_leaves(out), tree_leaves(again), strict=True):
                     old.copy_(new)
 
 
@@ -70,35 +69,36 @@ def memory(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-class Stream:
-    """``torch.cuda.Stream``, of which there is but one."""
+class FakeStream:
+    """Replaces ``torch.cuda.Stream``; it does nothing."""
 
     def __init__(self, device: torch.device):
         self.device = device
 
-    def wait_stream(self, other: "Stream") -> None:
-        assert isinstance(other, Stream)
+    def wait_stream(self, other: "FakeStream") -> None:
+        assert isinstance(other, FakeStream)
 
 
 @pytest.fixture(scope="module")
-def graphs() -> Iterator[Callable[[], CudaGraphs]]:
-    """``graphs()``: a ``CudaGraphs`` on the CPU, where recordings stand in for what torch needs a GPU for."""
+def graphs() -> Iterator[Callable[[], CudaGraphRunner]]:
+    """``graphs()``: a ``CudaGraphRunner`` on the CPU, with ``FakeCudaGraph`` in place of the classes of torch.cuda."""
     signature = inspect.signature(torch.cuda.graph)
 
-    def graph(*args, **kwargs) -> Recording:
+    def graph(*args, **kwargs) -> FakeCudaGraph:
         return signature.bind(*args, **kwargs).arguments["cuda_graph"]
 
     with pytest.MonkeyPatch.context() as patch:
-        for name, stand_in in {"CUDAGraph": Recording, "graph": graph, "Stream": Stream, "current_stream": Stream,
-                               "stream": nullcontext, "device": nullcontext, "graph_pool_handle": object}.items():
-            patch.setattr(torch.cuda, name, stand_in)
-        yield lambda: CudaGraphs(Stream(CPU))
+        for name, fake in {"CUDAGraph": FakeCudaGraph, "graph": graph, "Stream": FakeStream, "stream": nullcontext,
+                           "current_stream": FakeStream, "device": nullcontext,
+                           "graph_pool_handle": object}.items():
+            patch.setattr(torch.cuda, name, fake)
+        yield lambda: CudaGraphRunner(FakeStream(CPU))
 
 
 @pytest.fixture(scope="module")
 def network() -> UnifiedVoice:
     model = RandomModel()
-    module = skeleton(NETWORKS["autoregressive"], model.config("autoregressive"))
+    module = skeleton("autoregressive", model.config("autoregressive"))
     module.load_state_dict(model.tensors("autoregressive"), assign=True)
     return module.eval().requires_grad_(False)
 
@@ -107,117 +107,118 @@ def columns(seed: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((*shape, 64), dtype=np.float32)
 
 
-def static(network: UnifiedVoice, run: Run, smallest: int = 4, dtype: torch.dtype = torch.float32) -> StaticDecoder:
-    return StaticDecoder(network, LANES, CAPACITY, CPU, dtype, PLACES, LONGEST, run, smallest)
+def static(network: UnifiedVoice, run: StepRunner, smallest: int = 4,
+           dtype: torch.dtype = torch.float32) -> StaticDecoder:
+    return StaticDecoder(network, LANES, CAPACITY, CPU, dtype, PREFIXES, LONGEST, run, smallest)
 
 
 def plain(network: UnifiedVoice, dtype: torch.dtype = torch.float32) -> TorchDecoder:
-    return TorchDecoder(network, LANES, CAPACITY, CPU, dtype, PLACES, LONGEST)
+    return TorchDecoder(network, LANES, CAPACITY, CPU, dtype, PREFIXES, LONGEST)
 
 
-def assert_same(wanted: tuple[np.ndarray, ...], got: tuple[np.ndarray, ...], tolerance: float = 2e-5) -> None:
-    for one, other in zip(wanted, got, strict=True):
+def assert_close(expected: tuple[np.ndarray, ...], actual: tuple[np.ndarray, ...], tolerance: float = 2e-5) -> None:
+    for one, other in zip(expected, actual, strict=True):
         assert (one.shape, one.dtype) == (other.shape, other.dtype)
         np.testing.assert_allclose(other, one, rtol=0, atol=tolerance * np.abs(one).max())
 
 
-prefixes = st.tuples(st.just("prefill"), st.integers(0, PLACES - 1), st.integers(1, LONGEST))
-# lanes from, to; how far each goes back; which prefix each sees; columns each
+prefixes = st.tuples(st.just("prefill"), st.integers(0, PREFIXES - 1), st.integers(1, LONGEST))
+# lanes from, to; positions that each is rewound; index of its prefix; columns per lane
 steps = st.tuples(st.just("step"), st.integers(0, LANES - 1), st.integers(1, LANES),
                   st.lists(st.sampled_from([0, 0, 0, 1, 5, CAPACITY]), min_size=LANES, max_size=LANES),
-                  st.lists(st.integers(0, PLACES - 1), min_size=LANES, max_size=LANES),
+                  st.lists(st.integers(0, PREFIXES - 1), min_size=LANES, max_size=LANES),
                   st.sampled_from([1, 1, 1, 1, 3, 7]))
 
 
 @pytest.mark.parametrize("recorded", [False, True])
 @settings(max_examples=40, deadline=None)
 @given(schedule=st.lists(st.one_of(prefixes, steps, steps, steps), min_size=1, max_size=25))
-def test_whatever_lanes_do_a_static_step_says_what_the_plain_one_does(network, graphs, recorded, schedule):
-    """Prefixes stored over others, some of the lanes at a time, lanes that go back, or to another prefix, or on through
-    the buckets of 4, 8, 16 and 30 own positions, and tails of several columns between."""
-    both = plain(network), static(network, graphs() if recorded else eagerly)
-    for there in range(PLACES):
-        assert_same(*(decoder.prefill(columns(there, 3 + there), there) for decoder in both))
+def test_any_schedule_of_static_steps_equals_plain_steps(network, graphs, recorded, schedule):
+    """Schedules replace prefixes, step some of the lanes, rewind lanes or move them to another prefix, pass the buckets
+    of 4, 8, 16 and 30 own positions, and have steps of several columns in between."""
+    both = plain(network), static(network, graphs() if recorded else run_eagerly)
+    for index in range(PREFIXES):
+        assert_close(*(decoder.prefill(columns(index, 3 + index), index) for decoder in both))
     held = np.zeros(LANES, dtype=np.int64)
     for turn, (action, *rest) in enumerate(schedule):
         if action == "prefill":
-            there, length = rest
-            assert_same(*(decoder.prefill(columns(turn, length), there) for decoder in both))
+            index, length = rest
+            assert_close(*(decoder.prefill(columns(turn, length), index) for decoder in both))
             continue
         low, high, back, seen, each = rest
         lanes = slice(low, max(high, low + 1))
         length = np.minimum(np.maximum(held - back, 0), CAPACITY - each)[lanes]
         x = columns(turn, len(length), each)
-        assert_same(*(decoder.step(x, length, low, np.array(seen)[lanes]) for decoder in both))
+        assert_close(*(decoder.step(x, length, low, np.array(seen)[lanes]) for decoder in both))
         held[lanes] = length + each
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float16, 0.01), (torch.bfloat16, 0.08)])
-def test_in_half_precision_they_differ_by_rounding(network, graphs, dtype, tolerance):
+def test_in_half_precision_static_steps_differ_by_rounding(network, graphs, dtype, tolerance):
     state = {key: tensor.to(torch.float32 if ".ln_" in key or "norm" in key else dtype)
              for key, tensor in network.state_dict().items() if not tensor.is_meta}
-    half = skeleton(NETWORKS["autoregressive"], network.config)
+    half = skeleton("autoregressive", network.config)
     half.load_state_dict(state, strict=False, assign=True)
     both = plain(half, dtype), static(half, graphs(), dtype=dtype)
-    assert_same(*(decoder.prefill(columns(0, 9)) for decoder in both), tolerance)
+    assert_close(*(decoder.prefill(columns(0, 9)) for decoder in both), tolerance)
     for turn in range(12):
         x, length = columns(turn, LANES, 1), np.full(LANES, turn)
-        assert_same(*(decoder.step(x, length) for decoder in both), tolerance)
+        assert_close(*(decoder.step(x, length) for decoder in both), tolerance)
 
 
-def test_a_step_is_recorded_once_for_each_bucket_when_it_comes_again(network, graphs):
+def test_a_step_is_recorded_once_per_bucket(network, graphs):
     run = graphs()
     decoder = static(network, run)
     decoder.prefill(columns(0, 5))
     for turn in range(CAPACITY):
         decoder.step(columns(turn, 2, 1), np.array([turn, 0]), first=1)
-    assert {bucket: graph.played for (_, bucket), graph in run.graphs.items()} == {4: 3, 8: 3, 16: 7, 30: 13}
+    assert {bucket: graph.replays for (_, bucket), graph in run.graphs.items()} == {4: 3, 8: 3, 16: 7, 30: 13}
     recordings = list(run.graphs.values())
     for turn in range(CAPACITY):
         decoder.step(columns(turn, 1, 1), np.array([turn]))
     assert list(run.graphs.values()) == recordings
-    assert [graph.played for graph in recordings] == [7, 7, 15, 27]
+    assert [graph.replays for graph in recordings] == [7, 7, 15, 27]
 
 
-def test_what_was_given_is_not_written_over(network):
-    decoder = static(network, eagerly)
+def test_the_next_step_does_not_overwrite_returned_arrays(network):
+    decoder = static(network, run_eagerly)
     decoder.prefill(columns(0, 5))
     first = decoder.step(columns(1, LANES, 1), np.zeros(LANES, dtype=np.int64))
     kept = [array.copy() for array in first]
     decoder.step(columns(2, LANES, 1), np.ones(LANES, dtype=np.int64))
-    assert_same(tuple(kept), first, 0)
+    assert_close(tuple(kept), first, 0)
 
 
-def test_a_decoder_that_nobody_holds_is_gone_at_once(network, graphs):
-    """With its cache and its graphs: memory of a GPU does not wait for the garbage collector."""
+def test_an_unreferenced_decoder_is_freed_at_once(network, graphs):
+    """With its caches and graphs: GPU memory must not wait for the garbage collector."""
     decoder = static(network, graphs())
     decoder.prefill(columns(0, 5))
     for turn in range(3):
         decoder.step(columns(turn, LANES, 1), np.full(LANES, turn))
-    gone = [weakref.ref(decoder), weakref.ref(decoder.keys), *map(weakref.ref, decoder.run.graphs.values())]
+    references = [weakref.ref(decoder), weakref.ref(decoder.keys), *map(weakref.ref, decoder.run.graphs.values())]
     gc.disable()
     try:
         del decoder
-        assert [each() for each in gone] == [None] * 3
+        assert [each() for each in references] == [None] * 3
     finally:
         gc.enable()
 
 
-def test_a_prefix_longer_than_those_before_begins_anew(network, graphs):
-    """Of no agreed length, the place of the one prefix grows."""
+def test_a_longer_prefix_replaces_the_buffer_of_prefixes(network, graphs):
+    """This happens in decoders of one prefix without a longest length."""
     run = graphs()
     both = (TorchDecoder(network, 2, 10, CPU, torch.float32),
             StaticDecoder(network, 2, 10, CPU, torch.float32, run=run))
     for length in (4, 9, 6):
-        assert_same(*(decoder.prefill(columns(length, length)) for decoder in both))
+        assert_close(*(decoder.prefill(columns(length, length)) for decoder in both))
         for turn in range(3):
             x = columns(turn, 2, 1)
-            assert_same(*(decoder.step(x, np.full(2, turn)) for decoder in both))
+            assert_close(*(decoder.step(x, np.full(2, turn)) for decoder in both))
     assert list(run.graphs) == [(4, 10), (9, 10)]
 
 
-def test_more_positions_or_lanes_than_agreed_are_a_mistake(network):
-    decoder = static(network, eagerly)
+def test_lanes_and_positions_beyond_the_limits_are_refused(network):
+    decoder = static(network, run_eagerly)
     decoder.prefill(columns(0, 5))
     for each in (1, 3):
         decoder.step(columns(0, 1, each), np.array([CAPACITY - each]), LANES - 1)
@@ -229,24 +230,24 @@ def test_more_positions_or_lanes_than_agreed_are_a_mistake(network):
 
 @pytest.mark.parametrize("lanes", [1, 3, 8])
 def test_the_same_seed_gives_the_same_codes(monkeypatch, graphs, lanes):
-    """Three chunks on a few lanes, refilled as readings end, sampled over both decoders."""
+    """Three chunks on a few lanes, refilled as candidates end, sampled over both decoders."""
     model = RandomModel()
     config = model.config("autoregressive")
 
-    def read() -> list[tuple[list[int], np.ndarray]]:
-        chunks = [Prompt(columns(index, 1), text_tokens(list(range(3, 8 + 3 * index)), config),
-                        [inverse_cdf_sampler(Randomness(7).candidate(index, each)) for each in range(2 + index)])
+    def sample() -> list[tuple[list[int], np.ndarray]]:
+        chunks = [Chunk(columns(index, 1), text_tokens(list(range(3, 8 + 3 * index)), config),
+                        [by_inverse_cdf(Randomness(7).candidate(index, each)) for each in range(2 + index)])
                   for index in range(3)]
         backend = TorchBackend(model, "cpu", "fp32")
-        backend.chosen = Precision("fp32", torch.float32)       # as on a GPU: nothing is packed
+        backend.chosen = Precision("fp32", torch.float32)       # no packed layers, as on a GPU
         return [(one.codes, one.latents) for row in decode(backend, chunks, config, Sampling(max_codes=80), lanes)
                 for one in row]
 
-    wanted = read()
+    expected = sample()
     run = graphs()
     monkeypatch.setattr(pytorch, "TorchDecoder", partial(StaticDecoder, run=run, smallest=8))
-    got = read()
+    actual = sample()
     assert len(run.graphs) > 2
-    assert [codes for codes, _ in got] == [codes for codes, _ in wanted]
-    for (_, expected), (_, latents) in zip(wanted, got, strict=True):
-        np.testing.assert_allclose(latents, expected, atol=1e-4)
+    assert [codes for codes, _ in actual] == [codes for codes, _ in expected]
+    for (_, wanted), (_, latents) in zip(expected, actual, strict=True):
+        np.testing.assert_allclose(latents, wanted, atol=1e-4)

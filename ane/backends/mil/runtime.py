@@ -1,4 +1,4 @@
-"""The interpreter as an engine of packages."""
+"""Loads functions of packages into the interpreter."""
 
 from pathlib import Path
 
@@ -6,8 +6,8 @@ from ane.backends.mil.interpreter import Arithmetic, Interpreter
 from ane.backends.mil.package import Package
 
 
-class MilEngine:
-    """``ane.backends.packaged.functions.Engine`` on any machine; ``units`` mean nothing to it.
+class MilRuntime:
+    """The counterpart of ``CoreMLRuntime`` on any machine. It ignores compute units.
 
     A package is read once and its weights are decoded once, however many of its functions are loaded.
     """
@@ -17,11 +17,11 @@ class MilEngine:
         self.name = "mil:fp16" if self.arithmetic.fp16 else "mil"
         self._packages: dict[Path, Package] = {}
 
-    def load(self, package: Path, function: str, units: str) -> Interpreter:
+    def load(self, package: Path, function: str, compute_units: str) -> Interpreter:
         if package not in self._packages:
             self._packages[package] = Package(package)
         return Interpreter(self._packages[package], function, self.arithmetic)
 
     def forget(self, package: Path) -> None:
-        """Let go of a package's weights."""
+        """Free the weights of a package."""
         self._packages.pop(package, None)

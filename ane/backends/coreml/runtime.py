@@ -1,0 +1,258 @@
+"""Core ML on a Mac: loads functions of packages, each from a compiled model in the cache, and calls them.
+
+Everything that only macOS can do is behind ``CoreMLApi``. Tests replace it by a fake that runs ``ane.backends.mil``, so
+that the rest runs anywhere. On a Mac, ``pytest tests/mac`` compares Core ML itself with that interpreter.
+
+Properties of coremltools 9.0 and its binding (CoreMLPythonArray.mm, CoreMLPythonUtils.mm), and what follows:
+
+* The binding has no float16. ``CompiledMLModel.predict`` copies each fp16 array to float32, and Core ML rounds it to
+  fp16 again; fp16 outputs are returned as float32. So fp16 inputs are passed as float32.
+* A float32 array is not copied: Core ML reads it in place, and keeps it for about a second after the prediction. Then
+  a thread of Core ML drops the reference without holding the GIL; if that was the last reference, the heap is corrupted
+  (apple/coremltools#2827, #2829). So arrays are passed in buffers that outlive the prediction by longer than that.
+* ``predict`` and ``compile_model`` hold the GIL: no other Python thread runs, no progress bar moves, and Ctrl-C waits.
+* Core ML may fail to compile for the Neural Engine without an error, and run elsewhere or be killed by macOS in the
+  first prediction (apple/coremltools#2758). That cannot be caught here.
+"""
+
+import logging
+import sys
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from ane.backends.coreml.compiled import CompiledCache, MacMachine, command_output, error_summary, this_machine
+from ane.backends.mil import Package, TensorType
+from ane.bundles.packages import COMPUTE_UNITS
+from ane.system.errors import UserError
+
+OLDEST_MACOS = 15               # the first with multifunction packages and states
+BUFFER_SECONDS = 10.0           # how long the buffers of a deleted function are kept; Core ML uses them for about 1
+
+# dtype of a declared input → dtype in which it is passed to Core ML
+INPUT_DTYPES = {"fp16": np.float32, "fp32": np.float32, "int32": np.int32}
+
+# compute units on which Core ML failed → what to try instead
+OTHER_UNITS = {"ALL": "CPU_AND_GPU or CPU_ONLY", "CPU_AND_NE": "CPU_AND_GPU or CPU_ONLY",
+               "CPU_AND_GPU": "CPU_AND_NE or CPU_ONLY"}
+
+# part of a Core ML message → its meaning
+ERROR_MEANINGS = {
+    "ANECCompile": "the Neural Engine's compiler rejects it",
+    "ANECF": "the Neural Engine's compiler rejects it",
+    "MILCompilerForANE": "the Neural Engine's compiler rejects it",
+    "std::bad_cast": "Core ML has an internal error on these compute units (std::bad_cast)",
+    "error code: -14": "these compute units cannot run it (error code -14)",
+    "MLIR pass manager failed": "the GPU's compiler rejects it",
+}
+
+
+class CompiledFunction(Protocol):
+    """A function of a compiled model: coremltools' CompiledMLModel, or a fake."""
+
+    def predict(self, data: dict[str, np.ndarray], state: Any = None) -> dict[str, np.ndarray]: ...
+
+    def make_state(self) -> Any: ...
+
+
+class CoreMLApi(Protocol):
+    """What only macOS can do. ``compile`` and ``open`` raise RuntimeError when Core ML fails."""
+
+    def machine(self) -> MacMachine: ...
+
+    def compile(self, package: Path, destination: Path) -> None:
+        """Compile a .mlpackage to ``destination``, a path that ends in .mlmodelc and does not exist yet."""
+
+    def open(self, compiled: Path, function: str, compute_units: str) -> CompiledFunction:
+        """Load a function of a compiled model on one of ``COMPUTE_UNITS``; function "": the only one."""
+
+
+class CoreMLTools:
+    """``CoreMLApi`` through coremltools. Raises UserError off macOS and on a macOS older than 15."""
+
+    def __init__(self):
+        if sys.platform != "darwin":
+            raise UserError("Core ML runs on macOS only; --backend mil interprets the same packages here, "
+                            "--backend torch is faster")
+        version = command_output("sw_vers", "-productVersion")
+        if int(version.partition(".")[0] or 0) < OLDEST_MACOS:
+            raise UserError(f"this Mac has macOS {version}; the Core ML packages need macOS {OLDEST_MACOS} or newer: "
+                            "update it, or use --backend torch")
+
+    def machine(self) -> MacMachine:
+        return this_machine()
+
+    def compile(self, package: Path, destination: Path) -> None:
+        """Core ML compiles into a temporary folder; coremltools moves the result to ``destination``."""
+        from coremltools.models.utils import compile_model
+
+        compile_model(str(package), str(destination))
+
+    def open(self, compiled: Path, function: str, compute_units: str) -> CompiledFunction:
+        logging.getLogger("coremltools").setLevel(logging.ERROR)        # it warns of every torch newer than 2.7
+        import coremltools
+
+        return coremltools.models.CompiledMLModel(str(compiled), compute_units=coremltools.ComputeUnit[compute_units],
+                                                  function_name=function)
+
+
+@dataclass(frozen=True)
+class FunctionSignature:
+    """Inputs, outputs and states of a function by name, as its package declares them."""
+
+    inputs: Mapping[str, TensorType]
+    outputs: Mapping[str, TensorType]
+    states: Mapping[str, TensorType]
+
+
+class CoreMLFunction:
+    """A loaded function, for one prediction at a time.
+
+    Attributes:
+        buffers: the arrays that Core ML reads, by input. ``predict`` copies its inputs into them. A caller that writes
+            into a buffer and passes the buffer itself saves that copy.
+    """
+
+    def __init__(self, loaded: CompiledFunction, signature: FunctionSignature, name: str,
+                 make_error: Callable[[str, Exception], UserError]):
+        self.signature, self.name = signature, name
+        self._loaded, self._make_error = loaded, make_error
+        self.buffers = {key: np.zeros(type.shape, INPUT_DTYPES[type.dtype]) for key, type in signature.inputs.items()}
+
+    def predict(self, inputs: Mapping[str, np.ndarray], state: Any = None) -> dict[str, np.ndarray]:
+        """Run the function; ``state``, from ``make_state``, is updated in place. Outputs are float32.
+
+        Raises:
+            TypeError: names, shapes or kinds of numbers differ from the declared inputs.
+            UserError: Core ML fails.
+        """
+        if set(inputs) != set(self.buffers):
+            raise TypeError(f"{self.name} takes {sorted(self.buffers)}, got {sorted(inputs)}")
+        for key, array in inputs.items():
+            self._fill(key, array)
+        try:
+            outputs = self._loaded.predict(dict(self.buffers), state)       # a copy: coremltools changes the dict
+        except RuntimeError as error:
+            raise self._make_error("run", error) from error
+        return {key: np.ascontiguousarray(outputs[key], np.float32).reshape(type.shape)
+                for key, type in self.signature.outputs.items()}
+
+    def make_state(self) -> Any:
+        """A new state of zeros: an object of Core ML."""
+        try:
+            return self._loaded.make_state()
+        except RuntimeError as error:
+            raise self._make_error("make a state for", error) from error
+
+    def _fill(self, key: str, array: np.ndarray) -> None:
+        buffer = self.buffers[key]
+        if array is buffer:
+            return
+        kinds = "f" if buffer.dtype.kind == "f" else "iub"
+        if array.shape != buffer.shape or array.dtype.kind not in kinds:
+            raise TypeError(f"input {key} of {self.name} is {self.signature.inputs[key]}, got {array.dtype} "
+                            f"{array.shape}")
+        np.copyto(buffer, array, casting="unsafe")      # float64 and int64 are narrowed
+
+
+class CoreMLRuntime:
+    """Loads functions of packages into Core ML from cached compiled models.
+
+    Args:
+        api: access to Core ML (default: coremltools; raises UserError where that does not run).
+        cache: of compiled models (default: in the user's cache).
+        notice: is called with a line before a long wait.
+    """
+
+    name = "coreml"
+
+    def __init__(self, api: CoreMLApi | None = None, cache: CompiledCache | None = None,
+                 notice: Callable[[str], None] = lambda line: None):
+        self.api = api or CoreMLTools()
+        self.cache = cache or CompiledCache()
+        self.notice = notice
+        self.machine = self.api.machine()
+        # weak references: a function that the backend drops is freed
+        self._functions: WeakValueDictionary[tuple[Path, str, str], CoreMLFunction] = WeakValueDictionary()
+        self._signatures: dict[Path, dict[str, FunctionSignature]] = {}
+        self._models: dict[Path, tuple[Path, bool]] = {}
+        self._released: list[tuple[float, dict[str, np.ndarray]]] = []
+
+    def forget(self, package: Path) -> None:
+        """Nothing to do: a function is freed with its last reference."""
+
+    def load(self, package: Path, function: str, compute_units: str) -> CoreMLFunction:
+        """Load a function. While it is referenced, later calls return the same object.
+
+        Raises:
+            UserError: there are no such compute units, package or function; the package is damaged; Core ML fails; the
+                cache cannot be written.
+        """
+        key = package, function, compute_units
+        loaded = self._functions.get(key)
+        if loaded is None:
+            if compute_units not in COMPUTE_UNITS:
+                raise UserError(f"there are no compute units {compute_units!r}; --compute-units takes "
+                                f"{', '.join(COMPUTE_UNITS)}")
+            signature = self._signature(package, function)
+            loaded = self._functions[key] = CoreMLFunction(
+                self._open(package, function, compute_units), signature, f"function {function!r} of {package}",
+                lambda doing, error: core_ml_error(doing, package, function, compute_units, error))
+            weakref.finalize(loaded, self._keep_for_a_while, loaded.buffers).atexit = False
+        return loaded
+
+    def _keep_for_a_while(self, buffers: dict[str, np.ndarray]) -> None:
+        """Keep the buffers of a deleted function until Core ML no longer uses them."""
+        now = time.monotonic()
+        self._released = [(since, kept) for since, kept in self._released if now - since < BUFFER_SECONDS]
+        self._released.append((now, buffers))
+
+    def _signature(self, package: Path, function: str) -> FunctionSignature:
+        if package not in self._signatures:
+            functions = Package(package).functions
+            self._signatures[package] = {name: FunctionSignature(f.inputs, f.outputs, f.states)
+                                         for name, f in functions.items()}
+        signatures = self._signatures[package]
+        if function not in signatures:
+            raise UserError(f"{package} has no function {function!r}; it has {', '.join(sorted(signatures))}")
+        for name, type in signatures[function].inputs.items():
+            if type.dtype not in INPUT_DTYPES:
+                raise UserError(f"input {name} of function {function!r} of {package} is {type.dtype}, and Core ML "
+                                f"takes {', '.join(INPUT_DTYPES)} only; convert the model again")
+        return signatures[function]
+
+    def _open(self, package: Path, function: str, compute_units: str) -> CompiledFunction:
+        """Open a function; if the cached model does not open, compile the package again and retry once."""
+        only = "" if set(self._signatures[package]) == {"main"} else function
+        model, is_new = self._compiled(package)
+        try:
+            try:
+                return self.api.open(model, only, compute_units)
+            except RuntimeError:
+                if is_new:
+                    raise
+                return self.api.open(self._compiled(package, recompile=True)[0], only, compute_units)
+        except RuntimeError as error:
+            raise core_ml_error("load", package, function, compute_units, error) from error
+
+    def _compiled(self, package: Path, recompile: bool = False) -> tuple[Path, bool]:
+        """The compiled model of a package, and whether this process has compiled it."""
+        if recompile or package not in self._models:
+            self._models[package] = self.cache.model(package, self.machine, self.api.compile, recompile, self.notice)
+        return self._models[package]
+
+
+def core_ml_error(doing: str, package: Path, function: str, compute_units: str, error: Exception) -> UserError:
+    """Core ML's error in one line: which function failed, on which compute units, and what to try instead."""
+    text = str(error)
+    meaning = next((meaning for part, meaning in ERROR_MEANINGS.items() if part in text), error_summary(error))
+    other = OTHER_UNITS.get(compute_units)
+    advice = f"try --compute-units {other}" if other else "use --backend torch"
+    return UserError(f"Core ML cannot {doing} function {function!r} of {package} on {compute_units}: {meaning}; "
+                     f"{advice}")

@@ -1,0 +1,207 @@
+"""Arrays that graphs read and write in place: NumPy arrays on the host, OrtValues on a device.
+
+ONNX Runtime is given addresses, so a contiguous part of a buffer can be an input without a copy.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Protocol
+
+import numpy as np
+
+from ane.backends.onnx.providers import OnnxDevice, OutOfMemoryError, onnx_errors, onnxruntime_module, quiet_options
+from ane.backends.onnx.sessions import SessionCache, SessionKey
+
+Shape = tuple[int, ...]
+OPSET, IR_VERSION = 18, 8           # of the graph that writes rows
+NOT_RECORDED = -1                   # ONNX Runtime's number for a run that is not recorded as a CUDA graph
+
+
+class Buffer(Protocol):
+    """An array at a fixed address."""
+
+    shape: Shape
+    dtype: np.dtype
+
+    @property
+    def address(self) -> int: ...
+
+    def fill(self, array: np.ndarray) -> None:
+        """Copy an array of the buffer's shape into it, converted to its dtype."""
+
+    def numpy(self) -> np.ndarray:
+        """A copy on the host."""
+
+
+class HostBuffer:
+    def __init__(self, shape: Shape, dtype: Any):
+        self.array = np.zeros(shape, dtype)
+        self.shape, self.dtype = shape, self.array.dtype
+
+    @property
+    def address(self) -> int:
+        return self.array.ctypes.data
+
+    def fill(self, array: np.ndarray) -> None:
+        np.copyto(self.array, array, casting="same_kind")
+
+    def numpy(self) -> np.ndarray:
+        return self.array.copy()
+
+
+class DeviceBuffer:
+    def __init__(self, shape: Shape, dtype: Any, memory: str):
+        self.shape, self.dtype = shape, np.dtype(dtype)
+        self.value = onnxruntime_module().OrtValue.ortvalue_from_numpy(np.zeros(shape, dtype), memory, 0)
+
+    @property
+    def address(self) -> int:
+        return self.value.data_ptr()
+
+    def fill(self, array: np.ndarray) -> None:
+        self.value.update_inplace(np.ascontiguousarray(array, self.dtype))
+
+    def numpy(self) -> np.ndarray:
+        return np.array(self.value.numpy())
+
+
+class BufferAllocator:
+    """Makes buffers in the memory of a device, and binds them to sessions.
+
+    Args:
+        rows_by_graph: ``write_rows`` runs a graph, the only way on a GPU. On the host NumPy writes rows in place,
+            unless a test asks for the graph. None: the device decides.
+        free_memory: is called when memory runs out, before a second attempt.
+
+    Attributes:
+        where: "cpu" or "cuda".
+    """
+
+    def __init__(self, device: OnnxDevice, rows_by_graph: bool | None = None,
+                 free_memory: Callable[[], None] = lambda: None):
+        self.device, self.where, self._free_memory = device, device.memory, free_memory
+        self.rows_by_graph = device.memory != "cpu" if rows_by_graph is None else rows_by_graph
+        self._writers: dict[np.dtype, Any] = {}
+
+    def zeros(self, shape: Sequence[int], dtype: Any) -> Buffer:
+        """A buffer of zeros. Raises OutOfMemoryError when memory does not suffice even after ``free_memory``."""
+        return self._with_retry(lambda: self._zeros(tuple(shape), dtype))
+
+    def bind(self, binding: Any, name: str, buffer: Buffer, output: bool = False, offset: int = 0,
+             shape: Shape | None = None) -> None:
+        """Bind a buffer as input or output ``name``; with ``shape``, the part that begins at element ``offset``."""
+        bind = binding.bind_output if output else binding.bind_input
+        bind(name, self.where, 0, buffer.dtype, list(buffer.shape if shape is None else shape),
+             buffer.address + offset * buffer.dtype.itemsize)
+
+    def write_rows(self, target: Buffer, rows: np.ndarray, source: Buffer) -> None:
+        """Copy row i of ``source`` to row ``rows[i]`` of ``target``, in place. Rows run along the last axis."""
+        self._with_retry(lambda: self._write_rows(target, rows, source))
+
+    def _with_retry(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except OutOfMemoryError:
+            self._free_memory()
+            return call()
+
+    def _zeros(self, shape: Shape, dtype: Any) -> Buffer:
+        with onnx_errors("allocate a buffer"):
+            return DeviceBuffer(shape, dtype, self.where) if self.where != "cpu" else HostBuffer(shape, dtype)
+
+    def _write_rows(self, target: Buffer, rows: np.ndarray, source: Buffer) -> None:
+        width = target.shape[-1]
+        session = self._writer(target.dtype)
+        binding = session.io_binding()
+        all_rows = (prod(target.shape[:-1]), width)
+        self.bind(binding, "target", target, shape=all_rows)
+        self.bind(binding, "source", source, shape=(prod(source.shape[:-1]), width))
+        binding.bind_cpu_input("rows", np.ascontiguousarray(rows.reshape(-1, 1), np.int64))
+        self.bind(binding, "written", target, output=True, shape=all_rows)
+        with onnx_errors("write the cache"):
+            session.run_with_iobinding(binding)
+
+    def _writer(self, dtype: np.dtype) -> Any:
+        if dtype not in self._writers:
+            providers = list(dict.fromkeys(["CUDAExecutionProvider"] * (self.where == "cuda")
+                                           + ["CPUExecutionProvider"]))
+            with onnx_errors("load the graph that writes the cache"):
+                self._writers[dtype] = onnxruntime_module().InferenceSession(row_writer_graph(dtype), quiet_options(),
+                                                                             providers=providers)
+        return self._writers[dtype]
+
+
+@dataclass(frozen=True)
+class BufferSlice:
+    """A contiguous part of a buffer: of ``shape``, beginning at element ``offset``."""
+
+    buffer: Buffer
+    offset: int
+    shape: Shape
+
+
+class BoundCall:
+    """A call of a graph with fixed shapes: its buffers, and their binding to the session.
+
+    It holds no reference to the session, so that an unloaded session is really freed. ``run`` loads it again.
+
+    Args:
+        inputs, outputs: shapes of the buffers that the call allocates. dtypes: of those that are not float32.
+        slices: inputs that are parts of other buffers.
+        recorded: whether to record the call as a CUDA graph; None: the session does not support it.
+    """
+
+    def __init__(self, allocator: BufferAllocator, sessions: SessionCache, key: SessionKey,
+                 inputs: Mapping[str, Shape], outputs: Mapping[str, Shape], dtypes: Mapping[str, Any],
+                 slices: Mapping[str, BufferSlice] | None = None, recorded: bool | None = None):
+        self.allocator, self.sessions, self.key, self.recorded = allocator, sessions, key, recorded
+        self.inputs, self.outputs = ({name: allocator.zeros(shape, dtypes.get(name, np.float32))
+                                      for name, shape in shapes.items()} for shapes in (inputs, outputs))
+        self.slices = dict(slices or {})
+
+    def run(self, doing: str, **inputs: np.ndarray) -> None:
+        """Copy the given inputs into their buffers and run the graph. Other inputs keep their values.
+
+        Raises:
+            OutOfMemoryError: memory does not suffice even without all other sessions. UserError: ONNX Runtime fails;
+                ``doing`` completes "ONNX Runtime cannot …".
+        """
+        for name, array in inputs.items():
+            self.inputs[name].fill(array)
+
+        def call(session: Any) -> None:
+            with onnx_errors(doing):
+                session.run_with_iobinding(*self.sessions.binding(self.key, self, self._bind))
+
+        self.sessions.run_or_free_memory(self.key, call)
+
+    def _bind(self, session: Any) -> tuple[Any, Any]:
+        """The binding, and the options of runs."""
+        binding = session.io_binding()
+        for buffers, output in ((self.inputs, False), (self.outputs, True)):
+            for name, buffer in buffers.items():
+                self.allocator.bind(binding, name, buffer, output=output)
+        for name, part in self.slices.items():
+            self.allocator.bind(binding, name, part.buffer, offset=part.offset, shape=part.shape)
+        if self.recorded is None:
+            return binding, None
+        options = onnxruntime_module().RunOptions()
+        number = self.sessions.next_recording(self.key) if self.recorded else NOT_RECORDED
+        options.add_run_config_entry("gpu_graph_id", str(number))
+        return binding, options
+
+
+def row_writer_graph(dtype: np.dtype) -> bytes:
+    """A graph that writes rows with ScatterND. Where its output is bound to its input, it writes those rows only."""
+    from onnx import TensorProto, helper
+
+    kind = helper.np_dtype_to_tensor_dtype(dtype)
+    target, source = (helper.make_tensor_value_info(name, kind, [size, "width"])
+                      for name, size in (("target", "rows"), ("source", "count")))
+    rows = helper.make_tensor_value_info("rows", TensorProto.INT64, ["count", 1])
+    written = helper.make_tensor_value_info("written", kind, ["rows", "width"])
+    node = helper.make_node("ScatterND", ["target", "rows", "source"], ["written"])
+    graph = helper.make_graph([node], "write", [target, rows, source], [written])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)],
+                             ir_version=IR_VERSION).SerializeToString()

@@ -1,0 +1,36 @@
+"""Options and bundles that the ONNX backend refuses."""
+
+import pytest
+
+from ane.backends import load_backend
+from ane.cli import main
+from ane.system.errors import UserError
+
+
+@pytest.mark.parametrize(("backend", "options", "message"), [
+    ("onnx:cpu", {"cache": "io"}, "--cache has no effect on --backend onnx"),
+    ("onnx:cpu", {"units": "ALL"}, "--compute-units has no effect"),
+    ("onnx:cpu", {"afresh": True}, "--force-build has no effect on --backend onnx:cpu"),
+    ("torch", {"memory": 4.0}, "--memory has no effect on --backend torch"),
+    ("onnx:npu", {}, "no backend is named 'onnx:npu'"),
+    ("onnx:cpu", {"precision": "8bit"}, "ONNX packages are in fp32, fp16, int8, int4"),
+    ("onnx:cpu", {"precision": "fp16"}, "in fp32, not in fp16"),
+])
+def test_options_without_effect_and_missing_precisions_are_refused(bundle, backend, options, message):
+    with pytest.raises(UserError, match=message):
+        load_backend(backend, bundle, **options)
+
+
+def test_a_bundle_without_onnx_packages_is_an_error_with_advice(capsys):
+    assert main(["say", "Hello.", "--backend", "onnx:cpu", "-o", "/dev/null/no.wav"]) != 0
+    assert main(["verify", "--against", "onnx"]) == 1
+    assert "holds no ONNX packages: make them with `ane convert" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "0", "-1", "much"])
+def test_a_memory_limit_that_is_no_size_is_refused_in_one_line(capsys, value):
+    with pytest.raises(SystemExit):
+        main(["say", "Hello.", "--memory", value])
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "--memory" in line
+    assert value in line
