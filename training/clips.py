@@ -35,7 +35,7 @@ def load_clips(shards: Sequence[Path], codes: Sequence[Path], voices: Sequence[s
         with np.load(shard_path) as data:       # the sound stays on disk
             texts, frames = data["texts"].tolist(), data["frames"]
         parts = np.split(np.load(codes_path).astype(np.int64), np.cumsum(frames // 4)[:-1])
-        clips += [Clip(tokenizer.ids(text), part, voice, shard_path, index)
+        clips += [Clip(tokenizer.encode_normalised(text), part, voice, shard_path, index)
                   for index, (text, part) in enumerate(zip(texts, parts, strict=True))]
     return clips
 

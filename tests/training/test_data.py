@@ -78,7 +78,7 @@ def test_no_text_is_like_a_held_out_sentence(wordnet):
 @given(st.text(max_size=60))
 def test_the_tokenizer_gives_letters_back_and_knows_nothing_else(text):
     tokenizer = Tokenizer(tokenizer_json())
-    ids = tokenizer.ids(text)
+    ids = tokenizer.encode_normalised(text)
     assert tokenizer.decode(ids) == "".join(letter for letter in text.lower() if letter in CHARACTERS)
     assert max(ids, default=0) < tokenizer.size == CONFIGS["autoregressive"].number_text_tokens
 

@@ -6,7 +6,7 @@ from ane.bundles import Model
 from ane.models.tortoise.embeddings import fits, most_tokens, text_tokens
 from ane.models.tortoise.settings import Settings
 from ane.system.errors import UserError
-from ane.text import Tokenizer, nothing_to_say, shortened, split
+from ane.text import Tokenizer, nothing_to_say_error, shorten, split
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ def parts_of(text: str, model: Model, settings: Settings) -> list[Part]:
     config = model.config("autoregressive")
 
     def fitting(chunk: str, desired: int, maximum: int) -> list[tuple[str, list[int]]]:
-        ids = tokenizer.spoken(chunk)
+        ids = tokenizer.speakable_ids(chunk)
         if not ids:
             return []
         if fits(ids, config):
             return [(chunk, text_tokens(ids, config))]
         if maximum == 1:
-            raise UserError(f"{shortened(chunk)!r} is {len(ids)} tokens long, the decoder takes at most "
+            raise UserError(f"{shorten(chunk)!r} is {len(ids)} tokens long, the decoder takes at most "
                             f"{most_tokens(config)} in one go, and it has no place to be split at: break it up "
                             "with spaces, or shorten it")
         shorter = max(1, desired // 2), maximum // 2
@@ -52,5 +52,5 @@ def parts_of(text: str, model: Model, settings: Settings) -> list[Part]:
         return [Part(0, text, text_tokens(tokenizer.encode(text), config))]
     chunks = [part for chunk in split(text, *settings.split) for part in fitting(chunk, *settings.split)]
     if not chunks:
-        raise nothing_to_say(text)
+        raise nothing_to_say_error(text)
     return [Part(index, *chunk) for index, chunk in enumerate(chunks)]
