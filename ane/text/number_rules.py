@@ -122,7 +122,7 @@ def expand_height(match: re.Match) -> str:
     return f"{number_words.number(match[1])} feet {number_words.number(match[2])} inch{'' if match[2] == '1' else 'es'}"
 
 
-# --- fractions, ordinals, years, the rest ----------------------------------------------------------------------------
+# --- fractions, ordinals, years and other numbers --------------------------------------------------------------------
 
 def expand_postcode(match: re.Match) -> str:
     """CA 90210 → "CA nine zero two one zero"."""
@@ -161,6 +161,7 @@ def expand_fraction(match: re.Match) -> str:
 
 
 def expand_power(match: re.Match) -> str:
+    """x^2 → "x squared", 10^-6 → "10 to the power of minus six"."""
     exponent = match[1].lstrip("-")
     if match[1] in ("2", "3"):
         return " squared" if exponent == "2" else " cubed"
@@ -191,8 +192,7 @@ PHONE_RULES = (
     rule("555-123-4567", r"(?<![\w.-])(?:1[-.\s])?(?:\(\d{3}\)\s?|\d{3}[-.\s])\d{3}[-.\s]\d{4}(?![\w-])",
          expand_digit_groups),
     rule("1-800-FLOWERS", r"(?<![\w-])1-8\d\d-(?=[A-Z])", lambda match: number_words.digit_groups(match[0]) + ", "),
-    rule("555-1234", r"(?<![\w.-])\d{3}-\d{4}(?![\w-])",
-         expand_digit_groups),
+    rule("555-1234", r"(?<![\w.-])\d{3}-\d{4}(?![\w-])", expand_digit_groups),
     rule("(020) 7946 0958", r"(?<![\w.-])\(?0\d{2,4}\)?[\s-]\d{3,4}[\s-]?\d{3,4}(?![\w-])",
          expand_digit_groups),
     rule("06 12 34 56 78", r"(?<![\w.-])0\d(?:[ .]\d\d){4}(?!\w)", expand_digit_groups),
