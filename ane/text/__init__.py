@@ -1,11 +1,12 @@
-"""Text front-end: from what the user writes to chunks of token ids."""
+"""The text front end: converts text to chunks and token ids."""
 
 from ane.text.english import normalise_english
-from ane.text.split import SPLITTERS, split, split_sentences, split_upstream
-from ane.text.tokenizer import NORMALISERS, Tokenizer, nothing_to_say, shortened
+from ane.text.splitter import split
+from ane.text.tokenizer import NORMALISERS, Tokenizer, nothing_to_say_error, shorten
 from ane.text.upstream import normalise_basic, normalise_upstream
+from ane.text.upstream_splitter import split_upstream
 
 __all__ = [
-    "NORMALISERS", "SPLITTERS", "Tokenizer", "normalise_basic", "normalise_english", "normalise_upstream",
-    "nothing_to_say", "shortened", "split", "split_sentences", "split_upstream",
+    "NORMALISERS", "Tokenizer", "normalise_basic", "normalise_english", "normalise_upstream", "nothing_to_say_error",
+    "shorten", "split", "split_upstream",
 ]

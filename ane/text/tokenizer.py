@@ -1,5 +1,6 @@
-"""Text to token ids and back, as upstream (tortoise/utils/tokenizer.py): normalise, " " → "[SPACE]", encode."""
+"""Converts text to token ids and back, as upstream (tortoise/utils/tokenizer.py) does."""
 
+import re
 from collections.abc import Callable, Iterable
 
 import tokenizers
@@ -9,27 +10,33 @@ from ane.text.english import normalise_english
 from ane.text.upstream import normalise_basic, normalise_upstream
 
 NORMALISERS: dict[str, Callable[[str], str]] = {
-    "english": normalise_english,       # reads money, dates, units, acronyms … as people do
+    "english": normalise_english,       # expands money, dates, units, acronyms and the like
     "upstream": normalise_upstream,     # upstream's default, quirks included
-    "basic": normalise_basic,           # upstream's use_basic_cleaners: for other languages and tokenizers
-    "none": str,                        # the text is passed on as it is
+    "basic": normalise_basic,           # upstream's use_basic_cleaners, for other languages and tokenizers
 }
 SPACE, STOP, UNKNOWN = "[SPACE]", "[STOP]", "[UNK]"
-SHOWN = 60      # characters of the user's text that an error message repeats
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+SHOWN = 60      # characters of the user's text in an error message
 
 
 class Tokenizer:
     """The tokenizer of a bundle.
 
-    Attributes: ``size``, the number of entries of its vocabulary; ``normalise``, the function that text goes through
-    first.
+    Attributes:
+        size: number of tokens in its vocabulary.
+        normalise: the normaliser applied before encoding.
     """
 
     def __init__(self, json: str, normaliser: str = "english", source: str = "tokenizer.json"):
-        """``json``: content of a tokenizer.json of the ``tokenizers`` library; ``source``: its path, for errors.
+        """Reads a tokenizer.
+
+        Args:
+            json: content of a tokenizer.json of the ``tokenizers`` library.
+            normaliser: key of ``NORMALISERS``.
+            source: path of the tokenizer.json, for error messages.
 
         Raises:
-            UserError: ``json`` is no tokenizer, or there is no such normaliser.
+            UserError: ``json`` is no tokenizer, or ``normaliser`` is unknown.
         """
         if normaliser not in NORMALISERS:
             raise UserError(f"there is no text normaliser {normaliser!r}; choose one of {', '.join(NORMALISERS)}")
@@ -48,38 +55,40 @@ class Tokenizer:
         Raises:
             UserError: nothing in ``text`` can be spoken: it is empty, or has no letter that the tokenizer knows.
         """
-        ids = self.spoken(text)
+        ids = self.speakable_ids(text)
         if not ids:
-            raise nothing_to_say(text)
+            raise nothing_to_say_error(text)
         return ids
 
-    def spoken(self, text: str) -> list[int]:
-        """As ``encode``, but no ids where that refuses."""
-        ids = self.ids(self.normalise(text))
+    def speakable_ids(self, text: str) -> list[int]:
+        """As ``encode``, but an empty list where that raises."""
+        ids = self.encode_normalised(self.normalise(text))
         return ids if any(character.isalnum() for character in self.decode(ids)) else []
 
-    def ids(self, normalised: str) -> list[int]:
-        """Ids of text that is normalised already; empty text gives no ids."""
-        text = normalised.replace(" ", SPACE) if self._has_space_token else normalised
+    def encode_normalised(self, normalised: str) -> list[int]:
+        """Ids of normalised text. Lone surrogates, which cannot be encoded, become U+FFFD."""
+        text = LONE_SURROGATE.sub("\ufffd", normalised)
+        if self._has_space_token:
+            text = text.replace(" ", SPACE)
         return self._encoder.encode(text, add_special_tokens=False).ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ``ids``; stop tokens and unknown characters are left out."""
+        """The normalised text of ``ids``, without stop and unknown tokens."""
         text = self._encoder.decode([int(i) for i in ids], skip_special_tokens=False)
         if self._has_space_token:
             text = text.replace(" ", "").replace(SPACE, " ")
         return text.replace(STOP, "").replace(UNKNOWN, "")
 
 
-def nothing_to_say(text: str) -> UserError:
-    """What to raise of a text of which nothing can be spoken."""
+def nothing_to_say_error(text: str) -> UserError:
+    """The error for a text of which nothing can be spoken."""
     if not text.strip():
         return UserError("there is nothing to say: the text is empty")
-    return UserError(f"there is nothing to say in {shortened(text)!r}: no letter is left that the voice could speak; "
+    return UserError(f"there is nothing to say in {shorten(text)!r}: it has no letter that the voice can speak; "
                      "write it in words")
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     """``text`` on one line, cut to ``SHOWN`` characters."""
     text = " ".join(text.split())
     return text if len(text) <= SHOWN else text[:SHOWN - 1] + "…"

@@ -1,21 +1,23 @@
-"""Text normalisation as upstream does it (tortoise/utils/tokenizer.py), quirks included, so that token ids agree.
+"""Text normalisation as upstream does it (tortoise/utils/tokenizer.py), quirks included, so that token ids are equal.
 
-Upstream transliterates with Unidecode, which is GPL; here ``anyascii`` does it, and ``TRANSLITERATION`` holds what
-upstream makes of a sign where the two part. The outcome is identical for ASCII, Latin-1, Latin Extended-A, General
-Punctuation (quotation marks, dashes, bullets, spaces), currency signs, fractions, superscripts, circled and full-width
-characters, common arrows, ™ and the like, and emoji (dropped). It is not always identical for phonetic letters (Latin
-Extended-B, IPA), rare symbols, and scripts other than Latin: Greek, Cyrillic and kana differ in some letters (й is "y"
-here, "i" upstream), and one Chinese character in eight is romanised differently.
+Upstream transliterates with Unidecode, which is GPL. Here ``anyascii`` does it, and ``TRANSLITERATION`` and ``GREEK``
+hold what upstream gives where the two differ. After lower-casing the result is upstream's for ASCII, Latin-1, Latin
+Extended-A, modern and ancient Greek, the alphabets of Russian, Ukrainian, Bulgarian and Serbian, General Punctuation,
+currency signs, fractions, superscripts, circled and full-width characters, common arrows, and emoji (dropped). It
+differs in places for phonetic letters (Latin Extended-B, IPA, modifier letters), rare symbols, historic Greek and
+Cyrillic letters, Armenian, Georgian, Hebrew, Arabic, the scripts of India, Thai, kana (one sign in six), Hangul (two
+syllables in five) and Chinese (one character in eight).
 """
 
 import re
+import unicodedata
 from collections.abc import Callable
 
 from anyascii import anyascii
 
-from ane.text import numbers
+from ane.text import number_words
 
-COUNTABLE = 33      # digits of the longest number that inflect reads as a whole, some decillions
+LONGEST = 33        # digits of the longest number that inflect can read
 
 TRANSLITERATION = {
     "¢": "C/", "£": "PS", "¤": "$?", "¥": "Y=", "₠": "ECU", "₡": "CL", "₣": "FF", "₥": "mil", "₪": "NS", "₴": "UAH",
@@ -28,7 +30,16 @@ TRANSLITERATION = {
     "−": "-", "∕": "/", "∖": "\\", "∗": "*", "∣": "|", "∶": ":", "∼": "~", "≤": "<=", "≥": ">=", "♯": "#",
     "♠": "spades", "♤": "spades", "♥": "hearts", "♡": "hearts", "♦": "diamonds", "♢": "diamonds", "♣": "clubs",
     "♧": "clubs",
+    "й": "i", "ю": "iu", "я": "ia", "ё": "io", "ї": "yi", "ґ": "g'", "ћ": "tsh",
+    "Й": "I", "Ю": "Iu", "Я": "Ia", "Ё": "Io", "Ї": "Yi", "Ґ": "G'", "Ћ": "Tsh", "Ξ": "Ks", "\u037e": "?",
 } | dict.fromkeys("⁏⁐⁑⁔⁕⁖⁘⁙⁚⁛⁜⁝⁞", "")
+
+# The classical transliteration of Greek; upstream drops accents and breathings.
+GREEK = {
+    "α": "a", "β": "b", "γ": "g", "δ": "d", "ε": "e", "ζ": "z", "η": "e", "θ": "th", "ι": "i", "κ": "k", "λ": "l",
+    "μ": "m", "ν": "n", "ξ": "x", "ο": "o", "π": "p", "ρ": "r", "σ": "s", "ς": "s", "τ": "t", "υ": "u", "φ": "ph",
+    "χ": "kh", "ψ": "ps", "ω": "o",
+}
 
 ABBREVIATIONS = [(re.compile(rf"\b{short}\."), long) for short, long in {
     "mrs": "misess",       # upstream's spelling
@@ -41,11 +52,11 @@ ABBREVIATIONS = [(re.compile(rf"\b{short}\."), long) for short, long in {
 def normalise_upstream(text: str) -> str:
     """Upstream's english_cleaners: ASCII, lower case, numbers and abbreviations in words, no double quotes.
 
-    Where upstream raises (a number beyond inflect's range, "$,5") the digits are read one by one, or left in place.
+    Where upstream raises (a number beyond inflect's range, "$,5") the digits are read one by one, or left as they are.
     """
     text = "".join(map(transliterate, text)).lower()
-    for pattern, say in NUMBERS:
-        text = pattern.sub(say, text)
+    for pattern, expand in NUMBER_RULES:
+        text = pattern.sub(expand, text)
     for pattern, long in ABBREVIATIONS:
         text = pattern.sub(long, text)
     return re.sub(r"\s+", " ", text).replace('"', "")
@@ -57,11 +68,15 @@ def normalise_basic(text: str) -> str:
 
 
 def transliterate(character: str) -> str:
-    """ASCII for one character, as Unidecode gives it (see the module's docstring for where that holds)."""
+    """ASCII for one character, as upstream gives it; the module's docstring lists where this differs."""
     if character.isascii():
         return character
     if character in TRANSLITERATION:
         return TRANSLITERATION[character]
+    letter = unicodedata.normalize("NFD", character)[0]
+    if letter.lower() in GREEK:
+        ascii_letter = GREEK[letter.lower()]
+        return ascii_letter if letter.islower() else ascii_letter.capitalize()
     if "∀" <= character <= "⋿" or "☀" <= character <= "➿" or "\U0001f200" <= character <= "\U0001faff":
         return ""       # mathematical operators, dingbats, emoji: nothing upstream, names or look-alikes in anyascii
     ascii_text = anyascii(character)
@@ -71,43 +86,45 @@ def transliterate(character: str) -> str:
     return f" {ascii_text}{' ' if character >= '⅐' and ascii_text != '1/' else ''}" if is_fraction else ascii_text
 
 
-def say_dollars(match: re.Match) -> str:
+def expand_dollars(match: re.Match) -> str:
+    """$1.50 → "1 dollar, 50 cents"; later rules expand the numbers."""
     amount = match[1]
     whole, _, decimals = amount.partition(".")
-    if "." in decimals or "," in amount or len(amount) > COUNTABLE:
+    if "." in decimals or "," in amount or len(amount) > LONGEST:
         return f"{amount} dollars"
     dollars, cents = int(whole or 0), int(decimals or 0)
-    said = [f"{n} {unit}{'' if n == 1 else 's'}" for n, unit in ((dollars, "dollar"), (cents, "cent")) if n]
-    return ", ".join(said) or "zero dollars"
+    words = [f"{n} {unit}{'' if n == 1 else 's'}" for n, unit in ((dollars, "dollar"), (cents, "cent")) if n]
+    return ", ".join(words) or "zero dollars"
 
 
-def say_integer(match: re.Match) -> str:
-    """Numbers between 1000 and 3000 are read as years are; "," stays inside larger ones, as inflect puts it."""
-    if len(match[0]) > COUNTABLE:
-        return numbers.digits(match[0])
+def expand_integer(match: re.Match) -> str:
+    """Numbers between 1000 and 3000 are read as years; larger ones keep the commas that inflect writes."""
+    if len(match[0]) > LONGEST:
+        return number_words.digits(match[0])
     n = int(match[0])
     if not 1000 < n < 3000:
-        return numbers.engine().number_to_words(n, andword="")
+        return number_words.inflect_engine().number_to_words(n, andword="")
     if n == 2000:
         return "two thousand"
     if 2000 < n < 2010:
-        return "two thousand " + numbers.engine().number_to_words(n % 100)
+        return "two thousand " + number_words.inflect_engine().number_to_words(n % 100)
     if n % 100 == 0:
-        return numbers.engine().number_to_words(n // 100) + " hundred"
-    return numbers.engine().number_to_words(n, andword="", zero="oh", group=2).replace(", ", " ")
+        return number_words.inflect_engine().number_to_words(n // 100) + " hundred"
+    return number_words.inflect_engine().number_to_words(n, andword="", zero="oh", group=2).replace(", ", " ")
 
 
-def say_ordinal(match: re.Match) -> str:
-    if len(match[1]) > COUNTABLE:
-        return f"{numbers.digits(match[1])}{match[2]}"
-    return numbers.engine().number_to_words(match[0])
+def expand_ordinal(match: re.Match) -> str:
+    if len(match[1]) > LONGEST:
+        return f"{number_words.digits(match[1])}{match[2]}"
+    return number_words.inflect_engine().number_to_words(match[0])
 
 
-# In upstream's order. Its rule for "£" never fires, since transliteration has made "ps" of the sign; it is left out.
-NUMBERS: list[tuple[re.Pattern, Callable[[re.Match], str]]] = [
+# In upstream's order, without its rule for "£", which never matches: transliteration turns the sign into "ps". The
+# look-behinds change no match; without them a long run of digits takes quadratic time.
+NUMBER_RULES: list[tuple[re.Pattern, Callable[[re.Match], str]]] = [
     (re.compile(r"[0-9][0-9,]+[0-9]"), lambda match: match[0].replace(",", "")),
-    (re.compile(r"\$([0-9.,]*[0-9]+)"), say_dollars),
-    (re.compile(r"[0-9]+\.[0-9]+"), lambda match: match[0].replace(".", " point ")),
-    (re.compile(r"([0-9]+)(st|nd|rd|th)"), say_ordinal),
-    (re.compile(r"[0-9]+"), say_integer),
+    (re.compile(r"\$([0-9.,]*[0-9]+)"), expand_dollars),
+    (re.compile(r"(?<![0-9])[0-9]+\.[0-9]+"), lambda match: match[0].replace(".", " point ")),
+    (re.compile(r"(?<![0-9])([0-9]+)(st|nd|rd|th)"), expand_ordinal),
+    (re.compile(r"[0-9]+"), expand_integer),
 ]

@@ -1,7 +1,6 @@
-"""From any Unicode text to ASCII and the few symbols that ``english.py`` reads aloud.
+"""Converts Unicode text to ASCII and the few signs that the English normaliser expands.
 
-Letters and digits of every script become ASCII (é → e, Я → Ya, ３ → 3), so what can be spoken is not lost. Emoji and
-other pictures are dropped.
+Letters and digits of every script become ASCII (é → e, Я → Ya, ３ → 3). Emoji and other pictures are dropped.
 """
 
 import re
@@ -10,7 +9,9 @@ from functools import lru_cache
 
 from anyascii import anyascii
 
-SPOKEN = frozenset("£€¥₹₩₽¢°–—×÷±≈≠≤≥√∞§©µ→²³")      # kept: english.py has a rule for each
+from ane.text.rule import rule
+
+KEPT = frozenset("£€¥₹₩₽¢°–—×÷±≈≠≤≥√∞§©µ→²³")        # signs for which the normaliser has rules
 
 REPLACED = {
     **dict.fromkeys("“”„‟«»″〝〞「」『』", '"'), **dict.fromkeys("‘’‚‛′ʼʻ‹›´", "'"),
@@ -26,19 +27,19 @@ SUPERSCRIPT_DIGITS = str.maketrans(SUPERSCRIPTS, "0123456789-")
 
 
 def to_ascii(text: str) -> str:
-    """ASCII text, but for the signs in ``SPOKEN``. Line breaks are kept as "\\n"; other control characters go."""
+    """``text`` in ASCII and the signs in ``KEPT``. Line breaks become "\\n"; other control characters are dropped."""
     text = unicodedata.normalize("NFC", text.replace("\r\n", "\n").replace("\r", "\n"))
-    for pattern, say in CONTEXTS:
-        text = pattern.sub(say, text)
+    for expand in CONTEXT_RULES:
+        text = expand(text)
     return "".join(map(ascii_character, text))
 
 
 @lru_cache(maxsize=4096)
 def ascii_character(character: str) -> str:
-    """One character on its own. Letters, marks and numbers of any script are romanised; unknown symbols are a space."""
+    """ASCII for one character. Letters and numbers of any script are romanised; unknown symbols become a space."""
     if character.isascii():
         return character if character.isprintable() or character == "\n" else " " if character.isspace() else ""
-    if character in SPOKEN:
+    if character in KEPT:
         return character
     if character in REPLACED:
         return REPLACED[character]
@@ -53,25 +54,25 @@ def ascii_character(character: str) -> str:
     return "" if category[0] == "C" else " "
 
 
-def say_greek(match: re.Match) -> str:
-    """A Greek letter on its own is a symbol, and is called by its name: α → "alpha", Δt → "delta t"."""
+def expand_greek(match: re.Match) -> str:
+    """A single Greek letter is a symbol, read by its name: α → "alpha", Δt → "delta t"."""
     return unicodedata.name(match[1]).split()[-1].lower() + (" " if match[2] else "")
 
 
-def say_power(match: re.Match) -> str:
-    """Superscripts: x², km³ stay for the rules that read them, 10⁶ becomes 10^6, and a footnote mark goes."""
+def expand_superscript(match: re.Match) -> str:
+    """10⁶ → 10^6. x² and km³ are left to later rules, and footnote marks are dropped."""
     base, superscript = match[1], match[2]
     if base and superscript in ("²", "³"):
         return match[0]
     return f"{base}^{superscript.translate(SUPERSCRIPT_DIGITS)}" if len(base) == 1 else base
 
 
-# What only a longer context shows, in order, before the characters are taken one by one.
-CONTEXTS = (
-    (re.compile(r"(?<=\d)[\u00a0\u2009\u202f](?=\d{3}(?!\d))"), ","),          # 10 000 written with a fixed space
-    (re.compile(r"(?<=\d)(\s?)([kM]?)Ω"), r"\1\2ohm"),
-    (re.compile(r"[μµ](?=(?:[mgslLFAVWJ]|mol)\b)"), "µ"),                      # micro, however it is written,
-    (re.compile(r"µ(?!(?:[mgslLFAVWJ]|mol)\b)"), "μ"),                        # or the letter mu
-    (re.compile(rf"(?<!{GREEK})([Α-Ωα-ω])(?!{GREEK})(?=([A-Za-z]))?"), say_greek),
-    (re.compile(rf"((?<![A-Za-z])[A-Za-z]{{1,3}}|[\d)]|)([{SUPERSCRIPTS}]+)"), say_power),
+# Rules that need more than one character, applied before the characters are converted one by one.
+CONTEXT_RULES = (
+    rule("10 000 with a non-breaking space", r"(?<=\d)[\u00a0\u2009\u202f](?=\d{3}(?!\d))", ","),
+    rule("5 kΩ", r"(?<=\d)(\s?)([kM]?)Ω", r"\1\2ohm"),
+    rule("μm: micro", r"[μµ](?=(?:[mgslLFAVWJ]|mol)\b)", "µ"),
+    rule("µ: mu", r"µ(?!(?:[mgslLFAVWJ]|mol)\b)", "μ"),
+    rule("α", rf"(?<!{GREEK})([Α-ΡΣ-Ωα-ω])(?!{GREEK})(?=([A-Za-z]))?", expand_greek),      # U+03A2 is unassigned
+    rule("10⁶", rf"((?<![A-Za-z])[A-Za-z]{{1,3}}|[\d)]|)([{SUPERSCRIPTS}]+)", expand_superscript),
 )

@@ -3,35 +3,35 @@
 import re
 from functools import cache
 
-LONGEST = 15       # digits; what is longer is an identifier to a listener, and is read digit by digit
+LONGEST = 15       # digits; longer numbers are read digit by digit
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
 @cache
-def engine():
+def inflect_engine():
     """The ``inflect`` engine, imported on first use: the import alone takes over a second."""
     import inflect
     return inflect.engine()
 
 
 def digits(text: str) -> str:
-    """Each decimal digit of ``text`` as a word; everything else is skipped. "007" → "zero zero seven"."""
+    """Each decimal digit of ``text`` as a word; other characters are skipped. "007" → "zero zero seven"."""
     return " ".join(DIGITS[int(character)] for character in text if character.isdecimal())
 
 
 def digit_groups(text: str) -> str:
-    """Digits one by one, a comma between groups. "555-1234" → "five five five, one two three four"."""
+    """Digits one by one, with a comma between groups. "555-1234" → "five five five, one two three four"."""
     return ", ".join(digits(group) for group in re.findall(r"\d+", text))
 
 
 def cardinal(n: int) -> str:
     """0 → "zero"; 1234 → "one thousand two hundred thirty-four". ``n`` has at most ``LONGEST`` digits, n >= 0."""
-    return engine().number_to_words(n, andword="").replace(",", "")
+    return inflect_engine().number_to_words(n, andword="").replace(",", "")
 
 
 def ordinal(n: int) -> str:
     """1 → "first"; 121 → "one hundred twenty-first"."""
-    return engine().ordinal(cardinal(n))
+    return inflect_engine().ordinal(cardinal(n))
 
 
 def number(text: str) -> str:
@@ -68,7 +68,7 @@ def decade(n: int) -> str:
 def clock(hour: int, minute: int, twelve_hour: bool) -> str:
     """10:30 → "ten thirty"; 10:05 → "ten oh five"; 10:00 → "ten o'clock"; 14:00 → "fourteen hundred".
 
-    ``twelve_hour`` says that "a m" or "p m" follows: then 10:00 is "ten". 0:00 is "midnight".
+    ``twelve_hour``: "a m" or "p m" follows, and 10:00 is "ten". 0:00 is "midnight".
     """
     if minute:
         return f"{cardinal(hour)} {'oh ' if minute < 10 else ''}{cardinal(minute)}"
@@ -82,8 +82,8 @@ def clock(hour: int, minute: int, twelve_hour: bool) -> str:
 def fraction(numerator: int, denominator: int) -> str:
     """1/2 → "one half"; 3/4 → "three quarters"; 8/10 → "eight out of ten" (a rating); 50/50 → "fifty fifty".
 
-    A proper fraction of up to hundredths is read as one, except n/10 and n/100 with n > 1, which in prose are ratings;
-    others are "over": 22/7 → "twenty-two over seven".
+    Proper fractions with denominators up to 100 are read as fractions, except n/10 and n/100 with n > 1, which in prose
+    are ratings. Others are "over": 22/7 → "twenty-two over seven".
     """
     rating = (denominator in (10, 100) and numerator > 1) or (denominator == numerator == 5)
     if rating:

@@ -1,50 +1,61 @@
-"""Rules for what is not prose: web addresses, file names, Markdown, HTML, lists and line breaks."""
+"""Rules for web addresses, file names, Markdown, HTML, lists and line breaks."""
 
 import re
 
-from ane.text.lexicon import DOMAINS, FILE_TYPES
-from ane.text.rules import Rule, any_of, rule
+from ane.text.lexicon import DOMAINS, FILE_TYPES, HTML_ATTRIBUTES, HTML_ELEMENTS
+from ane.text.rule import Rule, any_of, rule
 
 ADDRESS_SIGNS = {".": " dot ", "/": " slash ", "-": " dash ", "_": " underscore ", "@": " at ", "+": " plus ",
                  ":": " colon ", "~": " tilde ", "%": " percent ", "&": " and ", "=": " equals "}
 
 
-def say_address(address: str) -> str:
+# A tag of a real HTML element. An attribute without a value must be one that HTML has: "a <b and c> d" is no tag.
+ATTRIBUTE = (r"(?:[a-zA-Z_:@][\w:.@-]{0,40}\s?=\s?(?:\"[^\"\n]{0,300}\"|'[^'\n]{0,300}'|[^\s\"'<>=]{1,300})"
+             rf"|(?i:{any_of(HTML_ATTRIBUTES)})(?![\w=-]))")
+HTML_TAG = (rf"<(?i:/?{any_of(HTML_ELEMENTS)})(?:\s{{1,20}}{ATTRIBUTE}){{0,20}}\s{{0,20}}/?>"
+            r"|(?s:<!--.{0,1000}?-->)|<![dD][oO][cC][tT][yY][pP][eE][^<>]{0,200}>")
+# <name> and <your name>, but not the two comparisons of "a <b and c> d"
+PLACEHOLDER = r"<([A-Za-z][\w-]{0,40}|(?<!\w<)[A-Za-z][\w'-]{1,40}(?: [\w'-]{1,40}){1,6}(?!>\w))>"
+
+
+def expand_address(address: str) -> str:
+    """a.b/c → "a dot b slash c"."""
     return re.sub(r"[./_@+:~%&=-]", lambda sign: ADDRESS_SIGNS[sign[0]], address)
 
 
-def say_url(match: re.Match) -> str:
-    """The host and path; scheme, "www.", query and fragment are left out, as nobody would read them."""
+def expand_url(match: re.Match) -> str:
+    """Host and path in words. Scheme, "www.", query and fragment are left out."""
     address = match["address"].rstrip(".,;:!?)'\"")
     closing = match["address"][len(address):]
-    return say_address(re.sub(r"[?#].*", "", address).rstrip("/")) + closing
+    return expand_address(re.sub(r"[?#].*", "", address).rstrip("/")) + closing
 
 
-def say_file(match: re.Match) -> str:
+def expand_file(match: re.Match) -> str:
     """notes.txt → "notes dot t x t"."""
     return f"{match[1]} dot {' '.join(match[2].lower())}"
 
 
-def say_hashtag(match: re.Match) -> str:
+def expand_hashtag(match: re.Match) -> str:
     """#MakeItSo → "hashtag Make It So"."""
     return "hashtag " + re.sub(r"(?<=[a-z\d])(?=[A-Z])|_", " ", match[1])
 
 
-WEB: tuple[Rule, ...] = (
+WEB_RULES = (
     rule("Markdown link", r"!?\[([^\]\n]{1,300})\]\((?:https?:|/|#|www\.)[^)\s]{0,500}\)", r"\1"),
     rule("<address>", r"<((?:https?://|mailto:)[^<>\s]{1,500}|[^<>\s@]{1,64}@[^<>\s@]{1,200})>", r" \1 "),
-    rule("HTML tag", r"</?[a-zA-Z][a-zA-Z0-9]{0,15}(?:\s[^<>\n]{0,300})?/?>|<!--.{0,300}?-->", " "),
+    rule("HTML tag", HTML_TAG, " "),
+    rule("<name>", PLACEHOLDER, r" \1 "),
     rule("e-mail", r"(?<![\w.+-])(?:mailto:)?([\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,5})\b",
-         lambda match: say_address(match[1])),
-    rule("https://…", r"(?i:\b(?:https?|ftp)://(?:www\.)?|\bwww\.)(?P<address>[^\s<>\"]+)", say_url),
+         lambda match: expand_address(match[1])),
+    rule("https://…", r"(?i:\b(?:https?|ftp)://(?:www\.)?|\bwww\.)(?P<address>[^\s<>\"]+)", expand_url),
     rule("example.com", rf"(?<![\w@.-])(?P<address>(?:[A-Za-z0-9-]{{1,63}}\.){{1,4}}{any_of(DOMAINS)}\b(?![\w-]|\.\w)"
-         r"(?:/[^\s<>\"]*)?)", say_url),
-    rule("file.txt", rf"(?<![\w-])([\w-]{{1,80}})\.({any_of(FILE_TYPES)})\b(?![\w.-]*@)", say_file),
+         r"(?:/[^\s<>\"]*)?)", expand_url),
+    rule("file.txt", rf"(?<![\w-])([\w-]{{1,80}})\.({any_of(FILE_TYPES)})\b(?![\w.-]*@)", expand_file),
     rule("@name", r"(?<!\w)@(?=\w)", "at "),
-    rule("#word", r"(?<![\w&])#([A-Za-z]\w*)", say_hashtag),
+    rule("#word", r"(?<![\w&])#([A-Za-z]\w*)", expand_hashtag),
 )
 
-LAYOUT: tuple[Rule, ...] = (
+LAYOUT_RULES = (
     rule("spaces", r"[ \t]{2,}", " "),
     rule("citation [12]", r"(?<=[\w.,;:!?)\"'])(?:\[\d{1,3}\])+", ""),
     rule("divider", r"(?m)^[ \t]*([-=_*~#+])(?:[ \t]*\1){2,}[ \t]*$", ""),
@@ -60,3 +71,4 @@ LAYOUT: tuple[Rule, ...] = (
     rule("emphasis", r"(?<![\w*_`])(?:[*_`]{1,3}|~~)(?=\w)|(?<=[\w.,!?)])(?:[*_`]{1,3}|~~)(?![\w*_`])", ""),
     rule("snake_case", r"_+", " "),
 )
+RULES: tuple[Rule, ...] = (*WEB_RULES, *LAYOUT_RULES)

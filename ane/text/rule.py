@@ -1,0 +1,45 @@
+"""The rule type of the English normaliser, and what its rules share."""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from ane.text.lexicon import SENTENCE_STARTERS
+
+INTEGER = r"(?:\d{1,3}(?:,\d{2,3})*,\d{3}(?!\d)|\d+)"                # 1,234,567, 12,34,567 or plain digits
+NUMBER = rf"(?:{INTEGER}(?:\.\d+)?|(?<![\w.])\.\d+)"
+
+NEXT_WORD = re.compile(r"[\"'(\[\s]+([A-Z][a-z']*)")
+LINE_END = re.compile(r"[\"')\]]*(?:[ \t]*\n|\s*\Z)")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One substitution of the normaliser: each match of ``pattern`` becomes ``replacement``, as in ``re.sub``.
+
+    ``name`` is an example of what the rule matches, or describes it.
+    """
+
+    name: str
+    pattern: re.Pattern
+    replacement: str | Callable[[re.Match], str]
+
+    def __call__(self, text: str) -> str:
+        return self.pattern.sub(self.replacement, text)
+
+
+def rule(name: str, pattern: str, replacement: str | Callable[[re.Match], str]) -> Rule:
+    return Rule(name, re.compile(pattern), replacement)
+
+
+def any_of(words: Iterable[str]) -> str:
+    """A pattern for any of ``words``, longest first: "km" before "k"."""
+    return "(?:" + "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True)) + ")"
+
+
+def period_after(match: re.Match) -> str:
+    """"." if the abbreviation at the end of ``match`` also ends its sentence, else ""."""
+    if LINE_END.match(match.string, match.end()):
+        return "."
+    following = NEXT_WORD.match(match.string, match.end())
+    return "." if following and following[1].lower() in SENTENCE_STARTERS else ""

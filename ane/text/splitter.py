@@ -1,0 +1,176 @@
+"""Splits text into chunks, each spoken in one pass.
+
+Breaks have costs: they fall between paragraphs and sentences, and within a sentence only if it is too long. Chunks are
+kept even, since the model tends to babble on very short ones.
+"""
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ane.system.errors import UserError
+from ane.text.date_time_rules import SHORT_MONTHS
+from ane.text.lexicon import ENDINGS, NUMBERED, PHRASES, SENTENCE_STARTERS, TITLES
+
+DESIRED = 200       # characters, as upstream
+MAXIMUM = 300
+HARD_BREAK = "|"
+
+
+def split(text: str, desired: int = DESIRED, maximum: int = MAXIMUM) -> list[str]:
+    """``text`` in chunks of about ``desired`` and at most ``maximum`` characters; a longer word stays whole.
+
+    "|" in the text is a break too, as in upstream's read.py. Chunks without a letter or digit are dropped, unless all
+    are: then they all are returned, and the tokenizer refuses those it cannot speak.
+
+    Raises:
+        UserError: not ``1 <= desired <= maximum``.
+    """
+    check_lengths(desired, maximum)
+    chunks = [chunk for part in text.split(HARD_BREAK) for chunk in split_sentences(part, desired, maximum)]
+    return [chunk for chunk in chunks if any(map(str.isalnum, chunk))] or chunks or [text]
+
+
+def check_lengths(desired: int, maximum: int) -> None:
+    if not 1 <= desired <= maximum:
+        raise UserError(f"cannot split text into chunks of {desired} to {maximum} characters: desired must be at least "
+                        "1 and at most maximum")
+
+
+# The cost of a break. The length of a chunk costs at most 1 (see ``pack``), so breaks within a sentence are a last
+# resort; but a very short chunk sounds worse than any break.
+PARAGRAPH = 0.0
+SENTENCE = 0.05
+QUOTED = 0.3            # between sentences of one quotation
+UNCERTAIN = 0.5         # after a period, before a word in lower case
+LINE = 6.0              # at a line break within a sentence
+CLAUSE = 8.0            # after ";", ":", ")" or a dash
+COMMA = 10.0
+WORD = 40.0
+SHORT_CHUNK = 50.0      # cost of a chunk of less than a fifth of the desired length
+CHUNK = 0.05            # cost of every chunk: two must be better than one
+
+CLOSING = "\"'”’»)]}*_"
+OPENING = "\"'“‘«([{*_¿¡"
+MARKS = re.compile(r"[.!?…。！？]$")
+ENUMERATOR = re.compile(r"\(?\d{1,3}[.)]")
+INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")
+
+
+@dataclass(frozen=True)
+class TextPiece:
+    """Text that is not split further. ``cost``: of a break after it."""
+
+    text: str
+    cost: float
+
+
+def split_sentences(text: str, desired: int = DESIRED, maximum: int = MAXIMUM) -> list[str]:
+    """Chunks of ``text``. Joined by spaces they are ``text``, with each run of whitespace as one space."""
+    return pack(pieces(words(text), maximum), desired, maximum)
+
+
+def words(text: str) -> list[TextPiece]:
+    """The words of ``text``, each with the cost of a break after it."""
+    spans = list(re.finditer(r"\S+", text))
+    found, quoted, gap = [], False, "\n"
+    for span, following in pairwise([*spans, None]):
+        word, gap_before = span[0], gap
+        quoted ^= sum(map(word.count, '"“”')) % 2 == 1
+        gap = text[span.end():following.start()] if following else "\n\n"
+        cost = break_cost(word, gap, following[0] if following else "")
+        if cost == PARAGRAPH:
+            quoted = False
+        elif cost == SENTENCE and "\n" in gap_before and ENUMERATOR.fullmatch(word):
+            cost = WORD
+        elif cost == SENTENCE and quoted:
+            cost = QUOTED
+        found.append(TextPiece(word, cost))
+    return found
+
+
+def break_cost(word: str, gap: str, following: str) -> float:
+    """The cost of a break between ``word`` and ``following``, which the whitespace ``gap`` separates."""
+    if gap.count("\n") > 1:
+        return PARAGRAPH
+    if not any(map(str.isalnum, following)):
+        return WORD                     # ". . ." and "—" stay with the word before
+    core = word.rstrip(CLOSING)
+    if MARKS.search(core) and not is_abbreviation(core, following):
+        return UNCERTAIN if following.lstrip(OPENING)[:1].islower() else SENTENCE
+    if "\n" in gap:
+        return LINE
+    if core.endswith((";", ":", "—", "–")) or word in ("-", "--") or word.endswith((")", "]")):
+        return CLAUSE
+    return COMMA if core.endswith(",") else WORD
+
+
+def is_abbreviation(word: str, following: str) -> bool:
+    """Whether the period of ``word`` belongs to it and ends no sentence: "Dr.", "e.g.", "J.", "U.S." before "Army"."""
+    if not word.endswith(".") or word.endswith(".."):
+        return False
+    stem, following = word[:-1].lstrip(OPENING).lower(), following.lstrip(OPENING)
+    if stem in TITLES or stem in PHRASES:
+        return True
+    if stem in NUMBERED or stem.capitalize() in SHORT_MONTHS:
+        return following[:1].isdigit()
+    if stem not in ENDINGS and not INITIALS.fullmatch(stem):
+        return False
+    next_word = re.match(r"[\w'’]*", following)[0].replace("’", "'")
+    return not (next_word[:1].isupper() and next_word.lower() in SENTENCE_STARTERS)
+
+
+def pieces(found: list[TextPiece], maximum: int) -> list[TextPiece]:
+    """``found`` joined to clauses, which ``pack`` compares faster; a sentence above ``maximum`` is left as words."""
+    result: list[TextPiece] = []
+    for sentence in cut_after(found, QUOTED):
+        if len(join(sentence).text) > maximum:
+            result += sentence
+        else:
+            result += map(join, cut_after(sentence, COMMA))
+    return result
+
+
+def cut_after(found: list[TextPiece], cost: float) -> list[list[TextPiece]]:
+    """``found`` in runs that end where a break costs at most ``cost``."""
+    result: list[list[TextPiece]] = [[]]
+    for piece in found:
+        result[-1].append(piece)
+        if piece.cost <= cost:
+            result.append([])
+    return [run for run in result if run]
+
+
+def join(run: list[TextPiece]) -> TextPiece:
+    return TextPiece(" ".join(piece.text for piece in run), run[-1].cost)
+
+
+def pack(found: list[TextPiece], desired: int, maximum: int) -> list[str]:
+    """Joins neighbours into chunks of at most ``maximum`` characters at the lowest total cost (dynamic programming).
+
+    A chunk costs ``CHUNK``, the squared relative distance of its length from ``desired``, and the break after it. Where
+    ``maximum`` is above twice ``desired``, that distance can exceed 1; then the costs of short chunks and of breaks
+    from ``UNCERTAIN`` up are multiplied by its maximum.
+    """
+    weight = max(1.0, (maximum / desired - 1) ** 2)
+    costs = [piece.cost * (weight if piece.cost >= UNCERTAIN else 1) for piece in found]
+    ends = [0]                                  # ends[j]: length of the first j pieces, each with a space after it
+    for piece in found:
+        ends.append(ends[-1] + len(piece.text) + 1)
+    best, start = [0.0], [0]                    # lowest cost of the first j pieces; start of their last chunk
+    for j in range(1, len(ends)):
+        options = []
+        for i in range(j - 1, -1, -1):
+            length = ends[j] - ends[i] - 1
+            if length > maximum and i < j - 1:
+                break
+            too_short = SHORT_CHUNK * weight if length * 5 < desired else 0.0
+            options.append((best[i] + CHUNK + (length / desired - 1) ** 2 + too_short + costs[j - 1], i))
+        cost, i = min(options)
+        best.append(cost)
+        start.append(i)
+    chunks, j = [], len(found)
+    while j:
+        chunks.append(" ".join(piece.text for piece in found[start[j]:j]))
+        j = start[j]
+    return chunks[::-1]
