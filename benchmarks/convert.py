@@ -41,7 +41,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(dir=args.work) as folder:
         bundle = args.bundle or official(Path(folder))
-        rows = [measured(bundle, network, args.all_buckets) for network in args.stages.split(",")]
+        rows = [measure_parity(bundle, network, args.all_buckets) for network in args.stages.split(",")]
         again = resumed(bundle, Path(folder))
     times = {row["network"]: {"build": row["build_seconds"], "measure": row["measure_seconds"]} for row in rows}
     settings = {"model": args.bundle or "official, random", "all_buckets": args.all_buckets}
@@ -85,7 +85,7 @@ def options_of(all_buckets: bool) -> list[str]:
     return ["--lanes", LANES, *(part for kind, sizes in BUCKETS.items() for part in ("--buckets", f"{kind}={sizes}"))]
 
 
-def measured(bundle: str, network: str, all_buckets: bool) -> dict:
+def measure_parity(bundle: str, network: str, all_buckets: bool) -> dict:
     """A network converted by a process of its own."""
     with tempfile.TemporaryDirectory() as work:
         command = [sys.executable, "-m", "benchmarks.convert", "--bundle", bundle, "--one", network, "--work", work]
@@ -101,7 +101,7 @@ def one(bundle: str, network: str, work: Path, all_buckets: bool) -> None:
     from ane.bundles import open_model
     from ane.commands.convert import read_options, register
     from converters.coreml.package import write_package
-    from converters.proof.parity import measured as parity_of
+    from converters.proof.parity import measure_parity as parity_of
 
     parser = argparse.ArgumentParser()
     register(parser.add_subparsers())

@@ -176,10 +176,10 @@ def with_packages(model: Model, wanted: bool, kept: Path | None, precisions: Seq
 
 def converted(model: Model, destination: Path, precisions: Sequence[str], networks: Sequence[str]) -> Bundle:
     from converters.conversion import convert
-    from converters.onnx.package import Onnx, OnnxOptions
+    from converters.onnx.package import OnnxTarget, OnnxOptions
 
     def say(network: str, doing: str) -> None:
         print(f"{network}: {doing}", file=sys.stderr)
 
     options = [OnnxOptions(precision) for precision in precisions if precision in PACKAGED] or [OnnxOptions()]
-    return convert(model, destination, options, networks, progress=say, target=Onnx())
+    return convert(model, destination, options, networks, progress=say, target=OnnxTarget())

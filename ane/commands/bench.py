@@ -296,13 +296,13 @@ def energy(run: Run) -> bool:
 
 def holds_parity(package: "PackageRecord") -> bool:
     """Whether every function of a package was measured at conversion and reached its bar."""
-    from converters.proof.parity import hold_to_bar
+    from converters.proof.parity import check_threshold
 
     try:
         for name, record in package.functions.items():
             if not record.parity:
                 return False
-            hold_to_bar(package, name, record)
+            check_threshold(package, name, record)
     except UserError:
         return False
     return True

@@ -29,10 +29,10 @@ def with_packages(model: Model, backend: str, console: Console) -> Model:
         CoreMLTools()       # refuses off macOS, before minutes of converting
     from filelock import FileLock
 
-    from converters.conversion import convert, edition
-    from converters.coreml.package import Options
+    from converters.conversion import convert, code_fingerprint
+    from converters.coreml.package import CoreMLOptions
 
-    kept = paths.cache_dir() / "packages" / f"{model.identity[:16]}-{edition()[:16]}"
+    kept = paths.cache_dir() / "packages" / f"{model.identity[:16]}-{code_fingerprint()[:16]}"
     doing = "making the Core ML packages of the embedded voice, once"
     kept.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{kept}.lock"):          # another process may be making them
@@ -42,7 +42,7 @@ def with_packages(model: Model, backend: str, console: Console) -> Model:
         if not console.is_terminal:
             console.print(f"{doing}: a minute or two")
         with console.status(doing) as status:
-            return convert(model, kept, [Options(lanes=(1, 8, 16))], overwrite=True, progress=lambda network, what:
+            return convert(model, kept, [CoreMLOptions(lanes=(1, 8, 16))], overwrite=True, progress=lambda network, what:
                            status.update(f"{doing}: {network}, {what}"))
 
 

@@ -15,8 +15,8 @@ from ane.system.errors import UserError
 
 if TYPE_CHECKING:       # torch comes in with the handler, so that --help is quick
     from ane.backends.mil.package import Package
-    from converters.proof.cost import Chip, Cost, Estimate
-    from converters.proof.lint import Summary
+    from converters.proof.cost import Chip, FunctionCost, CostEstimate
+    from converters.proof.lint import WarningSummary
 
 DESCRIPTION = """
 Tell how Core ML packages fit the Neural Engine. On a Mac, Core ML itself says where it would run each operation. On any
@@ -65,9 +65,9 @@ class Examined:
 
     package: Path
     function: str
-    cost: "Cost"
-    estimates: "dict[str, Estimate]"
-    warnings: "list[Summary]"
+    cost: "FunctionCost"
+    estimates: "dict[str, CostEstimate]"
+    warnings: "list[WarningSummary]"
     placement: "Placement | None"
 
 
@@ -75,7 +75,7 @@ def examine(path: Path, units: str, wanted: str | None, chips: "list[Chip]", ste
     """The functions of a package, or the wanted one. Raises UserError when there is no such package."""
     from ane.backends.mil.package import Package
     from converters.proof.cost import cost, estimate, use
-    from converters.proof.lint import concerning, lint, summarised
+    from converters.proof.lint import for_generations, lint, summarise
 
     package = Package(path)
     names = [name for name in package.functions if wanted in (None, name)]
@@ -83,9 +83,9 @@ def examine(path: Path, units: str, wanted: str | None, chips: "list[Chip]", ste
     examined = []
     for name in names:
         costs, used = cost(package, name), use(package.function(name), steps)
-        warnings = concerning(lint(package, name), (chip.generation for chip in chips))
+        warnings = for_generations(lint(package, name), (chip.generation for chip in chips))
         examined.append(Examined(path, name, costs, {chip.name: estimate(costs, used, chip) for chip in chips},
-                                 summarised(warnings), placements.get(name)))
+                                 summarise(warnings), placements.get(name)))
     return examined
 
 
@@ -334,7 +334,7 @@ def _estimate_table(functions: list[Examined], steps: int) -> Table:
 
 def _warning_table(functions: list[Examined]) -> Table:
     """A row for each rule that a function of the package breaks, the refused first, with the worst place of all."""
-    by_rule: dict[str, list[tuple[str, Summary]]] = {}
+    by_rule: dict[str, list[tuple[str, WarningSummary]]] = {}
     for severity in ("refused", "warning", "note"):
         for one in functions:
             for summary in one.warnings:

@@ -17,12 +17,12 @@ from ane.system.errors import UserError
 
 if TYPE_CHECKING:       # torch comes in with the handler, so that --help is quick
     from ane.bundles.bundle import Bundle
-    from converters.proof.activations import Value
-    from converters.proof.onnx_verify import OnnxSubject
-    from converters.proof.verify import Checked, Subject
+    from converters.proof.activations import ComparedValue
+    from converters.proof.onnx_verify import OnnxRunner
+    from converters.proof.verify import FunctionCheck, PackageRunner
 
-SUBJECTS = ("mil", "mil:fp16", "coreml")
-ONNX_SUBJECTS = tuple(name for name in NAMES if name.startswith("onnx"))
+RUNNERS = ("mil", "mil:fp16", "coreml")
+ONNX_RUNNERS = tuple(name for name in NAMES if name.startswith("onnx"))
 UNITS = ("ALL", "CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE")
 DEAREST = 12            # operations shown of those that lose most
 HIGHEST = 130           # dB drawn: what is above is exact, or nearly
@@ -41,7 +41,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--bundle", metavar="NAME|PATH", help="bundle with packages (default: the embedded demo)")
     parser.add_argument("--network", metavar="N", help="only this network's packages, such as diffusion")
     parser.add_argument("--function", metavar="NAME", help="only this function, such as step_16_4352")
-    parser.add_argument("--against", choices=(*SUBJECTS, *ONNX_SUBJECTS), default="mil",
+    parser.add_argument("--against", choices=(*RUNNERS, *ONNX_RUNNERS), default="mil",
                         help="what runs the packages: the interpreter in float32 (mil, the default), with the rounding "
                              "of fp16 (mil:fp16), Core ML (coreml, on a Mac), or ONNX Runtime for a bundle's ONNX "
                              "packages (onnx, onnx:cuda and so on)")
@@ -62,7 +62,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 def verify_command(args: argparse.Namespace) -> int:
     """Verify, show, write. UserError when anything falls short, after all of it is shown."""
     from ane.system.files import check_place
-    from converters.proof.verify import choose, subject
+    from converters.proof.verify import choose, package_runner
 
     if args.plot:
         if not args.layers:
@@ -73,9 +73,9 @@ def verify_command(args: argparse.Namespace) -> int:
         check_place(Path(args.json))
     console = Console(markup=False, highlight=False, soft_wrap=True, stderr=args.json == "-")
     model = _opened(args, console)
-    onnx = args.against in ONNX_SUBJECTS
+    onnx = args.against in ONNX_RUNNERS
     choose(model, args.network, args.function, "onnx" if onnx else "coreml")
-    runs = _onnx_subject(args, console) if onnx else subject(args.against, args.narrow_norms, args.compute_units)
+    runs = _onnx_subject(args, console) if onnx else package_runner(args.against, args.narrow_norms, args.compute_units)
     model, results = (_verified_onnx if onnx else _verified)(model, runs, args, console)
     if args.json:
         _write(args.json, _json(model, runs, results))
@@ -90,26 +90,26 @@ def verify_command(args: argparse.Namespace) -> int:
 def _opened(args: argparse.Namespace, console: Console) -> "Bundle":
     """A bundle by name or path. The embedded one has its Core ML packages in a copy, made when first asked for."""
     from ane.bundles.opening import demo_bundle, find_bundle, open_model
-    from converters.proof.verify import ToVerify
+    from converters.proof.verify import UnverifiedBundle
 
     found = find_bundle(args.bundle)
-    if found == demo_bundle() and args.against in SUBJECTS:
+    if found == demo_bundle() and args.against in RUNNERS:
         found = with_packages(open_model(args.bundle), "mil", console).path
-    return ToVerify(found)
+    return UnverifiedBundle(found)
 
 
-def _verified(model: "Bundle", runs: "Subject", args: argparse.Namespace,
-              console: Console) -> "tuple[Bundle, list[Checked]]":
+def _verified(model: "Bundle", runs: "PackageRunner", args: argparse.Namespace,
+              console: Console) -> "tuple[Bundle, list[FunctionCheck]]":
     """What was found; with --force, of the bundle as it is after packages that fell short were made again."""
     from converters.coreml.rebuild import rebuild
-    from converters.proof.verify import ToVerify, choose, verify
+    from converters.proof.verify import UnverifiedBundle, choose, verify
 
     with console.status("verifying") as status:
         results = verify(model, choose(model, args.network, args.function), runs, args.layers, status.update)
-        short = {result.package for result in results if not result.fine}
+        short = {result.package for result in results if not result.passed}
         if short and args.force:
             rebuild(model, [package for package in model.packages if Path(package.path).stem in short], status.update)
-            model = ToVerify(model.path)
+            model = UnverifiedBundle(model.path)
             again = [(package, [name for name in names if name in package.functions])
                      for package, names in choose(model, args.network, args.function)
                      if Path(package.path).stem in short]
@@ -121,20 +121,20 @@ def _verified(model: "Bundle", runs: "Subject", args: argparse.Namespace,
     return model, results
 
 
-def _onnx_subject(args: argparse.Namespace, console: Console) -> "OnnxSubject":
+def _onnx_subject(args: argparse.Namespace, console: Console) -> "OnnxRunner":
     """Raises UserError for flags that it does not have, and for a provider that does not load."""
     from ane.backends.onnx.providers import choose
-    from converters.proof.onnx_verify import OnnxSubject
+    from converters.proof.onnx_verify import OnnxRunner
 
     for flag, given in (("--narrow-norms", args.narrow_norms), ("--compute-units", args.compute_units),
                         ("--force", args.force)):
         if given:
             raise UserError(f"{flag} has no effect on --against {args.against}: it is for Core ML packages")
-    return OnnxSubject(choose(args.against.removeprefix("onnx").removeprefix(":"), console.print))
+    return OnnxRunner(choose(args.against.removeprefix("onnx").removeprefix(":"), console.print))
 
 
-def _verified_onnx(model: "Bundle", runs: "OnnxSubject", args: argparse.Namespace,
-                   console: Console) -> "tuple[Bundle, list[Checked]]":
+def _verified_onnx(model: "Bundle", runs: "OnnxRunner", args: argparse.Namespace,
+                   console: Console) -> "tuple[Bundle, list[FunctionCheck]]":
     from converters.proof.onnx_verify import verify
     from converters.proof.verify import choose
 
@@ -143,9 +143,9 @@ def _verified_onnx(model: "Bundle", runs: "OnnxSubject", args: argparse.Namespac
                              status.update)
 
 
-def _judge(results: "Sequence[Checked]", advice: str) -> None:
+def _judge(results: "Sequence[FunctionCheck]", advice: str) -> None:
     """Raise UserError with the first function that falls short, and how many do."""
-    short = [result for result in results if not result.fine]
+    short = [result for result in results if not result.passed]
     if not short:
         return
     first = short[0]
@@ -153,14 +153,14 @@ def _judge(results: "Sequence[Checked]", advice: str) -> None:
         said = first.problem
     else:
         where = f", drifting from {first.drift.module or first.drift.name} on" if first.drift else ""
-        said = f"{first.snr} dB, and at least {first.needed:g} are asked for{where}"
+        said = f"{first.snr} dB, and at least {first.required:g} are asked for{where}"
     counted = f"{len(short)} of {len(results)} functions fall short" if len(results) > 1 else "it falls short"
     raise UserError(f"{counted}: {first.package}, {first.function}: {said}{advice}")
 
 
 # What is shown
 
-def _print(console: Console, results: "Sequence[Checked]", runs: "Subject", layers: bool) -> None:
+def _print(console: Console, results: "Sequence[FunctionCheck]", runs: "PackageRunner", layers: bool) -> None:
     console.print(_stage_table(results, runs))
     if not layers:
         return
@@ -175,17 +175,17 @@ def _print(console: Console, results: "Sequence[Checked]", runs: "Subject", laye
         console.print("There is no looking into a function that fails, nor into one with a state on Core ML.")
 
 
-def _stage_table(results: "Sequence[Checked]", runs: "Subject") -> Table:
+def _stage_table(results: "Sequence[FunctionCheck]", runs: "PackageRunner") -> Table:
     table = _table(f"On {runs.name}, against float32 torch", "package", "function", "dB", "asked for", "largest error",
                    "", numbers=(2, 3, 4))
     for one in results:
-        said = one.problem or ("holds" if one.fine else "falls short")
-        table.add_row(one.package, one.function, _dB(one.snr), f"{one.needed:.1f}", _number(one.error), said,
-                      style="red" if not one.fine else "yellow" if one.problem else None)
+        said = one.problem or ("holds" if one.passed else "falls short")
+        table.add_row(one.package, one.function, _dB(one.snr), f"{one.required:.1f}", _number(one.error), said,
+                      style="red" if not one.passed else "yellow" if one.problem else None)
     return table
 
 
-def _inside_table(results: "Sequence[Checked]") -> Table:
+def _inside_table(results: "Sequence[FunctionCheck]") -> Table:
     table = _table("Inside", "package", "function", "values", "worst", "dB", "first that drifts", "dB",
                    "operation that loses most", "dB lost", numbers=(2, 4, 6, 8))
     for one in results:
@@ -198,7 +198,7 @@ def _inside_table(results: "Sequence[Checked]") -> Table:
     return table
 
 
-def _value_table(one: "Checked") -> Table:
+def _value_table(one: "FunctionCheck") -> Table:
     """Values with the twin's modules, in program order."""
     table = _table(f"{one.function}: values against the modules they stand for", "module", "operation", "dB", "times",
                    "largest error", "", numbers=(2, 3, 4))
@@ -210,7 +210,7 @@ def _value_table(one: "Checked") -> Table:
     return table
 
 
-def _operation_table(one: "Checked") -> Table:
+def _operation_table(one: "FunctionCheck") -> Table:
     table = _table(f"{one.function}: operations that lose most against float32", "value", "operation", "dB", "dB lost",
                    numbers=(2, 3))
     for value in _dearest(one.operations)[:DEAREST]:
@@ -218,11 +218,11 @@ def _operation_table(one: "Checked") -> Table:
     return table
 
 
-def _dearest(operations: "Sequence[Value]") -> "list[Value]":
+def _dearest(operations: "Sequence[ComparedValue]") -> "list[ComparedValue]":
     return sorted(operations, key=lambda value: -(value.lost or 0))
 
 
-def _named(value: "Value | None") -> str:
+def _named(value: "ComparedValue | None") -> str:
     return "–" if value is None else value.module or value.name
 
 
@@ -244,8 +244,8 @@ def _table(title: str, *columns: str, numbers: Sequence[int] = ()) -> Table:
 
 # What is written
 
-def _json(model: "Bundle", runs: "Subject", results: "Sequence[Checked]") -> dict[str, Any]:
-    functions = [asdict(one) | {"needed": one.needed, "fine": one.fine, "drift": one.drift and one.drift.name,
+def _json(model: "Bundle", runs: "PackageRunner", results: "Sequence[FunctionCheck]") -> dict[str, Any]:
+    functions = [asdict(one) | {"required": one.required, "passed": one.passed, "drift": one.drift and one.drift.name,
                                 "worst": one.worst and one.worst.name} for one in results]
     return {"bundle": str(model.path), "against": runs.name, "functions": _finite(functions)}
 
@@ -277,7 +277,7 @@ def _drawing() -> type:
     return Figure
 
 
-def _plot(path: Path, results: "Sequence[Checked]") -> None:
+def _plot(path: Path, results: "Sequence[FunctionCheck]") -> None:
     """A row a function: its values along the program, its operations dotted behind them, its bar dashed."""
     from ane.system.files import replacing
 
@@ -290,7 +290,7 @@ def _plot(path: Path, results: "Sequence[Checked]") -> None:
         for values, style in ((one.operations, "C0:"), (one.values, "C3.-")):
             inexact = [value for value in values if value.snr < HIGHEST]
             axes.plot([place[value.name] for value in inexact], [value.snr for value in inexact], style, linewidth=1)
-        axes.axhline(one.bar, color="grey", linewidth=0.8, linestyle="--")
+        axes.axhline(one.threshold, color="grey", linewidth=0.8, linestyle="--")
     with replacing(path) as temporary:
         try:
             figure.savefig(temporary)

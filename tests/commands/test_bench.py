@@ -20,7 +20,7 @@ from ane.bundles.bundle import Bundle
 from ane.commands import bench
 from ane.system.errors import UserError
 from converters.conversion import convert
-from converters.coreml.package import Options
+from converters.coreml.package import CoreMLOptions
 from tests.backends.coreml.stand_in import StandIn
 
 ROW = Row("torch:cpu", "clvp", "clvp_text", "clvp_text", {}, "auto")
@@ -49,7 +49,7 @@ def converted(random_bundle, tmp_path_factory) -> Path:
     """The random bundle with packages of its decoder and CLVP."""
     path = tmp_path_factory.mktemp("bundles") / "converted"
     buckets = {"prefill": (64,), "step": (44 + 2 * 500 + 44,), "clvp_text": (64,), "clvp_speech": (128,)}
-    convert(Bundle(random_bundle), path, [Options(lanes=(2,), buckets=buckets)], ["autoregressive", "clvp"])
+    convert(Bundle(random_bundle), path, [CoreMLOptions(lanes=(2,), buckets=buckets)], ["autoregressive", "clvp"])
     return path
 
 

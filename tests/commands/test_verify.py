@@ -82,7 +82,7 @@ def test_json_and_a_plot_are_written(run, small, tmp_path):
     assert status == 0
     report = json.loads((tmp_path / "found.json").read_text())
     step = next(one for one in report["functions"] if one["function"] == "step_2_64")
-    assert step["fine"]
+    assert step["passed"]
     assert step["values"][0]["module"] == "gpt.h.0.ln_1"
     assert len(step["operations"]) > 80
     assert (tmp_path / "found.png").read_bytes().startswith(b"\x89PNG")
@@ -184,9 +184,9 @@ def test_core_ml_is_of_a_mac(run, small):
 
 def test_the_choices_are_those_there_are():
     from ane.backends.coreml.engine import UNITS
-    from converters.proof.verify import SUBJECTS
+    from converters.proof.verify import RUNNERS
 
-    assert command.SUBJECTS == SUBJECTS
+    assert command.RUNNERS == RUNNERS
     assert sorted(command.UNITS) == sorted(UNITS)
 
 

@@ -8,7 +8,7 @@ from filelock import FileLock
 from ane.bundles import open_model
 from ane.bundles.bundle import Bundle
 from converters.conversion import convert
-from converters.coreml.package import Options
+from converters.coreml.options import CoreMLOptions
 from tests.random_model import write_random_bundle
 
 BUCKETS = {"prefill": (64,), "condition": (64,), "denoise": (320,), "sample": (320,), "steps": (3,),
@@ -20,7 +20,7 @@ def converted(folder: Path, precision: str, caches: tuple[str, ...]) -> Bundle:
     place = folder / f"demo-{precision}"
     with FileLock(f"{place}.lock"):
         if not place.exists():
-            convert(open_model(), place, [Options(precision, lanes=(1, 8), caches=caches, buckets=BUCKETS)])
+            convert(open_model(), place, [CoreMLOptions(precision, lanes=(1, 8), caches=caches, buckets=BUCKETS)])
     return Bundle(place)
 
 

@@ -22,12 +22,12 @@ from ane.models.tortoise.synthesizer import Synthesizer
 from ane.system.errors import UserError
 from converters import conversion
 from converters.conversion import convert
-from converters.coreml.package import Options
-from converters.proof.accepted_warnings import STRICT, refused, remaining
+from converters.coreml.options import CoreMLOptions
+from converters.proof.accepted_warnings import STRICT, UNEXPLAINED, refusals, warnings_of
 from converters.proof.parity import MATHS, ROUNDING
 
 SENTENCE = "The turtle was first, after all."
-SMALL = Options(lanes=(2,), caches=("io",), buckets={"prefill": (32,), "step": (128,)})
+SMALL = CoreMLOptions(lanes=(2,), caches=("io",), buckets={"prefill": (32,), "step": (128,)})
 NETWORKS = ["rlg_auto", "autoregressive"]
 
 
@@ -70,7 +70,7 @@ def test_every_network_that_speaks_is_converted(fp16_bundle):
 
 
 def test_the_embedded_decoder_holds_its_bar_in_8_bits(tmp_path):
-    options = Options("8bit", caches=("io",), buckets={"prefill": (64,)})       # it loses most at 16 lanes
+    options = CoreMLOptions("8bit", caches=("io",), buckets={"prefill": (64,)})       # it loses most at 16 lanes
     package, = convert(open_model(), tmp_path / "out", [options], ["autoregressive"]).packages
     kept = {name: function.parity[MATHS] for name, function in package.functions.items()}
     assert min(kept["prefill_64"], kept["step_1_448"]) >= 34
@@ -79,7 +79,7 @@ def test_the_embedded_decoder_holds_its_bar_in_8_bits(tmp_path):
 
 @pytest.mark.parametrize(("precision", "bar"), [("8bit", 35), ("6bit", 20), ("4bit", 8)])
 def test_compressed_weights_are_smaller_and_measured(source, tmp_path, precision, bar):
-    options = [Options(name, SMALL.heads, SMALL.wide, SMALL.lanes, SMALL.caches, SMALL.buckets)
+    options = [CoreMLOptions(name, SMALL.heads, SMALL.wide, SMALL.lanes, SMALL.caches, SMALL.buckets)
                for name in ("fp16", precision)]
     bundle = convert(source, tmp_path / "out", options, ["autoregressive"])
     full, small = bundle.packages
@@ -125,7 +125,7 @@ def test_a_network_without_a_package_stays_on_torch(source, tmp_path):
 def test_a_package_holds_the_weights_of_its_functions_once(source, tmp_path):
     one = convert(source, tmp_path / "one", [SMALL], ["autoregressive"])
     many = convert(source, tmp_path / "many",
-                   [Options(lanes=(1, 2, 4), caches=("io", "state"), buckets={"prefill": (32, 64), "step": (128,)})],
+                   [CoreMLOptions(lanes=(1, 2, 4), caches=("io", "state"), buckets={"prefill": (32, 64), "step": (128,)})],
                    ["autoregressive"])
     weights = [next(file.bytes for file in bundle.packages[0].files if file.file.endswith("weight.bin"))
                for bundle in (one, many)]
@@ -141,7 +141,7 @@ def test_graphs_of_the_decoder_and_the_denoiser_break_no_rule_of_the_engine(fp16
 
 def test_what_the_lint_still_says_stands_in_the_bundle_with_its_reason(fp16_bundle):
     for package in fp16_bundle.packages:
-        assert package.warnings == remaining(fp16_bundle.path / package.path)
+        assert package.warnings == warnings_of(fp16_bundle.path / package.path)
         assert not [entry for entry in package.warnings if entry["stays"] == "not looked at yet"], package.network
 
 
@@ -167,7 +167,7 @@ def test_the_bundle_is_a_whole_bundle(fp16_bundle):
 def test_a_conversion_that_was_killed_goes_on_where_it_was(source, tmp_path):
     out = tmp_path / "out"
     command = [sys.executable, "-m", "ane.cli", "convert", str(source.path), "--to", "coreml", "-o", str(out),
-               "--stages", "conditioning_encoder,rlg_auto,autoregressive", "--lanes", "2", "--buckets", "prefill=32",
+               "--networks", "conditioning_encoder,rlg_auto,autoregressive", "--lanes", "2", "--buckets", "prefill=32",
                "--cache", "io"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     first = tmp_path / "out.converting" / "packages" / "autoregressive-fp16.mlpackage"
@@ -197,8 +197,8 @@ def test_other_options_do_not_go_on_with_what_was_begun(source, tmp_path, monkey
         with pytest.raises(KeyboardInterrupt):
             convert(source, tmp_path / "out", [SMALL], ["rlg_auto"])
     with pytest.raises(UserError, match=r"out\.converting holds a conversion .* --force"):
-        convert(source, tmp_path / "out", [Options("fp32")], ["rlg_auto"])
-    assert convert(source, tmp_path / "out", [Options("fp32")], ["rlg_auto"], overwrite=True).packages
+        convert(source, tmp_path / "out", [CoreMLOptions("fp32")], ["rlg_auto"])
+    assert convert(source, tmp_path / "out", [CoreMLOptions("fp32")], ["rlg_auto"], overwrite=True).packages
 
 
 def test_other_networks_do_not_go_on_with_what_was_begun(source, tmp_path, monkeypatch):
@@ -241,7 +241,7 @@ def test_one_process_at_a_time_converts_to_a_place(source, tmp_path):
 def test_a_bundle_is_written_into_the_folder_one_is_in(source, tmp_path):
     (tmp_path / "here").mkdir()
     said = subprocess.run([sys.executable, "-m", "ane.cli", "convert", str(source.path), "--to", "coreml", "-o", ".",
-                           "--stages", "rlg_auto"], cwd=tmp_path / "here", capture_output=True, text=True, check=True,
+                           "--networks", "rlg_auto"], cwd=tmp_path / "here", capture_output=True, text=True, check=True,
                           env={**os.environ, "PYTHONPATH": str(Path(conversion.__file__).parents[1])})
     assert "Wrote" in said.stdout
     assert Bundle(tmp_path / "here").packages
@@ -254,7 +254,7 @@ def test_a_graph_that_the_engine_refuses_is_not_published(source, tmp_path, monk
 
 
 def test_a_package_below_its_bar_is_not_published(source, tmp_path, monkeypatch):
-    monkeypatch.setitem(conversion.measured.__globals__["BARS"], "fp16", (99.0, 99.0))
+    monkeypatch.setitem(conversion.measured.__globals__["THRESHOLDS"], "fp16", (99.0, 99.0))
     with pytest.raises(UserError, match=r"rlg_auto, function ar_random, in fp16 .* at least 99"):
         convert(source, tmp_path / "out", [SMALL], ["rlg_auto"])
     assert not (tmp_path / "out").exists()
@@ -272,7 +272,7 @@ def test_a_disk_that_fills_up_is_told_and_nothing_is_half_written(source, tmp_pa
     limited = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)); " \
               "from ane.cli import main; sys.exit(main(sys.argv[1:]))"
     said = subprocess.run([sys.executable, "-c", limited, "convert", str(source.path), "--to", "coreml", "-o",
-                           str(tmp_path / "out"), "--stages", "autoregressive", "--lanes", "2"],
+                           str(tmp_path / "out"), "--networks", "autoregressive", "--lanes", "2"],
                           capture_output=True, text=True)
     assert said.returncode == 1
     assert "is the disk full?" in " ".join(said.stderr.split())
@@ -293,15 +293,15 @@ def test_windows_is_refused(source, tmp_path, monkeypatch):
     (["--buckets", "prefill"], "give KIND=N"),
     (["--buckets", "prefill=4"], "prefill=4: at least 16"),
     (["--buckets", "prefill=9999"], "this model has 1024 positions"),
-    (["--buckets", "denoise=99999", "--stages", "diffusion"], "no axis above 16384"),
+    (["--buckets", "denoise=99999", "--networks", "diffusion"], "no axis above 16384"),
     (["--lanes", "1000"], "use fewer --lanes"),
-    (["--stages", ","], "--stages names no network"),
+    (["--networks", ","], "--networks names no network"),
     (["--buckets", "prefil=32"], "no such kind; there are prefill"),
     (["--buckets", "prefill=many"], "many is not numbers"),
     (["--lanes", "0"], "must be positive"),
     (["--cache", "disk"], "it is io or state"),
     (["--wide", "all"], "it is norm or softmax"),
-    (["--stages", "vocoder"], "no such network; there are"),
+    (["--networks", "vocoder"], "no such network; there are"),
 ])
 def test_options_that_are_none_are_told(source, tmp_path, arguments, line):
     said = subprocess.run([sys.executable, "-m", "ane.cli", "convert", str(source.path), "--to", "coreml", "-o",

@@ -13,7 +13,7 @@ from ane.bundles.bundle import Bundle
 from ane.models.tortoise.sampling import Sampling
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.synthesizer import Synthesizer
-from converters.proof.parity import snr
+from converters.proof.parity import mean_snr_db
 from tests.backends.onnx.onnx_bundle import onnx_bundle
 
 HOW = ("on a machine with an NVIDIA GPU: pip install -e '.[test]'; pip uninstall onnxruntime; pip install "
@@ -53,18 +53,18 @@ def test_the_decoder_on_cuda_reads_as_on_torch(bundle, reference, precision, bar
     said: list[str] = []
     each = reference.decoder(3, 80), load_backend("onnx:cuda", bundle, precision, notice=said.append).decoder(3, 80)
     seen = [one.prefill(columns(0, 20)) for one in each]
-    assert snr([*seen[0]], [*seen[1]]) >= bar
+    assert mean_snr_db([*seen[0]], [*seen[1]]) >= bar
     length = np.zeros(3, dtype=np.int64)
     for turn in range(70):              # across a bucket, recorded anew
         if turn == 40:
             length[1] = 0
         x = columns(turn, 3, 1)
         wanted, got = (one.step(x, length) for one in each)
-        assert snr([*wanted], [*got]) >= bar, (turn, said)
+        assert mean_snr_db([*wanted], [*got]) >= bar, (turn, said)
         length += 1
     x = columns(99, 1, 5)
     wanted, got = (one.step(x, length[1:2], 1) for one in each)
-    assert snr([*wanted], [*got]) >= bar
+    assert mean_snr_db([*wanted], [*got]) >= bar
     assert said == []                   # every step was recorded
 
 
@@ -80,14 +80,14 @@ def test_two_decoders_in_turn_on_cuda_replay_each_its_own(bundle, reference):
         for number, pair in enumerate(pairs):
             x = columns(10 * turn + number, 2, 1)
             wanted, got = (one.step(x, np.full(2, turn)) for one in pair)
-            assert snr([*wanted], [*got]) >= 90, (turn, number)
+            assert mean_snr_db([*wanted], [*got]) >= 90, (turn, number)
     del pairs[0]                        # and a third, after the first and its buffers are gone
     third = reference.decoder(2, 8), backend.decoder(2, 8)
     for one in third:
         one.prefill(columns(7, 9))
     for turn in range(3):
         wanted, got = (one.step(columns(turn, 2, 1), np.full(2, turn)) for one in third)
-        assert snr([*wanted], [*got]) >= 90, turn
+        assert mean_snr_db([*wanted], [*got]) >= 90, turn
     assert said == []
 
 
@@ -99,7 +99,7 @@ def test_stages_on_cuda_give_what_torch_gives(bundle, reference, stage, inputs, 
     rng = np.random.default_rng(0)
     given = {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in inputs.items()}
     wanted, got = (each.run(stage, **given) for each in (reference, load_backend("onnx:cuda", bundle, "fp32")))
-    assert snr([wanted], [got]) >= bar
+    assert mean_snr_db([wanted], [got]) >= bar
 
 
 @on_cuda
@@ -107,7 +107,7 @@ def test_the_ranker_on_cuda_gives_what_torch_gives(bundle, reference):
     cuda = load_backend("onnx:cuda", bundle, "fp32")
     for stage, name in (("clvp_text", "tokens"), ("clvp_speech", "codes")):
         ids = np.random.default_rng(0).integers(0, 200, (2, 40))
-        assert snr([reference.run(stage, **{name: ids})], [cuda.run(stage, **{name: ids})]) >= 90
+        assert mean_snr_db([reference.run(stage, **{name: ids})], [cuda.run(stage, **{name: ids})]) >= 90
 
 
 @on_cuda
@@ -119,8 +119,8 @@ def test_the_denoiser_on_cuda_gives_what_torch_gives(bundle, reference):
         x = rng.standard_normal((1, 100, 51), dtype=np.float32)
         for guided in (False, True):
             wanted, got = (denoise(x, timestep, guided) for denoise in each)
-            assert snr([wanted[:1]], [got[:1]]) >= 80
-            assert snr([wanted], [got]) >= 50       # random weights: without conditioning, rounding is amplified
+            assert mean_snr_db([wanted[:1]], [got[:1]]) >= 80
+            assert mean_snr_db([wanted], [got]) >= 50       # random weights: without conditioning, rounding is amplified
 
 
 @on_cuda
@@ -134,7 +134,7 @@ def test_lanes_on_several_prefixes_on_cuda_read_each_its_own(bundle, reference):
         alone = reference.decoder(1, 8)
         alone.prefill(columns(place, length))
         wanted, _ = alone.step(x[lane:lane + 1], np.zeros(1, dtype=np.int64))
-        assert snr([wanted], [hidden[lane:lane + 1]]) >= 90
+        assert mean_snr_db([wanted], [hidden[lane:lane + 1]]) >= 90
 
 
 @on_cuda
@@ -159,7 +159,7 @@ def test_tensorrt_keeps_an_engine_for_each_bucket_and_takes_it_again(bundle, ref
 
     mel = np.random.default_rng(0).standard_normal((1, 80, 100), dtype=np.float32)
     wanted = reference.run("ar_conditioning", mel=mel)
-    assert snr([wanted], [load_backend("onnx:tensorrt", bundle, "fp32").run("ar_conditioning", mel=mel)]) >= 50
+    assert mean_snr_db([wanted], [load_backend("onnx:tensorrt", bundle, "fp32").run("ar_conditioning", mel=mel)]) >= 50
     kept = engines()
     assert kept
     assert all(Record.read(path.parent).gpu == Engines().machine.gpu for path in kept)
@@ -183,7 +183,7 @@ def test_tensorrt_steps_after_prefixes_of_a_bucket_on_one_engine(bundle, referen
         for one in each:
             one.prefill(columns(0, length))
         wanted, got = (one.step(columns(1, 2, 1), np.zeros(2, dtype=np.int64)) for one in each)
-        assert snr([*wanted], [*got]) >= 50
+        assert mean_snr_db([*wanted], [*got]) >= 50
         kept.append(set((tmp_path / "cache" / "engines").rglob("*.engine")))
     assert kept[0]
     assert kept[0] == kept[1]

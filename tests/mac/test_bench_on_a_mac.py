@@ -10,7 +10,7 @@ import pytest
 from ane.bench import energy
 from ane.bundles.bundle import Bundle
 from converters.conversion import convert
-from converters.coreml.package import Options
+from converters.coreml.package import CoreMLOptions
 
 pytestmark = pytest.mark.skipif(sys.platform != "darwin",
                                 reason="Core ML runs on macOS only; on a Mac (macOS 15 or newer): pytest tests/mac -rA")
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "darwin",
 def converted(random_bundle, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("bundles") / "converted"
     buckets = {"prefill": (64,), "step": (1088,), "clvp_text": (64,), "clvp_speech": (128,)}
-    convert(Bundle(random_bundle), path, [Options(lanes=(2,), buckets=buckets)], ["autoregressive", "clvp"])
+    convert(Bundle(random_bundle), path, [CoreMLOptions(lanes=(2,), buckets=buckets)], ["autoregressive", "clvp"])
     return path
 
 

@@ -8,7 +8,7 @@ import pytest
 from ane.backends.mil import Package
 from ane.commands.plan import ENGINE, placed
 from converters.coreml.graph import Style
-from converters.coreml.package import load_twin
+from converters.coreml.package import load_reference
 from converters.tortoise import autoregressive as gpt2
 from tests.random_model import RandomModel
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "darwin",
 @pytest.fixture(scope="module")
 def step(tmp_path_factory) -> Package:
     path: Path = tmp_path_factory.mktemp("packages") / "step.mlpackage"
-    gpt2.step(load_twin(RandomModel(), "autoregressive"), 32, 64).build(Style()).save(str(path))
+    gpt2.step(load_reference(RandomModel(), "autoregressive"), 32, 64).build(Style()).save(str(path))
     return Package(path)
 
 

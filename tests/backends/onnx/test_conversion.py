@@ -22,14 +22,14 @@ from ane.models.tortoise.networks.frames import FrameNorm
 from ane.models.tortoise.networks.layers import GroupNorm
 from ane.system.errors import UserError
 from converters.conversion import convert
-from converters.coreml.package import Options
-from converters.onnx.package import Onnx, OnnxOptions, write_package
+from converters.coreml.package import CoreMLOptions
+from converters.onnx.package import OnnxTarget, OnnxOptions, write_package
 from converters.onnx.weights import FILE
 from converters.proof import onnx_parity as parity
-from converters.tortoise.onnx_graphs import traceable
+from converters.tortoise.onnx_graphs import make_traceable
 from tests.random_model import write_random_bundle
 
-ONNX = Onnx()
+ONNX = OnnxTarget()
 SMALL = ["rlg_auto"]
 
 
@@ -72,7 +72,7 @@ def test_prefill_and_steps_refer_to_one_copy_of_the_weights(bundle):
 def test_every_network_has_a_package_that_holds_its_bar(bundle):
     assert {package.network for package in bundle.onnx_packages} == bundle.networks
     for package in bundle.onnx_packages:
-        bar, largest = parity.bars_of(package)
+        bar, largest = parity.thresholds_of(package)
         for function in package.functions.values():
             assert function.parity["cpu"] >= bar
             assert package.precision != "fp32" or function.parity["error"] <= largest
@@ -99,7 +99,7 @@ def test_a_norm_that_onnx_has_no_counterpart_for_is_not_traced_as_it_is():
         pass
 
     with pytest.raises(AssertionError, match="OtherNorm has no counterpart"):
-        traceable(nn.Sequential(OtherNorm(32)))
+        make_traceable(nn.Sequential(OtherNorm(32)))
 
 
 @pytest.mark.parametrize(("norm", "shape"), [(GroupNorm(64), (2, 64, 9)), (FrameNorm(64), (2, 9, 64))])
@@ -109,7 +109,7 @@ def test_norms_made_for_onnx_give_what_torch_gives(norm, shape):
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     network = nn.Sequential(norm)
     wanted = network(x)
-    traceable(network)
+    make_traceable(network)
     assert not isinstance(network[0], GroupNorm)
     assert torch.allclose(network(x), wanted, atol=1e-5)
 
@@ -136,7 +136,7 @@ def test_no_weight_of_a_quantised_decoder_is_left_wide(bundle, precision, op):
 
 
 def test_a_bundle_may_hold_both_formats_and_an_older_reader_sees_its_own(source, tmp_path):
-    first = convert(source, tmp_path / "out", [Options()], SMALL)
+    first = convert(source, tmp_path / "out", [CoreMLOptions()], SMALL)
     both = convert(first, tmp_path / "out", [OnnxOptions()], SMALL, overwrite=True, target=ONNX)
     assert ([package.format for package in both.packages], [package.format for package in both.onnx_packages]) == (
         ["coreml"], ["onnx"])
@@ -147,7 +147,7 @@ def test_a_bundle_may_hold_both_formats_and_an_older_reader_sees_its_own(source,
     assert all(np.abs(wanted - each).max() < 0.01 for each in got)
     stated = json.loads((both.path / "bundle.json").read_text())
     assert stated["coreml"]["packages"][0]["path"] == "packages/rlg_auto-fp16.mlpackage"
-    third = convert(both, tmp_path / "out", [Options()], SMALL, overwrite=True)
+    third = convert(both, tmp_path / "out", [CoreMLOptions()], SMALL, overwrite=True)
     assert len(third.onnx_packages) == 1            # it came along
 
 
@@ -177,7 +177,7 @@ def test_what_a_killed_conversion_was_writing_is_swept_away(source, tmp_path, mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("converters.onnx.package.measured", killed)
+        patched.setattr("converters.onnx.package.measure_parity", killed)
         with pytest.raises(KeyboardInterrupt):
             convert(source, tmp_path / "out", [OnnxOptions()], SMALL, target=ONNX)
     left = tmp_path / "out.converting" / "packages" / ".rlg_auto-fp32.onnx.x.partial"
@@ -188,7 +188,7 @@ def test_what_a_killed_conversion_was_writing_is_swept_away(source, tmp_path, mo
 
 
 def test_a_graph_below_its_bar_is_not_published(source, tmp_path, monkeypatch):
-    monkeypatch.setitem(parity.BARS, "fp32", 500.0)
+    monkeypatch.setitem(parity.THRESHOLDS, "fp32", 500.0)
     with pytest.raises(UserError, match=r"rlg_auto, function ar_random, in fp32: .* at least 500"):
         convert(source, tmp_path / "out", [OnnxOptions()], SMALL, target=ONNX)
     assert not (tmp_path / "out").exists()

@@ -10,7 +10,7 @@ from ane.backends.onnx.backend import OrtBackend
 from ane.backends.onnx.blocks import Memory
 from ane.backends.onnx.decoder import UNIT
 from ane.backends.onnx.providers import DEVICES
-from converters.proof.parity import Unpublished, snr
+from converters.proof.parity import UnpublishedModel, mean_snr_db
 
 EXACT = 100             # dB: float32 on both sides, in another order
 
@@ -45,7 +45,7 @@ def columns(seed: int, *shape: int) -> np.ndarray:
 
 
 def near(wanted, got, bar: float = EXACT) -> bool:
-    return snr([*wanted], [*got]) >= bar
+    return mean_snr_db([*wanted], [*got]) >= bar
 
 
 @pytest.mark.parametrize("length", [2, 5, 40])
@@ -183,7 +183,7 @@ def test_fewer_bits_are_as_near_as_they_are_said_to_be(torch, bundle, precision,
     package, = (each for each in bundle.onnx_packages
                 if (each.network, each.precision) == ("autoregressive", precision))
     assert min(function.parity["cpu"] for function in package.functions.values()) >= bar
-    backend = OrtBackend(Unpublished(bundle, bundle.path, [package], torch), DEVICES["cpu"], torch, threads=1)
+    backend = OrtBackend(UnpublishedModel(bundle, bundle.path, [package], torch), DEVICES["cpu"], torch, threads=1)
     each = torch.decoder(2, 8), backend.decoder(2, 8)
     assert near(*(one.prefill(columns(0, 12) / 20) for one in each), bar=bar)
     for turn in range(3):

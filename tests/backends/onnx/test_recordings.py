@@ -16,7 +16,7 @@ from ane.backends.onnx.blocks import Memory
 from ane.backends.onnx.providers import CPU, Device, OutOfMemoryError, engine_errors
 from ane.backends.onnx.sessions import Wanted, loader
 from ane.backends.onnx.tensorrt import Engines, Machine
-from converters.proof.parity import snr
+from converters.proof.parity import mean_snr_db
 
 RECORDING = Device("cuda", CPU, "cpu", "nothing")
 WITH_ENGINES = Device("tensorrt", CPU, "cpu", "nothing")
@@ -84,7 +84,7 @@ def takes(decoder: Any, turns: int = 3, prefix: int = 6) -> list[np.ndarray]:
 
 
 def near(torch, got: list[np.ndarray], **how: int) -> bool:
-    return snr(takes(torch.decoder(2, 8), **how), got) >= 100
+    return mean_snr_db(takes(torch.decoder(2, 8), **how), got) >= 100
 
 
 def test_no_two_decoders_of_a_backend_replay_the_same_recording(bundle, torch):
@@ -169,7 +169,7 @@ def test_memory_that_runs_out_while_a_bound_call_runs_is_made_by_the_others(bund
         wanted, got = (each.denoiser(spoken, voice, 17) for each in (torch, backend))
         x = np.random.default_rng(0).standard_normal((1, 100, 17), dtype=np.float32)
         load.faults.append(out)
-        assert snr([wanted(x, 12, False)], [got(x, 12, False)]) >= 90
+        assert mean_snr_db([wanted(x, 12, False)], [got(x, 12, False)]) >= 90
     else:
         decoder = backend.decoder(2, 8)
         if what == "step":

@@ -10,7 +10,7 @@ from torch import nn
 from ane.backends.mil import Arithmetic, Interpreter, Package
 from ane.backends.packaged.functions import Function
 from ane.bundles.weights import skeleton
-from converters.coreml.graph import Graph, Style
+from converters.coreml.graph import CoreMLGraph, Style
 from tests.random_model import RandomModel
 
 FP32, FP16, ROUNDED = Style("fp32"), Arithmetic(), Arithmetic(fp16=True)
@@ -32,7 +32,7 @@ class Interpreting:
         return Interpreter(Package(package), None, self.arithmetic)
 
 
-def saved(graphs: Iterable[Graph], style: Style, folder: Path) -> dict[str, Path]:
+def saved(graphs: Iterable[CoreMLGraph], style: Style, folder: Path) -> dict[str, Path]:
     """Each graph as a package of its own, by the graph's name."""
     paths = {}
     for graph in graphs:
@@ -41,7 +41,7 @@ def saved(graphs: Iterable[Graph], style: Style, folder: Path) -> dict[str, Path
     return paths
 
 
-def functions(graphs: Iterable[Graph], paths: dict[str, Path], arithmetic: Arithmetic = FP16) -> list[Function]:
+def functions(graphs: Iterable[CoreMLGraph], paths: dict[str, Path], arithmetic: Arithmetic = FP16) -> list[Function]:
     engine = Interpreting(arithmetic)
     return [Function(engine, paths[graph.name], graph.name, graph.bucket, "CPU_ONLY", graph.kind) for graph in graphs]
 

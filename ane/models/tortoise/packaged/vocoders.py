@@ -1,7 +1,7 @@
 """The vocoders on packages: any number of frames, in chunks that join without a trace. The stages univnet and hifigan.
 
 A function gives ``frames`` frames of sound from these and ``margin`` more on either side, both in its bucket. Where the
-sound has not begun or is over, its inputs are zeros and its mask says so (``converters.tortoise.vocoder_chunks``).
+sound has not begun or is over, its inputs are zeros and its mask says so (``converters.tortoise.vocoder_stretches``).
 """
 
 from collections.abc import Callable, Iterator, Sequence

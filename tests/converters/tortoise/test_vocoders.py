@@ -19,7 +19,7 @@ from ane.models.tortoise.networks.layers import Config
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES, UnivNet, UnivNetConfig
 from ane.models.tortoise.packaged.vocoders import HifiganVocoder, UnivnetVocoder, Vocoder
 from ane.system.errors import UserError
-from converters.coreml.graph import Graph, Style
+from converters.coreml.graph import CoreMLGraph, Style
 from converters.tortoise.hifigan import hifigan
 from converters.tortoise.univnet import univnet
 from tests.backends.packaged.packages import FP16, FP32, ROUNDED, functions, saved, snr
@@ -55,7 +55,7 @@ class Case:
     """A network with its packages, and random input for it."""
 
     twin: nn.Module
-    graphs: list[Graph]
+    graphs: list[CoreMLGraph]
     paths: Callable[[Style], dict[str, Path]]
     kind: type[Vocoder]
 
@@ -73,7 +73,7 @@ class Case:
         return self.twin(*map(torch.from_numpy, inputs)).numpy()
 
 
-def case(cls: type, config: Config, build: Callable[..., Graph], kind: type[Vocoder], sizes: tuple[int, ...],
+def case(cls: type, config: Config, build: Callable[..., CoreMLGraph], kind: type[Vocoder], sizes: tuple[int, ...],
          folder: Callable[[], Path]) -> Case:
     twin = drawn(cls, config)
     graphs = [build(twin, frames) for frames in sizes]

@@ -12,7 +12,7 @@ from ane.backends.mil import Arithmetic, Package
 from ane.models.tortoise.networks.clvp import CLVP, CLVPConfig
 from ane.models.tortoise.packaged.clvp import Side
 from ane.system.errors import UserError
-from converters.coreml.graph import Graph, Style
+from converters.coreml.graph import CoreMLGraph, Style
 from converters.tortoise.clvp import clvp_speech, clvp_text
 from tests.backends.packaged.packages import FP16, FP32, NARROW, ROUNDED, functions, saved, snr
 from tests.random_model import draw
@@ -31,7 +31,7 @@ def network() -> CLVP:
     return module.eval().requires_grad_(False)
 
 
-def graphs(twin: CLVP, places: tuple[int, ...] = PLACES) -> tuple[list[Graph], list[Graph]]:
+def graphs(twin: CLVP, places: tuple[int, ...] = PLACES) -> tuple[list[CoreMLGraph], list[CoreMLGraph]]:
     return [clvp_text(twin, size) for size in places], [clvp_speech(twin, size) for size in places]
 
 

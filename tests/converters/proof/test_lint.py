@@ -8,9 +8,10 @@ import pytest
 
 from ane.backends.mil.package import Package
 from ane.backends.mil.values import TensorType
-from converters.coreml.graph import Graph, Style, mb
-from converters.coreml.package import load_twin
-from converters.proof import lint
+from converters.coreml.graph import CoreMLGraph, Style, mb
+from converters.coreml.package import load_reference
+from converters.proof import lint_rules
+from converters.proof.lint import WarningSummary, for_generations, lint, summarise
 from converters.tortoise import autoregressive as gpt2
 from tests.random_model import RandomModel
 
@@ -24,13 +25,13 @@ def saved(tmp_path, body, states=None, style=None, **inputs) -> Package:
         made = body(**given)
         return made if isinstance(made, dict) else {"y": made}
 
-    graph = Graph("graph", {}, inputs or {"x": X}, outputs, states or {})
+    graph = CoreMLGraph("graph", {}, inputs or {"x": X}, outputs, states or {})
     graph.build(style or Style()).save(str(tmp_path / "graph.mlpackage"))
     return Package(tmp_path / "graph.mlpackage")
 
 
-def broken(package: Package) -> dict[str, lint.Summary]:
-    return {summary.rule: summary for summary in lint.summarised(lint.lint(package))}
+def broken(package: Package) -> dict[str, WarningSummary]:
+    return {summary.rule: summary for summary in summarise(lint(package))}
 
 
 def conv(x, weight=KERNEL, **options):
@@ -129,8 +130,8 @@ def test_a_clean_graph_breaks_no_rule_but_being_small(tmp_path):
 
 
 def test_every_rule_is_told_apart_and_has_a_source():
-    assert len({rule.id for rule in lint.RULES}) == len(lint.RULES)
-    assert all(rule.source.name and rule.source.url.startswith("https://") for rule in lint.RULES)
+    assert len({rule.id for rule in lint_rules.RULES}) == len(lint_rules.RULES)
+    assert all(rule.source.name and rule.source.url.startswith("https://") for rule in lint_rules.RULES)
 
 
 def test_an_open_dimension_is_refused(tmp_path):
@@ -150,7 +151,7 @@ def test_whole_numbers_and_truths_are_refused_as_inputs(tmp_path):
 
 
 def test_an_fp32_package_is_found_out_and_no_fp16_one(tmp_path):
-    assert broken(saved(tmp_path, conv, style=Style("fp32")))["fp32"].severity == lint.WARNING
+    assert broken(saved(tmp_path, conv, style=Style("fp32")))["fp32"].severity == lint_rules.WARNING
     assert "fp32" not in broken(saved(tmp_path, conv))
 
 
@@ -181,18 +182,18 @@ def test_a_split_of_the_last_axis_matters_where_values_may_be_large(tmp_path, be
 
 def test_rules_of_old_chips_go_with_the_chips(tmp_path):
     package = saved(tmp_path, lambda x: mb.slice_by_index(x=mb.sin(x=x), begin=(0, 0, 0, 32), end=X))
-    found = lint.lint(saved(tmp_path, lambda x: mb.sin(x=mb.slice_by_index(x=x, begin=(0, 0, 0, 32), end=X))))
-    rules = {generations: {w.rule for w in lint.concerning(found, generations)} - {"too-light"}
+    found = lint(saved(tmp_path, lambda x: mb.sin(x=mb.slice_by_index(x=x, begin=(0, 0, 0, 32), end=X))))
+    rules = {generations: {w.rule for w in for_generations(found, generations)} - {"too-light"}
              for generations in ((1,), (2,), (3,), (2, 5))}
     assert rules == {(1,): {"sin-cos", "width-slice"}, (2,): {"sin-cos"}, (3,): set(), (2, 5): {"sin-cos"}}
     assert "width-slice" not in broken(package), "sines are small"
 
 
-@pytest.mark.parametrize(("limit", "rule"), [("MAX_BYTES", "too-heavy"), ("WORTH_BYTES", "too-light")])
+@pytest.mark.parametrize(("limit", "rule"), [("MAX_BYTES", "too-heavy"), ("MIN_BYTES", "too-light")])
 def test_weights_are_weighed(tmp_path, monkeypatch, limit, rule):
     package = saved(tmp_path, conv)
     for bytes in (KERNEL.nbytes - 1, KERNEL.nbytes + 1):
-        monkeypatch.setattr(lint, limit, bytes)
+        monkeypatch.setattr(lint_rules, limit, bytes)
         assert (rule in broken(package)) is ((bytes < KERNEL.nbytes) is (rule == "too-heavy"))
 
 
@@ -227,7 +228,7 @@ def test_many_places_are_told_in_one_line_with_the_worst(tmp_path):
 
 @pytest.mark.parametrize("heads", ["matmul", "einsum"])
 def test_nothing_in_the_decoder_is_refused(tmp_path, heads):
-    twin = load_twin(RandomModel(), "autoregressive")
+    twin = load_reference(RandomModel(), "autoregressive")
     for graph in (gpt2.prefill(twin, 32), gpt2.step(twin, 32, 64), gpt2.step(twin, 32, 64, "state")):
         path = tmp_path / f"{graph.name}.mlpackage"
         graph.build(Style(heads=heads)).save(str(path))

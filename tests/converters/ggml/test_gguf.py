@@ -20,11 +20,11 @@ from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
 from ane.voices import Voice, load_voice, save_voice
 from converters.ggml.gguf import write_gguf
-from converters.ggml.gguf_layout import NAME_BYTES, entries, products
+from converters.ggml.gguf_layout import NAME_BYTES, gguf_tensors, matrix_layers
 from tests.random_model import RandomModel
 
 PRECISIONS = ("f32", "f16", "q8_0", "q4_0")
-BARS = {Type.F16: 70.0, Type.Q8_0: 40.0, Type.Q4_0: 17.0}      # dB of the worst tensor against its source
+THRESHOLDS = {Type.F16: 70.0, Type.Q8_0: 40.0, Type.Q4_0: 17.0}      # dB of the worst tensor against its source
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def sources(model: Model) -> dict[str, tuple[str, np.ndarray]]:
     found = {}
     for network in model.networks:
         tensors = model.tensors(network)
-        for entry in entries(network, model.config(network), "f32"):
+        for entry in gguf_tensors(network, model.config(network), "f32"):
             values = tensors[entry.key].float().numpy()
             found[entry.name] = network, (values.T if entry.transposed else values).reshape(entry.shape)
     return found
@@ -79,7 +79,7 @@ def test_every_tensor_reads_back_as_what_it_was_made_from(files, wanted, precisi
         own = gguf.quantize(np.ascontiguousarray(source), tensor.tensor_type)
         np.testing.assert_array_equal(tensor.data, own, err_msg=tensor.name)
         np.testing.assert_array_equal(values(tensor), gguf.dequantize(own, tensor.tensor_type).reshape(source.shape))
-        assert tensor.tensor_type == Type.F32 or decibels(source, values(tensor)) >= BARS[tensor.tensor_type]
+        assert tensor.tensor_type == Type.F32 or decibels(source, values(tensor)) >= THRESHOLDS[tensor.tensor_type]
 
 
 def test_f32_and_f16_lose_nothing_of_an_fp16_bundle(files, wanted):
@@ -98,8 +98,8 @@ def test_only_matrices_of_the_networks_that_are_compressed_are_in_blocks(files, 
     assert {name.partition(".")[0] for name in in_blocks} == {"autoregressive", "diffusion", "clvp"}
     multiplied = set()
     for network in model.networks:
-        keys = products(network, model.config(network))
-        multiplied |= {entry.name for entry in entries(network, model.config(network), "f32") if entry.key in keys}
+        keys = matrix_layers(network, model.config(network))
+        multiplied |= {entry.name for entry in gguf_tensors(network, model.config(network), "f32") if entry.key in keys}
     assert in_blocks <= multiplied
     for tensor in files["q8_0"].tensors:
         single = tensor.n_elements == max(tensor.shape)
@@ -130,7 +130,7 @@ def test_a_matrix_multiplies_as_the_network_does(files, random_bundle):
 
 def test_names_are_unique_and_short_enough_for_ggml_at_the_official_sizes():
     names = [entry.name for network in NETWORKS.values()
-             for entry in entries(network.name, network.official(), "q4_0")]
+             for entry in gguf_tensors(network.name, network.official(), "q4_0")]
     assert len(names) == len(set(names)) == sum(len(layout(network.name, network.official()).shapes)
                                                 for network in NETWORKS.values())
     assert max(len(name) for name in names) <= NAME_BYTES
@@ -221,7 +221,7 @@ def refused(capsys, tmp_path, monkeypatch):
 
 def test_the_command_writes_a_file_and_says_what_is_in_it(tmp_path, capsys, random_bundle):
     out = tmp_path / "new" / "out.gguf"
-    arguments = ["convert", str(random_bundle), "--to", "gguf", "-o", str(out), "--precision", "q8_0", "--stages",
+    arguments = ["convert", str(random_bundle), "--to", "gguf", "-o", str(out), "--precision", "q8_0", "--networks",
                  "autoregressive,univnet"]
     assert main(arguments) == 0
     said = " ".join(capsys.readouterr().out.split())
@@ -258,7 +258,7 @@ def test_a_place_that_is_taken_or_has_another_suffix(refused, tmp_path, random_b
 
 @pytest.mark.parametrize(("stages", "said"), [("cvvp", "cvvp.pth"), ("gpt", "no such network"), ("", "names no")])
 def test_a_network_that_is_not_there(refused, tmp_path, random_bundle, stages, said):
-    assert said in refused(random_bundle, "--to", "gguf", "-o", tmp_path / "out.gguf", "--stages", stages)
+    assert said in refused(random_bundle, "--to", "gguf", "-o", tmp_path / "out.gguf", "--networks", stages)
 
 
 def test_without_the_gguf_package_one_is_told_what_to_install(tmp_path, random_bundle):

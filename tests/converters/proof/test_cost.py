@@ -6,10 +6,10 @@ from coremltools.converters.mil.mil.types import np_uint4_dtype
 
 from ane.backends.mil.package import Package
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
-from converters.coreml.graph import Graph, Style, mb
-from converters.coreml.package import load_twin
+from converters.coreml.graph import CoreMLGraph, Style, mb
+from converters.coreml.package import load_reference
 from converters.proof import cost
-from converters.proof.cost import CHIPS, Chip, Use, Weights
+from converters.proof.cost import CHIPS, Chip, FunctionUse, WeightBytes
 from converters.tortoise import autoregressive as gpt2
 from tests.random_model import RandomModel
 
@@ -18,7 +18,7 @@ ONES = Chip("ones", 1, 1e-9, 1e-12, "made up")
 
 
 def saved(tmp_path, body, states=None, **inputs) -> Package:
-    graph = Graph("graph", {}, inputs, lambda style, **given: body(**given), states or {})
+    graph = CoreMLGraph("graph", {}, inputs, lambda style, **given: body(**given), states or {})
     graph.build(Style()).save(str(tmp_path / "graph.mlpackage"))
     return Package(tmp_path / "graph.mlpackage")
 
@@ -90,16 +90,16 @@ def test_weights_are_counted_as_stored_for_each_op_that_reads_them(tmp_path):
         return {"y": mb.conv(x=x, weight=scaled, pad_type="valid")}
 
     x = (1, 64, 1, 32)
-    assert cost.cost(saved(tmp_path, dense, x=x)).weights == {"dense": Weights(2 * 8192, 2 * 8192)}
+    assert cost.cost(saved(tmp_path, dense, x=x)).weights == {"dense": WeightBytes(2 * 8192, 2 * 8192)}
     assert cost.cost(saved(tmp_path, dense, x=x)).unique == 2 * 4096
-    assert cost.cost(saved(tmp_path, palette, x=x)).weights == {"palette": Weights(4096 // 2 + 16 * 2, 2 * 4096)}
-    assert cost.cost(saved(tmp_path, int8, x=x)).weights == {"int8": Weights(4096 + 64 * 2, 2 * 4096)}
+    assert cost.cost(saved(tmp_path, palette, x=x)).weights == {"palette": WeightBytes(4096 // 2 + 16 * 2, 2 * 4096)}
+    assert cost.cost(saved(tmp_path, int8, x=x)).weights == {"int8": WeightBytes(4096 + 64 * 2, 2 * 4096)}
 
 
 @pytest.mark.parametrize(("form", "generations"), [("dense", (1, 2, 3)), ("palette", (1, 2, 3)), ("int8", (2, 3)),
                                                    ("blockwise", (3,))])
 def test_a_chip_streams_the_forms_that_it_knows(form, generations):
-    counted = cost.Cost(ops=1, weights={form: Weights(stored=100, dense=400)}, unique=100, cache_read=20,
+    counted = cost.FunctionCost(ops=1, weights={form: WeightBytes(stored=100, dense=400)}, unique=100, cache_read=20,
                         cache_written=3, flops=0, elementwise=0, activations=0, padded=0)
     for generation in (1, 2, 3):
         assert counted.streamed(Chip("chip", generation, 1, 1, "")) == (123 if generation in generations else 423)
@@ -117,19 +117,19 @@ def decoder(config: UnifiedVoiceConfig, vocabulary: int, columns: int, slots: in
 
 @pytest.mark.parametrize("cache", ["io", "state"])
 def test_a_step_of_the_decoder_costs_what_its_sizes_say(tmp_path, cache):
-    twin = load_twin(RandomModel(), "autoregressive")
+    twin = load_reference(RandomModel(), "autoregressive")
     gpt2.step(twin, 16, 64, cache).build(Style()).save(str(tmp_path / "step.mlpackage"))
     package = Package(tmp_path / "step.mlpackage")
     counted = cost.cost(package)
     weights, read, written, flops = decoder(twin.config, twin.config.number_mel_codes, 16, 64)
-    assert counted.weights == {"dense": Weights(weights, weights)}
+    assert counted.weights == {"dense": WeightBytes(weights, weights)}
     assert (counted.unique, counted.cache_read) == (weights, read)
     if cache == "io":
         assert (counted.cache_written, counted.flops) == (written, flops)
     else:
         assert counted.cache_written == read, "the state is written whole"
         assert counted.flops == flops + 2 * 2 * twin.config.layers * twin.config.model_dim * 16 * 64, "by a product"
-    assert cost.use(package.function(), 30) == Use("codes", 16, 22050 / 1024)
+    assert cost.use(package.function(), 30) == FunctionUse("codes", 16, 22050 / 1024)
 
 
 # Tokens a second in all lanes at official sizes with 256 slots a lane, as they were worked out when the decoder was
@@ -155,12 +155,12 @@ def test_a_call_takes_the_longest_of_its_parts():
 
 
 def test_an_estimate_tells_what_a_second_of_speech_takes():
-    counted = cost.Cost(ops=1, weights={"dense": Weights(1, 1)}, unique=1, cache_read=1, cache_written=1, flops=1,
+    counted = cost.FunctionCost(ops=1, weights={"dense": WeightBytes(1, 1)}, unique=1, cache_read=1, cache_written=1, flops=1,
                         elementwise=0, activations=0, padded=0)
     seconds = 3 + cost.DISPATCH
-    told = cost.estimate(counted, Use("codes", 16, 21.5), ONES)
-    assert told == cost.Estimate(seconds, "bandwidth", "codes", 16 / seconds, 21.5 * seconds, 21.5)
-    assert cost.estimate(counted, Use(), ONES) == cost.Estimate(seconds, "bandwidth")
+    told = cost.estimate(counted, FunctionUse("codes", 16, 21.5), ONES)
+    assert told == cost.CostEstimate(seconds, "bandwidth", "codes", 16 / seconds, 21.5 * seconds, 21.5)
+    assert cost.estimate(counted, FunctionUse(), ONES) == cost.CostEstimate(seconds, "bandwidth")
 
 
 def function(tmp_path, body, **inputs):
@@ -170,15 +170,15 @@ def function(tmp_path, body, **inputs):
 def test_use_is_told_by_names(tmp_path):
     mel, lengths = (1, 4, 1, 320), {"x": (1, 4, 1, 320)}
     denoise = function(tmp_path, lambda x: {"prediction": mb.exp(x=x)}, **lengths)
-    assert cost.use(denoise, 30) == Use(calls=30 * 93.75 / 320)
+    assert cost.use(denoise, 30) == FunctionUse(calls=30 * 93.75 / 320)
     sample = function(tmp_path, lambda x, times: {"prediction": mb.add(x=x, y=mb.reduce_sum(x=times, axes=[0]))},
                       times=(5, 4, 1, 1), x=mel)
-    assert cost.use(sample, 30) == Use(calls=30 / 5 * 93.75 / 320)
+    assert cost.use(sample, 30) == FunctionUse(calls=30 / 5 * 93.75 / 320)
     sound = function(tmp_path, lambda mel: {"sound": mb.reshape(x=mel, shape=(1, 1, 1, 1280))}, mel=mel)
-    assert cost.use(sound, 30) == Use(calls=24000 / 1280)
+    assert cost.use(sound, 30) == FunctionUse(calls=24000 / 1280)
     prefill = function(tmp_path, lambda x: {"new_keys": mb.exp(x=x)}, **lengths)
-    assert cost.use(prefill, 30) == Use("positions", 320)
-    assert cost.use(function(tmp_path, lambda x: {"y": mb.exp(x=x)}, **lengths), 30) == Use()
+    assert cost.use(prefill, 30) == FunctionUse("positions", 320)
+    assert cost.use(function(tmp_path, lambda x: {"y": mb.exp(x=x)}, **lengths), 30) == FunctionUse()
 
 
 def test_every_chip_has_its_source():

@@ -237,7 +237,7 @@ def test_fused_steps_from_every_part_of_a_plan(odd, small, sampler, prediction):
         x, before, noise = numbers(1, 100, 60, seed=3), 0.3 * numbers(1, 100, 60, seed=4), numbers(2, 100, 60, seed=5)
         got = denoiser.advance(x, before, steps[first:first + 2], noise)
         for step, drawn in zip(steps[first:first + 2], noise, strict=True):
-            output = alone(x, step.timestep, step.guided)
+            output = extract_function(x, step.timestep, step.guided)
             x, before = take(step, x, before, output, drawn)
         for wanted, made in zip((x, before, output), got, strict=True):
             assert snr(wanted, made) > 90

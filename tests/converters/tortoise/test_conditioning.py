@@ -13,7 +13,7 @@ from ane.backends.mil import Arithmetic, Package
 from ane.backends.packaged.functions import Function
 from ane.models.tortoise.packaged import encoders
 from ane.system.errors import UserError
-from converters.coreml.graph import Graph, Style
+from converters.coreml.graph import CoreMLGraph, Style
 from converters.tortoise import conditioning
 from tests.backends.packaged.packages import FP16, FP32, NARROW, ROUNDED, functions, saved, snr, twin
 
@@ -25,7 +25,7 @@ class Case:
     stage: str
     network: str
     shape: tuple[int, ...]
-    graph: Callable[[nn.Module], Graph]
+    graph: Callable[[nn.Module], CoreMLGraph]
 
     @property
     def input(self) -> str:

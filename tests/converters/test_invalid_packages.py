@@ -13,12 +13,12 @@ from ane.bundles.packages import WEIGHTS
 from ane.commands.packages import opened
 from ane.system.errors import UserError
 from converters.conversion import convert
-from converters.coreml.package import Options
+from converters.coreml.options import CoreMLOptions
 
 
 @pytest.fixture
 def copied(source, tmp_path) -> Bundle:
-    small = Options(lanes=(2,), caches=("io",), buckets={"prefill": (32,), "step": (128,)})
+    small = CoreMLOptions(lanes=(2,), caches=("io",), buckets={"prefill": (32,), "step": (128,)})
     return convert(source, tmp_path / "copied", [small], ["rlg_auto", "autoregressive"])
 
 
