@@ -14,7 +14,7 @@ BAR = 25.0
 STEPS = 16      # codes that are decoded to compare, one by one
 
 
-def check_threshold(model: Model) -> None:
+def hold_to_bar(model: Model) -> None:
     """Raise UserError when the decoder of ``model`` loses too much in int8; two networks are loaded, one at a time."""
     reached = nearness(model)
     if not reached >= BAR:

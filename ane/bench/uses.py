@@ -9,7 +9,7 @@ from ane.backends.torch.backend import TorchBackend
 from ane.bench.figures import CODES, TOKENS, Calls
 from ane.bench.figures import Row as Figures
 from ane.bench.measure import Subject
-from ane.bench.nearness import check_threshold
+from ane.bench.nearness import hold_to_bar
 from ane.models.tortoise.embeddings import Embeddings
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES
 
@@ -39,7 +39,7 @@ class Uses:
     def _load(self, network: str, precision: str) -> Any:
         """The network. Raises UserError for a decoder in int8 that is not near enough to itself in float32."""
         if precision == "int8" and not self._near:
-            check_threshold(self.model)
+            hold_to_bar(self.model)
             self._near = True
         return self.backend.network(network)
 

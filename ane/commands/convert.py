@@ -61,7 +61,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                         help="lengths to build a kind of function for, in place of those that suit the model; kinds: "
                              "prefill, step (slots), condition, denoise, sample, steps (fused), clvp_text, "
                              "clvp_speech, univnet, hifigan. May be given more than once")
-    parser.add_argument("--stages", type=listed, metavar="NETWORKS",
+    parser.add_argument("--networks", type=listed, metavar="NETWORKS",
                         help=f"networks to convert (default: all); coreml: the others stay on torch. There are "
                              f"{NETWORKS}; onnx and gguf take cvvp and classifier too")
     parser.add_argument("--voice", metavar="VOICE",
@@ -108,7 +108,7 @@ def make_packages(args: argparse.Namespace, model: Model) -> int:
                 console.print(f"{network}: {doing}", soft_wrap=True)
 
         try:
-            bundle = convert(model, args.output, options, args.stages, args.force, show, target)
+            bundle = convert(model, args.output, options, args.networks, args.force, show, target)
         except KeyboardInterrupt:
             console.print("What was done is kept: give the same command again to go on.")
             raise
@@ -210,8 +210,8 @@ class Target:
 
 TARGETS = {
     "coreml": Target(make_packages, frozenset({"precision", "wide", "attention", "lanes", "cache", "buckets",
-                                               "stages"})),
-    "onnx": Target(make_packages, frozenset({"precision", "stages"})),
-    "gguf": Target(make_gguf, frozenset({"precision", "stages"})),
+                                               "networks"})),
+    "onnx": Target(make_packages, frozenset({"precision", "networks"})),
+    "gguf": Target(make_gguf, frozenset({"precision", "networks"})),
     "ggml": Target(make_ggml, frozenset({"voice"})),
 }

@@ -26,7 +26,7 @@ def make_gguf(args: argparse.Namespace, model: Model) -> int:
 
     console = Console(highlight=False, markup=False)
     with console.status("writing") as status:
-        entries = write_gguf(model, args.output, precision, args.stages, args.force, progress=status.update)
+        entries = write_gguf(model, args.output, precision, args.networks, args.force, progress=status.update)
     types = [entry.type.name.lower() for entry in entries]
     counted = ", ".join(f"{types.count(kind)} {kind}" for kind in dict.fromkeys(sorted(types)))
     size = args.output.stat().st_size / 1e6

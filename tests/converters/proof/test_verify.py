@@ -21,17 +21,17 @@ from converters.coreml.graph import CoreMLGraph
 from converters.coreml.options import CoreMLOptions
 from converters.proof.activations import (
     MAX_SNR,
-    FunctionCall,
     CapturedOutputs,
+    ComparedValue,
+    FunctionCall,
     InterpretedActivations,
     RecordingEngine,
-    ComparedValue,
-    compare_with_modules,
     compare,
+    compare_with_modules,
     first_drift,
 )
 from converters.proof.coreml_activations import CoreMLActivations, CoreMLInspector, extract_function
-from converters.proof.verify import PackageRunner, UnverifiedBundle, threshold_of, choose, package_runner, verify
+from converters.proof.verify import PackageRunner, UnverifiedBundle, choose, package_runner, threshold_of, verify
 from converters.tortoise import diffusion_decoder as diffusion
 from tests.backends.coreml.stand_in import StandIn
 from tests.backends.packaged.packages import FP32, Interpreting, saved, twin
