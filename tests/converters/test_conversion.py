@@ -148,7 +148,8 @@ def test_a_network_without_a_package_stays_on_torch(source, tmp_path):
 def test_a_package_stores_shared_weights_once(source, tmp_path):
     one = convert(source, tmp_path / "one", [SMALL], ["autoregressive"])
     many = convert(source, tmp_path / "many",
-                   [CoreMLOptions(lanes=(1, 2, 4), caches=("io", "state"), buckets={"prefill": (32, 64), "step": (128,)})],
+                   [CoreMLOptions(lanes=(1, 2, 4), caches=("io", "state"),
+                                  buckets={"prefill": (32, 64), "step": (128,)})],
                    ["autoregressive"])
     weights = [next(file.bytes for file in bundle.packages[0].files if file.file.endswith("weight.bin"))
                for bundle in (one, many)]

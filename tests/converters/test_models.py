@@ -24,14 +24,14 @@ def test_networks_lead_to_the_modules_of_their_model():
 
 
 def test_a_second_model_needs_an_entry_only(monkeypatch):
-    class Graphs:
+    class OtherGraphs:
         GRAPHS = ("acoustic",)
 
     monkeypatch.setitem(models.MODELS, "other", models.ConvertibleModel("other.networks", {"coreml": "other"}, {}))
     imported = models.import_module
-    monkeypatch.setattr(models, "import_module", lambda name: Graphs if name == "other" else imported(name))
+    monkeypatch.setattr(models, "import_module", lambda name: OtherGraphs if name == "other" else imported(name))
     assert convertible_networks("coreml")[-1] == "acoustic"
-    assert graph_builder("coreml", "acoustic") is Graphs
+    assert graph_builder("coreml", "acoustic") is OtherGraphs
     assert graph_builder("coreml", "clvp") is buckets
 
 

@@ -57,7 +57,8 @@ def diffusion_shapes(layers: int = 10, width: int = 1024, heads: int = 16, laten
                 f"{path}.out_layers.3.weight": (3, width, width), f"{path}.out_layers.3.bias": (width,)}
 
     def attention(path: str) -> dict[str, tuple]:
-        return {f"{path}.norm.weight": (width,), f"{path}.norm.bias": (width,), f"{path}.qkv.weight": (width, 3 * width),
+        return {f"{path}.norm.weight": (width,), f"{path}.norm.bias": (width,),
+                f"{path}.qkv.weight": (width, 3 * width),
                 f"{path}.qkv.bias": (3 * width,), f"{path}.proj_out.weight": (width, width),
                 f"{path}.proj_out.bias": (width,),
                 f"{path}.relative_pos_embeddings.relative_attention_bias.weight": (heads, 32)}
@@ -243,7 +244,8 @@ def test_a_voice_of_another_model_is_refused(small, tmp_path):
     ("autoregressive", {}, "layers 2, not 30"),
     ("univnet", {name: OFFICIAL[name] for name in ("autoregressive", "diffusion")}, "channel_size 4, not 32")])
 def test_a_model_of_another_size_is_refused(voice, tmp_path, network, sizes, reason):
-    with pytest.raises(UserError, match=rf"only networks of the official size: the {network} network .* {reason}; --to gguf"):
+    message = rf"only networks of the official size: the {network} network .* {reason}; --to gguf"
+    with pytest.raises(UserError, match=message):
         write_ggml(SmallModel(**sizes), voice, tmp_path / "models")
     assert not (tmp_path / "models").exists()
 

@@ -155,8 +155,8 @@ def test_a_call_takes_the_longest_of_its_parts():
 
 
 def test_an_estimate_states_the_time_of_a_second_of_speech():
-    counted = cost.FunctionCost(ops=1, weights={"dense": WeightBytes(1, 1)}, unique=1, cache_read=1, cache_written=1, flops=1,
-                        elementwise=0, activations=0, padded=0)
+    counted = cost.FunctionCost(ops=1, weights={"dense": WeightBytes(1, 1)}, unique=1, cache_read=1, cache_written=1,
+                                flops=1, elementwise=0, activations=0, padded=0)
     seconds = 3 + cost.DISPATCH
     estimate = cost.estimate(counted, FunctionUse("codes", 16, 21.5), ONES)
     assert estimate == cost.CostEstimate(seconds, "bandwidth", "codes", 16 / seconds, 21.5 * seconds, 21.5)

@@ -227,7 +227,8 @@ def test_the_limits_are_those_of_the_sources():
 
 
 @pytest.mark.parametrize(("limit", "rule", "values"), [
-    ("MAX_BYTES", "too-heavy", {-1: True, 0: False, 1: False}), ("MIN_BYTES", "too-light", {-1: False, 0: False, 1: True})])
+    ("MAX_BYTES", "too-heavy", {-1: True, 0: False, 1: False}),
+    ("MIN_BYTES", "too-light", {-1: False, 0: False, 1: True})])
 def test_bytes_of_weights_have_an_upper_and_a_lower_limit(tmp_path, monkeypatch, limit, rule, values):
     package = saved(tmp_path, conv)
     for difference, expected in values.items():

@@ -70,7 +70,7 @@ def test_a_probe_gets_the_functions_that_it_calls():
 def test_the_mean_is_that_of_the_noise():
     signal = np.array([1.0, 0.0])
     assert mean_snr_db([signal], [signal]) == MAX_SNR
-    assert mean_snr_db([signal, signal], [signal, signal + [0, 0.1]]) == pytest.approx(20 + 10 * np.log10(2))
+    assert mean_snr_db([signal, signal], [signal, np.array([1.0, 0.1])]) == pytest.approx(20 + 10 * np.log10(2))
     assert mean_snr_db([signal], [signal * np.nan]) < 0
 
 

@@ -112,7 +112,8 @@ def denoised_and_compared(folder: Path, steps: int, rows: int) -> list[list[Comp
         reference = TorchDenoiser(network, torch.from_numpy(latents), torch.from_numpy(voice), length)
         sample(reference, length, run, np.random.default_rng(1))
     sample(packaged, length, run, np.random.default_rng(1))
-    return [compare_with_modules(one, InterpretedActivations(MilEngine()).activations(paths[name], "main", engine.calls[name]),
+    source = InterpretedActivations(MilEngine())
+    return [compare_with_modules(one, source.activations(paths[name], "main", engine.calls[name]),
                          engine.calls[name]) for name, one in found.items()]
 
 
@@ -186,7 +187,8 @@ def test_the_requirement_is_the_threshold_or_nearly_the_recorded_parity(inside):
 
 def test_thresholds_are_those_of_the_conversion(small):
     packages = {package.network: package for package in UnverifiedBundle(small).packages}
-    expected = [("autoregressive", "step_2_64", 60), ("univnet", "univnet_14_17", 100), ("hifigan", "hifigan_14_14", 60)]
+    expected = [("autoregressive", "step_2_64", 60), ("univnet", "univnet_14_17", 100),
+                ("hifigan", "hifigan_14_14", 60)]
     for network, function, threshold in expected:
         assert threshold_of(packages[network], function, "fp32 maths") == threshold
     assert threshold_of(packages["hifigan"], "hifigan_14_14", "fp16 rounding") == 45
@@ -306,13 +308,15 @@ class Failing:
 
 def test_a_failing_inspector_raises_one_line(small):
     program = Package(small / AUTOREGRESSIVE).function("step_2_64")
-    call = FunctionCall({name: np.zeros(type.shape, np.float16) for name, type in program.inputs.items()}, None, "CPU_ONLY")
+    inputs = {name: np.zeros(type.shape, np.float16) for name, type in program.inputs.items()}
+    call = FunctionCall(inputs, None, "CPU_ONLY")
     with pytest.raises(UserError, match=r"cannot show the values .* step_2_64 of .* on CPU_ONLY: ANECC"):
         list(CoreMLActivations(Failing).activations(small / AUTOREGRESSIVE, "step_2_64", call))
 
 
 def test_the_interpreter_yields_values_by_module_name(small):
     program = Package(small / AUTOREGRESSIVE).function("prefill_32")
-    call = FunctionCall({name: np.ones(type.shape, np.float16) for name, type in program.inputs.items()}, None, "CPU_ONLY")
-    names = [name for name, _, _ in InterpretedActivations(MilEngine()).activations(small / AUTOREGRESSIVE, "prefill_32", call)]
+    inputs = {name: np.ones(type.shape, np.float16) for name, type in program.inputs.items()}
+    call, source = FunctionCall(inputs, None, "CPU_ONLY"), InterpretedActivations(MilEngine())
+    names = [name for name, _, _ in source.activations(small / AUTOREGRESSIVE, "prefill_32", call)]
     assert "gpt__h__2" in names

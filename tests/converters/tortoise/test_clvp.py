@@ -40,7 +40,8 @@ class ClvpSides(NamedTuple):
     speech: Side
 
 
-def ranking(module: CLVP, paths: dict[str, Path], arithmetic: Arithmetic, lengths: tuple[int, ...] = BUCKETS) -> ClvpSides:
+def ranking(module: CLVP, paths: dict[str, Path], arithmetic: Arithmetic,
+            lengths: tuple[int, ...] = BUCKETS) -> ClvpSides:
     text, speech = (functions(side, paths, arithmetic) for side in graphs(module, lengths))
     return ClvpSides(Side(text, module.text_emb.weight.numpy(), module.temperature.exp().item(), "the text"),
                      Side(speech, module.speech_emb.weight.numpy(), 1.0, "the speech"))

@@ -48,7 +48,8 @@ class ConditioningCase:
 
 
 CASES = {
-    "clip of upstream's": ConditioningCase("ar_conditioning", "conditioning_encoder", (2, 80, 517), conditioning.ar_conditioning),
+    "clip of upstream's": ConditioningCase("ar_conditioning", "conditioning_encoder", (2, 80, 517),
+                                           conditioning.ar_conditioning),
     "short clip": ConditioningCase("ar_conditioning", "conditioning_encoder", (1, 80, 33),
                        lambda network: conditioning.ar_conditioning(network, 33)),
     "clip of upstream's, 24 kHz": ConditioningCase("diffusion_conditioning", "contextual_embedder", (2, 100, 401),
@@ -93,7 +94,8 @@ def test_outlier_channels_do_not_overflow(name, layer, arithmetic, tmp_path):
 
 def test_nothing_in_the_graphs_leaves_the_engine(tmp_path):
     for case in CASES.values():
-        function = Package(case.served(reference_network(case.network), Style("fp16"), tmp_path)[0].package).function(None)
+        served = case.served(reference_network(case.network), Style("fp16"), tmp_path)
+        function = Package(served[0].package).function(None)
         kinds = {op.type for op in function.ops}
         assert not [kind for kind in kinds if kind.startswith(("gather", "scatter", "transpose", "cast", "tile"))]
         assert {len(type.shape) for op in function.ops for type in op.outputs.values()} == {4}

@@ -93,7 +93,8 @@ def denoised(network: DiffusionTts, length: int, bucket: int,
     width = network.config.model_channels
     x, code = numbers(1, 100, length), numbers(batch, width, length, seed=1)
     timestep = torch.tensor([TIMESTEP])
-    expected = network(torch.from_numpy(x).expand(batch, -1, -1), timestep.expand(batch), torch.from_numpy(code)).numpy()
+    rows = torch.from_numpy(x).expand(batch, -1, -1)
+    expected = network(rows, timestep.expand(batch), torch.from_numpy(code)).numpy()
     return {"x": padded(x[:, :, None], bucket), "code": padded(code[:, :, None], bucket),
             "time": timestep_embedding(timestep, width).numpy()[:, :, None, None], **frames(length, bucket)}, expected
 
@@ -259,21 +260,21 @@ def test_a_chunk_beyond_the_buckets_is_reported(odd, small, latents, length):
 def test_the_smallest_bucket_is_used_and_a_pair_only_with_guidance(odd):
     called = []
 
-    class Nothing(Interpreting):
+    class LoggingEngine(Interpreting):
         def load(self, package, function, units):
             return self.named(function)
 
         def named(self, name):
-            class Loaded:
+            class LoggingFunction:
                 def predict(self, inputs, state=None):
                     called.append(name)
                     return {"code": np.zeros((1, 48, 1, 64), np.float32),
                             "prediction": np.zeros((2, 200, 1, inputs["inside"].shape[-1]), np.float32)}
-            return Loaded()
+            return LoggingFunction()
 
     graphs = [diffusion.condition(odd, 64), *(diffusion.denoise(odd, batch, length) for batch in (2, 1)
                                               for length in (128, 64)), diffusion.sample(odd, 3, 1, 64)]
-    served = [Function(Nothing(), Path("p"), graph.name, graph.bucket, "ALL", graph.kind) for graph in graphs]
+    served = [Function(LoggingEngine(), Path("p"), graph.name, graph.bucket, "ALL", graph.kind) for graph in graphs]
     for length, guided in ((64, False), (64, True), (65, False)):
         denoiser, _ = bind(odd, served, 16, length)
         output = denoiser(np.zeros((1, 100, length), np.float32), 5, guided)
