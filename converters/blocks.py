@@ -56,9 +56,10 @@ def conv(s: Style, x: Var, weight: np.ndarray, bias: np.ndarray | None, name: st
         weight: (O, C, 1, k) float32. bias: (O,) float32.
         options: of ``mb.conv``: pad_type, pad, strides, dilations.
     """
+    pad_type = options.pop("pad_type", "valid")
     if bias is not None:
-        options["bias"] = s.const(bias)
-    return mb.conv(x=x, weight=s.const(weight), **{"pad_type": "valid", **options}, **named(name))
+        options = {"bias": s.const(bias), **options}
+    return mb.conv(x=x, weight=s.const(weight), pad_type=pad_type, **options, **named(name))
 
 
 def named(name: str | None) -> dict[str, str]:
