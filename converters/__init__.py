@@ -1,1 +1,1 @@
-"""What makes Core ML and ONNX models out of the networks of `ane`."""
+"""Converts the networks of ``ane`` to Core ML packages, ONNX packages and ggml files."""

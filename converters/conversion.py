@@ -1,4 +1,4 @@
-"""A whole model to a bundle with packages: resumable network by network, published whole or not at all."""
+"""Converts a model to a bundle with packages; resumes after an interruption, and publishes the bundle atomically."""
 
 import dataclasses
 import hashlib
@@ -6,7 +6,6 @@ import json
 import math
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,40 +16,36 @@ from typing import Any, Protocol
 from filelock import FileLock, Timeout
 
 from ane.bundles import Model
-from ane.models.tortoise.networks import NETWORKS
 from ane.bundles.bundle import Bundle, check_destination, write_bundle
 from ane.bundles.hashes import check_hash
 from ane.bundles.packages import PackageRecord, read_section, section
 from ane.bundles.weights import layout
 from ane.system.errors import UserError
 from ane.system.files import link_or_copy, read_json, replacing
-from converters.coreml.graph import ct
-from converters.coreml.package import Options, seal, write_package
-from converters.proof.accepted_warnings import STRICT, refused, remaining
-from converters.proof.parity import measured
+from converters.coreml.target import CoreMLTarget
+from converters.fingerprint import graph_fingerprint
 from converters.provenance import described
-from converters.tortoise.buckets import GRAPHS, check_buckets
 
-Progress = Callable[[str, str], None]       # network, what is done with it
+Progress = Callable[[str, str], None]       # network, activity
 PROGRESS_FILE = "progress.json"
-WIDTH = {**dict.fromkeys(("fp32", "int8", "int4"), 4),          # bytes of a weight while converting
-         **dict.fromkeys(("fp16", "8bit", "6bit", "4bit"), 2)}
+WEIGHT_BYTES = {**dict.fromkeys(("fp32", "int8", "int4"), 4),   # bytes of a weight while converting
+                **dict.fromkeys(("fp16", "8bit", "6bit", "4bit"), 2)}
 
 
-class Choice(Protocol):
-    """One set of options: of a precision."""
+class ConversionOptions(Protocol):
+    """Options of a target, for packages of one precision."""
 
     precision: str
 
     def stored(self, network: str) -> str: ...
 
 
-class Target(Protocol):
+class ConversionTarget(Protocol):
     """A format of packages.
 
     Attributes:
-        name: of ``ane.bundles.packages.FORMATS``. networks: what can be converted, in order.
-        functions: of the package that has most; each is saved with weights of its own first.
+        name: one of ``ane.bundles.packages.FORMATS``. networks: those that can be converted, in order.
+        functions: the largest number of functions in a package; each is first saved with its own weights.
     """
 
     name: str
@@ -58,164 +53,138 @@ class Target(Protocol):
     functions: int
 
     def check(self, options: Sequence[Any], model: Model) -> None:
-        """Raise UserError for options that cannot be, and for a machine that cannot convert."""
+        """Raise UserError for invalid options, or on a machine that cannot convert."""
 
     def versions(self) -> tuple[str, ...]:
-        """Of the libraries that have a part in a package."""
+        """Versions of the libraries that write packages."""
 
     def package(self, model: Model, network: str, options: Any, work: Path, progress: Callable[[str], None],
                 licence: str) -> PackageRecord:
-        """Make and measure a package. Raises UserError when it falls below its bar or cannot be written."""
+        """Write and measure a package. Raises UserError when it is below its threshold or cannot be written."""
 
 
-class CoreML:
-    """Core ML packages, a ``Target``."""
-
-    name, networks, functions = "coreml", GRAPHS, 16
-
-    def check(self, options: Sequence[Options], model: Model) -> None:
-        if sys.platform == "win32":
-            raise UserError("conversion runs on macOS and Linux: coremltools has no Windows build")
-        for option in options:
-            check_buckets(option, model)
-
-    def versions(self) -> tuple[str, ...]:
-        return (ct.__version__,)
-
-    def package(self, model: Model, network: str, options: Options, work: Path, progress: Callable[[str], None],
-                licence: str) -> PackageRecord:
-        package = write_package(model, network, options, work, lambda function: progress(f"building {function}"))
-        broken = refused(work / package.path) if network in STRICT else []
-        if broken:
-            raise UserError(f"{package.path} holds what the Neural Engine refuses, {broken[0]}: it is not published")
-        functions = measured(model, package, work, lambda function: progress(f"measuring {function}"))
-        return seal(work, package, functions, remaining(work / package.path), licence)
+COREML_TARGET = CoreMLTarget()
 
 
-CORE_ML = CoreML()
-
-
-def convert(model: Model, destination: Path, options: Sequence[Choice], networks: Sequence[str] | None = None,
-            overwrite: bool = False, progress: Progress = lambda network, doing: None,
-            target: Target = CORE_ML) -> Bundle:
+def convert(model: Model, destination: Path, options: Sequence[ConversionOptions],
+            networks: Sequence[str] | None = None, overwrite: bool = False,
+            progress: Progress = lambda network, activity: None,
+            target: ConversionTarget = COREML_TARGET) -> Bundle:
     """Write ``model`` with packages of the target's format as a bundle.
 
-    What is made lies in ``<destination>.converting`` until all is made; a conversion that was interrupted goes on there
-    with the network it was at, as long as model, options and this program are the same. Packages that the model has
-    already, and that are not made anew, come along.
+    Packages are collected in ``<destination>.converting`` until all are done. An interrupted conversion resumes there
+    if the model, the options and the code that builds the graphs are unchanged. Other packages of the model are kept.
 
     Args:
-        options: one for each precision to be in the bundle; the first is what the runtime takes unless told otherwise.
-        networks: what to convert (default: all that can be and that the model has).
-        progress: called as work on a network goes on.
+        options: one for each precision; the runtime uses the first by default.
+        networks: which to convert (default: all convertible networks of the model).
+        progress: called with a network and the current activity.
 
     Raises:
-        UserError: the destination is taken, another process converts to it, no room on the disk, a package below its
-            parity bar, an unknown network.
+        UserError: the destination exists, another process converts to it, the disk is full, a package is below its
+            threshold, a network is unknown.
     """
     destination = Path(os.path.abspath(destination))
     chosen = _networks(model, networks, target)
     target.check(options, model)
     check_destination(destination, overwrite)
-    _check_room(destination, model, chosen, options, target)
-    with _alone(destination):
+    _check_disk_space(destination, model, chosen, options, target)
+    with _locked(destination):
         work = destination.with_name(f"{destination.name}.converting")
         fingerprint = _fingerprint(model, options, chosen, target)
-        done = _begin(work, fingerprint, overwrite, target)
+        done = _resume(work, fingerprint, overwrite, target)
         licence = described(model)["licence"]
         for option in options:
             for network in chosen:
                 if (target.name, network, option.stored(network)) in map(_key, done):
                     continue
                 done.append(target.package(model, network, option, work, partial(progress, network), licence))
-                _note(work, fingerprint, done, target)
+                _save_progress(work, fingerprint, done, target)
         progress("bundle", "writing")
-        packages = done + _brought(model, work, {_key(package) for package in done})
+        packages = done + _kept_packages(model, work, {_key(package) for package in done})
         bundle = write_bundle(model, destination, name=model.name if isinstance(model, Bundle) else destination.name,
                               packages=packages, built=work, overwrite=overwrite, **described(model))
         shutil.rmtree(work)
     return bundle
 
 
-def edition(target: Target = CORE_ML) -> str:
-    """A digest of what makes packages: this program's converters, and the versions of the libraries."""
-    digest = hashlib.sha256("\n".join(target.versions()).encode())
-    for source in sorted(Path(__file__).parent.rglob("*.py")):
-        digest.update(source.read_bytes())
-    return digest.hexdigest()
+def code_fingerprint(target: ConversionTarget = COREML_TARGET) -> str:
+    """Changes with the code that builds the target's graphs, the reference networks, and the libraries."""
+    return graph_fingerprint(target.name, target.versions())
 
 
 @contextmanager
-def _alone(destination: Path) -> Iterator[None]:
-    """One process at a time works on a destination. Raises UserError when another does."""
-    place = destination.with_name(f".{destination.name}.converting.lock")
+def _locked(destination: Path) -> Iterator[None]:
+    """Lock a destination. Raises UserError when another process converts to it."""
+    lock = destination.with_name(f".{destination.name}.converting.lock")
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(place, timeout=0):
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(lock, timeout=0):
             yield
-        place.unlink(missing_ok=True)
+        lock.unlink(missing_ok=True)
     except Timeout as error:
         raise UserError(f"another process is converting to {destination}: wait for it, or choose another -o") from error
     except OSError as error:
-        raise UserError(f"cannot write {place.parent}: {error.strerror or error}; choose another -o") from error
+        raise UserError(f"cannot write {lock.parent}: {error.strerror or error}; choose another -o") from error
 
 
 def _key(package: PackageRecord) -> tuple[str, str, str]:
     return package.format, package.network, package.precision
 
 
-def _brought(model: Model, work: Path, made: set[tuple[str, str, str]]) -> list[PackageRecord]:
-    """The packages that a model has already, of any format, save those made anew, in ``work``."""
-    brought = [package for those in ("packages", "onnx_packages") for package in getattr(model, those, [])
-               if _key(package) not in made]
-    for package in brought:
+def _kept_packages(model: Model, work: Path, made: set[tuple[str, str, str]]) -> list[PackageRecord]:
+    """Copy the model's packages of any format, except those converted again, to ``work``."""
+    kept = [package for attribute in ("packages", "onnx_packages") for package in getattr(model, attribute, [])
+            if _key(package) not in made]
+    for package in kept:
         for file in package.files:
             check_hash(model.path, file)
         shutil.rmtree(work / package.path, ignore_errors=True)
-        # onnx refuses weights that have another name in the file system
-        copied = shutil.copyfile if package.format == "onnx" else link_or_copy
-        shutil.copytree(model.path / package.path, work / package.path, copy_function=copied)
-    return brought
+        # onnx refuses weights that are hard links
+        copy = shutil.copyfile if package.format == "onnx" else link_or_copy
+        shutil.copytree(model.path / package.path, work / package.path, copy_function=copy)
+    return kept
 
 
-def _networks(model: Model, wanted: Sequence[str] | None, target: Target) -> list[str]:
-    if wanted is not None and not wanted:
-        raise UserError(f"--stages names no network; there are {', '.join(target.networks)}")
-    for network in wanted or ():
+def _networks(model: Model, requested: Sequence[str] | None, target: ConversionTarget) -> list[str]:
+    if requested is not None and not requested:
+        raise UserError(f"--networks names no network; there are {', '.join(target.networks)}")
+    for network in requested or ():
         if network not in target.networks:
-            raise UserError(f"--stages {network}: no such network; there are {', '.join(target.networks)}")
+            raise UserError(f"--networks {network}: no such network; there are {', '.join(target.networks)}")
         model.require(network)
-    return [network for network in target.networks if network in (wanted or model.networks)]
+    return [network for network in target.networks if network in (requested or model.networks)]
 
 
-def _fingerprint(model: Model, options: Sequence[Choice], networks: Sequence[str], target: Target) -> str:
-    """Changes with anything that changes what a conversion makes."""
-    stated = [model.identity, target.name, edition(target), networks,
-              [dataclasses.asdict(option) for option in options]]
-    return hashlib.sha256(json.dumps(stated, default=sorted).encode()).hexdigest()
+def _fingerprint(model: Model, options: Sequence[ConversionOptions], networks: Sequence[str],
+                 target: ConversionTarget) -> str:
+    """A digest of the model, options and code; an unfinished conversion resumes if it is unchanged."""
+    parts = [model.identity, target.name, code_fingerprint(target), networks,
+             [dataclasses.asdict(option) for option in options]]
+    return hashlib.sha256(json.dumps(parts, default=sorted).encode()).hexdigest()
 
 
-def _begin(work: Path, fingerprint: str, overwrite: bool, target: Target) -> list[PackageRecord]:
-    """The packages that an earlier run left whole in ``work``; another run's are thrown away, if that is allowed."""
-    noted = work / PROGRESS_FILE
-    if noted.is_file():
-        stated = read_json(noted)
+def _resume(work: Path, fingerprint: str, overwrite: bool, target: ConversionTarget) -> list[PackageRecord]:
+    """The intact packages that an interrupted run left in ``work``; with ``overwrite``, other leftovers are deleted."""
+    progress_file = work / PROGRESS_FILE
+    if progress_file.is_file():
+        stated = read_json(progress_file)
         if isinstance(stated, dict) and stated.get("fingerprint") == fingerprint:
-            for crumbs in (*work.glob(".*"), *work.glob("packages/.*")):     # what was being written
-                shutil.rmtree(crumbs, ignore_errors=True)
-            return [package for package in read_section(stated, str(noted), target.networks, target.name)
-                    if _whole(work, package)]
+            for unfinished in (*work.glob(".*"), *work.glob("packages/.*")):
+                shutil.rmtree(unfinished, ignore_errors=True)
+            return [package for package in read_section(stated, str(progress_file), target.networks, target.name)
+                    if _is_intact(work, package)]
         if not overwrite:
-            raise UserError(f"{work} holds a conversion of another model, of other networks or with other options, not "
-                            "finished: finish it with those, or add --force to begin anew")
+            raise UserError(f"{work} holds an unfinished conversion of another model, of other networks or with other "
+                            "options: finish it with the same command, or add --force to start over")
     elif work.exists() and any(work.iterdir()):
-        raise UserError(f"{work} is in the way and is no unfinished conversion: move it, or choose another -o")
+        raise UserError(f"{work} exists and is not an unfinished conversion: move it, or choose another -o")
     shutil.rmtree(work, ignore_errors=True)
-    _note(work, fingerprint, [], target)
+    _save_progress(work, fingerprint, [], target)
     return []
 
 
-def _whole(work: Path, package: PackageRecord) -> bool:
+def _is_intact(work: Path, package: PackageRecord) -> bool:
     try:
         for file in package.files:
             check_hash(work, file)
@@ -224,24 +193,24 @@ def _whole(work: Path, package: PackageRecord) -> bool:
     return True
 
 
-def _note(work: Path, fingerprint: str, done: list[PackageRecord], target: Target) -> None:
+def _save_progress(work: Path, fingerprint: str, done: list[PackageRecord], target: ConversionTarget) -> None:
     with replacing(work / PROGRESS_FILE) as path:
         path.write_text(json.dumps({"fingerprint": fingerprint, target.name: section(done)}, indent=1),
                         encoding="utf-8")
 
 
-def _check_room(destination: Path, model: Model, networks: Sequence[str], options: Sequence[Choice],
-                target: Target) -> None:
-    """Refuse to begin without room for the packages, the functions of the largest before merging, and the weights."""
-    values = [sum(math.prod(shape) for shape in layout(NETWORKS[network], model.config(network)).shapes.values())
+def _check_disk_space(destination: Path, model: Model, networks: Sequence[str], options: Sequence[ConversionOptions],
+                target: ConversionTarget) -> None:
+    """Raise UserError without space for the packages, the unmerged functions of the largest, and the weights."""
+    values = [sum(math.prod(shape) for shape in layout(network, model.config(network)).shapes.values())
               for network in networks]
-    width = max(WIDTH[option.precision] for option in options)
+    width = max(WEIGHT_BYTES[option.precision] for option in options)
     largest = width * max(values)
-    beside = next(place for place in destination.absolute().parents if place.is_dir())
-    for place, needed, advice in (
-            (beside, (len(options) + 2) * width * sum(values) + target.functions * largest, "choose another -o"),
+    parent = next(folder for folder in destination.absolute().parents if folder.is_dir())
+    for folder, needed, advice in (
+            (parent, (len(options) + 2) * width * sum(values) + target.functions * largest, "choose another -o"),
             (Path(tempfile.gettempdir()), 2 * largest, "set TMPDIR to another folder")):
-        free = shutil.disk_usage(place).free
+        free = shutil.disk_usage(folder).free
         if free < needed:
-            raise UserError(f"converting needs about {needed / 1e9:.1f} GB at {place} and {free / 1e9:.1f} GB are "
-                            f"free: make room, {advice}, or convert fewer --stages")
+            raise UserError(f"converting needs about {needed / 1e9:.1f} GB at {folder} and {free / 1e9:.1f} GB are "
+                            f"free: delete something, {advice}, or convert fewer --networks")

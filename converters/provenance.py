@@ -1,4 +1,4 @@
-"""Where what is converted comes from: what a model passes on of itself, and the hashes of its weights."""
+"""Provenance of a conversion: the model's licence, description and source, and the hashes of its weights."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from ane.models.tortoise.networks import NETWORKS
 
 
 def described(model: Model) -> dict[str, Any]:
-    """Licence, description and source that a conversion of ``model`` passes on."""
+    """Licence, description and source, which a conversion of ``model`` keeps."""
     if not isinstance(model, Bundle):
         return {"licence": "", "description": "", "source": {"checkpoints": str(model.path)}}
     manifest = model.manifest
@@ -17,7 +17,7 @@ def described(model: Model) -> dict[str, Any]:
 
 
 def weights_sha256(model: Model, network: str) -> str:
-    """SHA-256 of the file that a network's weights lie in: as a bundle states it, or of a checkpoint read whole."""
+    """SHA-256 of the file with a network's weights: as a bundle states it, or computed for a checkpoint."""
     if isinstance(model, Bundle):
         return model.manifest.networks[network].weights.sha256
     return sha256_of(model.path / NETWORKS[network].file)

@@ -1,4 +1,4 @@
-"""coremltools without what it says on machines that are no Mac, about torch's version, and of its passes."""
+"""Silences coremltools' and torch's warnings about platform and versions, and their progress bars."""
 
 import contextlib
 import io
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Hold back warnings, log records below an error and progress bars of what runs inside; errors still rise."""
+    """Suppress warnings, log records below ERROR and standard error inside the block; exceptions still propagate."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,1 +1,1 @@
-"""Core ML packages: graphs, compression, merging of functions."""
+"""Core ML packages: graphs, options, compression, merging of functions."""

@@ -1,7 +1,7 @@
-"""Fewer bits a weight, by coremltools' own tools: 8-bit linear by channel, 6- and 4-bit palettes by k-means.
+"""Compresses weights with coremltools: 8-bit linear by channel, 6- and 4-bit palettes by k-means.
 
-What a chip gains by them differs: palettes of 4 bits are streamed as they are from M1 on, 8-bit weights are expanded to
-fp16 on M1 and streamed from M3 or M5 on (sources conflict; ``ane bench`` on the device says).
+The gain depends on the chip: 4-bit palettes are streamed as stored from the M1 on; 8-bit weights are expanded to fp16
+on an M1 and streamed from the M3 or M5 on (sources conflict; measure with ``ane bench``).
 """
 
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from converters.quiet import quiet
 
 @dataclass(frozen=True)
 class Compression:
-    """A way to store weights. ``bar`` is the least signal-to-noise ratio in dB against float32 that is published."""
+    """A way to store weights. ``threshold``: SNR against float32, in dB, that a published function must reach."""
 
     bits: int
-    bar: float
+    threshold: float
     palette: bool
 
 
@@ -31,10 +31,10 @@ COMPRESSIONS = {
 
 
 def compressed(model: Any, compression: Compression) -> Any:
-    """The one-function MLModel with its weights (those of more than 2048 values) stored in fewer bits.
+    """Compress the weights of a one-function MLModel, except those of 2048 values or fewer.
 
     Raises:
-        UserError: coremltools makes palettes with scikit-learn, which is not installed.
+        UserError: palettes need scikit-learn, which is not installed.
     """
     if compression.palette and find_spec("sklearn") is None:
         raise UserError(f"{compression.bits}-bit palettes are made with scikit-learn: pip install "
@@ -44,6 +44,6 @@ def compressed(model: Any, compression: Compression) -> Any:
         if compression.palette:
             config = optimize.OpPalettizerConfig(mode="kmeans", nbits=compression.bits)
             return optimize.palettize_weights(model, optimize.OptimizationConfig(global_config=config))
-        # with a zero point a channel: trained weights lean to a side (1.4 dB more in an embedded decoder)
+        # with a zero point for each channel, since trained weights are not centred: 1.4 dB more in the embedded decoder
         config = optimize.OpLinearQuantizerConfig(mode="linear", dtype=f"uint{compression.bits}")
         return optimize.linear_quantize_weights(model, optimize.OptimizationConfig(global_config=config))

@@ -1,8 +1,8 @@
-"""A Core ML graph before it is built: its inputs by name, and the body that makes the outputs of them.
+"""A Core ML graph before it is built: named inputs, and a body that computes the outputs.
 
-Graphs are written with coremltools' own builder, not traced from torch: what is written is what runs. No tracer splits
-an attention or slips in a cast, a value can keep the name of the module of ``ane.models.tortoise.networks`` that it stands for, and 30
-layers take seconds instead of minutes.
+Graphs are written with coremltools' own builder, not traced from torch: the operations written are the operations run.
+No tracer splits an attention or inserts a cast, values keep the name of the reference's module that computes the same,
+and 30 layers build in seconds instead of minutes.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,12 +15,12 @@ from converters.quiet import quiet
 
 with quiet():
     import coremltools as ct
-    from coremltools.converters.mil import Builder as mb  # noqa: N813 (its name everywhere)
+    from coremltools.converters.mil import Builder as mb  # noqa: N813 (its usual name)
     from coremltools.converters.mil.mil import Function, Program, types
 
 PASSES = ["common::const_deduplication"]
-Var = Any                       # coremltools' value of a graph under construction
-Weights = Any                   # a torch tensor, an array or a number
+Var = Any                       # coremltools' type of a value in a graph under construction
+ArrayLike = Any                   # a torch tensor, an array or a number
 
 TARGET = ct.target.iOS18        # macOS 15: states, grouped palettes, several functions in one package
 KINDS = {"fp16": (np.float16, types.fp16), "fp32": (np.float32, types.fp32)}
@@ -28,13 +28,13 @@ KINDS = {"fp16": (np.float16, types.fp16), "fp32": (np.float32, types.fp32)}
 
 @dataclass(frozen=True)
 class Style:
-    """How a graph keeps its numbers.
+    """Precision of a graph, and the form of its attention.
 
     Attributes:
-        precision: of weights, inputs, outputs and arithmetic: "fp16" (all that the Neural Engine knows) or "fp32".
-        wide: kinds of operation computed in float32 inside an fp16 graph: "norm", "softmax". Each costs two casts and
+        precision: of weights, inputs, outputs and arithmetic: "fp16" (all that the Neural Engine supports) or "fp32".
+        wide: kinds of operation computed in float32 in an fp16 graph: "norm", "softmax". Each costs two casts and
             leaves the Neural Engine.
-        heads: attention of all heads in one "matmul", or head by head in an "einsum" (``layers``, principle 5).
+        heads: attention of all heads in one "matmul", or head by head by "einsum" (``blocks``, principle 5).
     """
 
     precision: str = "fp16"
@@ -45,18 +45,18 @@ class Style:
     def dtype(self) -> type:
         return KINDS[self.precision][0]
 
-    def const(self, values: Weights) -> np.ndarray:
-        """Numbers as a constant of the graph, in its precision."""
+    def const(self, values: ArrayLike) -> np.ndarray:
+        """Numbers as a constant in the graph's precision."""
         return array(values).astype(self.dtype)
 
     def widened(self, kind: str, operation: Callable[[Var, type], Var], x: Var) -> Var:
-        """``operation(x, dtype)``, in float32 when ``kind`` is to be wide, else in the graph's precision."""
+        """``operation(x, dtype)``, in float32 when ``kind`` is in ``wide``, else in the graph's precision."""
         if kind not in self.wide or self.precision == "fp32":
             return operation(x, self.dtype)
         return mb.cast(x=operation(mb.cast(x=x, dtype="fp32"), np.float32), dtype=self.precision)
 
 
-def array(values: Weights) -> np.ndarray:
+def array(values: ArrayLike) -> np.ndarray:
     """Numbers as float32."""
     if hasattr(values, "detach"):
         values = values.detach().float().cpu().numpy()
@@ -64,15 +64,15 @@ def array(values: Weights) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Graph:
+class CoreMLGraph:
     """One function of a package.
 
     Attributes:
-        kind: what it computes; functions of a kind differ in their bucket alone.
-        bucket: the fixed lengths it was made for, by name.
-        inputs: shapes by name, all of the style's precision.
-        body: called with the style, then inputs and states by keyword; gives the outputs by name.
-        states: shapes by name, always fp16 (Core ML knows no other).
+        kind: what it computes; functions of one kind differ only in their bucket.
+        bucket: its fixed lengths, by name.
+        inputs: shapes by name, all in the style's precision.
+        body: called with the style, and inputs and states by keyword; returns the outputs by name.
+        states: shapes by name, always fp16 (Core ML supports no other).
     """
 
     kind: str
@@ -83,7 +83,7 @@ class Graph:
 
     @property
     def name(self) -> str:
-        """The kind, then the lengths: step_16_4352."""
+        """The kind and the lengths: step_16_4352."""
         return "_".join([self.kind, *map(str, self.bucket.values())])
 
     def build(self, style: Style) -> Any:
@@ -93,22 +93,22 @@ class Graph:
         specs |= {name: mb.StateTensorSpec(shape, types.fp16) for name, shape in self.states.items()}
         with Function(specs, TARGET) as function:
             outputs = self.body(style, **{name: function.inputs[name] for name in specs})
-            function.set_outputs([named(value, name) for name, value in outputs.items()])
+            function.set_outputs([renamed(value, name) for name, value in outputs.items()])
         program = Program()
         program.add_function("main", function)
         with quiet():
-            # of coremltools' passes only the one for equal weights finds anything (without the rest the same operations
-            # come out, in a sixth of the time); "float32" leaves every dtype as it is written here
+            # only the pass for equal weights changes these graphs; leaving out the others takes a sixth of the time.
+            # FLOAT32 means: keep every dtype as written here
             return ct.convert(program, convert_to="mlprogram", minimum_deployment_target=TARGET, skip_model_load=True,
                               compute_precision=ct.precision.FLOAT32, pass_pipeline=ct.PassPipeline(PASSES))
 
 
-def named(value: Var, name: str) -> Var:
-    """Give a value the name it is known by."""
+def renamed(value: Var, name: str) -> Var:
+    """``value``, renamed."""
     value.name = value.op.name = name
     return value
 
 
-def spelt(module: str) -> str:
-    """The name of a module of ``ane.models.tortoise.networks`` as that of a value: gpt.h.3.attn → gpt__h__3__attn."""
+def value_name(module: str) -> str:
+    """The name of the value that a module of the reference computes: gpt.h.3.attn → gpt__h__3__attn."""
     return module.replace(".", "__")

@@ -1,9 +1,8 @@
-"""One-function packages into one package of many functions, each weight stored once.
+"""Merges one-function packages into one package of several functions, which stores each weight once.
 
-coremltools' own ``save_multifunction`` rebuilds every program from its file, infers all types again and writes them
-out: 94 s for the 16 functions of a tiny diffusion decoder, and several times the weights in memory. Nothing of that is
-needed to put functions side by side: here their messages stay as they are but for the places of their weights, which
-are compared by content and copied from file to file. (1 s for the same 16.)
+coremltools' ``save_multifunction`` parses every program, infers all types again and writes it out: 94 s for the 16
+functions of a tiny diffusion decoder, and several times the weights in memory. Here the protobuf messages are copied
+with new weight offsets only, and weights are compared by content and copied from file to file: 1 s for the same 16.
 """
 
 import hashlib
@@ -24,7 +23,7 @@ STORED_AT = "@model_path/weights/weight.bin"
 
 
 def merge(parts: Mapping[str, Path], destination: Path) -> None:
-    """Write the functions "main" of ``parts``, under the names they are given with, as one package.
+    """Write the functions "main" of the packages ``parts``, by new name, as one package.
 
     The first is the default function. ``destination`` must not exist.
     """
@@ -32,13 +31,13 @@ def merge(parts: Mapping[str, Path], destination: Path) -> None:
     shutil.copytree(next(iter(parts.values())), destination)
     merged = messages.Model()
     with (destination / INSIDE / "weights" / "weight.bin").open("wb") as file:
-        store = Store(file)
+        weights = WeightBlobs(file)
         for name, path in parts.items():
             part = messages.Model()
             part.ParseFromString((path / INSIDE / "model.mlmodel").read_bytes())
-            store.move(part, path / INSIDE / "weights" / "weight.bin")
+            weights.move(part, path / INSIDE / "weights" / "weight.bin")
             _append(merged, name, part)
-        store.close()
+        weights.close()
     (destination / INSIDE / "model.mlmodel").write_bytes(merged.SerializeToString())
 
 
@@ -56,16 +55,16 @@ def _append(merged, name: str, part) -> None:
     description.state.extend(part.description.state)
 
 
-class Store:
-    """A weight file under construction: a header, then for each blob a record and its bytes, all aligned."""
+class WeightBlobs:
+    """A weight file being written: a header, then a record and the bytes of each blob, all aligned."""
 
     def __init__(self, file: BinaryIO):
         self.file = file
-        self.offsets: dict[tuple, int] = {}         # content → where its record lies
+        self.offsets: dict[tuple, int] = {}         # content → offset of its record
         file.write(bytes(HEADER.itemsize))
 
     def move(self, part, weights: Path) -> None:
-        """Copy what the message refers to in the file ``weights``, and let it refer to the copies."""
+        """Copy the blobs of the file ``weights`` that the message refers to, and point the message to the copies."""
         data = np.memmap(weights, np.uint8, "r") if weights.is_file() else None
         moved: dict[int, int] = {}
         for blob in blobs(part):

@@ -1,1 +1,1 @@
-"""Files for programs that stand on ggml: GGUF, and what tortoise.cpp reads."""
+"""Files for programs based on ggml: GGUF, and the files of tortoise.cpp."""

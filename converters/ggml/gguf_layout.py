@@ -1,9 +1,9 @@
-"""How a network's tensors stand in a GGUF file: their names, their shapes, and the type that each is stored in.
+"""Names, shapes and types of a network's tensors in a GGUF file.
 
-ggml multiplies a matrix by rows of inputs, quantises it in blocks of 32 along a row, and takes names of at most 63
-bytes. So weights that are multiplied with stand as (out, in), as llama.cpp has GPT-2's: the decoder's, which are kept
-(in, out), are transposed, and a convolution of one tap is the matrix that it is. The other names and shapes are
-upstream's, long names with a few parts spelt shorter.
+ggml multiplies a matrix by rows of inputs, quantises it in blocks of 32 along a row, and limits names to 63 bytes. So
+matrices are stored as (out, in), as llama.cpp stores GPT-2's: the decoder's, which are (in, out), are transposed, and a
+convolution with kernel size 1 is stored as a matrix. Other shapes and names are upstream's, with parts of long names
+abbreviated.
 """
 
 import math
@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from ane.bundles.packages import ALWAYS_FP32, COMPRESSED
-from ane.models.tortoise.networks import NETWORKS
 from ane.bundles.weights import layout, skeleton
 from ane.models.tortoise.networks.autoregressive import Conv1D
 from ane.system.errors import UserError
@@ -25,23 +24,23 @@ Type = gguf.GGMLQuantizationType
 
 PRECISIONS = {"f32": gguf.LlamaFileType.ALL_F32, "f16": gguf.LlamaFileType.MOSTLY_F16,
               "q8_0": gguf.LlamaFileType.MOSTLY_Q8_0, "q4_0": gguf.LlamaFileType.MOSTLY_Q4_0}
-NAME_BYTES = 63             # GGML_MAX_NAME with its closing zero is 64; ggml refuses a file with a longer name
-SHORTER = ((".relative_pos_embeddings.relative_attention_bias.", ".relative_bias."),
-           (".conditioning_timestep_integrator.", ".timestep_integrator."),
-           ("_transformer.transformer.attn_layers.", "_transformer."))
+NAME_BYTES = 63             # GGML_MAX_NAME is 64 with its terminating zero; ggml refuses longer names
+ABBREVIATIONS = ((".relative_pos_embeddings.relative_attention_bias.", ".relative_bias."),
+                 (".conditioning_timestep_integrator.", ".timestep_integrator."),
+                 ("_transformer.transformer.attn_layers.", "_transformer."))
 FP16_MAX = float(np.finfo(np.float16).max)
 
 
 @dataclass(frozen=True)
-class Entry:
+class GgufTensor:
     """One tensor of the file.
 
     Attributes:
         name: in the file.
-        shape: as numpy has it, the last axis the innermost; ggml lists the axes the other way round.
+        shape: in NumPy's order; ggml lists axes in reverse.
         type: ggml's type.
         key: the tensor's key in the network's state dict.
-        transposed: whether the network keeps it the other way round.
+        transposed: whether the network stores it transposed.
     """
 
     name: str
@@ -52,7 +51,7 @@ class Entry:
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """The shape in bytes where the type has blocks, else ``shape``."""
+        """The shape in bytes for types with blocks, else ``shape``."""
         return self.shape if self.type in (Type.F32, Type.F16) else gguf.quant_shape_to_byte_shape(
             self.shape, self.type)
 
@@ -65,53 +64,54 @@ class Entry:
         return math.prod(self.stored_shape) * self.dtype.itemsize
 
 
-def entries(network: str, config: Any, precision: str) -> list[Entry]:
+def gguf_tensors(network: str, config: Any, precision: str) -> list[GgufTensor]:
     """The tensors of ``network`` at ``config``, in the order of its state dict."""
-    multiplied = products(network, config)
+    matrices = matrix_layers(network, config)
     found = []
-    for key, shape in layout(NETWORKS[network], config).shapes.items():
-        transposed = multiplied.get(key) is Conv1D
+    for key, shape in layout(network, config).shapes.items():
+        transposed = matrices.get(key) is Conv1D
         name = f"{network}.{key}"
-        for long, short in SHORTER:
+        for long, short in ABBREVIATIONS:
             name = name.replace(long, short)
         shape = shape[::-1] if transposed else trimmed(shape)
-        found.append(Entry(name, shape, stored_type(network, shape, key in multiplied, precision), key, transposed))
+        found.append(GgufTensor(
+            name, shape, stored_type(network, shape, key in matrices, precision), key, transposed))
     return found
 
 
-def products(network: str, config: Any) -> dict[str, type[nn.Module]]:
-    """Keys of the weights that a network multiplies its inputs with, and the kind of layer that each is of."""
-    return {f"{name}.weight": type(module) for name, module in skeleton(NETWORKS[network], config).named_modules()
+def matrix_layers(network: str, config: Any) -> dict[str, type[nn.Module]]:
+    """Keys of the weights that are used as matrices, and the type of layer of each."""
+    return {f"{name}.weight": type(module) for name, module in skeleton(network, config).named_modules()
             if isinstance(module, Conv1D | nn.Linear) or (isinstance(module, nn.Conv1d) and module.kernel_size == (1,))}
 
 
 def trimmed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape without axes of one at its end, which would be ggml's rows: (1024, 512, 1) → (1024, 512)."""
+    """The shape without trailing axes of size 1, which would be ggml's rows: (1024, 512, 1) → (1024, 512)."""
     while len(shape) > 1 and shape[-1] == 1:
         shape = shape[:-1]
     return shape or (1,)
 
 
-def stored_type(network: str, shape: tuple[int, ...], multiplied: bool, precision: str) -> Type:
-    """The rule of what is stored how.
+def stored_type(network: str, shape: tuple[int, ...], is_matrix: bool, precision: str) -> Type:
+    """The type that a tensor is stored in.
 
-    f32: what has one axis alone (norms, biases, single numbers), and all of UnivNet (``packages.ALWAYS_FP32``).
-    Blocks, when asked for: matrices of the networks that are compressed at all (``packages.COMPRESSED``), their rows a
-    multiple of 32 long. f16: all else, that is embeddings, tables, kernels of several taps, and the other networks.
+    f32: tensors with one axis longer than 1 (norms, biases), and all of UnivNet (``packages.ALWAYS_FP32``). Blocks, if
+    requested: matrices of the compressed networks (``packages.COMPRESSED``) whose rows are a multiple of 32 long. f16:
+    all others: embeddings, kernels larger than 1, and the other networks.
     """
     if precision == "f32" or network in ALWAYS_FP32 or math.prod(shape) == max(shape):
         return Type.F32
     blocks = Type[precision.upper()]
-    if multiplied and network in COMPRESSED and shape[-1] % gguf.GGML_QUANT_SIZES[blocks][0] == 0:
+    if is_matrix and network in COMPRESSED and shape[-1] % gguf.GGML_QUANT_SIZES[blocks][0] == 0:
         return blocks
     return Type.F16
 
 
-def stored(entry: Entry, tensor: torch.Tensor, where: str) -> np.ndarray:
-    """A tensor of the network as the file has it: ``entry.stored_shape``, ``entry.dtype``.
+def encode(entry: GgufTensor, tensor: torch.Tensor, where: str) -> np.ndarray:
+    """A tensor of the network in the file's form: ``entry.stored_shape``, ``entry.dtype``.
 
     Raises:
-        UserError: a value is NaN or infinite, or beyond the range of fp16, which blocks have for their scale.
+        UserError: a value is NaN or infinite, or beyond the range of fp16, the type of the blocks' scales.
     """
     wide = tensor.detach().float().numpy()
     wide = np.ascontiguousarray(wide.T if entry.transposed else wide).reshape(entry.shape)

@@ -1,4 +1,4 @@
-"""What a GGUF file says of the model in it: the standard keys as far as they fit, the rest under ``tortoise.``."""
+"""Metadata of a GGUF file: standard keys where they apply, others under ``tortoise.``."""
 
 import dataclasses
 import json
@@ -13,16 +13,15 @@ from converters.ggml.gguf_layout import PRECISIONS
 from converters.provenance import described, weights_sha256
 
 ARCHITECTURE = "tortoise"
-TOKENIZER = "tortoise"      # BPE of characters, none of the algorithms that llama.cpp knows: it must not try one
+TOKENIZER = "tortoise"      # BPE of characters, which llama.cpp does not implement; it refuses an unknown name
 
 
 def add_metadata(writer: gguf.GGUFWriter, model: Model, networks: Sequence[str], voices: Sequence[str],
                  precision: str) -> None:
     """Add all keys.
 
-    ``general.*`` name the model, its licence and source; the decoder's sizes stand under the usual keys
-    (``tortoise.block_count`` …); each network's config field by field under ``tortoise.<network>.``, beside the
-    SHA-256 of the file that its weights came from.
+    ``general.*``: the model's name, licence and source. ``tortoise.block_count`` and other usual keys: the decoder's
+    sizes. ``tortoise.<network>.*``: each network's config, and the SHA-256 of the file with its weights.
     """
     origin = described(model)
     writer.add_type(gguf.GGUFType.MODEL)
@@ -48,7 +47,7 @@ def add_metadata(writer: gguf.GGUFWriter, model: Model, networks: Sequence[str],
 
 
 def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
-    """A value in the type that suits it; lists of lists, which ggml cannot read, become JSON."""
+    """Add a value by its type; nested lists, which ggml cannot read, as JSON."""
     if isinstance(value, list | tuple):
         if value and isinstance(value[0], list | tuple):
             writer.add_string(key, json.dumps(value))
@@ -69,15 +68,15 @@ def _add_decoder(writer: gguf.GGUFWriter, config: Any) -> None:
     writer.add_embedding_length(config.model_dim)
     writer.add_feed_forward_length(4 * config.model_dim)
     writer.add_head_count(config.heads)
-    writer.add_context_length(1 + config.text_positions + config.code_positions)    # the voice is one column
+    writer.add_context_length(1 + config.text_positions + config.code_positions)    # the voice takes one position
     writer.add_vocab_size(config.number_mel_codes)
     writer.add_layer_norm_eps(1e-5)
 
 
 def _add_tokenizer(writer: gguf.GGUFWriter, tokenizer: dict[str, Any], model: Model) -> None:
-    """Vocabulary, merges and special tokens, and the whole of it as Hugging Face has it.
+    """Add vocabulary, merges and special tokens, and the whole tokenizer as Hugging Face JSON.
 
-    Ids outside the vocabulary are left to ``tortoise.autoregressive.start_text_token``: upstream's is one.
+    A start or stop id outside the vocabulary, such as upstream's start, is only in ``tortoise.autoregressive.*``.
     """
     bpe, config = tokenizer["model"], model.config("autoregressive")
     unknown = bpe.get("unk_token")

@@ -1,8 +1,9 @@
-"""The three files that tortoise.cpp reads, with the tokenizer and the voice that it takes beside them.
+"""Writes the files that tortoise.cpp reads: three networks, the tokenizer and a voice.
 
-Each is the magic number, then for every tensor three int32 (number of axes, bytes of the name, type), an int32 for
-each axis, innermost first, the name, the values. tortoise.cpp knows one size of each network, float32 alone, and one
-voice for diffusion, which is part of its file; of the decoder it takes the voice from a file of bare numbers.
+A network's file has the magic number, then for each tensor three int32 (number of axes, bytes of the name, type), an
+int32 for each axis, innermost first, the name, the values. tortoise.cpp supports one size of each network, float32
+only. It reads the voice's diffusion latent from the diffusion network's file, and the decoder's from a file of raw
+float32 numbers.
 """
 
 import json
@@ -33,29 +34,29 @@ RENAMED = (("gpt.", "inference_model.transformer."), ("final_norm.", "inference_
 
 def write_ggml(model: Model, voice: Voice, destination: Path, overwrite: bool = False,
                progress: Callable[[str], None] = lambda network: None) -> list[Path]:
-    """Write the five files into the directory ``destination``, all or none; what else lies there is left alone.
+    """Write the five files into the directory ``destination``, all or none; other files there are kept.
 
     ``progress`` is called with each network's name before it is written.
 
     Raises:
-        UserError: a network is missing or of another size than tortoise.cpp's, a file is there and ``overwrite`` is
-            False, a value is not finite, no room.
+        UserError: a network is missing or has another size than tortoise.cpp's, a file exists and ``overwrite`` is
+            False, a value is not finite, the disk is full.
     """
     for network in FILES:
         check_size(model, network)
     voice.check_widths(model.widths)
     names = [*FILES.values(), TOKENIZER, VOICE]
-    for place in (destination / name for name in names):
-        if place.is_dir():      # before any other is replaced
-            raise UserError(f"cannot write {place}: a directory of that name exists; move it, or choose another -o")
-        if place.exists() and not overwrite:
-            raise UserError(f"{place} exists; add --force to replace it")
+    for file in (destination / name for name in names):
+        if file.is_dir():
+            raise UserError(f"cannot write {file}: a directory of that name exists; move it, or choose another -o")
+        if file.exists() and not overwrite:
+            raise UserError(f"{file} exists; add --force to replace it")
     with ExitStack() as stack:
         for network, name in FILES.items():
             path = stack.enter_context(replacing(destination / name))
             progress(network)
             _write(path, _tensors(model, network, voice))
-        # one line, as upstream's: the program's parser looks for keys and numbers and is no more than that
+        # one line, as upstream's: the program's parser is minimal
         text = json.dumps(json.loads(model.tokenizer), ensure_ascii=False, separators=(",", ":"))
         stack.enter_context(replacing(destination / TOKENIZER)).write_text(text, encoding="utf-8")
         stack.enter_context(replacing(destination / VOICE)).write_bytes(voice.ar.astype("<f4").tobytes())
@@ -63,18 +64,18 @@ def write_ggml(model: Model, voice: Voice, destination: Path, overwrite: bool = 
 
 
 def check_size(model: Model, network: str) -> None:
-    """Raise UserError unless the network is there and of the one size that tortoise.cpp has in its source."""
+    """Raise UserError unless the network exists in the one size that tortoise.cpp supports."""
     model.require(network)
     config, official = model.config(network), NETWORKS[network].official()
     for field in fields(official):
-        has, wanted = getattr(config, field.name), getattr(official, field.name)
-        if has != wanted:
-            raise UserError(f"tortoise.cpp runs networks of the official size alone: the {network} network of "
-                            f"{model.name} has {field.name} {has}, not {wanted}; --to gguf takes any")
+        actual, required = getattr(config, field.name), getattr(official, field.name)
+        if actual != required:
+            raise UserError(f"tortoise.cpp runs only networks of the official size: the {network} network of "
+                            f"{model.name} has {field.name} {actual}, not {required}; --to gguf supports any size")
 
 
 def _tensors(model: Model, network: str, voice: Voice) -> Iterator[tuple[str, np.ndarray]]:
-    """Every tensor of a file, its name and its values as the program has them, read one network at a time."""
+    """The name and values of each tensor of a file, as the program expects them."""
     if network == "diffusion":
         yield LATENT, voice.diffusion
     tensors = model.tensors(network)
@@ -84,7 +85,7 @@ def _tensors(model: Model, network: str, voice: Voice) -> Iterator[tuple[str, np
 
 
 def name_of(network: str, key: str) -> str:
-    """What the program calls a tensor: upstream's names, those of its inference wrapper for the decoder."""
+    """The program's name of a tensor: upstream's, and in the decoder that of upstream's inference wrapper."""
     for ours, theirs in RENAMED if network == "autoregressive" else ():
         if key.startswith(ours):
             return theirs + key.removeprefix(ours)
@@ -92,7 +93,7 @@ def name_of(network: str, key: str) -> str:
 
 
 def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape with one axis less for every axis of one, as the program expects: (1, 32, 7) → (32, 7)."""
+    """The shape without axes of size 1, as the program expects: (1, 32, 7) → (32, 7)."""
     return tuple(size for size in shape if size != 1) or (1,)
 
 

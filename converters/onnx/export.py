@@ -1,25 +1,24 @@
-"""Tracing a graph to ONNX: torch's own exporter, its noise held back, its names made ours."""
+"""Exports a graph to ONNX with torch's exporter."""
 
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from converters.onnx.graph import OnnxGraph
 from converters.quiet import quiet
-from converters.tortoise.onnx_graphs import Graph
 
 if TYPE_CHECKING:
     import onnx_ir
 
-# The first with an operator for attention; what came later changes nothing that the graphs use, and asks for newer
-# runtimes.
+# The first with an attention operator; later ones add nothing that the graphs use and need newer runtimes.
 OPSET = 23
-SCOPES = "pkg.torch.onnx.name_scopes"       # the exporter's name for the modules that a node lies in, outermost first
-TWIN = "network."           # what the paths of a twin's parameters and modules begin with inside ``graphs.Call``
+SCOPES = "pkg.torch.onnx.name_scopes"       # key under which the exporter stores a node's modules, outermost first
+NETWORK_PREFIX = "network."     # of the paths of parameters and modules inside ``NetworkCall``
 
 
-def exported(graph: Graph) -> "onnx_ir.Model":
-    """The graph, its parameters still torch's memory, under the names that they have in the state dict."""
+def export(graph: OnnxGraph) -> "onnx_ir.Model":
+    """The graph in ONNX. Its parameters share torch's memory and have their names in the state dict."""
     examples = tuple(graph.examples.values())
     shapes = tuple(_shapes(example, graph.axes[name]) for name, example in graph.examples.items())
     with quiet(), torch.no_grad():
@@ -27,13 +26,13 @@ def exported(graph: Graph) -> "onnx_ir.Model":
             graph.module.eval(), examples, dynamo=True, opset_version=OPSET, verbose=False,
             input_names=graph.inputs, output_names=list(graph.outputs), dynamic_shapes=(shapes,))
     model = program.model
-    for node in model.graph.all_nodes():        # keep which module a node is of, not where its code lay on this machine
+    for node in model.graph.all_nodes():        # keep each node's modules, but not the paths of source files
         for key in [key for key in node.metadata_props if key != SCOPES]:
             del node.metadata_props[key]
     model.metadata_props.clear()
     for value in list(model.graph.initializers.values()):
-        if value.name.startswith(TWIN):
-            value.name = value.name.removeprefix(TWIN)
+        if value.name.startswith(NETWORK_PREFIX):
+            value.name = value.name.removeprefix(NETWORK_PREFIX)
     return model
 
 

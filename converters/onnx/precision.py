@@ -1,8 +1,8 @@
-"""Fewer bits a weight, by ONNX Runtime's own tools, for the decoder's products.
+"""Quantises the decoder's matrix products with ONNX Runtime's tools.
 
-``int8`` stores weights in 8 bits, a scale a column, and rounds what they meet to 8 bits as it comes (dynamic
-quantisation). ``int4`` stores weights in 4 bits, a scale for every 32, and rounds nothing else. fp16 is no matter of
-tools: the networks themselves are traced in it, norms and the residual stream in float32 as on torch.
+``int8`` stores weights in 8 bits with a scale for each column, and rounds the other factor to 8 bits at run time
+(dynamic quantisation). ``int4`` stores weights in 4 bits with a scale for every 32, and rounds nothing else. (For fp16
+the networks are traced in fp16, with norms and the residual stream in float32 as on torch.)
 """
 
 import tempfile
@@ -15,35 +15,35 @@ from converters.quiet import quiet
 if TYPE_CHECKING:
     import onnx_ir
 
-BLOCK = 32              # weights that share a scale in 4 bits
+BLOCK = 32              # weights that share a scale in int4
 QUANTISED = {"int8": ("MatMulInteger", "DynamicQuantizeMatMul"), "int4": ("MatMulNBits",)}
 
 
-def quantised(model: "onnx_ir.Model", precision: str) -> "onnx_ir.Model":
-    """The graph with its products of weights in ``precision``, "int8" or "int4".
+def quantise(model: "onnx_ir.Model", precision: str) -> "onnx_ir.Model":
+    """The graph with its matrix products quantised to ``precision``, "int8" or "int4".
 
     Raises:
-        UserError: ONNX Runtime left a product with a weight as it was; it does so, without a word, where it does not
-            see that the weight is a constant.
+        UserError: ONNX Runtime left a product unquantised, which it does silently when it does not recognise a weight
+            as a constant.
     """
     import onnx_ir as ir
 
-    products = sum(_weighed(node) for node in model.graph)
+    products = sum(_is_weight_product(node) for node in model.graph)
     with quiet():
-        proto = _narrowed(ir.to_proto(ir.external_data.load_to_model(model)), precision)
-    made = sum(node.op_type in QUANTISED[precision] for node in proto.graph.node)
-    if made != products:
-        raise UserError(f"ONNX Runtime quantised {made} of {products} products of {model.graph.name} to {precision}; "
+        proto = _quantise_proto(ir.to_proto(ir.external_data.load_to_model(model)), precision)
+    done = sum(node.op_type in QUANTISED[precision] for node in proto.graph.node)
+    if done != products:
+        raise UserError(f"ONNX Runtime quantised {done} of {products} products of {model.graph.name} to {precision}; "
                         "install the version of onnxruntime that pyproject.toml names")
     return ir.from_proto(proto)
 
 
-def _weighed(node: Any) -> bool:
-    """Whether a node is a product with a weight."""
+def _is_weight_product(node: Any) -> bool:
+    """Whether a node multiplies a matrix by a constant weight."""
     return node.op_type == "MatMul" and node.inputs[1].const_value is not None
 
 
-def _narrowed(proto: Any, precision: str) -> Any:
+def _quantise_proto(proto: Any, precision: str) -> Any:
     if precision == "int4":
         from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 

@@ -1,7 +1,7 @@
-"""Inside a function: its values against what the twin's modules of the same names give, or against another run of it.
+"""Compares the values inside a function with the outputs of the reference's modules, or with another run.
 
-Modules of a twin give several layouts (``COLUMNS_FIRST``, ``FRAMES``, ``PACKED``); values of a package are (B, C, 1,
-S), with padding. They meet as (rows, channels, columns), the true columns alone.
+The reference's modules return several layouts (``COLUMNS_FIRST``, ``FRAMES``, ``PACKED``); values of a package are
+(B, C, 1, S), with padding. Both are compared as (rows, channels, columns), without padding.
 """
 
 import re
@@ -19,43 +19,44 @@ from ane.backends.mil import MilEngine
 from ane.backends.mil.interpreter import State
 from ane.backends.mil.package import Function as Program
 from ane.backends.packaged.decoder import MASKED
-from ane.backends.packaged.functions import Engine, LoadedFunction
+from ane.backends.packaged.functions import Engine, Runnable
 from ane.bundles.packages import FunctionRecord
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionLayer, IntegratingConv, ResBlock
 from ane.models.tortoise.networks.frames import FrameAttention, FrameConv, FrameNorm, PointwiseConv
+from ane.system.decibels import snr_db
 
-FALL = 8.0          # dB below the lowest before it: drift
-HEADROOM = 10.0     # dB above a function's bar that its values begin at, or higher
+MAX_DROP = 8.0      # dB below the lowest earlier value; a larger drop is drift
+HEADROOM = 10.0     # dB above the function's threshold: the level that values are first compared with
 ROUNDED = 73.0      # dB of numbers that were rounded to fp16 once
-BEST = 200.0        # dB that no comparison exceeds
+MAX_SNR = 200.0     # dB of equal arrays, and with a minus of arrays that are not finite
 DECODER, VOCODERS = ("prefill", "step", "state"), ("univnet", "hifigan")
 
-# What modules give. Of these networks, all (B, T, C) or (B, C); elsewhere these (B, T, C), these (B · T, C), and all
-# others (B, C), (B, C, T) or (B, C, 1, T).
+# Layouts of module outputs. All modules of these networks return (B, T, C) or (B, C). In other networks, FRAMES return
+# (B, T, C), PACKED (B · T, C), and all others (B, C), (B, C, T) or (B, C, 1, T).
 COLUMNS_FIRST = frozenset({"autoregressive", "clvp"})
 FRAMES = (FrameConv, FrameNorm)
 PACKED = (PointwiseConv, FrameAttention, ResBlock, DiffusionLayer, IntegratingConv)
 
-# Outputs have names of their own. Kind → output → the module that gives the same; "": the network.
+# Kind of function → its outputs → the module that returns the same; "": the network itself
 OUTPUTS: dict[str, dict[str, str]] = {
     **{kind: {"hidden": "final_norm", "logits": "mel_head"} for kind in DECODER},
     **{kind: {"prediction": "out"} for kind in ("denoise", "sample")},
     **{kind: {"latent": ""} for kind in ("ar_conditioning", "diffusion_conditioning", "ar_random", "diffusion_random")},
     "clvp_text": {"latent": "to_text_latent"}, "clvp_speech": {"latent": "to_speech_latent"}, "hifigan": {"sound": ""},
 }
-STEP = re.compile(r"step_(\d+)__(.+)")              # a value of one step of several (converters.tortoise.diffusion_decoder)
-DIGITS = re.compile(r"var_(\d+)")                   # coremltools' spelling of a name that is a number
+STEP = re.compile(r"step_(\d+)__(.+)")              # a value of one of several fused steps (diffusion_decoder)
+DIGITS = re.compile(r"var_(\d+)")                   # coremltools' name for a value named by a number
 
 
 @dataclass(frozen=True)
-class Value:
-    """A value of a function against another of the same.
+class ComparedValue:
+    """A value of a function compared with its reference.
 
     Attributes:
-        error: largest absolute difference. snr: in dB, at most ``BEST``; −``BEST`` when a number is not finite.
-        factor: power of two that the package's value was multiplied by first: streams are kept scaled.
-        module: of the twin, where it is the other.
-        lost: dB below the worst of the values it was made from, where the other is another run.
+        error: largest absolute difference. snr: in dB, between ±``MAX_SNR``; −``MAX_SNR`` when a number is not finite.
+        factor: power of two that the value was first multiplied by: residual streams are scaled.
+        module: the reference's module; None if the reference is another run.
+        lost: dB below the worst of the op's inputs; None if the reference is a module.
     """
 
     name: str
@@ -67,68 +68,69 @@ class Value:
     lost: float | None = None
 
 
-Activations = Iterator[tuple[str, str, np.ndarray]]     # name, type of operation, float32 array, in program order
+Activations = Iterator[tuple[str, str, np.ndarray]]     # (name, op type, float32 array), in program order
 
 
 @dataclass(frozen=True)
-class Call:
-    """What a function was called with, and where it may run.
+class FunctionCall:
+    """Arguments of a call of a function.
 
-    ``state`` is that before the call; None without one, or when it cannot be looked into.
+    ``state``: a copy from before the call; None without a state, or for one that cannot be read.
     """
 
     inputs: Mapping[str, np.ndarray]
     state: State | None
-    units: str
+    compute_units: str
 
 
-class Source(Protocol):
-    """Runs a function and gives its values. ``stateful``: also of functions that have a state."""
+class ActivationSource(Protocol):
+    """Runs a function and yields its values. ``stateful``: it supports functions that have a state."""
 
     stateful: bool
 
-    def activations(self, package: Path, function: str, call: Call) -> Activations: ...
+    def activations(self, package: Path, function: str, call: FunctionCall) -> Activations: ...
 
     def forget(self, package: Path) -> None:
-        """Let go of what was read of a package."""
+        """Release what was loaded of a package."""
 
 
-class Interpreted:
-    """The interpreter as a ``Source``."""
+class InterpretedActivations:
+    """The interpreter as an ``ActivationSource``."""
 
     stateful = True
 
     def __init__(self, engine: MilEngine):
         self.engine = engine
 
-    def activations(self, package: Path, function: str, call: Call) -> Activations:
+    def activations(self, package: Path, function: str, call: FunctionCall) -> Activations:
         return self.engine.load(package, function, "").activations(call.inputs, _copied(call.state))
 
     def forget(self, package: Path) -> None:
         self.engine.forget(package)
 
 
-class Recording:
-    """An engine that keeps the last call of each function, by name."""
+class RecordingEngine:
+    """An engine that records the last call of each function, by name."""
 
     def __init__(self, engine: Engine):
         self.engine, self.name = engine, engine.name
-        self.calls: dict[str, Call] = {}
+        self.calls: dict[str, FunctionCall] = {}
 
-    def load(self, package: Path, function: str, units: str) -> "Recorded":
-        return Recorded(self.engine.load(package, function, units), function, units, self.calls)
+    def load(self, package: Path, function: str, units: str) -> "RecordedFunction":
+        return RecordedFunction(self.engine.load(package, function, units), function, units, self.calls)
 
     def forget(self, package: Path) -> None:
         self.engine.forget(package)
 
 
-class Recorded:
-    def __init__(self, loaded: LoadedFunction, name: str, units: str, calls: dict[str, Call]):
-        self.loaded, self.name, self.units, self.calls = loaded, name, units, calls
+class RecordedFunction:
+    def __init__(self, loaded: Runnable, name: str, compute_units: str, calls: dict[str, FunctionCall]):
+        self.loaded, self.name, self.compute_units, self.calls = loaded, name, compute_units, calls
 
     def predict(self, inputs: Mapping[str, np.ndarray], state: Any = None) -> dict[str, np.ndarray]:
-        copies = {key: np.array(array) for key, array in inputs.items()}        # pools are written to in place
-        self.calls[self.name] = Call(copies, _copied(state if isinstance(state, State) else None), self.units)
+        copies = {key: np.array(array) for key, array in inputs.items()}        # the host writes to pools in place
+        self.calls[self.name] = FunctionCall(copies, _copied(state if isinstance(state, State) else None),
+                                             self.compute_units)
         return self.loaded.predict(inputs, state)
 
     def make_state(self) -> Any:
@@ -139,37 +141,41 @@ def _copied(state: State | None) -> State | None:
     return state and State({name: array.copy() for name, array in state.items()})
 
 
-# Against the twin
+# Compared with the reference's modules
 
-class Heard:
-    """What modules of a twin gave in their last ``steps`` calls, by path."""
+class CapturedOutputs:
+    """Outputs of the reference's modules in their last ``steps`` calls, by path.
 
-    def __init__(self, network: str, function: FunctionRecord, names: Iterable[str], twin: nn.Module):
+    ``names``: of the function's values.
+    """
+
+    def __init__(self, network: str, function: FunctionRecord, names: Iterable[str], reference: nn.Module):
         self.kind, self.bucket, self.columns_first = function.kind, function.bucket, network in COLUMNS_FIRST
         self.steps = function.bucket.get("steps", 1)
-        modules = dict(twin.named_modules())
-        places = {name: self._place(name) for name in names}
-        self.places = {name: place for name, place in places.items() if place[0] in modules}
-        paths = {path for path, _ in self.places.values()} | ({"gpt.ln_f"} if self.kind in DECODER else set())
+        modules = dict(reference.named_modules())
+        found = {name: self._module_and_step(name) for name in names}
+        self.modules_and_steps = {name: (path, step) for name, (path, step) in found.items() if path in modules}
+        paths = {path for path, _ in self.modules_and_steps.values()}
+        paths |= {"gpt.ln_f"} if self.kind in DECODER else set()
         self._outputs: dict[str, deque[np.ndarray]] = {path: deque(maxlen=self.steps) for path in paths}
         self._modules = {path: modules[path] for path in paths}
 
-    def _place(self, name: str) -> tuple[str | None, int | None]:
-        """Path of the module that a value stands for, and which of several steps it is of (None: of all)."""
-        given = OUTPUTS.get(self.kind, {})
-        if name in given:
-            return given[name], self.steps - 1
+    def _module_and_step(self, name: str) -> tuple[str | None, int | None]:
+        """Path of the module that computes the same as a value, and the fused step it belongs to (None: to all)."""
+        outputs = OUTPUTS.get(self.kind, {})
+        if name in outputs:
+            return outputs[name], self.steps - 1
         step = STEP.fullmatch(name)
         path = DIGITS.sub(r"\1", step[2] if step else name).replace("__", ".")
         return path or None, int(step[1]) if step else None
 
     @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Note what the modules give while this is open."""
-        def note(path: str) -> Any:
+    def capture(self) -> Iterator[None]:
+        """Record the modules' outputs inside the block."""
+        def recorder(path: str) -> Any:
             return lambda module, inputs, output: self._outputs[path].append(self._laid_out(module, _array(output)))
 
-        hooks = [module.register_forward_hook(note(path)) for path, module in self._modules.items()]
+        hooks = [module.register_forward_hook(recorder(path)) for path, module in self._modules.items()]
         try:
             yield
         finally:
@@ -177,20 +183,20 @@ class Heard:
                 hook.remove()
 
     def __contains__(self, name: str) -> bool:
-        return name in self.places and bool(self._outputs[self.places[name][0]])
+        return name in self.modules_and_steps and bool(self._outputs[self.modules_and_steps[name][0]])
 
-    def compared(self, name: str, op: str, got: np.ndarray, call: Call) -> Value | None:
-        """A value of the package against the module of its name; None where columns of the two do not correspond."""
-        path, step = self.places[name]
+    def compare(self, name: str, op: str, actual: np.ndarray, call: FunctionCall) -> ComparedValue | None:
+        """A value of the package compared with its module's output; None where their columns do not correspond."""
+        path, step = self.modules_and_steps[name]
         outputs = self._outputs[path]
-        wanted = [outputs[-1 if step is None else step]]
-        if step is None and self.steps > 1:         # of every step at once, a row each
-            wanted = [output[:1] for output in outputs]
-        pair = self._cut(np.concatenate(wanted), got.reshape(*got.shape[:2], -1), call)
-        return pair and replace(compared(name, op, *pair, scaled=True), module=path or "(the network)")
+        expected = [outputs[-1 if step is None else step]]
+        if step is None and self.steps > 1:         # computed for all steps at once, a row each
+            expected = [output[:1] for output in outputs]
+        pair = self._cut(np.concatenate(expected), actual.reshape(*actual.shape[:2], -1), call)
+        return pair and replace(compare(name, op, *pair, scaled=True), module=path or "(the network)")
 
     def _laid_out(self, module: nn.Module, output: np.ndarray) -> np.ndarray:
-        """(rows, channels, columns); the decoder's rows are columns too."""
+        """A module's output as (rows, channels, columns); the decoder's rows become columns."""
         if type(module) is nn.Sequential:
             module = module[-1]
         if isinstance(module, PACKED):
@@ -201,24 +207,25 @@ class Heard:
             return output.reshape(*output.shape[:2], -1)
         return output.reshape(rows, -1, output.shape[-1]).swapaxes(1, 2)
 
-    def _cut(self, wanted: np.ndarray, got: np.ndarray, call: Call) -> tuple[np.ndarray, np.ndarray] | None:
-        """The rows and columns that both have."""
-        rows = min(len(wanted), len(got))       # what rows of a batch share, a package computes once
-        wanted, got = wanted[:rows], got[:rows]
+    def _cut(self, expected: np.ndarray, actual: np.ndarray,
+             call: FunctionCall) -> tuple[np.ndarray, np.ndarray] | None:
+        """The rows and columns that both arrays have."""
+        rows = min(len(expected), len(actual))      # a package computes once what rows of a batch share
+        expected, actual = expected[:rows], actual[:rows]
         if self.kind in DECODER:
-            # the last call may hold but the end of what the twin took at once; of logits, the twin has only the last
+            # the recorded call may be only the end of the reference's; the reference returns only the last logits
             valid = min(_columns(call.inputs["mask"]), self._outputs["gpt.ln_f"][-1].shape[2])
-            wanted, got = wanted[..., -valid:], got[..., :valid]
-            got = got[..., got.shape[2] - wanted.shape[2]:]
-        elif self.kind in VOCODERS and got.shape[2] > 1:
+            expected, actual = expected[..., -valid:], actual[..., :valid]
+            actual = actual[..., actual.shape[2] - expected.shape[2]:]
+        elif self.kind in VOCODERS and actual.shape[2] > 1:
             frames = self.bucket["frames"]
-            rate, rest = divmod(wanted.shape[2], self._outputs["conv_pre"][-1].shape[2])
+            rate, rest = divmod(expected.shape[2], self._outputs["conv_pre"][-1].shape[2])
             if rest or not rate:
-                return None                     # what it gives is cropped
-            margin = (got.shape[2] // rate - frames) // 2 * rate
-            got = got[..., margin:margin + frames * rate]       # the chunk is the first of its sound
-        width = min(wanted.shape[2], got.shape[2])
-        return wanted[..., :width], got[..., :width]
+                return None                         # the module's output is cropped
+            margin = (actual.shape[2] // rate - frames) // 2 * rate
+            actual = actual[..., margin:margin + frames * rate]     # the recorded call is the first of its sound
+        width = min(expected.shape[2], actual.shape[2])
+        return expected[..., :width], actual[..., :width]
 
 
 def _array(output: Tensor | tuple) -> np.ndarray:
@@ -227,87 +234,86 @@ def _array(output: Tensor | tuple) -> np.ndarray:
 
 
 def _columns(mask: np.ndarray) -> int:
-    """How many columns see anything: the first ones."""
+    """Number of columns that attend to anything; these come first."""
     return int((mask[0, 0] > MASKED / 2).any(axis=-1).sum())
 
 
-def against_twin(heard: Heard, activations: Activations, call: Call) -> list[Value]:
+def compare_with_modules(captured: CapturedOutputs, activations: Activations,
+                         call: FunctionCall) -> list[ComparedValue]:
     """The values that have a module, in program order."""
-    found = (heard.compared(name, op, array, call) for name, op, array in activations if name in heard)
+    found = (captured.compare(name, op, array, call) for name, op, array in activations if name in captured)
     return [value for value in found if value is not None]
 
 
-# Against another run
+# Compared with another run
 
-def against_run(program: Program, call: Call, reference: Source, candidate: Source, package: Path) -> list[Value]:
-    """All values that both runs of a call give, in program order, with what each operation lost.
+def compare_with_run(program: Program, call: FunctionCall, reference: ActivationSource, candidate: ActivationSource,
+                     package: Path) -> list[ComparedValue]:
+    """All values that both runs of a call return, in program order, with the dB that each operation lost.
 
-    Padding at the end is left out, and so are scores that are masked: their size would hide what is lost beside them.
+    Padding at the end is left out, and so are masked scores, whose size would hide errors of the others.
     """
-    call, length = _filled(call), _length(call)
-    makers = {name: op for op in program.ops for name in op.outputs}
-    found: dict[str, Value] = {}
+    call, length = _with_padding_filled(call), _length(call)
+    producers = {name: op for op in program.ops for name in op.outputs}
+    found: dict[str, ComparedValue] = {}
     runs = (source.activations(package, program.name, call) for source in (reference, candidate))
-    for (name, op, wanted), got in _in_step(*runs):
-        if length and wanted.ndim and wanted.shape[-1] == call.inputs["inside"].shape[-1]:
-            wanted, got = wanted[..., :length], got[..., :length]
-        counted = wanted > MASKED / 2
-        value = compared(name, op, wanted[counted], got[counted])
-        parts = {part for argument in makers[name].arguments.values() for part in argument if isinstance(part, str)}
+    for (name, op, expected), actual in _pairs(*runs):
+        if length and expected.ndim and expected.shape[-1] == call.inputs["inside"].shape[-1]:
+            expected, actual = expected[..., :length], actual[..., :length]
+        unmasked = expected > MASKED / 2
+        value = compare(name, op, expected[unmasked], actual[unmasked])
+        parts = {part for argument in producers[name].arguments.values() for part in argument if isinstance(part, str)}
         before = min([ROUNDED, *(found[part].snr for part in parts if part in found)])
         found[name] = replace(value, lost=max(before - value.snr, 0.0))
     return list(found.values())
 
 
-def _filled(call: Call) -> Call:
-    """With the decoder's columns of padding, copies of the last true one that see nothing, seeing what that one sees.
+def _with_padding_filled(call: FunctionCall) -> FunctionCall:
+    """The call with a mask in which the decoder's padding columns attend to what the last true column attends to.
 
-    To see nothing is to see everything alike, rounded at the mask's size: no measure of anything.
+    A fully masked column attends to everything, rounded at the mask's magnitude, which measures nothing.
     """
     mask = call.inputs.get("mask")
     if mask is None:
         return call
-    mask, seeing = mask.copy(), _columns(mask)
-    mask[:, :, seeing:] = mask[:, :, seeing - 1:seeing]
+    mask, columns = mask.copy(), _columns(mask)
+    mask[:, :, columns:] = mask[:, :, columns - 1:columns]
     return replace(call, inputs={**call.inputs, "mask": mask})
 
 
-def _length(call: Call) -> int | None:
-    """Places before the padding of a bucket; None where there is none, or on either side as in a vocoder's chunk."""
+def _length(call: FunctionCall) -> int | None:
+    """Length before the padding of a bucket; None without padding, or with padding on both sides (vocoders)."""
     inside = call.inputs.get("inside")
     return int(inside.sum()) if inside is not None and inside.flat[0] else None
 
 
-def _in_step(reference: Activations,
-             candidate: Activations) -> Iterator[tuple[tuple[str, str, np.ndarray], np.ndarray]]:
-    """What both give, one value at a time; the candidate may leave some out."""
-    given = next(candidate, None)
-    for wanted in reference:
-        if given is not None and wanted[0] == given[0]:
-            yield wanted, given[2]
-            given = next(candidate, None)
+def _pairs(reference: Activations, candidate: Activations) -> Iterator[tuple[tuple[str, str, np.ndarray], np.ndarray]]:
+    """The values that both yield, one at a time; the candidate may leave some out."""
+    actual = next(candidate, None)
+    for expected in reference:
+        if actual is not None and expected[0] == actual[0]:
+            yield expected, actual[2]
+            actual = next(candidate, None)
 
 
-def compared(name: str, op: str, wanted: np.ndarray, got: np.ndarray, scaled: bool = False) -> Value:
-    """``scaled``: up to a power of two."""
-    wanted, got = wanted.astype(np.float64), got.astype(np.float64)
-    if not (np.isfinite(wanted).all() and np.isfinite(got).all()):
-        return Value(name, op, float("inf"), -BEST)
+def compare(name: str, op: str, expected: np.ndarray, actual: np.ndarray, scaled: bool = False) -> ComparedValue:
+    """``scaled``: after multiplying ``actual`` by the power of two that fits best."""
+    expected, actual = expected.astype(np.float64), actual.astype(np.float64)
+    if not (np.isfinite(expected).all() and np.isfinite(actual).all()):
+        return ComparedValue(name, op, float("inf"), -MAX_SNR)
     factor = 1.0
     if scaled:
-        along = (wanted * got).sum()
-        factor = float(2.0 ** np.round(np.log2(along / np.square(got).sum()))) if along > 0 else 1.0
-    difference = wanted - factor * got
-    noise, signal = np.square(difference).sum(), np.square(wanted).sum()
-    snr = BEST if not noise else -BEST if not signal else float(np.clip(10 * np.log10(signal / noise), -BEST, BEST))
-    return Value(name, op, float(np.abs(difference).max(initial=0)), snr, factor)
+        product = (expected * actual).sum()
+        factor = float(2.0 ** np.round(np.log2(product / np.square(actual).sum()))) if product > 0 else 1.0
+    snr = float(np.clip(snr_db(expected, factor * actual), -MAX_SNR, MAX_SNR))
+    return ComparedValue(name, op, float(np.abs(expected - factor * actual).max(initial=0)), snr, factor)
 
 
-def drifting(values: Sequence[Value], bar: float) -> Value | None:
-    """The first value that falls below all before it, or below the function's bar, by more than ``FALL``."""
-    level = bar + HEADROOM
+def first_drift(values: Sequence[ComparedValue], threshold: float) -> ComparedValue | None:
+    """The first value more than ``MAX_DROP`` below all earlier ones, else the first so far below the threshold."""
+    level = threshold + HEADROOM
     for value in values:
-        if value.snr < level - FALL:
+        if value.snr < level - MAX_DROP:
             return value
         level = min(level, value.snr)
-    return next((value for value in values if value.snr < bar - FALL), None)
+    return next((value for value in values if value.snr < threshold - MAX_DROP), None)

@@ -1,8 +1,8 @@
-"""What a function costs on paper: bytes moved, arithmetic done, and the least time these take on a chip.
+"""A function's cost on paper: bytes moved, arithmetic, and the minimum time that these take on a chip.
 
-Everything here is an **estimate** from the program and published figures, never a measurement. It leaves out what no
-program tells: activations are taken to stay on the chip, and a layer's slice of the cache to be no copy. Core ML is
-said to reach 45 to 65 % of such limits with language models (Anemll, CoreML-LLM; read, not measured by us).
+All figures are **estimates** from the program and published chip data, not measurements. Activations are assumed to
+stay on the chip, and a layer's slice of the cache not to be copied. Core ML reportedly reaches 45 to 65 % of such
+limits with language models (Anemll, CoreML-LLM; not measured by us).
 """
 
 from collections.abc import Hashable, Iterable, Iterator
@@ -14,16 +14,16 @@ import numpy as np
 
 from ane.backends.mil.package import Function, Op, Package
 from ane.backends.mil.values import DTYPES, Blob, Constant, Expression, Immediate, TensorType
+from converters.engine_limits import ROW_BYTES
 
-ALIGNMENT = 64                          # bytes that the last axis is padded to (layers, principle 1)
 CODES_PER_SECOND = 22050 / 1024         # of speech: a code stands for 1024 samples of 22.05 kHz
 FRAMES_PER_SECOND = 24000 / 256         # of speech: a mel frame stands for 256 samples of 24 kHz
 SAMPLES_PER_SECOND = 24000
-DISPATCH = 0.23e-3                      # seconds a call takes at least: ane-guide, chapter 9, measured on an M1
+DISPATCH = 0.23e-3                      # minimum seconds of a call: ane-guide, chapter 9, measured on an M1
 CACHES = ("keys", "values", "key_cache", "value_cache")
 NEW = ("new_keys", "new_values")
 FORMULA = ("seconds a call = max(bytes / bandwidth, FLOPs / rate) + 0.23 ms for the dispatch; bytes = weights as the "
-           "chip streams them + cache read + cache written; activations are taken to stay on the chip")
+           "chip streams them + cache read + cache written; activations are assumed to stay on the chip")
 SOURCES = {
     "anemll-bench": "https://github.com/Anemll/anemll-bench/blob/main/Results.MD (bandwidths of a 1 GB matrix)",
     "ane-guide": "https://github.com/sbryngelson/ane-guide (chapter 7: streamed forms of weights; 9: M1, dispatch)",
@@ -37,7 +37,7 @@ class Chip:
 
     Attributes:
         generation: 1 for an M1. bandwidth: GB/s that it reads weights at. tflops: of fp16. source: of both.
-        assumed: which of the two nobody has measured, as far as is known here, and where it was taken from.
+        assumed: a figure without a published measurement, and what it is derived from.
     """
 
     name: str
@@ -69,35 +69,35 @@ CHIPS = {chip.name: chip for chip in (
     Chip("M5 Max", 5, 148.4, 12.2, _BENCH, "TFLOPS as the M5's"),
 )}
 
-# First generation that streams a form of weight as it is stored; before it, weights are expanded to fp16 in memory.
-# ane-guide, chapter 7; CoreML-LLM says that int8 is expanded on later chips too.
+# First generation that streams a form of weight as stored; earlier ones expand weights to fp16 in memory.
+# Source: ane-guide, chapter 7; according to CoreML-LLM, later chips expand int8 too.
 STREAMED_FROM = {"dense": 1, "palette": 1, "sparse": 1, "int8": 2, "blockwise": 3, "other": 1}
 
 
 @dataclass(frozen=True)
-class Weights:
-    """Bytes as stored (indices, tables and scales), and of the same weights in fp16."""
+class WeightBytes:
+    """Bytes of weights as stored (indices, tables and scales), and in fp16."""
 
     stored: int = 0
     dense: int = 0
 
 
 @dataclass(frozen=True)
-class Cost:
+class FunctionCost:
     """One call of a function.
 
     Attributes:
-        weights: what is read of them, by form (``form``); one that several ops read, as the steps of "sample" do, is
-            read by each. unique: bytes of all of them as they are stored, each once.
+        weights: bytes read, by form (``form``); weights that several ops use, as in "sample", are read by each.
+        unique: bytes of all weights as stored, each once.
         cache_read, cache_written: bytes of the kv-cache (``CACHES``, ``NEW``; a state is written whole).
         flops: of convolutions, matrix products and einsums: 2 for a multiplication and an addition.
-        elementwise: values made by, or reduced in, all other arithmetic.
-        activations, padded: bytes of all values that ops make, as they are and with the last axis padded to 64 bytes.
-        uncounted: types of ops whose arithmetic is not known here.
+        elementwise: values computed or reduced by all other arithmetic.
+        activations, padded: bytes of all values that ops compute, and the same with the last axis padded to 64 bytes.
+        uncounted: types of ops whose arithmetic is not counted.
     """
 
     ops: int
-    weights: dict[str, Weights]
+    weights: dict[str, WeightBytes]
     unique: int
     cache_read: int
     cache_written: int
@@ -105,7 +105,7 @@ class Cost:
     elementwise: int
     activations: int
     padded: int
-    dispatches: int = 1         # if every op stays on the engine; each that does not adds two hops
+    dispatches: int = 1         # assumes that every op stays on the engine; each that leaves it adds two
     uncounted: tuple[str, ...] = field(default=())
 
     def streamed(self, chip: Chip) -> int:
@@ -115,29 +115,30 @@ class Cost:
         return weights + self.cache_read + self.cache_written
 
 
-def cost(package: Package, function: str | None = None) -> Cost:
-    """What one call of a function costs. Raises UserError when the package has no such function."""
-    stated = package.function(function)
-    types = values(stated)
-    made = [type for op in stated.ops for type in op.outputs.values()]
-    counts = [_arithmetic(op, stated, types, package) for op in stated.ops]
-    return Cost(ops=len(stated.ops), weights=_by_form(stated), unique=unique_bytes(stated),
-                cache_read=_bytes(stated.inputs | stated.states, CACHES),
-                cache_written=_bytes(stated.outputs, NEW) + _written(stated),
+def cost(package: Package, function: str | None = None) -> FunctionCost:
+    """The cost of one call of a function. Raises UserError when the package has no such function."""
+    program = package.function(function)
+    types = values(program)
+    computed = [type for op in program.ops for type in op.outputs.values()]
+    counts = [_arithmetic(op, program, types, package) for op in program.ops]
+    return FunctionCost(ops=len(program.ops), weights=_by_form(program), unique=unique_bytes(program),
+                cache_read=_bytes(program.inputs | program.states, CACHES),
+                cache_written=_bytes(program.outputs, NEW) + _written(program),
                 flops=sum(count for kind, count in counts if kind == "flops"),
                 elementwise=sum(count for kind, count in counts if kind == "elementwise"),
-                activations=sum(nbytes(type) for type in made), padded=sum(nbytes(type, ALIGNMENT) for type in made),
-                uncounted=tuple(sorted({op.type for op, (kind, _) in zip(stated.ops, counts, strict=True)
+                activations=sum(nbytes(type) for type in computed),
+                padded=sum(nbytes(type, ROW_BYTES) for type in computed),
+                uncounted=tuple(sorted({op.type for op, (kind, _) in zip(program.ops, counts, strict=True)
                                         if kind == "uncounted"})))
 
 
 @dataclass(frozen=True)
-class Use:
+class FunctionUse:
     """How speech uses a function.
 
     Attributes:
-        unit: what a call gives: "codes", "positions" or "". columns: how many of them.
-        calls: for a second of speech (of one lane: the others come in the same time); None where that is not known.
+        unit: what a call computes: "codes", "positions" or "". columns: how many of them.
+        calls: for a second of speech of one lane, the others being computed in the same calls; None if unknown.
     """
 
     unit: str = ""
@@ -145,33 +146,33 @@ class Use:
     calls: float | None = None
 
 
-def use(function: Function, steps: int) -> Use:
-    """How a function is used, told by the names of its inputs and outputs.
+def use(function: Function, steps: int) -> FunctionUse:
+    """How speech uses a function, inferred from the names of its inputs and outputs.
 
-    ``steps`` are the denoising steps of an utterance; a function "sample" takes several in one call, and both rows of
-    a guided step are in one function. Padding of the bucket, and frames that chunks have in common, are left out.
+    ``steps``: denoising steps of a chunk. A function "sample" computes several in one call, and both rows of a guided
+    step are in one call. Padding of the bucket, and the overlap of stretches, are ignored.
     """
     inputs, outputs = function.inputs, function.outputs
     columns = inputs["x"].shape[-1] if "x" in inputs and inputs["x"].shape else 0
     if columns and _bytes(inputs | function.states, CACHES):
-        return Use("codes", columns, CODES_PER_SECOND)
+        return FunctionUse("codes", columns, CODES_PER_SECOND)
     if columns and NEW[0] in outputs:
-        return Use("positions", columns)
+        return FunctionUse("positions", columns)
     if columns and "prediction" in outputs:
         calls = steps / inputs["times"].shape[0] if "times" in inputs else steps
-        return Use(calls=calls * FRAMES_PER_SECOND / columns)
+        return FunctionUse(calls=calls * FRAMES_PER_SECOND / columns)
     if "sound" in outputs:
-        return Use(calls=SAMPLES_PER_SECOND / outputs["sound"].size)
-    return Use()
+        return FunctionUse(calls=SAMPLES_PER_SECOND / outputs["sound"].size)
+    return FunctionUse()
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """Least seconds of a call on a chip, and what they make of a second of speech. Not a measurement.
+class CostEstimate:
+    """Minimum seconds of a call on a chip, and for a second of speech. Not a measurement.
 
     Attributes:
         bound: what takes longest: "bandwidth", "compute" or "dispatch". rate: units a second, all columns together.
-        realtime: seconds for a second of speech, below 1 being faster than it is spoken. dispatches: for the same.
+        realtime: seconds for a second of speech. dispatches: for a second of speech.
     """
 
     seconds: float
@@ -182,24 +183,24 @@ class Estimate:
     dispatches: float | None = None
 
 
-def estimate(cost: Cost, use: Use, chip: Chip) -> Estimate:
+def estimate(cost: FunctionCost, use: FunctionUse, chip: Chip) -> CostEstimate:
     seconds, bound = roofline(cost.streamed(chip), cost.flops, chip, cost.dispatches * DISPATCH)
     calls = use.calls
-    return Estimate(seconds, bound, use.unit, use.columns / seconds if use.unit else None,
+    return CostEstimate(seconds, bound, use.unit, use.columns / seconds if use.unit else None,
                     calls and seconds * calls, calls and cost.dispatches * calls)
 
 
 def roofline(bytes: float, flops: float, chip: Chip, dispatch: float = DISPATCH) -> tuple[float, str]:
-    """``FORMULA``: seconds, and what bounds them (Williams et al., "Roofline", 2009; ane-guide, chapter 9)."""
+    """``FORMULA``: seconds, and what limits them (Williams et al., "Roofline", 2009; ane-guide, chapter 9)."""
     times = {"bandwidth": bytes / (chip.bandwidth * 1e9), "compute": flops / (chip.tflops * 1e12)}
     bound = max(times, key=times.__getitem__)
     return times[bound] + dispatch, "dispatch" if dispatch > times[bound] else bound
 
 
-# What is in a function
+# Contents of a function
 
 def values(function: Function) -> dict[str, TensorType]:
-    """Types of all values by name: inputs, states, constants and what ops make."""
+    """Types of all values by name: inputs, states, constants and outputs of ops."""
     types = function.inputs | function.states | {name: value.type for name, value in function.constants.items()}
     for op in function.ops:
         types |= op.outputs
@@ -221,7 +222,7 @@ def size(shape: Iterable[int]) -> int:
 
 
 def form(constant: Constant) -> str:
-    """How a weight is stored: dense, palette, int8 (a scale per tensor or channel), blockwise, sparse or other."""
+    """The storage of a weight: dense, palette, int8 (a scale per tensor or channel), blockwise, sparse or other."""
     if not isinstance(constant, Expression):
         return "dense"
     arguments = constant.arguments
@@ -239,7 +240,7 @@ def form(constant: Constant) -> str:
 
 
 def weights(function: Function) -> Iterator[tuple[str, Constant]]:
-    """Weights by name, once for each op that reads one: constants that lie in a file, compressed or not."""
+    """Weights by name, once for each op that reads one: constants stored in a file, compressed or not."""
     for op in function.ops:
         for binding in (binding for bindings in op.arguments.values() for binding in bindings):
             constant = function.constants.get(binding) if isinstance(binding, str) else binding
@@ -248,7 +249,7 @@ def weights(function: Function) -> Iterator[tuple[str, Constant]]:
 
 
 def unique_weights(function: Function) -> list[tuple[str, Constant]]:
-    """As ``weights``, each once, under the first name."""
+    """As ``weights``, each once, by its first name."""
     first: dict[Hashable, tuple[str, Constant]] = {}
     for name, constant in weights(function):
         first.setdefault(constant.key, (name, constant))
@@ -256,7 +257,7 @@ def unique_weights(function: Function) -> list[tuple[str, Constant]]:
 
 
 def unique_bytes(function: Function) -> int:
-    """Bytes of a function's weights as they are stored, each once."""
+    """Bytes of a function's weights as stored, each once."""
     return sum(stored_bytes(constant) for _, constant in unique_weights(function))
 
 
@@ -267,7 +268,7 @@ def stored_bytes(constant: Constant) -> int:
     return 0 if constant.type.dtype == "string" else constant.type.stored_bytes
 
 
-def scalars(binding: str | Constant, function: Function, package: Package) -> Any:
+def constant_of(binding: str | Constant, function: Function, package: Package) -> Any:
     """A constant argument as a list of Python numbers, or as a string; None when it is computed."""
     constant = function.constants.get(binding) if isinstance(binding, str) else binding
     if constant is None:
@@ -276,12 +277,12 @@ def scalars(binding: str | Constant, function: Function, package: Package) -> An
     return value if isinstance(value, str) else value.reshape(-1).tolist()
 
 
-def _by_form(function: Function) -> dict[str, Weights]:
-    found: dict[str, Weights] = {}
+def _by_form(function: Function) -> dict[str, WeightBytes]:
+    found: dict[str, WeightBytes] = {}
     for _, constant in weights(function):
-        before = found.get(form(constant), Weights())
+        before = found.get(form(constant), WeightBytes())
         dense = stored_bytes(constant) if isinstance(constant, Blob) else 2 * constant.type.size
-        found[form(constant)] = Weights(before.stored + stored_bytes(constant), before.dense + dense)
+        found[form(constant)] = WeightBytes(before.stored + stored_bytes(constant), before.dense + dense)
     return found
 
 
@@ -290,7 +291,7 @@ def _bytes(types: dict[str, TensorType], names: Iterable[str]) -> int:
 
 
 def _written(function: Function) -> int:
-    """Bytes of states that are written, a state as often as it is."""
+    """Bytes of states written, counted at each write."""
     types = values(function)
     return sum(nbytes(types[op.arguments["input"][0]]) for op in function.ops
                if op.type in ("write_state", "coreml_update_state"))
@@ -307,29 +308,29 @@ UNCOUNTED = frozenset(("argsort", "avg_pool", "cond", "gru", "lstm", "max_pool",
 
 
 def _arithmetic(op: Op, function: Function, types: dict[str, TensorType], package: Package) -> tuple[str, int]:
-    """("flops", "elementwise", "moves" or "uncounted", how many)."""
+    """The kind, "flops", "elementwise", "moves" or "uncounted", and the count."""
     def shape(key: str, number: int = 0) -> tuple[int, ...]:
         binding = op.arguments[key][number]
         return (types[binding] if isinstance(binding, str) else binding.type).shape
 
     def flag(key: str) -> bool:
-        given = scalars(op.arguments[key][0], function, package) if key in op.arguments else None
-        return bool(given and given[0])
+        value = constant_of(op.arguments[key][0], function, package) if key in op.arguments else None
+        return bool(value and value[0])
 
-    made = sum(size(type.shape) for type in op.outputs.values())
+    computed = sum(size(type.shape) for type in op.outputs.values())
     if op.type == "conv":                                       # weight (O, C / groups, …kernel)
-        return "flops", 2 * made * size(shape("weight")[1:])
+        return "flops", 2 * computed * size(shape("weight")[1:])
     if op.type == "conv_transpose":                             # weight (C, O / groups, …kernel)
         return "flops", 2 * size(shape("x")) * size(shape("weight")[1:])
     if op.type == "matmul":
-        return "flops", 2 * made * shape("x")[-2 if flag("transpose_x") else -1]
+        return "flops", 2 * computed * shape("x")[-2 if flag("transpose_x") else -1]
     if op.type == "linear":                                     # weight (O, C)
-        return "flops", 2 * made * shape("weight")[-1]
+        return "flops", 2 * computed * shape("weight")[-1]
     if op.type == "einsum":
-        equation = scalars(op.arguments["equation"][0], function, package)
+        equation = constant_of(op.arguments["equation"][0], function, package)
         letters = equation.split("->")[0].replace(" ", "").split(",")
-        sizes = {letter: places for number, term in enumerate(letters)
-                 for letter, places in zip(term, shape("values", number), strict=True)}
+        sizes = {letter: length for number, term in enumerate(letters)
+                 for letter, length in zip(term, shape("values", number), strict=True)}
         return "flops", 2 * size(sizes.values())
     if op.type == "scaled_dot_product_attention":               # (…, S, E), (…, keys, E), (…, keys, E')
         *_, keys, width = shape("value")
@@ -338,4 +339,4 @@ def _arithmetic(op: Op, function: Function, types: dict[str, TensorType], packag
         return "elementwise", size(shape("x"))
     if op.type in UNCOUNTED:
         return "uncounted", 0
-    return ("moves", 0) if op.type in MOVES else ("elementwise", made)
+    return ("moves", 0) if op.type in MOVES else ("elementwise", computed)

@@ -1,7 +1,7 @@
-"""ONNX packages held to the networks: graph by graph through their stages, then value by value inside.
+"""Verifies the ONNX packages of a bundle: each graph, and optionally each module's output inside, against the networks.
 
-A graph tells of each node which modules of the network it lies in. What leaves a module is that module's value: such
-values are made outputs of a copy of the graph, and held to what the twin's module gives.
+A graph states for each node which modules of the network it belongs to. A value that leaves a module is that module's
+output: such values become outputs of a copy of the graph, and are compared with the outputs of the reference's modules.
 """
 
 import ast
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from ane.backends.onnx.backend import OnnxBackend
+from ane.backends.onnx.backend import OrtBackend
 from ane.backends.onnx.providers import Device
 from ane.backends.onnx.sessions import Wanted, loader
 from ane.backends.torch.backend import TorchBackend
@@ -24,16 +24,16 @@ from ane.bundles.hashes import check_hash
 from ane.bundles.packages import PackageRecord
 from ane.system.errors import UserError
 from ane.system.files import link_or_copy
-from converters.onnx.export import SCOPES, TWIN
+from converters.onnx.export import NETWORK_PREFIX, SCOPES
 from converters.onnx.weights import FILE
-from converters.proof.activations import Value, compared
-from converters.proof.onnx_parity import FIGURE, bars_of, probed
-from converters.proof.parity import Unpublished, snr
-from converters.proof.verify import Checked, largest
+from converters.proof.activations import ComparedValue, compare
+from converters.proof.onnx_parity import SNR, run_probe, thresholds_of
+from converters.proof.parity import UnpublishedModel, mean_snr_db
+from converters.proof.verify import FunctionCheck, largest_error
 
 
 @dataclass(frozen=True)
-class OnnxSubject:
+class OnnxRunner:
     """What runs the graphs."""
 
     device: Device
@@ -43,76 +43,77 @@ class OnnxSubject:
         return f"onnx:{self.device.name}"
 
 
-def verify(model: Bundle, chosen: Sequence[tuple[PackageRecord, Sequence[str]]], subject: OnnxSubject,
-           layers: bool = False, progress: Callable[[str], None] = lambda doing: None) -> list[Checked]:
-    """Hold functions of packages to the model's networks on float32 torch.
+def verify(model: Bundle, chosen: Sequence[tuple[PackageRecord, Sequence[str]]], runner: OnnxRunner,
+           layers: bool = False, progress: Callable[[str], None] = lambda doing: None) -> list[FunctionCheck]:
+    """Compare graphs of packages with the model's networks on float32 torch.
 
-    ``layers``: the values inside each too. A package that is damaged, or a graph that cannot be run, is told of in its
-    result.
+    ``layers``: compare the modules' outputs inside too. The result of a damaged package, or of a graph that cannot be
+    run, states the problem.
     """
     reference, results = TorchBackend(model, "cpu", "fp32", keep=False), []
     for package, functions in chosen:
         for name in functions:
             progress(f"{Path(package.path).stem} {name}")
-            results.append(_checked(model, package, name, subject, reference, layers))
+            results.append(_check(model, package, name, runner, reference, layers))
         reference.release()
     return results
 
 
-def _checked(model: Bundle, package: PackageRecord, name: str, subject: OnnxSubject, reference: TorchBackend,
-             layers: bool) -> Checked:
-    record, published = package.functions[name], Unpublished(model, model.path, [package], reference)
-    recorded = record.parity.get(FIGURE) if subject.device.name == "cpu" else None
-    about: dict[str, Any] = {"network": package.network, "package": Path(package.path).stem, "function": name,
-                             "bar": bars_of(package)[0], "recorded": recorded}
+def _check(model: Bundle, package: PackageRecord, name: str, runner: OnnxRunner, reference: TorchBackend,
+             layers: bool) -> FunctionCheck:
+    record, single = package.functions[name], UnpublishedModel(model, model.path, [package], reference)
+    recorded = record.parity.get(SNR) if runner.device.name == "cpu" else None
+    result: dict[str, Any] = {"network": package.network, "package": Path(package.path).stem, "function": name,
+                              "threshold": thresholds_of(package)[0], "recorded": recorded}
     try:
         for file in package.files:
             check_hash(model.path, file)
-        with ExitStack() as open_:
-            watched = open_.enter_context(watching(model.path / package.path / f"{name}.onnx")) if layers else None
-            heard = open_.enter_context(listening(reference.network(package.network)))
-            wanted = probed(reference, published, record.kind)
-            load = loader(subject.device)
-            candidate = OnnxBackend(published, subject.device, reference,
-                                   load=watched.loading(load) if watched else load)
-            got = probed(candidate, published, record.kind)
-        about |= {"snr": round(snr(wanted, got), 1), "error": largest(wanted, got)}
-        if watched:
-            about["values"] = against_twin(heard, watched)
+        with ExitStack() as stack:
+            instrumented = (stack.enter_context(instrument(model.path / package.path / f"{name}.onnx")) if layers
+                            else None)
+            captured = stack.enter_context(capture_outputs(reference.network(package.network)))
+            expected = run_probe(reference, single, package, record.kind)
+            load = loader(runner.device)
+            candidate = OrtBackend(single, runner.device, reference,
+                                   load=instrumented.wrap(load) if instrumented else load)
+            actual = run_probe(candidate, single, package, record.kind)
+        result |= {"snr": round(mean_snr_db(expected, actual), 1), "error": largest_error(expected, actual)}
+        if instrumented:
+            result["values"] = compare_with_modules(captured, instrumented)
     except UserError as error:
-        about["problem"] = str(error)
-    return Checked(**about)
+        result["problem"] = str(error)
+    return FunctionCheck(**result)
 
 
-# What the twin gives
+# Outputs of the reference's modules
 
 @contextmanager
-def listening(twin: nn.Module) -> Iterator[dict[str, np.ndarray]]:
-    """What modules gave in their last call, by path; filled while this is open."""
-    heard: dict[str, np.ndarray] = {}
+def capture_outputs(reference: nn.Module) -> Iterator[dict[str, np.ndarray]]:
+    """Outputs of modules in their last call, by path; filled inside the block."""
+    captured: dict[str, np.ndarray] = {}
 
-    def note(path: str) -> Callable[..., None]:
+    def recorder(path: str) -> Callable[..., None]:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
             if hasattr(output, "detach"):
-                heard[path] = np.array(output.detach().float().cpu().numpy())
+                captured[path] = np.array(output.detach().float().cpu().numpy())
 
         return hook
 
-    hooks = [module.register_forward_hook(note(path)) for path, module in twin.named_modules() if path]
+    hooks = [module.register_forward_hook(recorder(path)) for path, module in reference.named_modules() if path]
     try:
-        yield heard
+        yield captured
     finally:
         for hook in hooks:
             hook.remove()
 
 
-# What the graph gives
+# Values inside a graph
 
-class Watched:
-    """A copy of a graph whose modules' values are outputs too.
+class InstrumentedGraph:
+    """A copy of a graph in which the modules' outputs are outputs of the graph too.
 
     Attributes:
-        modules: of each such value: the module's path and the type of the node that gives it, in the graph's order.
+        modules: value → the module's path and the type of the node that computes it, in the graph's order.
         last: the values of the last run, by name.
     """
 
@@ -120,87 +121,88 @@ class Watched:
         self.graph, self.copy, self.modules = graph, copy, modules
         self.last: dict[str, np.ndarray] = {}
 
-    def loading(self, load: Callable[[Wanted], Any]) -> Callable[[Wanted], Any]:
-        """``load``, but for this graph its copy."""
-        def loaded(wanted: Wanted) -> Any:
-            if wanted.path != self.graph:
-                return load(wanted)
-            return WatchedSession(load(replace(wanted, path=self.copy)), self)
+    def wrap(self, load: Callable[[Wanted], Any]) -> Callable[[Wanted], Any]:
+        """``load``, which loads the copy instead of this graph."""
+        def load_copy(request: Wanted) -> Any:
+            if request.path != self.graph:
+                return load(request)
+            return InstrumentedSession(load(replace(request, path=self.copy)), self)
 
-        return loaded
+        return load_copy
 
 
-class WatchedSession:
-    """A session of the copy, to its caller one of the graph."""
+class InstrumentedSession:
+    """A session of the copy that behaves as one of the original graph and records the additional outputs."""
 
-    def __init__(self, session: Any, watched: Watched):
-        self.session, self.watched = session, watched
+    def __init__(self, session: Any, graph: InstrumentedGraph):
+        self.session, self.graph = session, graph
 
     def get_inputs(self) -> list[Any]:
         return self.session.get_inputs()
 
     def run(self, outputs: None, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-        found = self.session.run(outputs, feeds)
-        own = len(found) - len(self.watched.modules)
-        self._note(found[own:])
-        return found[:own]
+        results = self.session.run(outputs, feeds)
+        original = len(results) - len(self.graph.modules)
+        self._record(results[original:])
+        return results[:original]
 
     def io_binding(self) -> Any:
         binding = self.session.io_binding()
-        for name in self.watched.modules:
+        for name in self.graph.modules:
             binding.bind_output(name, "cpu")
         return binding
 
     def run_with_iobinding(self, binding: Any, options: Any = None) -> None:
         self.session.run_with_iobinding(binding, options)
-        self._note([value.numpy() for value in binding.get_outputs()[:len(self.watched.modules)]])
+        self._record([value.numpy() for value in binding.get_outputs()[:len(self.graph.modules)]])
 
-    def _note(self, values: Sequence[np.ndarray]) -> None:
-        self.watched.last = {name: np.asarray(value, np.float32)
-                             for name, value in zip(self.watched.modules, values, strict=True)}
+    def _record(self, values: Sequence[np.ndarray]) -> None:
+        self.graph.last = {name: np.asarray(value, np.float32)
+                             for name, value in zip(self.graph.modules, values, strict=True)}
 
 
 @contextmanager
-def watching(graph: Path) -> Iterator[Watched]:
-    """A graph to look into; its copy is there while this is open."""
+def instrument(graph: Path) -> Iterator[InstrumentedGraph]:
+    """An instrumented copy of a graph, which exists inside the block."""
     import onnx
 
     model = onnx.load(graph, load_external_data=False)
-    modules = leaving(model.graph)
+    modules = module_outputs(model.graph)
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in modules)
     with tempfile.TemporaryDirectory(prefix="ane-verify.") as folder:
         copy = Path(folder) / graph.name
         copy.write_bytes(model.SerializeToString())
         link_or_copy(graph.parent / FILE, copy.parent / FILE)
-        yield Watched(graph, copy, modules)
+        yield InstrumentedGraph(graph, copy, modules)
 
 
-def leaving(graph: Any) -> dict[str, tuple[str, str]]:
-    """The last value of each module of a graph that something outside of it reads: name → path and type of node."""
-    inside: dict[str, tuple[list[str], str]] = {}           # value → paths of the modules it is made in, type of node
+def module_outputs(graph: Any) -> dict[str, tuple[str, str]]:
+    """For each module, its last value that a node outside it reads: name → path of the module, type of node."""
+    inside: dict[str, tuple[list[str], str]] = {}           # value → paths of the modules that compute it, node type
     for node in graph.node:
-        stated = next((entry.value for entry in node.metadata_props if entry.key == SCOPES), "[]")
-        paths = [path.removeprefix(TWIN) for path in ast.literal_eval(stated) if path.startswith(TWIN)]
+        scopes = next((entry.value for entry in node.metadata_props if entry.key == SCOPES), "[]")
+        paths = [path.removeprefix(NETWORK_PREFIX) for path in ast.literal_eval(scopes)
+                 if path.startswith(NETWORK_PREFIX)]
         inside |= dict.fromkeys(node.output, (paths, node.op_type))
     outputs = {value.name for value in graph.output}
-    places = {name: number for number, name in enumerate(inside)}
-    left: dict[str, str] = {}                               # module → value; keys and values leave one before its own
+    order = {name: index for index, name in enumerate(inside)}
+    last: dict[str, str] = {}       # module → value; keys and values leave an attention before its output
     for node in graph.node:
-        reading, _ = inside[node.output[0]]
+        readers, _ = inside[node.output[0]]
         for name in node.input:
             for path in inside.get(name, ([], ""))[0]:
-                if path not in reading and places[name] >= places.get(left.get(path, ""), 0):
-                    left[path] = name
-    found = sorted(((name, path) for path, name in left.items() if name not in outputs),
-                   key=lambda entry: (places[entry[0]], -len(entry[1])))
+                if path not in readers and order[name] >= order.get(last.get(path, ""), 0):
+                    last[path] = name
+    found = sorted(((name, path) for path, name in last.items() if name not in outputs),
+                   key=lambda entry: (order[entry[0]], -len(entry[1])))
     return {name: (path, inside[name][1]) for name, path in found}
 
 
-def against_twin(heard: Mapping[str, np.ndarray], watched: Watched) -> list[Value]:
-    """The values that a module of the twin gave in the same call, in the graph's order."""
-    found = []
-    for name, (path, op) in watched.modules.items():
-        wanted, got = heard.get(path), watched.last.get(name)
-        if wanted is not None and got is not None and wanted.size == got.size:
-            found.append(replace(compared(name, op, wanted, got.reshape(wanted.shape)), module=path))
-    return found
+def compare_with_modules(captured: Mapping[str, np.ndarray], graph: InstrumentedGraph) -> list[ComparedValue]:
+    """The values of the last run compared with the outputs of the reference's modules, in the graph's order."""
+    compared = []
+    for name, (path, op) in graph.modules.items():
+        expected, actual = captured.get(path), graph.last.get(name)
+        if expected is not None and actual is not None and expected.size == actual.size:
+            compared.append(replace(compare(name, op, expected, actual.reshape(expected.shape)), module=path))
+    return compared

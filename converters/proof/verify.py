@@ -1,4 +1,4 @@
-"""Packages of a bundle held to its networks: function by function through their stages, then value by value inside."""
+"""Verifies the Core ML packages of a bundle: each function, and optionally each value inside, against the networks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,24 +16,32 @@ from ane.bundles.hashes import FileRecord, check_hash
 from ane.bundles.packages import NAMES, PackageRecord, directory
 from ane.system.errors import UserError
 from converters.proof.activations import (
-    Heard,
-    Interpreted,
-    Recording,
-    Source,
-    Value,
-    against_run,
-    against_twin,
-    drifting,
+    ActivationSource,
+    CapturedOutputs,
+    ComparedValue,
+    InterpretedActivations,
+    RecordingEngine,
+    compare_with_modules,
+    compare_with_run,
+    first_drift,
 )
-from converters.proof.parity import MATHS, ROUNDING, Unpublished, bar_of, companions, probed, snr
+from converters.proof.parity import (
+    MATHS,
+    ROUNDING,
+    UnpublishedModel,
+    companions,
+    mean_snr_db,
+    run_probe,
+    threshold_of,
+)
 
-SUBJECTS = ("mil", "mil:fp16", "coreml")
-SLACK = 3.0         # dB that another processor's sums may cost against what was recorded
-SURE = 90.0         # dB above which what was recorded is a matter of float32's own rounding
+RUNNERS = ("mil", "mil:fp16", "coreml")
+SLACK = 3.0             # dB that another processor may lose against the recorded parity
+FLOAT32_NOISE = 90.0    # dB above which recorded parity depends on float32's own rounding
 
 
-class ToVerify(Bundle):
-    """A bundle whose packages may be damaged: opening it looks at no file of theirs, verifying it does."""
+class UnverifiedBundle(Bundle):
+    """A bundle whose packages may be damaged: opening it does not check the packages' files."""
 
     @property
     def files(self) -> list[FileRecord]:
@@ -41,113 +49,117 @@ class ToVerify(Bundle):
 
 
 @dataclass(frozen=True)
-class Subject:
+class PackageRunner:
     """What runs the packages.
 
     Attributes:
         engine: for the stages. source: for the values inside.
-        figure: which of a function's recorded ratios it should reach; None: none was recorded of the kind.
-        units: where Core ML may run every network; None: what the bundle says of each.
-        plain: it computes as the reference run does, so there is nothing to compare.
+        arithmetic: name of the recorded parity that a function should reach; None: none was recorded for this runner.
+        compute_units: where Core ML may run every network; None: as the bundle states for each.
+        exact: it computes in float32, so there is nothing to compare a float32 run with.
     """
 
     name: str
     engine: Engine
-    source: Source
-    figure: str | None
-    units: str | None = None
-    plain: bool = False
+    source: ActivationSource
+    arithmetic: str | None
+    compute_units: str | None = None
+    exact: bool = False
 
 
-def subject(name: str, narrow: bool = False, units: str | None = None) -> Subject:
-    """One of ``SUBJECTS``. Raises UserError for options that it does not have, and for Core ML off macOS."""
+def package_runner(name: str, narrow: bool = False, compute_units: str | None = None) -> PackageRunner:
+    """One of ``RUNNERS``. Raises UserError for options without effect on it, and for Core ML outside macOS."""
     if narrow and name != "mil:fp16":
         raise UserError(f"--narrow-norms has no effect on --against {name}: it is for mil:fp16")
-    if units and name != "coreml":
+    if compute_units and name != "coreml":
         raise UserError(f"--compute-units has no effect on --against {name}: it is for coreml")
     if name == "coreml":
         from ane.backends.coreml.engine import CoreMLEngine
-        from converters.proof.coreml_values import CoreMLValues
+        from converters.proof.coreml_activations import CoreMLActivations
 
-        return Subject(name, CoreMLEngine(), CoreMLValues(), None, units)
+        return PackageRunner(name, CoreMLEngine(), CoreMLActivations(), None, compute_units)
     rounded = name == "mil:fp16"
     engine = MilEngine(Arithmetic(fp16=rounded, narrow_norms=narrow))
-    figure = None if narrow else ROUNDING if rounded else MATHS
-    return Subject(f"{name}, narrow norms" if narrow else name, engine, Interpreted(engine), figure, plain=not rounded)
+    arithmetic = None if narrow else ROUNDING if rounded else MATHS
+    return PackageRunner(f"{name}, narrow norms" if narrow else name, engine, InterpretedActivations(engine),
+                         arithmetic, exact=not rounded)
 
 
 @dataclass(frozen=True)
-class Checked:
-    """A function held to the reference.
+class FunctionCheck:
+    """A function compared with the reference.
 
     Attributes:
-        bar: dB that it must reach. recorded: dB when it was converted, of the same kind.
-        snr: dB over what its probe gives. error: largest absolute difference there. None when it could not be run.
-        problem: why it could not, or why there are no values.
-        values: those that the twin has too, in program order. operations: all, against float32 maths.
+        threshold: dB that it must reach. recorded: dB at conversion, with the same arithmetic.
+        snr: dB of its probe's outputs. error: largest absolute difference of these. None when it could not be run.
+        problem: why it could not be run, or why there are no values.
+        values: those that a module of the reference computes too, in program order. operations: all, compared with a
+            float32 run.
     """
 
     network: str
     package: str
     function: str
-    bar: float
+    threshold: float
     recorded: float | None = None
     snr: float | None = None
     error: float | None = None
     problem: str = ""
-    values: Sequence[Value] = ()
-    operations: Sequence[Value] = ()
+    values: Sequence[ComparedValue] = ()
+    operations: Sequence[ComparedValue] = ()
 
     @property
-    def fine(self) -> bool:
-        return self.snr is not None and self.snr >= self.needed
+    def passed(self) -> bool:
+        return self.snr is not None and self.snr >= self.required
 
     @property
-    def needed(self) -> float:
-        """The bar, or nearly what was recorded."""
-        return self.bar if self.recorded is None else max(self.bar, min(self.recorded, SURE) - SLACK)
+    def required(self) -> float:
+        """The threshold, or a little less than what was recorded if that is more."""
+        if self.recorded is None:
+            return self.threshold
+        return max(self.threshold, min(self.recorded, FLOAT32_NOISE) - SLACK)
 
     @property
-    def drift(self) -> Value | None:
-        return drifting(self.values, self.bar)
+    def drift(self) -> ComparedValue | None:
+        return first_drift(self.values, self.threshold)
 
     @property
-    def worst(self) -> Value | None:
+    def worst(self) -> ComparedValue | None:
         return min(self.values, key=lambda value: value.snr, default=None)
 
 
-def verify(model: Bundle, chosen: Sequence[tuple[PackageRecord, Sequence[str]]], subject: Subject,
-           layers: bool = False, progress: Callable[[str], None] = lambda doing: None) -> list[Checked]:
-    """Hold functions of packages (``choose``) to the model's networks on float32 torch.
+def verify(model: Bundle, chosen: Sequence[tuple[PackageRecord, Sequence[str]]], runner: PackageRunner,
+           layers: bool = False, progress: Callable[[str], None] = lambda doing: None) -> list[FunctionCheck]:
+    """Compare functions of packages (``choose``) with the model's networks on float32 torch.
 
-    ``layers``: the values inside each too. A package that is damaged, or a function that cannot be run, is told of in
-    its result.
+    ``layers``: compare the values inside too. The result of a damaged package, or of a function that cannot be run,
+    states the problem.
     """
     reference, results = TorchBackend(model, "cpu", "fp32", keep=False), []
     for package, functions in chosen:
         for name in functions:
             progress(f"{Path(package.path).stem} {name}")
-            results.append(_checked(model, package, name, subject, reference, layers))
-        subject.source.forget(directory(model.path, package))
+            results.append(_check(model, package, name, runner, reference, layers))
+        runner.source.forget(directory(model.path, package))
         reference.release()
     return results
 
 
 def choose(model: Bundle, network: str | None = None, function: str | None = None,
            format: str = "coreml") -> list[tuple[PackageRecord, list[str]]]:
-    """The packages of a bundle of that format with their functions, or those of one network or name.
+    """The packages of a bundle in this format with their functions; optionally of one network or function only.
 
     Raises:
-        UserError: there are none, or none such.
+        UserError: there are none.
     """
-    held = model.packages if format == "coreml" else model.onnx_packages
-    if not held:
-        raise UserError(f"{model.name} holds no {NAMES[format]} packages: make them with `ane convert {model.path} "
+    existing = model.packages if format == "coreml" else model.onnx_packages
+    if not existing:
+        raise UserError(f"{model.name} has no {NAMES[format]} packages: make them with `ane convert {model.path} "
                         f"--to {format} -o DIR` and use --bundle DIR")
-    packages = [package for package in held if network in (None, package.network)]
+    packages = [package for package in existing if network in (None, package.network)]
     if not packages:
-        there = ", ".join(dict.fromkeys(package.network for package in held))
-        raise UserError(f"--network {network}: {model.name} has no package of it; there are {there}")
+        there = ", ".join(dict.fromkeys(package.network for package in existing))
+        raise UserError(f"--networks {network}: {model.name} has no package of it; there are {there}")
     chosen = [(package, [name for name in package.functions if function in (None, name)]) for package in packages]
     if not any(names for _, names in chosen):
         there = ", ".join(dict.fromkeys(name for package in packages for name in package.functions))
@@ -155,35 +167,38 @@ def choose(model: Bundle, network: str | None = None, function: str | None = Non
     return [(package, names) for package, names in chosen if names]
 
 
-def _checked(model: Bundle, package: PackageRecord, name: str, subject: Subject, reference: TorchBackend,
-             layers: bool) -> Checked:
+def _check(model: Bundle, package: PackageRecord, name: str, runner: PackageRunner, reference: TorchBackend,
+             layers: bool) -> FunctionCheck:
     record = package.functions[name]
-    about = {"network": package.network, "package": Path(package.path).stem, "function": name,
-             "bar": bar_of(package, name, subject.figure), "recorded": record.parity.get(subject.figure or "")}
-    path, published = directory(model.path, package), Unpublished(model, model.path, [package], reference)
+    result = {"network": package.network, "package": Path(package.path).stem, "function": name,
+              "threshold": threshold_of(package, name, runner.arithmetic),
+              "recorded": record.parity.get(runner.arithmetic or "")}
+    path, single = directory(model.path, package), UnpublishedModel(model, model.path, [package], reference)
     try:
         for file in package.files:
             check_hash(model.path, file)
         program = Package(path).function(name)
-        layers = layers and (subject.source.stateful or not program.states)
+        layers = layers and (runner.source.stateful or not program.states)
         names = [value for op in program.ops for value in op.outputs] if layers else []
-        heard = Heard(package.network, record, names, reference.network(package.network))
-        with heard.listening():
-            wanted = probed(reference, published, record)
-        engine = Recording(subject.engine)
-        units = {package.network: subject.units} if subject.units else None
-        got = probed(PackagedBackend(published, engine, reference, units=units, only=companions(package, name)),
-                     published, record)
-        about |= {"snr": round(snr(wanted, got), 1), "error": largest(wanted, got)}
+        captured = CapturedOutputs(package.network, record, names, reference.network(package.network))
+        with captured.capture():
+            expected = run_probe(reference, single, package, record)
+        engine = RecordingEngine(runner.engine)
+        units = {package.network: runner.compute_units} if runner.compute_units else None
+        backend = PackagedBackend(single, engine, reference, units=units, only=companions(package, name))
+        actual = run_probe(backend, single, package, record)
+        result |= {"snr": round(mean_snr_db(expected, actual), 1), "error": largest_error(expected, actual)}
         if layers:
             call = engine.calls[name]
-            about["values"] = against_twin(heard, subject.source.activations(path, name, call), call)
-            if not subject.plain:
-                about["operations"] = against_run(program, call, Interpreted(MilEngine()), subject.source, path)
+            result["values"] = compare_with_modules(captured, runner.source.activations(path, name, call), call)
+            if not runner.exact:
+                result["operations"] = compare_with_run(program, call, InterpretedActivations(MilEngine()),
+                                                        runner.source, path)
     except UserError as error:
-        about["problem"] = str(error)
-    return Checked(**about)
+        result["problem"] = str(error)
+    return FunctionCheck(**result)
 
 
-def largest(wanted: list[np.ndarray], got: list[np.ndarray]) -> float:
-    return max(float(np.abs(right.astype(np.float64) - left).max()) for right, left in zip(wanted, got, strict=True))
+def largest_error(references: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> float:
+    return max(float(np.abs(reference.astype(np.float64) - output).max())
+               for reference, output in zip(references, outputs, strict=True))

@@ -1,1 +1,1 @@
-"""The networks of Tortoise, re-laid for the Neural Engine and for ONNX."""
+"""Tortoise's networks as Core ML graphs (``buckets``) and as ONNX graphs (``onnx_graphs``)."""

@@ -1,34 +1,32 @@
-"""Which functions each package gets: the lengths that a model can need, unless others are asked for.
+"""The Core ML graphs of Tortoise's networks: the functions of each package, in default or requested lengths.
 
-A bucket is one fixed shape; the runtime takes the smallest that fits and pads. Few and well spread is better than many:
-each is compiled on its own by Core ML.
+A bucket is one fixed shape; the runtime takes the smallest that fits and pads. Core ML compiles each bucket, so a few
+well-spread ones are better than many.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ane.bundles import Model
-from ane.models.tortoise.diffusion import frame_count
+from ane.models.tortoise.diffusion import frames_of
 from ane.system.errors import UserError
-from converters.coreml.graph import Graph
+from converters.coreml.graph import CoreMLGraph
+from converters.coreml.options import CoreMLOptions
+from converters.engine_limits import MAX_AXIS
 from converters.tortoise import autoregressive as gpt2
 from converters.tortoise import clvp, conditioning, hifigan, univnet
 from converters.tortoise import diffusion_decoder as diffusion
 
-if TYPE_CHECKING:
-    from converters.coreml.package import Options
-
-MAX_DIMENSION = 16384                           # of the Neural Engine (converters.proof.lint)
 UPSTREAM_CODES = 500                            # max_codes of upstream's presets
-PREFILL_COLUMNS = 64                            # of a prefix at a time (apple/coreai-models: one by one drifts in fp16)
-SLOTS_A_LANE = 256                              # 12 s of speech each; and as many for the prefix
+PREFILL_COLUMNS = 64                            # of "fill" (apple/coreai-models: one at a time drifts in fp16)
+SLOTS_PER_LANE = 256                            # 12 s of speech; the prefix gets as many
 
-# kind → the least length that its probe can be driven with
-LEAST = {"prefill": 16, "step": 64, "condition": 16, "denoise": 64, "sample": 64, "clvp_text": 16, "clvp_speech": 16,
-         "univnet": 4, "hifigan": 8}
+# kind → smallest length that its probe supports
+SMALLEST = {"prefill": 16, "step": 64, "condition": 16, "denoise": 64, "sample": 64, "clvp_text": 16, "clvp_speech": 16,
+            "univnet": 4, "hifigan": 8}
 
-# kind → what is counted, for the messages about --buckets
+# kind → what its length counts, for messages about --buckets
 COUNTED = {
     "prefill": "columns", "step": "slots", "condition": "latents", "denoise": "frames", "sample": "frames",
     "steps": "fused diffusion steps", "clvp_text": "tokens", "clvp_speech": "codes", "univnet": "frames",
@@ -36,53 +34,51 @@ COUNTED = {
 }
 
 
-def scale_of(network: str, twin: Any) -> float:
-    """Of the inputs that are a residual stream: the host gives them scaled."""
-    return gpt2.stream_scale(twin) if network == "autoregressive" else 1.0
+def scale_of(network: str, reference: Any) -> float:
+    """The factor that the host multiplies inputs by which are a residual stream."""
+    return gpt2.stream_scale(reference) if network == "autoregressive" else 1.0
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What the functions of a network depend on besides its weights: lengths by kind, options, scale of its inputs."""
+class GraphSettings:
+    """What a network's functions depend on besides its weights: lengths by kind, options, scale of its inputs."""
 
-    sizes: Mapping[str, tuple[int, ...]]
-    options: "Options"
+    lengths: Mapping[str, tuple[int, ...]]
+    options: CoreMLOptions
     scale: float
 
 
-def graphs_of(network: str, twin: Any, model: Model, options: "Options", scale: float) -> list[Graph]:
-    """The functions of a network's package. Raises UserError for buckets that cannot be."""
-    if network not in GRAPHS:
-        raise UserError(f"{network} is not converted; there are {', '.join(GRAPHS)}")
-    return GRAPHS[network](twin, Wanted(lengths(model) | dict(options.buckets), options, scale))
+def graphs_of(network: str, reference: Any, model: Model, options: CoreMLOptions, scale: float) -> list[CoreMLGraph]:
+    """The functions of a network's package. Raises UserError for a bucket that is too long for the engine."""
+    return GRAPHS[network](reference, GraphSettings(lengths(model) | dict(options.buckets), options, scale))
 
 
-def check_buckets(options: "Options", model: Model) -> None:
-    """Raise UserError for lengths that no axis can have, and those beyond all that the model can be asked for."""
+def check_buckets(options: CoreMLOptions, model: Model) -> None:
+    """Raise UserError for lengths that are too small, longer than the model supports, or too long for the engine."""
     config = model.config("autoregressive")
     positions = rounded(config.max_text_tokens + config.max_mel_tokens, 64)
     if max(options.buckets.get("prefill", (0,))) > positions:
         raise UserError(f"--buckets prefill={max(options.buckets['prefill'])}: this model has {positions} positions")
     for kind, sizes in options.buckets.items():
-        if min(sizes) < LEAST.get(kind, 1):
-            raise UserError(f"--buckets {kind}={min(sizes)}: at least {LEAST[kind]}; less serves nothing")
+        if min(sizes) < SMALLEST.get(kind, 1):
+            raise UserError(f"--buckets {kind}={min(sizes)}: must be at least {SMALLEST[kind]}")
     if "prefill" in options.buckets and "step" in options.buckets and (
-            max(options.buckets["step"]) < max(options.buckets["prefill"]) + LEAST["step"] // 2):
+            max(options.buckets["step"]) < max(options.buckets["prefill"]) + SMALLEST["step"] // 2):
         raise UserError(f"--buckets step={max(options.buckets['step'])}: a prefix of "
-                        f"{max(options.buckets['prefill'])} columns must fit in, and codes after it")
+                        f"{max(options.buckets['prefill'])} columns must fit, and codes after it")
     largest = {"step": (_slots(max(options.lanes), 0),), **options.buckets}
     for kind, sizes in largest.items():
-        if max(sizes) > MAX_DIMENSION:
-            raise UserError(f"--buckets {kind}={max(sizes)}: the Neural Engine takes no axis above {MAX_DIMENSION}; "
+        if max(sizes) > MAX_AXIS:
+            raise UserError(f"--buckets {kind}={max(sizes)}: the Neural Engine takes no axis above {MAX_AXIS}; "
                             + ("use fewer --lanes or smaller buckets" if kind == "step" else "use smaller buckets"))
 
 
 def lengths(model: Model) -> dict[str, tuple[int, ...]]:
-    """Buckets by kind that suit what the model can be asked for."""
+    """The default buckets by kind, which cover what the model supports."""
     decoder = model.config("autoregressive")
     codes = min(model.settings.get("sampling", {}).get("max_codes", UPSTREAM_CODES), decoder.max_mel_tokens - 1)
     latents = doubling(64, codes)
-    frames = tuple(dict.fromkeys(rounded(frame_count(count), 64) for count in latents))
+    frames = tuple(dict.fromkeys(rounded(frames_of(count), 64) for count in latents))
     return {
         "prefill": doubling(64, decoder.max_text_tokens + 3),
         "condition": latents, "denoise": frames, "sample": frames[:2], "steps": (5,),
@@ -92,7 +88,7 @@ def lengths(model: Model) -> dict[str, tuple[int, ...]]:
 
 
 def doubling(first: int, most: int) -> tuple[int, ...]:
-    """first, twice that, … and last ``most`` rounded up to a multiple of ``first``: (64, 128, 256, 448)."""
+    """``first``, its doubles, and last ``most`` rounded up to a multiple of ``first``: (64, 128, 256, 448)."""
     found = []
     while first < most:
         found.append(first)
@@ -104,48 +100,48 @@ def rounded(length: int, unit: int) -> int:
     return -(-length // unit) * unit
 
 
-def _autoregressive(twin: Any, wanted: Wanted) -> list[Graph]:
-    """Prefills; steps for each number of lanes and each kind of cache."""
-    options, scale, sizes = wanted.options, wanted.scale, wanted.sizes
-    positions = rounded(twin.config.max_text_tokens + 3 + twin.config.max_mel_tokens, 64)
+def _autoregressive(network: Any, settings: GraphSettings) -> list[CoreMLGraph]:
+    """Prefills, and steps for each number of lanes and each kind of cache."""
+    options, scale, sizes = settings.options, settings.scale, settings.lengths
+    positions = rounded(network.config.max_text_tokens + 3 + network.config.max_mel_tokens, 64)
     pools = [(lanes, slots) for lanes in options.lanes for slots in sizes.get("step", (_slots(lanes, positions),))]
-    steps = [gpt2.step(twin, lanes, slots, cache, scale) for cache in options.caches for lanes, slots in pools]
-    if "state" in options.caches:       # a state is filled by steps alone, and a prefix one by one would take long
+    steps = [gpt2.step(network, lanes, slots, cache, scale) for cache in options.caches for lanes, slots in pools]
+    if "state" in options.caches:       # only steps write to a state, and a prefix one column at a time is slow
         wide = {slots for lanes, slots in pools if lanes < PREFILL_COLUMNS and slots >= 2 * PREFILL_COLUMNS}
-        steps += [gpt2.fill(twin, PREFILL_COLUMNS, slots, scale) for slots in sorted(wide)]
-    return [*(gpt2.prefill(twin, columns, scale) for columns in sizes["prefill"] if "io" in options.caches), *steps]
+        steps += [gpt2.fill(network, PREFILL_COLUMNS, slots, scale) for slots in sorted(wide)]
+    return [*(gpt2.prefill(network, columns, scale) for columns in sizes["prefill"] if "io" in options.caches), *steps]
 
 
 def _slots(lanes: int, positions: int) -> int:
-    """Slots for so many lanes; a single one gets every position there is."""
-    return positions if lanes == 1 else SLOTS_A_LANE * (lanes + 1)
+    """The default number of slots; for a single lane, all positions of the model."""
+    return positions if lanes == 1 else SLOTS_PER_LANE * (lanes + 1)
 
 
-def _diffusion(twin: Any, wanted: Wanted) -> list[Graph]:
-    """The part before the loop, the network for one row and for a guided pair, and several steps in one."""
-    sizes = wanted.sizes
+def _diffusion(network: Any, settings: GraphSettings) -> list[CoreMLGraph]:
+    """The part before the loop, the network for one row and for a guided pair, and several fused steps."""
+    sizes = settings.lengths
     batches = (1, 2)
     return [
-        *(diffusion.condition(twin, latents) for latents in sizes["condition"]),
-        *(diffusion.denoise(twin, batch, frames) for batch in batches for frames in sizes["denoise"]),
-        *(diffusion.sample(twin, steps, batch, frames) for steps in sizes["steps"] if steps > 1
+        *(diffusion.condition(network, latents) for latents in sizes["condition"]),
+        *(diffusion.denoise(network, batch, frames) for batch in batches for frames in sizes["denoise"]),
+        *(diffusion.sample(network, steps, batch, frames) for steps in sizes["steps"] if steps > 1
           for batch in batches for frames in sizes["sample"]),
     ]
 
 
-def _clvp(twin: Any, wanted: Wanted) -> list[Graph]:
-    return [*(clvp.clvp_text(twin, places) for places in wanted.sizes["clvp_text"]),
-            *(clvp.clvp_speech(twin, places) for places in wanted.sizes["clvp_speech"])]
+def _clvp(network: Any, settings: GraphSettings) -> list[CoreMLGraph]:
+    return [*(clvp.clvp_text(network, places) for places in settings.lengths["clvp_text"]),
+            *(clvp.clvp_speech(network, places) for places in settings.lengths["clvp_speech"])]
 
 
 GRAPHS = {
     "autoregressive": _autoregressive,
-    "conditioning_encoder": lambda twin, _: [conditioning.ar_conditioning(twin)],
-    "contextual_embedder": lambda twin, _: [conditioning.diffusion_conditioning(twin)],
-    "rlg_auto": lambda twin, _: [conditioning.ar_random(twin)],
-    "rlg_diffuser": lambda twin, _: [conditioning.diffusion_random(twin)],
+    "conditioning_encoder": lambda network, _: [conditioning.ar_conditioning(network)],
+    "contextual_embedder": lambda network, _: [conditioning.diffusion_conditioning(network)],
+    "rlg_auto": lambda network, _: [conditioning.ar_random(network)],
+    "rlg_diffuser": lambda network, _: [conditioning.diffusion_random(network)],
     "clvp": _clvp,
     "diffusion": _diffusion,
-    "univnet": lambda twin, wanted: [univnet.univnet(twin, n) for n in wanted.sizes["univnet"]],
-    "hifigan": lambda twin, wanted: [hifigan.hifigan(twin, n) for n in wanted.sizes["hifigan"]],
+    "univnet": lambda network, settings: [univnet.univnet(network, n) for n in settings.lengths["univnet"]],
+    "hifigan": lambda network, settings: [hifigan.hifigan(network, n) for n in settings.lengths["hifigan"]],
 }

@@ -1,6 +1,6 @@
-"""The encoders of CLVP, channels first; twins of ``ane.models.tortoise.networks.clvp``, one graph for each side.
+"""The two encoders of CLVP as Core ML graphs; reference: ``ane.models.tortoise.networks.clvp``.
 
-Look-up tables stay on the host, and so do the normalisation of the latent and the temperature: both are float32 there.
+The embedding tables, the normalisation of the latent and the temperature stay on the host, the latter two in float32.
 """
 
 from functools import partial
@@ -10,59 +10,59 @@ from torch import nn
 
 from ane.models.tortoise.networks.clvp import CLVP
 from ane.models.tortoise.networks.layers import GatedFeedForward, RMSNorm, RotaryAttention, RotaryEncoder
-from converters import blocks as layers
-from converters.blocks import Frames
-from converters.coreml.graph import Graph, Style, Var, array, mb
+from converters import blocks
+from converters.blocks import PaddingMask
+from converters.coreml.graph import CoreMLGraph, Style, Var, array, mb
 
-SCALE = 1 / 64          # of the residual stream (layers, principle 7)
+SCALE = 1 / 64          # of the residual stream (blocks, principle 7)
 
 
-def clvp_text(twin: CLVP, places: int) -> Graph:
+def clvp_text(network: CLVP, places: int) -> CoreMLGraph:
     """x (1, width, 1, T), inside and share (1, 1, 1, T) → latent (1, E, 1, 1), not normalised.
 
-    x is the embeddings, 0 in the padding; inside and share as in ``layers.Frames``.
+    x holds embeddings, 0 in the padding; inside and share as in ``blocks.PaddingMask``.
     """
-    return _graph("clvp_text", twin, "text_transformer.transformer", twin.to_text_latent, places)
+    return _graph("clvp_text", network, "text_transformer.transformer", network.to_text_latent, places)
 
 
-def clvp_speech(twin: CLVP, places: int) -> Graph:
-    """As ``clvp_text``, of codes."""
-    return _graph("clvp_speech", twin, "speech_transformer.transformer", twin.to_speech_latent, places)
+def clvp_speech(network: CLVP, places: int) -> CoreMLGraph:
+    """As ``clvp_text``, for codes."""
+    return _graph("clvp_speech", network, "speech_transformer.transformer", network.to_speech_latent, places)
 
 
-def _graph(kind: str, twin: CLVP, encoder: str, projection: nn.Linear, places: int) -> Graph:
-    """``encoder`` is the path of its module."""
+def _graph(kind: str, network: CLVP, encoder: str, projection: nn.Linear, places: int) -> CoreMLGraph:
+    """``encoder``: path of the encoder's module in the network."""
     row = (1, 1, 1, places)
-    return Graph(kind, {"places": places}, {"x": (1, projection.in_features, 1, places), "inside": row, "share": row},
-                 partial(_latent, encoder=twin.get_submodule(encoder), projection=projection, path=encoder))
+    inputs = {"x": (1, projection.in_features, 1, places), "inside": row, "share": row}
+    return CoreMLGraph(kind, {"places": places}, inputs, partial(
+        _latent, encoder=network.get_submodule(encoder), projection=projection, path=encoder))
 
 
 def _latent(s: Style, x: Var, inside: Var, share: Var, *, encoder: RotaryEncoder,
-            projection: nn.Linear,
-            path: str) -> dict[str, Var]:
-    frames = Frames.of(s, inside, share)
-    turn = _rotation(s, encoder, x.shape[3])
+            projection: nn.Linear, path: str) -> dict[str, Var]:
+    frames = PaddingMask.of(s, inside, share)
+    rotation = _rotation(s, encoder, x.shape[3])
     x = mb.mul(x=x, y=s.dtype(SCALE))
     for index, ((norm,), block) in enumerate(encoder.attn_layers.layers):
         block, name = getattr(block, "wrap", block), f"{path}.attn_layers.layers.{index}.1"
         y = unit(s, x)
-        y = (_attention(s, y, block, norm, frames.mask, turn, name) if isinstance(block, RotaryAttention)
+        y = (_attention(s, y, block, norm, frames.mask, rotation, name) if isinstance(block, RotaryAttention)
              else _feed_forward(s, y, block, norm, name))
         x = mb.add(x=x, y=y)
-    x = layers.layer_norm(s, x, encoder.norm, f"{path}.norm", SCALE)
+    x = blocks.layer_norm(s, x, encoder.norm, f"{path}.norm", SCALE)
     mean = mb.reduce_sum(x=mb.mul(x=x, y=frames.share), axes=[3], keep_dims=True)
-    return {"latent": layers.linear(s, mean, projection)}
+    return {"latent": blocks.linear(s, mean, projection)}
 
 
 def unit(s: Style, x: Var) -> Var:
-    """Each column divided by its length: (1, C, 1, T). RMSNorm is that times √C · g, which the next weights carry.
+    """Each column divided by its L2 norm: (1, C, 1, T). RMSNorm is that times √C · g, folded into the next weights.
 
-    First by its largest value, which leaves a sum of squares between 1 and C: no stream is too large for fp16 then, and
-    none so small that its squares vanish; the scale of the stream does not matter, and there is no eps to be scaled
-    with it. ``mb.l2_norm`` is no help: it takes the three last axes together, columns and all.
+    Columns are first divided by their largest value, so that the sum of squares lies between 1 and C and neither
+    overflows nor underflows fp16 at any scale of the stream; RMSNorm's eps is not needed. (``mb.l2_norm`` normalises
+    over the last three axes, columns included.)
 
-    The smallest normal number is added where a column of zeros, the padding at first, would divide by zero. Elsewhere
-    it changes nothing: the first division is made good by the second.
+    The smallest normal number is added because a column of zeros, such as padding, would divide by zero. It does not
+    change other columns: the second division cancels the first.
     """
     def divided(x: Var, dtype: type) -> Var:
         tiny = np.finfo(dtype).tiny
@@ -74,37 +74,37 @@ def unit(s: Style, x: Var) -> Var:
     return s.widened("norm", divided, x)
 
 
-def _after_norm(norm: RMSNorm, *twins: nn.Linear) -> np.ndarray:
-    """Weights of layers that read a norm, one above the other, for the ``unit`` in its place: (O, C, 1, 1)."""
-    weight = np.concatenate([layers.kernel(twin)[0] for twin in twins])
+def _after_norm(norm: RMSNorm, *linears: nn.Linear) -> np.ndarray:
+    """Stacked weights of layers that read a norm, with the norm's gains folded in: (O, C, 1, 1), to follow ``unit``."""
+    weight = np.concatenate([blocks.kernel(linear)[0] for linear in linears])
     return weight * (array(norm.g) * np.float32(len(norm.g) ** 0.5))[:, None, None]
 
 
-def _rotation(s: Style, encoder: RotaryEncoder, places: int) -> tuple[Var, Var]:
-    """Cosine and sine of the angles, (1, 1, 16, T) each; the angles in float32, as the twin has them."""
+def _rotation(s: Style, encoder: RotaryEncoder, length: int) -> tuple[Var, Var]:
+    """Cosine and sine of the angles, (1, 1, 16, T) each; the angles in float32, as in the reference."""
     frequency = array(encoder.attn_layers.rotary_pos_emb.inv_freq)
-    angle = frequency[None, None, :, None] * np.arange(places, dtype=np.float32)
+    angle = frequency[None, None, :, None] * np.arange(length, dtype=np.float32)
     return tuple(mb.const(val=s.const(values)) for values in (np.cos(angle), np.sin(angle)))
 
 
-def _attention(s: Style, x: Var, twin: RotaryAttention, norm: RMSNorm, mask: Var, turn: tuple[Var, Var],
+def _attention(s: Style, x: Var, layer: RotaryAttention, norm: RMSNorm, mask: Var, rotation: tuple[Var, Var],
                name: str) -> Var:
-    weight = _after_norm(norm, twin.to_q, twin.to_k, twin.to_v)
-    weight[:len(weight) // 3] *= twin.head_width ** -0.5
-    joined = layers.in_heads(layers.conv(s, x, weight, None), 3 * twin.heads)            # (1, 3·heads, 64, T)
-    q, k, v = mb.split(x=layers.together(_rotated(joined, twin.rotated // 2, turn)), num_splits=3, axis=1)
-    return layers.linear(s, layers.attention(s, q, k, v, twin.heads, mask), twin.to_out, name, SCALE)
+    weight = _after_norm(norm, layer.to_q, layer.to_k, layer.to_v)
+    weight[:len(weight) // 3] *= layer.head_width ** -0.5
+    joined = blocks.split_heads(blocks.conv(s, x, weight, None), 3 * layer.heads)            # (1, 3·heads, 64, T)
+    q, k, v = mb.split(x=blocks.join_heads(_rotated(joined, layer.rotated // 2, rotation)), num_splits=3, axis=1)
+    return blocks.linear(s, blocks.attention(s, q, k, v, layer.heads, mask), layer.to_out, name, SCALE)
 
 
-def _rotated(x: Var, half: int, turn: tuple[Var, Var]) -> Var:
-    """The first 2·``half`` channels of each head turned in pairs (c, c + half): (1, heads, width, T)."""
-    cos, sin = turn
+def _rotated(x: Var, half: int, rotation: tuple[Var, Var]) -> Var:
+    """The first 2·``half`` channels of each head rotated in pairs (c, c + half): (1, heads, width, T)."""
+    cos, sin = rotation
     first, second, rest = mb.split(x=x, split_sizes=[half, half, x.shape[2] - 2 * half], axis=2)
     return mb.concat(values=[mb.sub(x=mb.mul(x=first, y=cos), y=mb.mul(x=second, y=sin)),
                              mb.add(x=mb.mul(x=second, y=cos), y=mb.mul(x=first, y=sin)), rest], axis=2)
 
 
-def _feed_forward(s: Style, x: Var, twin: GatedFeedForward, norm: RMSNorm, name: str) -> Var:
-    gated = twin.net["0"].proj
-    x, gate = mb.split(x=layers.conv(s, x, _after_norm(norm, gated), array(gated.bias)), num_splits=2, axis=1)
-    return layers.linear(s, mb.mul(x=x, y=mb.gelu(x=gate, mode="EXACT")), twin.net["3"], name, SCALE)
+def _feed_forward(s: Style, x: Var, layer: GatedFeedForward, norm: RMSNorm, name: str) -> Var:
+    gated = layer.net["0"].proj
+    x, gate = mb.split(x=blocks.conv(s, x, _after_norm(norm, gated), array(gated.bias)), num_splits=2, axis=1)
+    return blocks.linear(s, mb.mul(x=x, y=mb.gelu(x=gate, mode="EXACT")), layer.net["3"], name, SCALE)

@@ -1,11 +1,11 @@
-"""The decoder's ONNX graphs: ``prefill``, and ``step`` over caches that stay where they are.
+"""The decoder's ONNX graphs: ``prefill``, and ``step`` on caches that the runtime holds.
 
-A step reads the keys and values of the prefix and of the lanes' own positions, and gives those of the new columns
-alone: what writes them is the runtime. The kv-cache is therefore never copied, and never joined to what is new.
+A step reads the keys and values of the prefix and of the lanes' earlier positions, and returns only those of the new
+columns, which the runtime stores. So the kv-cache is never copied or concatenated.
 
-Caches are one input a layer, so that a graph needs no slice of them: ``keys_i`` and ``values_i`` (n, heads, L, w) of
-the lanes, ``prefix_keys_i`` and ``prefix_values_i`` of the prefix. ``mask`` (n, T, P + L + T) float32 is added to the
-scores: the prefix, the own positions, the new columns.
+Each layer's cache is an input of its own, which avoids slices: ``keys_i`` and ``values_i`` (n, heads, L, w) of the
+lanes, ``prefix_keys_i`` and ``prefix_values_i`` of the prefix. ``mask`` (n, T, P + L + T) float32 is added to the
+scores; its last axis is the prefix, the lane's positions, the new columns.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig, causal
 
-LANES, COLUMNS, LENGTH, PREFIX, PLACES = 3, 2, 7, 5, 4         # that the graphs are traced with
+LANES, COLUMNS, LENGTH, PREFIX, PLACES = 3, 2, 7, 5, 4         # sizes that the graphs are traced with
 
 
 def prefill(network: nn.Module, columns: Tensor) -> tuple[Tensor, ...]:
@@ -32,7 +32,7 @@ def prefill(network: nn.Module, columns: Tensor) -> tuple[Tensor, ...]:
 
 
 def step(network: nn.Module, columns: Tensor, mask: Tensor, *caches: list[Tensor]) -> tuple[Tensor, ...]:
-    """Of lanes that all see one prefix (heads, P, w), attended to in one product.
+    """Lanes that share one prefix (heads, P, w), attended to in one product.
 
     Columns (n, T, D) → hidden (n, T, D), logits (n, V) of the last column, new keys and values (layers, n, heads, T,
     w).
@@ -42,17 +42,17 @@ def step(network: nn.Module, columns: Tensor, mask: Tensor, *caches: list[Tensor
 
 def step_places(network: nn.Module, columns: Tensor, mask: Tensor, place: Tensor | None,
                 *caches: list[Tensor]) -> tuple[Tensor, ...]:
-    """The same where ``place`` (n,) says which of the prefixes (places, heads, P, w) each lane sees."""
+    """``step`` for several prefixes (places, heads, P, w): ``place`` (n,) is the index of each lane's prefix."""
     new: list[tuple[Tensor, Tensor]] = []
     attend = [attention(mask, place, new, *layer) for layer in zip(*caches, strict=True)]
     hidden = network(columns, attend)
-    logits = network.logits(hidden[:, -1:])[:, 0]       # of three axes: a product that can be quantised
+    logits = network.logits(hidden[:, -1:])[:, 0]       # rank 3, so that the product can be quantised
     return hidden, logits, *(torch.stack(part) for part in zip(*new, strict=True))
 
 
 def attention(mask: Tensor, place: Tensor | None, new: list[tuple[Tensor, Tensor]], keys: Tensor, values: Tensor,
               prefix_keys: Tensor, prefix_values: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """A layer's view of its cache; what it is given to keep goes to ``new``."""
+    """Attention of one layer to its cache; appends the new keys and values to ``new``."""
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         new.append((k, v))
         q = q * q.shape[-1] ** -0.5
@@ -75,7 +75,7 @@ def to_prefix(q: Tensor, keys: Tensor, place: Tensor | None) -> Tensor:
 
 
 def from_prefix(weight: Tensor, values: Tensor, place: Tensor | None) -> Tensor:
-    """What the prefix gives to (n, heads, T, w) by weights (n, heads, T, P)."""
+    """The prefix's part (n, heads, T, w) of the output, from attention weights (n, heads, T, P)."""
     if place is not None:
         return weight @ values[place]
     n, heads, T, P = weight.shape
@@ -84,21 +84,21 @@ def from_prefix(weight: Tensor, values: Tensor, place: Tensor | None) -> Tensor:
 
 
 def prefill_examples(config: UnifiedVoiceConfig) -> tuple[dict[str, Any], dict[str, dict[int, str]]]:
-    """Inputs of ``prefill`` to trace with, and their free axes."""
+    """Example inputs of ``prefill`` for tracing, and their dynamic axes."""
     columns = torch.randn(1, PREFIX, config.model_dim, generator=torch.Generator().manual_seed(0))
     return {"columns": columns}, {"columns": {1: "prefix"}}
 
 
 def step_examples(config: UnifiedVoiceConfig, dtype: torch.dtype,
                   shared: bool) -> tuple[dict[str, Any], dict[str, dict[int, str]]]:
-    """The same of ``step``, or, not ``shared``, of ``step_places``."""
+    """The same for ``step``, or, if not ``shared``, for ``step_places``."""
     layers, heads, width = config.layers, config.heads, config.model_dim // config.heads
     own = (LANES, heads, LENGTH, width)
     before = (heads, PREFIX, width) if shared else (PLACES, heads, PREFIX, width)
     place = {} if shared else {"place": torch.zeros(LANES, dtype=torch.int64)}
     examples = {"columns": torch.zeros(LANES, COLUMNS, config.model_dim),
                 "mask": torch.zeros(LANES, COLUMNS, PREFIX + LENGTH + COLUMNS), **place,
-                # each a tensor of its own: the tracer takes one that is given twice for one input
+                # distinct tensors: the tracer merges inputs that share one
                 **{name: [torch.zeros(shape, dtype=dtype) for _ in range(layers)] for name, shape in (
                     ("keys", own), ("values", own), ("prefix_keys", before), ("prefix_values", before))}}
     of_own, of_prefix = {0: "lanes", 2: "length"}, {1: "prefix"} if shared else {0: "places", 2: "prefix"}

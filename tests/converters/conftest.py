@@ -8,7 +8,7 @@ from filelock import FileLock
 from ane.bundles import open_model
 from ane.bundles.bundle import Bundle
 from converters.conversion import convert
-from converters.coreml.package import Options
+from converters.coreml.options import CoreMLOptions
 from tests.random_model import write_random_bundle
 
 BUCKETS = {"prefill": (64,), "condition": (64,), "denoise": (320,), "sample": (320,), "steps": (3,),
@@ -16,17 +16,17 @@ BUCKETS = {"prefill": (64,), "condition": (64,), "denoise": (320,), "sample": (3
 
 
 def converted(folder: Path, precision: str, caches: tuple[str, ...]) -> Bundle:
-    """The embedded bundle with packages, made by the first worker that needs it; not to be changed."""
-    place = folder / f"demo-{precision}"
-    with FileLock(f"{place}.lock"):
-        if not place.exists():
-            convert(open_model(), place, [Options(precision, lanes=(1, 8), caches=caches, buckets=BUCKETS)])
-    return Bundle(place)
+    """The embedded bundle with packages, converted by the first worker that needs it; read-only."""
+    path = folder / f"demo-{precision}"
+    with FileLock(f"{path}.lock"):
+        if not path.exists():
+            convert(open_model(), path, [CoreMLOptions(precision, lanes=(1, 8), caches=caches, buckets=BUCKETS)])
+    return Bundle(path)
 
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """A folder that all workers of a run have in common."""
+    """A folder shared by all workers of a run."""
     own = tmp_path_factory.getbasetemp()
     return own if worker_id == "master" else own.parent
 

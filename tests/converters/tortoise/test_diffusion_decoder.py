@@ -1,4 +1,4 @@
-"""Graphs of the diffusion decoder against its twin, each package interpreted: padding, guidance, fused steps, fp16."""
+"""Graphs of the diffusion decoder against the reference, each package interpreted."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,14 +11,15 @@ import torch.nn.functional as F
 from ane.backends.mil import Arithmetic, Interpreter, Package
 from ane.backends.packaged.functions import Function, frames, padded
 from ane.bundles import open_model
-from ane.models.tortoise.diffusion import PREDICTIONS, SAMPLERS, Diffusion, Schedule, frame_count, denoising_steps, sample, take_step
+from ane.models.tortoise.diffusion import PREDICTIONS, SAMPLERS, Diffusion, Schedule, frames_of, plan, sample, take
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig, DiffusionTts, timestep_embedding
 from ane.models.tortoise.packaged.denoiser import PackagedDenoiser, upsampled
 from ane.system.errors import UserError
 from converters.coreml.graph import Style
 from converters.coreml.merge import merge
 from converters.tortoise import diffusion_decoder as diffusion
-from tests.backends.packaged.packages import FP16, FP32, NARROW, ROUNDED, Interpreting, functions, saved, snr, twin
+from tests.backends.packaged.packages import FP16, FP32, NARROW, ROUNDED, Interpreting, functions, saved, snr
+from tests.backends.packaged.packages import twin as reference_network
 from tests.random_model import draw
 
 ODD = DiffusionConfig(model_channels=48, num_layers=1, in_latent_channels=20, num_heads=3)
@@ -26,7 +27,7 @@ TIMESTEP = 700
 OUTLIERS = {5: 3000.0, 40: -2500.0}
 
 
-def random_twin(config: DiffusionConfig) -> DiffusionTts:
+def random_network(config: DiffusionConfig) -> DiffusionTts:
     network, generator = DiffusionTts(config), torch.Generator().manual_seed(0)
     network.load_state_dict({key: draw(key, value, generator) for key, value in network.named_parameters()})
     return network.eval().requires_grad_(False)
@@ -34,7 +35,7 @@ def random_twin(config: DiffusionConfig) -> DiffusionTts:
 
 @pytest.fixture(scope="module")
 def odd() -> DiffusionTts:
-    return random_twin(ODD)
+    return random_network(ODD)
 
 
 @pytest.fixture(scope="module")
@@ -57,12 +58,12 @@ def pair(odd, build) -> Path:
 @pytest.fixture(scope="module")
 def half(build) -> Path:
     """A guided pair of the random model, in fp16."""
-    return build(diffusion.denoise(twin("diffusion"), 2, 128), Style("fp16"))
+    return build(diffusion.denoise(reference_network("diffusion"), 2, 128), Style("fp16"))
 
 
 @pytest.fixture(scope="module")
 def small(odd, tmp_path_factory) -> list[Function]:
-    """All that an utterance of up to 16 latents and 64 frames needs, fused steps too."""
+    """The functions for chunks of up to 16 latents and 64 frames, with fused steps."""
     graphs = [diffusion.condition(odd, 16)]
     for batch in (1, 2):
         graphs += [diffusion.denoise(odd, batch, 64), diffusion.sample(odd, 2, batch, 64)]
@@ -79,43 +80,44 @@ def run(path: Path, arithmetic: Arithmetic = FP16, **inputs: np.ndarray) -> np.n
 
 
 def conditioned(network: DiffusionTts, latents: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Inputs of a condition graph but for the bucket, and what its twin makes of them."""
+    """Unpadded inputs of a condition graph, and the reference's output."""
     config = network.config
     given, voice = numbers(1, latents, config.in_latent_channels), numbers(1, 2 * config.model_channels, seed=1)
-    wanted = network.condition(torch.from_numpy(given), torch.from_numpy(voice), latents).numpy()
-    return {"latents": given.swapaxes(1, 2)[:, :, None], "voice": voice[:, :, None, None]}, wanted
+    expected = network.condition(torch.from_numpy(given), torch.from_numpy(voice), latents).numpy()
+    return {"latents": given.swapaxes(1, 2)[:, :, None], "voice": voice[:, :, None, None]}, expected
 
 
 def denoised(network: DiffusionTts, length: int, bucket: int,
              batch: int = 2) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Inputs of a denoise graph, and what its twin makes of them without padding."""
+    """Padded inputs of a denoise graph, and the reference's output without padding."""
     width = network.config.model_channels
     x, code = numbers(1, 100, length), numbers(batch, width, length, seed=1)
     timestep = torch.tensor([TIMESTEP])
-    wanted = network(torch.from_numpy(x).expand(batch, -1, -1), timestep.expand(batch), torch.from_numpy(code)).numpy()
+    rows = torch.from_numpy(x).expand(batch, -1, -1)
+    expected = network(rows, timestep.expand(batch), torch.from_numpy(code)).numpy()
     return {"x": padded(x[:, :, None], bucket), "code": padded(code[:, :, None], bucket),
-            "time": timestep_embedding(timestep, width).numpy()[:, :, None, None], **frames(length, bucket)}, wanted
+            "time": timestep_embedding(timestep, width).numpy()[:, :, None, None], **frames(length, bucket)}, expected
 
 
 @pytest.mark.parametrize("length", [1, 3, 130, 192])
-def test_the_part_before_the_loop_does_not_hear_the_padding(odd, condition, length):
-    inputs, wanted = conditioned(odd, length)
+def test_padding_does_not_change_the_part_before_the_loop(odd, condition, length):
+    inputs, expected = conditioned(odd, length)
     inputs["latents"] = padded(inputs["latents"], 192)
-    assert snr(wanted, run(condition, **inputs, **frames(length, 192))[:, :, 0, :length]) > 100
+    assert snr(expected, run(condition, **inputs, **frames(length, 192))[:, :, 0, :length]) > 100
 
 
 @pytest.mark.parametrize("length", [2, 130, 300, 384])
-def test_the_network_does_not_hear_the_padding(odd, pair, length):
+def test_padding_does_not_change_the_network(odd, pair, length):
     """In blocks of 128 queries each."""
-    inputs, wanted = denoised(odd, length, 384)
-    assert snr(wanted, run(pair, **inputs)[:, :, 0, :length]) > 100
+    inputs, expected = denoised(odd, length, 384)
+    assert snr(expected, run(pair, **inputs)[:, :, 0, :length]) > 100
 
 
-def test_what_stands_in_the_padding_does_not_matter(odd, pair):
-    inputs, wanted = denoised(odd, 200, 384)
+def test_the_content_of_the_padding_has_no_effect(odd, pair):
+    inputs, expected = denoised(odd, 200, 384)
     for name in ("x", "code"):
         inputs[name][..., 200:] = 5
-    assert snr(wanted, run(pair, **inputs)[:, :, 0, :200]) > 100
+    assert snr(expected, run(pair, **inputs)[:, :, 0, :200]) > 100
 
 
 def test_a_guided_pair_is_two_single_runs(odd, small):
@@ -125,30 +127,30 @@ def test_a_guided_pair_is_two_single_runs(odd, small):
     assert snr(np.concatenate(apart), both(**inputs)["prediction"]) > 100
 
 
-# the random model is thrice as sensitive as a trained one: torch in half precision is at 50 dB too
+# the random model is three times as sensitive as a trained one: torch in half precision reaches 50 dB
 @pytest.mark.parametrize(("arithmetic", "floor"), [(FP16, 60), (ROUNDED, 52), (NARROW, 52)])
 def test_half_precision_is_near(half, arithmetic, floor):
-    inputs, wanted = denoised(twin("diffusion"), 100, 128)
-    assert snr(wanted, run(half, arithmetic, **inputs)[:, :, 0, :100]) > floor
+    inputs, expected = denoised(reference_network("diffusion"), 100, 128)
+    assert snr(expected, run(half, arithmetic, **inputs)[:, :, 0, :100]) > floor
 
 
 def test_the_trained_network_is_near_in_half_precision(build):
-    """With its own unconditioned row, whose group norms see nothing move."""
-    network = twin("diffusion", open_model(None))
+    """With its own unconditioned row, on which group norms have hardly any variance."""
+    network = reference_network("diffusion", open_model(None))
     path = build(diffusion.denoise(network, 2, 64), Style("fp16"))
     inputs, _ = denoised(network, 50, 64)
     code = np.concatenate((numbers(1, network.config.model_channels, 50), network.unconditioned(50).numpy()))
     x = torch.from_numpy(inputs["x"][:, :, 0, :50]).expand(2, -1, -1)
-    wanted = network(x, torch.tensor([TIMESTEP] * 2), torch.from_numpy(code)).numpy()
+    expected = network(x, torch.tensor([TIMESTEP] * 2), torch.from_numpy(code)).numpy()
     inputs["code"] = padded(code[:, :, None], 64)
     for arithmetic, floor in ((FP16, 85), (ROUNDED, 63), (NARROW, 63)):
-        assert snr(wanted, run(path, arithmetic, **inputs)[:, :, 0, :50]) > floor
+        assert snr(expected, run(path, arithmetic, **inputs)[:, :, 0, :50]) > floor
 
 
 @pytest.fixture(scope="module")
 def outlying() -> DiffusionTts:
     """Channels of several thousand in both residual streams."""
-    network = random_twin(ODD)
+    network = random_network(ODD)
     for layer in (network.latent_conditioner[0], network.integrating_conv):
         for channel, value in OUTLIERS.items():
             layer.bias[channel] = value
@@ -158,15 +160,15 @@ def outlying() -> DiffusionTts:
 
 
 def test_outlier_channels_do_not_overflow(outlying, build):
-    inputs, wanted = conditioned(outlying, 50)
+    inputs, expected = conditioned(outlying, 50)
     inputs = {**inputs, "latents": padded(inputs["latents"], 64), **frames(50, 64)}
     path = build(diffusion.condition(outlying, 64), Style("fp16"))
     for arithmetic in (ROUNDED, NARROW):
-        assert snr(wanted, run(path, arithmetic, **inputs)[:, :, 0, :50]) > 50
-    inputs, wanted = denoised(outlying, 50, 64)
+        assert snr(expected, run(path, arithmetic, **inputs)[:, :, 0, :50]) > 50
+    inputs, expected = denoised(outlying, 50, 64)
     path = build(diffusion.denoise(outlying, 2, 64), Style("fp16"))
     for arithmetic in (ROUNDED, NARROW):
-        assert snr(wanted, run(path, arithmetic, **inputs)[:, :, 0, :50]) > 50
+        assert snr(expected, run(path, arithmetic, **inputs)[:, :, 0, :50]) > 50
 
 
 def test_nothing_in_the_graphs_leaves_the_engine(condition, pair, half, small):
@@ -179,7 +181,7 @@ def test_nothing_in_the_graphs_leaves_the_engine(condition, pair, half, small):
         assert all(type.dtype in ("fp16", "fp32") for type in (*function.inputs.values(), *function.outputs.values()))
 
 
-def test_fused_steps_and_pairs_hold_the_weights_once(small, tmp_path):
+def test_fused_steps_and_pairs_share_the_weights(small, tmp_path):
     def stored(*functions: Function) -> int:
         merge({function.name: function.package for function in functions}, tmp_path / str(len(functions)))
         return next((tmp_path / str(len(functions))).rglob("weight.bin")).stat().st_size
@@ -188,8 +190,8 @@ def test_fused_steps_and_pairs_hold_the_weights_once(small, tmp_path):
     assert stored(*network) < 1.001 * stored(network[0])
 
 
-class Reference:
-    """The twin as a denoiser."""
+class ReferenceDenoiser:
+    """The reference network as a denoiser."""
 
     def __init__(self, network: DiffusionTts, latents: np.ndarray, voice: np.ndarray, length: int):
         self.network = network
@@ -202,14 +204,14 @@ class Reference:
                             self.codes[:batch]).numpy()
 
 
-def bound(network: DiffusionTts, served: list[Function], latents: int, length: int, fused: bool = True,
-          value: float = 1.0) -> tuple[PackagedDenoiser, Reference]:
+def bind(network: DiffusionTts, served: list[Function], latents: int, length: int, fused: bool = True,
+          value: float = 1.0) -> tuple[PackagedDenoiser, ReferenceDenoiser]:
     config = network.config
     given, voice = value * numbers(1, latents, config.in_latent_channels), numbers(1, 2 * config.model_channels, seed=1)
     kinds = [[f for f in served if f.kind == kind] for kind in ("condition", "denoise", "sample" if fused else "")]
     unconditioned = network.unconditioned_embedding.numpy()
     return (PackagedDenoiser(*kinds, unconditioned, given, voice, length),
-            Reference(network, given, voice, length))
+            ReferenceDenoiser(network, given, voice, length))
 
 
 @pytest.mark.parametrize("guidance", [None, 2.0])
@@ -218,72 +220,72 @@ def test_fused_steps_are_single_steps(odd, small, sampler, guidance):
     """Five steps: two calls of two, then one of the plain network."""
     counted, mels = [], []
     for fused in (True, False):
-        denoiser, reference = bound(odd, small, 14, 60, fused)
+        denoiser, reference = bind(odd, small, 14, 60, fused)
         mels.append(sample(denoiser, 60, Diffusion(5, sampler, guidance), np.random.default_rng(2),
                            lambda done, _, fused=fused: counted.append(done) if fused else None, "v"))
-    wanted = sample(reference, 60, Diffusion(5, sampler, guidance), np.random.default_rng(2), prediction="v")
+    expected = sample(reference, 60, Diffusion(5, sampler, guidance), np.random.default_rng(2), prediction="v")
     assert counted == [2, 4, 5]
     assert snr(mels[1], mels[0]) > 90
-    assert snr(wanted, mels[0]) > 90
+    assert snr(expected, mels[0]) > 90
 
 
 @pytest.mark.parametrize("prediction", PREDICTIONS)
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_fused_steps_from_every_part_of_a_plan(odd, small, sampler, prediction):
-    denoiser, _ = bound(odd, small, 14, 60)
-    alone, _ = bound(odd, small, 14, 60, fused=False)
-    steps = denoising_steps(Schedule(30), Diffusion(30, sampler, 2.0), prediction)
+    denoiser, _ = bind(odd, small, 14, 60)
+    alone, _ = bind(odd, small, 14, 60, fused=False)
+    steps = plan(Schedule(30), Diffusion(30, sampler, 2.0), prediction)
     for first in (0, 13, 28):
         x, before, noise = numbers(1, 100, 60, seed=3), 0.3 * numbers(1, 100, 60, seed=4), numbers(2, 100, 60, seed=5)
         got = denoiser.advance(x, before, steps[first:first + 2], noise)
         for step, drawn in zip(steps[first:first + 2], noise, strict=True):
             output = alone(x, step.timestep, step.guided)
-            x, before = take_step(step, x, before, output, drawn)
-        for wanted, made in zip((x, before, output), got, strict=True):
-            assert snr(wanted, made) > 90
+            x, before = take(step, x, before, output, drawn)
+        for expected, made in zip((x, before, output), got, strict=True):
+            assert snr(expected, made) > 90
 
 
-def test_numbers_that_are_none_are_reported_from_fused_steps(odd, small):
-    denoiser, _ = bound(odd, small, 14, 60, value=np.nan)
+def test_nan_is_reported_from_fused_steps(odd, small):
+    denoiser, _ = bind(odd, small, 14, 60, value=np.nan)
     with pytest.raises(UserError, match="NaN"):
         sample(denoiser, 60, Diffusion(8, "ddim", None), np.random.default_rng(2))
 
 
 @pytest.mark.parametrize(("latents", "length"), [(17, 40), (14, 65)])
-def test_an_utterance_beyond_the_buckets_is_reported(odd, small, latents, length):
+def test_a_chunk_beyond_the_buckets_is_reported(odd, small, latents, length):
     with pytest.raises(UserError, match="largest bucket"):
-        bound(odd, small, latents, length)
+        bind(odd, small, latents, length)
 
 
-def test_the_smallest_bucket_serves_and_no_pair_where_one_row_is_enough(odd):
+def test_the_smallest_bucket_is_used_and_a_pair_only_with_guidance(odd):
     called = []
 
-    class Nothing(Interpreting):
+    class LoggingEngine(Interpreting):
         def load(self, package, function, units):
             return self.named(function)
 
         def named(self, name):
-            class Loaded:
+            class LoggingFunction:
                 def predict(self, inputs, state=None):
                     called.append(name)
                     return {"code": np.zeros((1, 48, 1, 64), np.float32),
                             "prediction": np.zeros((2, 200, 1, inputs["inside"].shape[-1]), np.float32)}
-            return Loaded()
+            return LoggingFunction()
 
     graphs = [diffusion.condition(odd, 64), *(diffusion.denoise(odd, batch, length) for batch in (2, 1)
                                               for length in (128, 64)), diffusion.sample(odd, 3, 1, 64)]
-    served = [Function(Nothing(), Path("p"), graph.name, graph.bucket, "ALL", graph.kind) for graph in graphs]
+    served = [Function(LoggingEngine(), Path("p"), graph.name, graph.bucket, "ALL", graph.kind) for graph in graphs]
     for length, guided in ((64, False), (64, True), (65, False)):
-        denoiser, _ = bound(odd, served, 16, length)
+        denoiser, _ = bind(odd, served, 16, length)
         output = denoiser(np.zeros((1, 100, length), np.float32), 5, guided)
         assert output.shape == (1 + guided, 200, length)
         assert denoiser.steps(guided) == ([3] if (length, guided) == (64, False) else [])
     assert [name for name in called if "denoise" in name] == ["denoise_1_64", "denoise_2_64", "denoise_1_128"]
 
 
-def test_codes_are_repeated_as_torch_does():
+def test_codes_are_repeated_as_by_torch():
     for latents in (*range(1, 40), 301, 499):
-        places = np.arange(latents, dtype=np.float32)[None, None]
-        for length in {max(frame_count(latents), 1), 2 * latents + 1}:
-            wanted = F.interpolate(torch.from_numpy(places), size=length, mode="nearest").numpy()
-            np.testing.assert_array_equal(upsampled(places, length), wanted)
+        columns = np.arange(latents, dtype=np.float32)[None, None]
+        for length in {max(frames_of(latents), 1), 2 * latents + 1}:
+            expected = F.interpolate(torch.from_numpy(columns), size=length, mode="nearest").numpy()
+            np.testing.assert_array_equal(upsampled(columns, length), expected)

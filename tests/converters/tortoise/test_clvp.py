@@ -12,14 +12,14 @@ from ane.backends.mil import Arithmetic, Package
 from ane.models.tortoise.networks.clvp import CLVP, CLVPConfig
 from ane.models.tortoise.packaged.clvp import Side
 from ane.system.errors import UserError
-from converters.coreml.graph import Graph, Style
+from converters.coreml.graph import CoreMLGraph, Style
 from converters.tortoise.clvp import clvp_speech, clvp_text
 from tests.backends.packaged.packages import FP16, FP32, NARROW, ROUNDED, functions, saved, snr
 from tests.random_model import draw
 
 CONFIG = CLVPConfig(dim_text=96, dim_speech=64, dim_latent=48, text_enc_depth=2, text_heads=2, speech_enc_depth=3,
                     speech_heads=1, num_text_tokens=50, num_speech_tokens=90)
-PLACES = 16, 40
+BUCKETS = 16, 40
 LENGTHS = 1, 2, 15, 16, 17, 40
 HALF = Style("fp16")
 
@@ -31,77 +31,78 @@ def network() -> CLVP:
     return module.eval().requires_grad_(False)
 
 
-def graphs(twin: CLVP, places: tuple[int, ...] = PLACES) -> tuple[list[Graph], list[Graph]]:
-    return [clvp_text(twin, size) for size in places], [clvp_speech(twin, size) for size in places]
+def graphs(module: CLVP, lengths: tuple[int, ...] = BUCKETS) -> tuple[list[CoreMLGraph], list[CoreMLGraph]]:
+    return [clvp_text(module, size) for size in lengths], [clvp_speech(module, size) for size in lengths]
 
 
-class Ranking(NamedTuple):
+class ClvpSides(NamedTuple):
     text: Side
     speech: Side
 
 
-def ranking(twin: CLVP, paths: dict[str, Path], arithmetic: Arithmetic, places: tuple[int, ...] = PLACES) -> Ranking:
-    text, speech = (functions(side, paths, arithmetic) for side in graphs(twin, places))
-    return Ranking(Side(text, twin.text_emb.weight.numpy(), twin.temperature.exp().item(), "the text"),
-                   Side(speech, twin.speech_emb.weight.numpy(), 1.0, "the speech"))
+def ranking(module: CLVP, paths: dict[str, Path], arithmetic: Arithmetic,
+            lengths: tuple[int, ...] = BUCKETS) -> ClvpSides:
+    text, speech = (functions(side, paths, arithmetic) for side in graphs(module, lengths))
+    return ClvpSides(Side(text, module.text_emb.weight.numpy(), module.temperature.exp().item(), "the text"),
+                     Side(speech, module.speech_emb.weight.numpy(), 1.0, "the speech"))
 
 
 def ids(length: int, rows: int = 1) -> np.ndarray:
     return np.random.default_rng(length).integers(0, CONFIG.num_text_tokens, (rows, length))
 
 
-def worst(twin: CLVP, ranked: Ranking, lengths: tuple[int, ...] = LENGTHS) -> float:
+def worst(module: CLVP, ranked: ClvpSides, lengths: tuple[int, ...] = LENGTHS) -> float:
     """dB of the worse side, over the vectors of all lengths."""
     def difference(reference: Callable[[torch.Tensor], torch.Tensor], side: Side) -> float:
-        wanted = [reference(torch.from_numpy(ids(length))).numpy() for length in lengths]
-        return snr(np.concatenate(wanted), np.concatenate([side(ids(length)) for length in lengths]))
+        expected = [reference(torch.from_numpy(ids(length))).numpy() for length in lengths]
+        return snr(np.concatenate(expected), np.concatenate([side(ids(length)) for length in lengths]))
 
-    return min(difference(twin.text, ranked.text), difference(twin.speech, ranked.speech))
+    return min(difference(module.text, ranked.text), difference(module.speech, ranked.speech))
 
 
 @pytest.fixture(scope="module")
-def twin() -> CLVP:
+def module() -> CLVP:
     return network()
 
 
 @pytest.fixture(scope="module")
-def paths(twin, tmp_path_factory) -> dict[Style, dict[str, Path]]:
-    text, speech = graphs(twin)
+def paths(module, tmp_path_factory) -> dict[Style, dict[str, Path]]:
+    text, speech = graphs(module)
     return {style: saved(text + speech, style, tmp_path_factory.mktemp("clvp")) for style in (FP32, HALF)}
 
 
 @pytest.mark.parametrize(("style", "arithmetic", "least"), [
     (FP32, FP16, 115), (HALF, FP16, 60), (HALF, ROUNDED, 55), (HALF, NARROW, 55)])
-def test_vectors_of_many_lengths_are_the_networks(twin, paths, style, arithmetic, least):
-    assert worst(twin, ranking(twin, paths[style], arithmetic)) >= least
+def test_vectors_of_many_lengths_equal_the_references(module, paths, style, arithmetic, least):
+    assert worst(module, ranking(module, paths[style], arithmetic)) >= least
 
 
-def test_einsum_heads_say_the_same(twin, tmp_path):
-    text, speech = graphs(twin, (20,))
+def test_einsum_heads_give_the_same_vectors(module, tmp_path):
+    text, speech = graphs(module, (20,))
     paths = saved(text + speech, Style("fp32", heads="einsum"), tmp_path)
-    assert worst(twin, ranking(twin, paths, FP16, (20,)), (1, 16, 20)) >= 115
+    assert worst(module, ranking(module, paths, FP16, (20,)), (1, 16, 20)) >= 115
 
 
-def test_wide_norms_are_float32(twin, tmp_path):
-    text, _ = graphs(twin, (16,))
+def test_wide_norms_compute_in_float32(module, tmp_path):
+    text, _ = graphs(module, (16,))
     path, = saved(text, Style("fp16", frozenset({"norm"})), tmp_path).values()
     roots = [op for op in Package(path).function("main").ops if op.type in ("rsqrt", "layer_norm")]
     assert len(roots) == 5
     assert {type.dtype for op in roots for type in op.outputs.values()} == {"fp32"}
 
 
-def test_scores_are_upstreams_products(twin, paths):
-    ranked = ranking(twin, paths[FP32], FP16)
+def test_scores_are_upstreams_products(module, paths):
+    ranked = ranking(module, paths[FP32], FP16)
     text, codes = ids(9), ids(30, rows=3)
-    wanted = twin.speech(torch.from_numpy(codes)) @ twin.text(torch.from_numpy(text)).T
-    np.testing.assert_allclose(ranked.speech(codes) @ ranked.text(text).T, wanted.numpy(), atol=2e-6)
+    expected = module.speech(torch.from_numpy(codes)) @ module.text(torch.from_numpy(text)).T
+    np.testing.assert_allclose(ranked.speech(codes) @ ranked.text(text).T, expected.numpy(), atol=2e-6)
 
 
-def test_large_channels_in_the_residual_stream_do_no_harm(tmp_path):
-    """As trained networks have them: thousands in single channels, which the gains of the norms make small again."""
-    twin = network()
-    for table, side, channels in ((twin.text_emb, twin.text_transformer, (3, 60)),
-                                  (twin.speech_emb, twin.speech_transformer, (5, 30))):
+def test_outlier_channels_do_not_overflow(tmp_path):
+    """As in trained networks: thousands in single channels, which the gains of the norms reduce."""
+    module = network()
+    for table, side, channels in ((module.text_emb, module.text_transformer, (3, 60)),
+                                  (module.speech_emb, module.speech_transformer, (5, 30))):
         encoder = side.transformer
         gains = [norm.g for (norm,), _ in encoder.attn_layers.layers] + [encoder.norm.weight]
         for gain in gains:
@@ -110,26 +111,26 @@ def test_large_channels_in_the_residual_stream_do_no_harm(tmp_path):
             table.weight[:, channel] += size
             for gain in gains:
                 gain[channel] *= 1e-5
-    text, speech = graphs(twin, (40,))
+    text, speech = graphs(module, (40,))
     paths = saved(text + speech, HALF, tmp_path)
     for arithmetic in (ROUNDED, NARROW):
-        ranked = ranking(twin, paths, arithmetic, (40,))
+        ranked = ranking(module, paths, arithmetic, (40,))
         assert np.isfinite(ranked.text(ids(40))).all()
-        assert worst(twin, ranked, (3, 16, 40)) >= 50
+        assert worst(module, ranked, (3, 16, 40)) >= 50
 
 
-def test_small_embeddings_and_none_do_no_harm(tmp_path):
-    """Squares of 1/64 of these vanish in fp16."""
-    twin = network()
-    twin.text_emb.weight *= 0.01
-    twin.speech_emb.weight *= 0.01
-    twin.text_emb.weight[ids(16)[0, 4]] = 0
-    text, speech = graphs(twin, (20,))
+def test_small_and_zero_embeddings_do_not_underflow(tmp_path):
+    """Squares of 1/64 of these underflow in fp16."""
+    module = network()
+    module.text_emb.weight *= 0.01
+    module.speech_emb.weight *= 0.01
+    module.text_emb.weight[ids(16)[0, 4]] = 0
+    text, speech = graphs(module, (20,))
     paths = saved(text + speech, HALF, tmp_path)
-    assert worst(twin, ranking(twin, paths, NARROW, (20,)), (3, 16, 20)) >= 50
+    assert worst(module, ranking(module, paths, NARROW, (20,)), (3, 16, 20)) >= 50
 
 
-def test_operations_are_those_that_an_engine_takes(paths):
+def test_graphs_contain_only_operations_of_the_engine(paths):
     for path in paths[HALF].values():
         function = Package(path).function("main")
         assert {type.dtype for type in (*function.inputs.values(), *function.outputs.values())} == {"fp16"}
@@ -138,8 +139,8 @@ def test_operations_are_those_that_an_engine_takes(paths):
             "gather", "gather_along_axis", "scatter", "scatter_along_axis", "scatter_nd", "cast", "transpose", "select"}
 
 
-def test_what_is_too_long_or_unknown_is_said(twin, paths):
-    ranked = ranking(twin, paths[FP32], FP16)
+def test_too_long_or_unknown_ids_are_reported(module, paths):
+    ranked = ranking(module, paths[FP32], FP16)
     with pytest.raises(UserError, match="the text needs 41 places"):
         ranked.text(ids(41))
     with pytest.raises(UserError, match="the speech holds the id 90, and CLVP has embeddings of 90"):

@@ -1,4 +1,4 @@
-"""Costs of graphs that can be counted by hand, and the roofline against the table that the design was chosen by."""
+"""Costs of graphs that can be counted by hand, and the roofline against the design's table."""
 
 import numpy as np
 import pytest
@@ -6,19 +6,19 @@ from coremltools.converters.mil.mil.types import np_uint4_dtype
 
 from ane.backends.mil.package import Package
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
-from converters.coreml.graph import Graph, Style, mb
-from converters.coreml.package import load_twin
+from converters.coreml.graph import CoreMLGraph, Style, mb
+from converters.coreml.package import load_reference
 from converters.proof import cost
-from converters.proof.cost import CHIPS, Chip, Use, Weights
+from converters.proof.cost import CHIPS, Chip, FunctionUse, WeightBytes
 from converters.tortoise import autoregressive as gpt2
 from tests.random_model import RandomModel
 
-# A chip to count with: a byte a second, a FLOP a second, no dispatch.
-ONES = Chip("ones", 1, 1e-9, 1e-12, "made up")
+# A chip with 1 byte/s and 1 FLOP/s
+ONES = Chip("ones", 1, 1e-9, 1e-12, "for tests")
 
 
 def saved(tmp_path, body, states=None, **inputs) -> Package:
-    graph = Graph("graph", {}, inputs, lambda style, **given: body(**given), states or {})
+    graph = CoreMLGraph("graph", {}, inputs, lambda style, **inputs: body(**inputs), states or {})
     graph.build(Style()).save(str(tmp_path / "graph.mlpackage"))
     return Package(tmp_path / "graph.mlpackage")
 
@@ -51,7 +51,7 @@ def test_flops_of_products_are_counted(tmp_path, product):
     assert (counted.flops, counted.elementwise, counted.uncounted) == (flops, 0, ())
 
 
-def test_other_arithmetic_is_counted_apart_and_moving_is_free(tmp_path):
+def test_other_arithmetic_is_counted_apart_and_moves_are_free(tmp_path):
     def body(x):
         first, second = mb.split(x=mb.exp(x=x), num_splits=2, axis=1)               # 80 values
         return {"y": mb.reduce_sum(x=mb.mul(x=first, y=second), axes=[3])}          # 40 values, of 40 values
@@ -59,7 +59,7 @@ def test_other_arithmetic_is_counted_apart_and_moving_is_free(tmp_path):
     assert (counted.flops, counted.elementwise, counted.ops) == (0, 80 + 40 + 40, 4)
 
 
-def test_what_is_not_counted_is_named(tmp_path):
+def test_uncounted_operations_are_named(tmp_path):
     counted = cost.cost(saved(tmp_path, lambda x: {"y": mb.topk(x=x, k=2, axis=1)[0]}, x=(1, 8, 1, 10)))
     assert counted.uncounted == ("topk",)
 
@@ -90,16 +90,16 @@ def test_weights_are_counted_as_stored_for_each_op_that_reads_them(tmp_path):
         return {"y": mb.conv(x=x, weight=scaled, pad_type="valid")}
 
     x = (1, 64, 1, 32)
-    assert cost.cost(saved(tmp_path, dense, x=x)).weights == {"dense": Weights(2 * 8192, 2 * 8192)}
+    assert cost.cost(saved(tmp_path, dense, x=x)).weights == {"dense": WeightBytes(2 * 8192, 2 * 8192)}
     assert cost.cost(saved(tmp_path, dense, x=x)).unique == 2 * 4096
-    assert cost.cost(saved(tmp_path, palette, x=x)).weights == {"palette": Weights(4096 // 2 + 16 * 2, 2 * 4096)}
-    assert cost.cost(saved(tmp_path, int8, x=x)).weights == {"int8": Weights(4096 + 64 * 2, 2 * 4096)}
+    assert cost.cost(saved(tmp_path, palette, x=x)).weights == {"palette": WeightBytes(4096 // 2 + 16 * 2, 2 * 4096)}
+    assert cost.cost(saved(tmp_path, int8, x=x)).weights == {"int8": WeightBytes(4096 + 64 * 2, 2 * 4096)}
 
 
 @pytest.mark.parametrize(("form", "generations"), [("dense", (1, 2, 3)), ("palette", (1, 2, 3)), ("int8", (2, 3)),
                                                    ("blockwise", (3,))])
-def test_a_chip_streams_the_forms_that_it_knows(form, generations):
-    counted = cost.Cost(ops=1, weights={form: Weights(stored=100, dense=400)}, unique=100, cache_read=20,
+def test_a_chip_streams_the_forms_that_it_supports(form, generations):
+    counted = cost.FunctionCost(ops=1, weights={form: WeightBytes(stored=100, dense=400)}, unique=100, cache_read=20,
                         cache_written=3, flops=0, elementwise=0, activations=0, padded=0)
     for generation in (1, 2, 3):
         assert counted.streamed(Chip("chip", generation, 1, 1, "")) == (123 if generation in generations else 423)
@@ -116,24 +116,24 @@ def decoder(config: UnifiedVoiceConfig, vocabulary: int, columns: int, slots: in
 
 
 @pytest.mark.parametrize("cache", ["io", "state"])
-def test_a_step_of_the_decoder_costs_what_its_sizes_say(tmp_path, cache):
-    twin = load_twin(RandomModel(), "autoregressive")
-    gpt2.step(twin, 16, 64, cache).build(Style()).save(str(tmp_path / "step.mlpackage"))
+def test_the_cost_of_a_decoder_step_follows_from_its_sizes(tmp_path, cache):
+    network = load_reference(RandomModel(), "autoregressive")
+    gpt2.step(network, 16, 64, cache).build(Style()).save(str(tmp_path / "step.mlpackage"))
     package = Package(tmp_path / "step.mlpackage")
     counted = cost.cost(package)
-    weights, read, written, flops = decoder(twin.config, twin.config.number_mel_codes, 16, 64)
-    assert counted.weights == {"dense": Weights(weights, weights)}
+    weights, read, written, flops = decoder(network.config, network.config.number_mel_codes, 16, 64)
+    assert counted.weights == {"dense": WeightBytes(weights, weights)}
     assert (counted.unique, counted.cache_read) == (weights, read)
     if cache == "io":
         assert (counted.cache_written, counted.flops) == (written, flops)
     else:
-        assert counted.cache_written == read, "the state is written whole"
-        assert counted.flops == flops + 2 * 2 * twin.config.layers * twin.config.model_dim * 16 * 64, "by a product"
-    assert cost.use(package.function(), 30) == Use("codes", 16, 22050 / 1024)
+        assert counted.cache_written == read, "the whole state is written"
+        assert counted.flops == flops + 2 * 2 * network.config.layers * network.config.model_dim * 16 * 64
+    assert cost.use(package.function(), 30) == FunctionUse("codes", 16, 22050 / 1024)
 
 
-# Tokens a second in all lanes at official sizes with 256 slots a lane, as they were worked out when the decoder was
-# designed: at 60 GB/s (here: 60.9) and 126.4 GB/s, without dispatches.
+# Tokens a second of all lanes at official sizes with 256 slots a lane, without dispatches, as calculated for the design
+# of the decoder: at 60 GB/s (here: 60.9) and 126.4 GB/s.
 TABLE = {("M1", "fp16"): {1: 75, 8: 469, 16: 752, 32: 1079}, ("M1", "4-bit"): {1: 260, 8: 1065, 16: 1367, 32: 1593},
          ("M4 Pro", "fp16"): {1: 157, 8: 984, 16: 1580, 32: 2266}}
 
@@ -142,7 +142,7 @@ TABLE = {("M1", "fp16"): {1: 75, 8: 469, 16: 752, 32: 1079}, ("M1", "4-bit"): {1
 def test_the_roofline_gives_the_table_of_the_design(chip, precision):
     for lanes, tokens in TABLE[chip, precision].items():
         weights, read, _, flops = decoder(UnifiedVoiceConfig(), 8194, lanes, 256 * lanes)
-        weights = 199e6 if precision == "4-bit" else weights            # of the package as it was stored
+        weights = 199e6 if precision == "4-bit" else weights            # bytes of the stored package
         seconds, bound = cost.roofline(weights + read, flops, CHIPS[chip], dispatch=0)
         assert lanes / seconds == pytest.approx(tokens, rel=0.02)
         assert bound == "bandwidth"
@@ -154,31 +154,31 @@ def test_a_call_takes_the_longest_of_its_parts():
     assert cost.roofline(bytes=2, flops=3, chip=ONES, dispatch=5) == (8, "dispatch")
 
 
-def test_an_estimate_tells_what_a_second_of_speech_takes():
-    counted = cost.Cost(ops=1, weights={"dense": Weights(1, 1)}, unique=1, cache_read=1, cache_written=1, flops=1,
-                        elementwise=0, activations=0, padded=0)
+def test_an_estimate_states_the_time_of_a_second_of_speech():
+    counted = cost.FunctionCost(ops=1, weights={"dense": WeightBytes(1, 1)}, unique=1, cache_read=1, cache_written=1,
+                                flops=1, elementwise=0, activations=0, padded=0)
     seconds = 3 + cost.DISPATCH
-    told = cost.estimate(counted, Use("codes", 16, 21.5), ONES)
-    assert told == cost.Estimate(seconds, "bandwidth", "codes", 16 / seconds, 21.5 * seconds, 21.5)
-    assert cost.estimate(counted, Use(), ONES) == cost.Estimate(seconds, "bandwidth")
+    estimate = cost.estimate(counted, FunctionUse("codes", 16, 21.5), ONES)
+    assert estimate == cost.CostEstimate(seconds, "bandwidth", "codes", 16 / seconds, 21.5 * seconds, 21.5)
+    assert cost.estimate(counted, FunctionUse(), ONES) == cost.CostEstimate(seconds, "bandwidth")
 
 
 def function(tmp_path, body, **inputs):
     return saved(tmp_path, body, **inputs).function()
 
 
-def test_use_is_told_by_names(tmp_path):
+def test_use_is_inferred_from_names(tmp_path):
     mel, lengths = (1, 4, 1, 320), {"x": (1, 4, 1, 320)}
     denoise = function(tmp_path, lambda x: {"prediction": mb.exp(x=x)}, **lengths)
-    assert cost.use(denoise, 30) == Use(calls=30 * 93.75 / 320)
+    assert cost.use(denoise, 30) == FunctionUse(calls=30 * 93.75 / 320)
     sample = function(tmp_path, lambda x, times: {"prediction": mb.add(x=x, y=mb.reduce_sum(x=times, axes=[0]))},
                       times=(5, 4, 1, 1), x=mel)
-    assert cost.use(sample, 30) == Use(calls=30 / 5 * 93.75 / 320)
+    assert cost.use(sample, 30) == FunctionUse(calls=30 / 5 * 93.75 / 320)
     sound = function(tmp_path, lambda mel: {"sound": mb.reshape(x=mel, shape=(1, 1, 1, 1280))}, mel=mel)
-    assert cost.use(sound, 30) == Use(calls=24000 / 1280)
+    assert cost.use(sound, 30) == FunctionUse(calls=24000 / 1280)
     prefill = function(tmp_path, lambda x: {"new_keys": mb.exp(x=x)}, **lengths)
-    assert cost.use(prefill, 30) == Use("positions", 320)
-    assert cost.use(function(tmp_path, lambda x: {"y": mb.exp(x=x)}, **lengths), 30) == Use()
+    assert cost.use(prefill, 30) == FunctionUse("positions", 320)
+    assert cost.use(function(tmp_path, lambda x: {"y": mb.exp(x=x)}, **lengths), 30) == FunctionUse()
 
 
 def test_every_chip_has_its_source():

@@ -1,4 +1,4 @@
-"""Graphs of the encoders and of the random latents against their twins, each package interpreted."""
+"""Graphs of the encoders and of the random latents against the references, each package interpreted."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,29 +13,30 @@ from ane.backends.mil import Arithmetic, Package
 from ane.backends.packaged.functions import Function
 from ane.models.tortoise.packaged import encoders
 from ane.system.errors import UserError
-from converters.coreml.graph import Graph, Style
+from converters.coreml.graph import CoreMLGraph, Style
 from converters.tortoise import conditioning
-from tests.backends.packaged.packages import FP16, FP32, NARROW, ROUNDED, functions, saved, snr, twin
+from tests.backends.packaged.packages import FP16, FP32, NARROW, ROUNDED, functions, saved, snr
+from tests.backends.packaged.packages import twin as reference_network
 
 
 @dataclass(frozen=True)
-class Case:
-    """A stage, the twin that serves it in torch, its input's shape, and its graph of that twin."""
+class ConditioningCase:
+    """A stage, the name of its network, its input's shape, and its graph."""
 
     stage: str
     network: str
     shape: tuple[int, ...]
-    graph: Callable[[nn.Module], Graph]
+    graph: Callable[[nn.Module], CoreMLGraph]
 
     @property
     def input(self) -> str:
         return "mel" if len(self.shape) == 3 else "noise"
 
-    def given(self) -> np.ndarray:
+    def value(self) -> np.ndarray:
         return np.random.default_rng(0).standard_normal(self.shape, dtype=np.float32)
 
-    def wanted(self, network: nn.Module) -> np.ndarray:
-        return network(torch.from_numpy(self.given())).numpy()
+    def expected(self, network: nn.Module) -> np.ndarray:
+        return network(torch.from_numpy(self.value())).numpy()
 
     def served(self, network: nn.Module, style: Style, folder: Path,
                arithmetic: Arithmetic = FP16) -> list[Function]:
@@ -43,65 +44,67 @@ class Case:
         return functions(graphs, saved(graphs, style, folder), arithmetic)
 
     def latents(self, served: list[Function]) -> np.ndarray:
-        return getattr(encoders, self.stage)(served, **{self.input: self.given()})
+        return getattr(encoders, self.stage)(served, **{self.input: self.value()})
 
 
 CASES = {
-    "clip of upstream's": Case("ar_conditioning", "conditioning_encoder", (2, 80, 517), conditioning.ar_conditioning),
-    "short clip": Case("ar_conditioning", "conditioning_encoder", (1, 80, 33),
+    "clip of upstream's": ConditioningCase("ar_conditioning", "conditioning_encoder", (2, 80, 517),
+                                           conditioning.ar_conditioning),
+    "short clip": ConditioningCase("ar_conditioning", "conditioning_encoder", (1, 80, 33),
                        lambda network: conditioning.ar_conditioning(network, 33)),
-    "clip of upstream's, 24 kHz": Case("diffusion_conditioning", "contextual_embedder", (2, 100, 401),
+    "clip of upstream's, 24 kHz": ConditioningCase("diffusion_conditioning", "contextual_embedder", (2, 100, 401),
                                        conditioning.diffusion_conditioning),
-    "long clip, 24 kHz": Case("diffusion_conditioning", "contextual_embedder", (1, 100, 838),
+    "long clip, 24 kHz": ConditioningCase("diffusion_conditioning", "contextual_embedder", (1, 100, 838),
                               lambda network: conditioning.diffusion_conditioning(network, 838)),
-    "random": Case("ar_random", "rlg_auto", (3, 64), conditioning.ar_random),
-    "random, diffusion": Case("diffusion_random", "rlg_diffuser", (1, 64), conditioning.diffusion_random),
+    "random": ConditioningCase("ar_random", "rlg_auto", (3, 64), conditioning.ar_random),
+    "random, diffusion": ConditioningCase("diffusion_random", "rlg_diffuser", (1, 64), conditioning.diffusion_random),
 }
 OUTLIERS = {"short clip": "init", "long clip, 24 kHz": "1"}       # and the convolution that writes the residual stream
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_latents_are_the_twins(case, tmp_path):
-    network = twin(case.network)
-    assert snr(case.wanted(network), case.latents(case.served(network, FP32, tmp_path))) > 100
+def test_latents_equal_the_references(case, tmp_path):
+    network = reference_network(case.network)
+    assert snr(case.expected(network), case.latents(case.served(network, FP32, tmp_path))) > 100
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_half_precision_is_near(case, tmp_path):
-    network = twin(case.network)
+    network = reference_network(case.network)
     served = case.served(network, Style("fp16"), tmp_path)
-    assert snr(case.wanted(network), case.latents(served)) > 60
+    assert snr(case.expected(network), case.latents(served)) > 60
     for arithmetic in (ROUNDED, NARROW):
         rounded = functions([case.graph(network)], {served[0].name: served[0].package}, arithmetic)
-        assert snr(case.wanted(network), case.latents(rounded)) > 55
+        assert snr(case.expected(network), case.latents(rounded)) > 55
 
 
 @pytest.mark.parametrize("arithmetic", [ROUNDED, NARROW])
 @pytest.mark.parametrize(("name", "layer"), OUTLIERS.items())
 def test_outlier_channels_do_not_overflow(name, layer, arithmetic, tmp_path):
     case = CASES[name]
-    network = twin(case.network)
+    network = reference_network(case.network)
     bias = network.get_submodule(layer).bias
     bias[3], bias[-20] = 3000, -2500
-    wanted, latents = case.wanted(network), case.latents(case.served(network, Style("fp16"), tmp_path, arithmetic))
+    expected, latents = case.expected(network), case.latents(case.served(network, Style("fp16"), tmp_path, arithmetic))
     quiet = np.ones(len(bias), bool)
     quiet[[3, -20]] = False
-    assert snr(wanted, latents) > 50
-    assert snr(wanted[:, quiet], latents[:, quiet]) > 50
+    assert snr(expected, latents) > 50
+    assert snr(expected[:, quiet], latents[:, quiet]) > 50
 
 
 def test_nothing_in_the_graphs_leaves_the_engine(tmp_path):
     for case in CASES.values():
-        function = Package(case.served(twin(case.network), Style("fp16"), tmp_path)[0].package).function(None)
+        served = case.served(reference_network(case.network), Style("fp16"), tmp_path)
+        function = Package(served[0].package).function(None)
         kinds = {op.type for op in function.ops}
         assert not [kind for kind in kinds if kind.startswith(("gather", "scatter", "transpose", "cast", "tile"))]
         assert {len(type.shape) for op in function.ops for type in op.outputs.values()} == {4}
         assert all(type.dtype == "fp16" for type in (*function.inputs.values(), *function.outputs.values()))
 
 
-def test_the_last_block_computes_the_first_place_alone(tmp_path):
+def test_the_last_block_computes_only_the_first_column(tmp_path):
     case = CASES["short clip"]
-    function = Package(case.served(twin(case.network), FP32, tmp_path)[0].package).function(None)
+    function = Package(case.served(reference_network(case.network), FP32, tmp_path)[0].package).function(None)
     scores = [type.shape for op in function.ops if op.type == "softmax" for type in op.outputs.values()]
     assert [shape[2] for shape in scores] == [33] * 5 + [1]
 

@@ -1,4 +1,4 @@
-"""A bundle whose packages cannot be used says so, in a line, when it is opened."""
+"""A bundle with invalid packages is reported in one line when it is opened."""
 
 import json
 import subprocess
@@ -13,23 +13,23 @@ from ane.bundles.packages import WEIGHTS
 from ane.commands.packages import opened
 from ane.system.errors import UserError
 from converters.conversion import convert
-from converters.coreml.package import Options
+from converters.coreml.options import CoreMLOptions
 
 
 @pytest.fixture
 def copied(source, tmp_path) -> Bundle:
-    small = Options(lanes=(2,), caches=("io",), buckets={"prefill": (32,), "step": (128,)})
+    small = CoreMLOptions(lanes=(2,), caches=("io",), buckets={"prefill": (32,), "step": (128,)})
     return convert(source, tmp_path / "copied", [small], ["rlg_auto", "autoregressive"])
 
 
 def run(bundle: Path) -> str:
-    """What `ane say` says of a bundle that is at fault."""
-    said = subprocess.run([sys.executable, "-m", "ane.cli", "say", "Hello.", "--bundle", str(bundle), "--backend",
+    """The error line of `ane say` with an invalid bundle."""
+    result = subprocess.run([sys.executable, "-m", "ane.cli", "say", "Hello.", "--bundle", str(bundle), "--backend",
                            "mil", "--preset", "fastest", "-o", str(bundle / "no.wav")], capture_output=True, text=True)
-    assert said.returncode == 1
+    assert result.returncode == 1
     assert not (bundle / "no.wav").exists()
-    line, = said.stderr.strip().splitlines()[-1:]
-    assert "Traceback" not in said.stderr
+    line, = result.stderr.strip().splitlines()[-1:]
+    assert "Traceback" not in result.stderr
     return line
 
 
@@ -40,7 +40,7 @@ def edit(bundle: Bundle, change) -> None:
     path.write_text(json.dumps(stated))
 
 
-def test_a_damaged_weight_file_is_told(copied):
+def test_a_damaged_weight_file_is_reported(copied):
     path = next(copied.path.rglob("autoregressive-fp16.mlpackage/**/weight.bin"))
     data = bytearray(path.read_bytes())
     data[1000] ^= 255
@@ -49,7 +49,7 @@ def test_a_damaged_weight_file_is_told(copied):
     assert "weight.bin has SHA-256" in run(copied.path)
 
 
-def test_a_package_of_another_model_is_told(copied):
+def test_a_package_of_another_model_is_reported(copied):
     def swap(stated):
         packages = {package["network"]: package for package in stated["coreml"]["packages"]}
         packages["autoregressive"]["source"][WEIGHTS] = "0" * 64
@@ -58,52 +58,52 @@ def test_a_package_of_another_model_is_told(copied):
     assert "made from other weights" in run(copied.path)
 
 
-@pytest.mark.parametrize(("change", "fault"), [
+@pytest.mark.parametrize(("change", "problem"), [
     (lambda package: package.update(functions={}), "must have functions"),
     (lambda package: package.update(files=[]), "must have functions, and files"),
     (lambda package: package.update(path="../elsewhere.mlpackage"), "files that lie in it"),
     (lambda package: next(iter(package["functions"].values())).update(bucket={"columns": "many"}), "positive numbers"),
     (lambda package: package.update(units="GPU"), "units 'GPU' is none of"),
 ])
-def test_a_record_that_makes_no_sense_is_told(copied, change, fault):
+def test_an_invalid_record_is_reported(copied, change, problem):
     edit(copied, lambda stated: change(stated["coreml"]["packages"][0]))
-    with pytest.raises(UserError, match=fault):
+    with pytest.raises(UserError, match=problem):
         Bundle(copied.path)
 
 
-def test_packages_of_networks_that_this_version_does_not_know_are_passed_over(copied):
+def test_packages_of_unknown_networks_are_ignored(copied):
     edit(copied, lambda stated: stated["coreml"]["packages"][0].update(network="whisperer"))
     assert [package.network for package in Bundle(copied.path).packages] == ["rlg_auto"]
 
 
-def test_a_precision_that_the_decoder_does_not_have_is_refused(fp16_bundle):
+def test_a_precision_without_a_decoder_package_is_refused(fp16_bundle):
     with pytest.raises(UserError, match="holds its autoregressive in fp16, not in fp32"):
         load_backend("mil", fp16_bundle, precision="fp32")
 
 
-def test_compute_units_mean_nothing_to_the_interpreter(fp16_bundle):
+def test_compute_units_are_refused_for_the_interpreter(fp16_bundle):
     with pytest.raises(UserError, match="no effect on --backend mil"):
         load_backend("mil", fp16_bundle, units="CPU_ONLY")
 
 
-def test_what_has_no_package_is_told(copied):
+def test_networks_without_a_package_are_named(copied):
     assert load_backend("mil", copied).name == "mil fp16, on torch: clvp, diffusion, hifigan, univnet"
 
 
-def test_a_kept_copy_of_the_embedded_voice_that_is_damaged_is_not_used(copied):
+def test_a_damaged_cached_copy_of_the_embedded_voice_is_not_used(copied):
     assert opened(copied.path).packages
     next(copied.path.rglob("weight.bin")).unlink()
     assert opened(copied.path) is None
 
 
-def test_packages_of_a_later_version_are_told(copied):
+def test_packages_of_a_later_version_are_reported(copied):
     edit(copied, lambda stated: stated["coreml"].update(format=2))
     assert "update tortoise-ane" in run(copied.path)
 
 
-def test_a_text_for_which_every_bucket_is_too_small_is_told(copied):
+def test_a_text_too_long_for_every_bucket_is_reported(copied):
     assert "largest decoder bucket of this bundle has 128" in run(copied.path)
 
 
-def test_a_bundle_without_packages_says_how_to_get_them(source):
+def test_a_bundle_without_packages_explains_how_to_convert_it(source):
     assert "ane convert" in run(source.path)

@@ -1,4 +1,4 @@
-"""Both vocoders as packages, run by the interpreter, against ``ane.models.tortoise.networks``: chunks join without a trace."""
+"""Both vocoders' graphs against the references, each package interpreted: stretches join exactly."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -15,11 +15,12 @@ from torch import nn
 
 from ane.backends.mil import Arithmetic, Package
 from ane.models.tortoise.networks.hifigan import Hifigan, HifiganConfig
-from ane.bundles.family import Config
+from ane.models.tortoise.networks.layers import Config
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES, UnivNet, UnivNetConfig
 from ane.models.tortoise.packaged.vocoders import HifiganVocoder, UnivnetVocoder, Vocoder
 from ane.system.errors import UserError
-from converters.coreml.graph import Graph, Style
+from converters.coreml.graph import CoreMLGraph, Style
+from converters.engine_limits import MAX_AXIS
 from converters.tortoise.hifigan import hifigan
 from converters.tortoise.univnet import univnet
 from tests.backends.packaged.packages import FP16, FP32, ROUNDED, functions, saved, snr
@@ -43,7 +44,7 @@ HIFIGANS = {
 
 
 def drawn(cls: type, config: Config) -> nn.Module:
-    """Random weights; UnivNet's dictated kernels so small that its gates are not all shut or open."""
+    """Random weights; UnivNet's predicted kernels are kept small, so that its gates do not saturate."""
     module, generator = cls(config), torch.Generator().manual_seed(5)
     for key, parameter in module.named_parameters():
         parameter.data = draw(key, parameter, generator) * (0.05 if "kernel_conv.weight" in key else 1)
@@ -51,11 +52,11 @@ def drawn(cls: type, config: Config) -> nn.Module:
 
 
 @dataclass(frozen=True)
-class Case:
+class VocoderCase:
     """A network with its packages, and random input for it."""
 
-    twin: nn.Module
-    graphs: list[Graph]
+    network: nn.Module
+    graphs: list[CoreMLGraph]
     paths: Callable[[Style], dict[str, Path]]
     kind: type[Vocoder]
 
@@ -63,26 +64,26 @@ class Case:
         return self.kind(functions(self.graphs, self.paths(style), arithmetic))
 
     def inputs(self, length: int, batch: int = 1) -> tuple[np.ndarray, ...]:
-        rng, config = np.random.default_rng(length), self.twin.config
+        rng, config = np.random.default_rng(length), self.network.config
         shapes = ([(batch, config.n_mel_channels, length), (batch, config.noise_dim, length + SILENT_FRAMES)]
                   if self.kind is UnivnetVocoder else
                   [(batch, config.in_channels, length), (batch, config.cond_channels)])
         return tuple(rng.standard_normal(shape, dtype=np.float32) for shape in shapes)
 
-    def wanted(self, *inputs: np.ndarray) -> np.ndarray:
-        return self.twin(*map(torch.from_numpy, inputs)).numpy()
+    def expected(self, *inputs: np.ndarray) -> np.ndarray:
+        return self.network(*map(torch.from_numpy, inputs)).numpy()
 
 
-def case(cls: type, config: Config, build: Callable[..., Graph], kind: type[Vocoder], sizes: tuple[int, ...],
-         folder: Callable[[], Path]) -> Case:
-    twin = drawn(cls, config)
-    graphs = [build(twin, frames) for frames in sizes]
-    return Case(twin, graphs, cache(lambda style: saved(graphs, style, folder())), kind)
+def case(cls: type, config: Config, build: Callable[..., CoreMLGraph], kind: type[Vocoder], sizes: tuple[int, ...],
+         folder: Callable[[], Path]) -> VocoderCase:
+    network = drawn(cls, config)
+    graphs = [build(network, frames) for frames in sizes]
+    return VocoderCase(network, graphs, cache(lambda style: saved(graphs, style, folder())), kind)
 
 
 @pytest.fixture(scope="module")
-def cases(tmp_path_factory) -> dict[str, Case]:
-    """Each package is built when it is first asked for; upstream's sizes take long, and have one bucket."""
+def cases(tmp_path_factory) -> dict[str, VocoderCase]:
+    """Packages are built on first use; upstream's sizes are slow, and have one bucket."""
     folder = partial(tmp_path_factory.mktemp, "vocoder")
     networks = [("univnet", UnivNet, univnet, UnivnetVocoder, UNIVNETS),
                 ("hifigan", Hifigan, hifigan, HifiganVocoder, HIFIGANS)]
@@ -97,39 +98,39 @@ both_of_upstream = pytest.mark.parametrize("name", [name for name in NAMES if "u
 
 @both_of_upstream
 @pytest.mark.parametrize(("style", "arithmetic", "least"), [(FP32, FP16, 100), (HALF, FP16, 60), (HALF, ROUNDED, 55)])
-def test_sound_is_the_networks(cases, name, style, arithmetic, least):
+def test_sound_equals_the_references(cases, name, style, arithmetic, least):
     inputs = cases[name].inputs(29)
-    assert snr(cases[name].wanted(*inputs), cases[name].vocoder(style, arithmetic)(*inputs)) >= least
+    assert snr(cases[name].expected(*inputs), cases[name].vocoder(style, arithmetic)(*inputs)) >= least
 
 
 @every_network
 @settings(max_examples=8, deadline=None)
 @given(length=st.integers(1, 200))
-def test_chunks_of_any_length_are_the_whole(cases, name, length):
+def test_stretches_of_any_length_join_to_the_whole(cases, name, length):
     inputs = cases[name].inputs(length)
-    wanted, got = cases[name].wanted(*inputs), cases[name].vocoder()(*inputs)
-    assert snr(wanted, got) >= 100
-    np.testing.assert_allclose(got, wanted, atol=2e-5 * np.abs(wanted).max())
+    expected, got = cases[name].expected(*inputs), cases[name].vocoder()(*inputs)
+    assert snr(expected, got) >= 100
+    np.testing.assert_allclose(got, expected, atol=2e-5 * np.abs(expected).max())
 
 
 @both_of_upstream
-def test_each_row_of_a_batch_is_its_own(cases, name):
+def test_rows_of_a_batch_are_independent(cases, name):
     inputs = cases[name].inputs(7, batch=2)
-    assert snr(cases[name].wanted(*inputs), cases[name].vocoder()(*inputs)) >= 100
+    assert snr(cases[name].expected(*inputs), cases[name].vocoder()(*inputs)) >= 100
 
 
 @every_network
-def test_margins_hold_all_that_is_heard_and_little_more(cases, name):
-    """The twin's own sound of frames 0 … 60, in float64, when its input changes from a frame on."""
-    twin, margin = deepcopy(cases[name].twin).double(), cases[name].graphs[0].bucket["margin"]
+def test_margins_cover_the_receptive_field_and_little_more(cases, name):
+    """How the reference's sound of frames 0 … 60 changes, in float64, when its input changes from a frame on."""
+    network, margin = deepcopy(cases[name].network).double(), cases[name].graphs[0].bucket["margin"]
     length = 60 + margin + 10
     x, other = (torch.from_numpy(array).double() for array in cases[name].inputs(length))
 
     def sound(first: int) -> torch.Tensor:
         moved = (torch.arange(length) >= first).double()
         if name.startswith("univnet"):
-            return twin.sound(x + moved, other[..., :length] + moved)
-        return twin(x + moved, other)
+            return network.sound(x + moved, other[..., :length] + moved)
+        return network(x + moved, other)
 
     whole = sound(length)
 
@@ -137,30 +138,30 @@ def test_margins_hold_all_that_is_heard_and_little_more(cases, name):
         return (sound(60 + frames) - whole)[..., :60 * whole.shape[-1] // length].abs().max().item()
 
     assert change(margin) == 0
-    assert change(margin - 3) > 0 or name == "univnet wide"     # whose far taps are beyond float64
+    assert change(margin - 3) > 0 or name == "univnet wide"     # whose far taps underflow float64
 
 
 @both_of_upstream
-def test_no_operation_is_above_rank_4_or_wider_than_an_axis_may_be(cases, name):
+def test_no_value_exceeds_rank_4_or_the_widest_axis(cases, name):
     for path in cases[name].paths(HALF).values():
         function = Package(path).function("main")
         assert {type.dtype for type in (*function.inputs.values(), *function.outputs.values())} == {"fp16"}
         shapes = [type.shape for op in function.ops for type in op.outputs.values()]
         assert max(map(len, shapes)) <= 4
-        assert max(map(max, shapes)) <= 16384
+        assert max(map(max, shapes)) <= MAX_AXIS
         assert not {op.type for op in function.ops} & {"gather", "scatter", "cast", "select", "tile"}
 
 
-def test_upstreams_sizes_make_good_use_of_the_widest_axis():
+def test_upstreams_sizes_use_the_widest_axis_well():
     """62 frames of the 64 that the last axis holds are new in each chunk."""
-    for twin, build in ((UnivNet(UnivNetConfig()), univnet), (Hifigan(HifiganConfig()), hifigan)):
-        assert build(twin, 62).name == f"{build.__name__}_62_{17 if build is univnet else 14}"
-        with pytest.raises(UserError, match=f"63 frames for {build.__name__}: there can be 1 to 62"):
-            build(twin, 63)
+    for network, build in ((UnivNet(UnivNetConfig()), univnet), (Hifigan(HifiganConfig()), hifigan)):
+        assert build(network, 62).name == f"{build.__name__}_62_{17 if build is univnet else 14}"
+        with pytest.raises(UserError, match=f"--buckets {build.__name__}=63: it takes 1 to 62 frames"):
+            build(network, 63)
 
 
-def test_a_vocoder_whose_lengths_do_not_fit_is_refused():
-    twin = Hifigan(HifiganConfig(in_channels=8, upsample_initial_channel=16, cond_channels=8,
+def test_kernels_that_do_not_fit_their_strides_are_refused():
+    network = Hifigan(HifiganConfig(in_channels=8, upsample_initial_channel=16, cond_channels=8,
                                  upsample_kernel_sizes=(15, 16, 4, 4)))
     with pytest.raises(UserError, match="size 15, stride 8"):
-        hifigan(twin, 4).build(FP32)
+        hifigan(network, 4).build(FP32)

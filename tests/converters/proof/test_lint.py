@@ -1,4 +1,4 @@
-"""Each rule of the lint on a graph that breaks it, and none of them on one that does not."""
+"""Each lint rule on a graph that violates it, and just inside its limit."""
 
 import dataclasses
 import json
@@ -8,9 +8,10 @@ import pytest
 
 from ane.backends.mil.package import Package
 from ane.backends.mil.values import TensorType
-from converters.coreml.graph import Graph, Style, mb
-from converters.coreml.package import load_twin
-from converters.proof import lint
+from converters.coreml.graph import CoreMLGraph, Style, mb
+from converters.coreml.package import load_reference
+from converters.proof import lint_rules
+from converters.proof.lint import WarningSummary, for_generations, lint, summarise
 from converters.tortoise import autoregressive as gpt2
 from tests.random_model import RandomModel
 
@@ -19,18 +20,18 @@ KERNEL = np.random.default_rng(0).standard_normal((8, 8, 1, 3)).astype(np.float1
 
 
 def saved(tmp_path, body, states=None, style=None, **inputs) -> Package:
-    """A package of one function; ``body(**values)`` gives its only output, or its outputs by name."""
-    def outputs(_, **given):
-        made = body(**given)
-        return made if isinstance(made, dict) else {"y": made}
+    """A package of one function; ``body(**values)`` returns its only output, or its outputs by name."""
+    def outputs(_, **inputs):
+        result = body(**inputs)
+        return result if isinstance(result, dict) else {"y": result}
 
-    graph = Graph("graph", {}, inputs or {"x": X}, outputs, states or {})
+    graph = CoreMLGraph("graph", {}, inputs or {"x": X}, outputs, states or {})
     graph.build(style or Style()).save(str(tmp_path / "graph.mlpackage"))
     return Package(tmp_path / "graph.mlpackage")
 
 
-def broken(package: Package) -> dict[str, lint.Summary]:
-    return {summary.rule: summary for summary in lint.summarised(lint.lint(package))}
+def broken(package: Package) -> dict[str, WarningSummary]:
+    return {summary.rule: summary for summary in summarise(lint(package))}
 
 
 def conv(x, weight=KERNEL, **options):
@@ -83,7 +84,7 @@ def ranked(x, *shape):
     return mb.matmul(x=mb.exp(x=x), y=x, transpose_y=True)
 
 
-# rule → (body, op types that break it)
+# rule → (body, types of the ops reported)
 GRAPHS = {
     "rank": (lambda x: mb.reshape(x=mb.exp(x=mb.reshape(x=x, shape=(1, 2, 4, 1, 64))), shape=X), {"reshape", "exp"}),
     "rank-of-engine": (lambda x: mb.reduce_sum(x=ranked(x, 1, 2, 2, 2, 64), axes=[0]), {"matmul"}),
@@ -111,7 +112,7 @@ GRAPHS = {
 
 
 @pytest.mark.parametrize("rule", GRAPHS)
-def test_a_rule_finds_the_graph_that_breaks_it(tmp_path, rule):
+def test_a_rule_reports_a_graph_that_violates_it(tmp_path, rule):
     body, ops = GRAPHS[rule]
     found = broken(saved(tmp_path, body))
     assert rule in found
@@ -119,7 +120,7 @@ def test_a_rule_finds_the_graph_that_breaks_it(tmp_path, rule):
     assert found[rule].example.what
 
 
-def test_a_clean_graph_breaks_no_rule_but_being_small(tmp_path):
+def test_a_clean_graph_is_only_reported_as_small(tmp_path):
     def body(x):
         x = mb.conv(x=x, weight=KERNEL, pad_type="same", dilations=[1, 1])
         x = mb.upsample_nearest_neighbor(x=x, scale_factor_height=1, scale_factor_width=2)
@@ -128,9 +129,9 @@ def test_a_clean_graph_breaks_no_rule_but_being_small(tmp_path):
     assert set(broken(saved(tmp_path, body))) == {"too-light"}
 
 
-def test_every_rule_is_told_apart_and_has_a_source():
-    assert len({rule.id for rule in lint.RULES}) == len(lint.RULES)
-    assert all(rule.source.name and rule.source.url.startswith("https://") for rule in lint.RULES)
+def test_rules_have_unique_ids_and_a_source():
+    assert len({rule.id for rule in lint_rules.RULES}) == len(lint_rules.RULES)
+    assert all(rule.source.name and rule.source.url.startswith("https://") for rule in lint_rules.RULES)
 
 
 def test_an_open_dimension_is_refused(tmp_path):
@@ -141,7 +142,7 @@ def test_an_open_dimension_is_refused(tmp_path):
     assert broken(package)["dynamic-shape"].example.name == "x"
 
 
-def test_whole_numbers_and_truths_are_refused_as_inputs(tmp_path):
+def test_integers_and_booleans_are_refused_as_inputs(tmp_path):
     package = saved(tmp_path, lambda x: mb.exp(x=x))
     for dtype in ("int32", "bool"):
         function = dataclasses.replace(package.functions["main"], inputs={"x": TensorType(X, dtype)})
@@ -149,8 +150,8 @@ def test_whole_numbers_and_truths_are_refused_as_inputs(tmp_path):
         assert broken(package)["integer-io"].ops == {"input": 1}
 
 
-def test_an_fp32_package_is_found_out_and_no_fp16_one(tmp_path):
-    assert broken(saved(tmp_path, conv, style=Style("fp32")))["fp32"].severity == lint.WARNING
+def test_an_fp32_package_is_reported_and_an_fp16_one_is_not(tmp_path):
+    assert broken(saved(tmp_path, conv, style=Style("fp32")))["fp32"].severity == lint_rules.WARNING
     assert "fp32" not in broken(saved(tmp_path, conv))
 
 
@@ -165,7 +166,7 @@ def test_a_third_state_is_one_too_many(tmp_path):
         assert set(broken(saved(tmp_path, body, states, x=X))) - {"too-light"} == rule
 
 
-def test_a_slice_at_a_computed_place_is_found(tmp_path):
+def test_a_slice_at_a_computed_index_is_reported(tmp_path):
     def body(x):
         begin = mb.cast(x=mb.reshape(x=mb.reduce_max(x=x, axes=[0, 1, 2, 3]), shape=(1,)), dtype="int32")
         begin = mb.concat(values=[np.zeros(3, np.int32), begin], axis=0)
@@ -179,24 +180,63 @@ def test_a_split_of_the_last_axis_matters_where_values_may_be_large(tmp_path, be
     assert ("width-slice" in broken(package)) is found
 
 
-def test_rules_of_old_chips_go_with_the_chips(tmp_path):
+def test_rules_of_old_chips_are_left_out_for_newer_ones(tmp_path):
     package = saved(tmp_path, lambda x: mb.slice_by_index(x=mb.sin(x=x), begin=(0, 0, 0, 32), end=X))
-    found = lint.lint(saved(tmp_path, lambda x: mb.sin(x=mb.slice_by_index(x=x, begin=(0, 0, 0, 32), end=X))))
-    rules = {generations: {w.rule for w in lint.concerning(found, generations)} - {"too-light"}
+    found = lint(saved(tmp_path, lambda x: mb.sin(x=mb.slice_by_index(x=x, begin=(0, 0, 0, 32), end=X))))
+    rules = {generations: {w.rule for w in for_generations(found, generations)} - {"too-light"}
              for generations in ((1,), (2,), (3,), (2, 5))}
     assert rules == {(1,): {"sin-cos", "width-slice"}, (2,): {"sin-cos"}, (3,): set(), (2, 5): {"sin-cos"}}
     assert "width-slice" not in broken(package), "sines are small"
 
 
-@pytest.mark.parametrize(("limit", "rule"), [("MAX_BYTES", "too-heavy"), ("WORTH_BYTES", "too-light")])
-def test_weights_are_weighed(tmp_path, monkeypatch, limit, rule):
+# limit → graphs just inside and just outside it
+X_4 = (1, 2, 4, 64)
+LIMITS = {
+    "rank": (lambda x: mb.exp(x=mb.reshape(x=x, shape=X_4)), lambda x: mb.exp(x=mb.reshape(x=x, shape=(1, *X_4)))),
+    "rank-of-engine": (lambda x: mb.exp(x=mb.reshape(x=x, shape=(1, *X_4))),
+                       lambda x: mb.exp(x=mb.reshape(x=x, shape=(1, 1, *X_4)))),
+    "dimension": (lambda x: mb.tile(x=x, reps=[1, 1, 1, 256]),
+                  lambda x: mb.concat(values=[mb.tile(x=x, reps=[1, 1, 1, 256]), mb.reduce_sum(
+                      x=x, axes=[3], keep_dims=True)], axis=3)),
+    "singleton-width": (lambda x: mb.split(x=x, num_splits=32, axis=3)[0],
+                        lambda x: mb.split(x=x, num_splits=64, axis=3)[0]),
+    "unaligned-width": (lambda x: mb.split(x=x, num_splits=2, axis=3)[0],
+                        lambda x: mb.split(x=x, split_sizes=[33, 31], axis=3)[0]),
+    "kernel-width": (lambda x: conv(x, np.ones((8, 8, 1, 13), np.float16)),
+                     lambda x: conv(x, np.ones((8, 8, 1, 14), np.float16))),
+    "dilation": (lambda x: conv(x, dilations=[1, 1]), lambda x: conv(x, dilations=[1, 2])),
+    "upsample": (lambda x: mb.upsample_nearest_neighbor(x=x, scale_factor_height=1, scale_factor_width=2),
+                 lambda x: mb.upsample_nearest_neighbor(x=x, scale_factor_height=1, scale_factor_width=3)),
+    "odd-stride": (lambda x: mb.conv_transpose(x=x, weight=KERNEL, strides=[1, 2], pad_type="valid"), transposed_conv),
+    "width-slice": (lambda x: mb.slice_by_index(x=x, begin=(0, 1, 0, 0), end=(1, 8, 1, 32)),
+                    lambda x: mb.slice_by_index(x=x, begin=(0, 0, 0, 1), end=(1, 8, 1, 33))),
+}
+
+
+@pytest.mark.parametrize("rule", LIMITS)
+def test_a_rule_begins_at_its_limit(tmp_path, rule):
+    inside, outside = LIMITS[rule]
+    assert rule not in broken(saved(tmp_path, inside))
+    assert rule in broken(saved(tmp_path, outside))
+
+
+def test_the_limits_are_those_of_the_sources():
+    assert (lint_rules.MAX_RANK, lint_rules.ENGINE_RANK, lint_rules.MAX_AXIS, lint_rules.ROW_BYTES) == (4, 5, 16384, 64)
+    assert (lint_rules.MAX_KERNEL, lint_rules.MAX_UPSAMPLE, lint_rules.MAX_STATES) == (13, 2, 2)
+    assert (lint_rules.MAX_BYTES, lint_rules.MIN_BYTES) == (950e6, 50e6)
+
+
+@pytest.mark.parametrize(("limit", "rule", "values"), [
+    ("MAX_BYTES", "too-heavy", {-1: True, 0: False, 1: False}),
+    ("MIN_BYTES", "too-light", {-1: False, 0: False, 1: True})])
+def test_bytes_of_weights_have_an_upper_and_a_lower_limit(tmp_path, monkeypatch, limit, rule, values):
     package = saved(tmp_path, conv)
-    for bytes in (KERNEL.nbytes - 1, KERNEL.nbytes + 1):
-        monkeypatch.setattr(lint, limit, bytes)
-        assert (rule in broken(package)) is ((bytes < KERNEL.nbytes) is (rule == "too-heavy"))
+    for difference, expected in values.items():
+        monkeypatch.setattr(lint_rules, limit, KERNEL.nbytes + difference)
+        assert (rule in broken(package)) is expected, difference
 
 
-def test_compressed_weights_are_told_from_others(tmp_path):
+def test_compressed_weights_are_distinguished(tmp_path):
     codes = np.arange(64, dtype=np.int8).reshape(8, 8, 1, 1)
 
     def body(scales):
@@ -212,13 +252,13 @@ def test_compressed_weights_are_told_from_others(tmp_path):
     assert "int8" not in by_block
 
 
-def test_many_places_are_told_in_one_line_with_the_worst(tmp_path):
+def test_a_summary_counts_violations_and_shows_the_worst(tmp_path):
     def body(x):
         part = mb.slice_by_index(x=x, begin=(0, 0, 0, 0), end=(1, 2, 1, 64))
         eight, two = (mb.reduce_sum(x=values, axes=[3], keep_dims=True) for values in (x, part))
         return mb.add(x=eight, y=mb.reduce_sum(x=two, axes=[1], keep_dims=True))
     summary = broken(saved(tmp_path, body))["singleton-width"]
-    assert summary.count == 3, "a single value wastes nothing to speak of"
+    assert summary.count == 3, "a single value is exempt"
     assert summary.ops == {"reduce_sum": 2, "add": 1}
     assert summary.example.wasted == 8 * 62
     assert summary.wasted == (8 + 2 + 8) * 62
@@ -226,9 +266,9 @@ def test_many_places_are_told_in_one_line_with_the_worst(tmp_path):
 
 
 @pytest.mark.parametrize("heads", ["matmul", "einsum"])
-def test_nothing_in_the_decoder_is_refused(tmp_path, heads):
-    twin = load_twin(RandomModel(), "autoregressive")
-    for graph in (gpt2.prefill(twin, 32), gpt2.step(twin, 32, 64), gpt2.step(twin, 32, 64, "state")):
+def test_the_decoder_has_no_refused_operation(tmp_path, heads):
+    network = load_reference(RandomModel(), "autoregressive")
+    for graph in (gpt2.prefill(network, 32), gpt2.step(network, 32, 64), gpt2.step(network, 32, 64, "state")):
         path = tmp_path / f"{graph.name}.mlpackage"
         graph.build(Style(heads=heads)).save(str(path))
         found = broken(Package(path))

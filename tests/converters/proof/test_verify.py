@@ -1,4 +1,4 @@
-"""``converters.proof.verify``: sound packages hold, the place of a fault is named, Core ML's own values by a stand-in."""
+"""``converters.proof.verify``: sound packages pass, a wrong layer is named, Core ML's values come from a stand-in."""
 
 import dataclasses
 import shutil
@@ -17,24 +17,25 @@ from ane.bundles.packages import FunctionRecord
 from ane.models.tortoise.diffusion import Diffusion, sample
 from ane.models.tortoise.packaged.denoiser import PackagedDenoiser
 from ane.system.errors import UserError
-from converters.coreml.graph import Graph
-from converters.coreml.package import Options
+from converters.coreml.graph import CoreMLGraph
+from converters.coreml.options import CoreMLOptions
 from converters.proof.activations import (
-    BEST,
-    Call,
-    Heard,
-    Interpreted,
-    Recording,
-    Value,
-    against_twin,
-    compared,
-    drifting,
+    MAX_SNR,
+    CapturedOutputs,
+    ComparedValue,
+    FunctionCall,
+    InterpretedActivations,
+    RecordingEngine,
+    compare,
+    compare_with_modules,
+    first_drift,
 )
-from converters.proof.coreml_values import CoreMLInspector, CoreMLValues, alone
-from converters.proof.verify import Subject, ToVerify, bar_of, choose, subject, verify
+from converters.proof.coreml_activations import CoreMLActivations, CoreMLInspector, extract_function
+from converters.proof.verify import PackageRunner, UnverifiedBundle, choose, package_runner, threshold_of, verify
 from converters.tortoise import diffusion_decoder as diffusion
 from tests.backends.coreml.stand_in import StandIn
-from tests.backends.packaged.packages import FP32, Interpreting, saved, twin
+from tests.backends.packaged.packages import FP32, Interpreting, saved
+from tests.backends.packaged.packages import twin as reference_network
 from tests.small_bundle import OPTIONS, spoil, write_small_bundle
 
 AUTOREGRESSIVE = "packages/autoregressive-fp16.mlpackage"
@@ -47,9 +48,9 @@ def small(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def inside(small):
-    """Everything of the bundle, with the rounding of fp16, inside too."""
-    model = ToVerify(small)
-    return {one.function: one for one in verify(model, choose(model), subject("mil:fp16"), layers=True)}
+    """Results for the whole bundle with fp16 rounding, with the values inside."""
+    model = UnverifiedBundle(small)
+    return {one.function: one for one in verify(model, choose(model), package_runner("mil:fp16"), layers=True)}
 
 
 @pytest.fixture
@@ -57,8 +58,8 @@ def copy(small, tmp_path) -> Path:
     return shutil.copytree(small, tmp_path / "copy")
 
 
-def test_sound_packages_hold(inside):
-    assert [one for one in inside.values() if not one.fine or one.drift] == []
+def test_sound_packages_pass(inside):
+    assert [one for one in inside.values() if not one.passed or one.drift] == []
     assert inside["step_2_64"].error < 0.1
 
 
@@ -75,30 +76,30 @@ def test_sound_packages_hold(inside):
     ("univnet_14_17", ["conv_pre", "res_stack.0.convt_pre.1", "res_stack.1.kernel_predictor.residual_convs.2.3",
                        "res_stack.2.conv_blocks.3.1", "res_stack.2", "conv_post.1"]),
 ])
-def test_values_are_those_of_the_modules_they_are_named_after(inside, function, modules):
+def test_values_equal_the_outputs_of_the_modules_they_are_named_after(inside, function, modules):
     found = {value.module: value for value in inside[function].values}
     for module in modules:
         assert found[module].snr > 50, module
 
 
-def test_as_many_values_as_ever_are_held_to_a_module(inside):
+def test_the_number_of_values_compared_with_a_module(inside):
     assert {function: len(one.values) for function, one in inside.items()} == {
         "prefill_32": 21, "step_2_64": 21, "state_2_64": 21, "clvp_text_32": 6, "clvp_speech_32": 6,
         "diffusion_conditioning_401": 8, "ar_random": 6, "hifigan_14_14": 20, "univnet_14_17": 41}
 
 
-def denoised_and_held(folder: Path, steps: int, rows: int) -> list[list[Value]]:
-    """Values of the packages of condition and of denoise, or sample for several steps, against the twin's modules."""
-    network, length = twin("diffusion"), 57
+def denoised_and_compared(folder: Path, steps: int, rows: int) -> list[list[ComparedValue]]:
+    """Values of condition and of denoise (or sample, for several steps), compared with the reference's modules."""
+    network, length = reference_network("diffusion"), 57
     graphs = [diffusion.condition(network, 16), diffusion.denoise(network, rows, 64)]
     graphs += [diffusion.sample(network, steps, rows, 64)] if steps > 1 else []
-    engine, paths = Recording(Interpreting()), saved(graphs, FP32, folder)
+    engine, paths = RecordingEngine(Interpreting()), saved(graphs, FP32, folder)
     functions = [[Function(engine, paths[graph.name], graph.name, graph.bucket, "CPU_ONLY", graph.kind)]
                  for graph in graphs]
 
-    def heard(graph: Graph) -> Heard:
+    def captured(graph: CoreMLGraph) -> CapturedOutputs:
         names = [name for op in Package(paths[graph.name]).function("main").ops for name in op.outputs]
-        return Heard("diffusion", FunctionRecord(graph.kind, dict(graph.bucket), {}), names, network)
+        return CapturedOutputs("diffusion", FunctionRecord(graph.kind, dict(graph.bucket), {}), names, network)
 
     rng, config = np.random.default_rng(0), network.config
     latents, voice = (rng.standard_normal(shape, dtype=np.float32)
@@ -106,18 +107,19 @@ def denoised_and_held(folder: Path, steps: int, rows: int) -> list[list[Value]]:
     packaged = PackagedDenoiser(*functions, *[[]] * (3 - len(functions)), network.unconditioned_embedding.numpy(),
                                 latents, voice, length)
     run = Diffusion(steps, "ddim", 2.0 if rows == 2 else None)
-    first, last = found = {graph.name: heard(graph) for graph in (graphs[0], graphs[-1])}
-    with found[first].listening(), found[last].listening():
+    first, last = found = {graph.name: captured(graph) for graph in (graphs[0], graphs[-1])}
+    with found[first].capture(), found[last].capture():
         reference = TorchDenoiser(network, torch.from_numpy(latents), torch.from_numpy(voice), length)
         sample(reference, length, run, np.random.default_rng(1))
     sample(packaged, length, run, np.random.default_rng(1))
-    return [against_twin(one, Interpreted(MilEngine()).activations(paths[name], "main", engine.calls[name]),
+    source = InterpretedActivations(MilEngine())
+    return [compare_with_modules(one, source.activations(paths[name], "main", engine.calls[name]),
                          engine.calls[name]) for name, one in found.items()]
 
 
 @pytest.mark.parametrize(("steps", "rows"), [(1, 1), (1, 2), (2, 1), (2, 2)])
-def test_the_denoiser_is_held_to_all_its_modules(tmp_path, steps, rows):
-    of_condition, of_network = denoised_and_held(tmp_path, steps, rows)
+def test_the_denoiser_is_compared_with_all_its_modules(tmp_path, steps, rows):
+    of_condition, of_network = denoised_and_compared(tmp_path, steps, rows)
     blocks = [*(f"conditioning_timestep_integrator.{index}.resblk" for index in range(3)),
               *(f"layers.{index}.resblk" for index in range(2)), *(f"layers.{index}" for index in range(2, 5))]
     inner = [f"{block}{layer}" for block in blocks for layer in (".in_layers.2", ".out_layers.3", "")]
@@ -128,24 +130,24 @@ def test_the_denoiser_is_held_to_all_its_modules(tmp_path, steps, rows):
     assert min(value.snr for value in of_condition + of_network) > 60
 
 
-def test_scales_of_streams_are_told(inside):
+def test_scales_of_streams_are_reported(inside):
     factors = {value.module: value.factor for value in inside["clvp_text_32"].values}
     assert factors["text_transformer.transformer.attn_layers.layers.1.1"] == 64
     assert factors["text_transformer.transformer.norm"] == 1
 
 
-def test_every_operation_is_held_to_float32(inside, small):
+def test_every_operation_is_compared_with_float32(inside, small):
     operations = inside["step_2_64"].operations
     program = Package(small / AUTOREGRESSIVE).function("step_2_64")
     assert [value.name for value in operations] == [name for op in program.ops for name in op.outputs]
     assert all(value.snr > 40 and 0 <= value.lost < 20 for value in operations)
-    assert any(value.op == "softmax" and value.snr < BEST for value in operations)
+    assert any(value.op == "softmax" and value.snr < MAX_SNR for value in operations)
 
 
-def test_float32_is_not_held_to_itself(small):
-    model = ToVerify(small)
-    one, = verify(model, choose(model, function="step_2_64"), subject("mil"), layers=True)
-    assert one.fine
+def test_float32_is_not_compared_with_itself(small):
+    model = UnverifiedBundle(small)
+    one, = verify(model, choose(model, function="step_2_64"), package_runner("mil"), layers=True)
+    assert one.passed
     assert len(one.values) == 21
     assert not one.operations
 
@@ -153,54 +155,55 @@ def test_float32_is_not_held_to_itself(small):
 @pytest.mark.parametrize("layer", ["gpt__h__0__mlp__c_fc", "gpt__h__1__attn", "gpt__h__2__mlp"])
 def test_the_layer_of_a_wrong_weight_is_named(copy, layer):
     spoil(copy, AUTOREGRESSIVE, "step_2_64", layer)
-    model = ToVerify(copy)
-    for one in verify(model, choose(model, "autoregressive"), subject("mil"), layers=True):
-        assert not one.fine
+    model = UnverifiedBundle(copy)
+    for one in verify(model, choose(model, "autoregressive"), package_runner("mil"), layers=True):
+        assert not one.passed
         assert one.drift.name == layer
 
 
-def test_a_damaged_package_is_told_of_and_the_others_are_verified(copy):
+def test_a_damaged_package_is_reported_and_the_others_are_verified(copy):
     file = next((copy / AUTOREGRESSIVE).rglob("weight.bin"))
     file.write_bytes(file.read_bytes()[:-64])
-    model = ToVerify(copy)
-    found = {one.function: one for one in verify(model, choose(model), subject("mil"))}
+    model = UnverifiedBundle(copy)
+    found = {one.function: one for one in verify(model, choose(model), package_runner("mil"))}
     assert "weight.bin has" in found["step_2_64"].problem
-    assert not found["step_2_64"].fine
-    assert found["ar_random"].fine
+    assert not found["step_2_64"].passed
+    assert found["ar_random"].passed
 
 
-def test_narrow_norms_have_a_bar_and_nothing_recorded(small):
-    model = ToVerify(small)
-    one, = verify(model, choose(model, function="prefill_32"), subject("mil:fp16", narrow=True))
-    assert (one.bar, one.recorded, one.fine) == (50, None, True)
+def test_narrow_norms_have_a_threshold_and_no_recorded_parity(small):
+    model = UnverifiedBundle(small)
+    one, = verify(model, choose(model, function="prefill_32"), package_runner("mil:fp16", narrow=True))
+    assert (one.threshold, one.recorded, one.passed) == (50, None, True)
 
 
-def test_what_is_asked_is_the_bar_or_nearly_what_was_recorded(inside):
+def test_the_requirement_is_the_threshold_or_nearly_the_recorded_parity(inside):
     one = inside["prefill_32"]
-    assert one.needed == pytest.approx(one.recorded - 3)
-    assert dataclasses.replace(one, recorded=51.0).needed == 50
-    assert dataclasses.replace(one, bar=80.0, recorded=120.0).needed == 87
-    assert not dataclasses.replace(one, snr=float("nan")).fine
+    assert one.required == pytest.approx(one.recorded - 3)
+    assert dataclasses.replace(one, recorded=51.0).required == 50
+    assert dataclasses.replace(one, threshold=80.0, recorded=120.0).required == 87
+    assert not dataclasses.replace(one, snr=float("nan")).passed
 
 
-def test_bars_are_those_of_the_conversion(small):
-    packages = {package.network: package for package in ToVerify(small).packages}
-    asked = [("autoregressive", "step_2_64", 60), ("univnet", "univnet_14_17", 100), ("hifigan", "hifigan_14_14", 60)]
-    for network, function, bar in asked:
-        assert bar_of(packages[network], function, "fp32 maths") == bar
-    assert bar_of(packages["hifigan"], "hifigan_14_14", "fp16 rounding") == 45
+def test_thresholds_are_those_of_the_conversion(small):
+    packages = {package.network: package for package in UnverifiedBundle(small).packages}
+    expected = [("autoregressive", "step_2_64", 60), ("univnet", "univnet_14_17", 100),
+                ("hifigan", "hifigan_14_14", 60)]
+    for network, function, threshold in expected:
+        assert threshold_of(packages[network], function, "fp32 maths") == threshold
+    assert threshold_of(packages["hifigan"], "hifigan_14_14", "fp16 rounding") == 45
     unknown = dataclasses.replace(packages["univnet"], precision="2bit")
     with pytest.raises(UserError, match="this version knows no 2bit univnet"):
-        bar_of(unknown, "univnet_14_17", None)
+        threshold_of(unknown, "univnet_14_17", None)
 
 
-def value(snr: float) -> Value:
-    return Value(f"at {snr}", "add", 0.0, snr)
+def value(snr: float) -> ComparedValue:
+    return ComparedValue(f"at {snr}", "add", 0.0, snr)
 
 
-def test_drift_is_a_fall_or_the_end_of_a_long_decline():
+def test_drift_is_a_large_drop_or_the_end_of_a_long_decline():
     def first(*ratios):
-        found = drifting([value(snr) for snr in ratios], 50)
+        found = first_drift([value(snr) for snr in ratios], 50)
         return found and found.snr
 
     assert first(200, 71, 70, 63, 62, 61) is None, "a first rounding is no drift"
@@ -209,31 +212,40 @@ def test_drift_is_a_fall_or_the_end_of_a_long_decline():
     assert first(60, 55, 50, 45, 41, 38) == 41
 
 
-def test_ratios_are_up_to_a_power_of_two_and_never_nan():
+@pytest.mark.parametrize(("ratios", "drift"), [
+    ((52,), None), ((51.9,), 51.9),                 # 8 dB below 10 dB above the threshold of 50
+    ((55, 47), None), ((55, 46.9), 46.9),           # 8 dB below the lowest before
+    ((52, 44, 42), None), ((52, 44, 41.9), 41.9)])  # 8 dB below the threshold
+def test_drift_begins_8_decibels_below_what_it_is_compared_with(ratios, drift):
+    found = first_drift([value(snr) for snr in ratios], 50)
+    assert (found and found.snr) == drift
+
+
+def test_ratios_ignore_a_power_of_two_and_are_never_nan():
     x = np.random.default_rng(0).standard_normal(1000)
-    assert compared("x", "add", 32 * x, x, scaled=True).factor == 32
-    assert compared("x", "add", 32 * x, x, scaled=True).snr == BEST
-    assert compared("x", "add", x, 1.01 * x).snr == pytest.approx(40)
-    assert compared("x", "add", x, -x, scaled=True).factor == 1
-    assert compared("x", "add", x, np.full(1000, np.nan)).snr == -BEST
-    assert compared("x", "add", 0 * x, 0 * x, scaled=True).snr == BEST
-    assert compared("x", "add", 0 * x, x, scaled=True).snr == -BEST
+    assert compare("x", "add", 32 * x, x, scaled=True).factor == 32
+    assert compare("x", "add", 32 * x, x, scaled=True).snr == MAX_SNR
+    assert compare("x", "add", x, 1.01 * x).snr == pytest.approx(40)
+    assert compare("x", "add", x, -x, scaled=True).factor == 1
+    assert compare("x", "add", x, np.full(1000, np.nan)).snr == -MAX_SNR
+    assert compare("x", "add", 0 * x, 0 * x, scaled=True).snr == MAX_SNR
+    assert compare("x", "add", 0 * x, x, scaled=True).snr == -MAX_SNR
 
 
-def test_a_package_tells_the_options_that_it_was_made_with(small):
-    for package in ToVerify(small).packages:
-        assert Options.of(package) == OPTIONS
+def test_a_package_states_its_options(small):
+    for package in UnverifiedBundle(small).packages:
+        assert CoreMLOptions.of(package) == OPTIONS
     with pytest.raises(UserError, match="does not say with which options"):
-        Options.of(dataclasses.replace(package, source={}))
+        CoreMLOptions.of(dataclasses.replace(package, source={}))
 
 
 # Core ML's own values, by a stand-in
 
 class Inspecting:
-    """Values with the rounding of fp16, of a package with one function; integers are not told."""
+    """Values with the rounding of fp16, of a package with one function; one value is missing."""
 
-    def __init__(self, package: Path, units: str):
-        assert units == "CPU_AND_NE"
+    def __init__(self, package: Path, compute_units: str):
+        assert compute_units == "CPU_AND_NE"
         self.interpreter = Interpreter(Package(package), "main", Arithmetic(fp16=True))
         self.asked = 0
 
@@ -245,48 +257,48 @@ class Inspecting:
 
 @pytest.fixture
 def core_ml(tmp_path):
-    """Core ML with a stand-in for what it shows of the inside."""
+    """Core ML with a stand-in for its inspector."""
     engine = CoreMLEngine(StandIn(tmp_path / "log"), CompiledCache(tmp_path / "compiled"))
-    return lambda inspector: Subject("coreml", engine, CoreMLValues(inspector), None)
+    return lambda inspector: PackageRunner("coreml", engine, CoreMLActivations(inspector), None)
 
 
-def test_core_ml_inside_as_on_a_mac(small, core_ml):
-    model = ToVerify(small)
+def test_values_inside_core_ml_are_compared(small, core_ml):
+    model = UnverifiedBundle(small)
     one, = verify(model, choose(model, function="step_2_64"), core_ml(Inspecting), layers=True)
-    assert one.fine, one.problem
+    assert one.passed, one.problem
     assert one.drift is None
-    assert "gpt.h.1" not in {value.module for value in one.values}, "what Core ML does not tell is left out"
+    assert "gpt.h.1" not in {value.module for value in one.values}, "what Core ML does not return is left out"
     assert len(one.values) == 20
     program = Package(small / AUTOREGRESSIVE).function("step_2_64")
     assert len(one.operations) == sum(len(op.outputs) for op in program.ops) - 1
 
 
-def test_a_state_keeps_core_ml_from_showing_the_inside_and_from_nothing_else(small, core_ml):
-    model = ToVerify(small)
+def test_a_function_with_a_state_is_verified_without_values_on_core_ml(small, core_ml):
+    model = UnverifiedBundle(small)
     one, = verify(model, choose(model, function="state_2_64"), core_ml(Inspecting), layers=True)
-    assert one.fine
+    assert one.passed
     assert (one.problem, one.values, one.operations) == ("", (), ())
 
 
-def test_an_inside_that_core_ml_cannot_show_is_told_beside_the_rest(small, core_ml):
-    model = ToVerify(small)
+def test_a_failing_inspector_is_reported_beside_the_result(small, core_ml):
+    model = UnverifiedBundle(small)
     one, = verify(model, choose(model, function="ar_random"), core_ml(Failing), layers=True)
-    assert one.fine
+    assert one.passed
     assert "ANECCompile() FAILED" in one.problem
 
 
-def test_a_function_alone_is_what_it_was(small, tmp_path):
+def test_an_extracted_function_computes_the_same(small, tmp_path):
     program = Package(small / AUTOREGRESSIVE).function("step_2_64")
-    alone(small / AUTOREGRESSIVE, "step_2_64", tmp_path / "alone.mlpackage")
-    single = Package(tmp_path / "alone.mlpackage")
+    extract_function(small / AUTOREGRESSIVE, "step_2_64", tmp_path / "single.mlpackage")
+    single = Package(tmp_path / "single.mlpackage")
     assert list(single.functions) == ["main"]
     rng = np.random.default_rng(0)
     inputs = {name: rng.standard_normal(type.shape, dtype=np.float32) for name, type in program.inputs.items()}
     wanted = MilEngine().load(small / AUTOREGRESSIVE, "step_2_64", "").predict(inputs)
     for name, array in Interpreter(single).predict(inputs).items():
         assert np.array_equal(array, wanted[name])
-    assert len(Package(small / AUTOREGRESSIVE).functions) == 3, "a link was written through"
-    assert set(CoreMLInspector(tmp_path / "alone.mlpackage", "CPU_ONLY").inspector.output_names) >= {"gpt__h__1"}
+    assert len(Package(small / AUTOREGRESSIVE).functions) == 3, "the original was modified through a link"
+    assert set(CoreMLInspector(tmp_path / "single.mlpackage", "CPU_ONLY").inspector.output_names) >= {"gpt__h__1"}
 
 
 class Failing:
@@ -294,15 +306,17 @@ class Failing:
         raise RuntimeError("ANECCompile() FAILED")
 
 
-def test_core_ml_that_fails_is_told_in_a_line(small):
+def test_a_failing_inspector_raises_one_line(small):
     program = Package(small / AUTOREGRESSIVE).function("step_2_64")
-    call = Call({name: np.zeros(type.shape, np.float16) for name, type in program.inputs.items()}, None, "CPU_ONLY")
+    inputs = {name: np.zeros(type.shape, np.float16) for name, type in program.inputs.items()}
+    call = FunctionCall(inputs, None, "CPU_ONLY")
     with pytest.raises(UserError, match=r"cannot show the values .* step_2_64 of .* on CPU_ONLY: ANECC"):
-        list(CoreMLValues(Failing).activations(small / AUTOREGRESSIVE, "step_2_64", call))
+        list(CoreMLActivations(Failing).activations(small / AUTOREGRESSIVE, "step_2_64", call))
 
 
-def test_the_interpreter_is_a_source(small):
+def test_the_interpreter_yields_values_by_module_name(small):
     program = Package(small / AUTOREGRESSIVE).function("prefill_32")
-    call = Call({name: np.ones(type.shape, np.float16) for name, type in program.inputs.items()}, None, "CPU_ONLY")
-    names = [name for name, _, _ in Interpreted(MilEngine()).activations(small / AUTOREGRESSIVE, "prefill_32", call)]
+    inputs = {name: np.ones(type.shape, np.float16) for name, type in program.inputs.items()}
+    call, source = FunctionCall(inputs, None, "CPU_ONLY"), InterpretedActivations(MilEngine())
+    names = [name for name, _, _ in source.activations(small / AUTOREGRESSIVE, "prefill_32", call)]
     assert "gpt__h__2" in names

@@ -17,14 +17,15 @@ from ane.bundles.bundle import Bundle
 from ane.bundles.weights import layout
 from ane.cli import main
 from ane.models.tortoise.networks import NETWORKS
+from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from ane.voices import Voice, load_voice, save_voice
 from converters.ggml.gguf import write_gguf
-from converters.ggml.gguf_layout import NAME_BYTES, entries, products
+from converters.ggml.gguf_layout import NAME_BYTES, gguf_tensors, matrix_layers
 from tests.random_model import RandomModel
 
 PRECISIONS = ("f32", "f16", "q8_0", "q4_0")
-BARS = {Type.F16: 70.0, Type.Q8_0: 40.0, Type.Q4_0: 17.0}      # dB of the worst tensor against its source
+THRESHOLDS = {Type.F16: 70.0, Type.Q8_0: 40.0, Type.Q4_0: 17.0}      # dB of the worst tensor against its source
 
 
 @pytest.fixture(scope="module")
@@ -42,11 +43,11 @@ def wanted(random_bundle) -> dict[str, tuple[str, np.ndarray]]:
 
 
 def sources(model: Model) -> dict[str, tuple[str, np.ndarray]]:
-    """For each tensor by its name in the file, the network and the source as the file should have it, float32."""
+    """Name in the file → network, and the expected values in float32."""
     found = {}
     for network in model.networks:
         tensors = model.tensors(network)
-        for entry in entries(network, model.config(network), "f32"):
+        for entry in gguf_tensors(network, model.config(network), "f32"):
             values = tensors[entry.key].float().numpy()
             found[entry.name] = network, (values.T if entry.transposed else values).reshape(entry.shape)
     return found
@@ -56,30 +57,25 @@ def values(tensor: gguf.ReaderTensor) -> np.ndarray:
     return gguf.dequantize(tensor.data, tensor.tensor_type)
 
 
-def decibels(wanted: np.ndarray, got: np.ndarray) -> float:
-    noise = np.square(wanted.astype(np.float64) - got).sum()
-    return 10 * np.log10(np.square(wanted.astype(np.float64)).sum() / noise) if noise else np.inf
-
-
 def metadata(file: gguf.GGUFReader) -> dict:
     return {key: field.contents() for key, field in file.fields.items()}
 
 
-# What is in it
+# Tensors
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_every_tensor_reads_back_as_what_it_was_made_from(files, wanted, precision):
-    beside = {"mel_norms", "voice.noise.autoregressive", "voice.noise.diffusion"}
-    assert {tensor.name for tensor in files[precision].tensors} == set(wanted) | beside
+    extra = {"mel_norms", "voice.noise.autoregressive", "voice.noise.diffusion"}
+    assert {tensor.name for tensor in files[precision].tensors} == set(wanted) | extra
     for tensor in files[precision].tensors:
-        if tensor.name in beside:
+        if tensor.name in extra:
             continue
         _, source = wanted[tensor.name]
         assert tuple(tensor.shape[::-1]) == source.shape, tensor.name
         own = gguf.quantize(np.ascontiguousarray(source), tensor.tensor_type)
         np.testing.assert_array_equal(tensor.data, own, err_msg=tensor.name)
         np.testing.assert_array_equal(values(tensor), gguf.dequantize(own, tensor.tensor_type).reshape(source.shape))
-        assert tensor.tensor_type == Type.F32 or decibels(source, values(tensor)) >= BARS[tensor.tensor_type]
+        assert tensor.tensor_type == Type.F32 or snr_db(source, values(tensor)) >= THRESHOLDS[tensor.tensor_type]
 
 
 def test_f32_and_f16_lose_nothing_of_an_fp16_bundle(files, wanted):
@@ -98,19 +94,19 @@ def test_only_matrices_of_the_networks_that_are_compressed_are_in_blocks(files, 
     assert {name.partition(".")[0] for name in in_blocks} == {"autoregressive", "diffusion", "clvp"}
     multiplied = set()
     for network in model.networks:
-        keys = products(network, model.config(network))
-        multiplied |= {entry.name for entry in entries(network, model.config(network), "f32") if entry.key in keys}
+        keys = matrix_layers(network, model.config(network))
+        multiplied |= {entry.name for entry in gguf_tensors(network, model.config(network), "f32") if entry.key in keys}
     assert in_blocks <= multiplied
     for tensor in files["q8_0"].tensors:
         single = tensor.n_elements == max(tensor.shape)
         kept = single or tensor.name.startswith("univnet.")
         assert (tensor.tensor_type == Type.F32) == kept, tensor.name
-        if tensor.name in multiplied - in_blocks and not kept:      # a row that is no whole number of blocks, …
-            network, source = wanted[tensor.name]                   # … or a network that is not compressed
+        if tensor.name in multiplied - in_blocks and not kept:      # a row that is not a multiple of 32, …
+            network, source = wanted[tensor.name]                   # … or an uncompressed network
             assert network not in ("autoregressive", "diffusion", "clvp") or source.shape[-1] % 32, tensor.name
 
 
-def test_a_row_that_is_no_whole_number_of_blocks_stays_f16(tmp_path):
+def test_a_row_that_is_not_a_multiple_of_32_stays_f16(tmp_path):
     """The embedded diffusion network is 80 channels wide."""
     write_gguf(open_model(), tmp_path / "out.gguf", "q4_0", ["diffusion"])
     types = {tensor.name: tensor.tensor_type for tensor in gguf.GGUFReader(tmp_path / "out.gguf").tensors}
@@ -119,7 +115,7 @@ def test_a_row_that_is_no_whole_number_of_blocks_stays_f16(tmp_path):
 
 
 def test_a_matrix_multiplies_as_the_network_does(files, random_bundle):
-    """Rows are outputs, whichever way round the network keeps them."""
+    """Rows are outputs, also where the network stores the transpose."""
     model = Bundle(random_bundle)
     tensors = {tensor.name: tensor for tensor in files["f32"].tensors}
     x = np.random.default_rng(0).standard_normal(64).astype(np.float32)
@@ -130,13 +126,13 @@ def test_a_matrix_multiplies_as_the_network_does(files, random_bundle):
 
 def test_names_are_unique_and_short_enough_for_ggml_at_the_official_sizes():
     names = [entry.name for network in NETWORKS.values()
-             for entry in entries(network.name, network.official(), "q4_0")]
-    assert len(names) == len(set(names)) == sum(len(layout(network, network.official()).shapes)
+             for entry in gguf_tensors(network.name, network.official(), "q4_0")]
+    assert len(names) == len(set(names)) == sum(len(layout(network.name, network.official()).shapes)
                                                 for network in NETWORKS.values())
     assert max(len(name) for name in names) <= NAME_BYTES
 
 
-def test_the_voice_and_the_mel_norms_come_along_unrounded(files, random_bundle):
+def test_the_voice_and_the_mel_norms_are_stored_unrounded(files, random_bundle):
     voice = load_voice(random_bundle / "voices" / "noise.safetensors")
     tensors = {tensor.name: tensor.data for tensor in files["q4_0"].tensors}
     np.testing.assert_array_equal(tensors["voice.noise.autoregressive"], voice.ar[0])
@@ -144,9 +140,9 @@ def test_the_voice_and_the_mel_norms_come_along_unrounded(files, random_bundle):
     np.testing.assert_array_equal(tensors["mel_norms"], Bundle(random_bundle).mel_norms)
 
 
-# What it says of itself
+# Metadata
 
-def test_it_says_what_it_is(files, random_bundle):
+def test_metadata_describe_the_model(files, random_bundle):
     stated = metadata(files["q8_0"])
     manifest = Bundle(random_bundle).manifest
     assert stated["general.architecture"] == "tortoise"
@@ -185,7 +181,7 @@ def test_the_tokenizer_reads_back(files, random_bundle):
     assert stated["tokenizer.ggml.merges"] == bpe["merges"]
     assert stated["tokenizer.ggml.unknown_token_id"] == bpe["vocab"]["[UNK]"]
     assert stated["tokenizer.ggml.token_type"][:4] == [3, 2, 3, 1]      # [STOP], [UNK], [SPACE], !
-    # upstream begins a text with an id that is no token
+    # upstream's start id is not a token
     assert "tokenizer.ggml.bos_token_id" not in stated
     assert stated["tortoise.autoregressive.start_text_token"] == 255
 
@@ -206,7 +202,7 @@ def test_checkpoints_are_written_as_the_bundle_that_they_import_to(tmp_path, gol
 
 @pytest.fixture
 def refused(capsys, tmp_path, monkeypatch):
-    """Runs a conversion that must fail and gives its one line."""
+    """Runs a conversion that must fail; returns its one-line error."""
     monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
 
     def run(source: Path | str, *arguments: str) -> str:
@@ -219,14 +215,14 @@ def refused(capsys, tmp_path, monkeypatch):
     return run
 
 
-def test_the_command_writes_a_file_and_says_what_is_in_it(tmp_path, capsys, random_bundle):
+def test_the_command_writes_a_file_and_reports_its_contents(tmp_path, capsys, random_bundle):
     out = tmp_path / "new" / "out.gguf"
-    arguments = ["convert", str(random_bundle), "--to", "gguf", "-o", str(out), "--precision", "q8_0", "--stages",
+    arguments = ["convert", str(random_bundle), "--to", "gguf", "-o", str(out), "--precision", "q8_0", "--networks",
                  "autoregressive,univnet"]
     assert main(arguments) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    result = " ".join(capsys.readouterr().out.split())
     file = gguf.GGUFReader(out)
-    assert f"{len(file.tensors)} tensors" in said
+    assert f"{len(file.tensors)} tensors" in result
     assert {tensor.name.partition(".")[0] for tensor in file.tensors} == {"mel_norms", "voice", "autoregressive",
                                                                           "univnet"}
     assert [path.name for path in out.parent.iterdir()] == ["out.gguf"]
@@ -241,13 +237,13 @@ def test_a_flag_without_effect_on_a_gguf_file_is_refused(refused, tmp_path, rand
 
 
 @pytest.mark.parametrize("precision", ["fp16", "q5_1", "", "f16,f32"])
-def test_a_precision_that_a_gguf_file_does_not_have(refused, tmp_path, random_bundle, precision):
+def test_an_unknown_precision_is_refused(refused, tmp_path, random_bundle, precision):
     line = refused(random_bundle, "--to", "gguf", "-o", tmp_path / "out.gguf", "--precision", precision)
     assert "--precision" in line
     assert "q4_0" in line
 
 
-def test_a_place_that_is_taken_or_has_another_suffix(refused, tmp_path, random_bundle):
+def test_an_existing_file_or_another_suffix_is_refused(refused, tmp_path, random_bundle):
     (tmp_path / "out.gguf").write_bytes(b"precious")
     assert "--force" in refused(random_bundle, "--to", "gguf", "-o", tmp_path / "out.gguf")
     assert (tmp_path / "out.gguf").read_bytes() == b"precious"
@@ -256,37 +252,37 @@ def test_a_place_that_is_taken_or_has_another_suffix(refused, tmp_path, random_b
     assert (tmp_path / "out.gguf").read_bytes()[:4] == b"GGUF"
 
 
-@pytest.mark.parametrize(("stages", "said"), [("cvvp", "cvvp.pth"), ("gpt", "no such network"), ("", "names no")])
-def test_a_network_that_is_not_there(refused, tmp_path, random_bundle, stages, said):
-    assert said in refused(random_bundle, "--to", "gguf", "-o", tmp_path / "out.gguf", "--stages", stages)
+@pytest.mark.parametrize(("networks", "reason"), [("cvvp", "cvvp.pth"), ("gpt", "no such network"), ("", "names no")])
+def test_an_unknown_or_missing_network_is_refused(refused, tmp_path, random_bundle, networks, reason):
+    assert reason in refused(random_bundle, "--to", "gguf", "-o", tmp_path / "out.gguf", "--networks", networks)
 
 
-def test_without_the_gguf_package_one_is_told_what_to_install(tmp_path, random_bundle):
+def test_without_the_gguf_package_the_error_tells_what_to_install(tmp_path, random_bundle):
     hidden = "import sys; sys.modules['gguf'] = None; from ane.cli import main; sys.exit(main(sys.argv[1:]))"
-    said = subprocess.run([sys.executable, "-c", hidden, "convert", str(random_bundle), "--to", "gguf", "-o",
+    result = subprocess.run([sys.executable, "-c", hidden, "convert", str(random_bundle), "--to", "gguf", "-o",
                            str(tmp_path / "out.gguf")], capture_output=True, text=True)
-    assert said.returncode == 1
-    assert "pip install 'tortoise-ane[gguf]'" in " ".join(said.stderr.split())
-    assert "Traceback" not in said.stderr
+    assert result.returncode == 1
+    assert "pip install 'tortoise-ane[gguf]'" in " ".join(result.stderr.split())
+    assert "Traceback" not in result.stderr
 
 
-def test_a_disk_that_fills_up_leaves_the_old_file_and_no_crumbs(tmp_path, random_bundle):
+def test_a_full_disk_leaves_the_old_file_and_no_leftovers(tmp_path, random_bundle):
     (tmp_path / "out.gguf").write_bytes(b"precious")
     limited = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)); " \
               "from ane.cli import main; sys.exit(main(sys.argv[1:]))"
-    said = subprocess.run([sys.executable, "-c", limited, "convert", str(random_bundle), "--to", "gguf", "-o",
+    result = subprocess.run([sys.executable, "-c", limited, "convert", str(random_bundle), "--to", "gguf", "-o",
                            str(tmp_path / "out.gguf"), "--force"], capture_output=True, text=True,
                           env=os.environ | {"ANE_HOME": str(tmp_path / "home")})
-    assert said.returncode == 1
-    assert "cannot write" in said.stderr
-    assert "Traceback" not in said.stderr
+    assert result.returncode == 1
+    assert "cannot write" in result.stderr
+    assert "Traceback" not in result.stderr
     assert (tmp_path / "out.gguf").read_bytes() == b"precious"
     assert [path.name for path in tmp_path.iterdir() if path.name != "home"] == ["out.gguf"]
 
 
-# What does not fit
+# Invalid models
 
-class Spoiled(RandomModel):
+class ModelWithOneValue(RandomModel):
     """A model with one value changed, and voices if a folder is given."""
 
     def __init__(self, value: float = 0.0, voices: Path | None = None):
@@ -301,29 +297,29 @@ class Spoiled(RandomModel):
 
 
 @pytest.fixture
-def spoilt(monkeypatch):
-    """Makes models that lie nowhere on disk, and so have no hashes."""
+def model_with(monkeypatch):
+    """Makes models without files, whose provenance is faked."""
     monkeypatch.setattr("converters.ggml.gguf_metadata.weights_sha256", lambda model, network: "0" * 64)
     monkeypatch.setattr("converters.ggml.gguf_metadata.described",
                         lambda model: {"licence": "", "description": "", "source": {}})
-    return Spoiled
+    return ModelWithOneValue
 
 
-@pytest.mark.parametrize(("value", "precision", "said"), [
+@pytest.mark.parametrize(("value", "precision", "reason"), [
     (np.nan, "f32", "NaN"), (np.inf, "q8_0", "NaN or infinite"), (1e6, "f16", "beyond the range of fp16"),
     (1e6, "q4_0", "beyond the range of fp16")])
-def test_a_value_that_does_not_fit_is_named(spoilt, tmp_path, value, precision, said):
-    with pytest.raises(UserError, match=rf"gpt\.h\.1\.attn\.c_attn\.weight.*{said}"):
-        write_gguf(spoilt(value), tmp_path / "out.gguf", precision)
+def test_an_invalid_value_is_named(model_with, tmp_path, value, precision, reason):
+    with pytest.raises(UserError, match=rf"gpt\.h\.1\.attn\.c_attn\.weight.*{reason}"):
+        write_gguf(model_with(value), tmp_path / "out.gguf", precision)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_voice_of_another_model_or_with_too_long_a_name_is_named(spoilt, tmp_path):
+def test_a_voice_of_another_model_or_with_too_long_a_name_is_named(model_with, tmp_path):
     rng = np.random.default_rng(0)
-    for name, widths, said in (("other", (8, 8), "made with another model"), ("a" * 60, (64, 64), "too long")):
+    for name, widths, reason in (("other", (8, 8), "made with another model"), ("a" * 60, (64, 64), "too long")):
         folder = tmp_path / name
         folder.mkdir()
         save_voice(folder / f"{name}.safetensors",
                    Voice(*(rng.standard_normal((1, width), dtype=np.float32) for width in widths), name=name))
-        with pytest.raises(UserError, match=said):
-            write_gguf(spoilt(voices=folder), tmp_path / "out.gguf", "f32")
+        with pytest.raises(UserError, match=reason):
+            write_gguf(model_with(voices=folder), tmp_path / "out.gguf", "f32")

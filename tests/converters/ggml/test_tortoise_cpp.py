@@ -1,7 +1,6 @@
 """`ane convert --to ggml`: the files that tortoise.cpp reads, parsed here as its loaders parse them.
 
-The loaders know every tensor by name and by shape, and take no other: what they know is written down below, as they
-have it, apart from how the files are written.
+The loaders accept only tensors that they know by name and shape. Those are listed below, independently of the writer.
 """
 
 import json
@@ -26,7 +25,7 @@ from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig
 from ane.models.tortoise.networks.univnet import UnivNetConfig
 from ane.system.errors import UserError
 from ane.voices import Voice, save_voice
-from converters.ggml import tortoise_cpp as to_ggml
+from converters.ggml import tortoise_cpp
 from converters.ggml.tortoise_cpp import write_ggml
 from tests.random_model import RandomModel
 
@@ -34,7 +33,7 @@ OFFICIAL = {name: NETWORKS[name].official() for name in ("autoregressive", "diff
 
 
 def decoder_shapes(layers: int = 30, width: int = 1024, texts: int = 256, codes: int = 8194) -> dict[str, tuple]:
-    """What the loader of ggml-model.bin knows; axes innermost first."""
+    """The tensors that the loader of ggml-model.bin knows; axes innermost first."""
     block = {"ln_1.weight": (width,), "ln_1.bias": (width,), "attn.c_attn.weight": (3 * width, width),
              "attn.c_attn.bias": (3 * width,), "attn.c_proj.weight": (width, width), "attn.c_proj.bias": (width,),
              "ln_2.weight": (width,), "ln_2.bias": (width,), "mlp.c_fc.weight": (4 * width, width),
@@ -49,19 +48,20 @@ def decoder_shapes(layers: int = 30, width: int = 1024, texts: int = 256, codes:
 
 
 def diffusion_shapes(layers: int = 10, width: int = 1024, heads: int = 16, latent: int = 1024) -> dict[str, tuple]:
-    """What the loader of ggml-diffusion-model.bin knows."""
-    def residual(at: str) -> dict[str, tuple]:
-        return {f"{at}.in_layers.0.weight": (width,), f"{at}.in_layers.0.bias": (width,),
-                f"{at}.in_layers.2.weight": (width, width), f"{at}.in_layers.2.bias": (width,),
-                f"{at}.emb_layers.1.weight": (width, 2 * width), f"{at}.emb_layers.1.bias": (2 * width,),
-                f"{at}.out_layers.0.weight": (width,), f"{at}.out_layers.0.bias": (width,),
-                f"{at}.out_layers.3.weight": (3, width, width), f"{at}.out_layers.3.bias": (width,)}
+    """The tensors that the loader of ggml-diffusion-model.bin knows."""
+    def residual(path: str) -> dict[str, tuple]:
+        return {f"{path}.in_layers.0.weight": (width,), f"{path}.in_layers.0.bias": (width,),
+                f"{path}.in_layers.2.weight": (width, width), f"{path}.in_layers.2.bias": (width,),
+                f"{path}.emb_layers.1.weight": (width, 2 * width), f"{path}.emb_layers.1.bias": (2 * width,),
+                f"{path}.out_layers.0.weight": (width,), f"{path}.out_layers.0.bias": (width,),
+                f"{path}.out_layers.3.weight": (3, width, width), f"{path}.out_layers.3.bias": (width,)}
 
-    def attention(at: str) -> dict[str, tuple]:
-        return {f"{at}.norm.weight": (width,), f"{at}.norm.bias": (width,), f"{at}.qkv.weight": (width, 3 * width),
-                f"{at}.qkv.bias": (3 * width,), f"{at}.proj_out.weight": (width, width),
-                f"{at}.proj_out.bias": (width,),
-                f"{at}.relative_pos_embeddings.relative_attention_bias.weight": (heads, 32)}
+    def attention(path: str) -> dict[str, tuple]:
+        return {f"{path}.norm.weight": (width,), f"{path}.norm.bias": (width,),
+                f"{path}.qkv.weight": (width, 3 * width),
+                f"{path}.qkv.bias": (3 * width,), f"{path}.proj_out.weight": (width, width),
+                f"{path}.proj_out.bias": (width,),
+                f"{path}.relative_pos_embeddings.relative_attention_bias.weight": (heads, 32)}
 
     shapes = {"diffusion_conditioning_latent": (2 * width, 1), "unconditioned_embedding": (width,),
               "latent_conditioner.0.weight": (3, latent, width), "latent_conditioner.0.bias": (width,),
@@ -82,7 +82,7 @@ def diffusion_shapes(layers: int = 10, width: int = 1024, heads: int = 16, laten
 
 
 def vocoder_shapes(width: int = 32) -> dict[str, tuple]:
-    """What the loader of ggml-vocoder-model.bin knows."""
+    """The tensors that the loader of ggml-vocoder-model.bin knows."""
     shapes = {"conv_pre.weight": (7, 64, width), "conv_pre.bias": (width,),
               "conv_post.1.weight": (7, width), "conv_post.1.bias": (1,)}
     for block, taps in enumerate((16, 16, 8)):
@@ -113,7 +113,7 @@ SIZES = {"autoregressive": UnifiedVoiceConfig(layers=2, model_dim=16, heads=2, n
 
 
 def load(path: Path, known: dict[str, tuple]) -> dict[str, np.ndarray]:
-    """Read a file as tortoise.cpp does: until it ends, each tensor one that it knows, of the shape that it knows."""
+    """Read a file as tortoise.cpp does: to its end, accepting only known tensors of the known shape."""
     data, at, found = path.read_bytes(), 4, {}
     assert struct.unpack_from("<I", data) == (0x67676D6C,)
     while at < len(data):
@@ -144,13 +144,13 @@ class SmallModel(RandomModel):
     def tensors(self, network: str) -> dict[str, torch.Tensor]:
         generator = torch.Generator().manual_seed(len(network))
         return {key: torch.randn(shape, generator=generator)
-                for key, shape in layout(NETWORKS[network], self.config(network)).shapes.items()}
+                for key, shape in layout(network, self.config(network)).shapes.items()}
 
 
 @pytest.fixture
 def small(monkeypatch) -> Model:
-    """A model that passes for one of tortoise.cpp's size."""
-    monkeypatch.setattr(to_ggml, "check_size", lambda model, network: model.require(network))
+    """A small model, with the check for tortoise.cpp's size switched off."""
+    monkeypatch.setattr(tortoise_cpp, "check_size", lambda model, network: model.require(network))
     return SmallModel()
 
 
@@ -160,17 +160,17 @@ def voice() -> Voice:
     return Voice(*(rng.standard_normal((1, width), dtype=np.float32) for width in (16, 64)), name="noise")
 
 
-def test_at_the_official_sizes_there_is_every_tensor_that_tortoise_cpp_knows_and_no_other():
+def test_official_sizes_have_exactly_the_tensors_that_tortoise_cpp_knows():
     known = {"autoregressive": decoder_shapes(), "diffusion": diffusion_shapes(), "univnet": vocoder_shapes()}
     for network, shapes in known.items():
-        ours = {to_ggml.name_of(network, key): to_ggml.squeezed(shape)[::-1]
-                for key, shape in layout(NETWORKS[network], OFFICIAL[network]).shapes.items()}
+        ours = {tortoise_cpp.name_of(network, key): tortoise_cpp.squeezed(shape)[::-1]
+                for key, shape in layout(network, OFFICIAL[network]).shapes.items()}
         if network == "diffusion":
-            ours[to_ggml.LATENT] = (2048, 1)
+            ours[tortoise_cpp.LATENT] = (2048, 1)
         assert ours == shapes
 
 
-def test_the_loader_finds_every_tensor_with_the_models_values(small, voice, tmp_path):
+def test_the_loader_reads_every_tensor_with_the_models_values(small, voice, tmp_path):
     write_ggml(small, voice, tmp_path / "models")
     found = {name: load(tmp_path / "models" / name, known) for name, known in SMALL.items()}
     for name, tensors in found.items():
@@ -192,20 +192,20 @@ def test_the_loader_finds_every_tensor_with_the_models_values(small, voice, tmp_
         tensor.numel() for tensor in decoder.values())
 
 
-def test_the_voice_lies_in_the_diffusion_file_and_beside_it(small, voice, tmp_path):
+def test_the_voice_is_in_the_diffusion_file_and_in_its_own(small, voice, tmp_path):
     write_ggml(small, voice, tmp_path)
-    latent = load(tmp_path / "ggml-diffusion-model.bin", SMALL["ggml-diffusion-model.bin"])[to_ggml.LATENT]
+    latent = load(tmp_path / "ggml-diffusion-model.bin", SMALL["ggml-diffusion-model.bin"])[tortoise_cpp.LATENT]
     np.testing.assert_array_equal(latent, voice.diffusion)
     np.testing.assert_array_equal(np.fromfile(tmp_path / "voice.bin", "<f4"), voice.ar[0])
 
 
-def test_the_tokenizer_is_upstreams_to_the_byte(small, voice, tmp_path):
+def test_the_tokenizer_is_byte_identical_to_upstreams(small, voice, tmp_path):
     write_ggml(small, voice, tmp_path)
     assert (tmp_path / "tokenizer.json").read_text(encoding="utf-8") == small.tokenizer
     assert "\n" not in small.tokenizer
 
 
-def test_files_are_replaced_when_asked_and_others_are_left_alone(small, voice, tmp_path):
+def test_overwrite_replaces_files_and_keeps_others(small, voice, tmp_path):
     (tmp_path / "mouse.bin").write_bytes(b"precious")
     (tmp_path / "tokenizer.json").write_bytes(b"theirs")
     with pytest.raises(UserError, match=r"tokenizer\.json exists; add --force"):
@@ -216,7 +216,7 @@ def test_files_are_replaced_when_asked_and_others_are_left_alone(small, voice, t
     assert json.loads((tmp_path / "tokenizer.json").read_text())
 
 
-def test_a_directory_in_one_file_s_place_leaves_the_others_as_they_are(small, voice, tmp_path):
+def test_a_directory_with_a_files_name_leaves_the_others_unchanged(small, voice, tmp_path):
     write_ggml(small, voice, tmp_path)
     (tmp_path / "voice.bin").unlink()
     (tmp_path / "voice.bin").mkdir()
@@ -226,7 +226,7 @@ def test_a_directory_in_one_file_s_place_leaves_the_others_as_they_are(small, vo
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
 
 
-def test_a_fault_in_the_last_network_leaves_no_file(small, voice, tmp_path, monkeypatch):
+def test_an_invalid_value_in_the_last_network_leaves_no_file(small, voice, tmp_path, monkeypatch):
     tensors = small.tensors
     monkeypatch.setattr(small, "tensors", lambda network: tensors(network) | (
         {"conv_pre.bias": torch.full((4,), torch.nan)} if network == "univnet" else {}))
@@ -240,16 +240,17 @@ def test_a_voice_of_another_model_is_refused(small, tmp_path):
         write_ggml(small, Voice(np.zeros((1, 8), np.float32), np.zeros((1, 8), np.float32), "other"), tmp_path)
 
 
-@pytest.mark.parametrize(("network", "sizes", "said"), [
+@pytest.mark.parametrize(("network", "sizes", "reason"), [
     ("autoregressive", {}, "layers 2, not 30"),
     ("univnet", {name: OFFICIAL[name] for name in ("autoregressive", "diffusion")}, "channel_size 4, not 32")])
-def test_a_model_of_another_size_is_refused(voice, tmp_path, network, sizes, said):
-    with pytest.raises(UserError, match=rf"official size alone: the {network} network .* {said}; --to gguf"):
+def test_a_model_of_another_size_is_refused(voice, tmp_path, network, sizes, reason):
+    message = rf"only networks of the official size: the {network} network .* {reason}; --to gguf"
+    with pytest.raises(UserError, match=message):
         write_ggml(SmallModel(**sizes), voice, tmp_path / "models")
     assert not (tmp_path / "models").exists()
 
 
-@pytest.mark.parametrize("flags", [("--precision", "f32"), ("--stages", "autoregressive"), ("--lanes", "2")])
+@pytest.mark.parametrize("flags", [("--precision", "f32"), ("--networks", "autoregressive"), ("--lanes", "2")])
 def test_a_flag_without_effect_is_refused(capsys, tmp_path, random_bundle, flags):
     assert main(["convert", str(random_bundle), "--to", "ggml", "-o", str(tmp_path / "models"), *flags]) == 1
     assert f"{flags[0]} has no effect with --to ggml" in capsys.readouterr().err
@@ -259,10 +260,10 @@ COMMAND = """
 import resource, sys
 from pathlib import Path
 from ane.commands import convert
-from converters import to_ggml
-from tests.converters.test_ggml import SmallModel
+from converters.ggml import tortoise_cpp
+from tests.converters.ggml.test_tortoise_cpp import SmallModel
 limit, voices = int(sys.argv[1]), sys.argv[2]
-to_ggml.check_size = lambda model, network: None
+tortoise_cpp.check_size = lambda model, network: None
 model = SmallModel()
 model.voices = Path(voices)
 convert.open_source = lambda source: model
@@ -283,27 +284,27 @@ def command(tmp_path, voice):
         return subprocess.run([sys.executable, "-c", COMMAND, str(limit), str(tmp_path / "voices"), "convert", "small",
                                "--to", "ggml", "-o", str(tmp_path / "models"), *arguments], capture_output=True,
                               text=True, env=os.environ | {"ANE_HOME": str(tmp_path / "home")},
-                              cwd=Path(__file__).parents[2])
+                              cwd=Path(__file__).parents[3])
     return run
 
 
-def test_the_command_takes_the_models_own_voice_or_another(command, tmp_path, voice):
-    said = command()
-    assert said.returncode == 0, said.stderr
-    assert "--voice ../models/voice.bin" in " ".join(said.stdout.split())
+def test_the_command_writes_the_models_own_voice_or_another(command, tmp_path, voice):
+    result = command()
+    assert result.returncode == 0, result.stderr
+    assert "--voice ../models/voice.bin" in " ".join(result.stdout.split())
     assert sorted(path.name for path in (tmp_path / "models").iterdir()) == [
         "ggml-diffusion-model.bin", "ggml-model.bin", "ggml-vocoder-model.bin", "tokenizer.json", "voice.bin"]
     np.testing.assert_array_equal(np.fromfile(tmp_path / "models" / "voice.bin", "<f4"), voice.ar[0])
     shutil.rmtree(tmp_path / "models")
-    said = command("--voice", "nobody")
-    assert said.returncode == 1
-    assert "no voice 'nobody'" in said.stderr
+    result = command("--voice", "nobody")
+    assert result.returncode == 1
+    assert "no voice 'nobody'" in result.stderr
     assert not (tmp_path / "models").exists()
 
 
 def test_a_disk_that_fills_up_leaves_nothing(command, tmp_path):
-    said = command(limit=50_000)
-    assert said.returncode == 1
-    assert "cannot write" in said.stderr
-    assert "Traceback" not in said.stderr
+    result = command(limit=50_000)
+    assert result.returncode == 1
+    assert "cannot write" in result.stderr
+    assert "Traceback" not in result.stderr
     assert not list((tmp_path / "models").iterdir())

@@ -1,0 +1,45 @@
+"""Core ML as a target of conversion."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ane.bundles import Model
+from ane.bundles.packages import PackageRecord
+from ane.system.errors import UserError
+from converters.coreml.graph import ct
+from converters.coreml.options import CoreMLOptions
+from converters.coreml.package import seal, write_package
+from converters.models import convertible_networks, graph_builder
+from converters.proof.accepted_warnings import STRICT, refusals, warnings_of
+from converters.proof.parity import measure_parity
+
+
+class CoreMLTarget:
+    """``converters.conversion.ConversionTarget`` that makes .mlpackage folders."""
+
+    name = "coreml"
+    functions = 16
+    networks = convertible_networks(name)
+
+    def check(self, options: Sequence[CoreMLOptions], model: Model) -> None:
+        if sys.platform == "win32":
+            raise UserError("conversion runs on macOS and Linux: coremltools has no Windows build")
+        builders = {graph_builder(self.name, network) for network in self.networks}
+        for option in options:
+            for builder in builders:
+                builder.check_buckets(option, model)
+
+    def versions(self) -> tuple[str, ...]:
+        return (ct.__version__,)
+
+    def package(self, model: Model, network: str, options: CoreMLOptions, work: Path,
+                progress: Callable[[str], None], licence: str) -> PackageRecord:
+        package = write_package(model, network, options, work, lambda function: progress(f"building {function}"))
+        warnings = warnings_of(work / package.path)
+        refused = refusals(warnings) if network in STRICT else []
+        if refused:
+            raise UserError(f"{package.path} contains what the Neural Engine refuses, {refused[0]}: it is not "
+                            "published")
+        functions = measure_parity(model, package, work, lambda function: progress(f"measuring {function}"))
+        return seal(work, package, functions, warnings, licence)

@@ -1,0 +1,58 @@
+"""Registry of the models that can be converted.
+
+A second model adds a folder beside ``converters/tortoise`` and an entry here; no target changes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+
+from ane.system.errors import UserError
+
+
+@dataclass(frozen=True)
+class ConvertibleModel:
+    """The modules that convert one model, by dotted name; they are imported when they are needed.
+
+    Attributes:
+        networks: package of the reference networks.
+        graphs: module that builds the graphs for a target. ``GRAPHS`` there lists the networks it converts, in order,
+            and ``graphs_of`` builds those of one network. Core ML's also has ``scale_of`` and ``check_buckets``.
+        probes: module that drives those graphs with test inputs. ``PROBES`` there has one for each kind of function.
+    """
+
+    networks: str
+    graphs: Mapping[str, str]
+    probes: Mapping[str, str]
+
+
+MODELS = {
+    "tortoise": ConvertibleModel(
+        networks="ane.models.tortoise.networks",
+        graphs={"coreml": "converters.tortoise.buckets", "onnx": "converters.tortoise.onnx_graphs"},
+        probes={"coreml": "converters.tortoise.probes", "onnx": "converters.tortoise.onnx_probes"}),
+}
+
+
+def convertible_networks(target: str) -> tuple[str, ...]:
+    """The networks that can be converted to a target ("coreml" or "onnx"), in order."""
+    return tuple(network for model in MODELS.values() for network in import_module(model.graphs[target]).GRAPHS)
+
+
+def model_of(target: str, network: str) -> ConvertibleModel:
+    """The model that a network belongs to. Raises UserError when the network is not converted to this target."""
+    for model in MODELS.values():
+        if network in import_module(model.graphs[target]).GRAPHS:
+            return model
+    raise UserError(f"{network} is not converted; there are {', '.join(convertible_networks(target))}")
+
+
+def graph_builder(target: str, network: str) -> ModuleType:
+    """The module that builds the graphs of a network. Raises UserError as ``model_of``."""
+    return import_module(model_of(target, network).graphs[target])
+
+
+def probes(target: str, network: str) -> ModuleType:
+    """The module that probes the graphs of a network. Raises UserError as ``model_of``."""
+    return import_module(model_of(target, network).probes[target])

@@ -1,0 +1,134 @@
+"""Test inputs for Tortoise's packages: one probe for each kind of function.
+
+A probe calls one function through ``ane.backends.base``, host side included, with deterministic inputs, and returns the
+outputs. On the float32 torch backend, the same probe returns the reference.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ane.backends.base import Backend
+from ane.bundles import Model
+from ane.models.tortoise.diffusion import Diffusion, sample
+from ane.models.tortoise.embeddings import Embeddings
+from ane.models.tortoise.networks.univnet import SILENT_FRAMES
+from ane.models.tortoise.vocoding import hifigan_sound
+
+Probe = Callable[[Backend, Model, Mapping[str, int], np.random.Generator], list[np.ndarray]]
+
+
+def prefill(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
+    """Hidden states and logits of texts that nearly fill the bucket."""
+    decoder = backend.decoder(1, 1)
+    return [array for missing in (5, 3, 2, 9)
+            for array in decoder.prefill(prefix(backend, model, bucket["columns"] - missing, rng))]
+
+
+def step(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
+    """Lanes that advance, one of which restarts, then several positions at once on one lane."""
+    start, tail = prefix(backend, model, 12, rng), 3
+    lanes = min(bucket["columns"], (bucket["slots"] - len(start)) // 4)
+    decoder = backend.decoder(lanes, min(8, (bucket["slots"] - len(start)) // lanes))
+    outputs = [*decoder.prefill(start)]
+    codes = Embeddings(**backend.embeddings()).code
+    length = np.zeros(lanes, dtype=np.int64)
+    for index in range(3):
+        length[-1] *= index != 2
+        outputs += decoder.step(codes[rng.integers(0, len(codes), (lanes, 1))], length)
+        length += 1
+    outputs += decoder.step(codes[rng.integers(0, len(codes), (1, tail))], length[-1:], lanes - 1)
+    return outputs
+
+
+def prefix(backend: Backend, model: Model, length: int, rng: np.random.Generator) -> np.ndarray:
+    """The columns (length, D) of a text, at most as many as the decoder has positions."""
+    config = model.config("autoregressive")
+    length = min(length, config.text_positions + 2)
+    tokens = rng.integers(1, config.number_text_tokens, length - 4)
+    conditioning = rng.standard_normal((1, config.model_dim), dtype=np.float32)
+    return Embeddings(**backend.embeddings()).prefix(conditioning, tokens.tolist(), config)
+
+
+def condition(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
+    """A denoising step conditioned on latents that nearly fill the bucket."""
+    return _denoise_once(backend, model, bucket["latents"] - 3, 40, False, rng)      # 40 frames fit into any bucket
+
+
+def denoise(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
+    frames = bucket["frames"] - 7
+    return _denoise_once(backend, model, max(frames // 5, 1), frames, bucket["batch"] == 2, rng)
+
+
+def decoder_latents(model: Model, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Latents (count, D) of the model's own decoder for random codes, as diffusion and HiFi-GAN receive them."""
+    decoder = model.reference.decoder(1, count)
+    decoder.prefill(prefix(model.reference, model, 12, rng))
+    codes = Embeddings(**model.reference.embeddings()).code
+    return decoder.step(codes[rng.integers(0, len(codes), (1, count))], np.zeros(1, dtype=np.int64))[0][0]
+
+
+def _denoise_once(backend: Backend, model: Model, latents: int, frames: int, guided: bool,
+              rng: np.random.Generator) -> list[np.ndarray]:
+    denoiser = bind_denoiser(backend, model, latents, frames, rng)
+    return [denoiser(rng.standard_normal((1, 100, frames), dtype=np.float32), 2000, guided)]
+
+
+def bind_denoiser(backend: Backend, model: Model, latents: int, frames: int, rng: np.random.Generator) -> Any:
+    """A denoiser for a chunk of so many latents."""
+    voice = 0.6 * rng.standard_normal((1, 2 * model.config("diffusion").model_channels), dtype=np.float32)
+    return backend.denoiser(decoder_latents(model, latents, rng)[None], voice, frames)
+
+
+def of_stage(stage: str, **shapes: Callable[[Model, Mapping[str, int]], tuple[int, ...]]) -> Probe:
+    """A probe of a stateless stage: normally distributed inputs of these shapes."""
+    def probe(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
+        return [backend.run(stage, **{name: rng.standard_normal(shape(model, bucket), dtype=np.float32)
+                                      for name, shape in shapes.items()})]
+
+    return probe
+
+
+def hifigan(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
+    voice = rng.standard_normal((1, model.config("hifigan").cond_channels), dtype=np.float32)
+    latents = decoder_latents(model, max(bucket["frames"] // 5, 1), rng)
+    return [hifigan_sound(backend, voice, latents)[None, None]]
+
+
+def of_ids(stage: str, name: str, ids: str) -> Probe:
+    """A probe of one of CLVP's encoders: ids that nearly fill the bucket. ``ids``: the config's count."""
+    def probe(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
+        count = getattr(model.config("clvp"), ids)
+        return [backend.run(stage, **{name: rng.integers(0, count, (1, bucket["places"] - 5))})]
+
+    return probe
+
+
+def sample_steps(backend: Backend, model: Model, bucket: Mapping[str, int],
+                 rng: np.random.Generator) -> list[np.ndarray]:
+    """A sampling run of exactly as many steps as the function fuses."""
+    frames = bucket["frames"] - 7
+    denoiser = bind_denoiser(backend, model, max(frames // 5, 1), frames, rng)
+    settings = Diffusion(bucket["steps"], "ddim", 2.0 if bucket["batch"] == 2 else None)
+    return [sample(denoiser, frames, settings, rng, prediction=model.config("diffusion").prediction)]
+
+
+PROBES: dict[str, Probe] = {
+    "prefill": prefill, "fill": prefill, "step": step, "state": step, "condition": condition, "denoise": denoise,
+    "sample": sample_steps,
+    "clvp_text": of_ids("clvp_text", "tokens", "num_text_tokens"),
+    "clvp_speech": of_ids("clvp_speech", "codes", "num_speech_tokens"),
+    "ar_conditioning": of_stage("ar_conditioning", mel=lambda model, bucket: (1, 80, bucket["frames"])),
+    "diffusion_conditioning": of_stage("diffusion_conditioning", mel=lambda model, bucket: (1, 100, bucket["frames"])),
+    "ar_random": of_stage("ar_random", noise=lambda model, bucket: (1, model.widths[0])),
+    "diffusion_random": of_stage("diffusion_random", noise=lambda model, bucket: (1, model.widths[1])),
+    "univnet": of_stage(
+        "univnet", mel=lambda model, bucket: (1, 100, bucket["frames"] - 1),
+        noise=lambda model, bucket: (1, model.config("univnet").noise_dim, bucket["frames"] - 1 + SILENT_FRAMES)),
+    "hifigan": hifigan,
+}
+
+# kind → kinds of the other functions that its probe calls
+COMPANIONS = {"prefill": ("step",), "fill": ("state",), "denoise": ("condition",), "condition": ("denoise",),
+              "sample": ("condition", "denoise")}

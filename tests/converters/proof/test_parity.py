@@ -1,0 +1,103 @@
+"""Thresholds of parity: what a function must reach, tried just above and just below."""
+
+import numpy as np
+import pytest
+
+from ane.bundles.packages import FunctionRecord, PackageRecord
+from ane.system.errors import UserError
+from converters.proof import onnx_parity
+from converters.proof.parity import (
+    MATHS,
+    MAX_SNR,
+    ROUNDING,
+    check_threshold,
+    companions,
+    mean_snr_db,
+    threshold_of,
+)
+
+# network, kind, precision → threshold with fp32 maths, and with fp16 rounding
+THRESHOLDS = [
+    ("autoregressive", "step", "fp32", 100, 100), ("autoregressive", "step", "fp16", 60, 50),
+    ("autoregressive", "state", "fp32", 60, 60), ("autoregressive", "fill", "fp32", 60, 60),
+    ("autoregressive", "state", "fp16", 60, 50), ("autoregressive", "step", "8bit", 33, 33),
+    ("autoregressive", "step", "6bit", 20, 20), ("autoregressive", "step", "4bit", 8, 8),
+    ("diffusion", "sample", "fp32", 90, 90), ("diffusion", "sample", "fp16", 50, 40),
+    ("diffusion", "denoise", "fp16", 60, 50), ("hifigan", "hifigan", "fp16", 60, 45),
+    ("univnet", "univnet", "fp32", 100, 100)]
+
+
+def package(network: str, kind: str, precision: str, **parity: float) -> PackageRecord:
+    return PackageRecord(network, precision, f"packages/{network}.mlpackage", [], {
+        "main": FunctionRecord(kind, {}, parity)})
+
+
+@pytest.mark.parametrize(("network", "kind", "precision", "maths", "rounding"), THRESHOLDS)
+def test_a_function_must_reach_its_threshold(network, kind, precision, maths, rounding):
+    record = package(network, kind, precision)
+    assert threshold_of(record, "main", MATHS) == maths
+    assert threshold_of(record, "main", ROUNDING) == threshold_of(record, "main", None) == rounding
+    for arithmetic, threshold in ((MATHS, maths), (ROUNDING, rounding)):
+        check_threshold(record, "main", FunctionRecord(kind, {}, {arithmetic: threshold}))
+        for short in (threshold - 0.1, float("nan")):
+            with pytest.raises(UserError, match=f"below the threshold of {threshold}"):
+                check_threshold(record, "main", FunctionRecord(kind, {}, {arithmetic: short}))
+
+
+def test_wide_operations_are_advised_where_rounding_is_what_fails():
+    record = package("autoregressive", "step", "fp16")
+    with pytest.raises(UserError, match="or --wide norm,softmax"):
+        check_threshold(record, "main", FunctionRecord("step", {}, {MATHS: 70, ROUNDING: 49.9}))
+    with pytest.raises(UserError) as error:
+        check_threshold(record, "main", FunctionRecord("step", {}, {MATHS: 59.9}))
+    assert "--wide" not in str(error.value)
+
+
+@pytest.mark.parametrize(("kind", "precision"), [("step", "2bit"), ("dance", "fp16")])
+def test_an_unknown_precision_or_kind_is_reported(kind, precision):
+    with pytest.raises(UserError, match=f"this version knows no {precision} {kind}"):
+        threshold_of(package("autoregressive", kind, precision), "main", MATHS)
+
+
+def test_a_probe_gets_the_functions_that_it_calls():
+    functions = {name: FunctionRecord(name, {}, {}) for name in ("prefill", "step", "fill", "state")}
+    record = PackageRecord("autoregressive", "fp16", "a.mlpackage", [], functions)
+    assert companions(record, "prefill") == {"prefill", "step"}
+    assert companions(record, "fill") == {"fill", "state"}
+    assert companions(record, "step") == {"step"}
+
+
+def test_the_mean_is_that_of_the_noise():
+    signal = np.array([1.0, 0.0])
+    assert mean_snr_db([signal], [signal]) == MAX_SNR
+    assert mean_snr_db([signal, signal], [signal, np.array([1.0, 0.1])]) == pytest.approx(20 + 10 * np.log10(2))
+    assert mean_snr_db([signal], [signal * np.nan]) < 0
+
+
+# ONNX
+
+ONNX_THRESHOLDS = [("autoregressive", "fp32", 90), ("autoregressive", "fp16", 45), ("autoregressive", "int8", 20),
+                   ("autoregressive", "int4", 8), ("univnet", "fp32", 80)]
+
+
+@pytest.mark.parametrize(("network", "precision", "threshold"), ONNX_THRESHOLDS)
+def test_an_onnx_graph_must_reach_its_threshold(network, precision, threshold):
+    record = package(network, "step", precision)
+    onnx_parity.check_threshold(record, "main", {"cpu": threshold, "error": 0.0})
+    for short in (threshold - 0.1, float("nan")):
+        with pytest.raises(UserError, match=f"below the threshold of {threshold}"):
+            onnx_parity.check_threshold(record, "main", {"cpu": short, "error": 0.0})
+
+
+@pytest.mark.parametrize(("network", "largest"), [("clvp", 1e-4), ("univnet", 2e-3)])
+def test_an_fp32_onnx_graph_must_not_have_a_larger_error(network, largest):
+    record = package(network, "step", "fp32")
+    onnx_parity.check_threshold(record, "main", {"cpu": 200.0, "error": largest})
+    with pytest.raises(UserError, match="above the threshold of"):
+        onnx_parity.check_threshold(record, "main", {"cpu": 200.0, "error": 1.01 * largest})
+    onnx_parity.check_threshold(package(network, "step", "fp16"), "main", {"cpu": 200.0, "error": 1.0})
+
+
+def test_the_error_of_an_array_is_relative_to_its_own_largest_value():
+    references, outputs = [np.array([100.0, 1.0]), np.array([1.0, 0.5])], [np.array([99.0, 1.0]), np.array([1.0, 0.6])]
+    assert onnx_parity.relative_error(references, outputs) == pytest.approx(0.1)

@@ -1,0 +1,40 @@
+"""The registry of convertible models."""
+
+import pytest
+
+from ane.models.tortoise.networks import NETWORKS
+from ane.system.errors import UserError
+from converters import models
+from converters.models import convertible_networks, graph_builder, probes
+from converters.tortoise import buckets, onnx_graphs
+from converters.tortoise.onnx_probes import PROBES as ONNX_PROBES
+from converters.tortoise.probes import PROBES
+
+
+def test_every_network_of_tortoise_is_converted_to_onnx_and_those_that_speak_to_core_ml():
+    assert set(convertible_networks("onnx")) == set(NETWORKS)
+    assert set(convertible_networks("coreml")) == set(NETWORKS) - {"cvvp", "classifier"}
+
+
+def test_networks_lead_to_the_modules_of_their_model():
+    assert graph_builder("coreml", "clvp") is buckets
+    assert graph_builder("onnx", "clvp") is onnx_graphs
+    assert probes("coreml", "clvp").PROBES is PROBES
+    assert probes("onnx", "clvp").PROBES is ONNX_PROBES
+
+
+def test_a_second_model_needs_an_entry_only(monkeypatch):
+    class OtherGraphs:
+        GRAPHS = ("acoustic",)
+
+    monkeypatch.setitem(models.MODELS, "other", models.ConvertibleModel("other.networks", {"coreml": "other"}, {}))
+    imported = models.import_module
+    monkeypatch.setattr(models, "import_module", lambda name: OtherGraphs if name == "other" else imported(name))
+    assert convertible_networks("coreml")[-1] == "acoustic"
+    assert graph_builder("coreml", "acoustic") is OtherGraphs
+    assert graph_builder("coreml", "clvp") is buckets
+
+
+def test_an_unknown_network_is_reported_with_the_known_ones():
+    with pytest.raises(UserError, match="whisperer is not converted; there are autoregressive, "):
+        graph_builder("coreml", "whisperer")
