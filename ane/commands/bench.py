@@ -131,12 +131,12 @@ def check(args: argparse.Namespace, console: Console) -> None:
     from ane.backends import tuning
     from ane.backends.coreml.engine import UNITS
     from ane.bench.report import check_plot
-    from ane.system.files import check_place
+    from ane.system.files import check_output_file
 
     if args.plot:
         check_plot(args.plot)
     if args.json and args.json != "-":
-        check_place(Path(args.json))
+        check_output_file(Path(args.json))
     for units in args.units or ():
         if units not in UNITS:
             raise UserError(f"--units {units}: there are {', '.join(UNITS)}")

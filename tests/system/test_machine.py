@@ -1,0 +1,64 @@
+"""Facts about the machine."""
+
+import os
+import platform
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from ane.system import machine
+
+
+def test_cores_are_those_this_process_may_run_on(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 3, 5}, raising=False)
+    assert machine.usable_cores() == 3
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 7)
+    assert machine.usable_cores() == 7
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert machine.usable_cores() == 1
+
+
+def test_peak_memory_follows_what_the_process_allocates():
+    before = machine.peak_memory_bytes()
+    block = np.ones(64 << 20, np.uint8)
+    assert machine.peak_memory_bytes() - before > block.nbytes // 2
+    assert machine.memory_bytes() is None or machine.peak_memory_bytes() < machine.memory_bytes()
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs /proc")
+def test_peak_memory_of_another_process_is_read_while_it_runs():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        assert 0 < machine.peak_memory_bytes(process.pid) < 1 << 30
+        process.communicate(b"\n", timeout=60)
+    assert machine.peak_memory_bytes(process.pid) is None
+
+
+def test_a_mac_is_asked_for_its_chip_and_build(monkeypatch):
+    answers = {"machdep.cpu.brand_string": "Apple M2\n", "-buildVersion": "24D60\n"}
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(platform, "mac_ver", lambda: ("15.3", ("", "", ""), "arm64"))
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: SimpleNamespace(stdout=answers[command[-1]]))
+    assert (machine.processor_name(), machine.system_version()) == ("Apple M2", "macOS 15.3 (24D60)")
+
+
+def test_a_mac_that_gives_no_answer_has_its_architecture_for_a_name(monkeypatch):
+    def fail(*_, **__):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(platform, "mac_ver", lambda: ("15.3", ("", "", ""), "arm64"))
+    monkeypatch.setattr(platform, "machine", lambda: "arm64")
+    monkeypatch.setattr(subprocess, "run", fail)
+    assert (machine.processor_name(), machine.system_version()) == ("arm64", "macOS 15.3")
+
+
+def test_the_system_version_is_the_distributions(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(platform, "freedesktop_os_release", lambda: {"ID": "ubuntu", "VERSION_ID": "24.04"})
+    assert machine.system_version() == "ubuntu 24.04"
+    monkeypatch.setattr(platform, "freedesktop_os_release", lambda: {"ID": "arch"})
+    assert machine.system_version() == "arch"
