@@ -51,7 +51,7 @@ CASES = {
     "one": Case("1 candidate, 30 steps", ("--preset", "ultra_fast", "--candidates", "1"), 1),
     "ultra_fast": ULTRA_FAST,
     "default": Case("default preset", (), ULTRA_FAST.candidates, same=False),        # against upstream's fastest
-    "quick": Case("quick: 1 candidate, few steps", ("--preset", "quick"), ULTRA_FAST.candidates, same=False),
+    "1x10": Case("quick: 1 candidate, few steps", ("--preset", "1x10"), ULTRA_FAST.candidates, same=False),
 }
 
 

@@ -120,12 +120,12 @@ def voice_of(model: "Model") -> "Voice | None":
 
 def parser() -> argparse.ArgumentParser:
     from ane.bundles import add_model_arguments
-    from ane.commands.say import add_engine_arguments
+    from ane.commands.say import add_backend_arguments
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speaking", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     add_model_arguments(parser)
-    add_engine_arguments(parser)
+    add_backend_arguments(parser)
     parser.add_argument("--keep", action="store_true", help="keep networks loaded between requests")
     parser.add_argument("--ready-for", metavar="FLAGS", help="load what requests with these flags need before all")
     parser.add_argument("--side-by-side", choices=("yes", "no"), help="run steps ahead of each other in threads")

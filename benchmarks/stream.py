@@ -100,7 +100,7 @@ def parser() -> argparse.ArgumentParser:
     add_speaking_options(parser)
     add = parser.add_argument
     add("--seconds", type=counts, default=[5, 10, 20, 40, 60], help="of audio (default 5,10,20,40,60)")
-    add("--presets", type=lambda text: text.split(","), default=["fastest", "quick"],
+    add("--presets", type=lambda text: text.split(","), default=["fastest", "1x10"],
         help=f"of {', '.join(PRESETS)} (default fastest,quick)")
     add("--rounds", type=int, default=5, help="readings of each figure (default 5)")
     add_output_option(parser)

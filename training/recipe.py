@@ -46,7 +46,7 @@ CONFIGS: dict[str, Config] = {
 # penalty on repetition would drive it off the right one, it has learned no clip longer than a few sentences, codes near
 # silence often follow the last word, and guidance can be heard, but neither ranking nor more steps of diffusion
 SETTINGS = {"sampling": {"temperature": 0.6, "repetition_penalty": 1.0, "max_codes": 260}, "split": [80, 125],
-            "silence": [0.1, 0.25], "preset": "quick_guided"}
+            "silence": [0.1, 0.25], "preset": "1x10_guided"}
 
 
 @dataclass(frozen=True)

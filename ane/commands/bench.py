@@ -31,7 +31,7 @@ every function is measured on CPU_ONLY, CPU_AND_GPU and CPU_AND_NE.
 
 def register(commands: argparse._SubParsersAction) -> None:
     from ane.backends import MEASURED
-    from ane.commands.convert import listed
+    from ane.commands.convert import comma_separated
     from ane.commands.speech_options import positive
     from ane.models.tortoise.settings import DEFAULT_PRESET, PRESETS
 
@@ -39,13 +39,13 @@ def register(commands: argparse._SubParsersAction) -> None:
                                  description=DESCRIPTION)
     add_model_arguments(parser)
     add = parser.add_argument_group("what is measured").add_argument
-    add("--backend", type=listed, metavar="NAME,…",
+    add("--backend", type=comma_separated, metavar="NAME,…",
         help=f"of {', '.join(MEASURED)} (default: torch, and on a Mac coreml)")
-    add("--units", type=listed, metavar="UNITS,…",
+    add("--units", type=comma_separated, metavar="UNITS,…",
         help="of CPU_ONLY, CPU_AND_GPU, CPU_AND_NE, ALL (default: the first three)")
-    add("--precision", type=listed, metavar="P,…",
+    add("--precision", type=comma_separated, metavar="P,…",
         help="of the bundle's packages, and int8 of torch on the CPU (default: all that there are)")
-    add("--stages", type=listed, metavar="NETWORK,…", help="only these networks; then nothing is remembered")
+    add("--stages", type=comma_separated, metavar="NETWORK,…", help="only these networks; then nothing is remembered")
     add("--all", action="store_true", dest="every",
         help="every function of the packages, not only those that the sentence takes")
     add("--threads", type=numbers, metavar="N,…", help="CPU threads to try torch with (default: 1, 2, 4, … all cores)")
@@ -197,7 +197,7 @@ def measured(run: Run) -> "list[Row]":
             for row in rows_of(job):
                 rows.append(row)
                 status.update(f"measuring {job.tuning.backend} {where}: {row.network}, {row.function} is done")
-    return placed(run, rows) if run.args.placement and sys.platform == "darwin" else rows
+    return package_placements(run, rows) if run.args.placement and sys.platform == "darwin" else rows
 
 
 def jobs(run: Run, compiled: str) -> "Iterator[Job]":
@@ -234,17 +234,17 @@ def thread_counts(cores: int) -> list[int]:
     return sorted({*(2 ** power for power in range(cores.bit_length()) if 2 ** power <= cores), cores})
 
 
-def placed(run: Run, rows: "list[Row]") -> "list[Row]":
+def package_placements(run: Run, rows: "list[Row]") -> "list[Row]":
     """The rows of Core ML with what it says of where it would run them."""
     from ane.backends.mil.package import Package
-    from ane.commands.plan import placed
+    from ane.commands.placement import package_placements
 
     found: dict[tuple, Any] = {}
     for package in run.subject.packages:
         for units in dict.fromkeys(row.units for row in rows if row.backend == "coreml"):
             names = [row.function for row in rows if row.error is None and row.backend == "coreml"
                      and (row.network, row.precision, row.units) == (package.network, package.precision, units)]
-            told = placed(Package(run.subject.path / package.path), units, names) if names else {}
+            told = package_placements(Package(run.subject.path / package.path), units, names) if names else {}
             found |= {(package.network, package.precision, name, units): placement for name, placement in told.items()}
 
     def share(row: "Row") -> "Row":

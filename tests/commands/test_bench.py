@@ -103,7 +103,7 @@ def test_core_ml_is_measured_on_all_units_compiled_once_and_chosen(ane, converte
 def test_a_dry_run_and_a_part_are_not_remembered(ane, converted):
     common = ("--bundle", converted, "--backend", "coreml", "--runs", "1", "--units", "CPU_ONLY")
     assert "Not remembered" in ane(*common, "--no-speech", "--dry-run")
-    printed = ane(*common, "--stages", "clvp")
+    printed = ane(*common, "--networks", "clvp")
     assert "clvp_text_64" in printed
     assert "prefill_64" not in printed
     assert "Not remembered" in printed
@@ -126,7 +126,7 @@ def test_the_interpreter_is_measured_on_request(ane, converted):
 
 @pytest.mark.parametrize(("arguments", "said"), [
     (("--backend", "onyx"), "onyx"), (("--units", "NPU", "--backend", "coreml"), "NPU"),
-    (("--backend", "mil"), "no Core ML packages"), (("--stages", "cvvp"), "cvvp"),
+    (("--backend", "mil"), "no Core ML packages"), (("--networks", "cvvp"), "cvvp"),
     (("--bundle", "./nowhere"), "nowhere")])
 def test_bad_arguments_are_told_before_any_work(ane, random_bundle, arguments, said):
     with pytest.raises(UserError, match=said):

@@ -167,7 +167,7 @@ def test_the_bundle_is_a_whole_bundle(fp16_bundle):
 def test_a_conversion_that_was_killed_goes_on_where_it_was(source, tmp_path):
     out = tmp_path / "out"
     command = [sys.executable, "-m", "ane.cli", "convert", str(source.path), "--to", "coreml", "-o", str(out),
-               "--stages", "conditioning_encoder,rlg_auto,autoregressive", "--lanes", "2", "--buckets", "prefill=32",
+               "--networks", "conditioning_encoder,rlg_auto,autoregressive", "--lanes", "2", "--buckets", "prefill=32",
                "--cache", "io"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     first = tmp_path / "out.converting" / "packages" / "autoregressive-fp16.mlpackage"
@@ -241,7 +241,7 @@ def test_one_process_at_a_time_converts_to_a_place(source, tmp_path):
 def test_a_bundle_is_written_into_the_folder_one_is_in(source, tmp_path):
     (tmp_path / "here").mkdir()
     said = subprocess.run([sys.executable, "-m", "ane.cli", "convert", str(source.path), "--to", "coreml", "-o", ".",
-                           "--stages", "rlg_auto"], cwd=tmp_path / "here", capture_output=True, text=True, check=True,
+                           "--networks", "rlg_auto"], cwd=tmp_path / "here", capture_output=True, text=True, check=True,
                           env={**os.environ, "PYTHONPATH": str(Path(conversion.__file__).parents[1])})
     assert "Wrote" in said.stdout
     assert Bundle(tmp_path / "here").packages
@@ -272,7 +272,7 @@ def test_a_disk_that_fills_up_is_told_and_nothing_is_half_written(source, tmp_pa
     limited = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)); " \
               "from ane.cli import main; sys.exit(main(sys.argv[1:]))"
     said = subprocess.run([sys.executable, "-c", limited, "convert", str(source.path), "--to", "coreml", "-o",
-                           str(tmp_path / "out"), "--stages", "autoregressive", "--lanes", "2"],
+                           str(tmp_path / "out"), "--networks", "autoregressive", "--lanes", "2"],
                           capture_output=True, text=True)
     assert said.returncode == 1
     assert "is the disk full?" in " ".join(said.stderr.split())
@@ -293,15 +293,15 @@ def test_windows_is_refused(source, tmp_path, monkeypatch):
     (["--buckets", "prefill"], "give KIND=N"),
     (["--buckets", "prefill=4"], "prefill=4: at least 16"),
     (["--buckets", "prefill=9999"], "this model has 1024 positions"),
-    (["--buckets", "denoise=99999", "--stages", "diffusion"], "no axis above 16384"),
+    (["--buckets", "denoise=99999", "--networks", "diffusion"], "no axis above 16384"),
     (["--lanes", "1000"], "use fewer --lanes"),
-    (["--stages", ","], "--stages names no network"),
+    (["--networks", ","], "--stages names no network"),
     (["--buckets", "prefil=32"], "no such kind; there are prefill"),
     (["--buckets", "prefill=many"], "many is not numbers"),
     (["--lanes", "0"], "must be positive"),
     (["--cache", "disk"], "it is io or state"),
     (["--wide", "all"], "it is norm or softmax"),
-    (["--stages", "vocoder"], "no such network; there are"),
+    (["--networks", "vocoder"], "no such network; there are"),
 ])
 def test_options_that_are_none_are_told(source, tmp_path, arguments, line):
     said = subprocess.run([sys.executable, "-m", "ane.cli", "convert", str(source.path), "--to", "coreml", "-o",

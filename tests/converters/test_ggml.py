@@ -249,7 +249,7 @@ def test_a_model_of_another_size_is_refused(voice, tmp_path, network, sizes, sai
     assert not (tmp_path / "models").exists()
 
 
-@pytest.mark.parametrize("flags", [("--precision", "f32"), ("--stages", "autoregressive"), ("--lanes", "2")])
+@pytest.mark.parametrize("flags", [("--precision", "f32"), ("--networks", "autoregressive"), ("--lanes", "2")])
 def test_a_flag_without_effect_is_refused(capsys, tmp_path, random_bundle, flags):
     assert main(["convert", str(random_bundle), "--to", "ggml", "-o", str(tmp_path / "models"), *flags]) == 1
     assert f"{flags[0]} has no effect with --to ggml" in capsys.readouterr().err

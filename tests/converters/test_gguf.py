@@ -221,7 +221,7 @@ def refused(capsys, tmp_path, monkeypatch):
 
 def test_the_command_writes_a_file_and_says_what_is_in_it(tmp_path, capsys, random_bundle):
     out = tmp_path / "new" / "out.gguf"
-    arguments = ["convert", str(random_bundle), "--to", "gguf", "-o", str(out), "--precision", "q8_0", "--stages",
+    arguments = ["convert", str(random_bundle), "--to", "gguf", "-o", str(out), "--precision", "q8_0", "--networks",
                  "autoregressive,univnet"]
     assert main(arguments) == 0
     said = " ".join(capsys.readouterr().out.split())
@@ -258,7 +258,7 @@ def test_a_place_that_is_taken_or_has_another_suffix(refused, tmp_path, random_b
 
 @pytest.mark.parametrize(("stages", "said"), [("cvvp", "cvvp.pth"), ("gpt", "no such network"), ("", "names no")])
 def test_a_network_that_is_not_there(refused, tmp_path, random_bundle, stages, said):
-    assert said in refused(random_bundle, "--to", "gguf", "-o", tmp_path / "out.gguf", "--stages", stages)
+    assert said in refused(random_bundle, "--to", "gguf", "-o", tmp_path / "out.gguf", "--networks", stages)
 
 
 def test_without_the_gguf_package_one_is_told_what_to_install(tmp_path, random_bundle):

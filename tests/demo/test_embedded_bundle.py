@@ -50,7 +50,7 @@ def test_it_is_what_the_recipe_makes(synthesizer):
     assert {path.stem for path in model.voices.glob("*")} == set(VOICES)
 
 
-@pytest.mark.parametrize("preset", ["fastest", "quick_guided", "ultra_fast"])
+@pytest.mark.parametrize("preset", ["fastest", "1x10_guided", "ultra_fast"])
 @pytest.mark.parametrize(("voice", "pitch"), [("rms", 103), ("slt", 173)])
 def test_each_voice_has_its_teachers_pitch_and_no_faults(synthesizer, voice, pitch, preset):
     """The pitches are the teachers' medians over the held-out sentences."""

@@ -154,7 +154,7 @@ def test_a_bundle_may_hold_both_formats_and_an_older_reader_sees_its_own(source,
 def test_a_conversion_that_was_killed_goes_on_where_it_was(source, tmp_path):
     out = tmp_path / "out"
     command = [sys.executable, "-m", "ane.cli", "convert", str(source.path), "--to", "onnx", "-o", str(out),
-               "--stages", "rlg_auto,rlg_diffuser,conditioning_encoder"]
+               "--networks", "rlg_auto,rlg_diffuser,conditioning_encoder"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     work = tmp_path / "out.converting"
     noted, deadline = work / "progress.json", time.monotonic() + 300
@@ -198,7 +198,7 @@ def test_a_graph_below_its_bar_is_not_published(source, tmp_path, monkeypatch):
     (["--precision", "8bit"], "with --to onnx it is fp32 or fp16 or int8 or int4"),
     (["--lanes", "2"], "--lanes has no effect with --to onnx"),
     (["--cache", "io"], "--cache has no effect with --to onnx"),
-    (["--stages", "whisperer"], "no such network"),
+    (["--networks", "whisperer"], "no such network"),
 ])
 def test_flags_that_mean_nothing_are_refused(source, tmp_path, capsys, flags, fault):
     assert main(["convert", str(source.path), "--to", "onnx", "-o", str(tmp_path / "out"), *flags]) == 1

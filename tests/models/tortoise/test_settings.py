@@ -22,11 +22,11 @@ def test_a_models_own_settings_go_between_the_preset_and_what_is_asked_for(prese
 
 def test_a_model_may_name_its_default_preset_and_another_may_be_asked_for():
     assert Settings.of() == Settings.of("ultra_fast")
-    assert Settings.of(model={"preset": "quick"}) == Settings.of("quick")
-    assert Settings.of("fast", {"preset": "quick"}) == Settings.of("fast")
+    assert Settings.of(model={"preset": "1x10"}) == Settings.of("1x10")
+    assert Settings.of("fast", {"preset": "1x10"}) == Settings.of("fast")
 
 
-@pytest.mark.parametrize(("quick", "upstreams"), [("quick", "ultra_fast"), ("quick_ranked", "fast")])
+@pytest.mark.parametrize(("1x10", "upstreams"), [("1x10", "ultra_fast"), ("16x10_guided", "fast")])
 def test_presets_of_few_steps_are_less_work_than_the_one_of_upstream_that_they_stand_for(quick, upstreams):
     """In candidates, and in rows that the diffusion decoder takes: two a step where it is guided."""
     few, many = PRESETS[quick], PRESETS[upstreams]
