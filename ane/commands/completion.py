@@ -6,6 +6,7 @@ from typing import Any
 from ane.system.errors import UserError
 
 SHELLS = ("bash", "zsh", "tcsh")
+WORDS = ("FILE", "PATH", "DIR", "OUT", "CLIP", "SOURCE", ".mlpackage")         # in the names of such arguments
 EPILOG = """
 to use it:
   bash: eval "$(ane completion bash)" in ~/.bashrc
@@ -41,5 +42,5 @@ def complete_files(parser: argparse.ArgumentParser, files: Any) -> None:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():
                 complete_files(command, files)
-        elif any(word in str(action.metavar) for word in ("FILE", "PATH", "DIR", "OUT", "CLIP", "SOURCE", ".mlpackage")):
+        elif any(word in str(action.metavar) for word in WORDS):
             action.complete = files

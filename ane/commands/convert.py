@@ -54,8 +54,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                         help="coreml: operations computed in float32 whatever the precision: norm, softmax, or both "
                              "separated by a comma; they do not run on the Neural Engine (default: none)")
     parser.add_argument("--attention", choices=("matmul", "einsum"),
-                        help="coreml: the decoder's attention as one product for all heads, or one a head (default: "
-                             "matmul)")
+                        help="coreml: the decoder's attention as one product for all heads, or as one for each head "
+                             "(default: matmul)")
     parser.add_argument("--lanes", type=counts, metavar="N,…",
                         help="coreml: candidates that a decoder step takes at once, a function each (default: 1,8,16,32)")
     parser.add_argument("--cache", type=comma_separated, metavar="KIND,…",

@@ -52,7 +52,8 @@ def message_console(args: argparse.Namespace) -> Console:
 
 def report_console(args: argparse.Namespace) -> Console:
     """Standard output for the report of work that is done, which stays done when the report cannot be written."""
-    return Console(file=TolerantStream(sys.stdout), highlight=False, markup=False, soft_wrap=True, quiet=getattr(args, "quiet", False))
+    return Console(file=TolerantStream(sys.stdout), highlight=False, markup=False, soft_wrap=True,
+                   quiet=getattr(args, "quiet", False))
 
 
 def output_console() -> Console:

@@ -76,7 +76,7 @@ def say(args: argparse.Namespace) -> int:
     if args.voice == "?":
         return list_command(args)
     if args.preset == "?":
-        return list_presets()
+        return list_presets(args)
     timeline = Timeline()
     refuse_conflicting_flags(args)
     piped = reads_standard_input(args)          # it may arrive late: everything else is loaded before it is read
@@ -110,17 +110,18 @@ def say(args: argparse.Namespace) -> int:
     return 0
 
 
-def list_presets() -> int:
-    """Print upstream's presets and ours with the work that each does."""
-    from ane.models.tortoise.settings import DEFAULT_PRESET, PRESETS
+def list_presets(args: argparse.Namespace) -> int:
+    """Print upstream's presets and ours with the work that each does, and mark the model's default."""
+    from ane.models.tortoise.settings import PRESETS, default_preset
 
+    default = default_preset(open_model(args.bundle, args.checkpoints).settings)
     for title, upstream in (("upstream's presets", True), ("our presets", False)):
         table = Table(title, "work for each chunk")
         for name, preset in PRESETS.items():
             if preset.upstream == upstream:
-                table.add_row(f"{name} (default)" if name == DEFAULT_PRESET else name, preset.work)
+                table.add_row(f"{name} (default)" if name == default else name, preset.work)
         output_console().print(table)
-    output_console().print("A guided step runs the denoiser twice. A model may have another default.")
+    output_console().print("A guided step runs the denoiser twice.")
     return 0
 
 
