@@ -377,6 +377,34 @@ def test_a_value_out_of_range_is_refused(say, flags):
     assert any(flag.split("=")[0] in line for flag in flags if flag.startswith("--") and flag != "--preset")
 
 
+def test_an_immense_number_of_best_candidates_is_refused_at_once(say):
+    assert "--best must be from 1 to 10000, got 1000000000000" in say("hello", "--best", "1000000000000")
+
+
+@pytest.mark.parametrize("command", [("plan",), ("verify",), ("say", "hello", "--backend", "mil", "-o", "x.wav")])
+def test_a_home_that_is_not_a_folder_is_one_line(complain, monkeypatch, command):
+    monkeypatch.setenv("ANE_HOME", "/dev/null")
+    assert "set ANE_HOME to a folder that can be written" in complain(*command)
+
+
+def test_a_home_that_is_not_a_folder_does_not_stop_torch(complain, tmp_path, monkeypatch, capsys):
+    from ane.bundles import open_model
+    from ane.commands import packages
+
+    monkeypatch.setenv("ANE_HOME", "/dev/null")
+    assert main(["say", "hello", "--preset", "fastest", "--max-codes", "20", "-o", str(tmp_path / "a.wav")]) == 0
+    monkeypatch.setattr(packages, "core_ml_runs", lambda: True)         # as on a Mac, where auto wants packages
+    model = open_model()
+    assert packages.with_packages(model, "auto", None) is model
+
+
+@pytest.mark.parametrize("flag", ["--network", "--stages", "--units", "--force-build", "--candidate"])
+def test_flags_have_one_spelling_without_abbreviations(flag):
+    for command in (["say", "hello"], ["convert", "demo", "--to", "onnx", "-o", "x"], ["verify"]):
+        with pytest.raises(SystemExit, match="2"):
+            main([*command, flag, "1"])
+
+
 def test_json_goes_alone_to_standard_output(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
     assert main(["say", "hello", "--preset", "fastest", "--seed", "1", "--json", "-o", str(tmp_path / "a.wav")]) == 0

@@ -57,7 +57,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                         help="coreml: the decoder's attention as one product for all heads, or as one for each head "
                              "(default: matmul)")
     parser.add_argument("--lanes", type=counts, metavar="N,…",
-                        help="coreml: candidates that a decoder step takes at once, a function each (default: 1,8,16,32)")
+                        help="coreml: candidates that a decoder step takes at once, a function each "
+                             "(default: 1,8,16,32)")
     parser.add_argument("--cache", type=comma_separated, metavar="KIND,…",
                         help="coreml: what keeps the decoder's kv-cache: io (the host), state (Core ML), or both "
                              "separated by a comma (default: io,state)")

@@ -107,7 +107,13 @@ def chosen_functions(model: "Bundle", args: argparse.Namespace) -> "list[tuple[P
     from converters.proof.verify import choose
 
     kind = "onnx" if args.against in ONNX_RUNNERS else "coreml"
-    return [chosen for network in args.networks or [None] for chosen in choose(model, network, args.function, kind)]
+    if not args.networks:
+        return choose(model, None, args.function, kind)
+    for network in args.networks:
+        choose(model, network, None, kind)          # raises for a network without packages
+    chosen = [(package, names) for package, names in choose(model, None, args.function, kind)
+              if package.network in args.networks]
+    return chosen or choose(model, args.networks[0], args.function, kind)       # which raises
 
 
 def verify_core_ml(model: "Bundle", runs: "Subject", args: argparse.Namespace,

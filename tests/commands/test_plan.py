@@ -97,7 +97,8 @@ def test_packages_that_a_bundle_states_come_with_its_units(random_bundle, monkey
                            {"univnet_14_17": FunctionRecord("univnet", {"frames": 14}, {})}, units="CPU_AND_GPU")
     monkeypatch.setattr(manifest, "read_manifest", lambda path: SimpleNamespace(
         sections={"coreml": section([record])}, networks={"univnet": None}))
-    assert plan.find_packages(SimpleNamespace(package=None, bundle=str(random_bundle))) == [(random_bundle / record.path, "CPU_AND_GPU")]
+    args = SimpleNamespace(package=None, bundle=str(random_bundle))
+    assert plan.find_packages(args) == [(random_bundle / record.path, "CPU_AND_GPU")]
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
@@ -169,7 +170,8 @@ def test_a_plan_without_the_function_gives_no_placement():
 
 
 def test_a_placement_is_shown(step, run, monkeypatch):
-    monkeypatch.setattr(plan, "package_placements", lambda package, units, names: {"main": placement(COMPUTE_PLAN, "main")})
+    found = {"main": placement(COMPUTE_PLAN, "main")}
+    monkeypatch.setattr(plan, "package_placements", lambda package, units, names: found)
     monkeypatch.setattr(sys, "platform", "darwin")
     out = run(step)
     rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in out.splitlines() if "│" in line]

@@ -61,6 +61,36 @@ def test_text_comes_from_a_file_or_standard_input(workplace, monkeypatch):
     assert files[0] == files[1] == files[2]
 
 
+def test_text_is_read_from_a_pipe_without_being_asked_for(workplace):
+    command = [sys.executable, "-m", "ane", "say", *SHORT, "-o"]
+    subprocess.run([*command, "pipe.wav"], input=b"hello there", cwd=workplace, timeout=300, check=True)
+    assert main(["say", "hello", "there", *SHORT, "-o", "words.wav"]) == 0
+    assert (workplace / "pipe.wav").read_bytes() == (workplace / "words.wav").read_bytes()
+
+
+def test_a_question_mark_lists_voices_and_presets(capsys):
+    assert main(["say", "-v", "?"]) == 0
+    assert {"rms", "slt"} <= set(capsys.readouterr().out.split())
+    assert main(["say", "--preset", "?"]) == 0
+    printed = capsys.readouterr().out
+    assert "96 candidates × 80 guided steps" in printed
+    assert "1x10_guided (default)" in printed
+
+
+def test_a_home_folder_in_the_output_is_expanded(workplace, monkeypatch):
+    monkeypatch.setenv("HOME", str(workplace / "me"))
+    assert main(["say", "hello", *SHORT, "-o", "~/out.wav"]) == 0
+    assert (workplace / "me" / "out.wav").is_file()
+    assert not (workplace / "~").exists()
+
+
+def test_quiet_prints_nothing_and_verbose_prints_details(workplace, capsys):
+    assert main(["say", "hello", *SHORT, "-o", "out.wav", "-q"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert main(["say", "hello", *SHORT, "-o", "out.wav", "--verbose"]) == 0
+    assert "backend torch:cpu" in capsys.readouterr().err
+
+
 def test_several_candidates_are_written_best_first(workplace):
     assert main(["say", "hello", "--preset", "fastest", "--seed", "1", "--max-codes", "20", "--candidates", "3",
                  "--best", "2", "-o", "out.wav"]) == 0
@@ -202,6 +232,33 @@ def test_the_file_is_written_although_the_player_dies(workplace, player, capsys)
     assert "paplay stopped before the sound was over" in capsys.readouterr().err
     assert main(["say", TWO, *SHORT, "--split", "20,30", "-o", "whole.wav"]) == 0
     assert soundfile.info("kept.wav").frames == soundfile.info("whole.wav").frames
+
+
+@pytest.mark.parametrize("redirection", [">&-", "<&-", "2>&-", ">&- 2>&- <&-", "2>/dev/full"])
+def test_a_file_is_written_although_a_standard_stream_is_closed_or_full(workplace, redirection):
+    if "/dev/full" in redirection and not Path("/dev/full").exists():
+        pytest.skip("/dev/full stands in for a full disk: run it on Linux")
+    command = f"{sys.executable} -m ane say hello {' '.join(SHORT)} -o out.wav {redirection}"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "Traceback" not in result.stderr
+    assert soundfile.info("out.wav").frames > 0
+
+
+def test_a_closed_standard_output_is_an_error_where_output_was_asked_for(workplace):
+    command = f"{sys.executable} -m ane say --preset '?' >&-"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300, check=False)
+    assert result.returncode == 1
+    assert result.stderr == "ane: error: cannot write to standard output: Bad file descriptor\n"
+
+
+def test_a_deleted_working_directory_is_reported(workplace):
+    command = f"mkdir gone && cd gone && rmdir ../gone && {sys.executable} -m ane say hello {' '.join(SHORT)} -o x.wav"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300, check=False,
+                            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+    assert result.returncode == 1
+    assert result.stderr.startswith("ane: error: ")
+    assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full stands in for a full disk: run it on Linux")

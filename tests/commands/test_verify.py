@@ -9,6 +9,7 @@ import pytest
 
 from ane.bundles.bundle import Bundle
 from ane.cli import main, parser
+from ane.commands import packages, progress
 from ane.commands import verify as command
 from tests.small_bundle import spoil, write_small_bundle
 
@@ -29,6 +30,7 @@ def copy(small, tmp_path) -> Path:
 def surroundings(tmp_path, monkeypatch):
     monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(progress, "INTERVAL", float("inf"))     # no plain progress lines, however slow the machine
 
 
 @pytest.fixture
@@ -180,6 +182,19 @@ def test_core_ml_runs_on_a_mac_only(run, small):
     status, _, err = run("--bundle", small, "--against", "coreml")
     assert status == 1
     assert "Core ML runs on macOS only" in err
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="Core ML runs on a Mac")
+def test_core_ml_off_macos_is_refused_before_the_embedded_bundle_is_converted(run, monkeypatch):
+    monkeypatch.setattr(packages, "cached_packages", lambda *_: pytest.fail("it converts"))
+    status, _, err = run("--against", "coreml")
+    assert status == 1
+    assert "Core ML runs on macOS only" in err
+
+
+def test_several_networks_are_chosen(run, small):
+    _, out, _ = run("--bundle", small, "--networks", "rlg_auto,autoregressive", "--function", "ar_random")
+    assert [row[1] for row in rows(out)] == ["ar_random"]
 
 
 def test_the_choices_are_all_runners_and_compute_units():
