@@ -3,6 +3,7 @@
 import argparse
 import math
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,7 +53,7 @@ class FullHelpAction(argparse.Action):
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
 
     def __call__(self, parser, *_):
-        parser._print_message(parser.format_full_help())
+        parser._print_message(parser.format_full_help(), sys.stdout)
         parser.exit()
 
 

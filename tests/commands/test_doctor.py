@@ -47,6 +47,7 @@ def test_a_folder_that_cannot_be_written_is_missing_but_not_fatal(monkeypatch, c
 
 
 def test_the_status_is_1_when_ane_say_cannot_work(monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "CHECKS", (lambda: [Finding("backend torch", "broken", "no torch", "pip install torch")],))
+    broken = Finding("backend torch", "broken", "no torch", "pip install torch")
+    monkeypatch.setattr(doctor, "CHECKS", (lambda: [broken],))
     assert main(["doctor"]) == 1
     assert "to mend it: pip install torch" in capsys.readouterr().out
