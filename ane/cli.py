@@ -4,7 +4,6 @@ import argparse
 import errno
 import logging
 import os
-import re
 import sys
 from contextlib import suppress
 
@@ -27,7 +26,7 @@ from ane.commands import (
 from ane.commands.arguments import CommandParser, add_common_arguments
 from ane.commands.messages import logging_to_standard_error
 from ane.commands.standard_streams import tolerant_streams
-from ane.system.errors import ParameterError, UserError
+from ane.system.errors import UserError
 from ane.system.interruption import Interruptions, interruptions
 from ane.system.version import version
 
@@ -77,7 +76,7 @@ def reported(error: BaseException, stops: Interruptions, args: argparse.Namespac
         cause = "" if plain else f" ({type(error).__name__}: {error})"
         return 128 + stops.came[0], f"ane: interrupted{escape(cause)}; no file was left half-written"
     if isinstance(error, UserError):
-        message = with_flag(error, args.parser) if isinstance(error, ParameterError) else str(error)
+        message = with_flag(str(error), args.parser)
     elif isinstance(error, OSError):
         if error.filename is None and error.errno == errno.EPIPE:
             return 1, ""
@@ -87,11 +86,12 @@ def reported(error: BaseException, stops: Interruptions, args: argparse.Namespac
     return 1, f"[bold red]ane: error:[/] {escape(message)}"
 
 
-def with_flag(error: ParameterError, parser: argparse.ArgumentParser) -> str:
-    """The error's message with the command's flag in place of the parameter's name, if the command has such a flag."""
+def with_flag(message: str, parser: argparse.ArgumentParser) -> str:
+    """A library's "lanes must be …" with the command's flag in place of the parameter, if there is such a flag."""
+    parameter, must_be, rest = message.partition(" must be ")
     flag = next((action.option_strings[-1] for action in parser._actions
-                 if action.dest == error.parameter and action.option_strings), error.parameter)
-    return re.sub(rf"(?<![\w-]){re.escape(error.parameter)}(?!\w)", flag, str(error), count=1)
+                 if action.dest == parameter and action.option_strings), parameter)
+    return flag + must_be + rest
 
 
 def system_message(error: OSError) -> str:

@@ -18,7 +18,7 @@ from ane.commands.say_report import print_report
 from ane.commands.speech_options import add_settings_arguments, read_settings
 from ane.commands.text_input import read_text, reads_standard_input
 from ane.commands.voices import list_command
-from ane.system.errors import ParameterError, UserError
+from ane.system.errors import UserError
 from ane.system.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def refuse_conflicting_flags(args: argparse.Namespace) -> None:
             if getattr(args, flag):
                 raise UserError(f"--{flag} and -o - cannot be combined: the audio goes to standard output")
     if (args.best or 1) > MAX_CANDIDATES:
-        raise ParameterError("best", f"best must be from 1 to {MAX_CANDIDATES}, got {args.best}")
+        raise UserError(f"best must be from 1 to {MAX_CANDIDATES}, got {args.best}")
 
 
 def check_outputs(args: argparse.Namespace) -> None:

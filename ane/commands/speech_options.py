@@ -1,12 +1,13 @@
 """The flags that shape speech, and the settings they make."""
 
 import argparse
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ane.bundles import Model
 from ane.commands.arguments import natural, pair, positive, rare_group
-from ane.system.errors import ParameterError, UserError
+from ane.system.errors import UserError
 
 if TYPE_CHECKING:
     from ane.models.tortoise.diffusion import Diffusion
@@ -71,10 +72,8 @@ def read_diffusion(args: argparse.Namespace, diffusion: "Diffusion | None") -> "
         changes["temperature"] = args.noise
     try:
         return replace(diffusion, **changes)
-    except ParameterError as error:
-        if error.parameter != "temperature":
-            raise
-        raise ParameterError("noise", str(error).replace("temperature", "noise", 1)) from error
+    except UserError as error:
+        raise UserError(re.sub(r"^temperature\b", "noise", str(error))) from error
 
 
 def given(args: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:

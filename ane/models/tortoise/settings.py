@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from ane.models.tortoise.diffusion import Diffusion
 from ane.models.tortoise.sampling import Sampling
-from ane.system.errors import ParameterError, UserError
+from ane.system.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -80,18 +80,18 @@ class Settings:
 
     def __post_init__(self):
         if not 1 <= self.candidates <= MAX_CANDIDATES:
-            raise ParameterError("candidates", f"candidates must be from 1 to {MAX_CANDIDATES}, got {self.candidates}; "
-                                               "upstream's most thorough preset takes 256")
+            raise UserError(f"candidates must be from 1 to {MAX_CANDIDATES}, got {self.candidates}; "
+                            "upstream's most thorough preset takes 256")
         if not 1 <= self.best <= self.candidates:
-            raise ParameterError("best", f"best must be from 1 to the number of candidates ({self.candidates}), "
-                                         f"got {self.best}")
+            raise UserError(f"best must be from 1 to the number of candidates ({self.candidates}), "
+                            f"got {self.best}")
         if not 0 <= self.cvvp_amount <= 1:
-            raise ParameterError("cvvp_amount", f"cvvp_amount must be a share from 0 to 1, got {self.cvvp_amount}")
+            raise UserError(f"cvvp_amount must be a share from 0 to 1, got {self.cvvp_amount}")
         if self.lanes < 1:
-            raise ParameterError("lanes", f"lanes must be at least 1, got {self.lanes}")
+            raise UserError(f"lanes must be at least 1, got {self.lanes}")
         if self.split is not None and not 1 <= self.split[0] <= self.split[1]:
-            raise ParameterError("split", "split must be the desired number of characters in a chunk, then the "
-                                          f"maximum, which is no smaller; got {self.split[0]},{self.split[1]}")
+            raise UserError("split must be the desired number of characters in a chunk, then the "
+                            f"maximum, which is no smaller; got {self.split[0]},{self.split[1]}")
 
     @classmethod
     def of(cls, preset: str | None = None, model: Mapping[str, Any] = MappingProxyType({}), **changes: Any) -> Self:
@@ -107,7 +107,7 @@ class Settings:
         """
         preset = default_preset(model) if preset is None else preset
         if preset not in PRESETS:
-            raise ParameterError("preset", f"preset must be one of {', '.join(PRESETS)}, got {preset!r}")
+            raise UserError(f"preset must be one of {', '.join(PRESETS)}, got {preset!r}")
         chosen = PRESETS[preset]
         return cls(**{"candidates": chosen.candidates, "diffusion": chosen.diffusion, **_model_changes(model),
                       **changes})

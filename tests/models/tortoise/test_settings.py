@@ -7,7 +7,7 @@ import pytest
 from ane.models.tortoise.diffusion import Diffusion
 from ane.models.tortoise.sampling import Sampling
 from ane.models.tortoise.settings import MAX_CANDIDATES, PRESETS, Settings
-from ane.system.errors import ParameterError, UserError
+from ane.system.errors import UserError
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -90,7 +90,6 @@ def test_the_names_of_our_presets_state_their_work(name):
     ("lanes", 0), ("candidates", 0), ("candidates", MAX_CANDIDATES + 1), ("best", 0), ("best", 2), ("cvvp_amount", 1.5),
     ("cvvp_amount", float("nan")), ("split", (300, 200)), ("split", (0, 200))])
 def test_an_error_names_the_parameter_and_no_flag(parameter, value):
-    with pytest.raises(ParameterError, match=f"^{parameter} must be") as caught:
+    with pytest.raises(UserError, match=f"^{parameter} must be") as caught:
         Settings.of("fastest", **{parameter: value})
-    assert caught.value.parameter == parameter
     assert "--" not in str(caught.value)
