@@ -4,6 +4,7 @@ import argparse
 import errno
 import logging
 import os
+import re
 import sys
 from contextlib import suppress
 
@@ -87,11 +88,9 @@ def reported(error: BaseException, stops: Interruptions, args: argparse.Namespac
 
 
 def with_flag(message: str, parser: argparse.ArgumentParser) -> str:
-    """A library's "lanes must be …" with the command's flag in place of the parameter, if there is such a flag."""
-    parameter, must_be, rest = message.partition(" must be ")
-    flag = next((action.option_strings[-1] for action in parser._actions
-                 if action.dest == parameter and action.option_strings), parameter)
-    return flag + must_be + rest
+    """A library's "lanes must be …" or "memory has no effect …" with the command's flag in place of the parameter."""
+    flags = {action.dest: action.option_strings[-1] for action in parser._actions if action.option_strings}
+    return re.sub(r"^([a-z_]+)(?= (?:must be|has no effect) )", lambda found: flags.get(found[1], found[1]), message)
 
 
 def system_message(error: OSError) -> str:
