@@ -29,6 +29,7 @@ from ane.commands.messages import logging_to_standard_error
 from ane.commands.standard_streams import tolerant_streams
 from ane.system.errors import UserError
 from ane.system.interruption import Interruptions, interruptions
+from ane.system.paths import check_working_directory
 from ane.system.version import version
 
 # of a standard stream that is closed, has no reader, or is full
@@ -56,11 +57,12 @@ def main(arguments: list[str] | None = None) -> int:
         args = parser().parse_args(arguments)
         with logging_to_standard_error(args.verbose, args.quiet), interruptions() as stops:
             try:
+                check_working_directory()
                 status = args.handler(args)
                 sys.stdout.flush()
                 return status
             except BaseException as error:
-                stops.stand_down()
+                stops.restore_default_handlers()
                 status, report = reported(error, stops, args)
                 logging.getLogger("ane").debug("the error came from here:", exc_info=error)
                 with suppress(OSError, SystemExit):
@@ -72,10 +74,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def reported(error: BaseException, stops: Interruptions, args: argparse.Namespace) -> tuple[int, str]:
     """The exit status of an error and the line for the user, in rich's markup. A bug is raised again."""
-    if stops.came:          # a library may have made another error of the interruption
+    if stops.received:          # a library may have made another error of the interruption
         plain = isinstance(error, KeyboardInterrupt | SystemExit)
         cause = "" if plain else f" ({type(error).__name__}: {error})"
-        return 128 + stops.came[0], f"ane: interrupted{escape(cause)}; no file was left half-written"
+        return 128 + stops.received[0], f"ane: interrupted{escape(cause)}; no file was left half-written"
     if isinstance(error, UserError):
         message = with_flag(str(error), args.parser)
     elif isinstance(error, OSError):
@@ -102,10 +104,6 @@ def system_message(error: OSError) -> str:
         return f"{error.filename}: {error.strerror}{advice}"
     if error.errno in STREAM_ERRORS:
         return f"cannot write to standard output: {error.strerror}"
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        return "the working directory has been deleted: change to another one"
     raise error
 
 

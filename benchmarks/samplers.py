@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 import ane
-from ane.audio.files import resample
+from ane.audio import resample
 from ane.audio.mel import HOP, denormalise_mel
 from ane.backends.base import Denoiser
 from ane.bundles import open_model

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 import ane
-from ane.audio.files import resample, write
+from ane.audio import resample, write
 from ane.models.tortoise.decoding import Chunk, decode
 from ane.models.tortoise.diffusion import spectrogram
 from ane.models.tortoise.embeddings import Candidate, Embeddings, text_tokens

@@ -102,8 +102,8 @@ def say(synthesizer: "Synthesizer", voice: "Voice | None", settings: "Settings",
     else:
         speech = synthesizer.speak(request["text"], voice, seed=request["seed"], settings=settings)
     timeline = speech.timeline
-    return {"took": speech.took - timeline.known * request["stream"], "seconds": speech.seconds, "codes": speech.codes,
-            "chunks": len(speech.chunks), "first_audio": timeline.heard - timeline.known, "stages": speech.spent}
+    return {"took": speech.took - timeline.text_ready * request["stream"], "seconds": speech.seconds, "codes": speech.codes,
+            "chunks": len(speech.chunks), "first_audio": timeline.first_sound - timeline.text_ready, "stages": speech.spent}
 
 
 def voice_of(model: "Model") -> "Voice | None":

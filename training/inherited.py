@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ane.audio.files import resample
+from ane.audio import resample
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import Model
 from ane.bundles.bundle import Bundle

@@ -1,6 +1,6 @@
-"""The two log-mel spectrograms the models listen to, and the scale the diffusion model works in.
+"""The two log-mel spectrograms that the models take, and the scale of the diffusion model.
 
-Both are computed on the CPU in float64 and rounded once, so a clip gives the same numbers on every machine.
+Both are computed on the CPU in float64 and rounded once, so that a clip gives the same numbers on every machine.
 """
 
 from functools import lru_cache
@@ -13,7 +13,7 @@ WINDOW = 1024                   # samples of one Fourier transform, both mels
 HOP = 256                       # samples from one frame to the next, both mels
 FLOOR = 1e-5                    # smallest value whose logarithm is taken
 
-# natural logarithms between which the diffusion model's [-1, 1] lies (upstream utils/audio.py)
+# natural logarithms that the diffusion model scales to -1 and 1 (upstream utils/audio.py)
 MEL_MAX = 2.3143386840820312
 MEL_MIN = -11.512925148010254   # ln(FLOOR) in float32
 
@@ -22,11 +22,11 @@ def conditioning_mel(audio: np.ndarray, mel_norms: np.ndarray) -> np.ndarray:
     """Mel for the autoregressive model and CVVP.
 
     Power spectrum, 80 bands of 0–8 kHz on the HTK scale with unit area (Slaney's normalisation), natural
-    logarithm, each band divided by its norm.
+    logarithm; each band is divided by its norm.
 
     Args:
         audio: (S,) float32 at 22050 Hz, more than 512 samples.
-        mel_norms: (80,) float32, one divisor a band (upstream data/mel_norms.pth).
+        mel_norms: (80,) float32, one divisor per band (upstream data/mel_norms.pth).
 
     Returns:
         (80, 1 + S // 256) float32.
@@ -50,23 +50,24 @@ def diffusion_mel(audio: np.ndarray) -> np.ndarray:
 
 
 def normalise_mel(mel: np.ndarray) -> np.ndarray:
-    """Natural-log mel to the diffusion model's [-1, 1]; shape and dtype kept."""
+    """Scale a natural-log mel to the diffusion model's [-1, 1]. Shape and dtype do not change."""
     return 2 * (mel - MEL_MIN) / (MEL_MAX - MEL_MIN) - 1
 
 
 def denormalise_mel(mel: np.ndarray) -> np.ndarray:
-    """The diffusion model's [-1, 1] to natural-log mel, as the vocoder takes it; shape and dtype kept."""
+    """Scale the diffusion model's [-1, 1] to a natural-log mel, which the vocoder takes. Shape and dtype do not change.
+    """
     return (mel + 1) / 2 * (MEL_MAX - MEL_MIN) + MEL_MIN
 
 
 def mel_filters(rate: int, bands: int, high: float, scale: str) -> np.ndarray:
-    """Triangular filters that sum Fourier bins into mel bands, each of unit area over hertz.
+    """Return triangular filters that sum Fourier bins into mel bands, each of unit area over hertz.
 
-    The corners lie at equal distances on the mel scale from 0 Hz to ``high`` Hz; a band rises from its left corner
-    to the next and falls to the one after (librosa filters.mel, torchaudio melscale_fbanks with norm="slaney").
+    The corners are equally spaced on the mel scale from 0 Hz to ``high`` Hz. A band rises from one corner to the next
+    and falls to the one after it (librosa filters.mel, torchaudio melscale_fbanks with norm="slaney").
 
     Args:
-        rate: sample rate in Hz. bands: how many. high: upper corner of the last band in Hz.
+        rate: sample rate in Hz. bands: their number. high: upper corner of the last band in Hz.
         scale: "htk" or "slaney".
 
     Returns:
@@ -82,7 +83,7 @@ def mel_filters(rate: int, bands: int, high: float, scale: str) -> np.ndarray:
 
 
 def htk_mel(hertz: np.ndarray) -> np.ndarray:
-    """O'Shaughnessy's formula, as HTK has it."""
+    """Convert hertz to mel by O'Shaughnessy's formula, as HTK does."""
     return 2595 * np.log10(1 + hertz / 700)
 
 
@@ -98,7 +99,7 @@ _LOG_STEP = np.log(6.4) / 27
 
 
 def slaney_mel(hertz: np.ndarray) -> np.ndarray:
-    """Slaney's scale."""
+    """Convert hertz to mel on Slaney's scale."""
     above = _KNEE_MEL + np.log(np.maximum(hertz, _KNEE_HERTZ) / _KNEE_HERTZ) / _LOG_STEP
     return np.where(hertz < _KNEE_HERTZ, hertz * 3 / 200, above)
 
@@ -114,14 +115,17 @@ _SCALES = {"htk": (htk_mel, htk_hertz), "slaney": (slaney_mel, slaney_hertz)}
 
 @lru_cache(maxsize=8)
 def _filters(rate: int, bands: int, high: float, scale: str) -> np.ndarray:
-    """``mel_filters`` kept for the next clip; read-only, because callers share it."""
+    """``mel_filters``, cached; read-only, because callers share it."""
     filters = mel_filters(rate, bands, high, scale)
     filters.flags.writeable = False
     return filters
 
 
 def _magnitude(audio: np.ndarray) -> np.ndarray:
-    """(S,) → (513, 1 + S // 256) float64: periodic Hann windows centred on every 256th sample, the ends mirrored."""
+    """Spectral magnitudes of audio (S,): (513, 1 + S // 256) float64.
+
+    Periodic Hann windows, centred on every 256th sample; the ends are mirrored.
+    """
     window = np.hanning(WINDOW + 1)[:-1]
     mirrored = np.pad(audio.astype(np.float64), WINDOW // 2, mode="reflect")
     frames = np.lib.stride_tricks.sliding_window_view(mirrored, WINDOW)[::HOP]

@@ -1,298 +1,229 @@
-"""Playing sound while it arrives: through a pipe to a player, or on a device by the library sounddevice.
+"""Playing sound on the default device while it arrives, with the library miniaudio.
 
     with playing(24000) as play, closing(stream):
         for piece in stream:
             play(piece)
 
-Two ends with a queue between them. Who makes the sound hands over its pieces, and waits when the queue is full; a
-thread hands them on to the player. An error at either end, or Ctrl-C, ends both: the player is killed, the next
-``play`` raises, nothing runs on.
+The producer appends pieces to a queue and waits while it is full; a thread of the device takes samples from it. An
+error at either end, or Ctrl-C, ends both: the device is closed, the next ``play`` raises, no thread is left.
 """
 
-import importlib
 import os
-import shutil
-import signal
-import subprocess
-import tempfile
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Condition
 from typing import Any, Protocol
 
 import numpy as np
 
-from ane.audio.files import pcm16
+from ane.audio.writer import pcm16
 from ane.system.errors import UserError
-from ane.system.files import write_whole
 
-# programs that play 16-bit mono from standard input, the first there is taken; ffplay's default is mono, and versions
-# differ on how to say so
-PLAYERS = {
-    "paplay": ("--raw", "--format=s16le", "--channels=1", "--rate={rate}"),
-    "aplay": ("-q", "-t", "raw", "-f", "S16_LE", "-c", "1", "-r", "{rate}", "-"),
-    "ffplay": ("-nodisp", "-autoexit", "-loglevel", "error", "-f", "s16le", "-sample_rate", "{rate}", "-i", "-"),
-    "play": ("-q", "-t", "raw", "-e", "signed", "-b", "16", "-c", "1", "-r", "{rate}", "-"),
-    "pw-play": ("--raw", "--format=s16", "--channels=1", "--rate={rate}", "-"),
-}
-BLOCK = 4800        # bytes handed on at a time: a tenth of a second, so that a stop is soon heard
+PERIOD_MS = 100         # milliseconds of sound that the device takes at a time
+PERIODS = 3             # of them that it holds
+STALLED_SECONDS = 10.0  # a device that takes no samples for so long has failed
+
+_ADVICE = "check the device, or write a file instead: -o speech.wav"
 
 
 class PlayerError(UserError):
-    """The player is at fault, not what makes the sound."""
+    """The sound device failed, not what produces the sound."""
 
 
 @dataclass(frozen=True)
 class Buffering:
-    """When to begin, and how far the making may be ahead of the playing. All in seconds of sound.
+    """When playing begins, and how far the producer may be ahead of it. All in seconds of sound.
 
     Attributes:
-        ahead: sound that waits in the queue at most, a piece aside. Playing begins at the latest when it is full.
-        unknown: sound that is taken to be still to come when nobody knows.
-        caution: what is needed is multiplied by it, for no measured rate lasts.
+        max_queued: length of the queue, one piece aside. Playing begins at the latest when it is full.
+        assumed_remaining: sound that is taken to be still to come when the total is not known.
+        safety_factor: ``required`` is multiplied by it, because no measured rate lasts.
     """
 
-    ahead: float = 60.0
-    unknown: float = 10.0
-    caution: float = 1.25
+    max_queued: float = 60.0
+    assumed_remaining: float = 10.0
+    safety_factor: float = 1.25
 
-    def needed(self, rate: float, longest: float, left: float) -> float:
-        """What must be there before playing begins, so that it does not catch up with the making.
+    def required(self, rate: float, longest_wait: float, remaining: float) -> float:
+        """Seconds of sound to be queued before playing begins, so that the queue does not run empty.
 
-        Sound is made at ``rate``, in seconds of it a second, the longest wait for a piece was ``longest`` seconds, and
-        ``left`` is still to come. That takes left / rate, in which so much more than ``left`` is played; a piece that
-        is on its way is only heard when it is whole: caution · (longest + max(0, 1/rate − 1) · left).
+        Args:
+            rate: seconds of sound produced per second.
+            longest_wait: longest wait for a piece so far, in seconds.
+            remaining: seconds of sound still to come.
+
+        Producing them takes remaining / rate seconds, in which that much is played; and a piece can only be played
+        when it is complete: safety_factor · (longest_wait + max(0, 1/rate − 1) · remaining).
         """
-        return self.caution * (longest + max(0.0, 1 / rate - 1) * left)
+        return self.safety_factor * (longest_wait + max(0.0, 1 / rate - 1) * remaining)
 
 
-class Production:
-    """How fast sound is made, in pieces. The wait for the first counts as long as there is no other."""
+class ProductionRate:
+    """How fast sound is produced, in pieces. The wait for the first piece counts only until the second arrives.
+
+    Attributes:
+        produced: seconds of sound in all. pieces: their number. longest_wait: for a piece, in seconds.
+    """
 
     def __init__(self, now: float):
-        self.last = now
-        self.made = self.sound = self.spent = self.longest = 0.0        # made: all of it; the others: what is counted
+        self.produced = self.longest_wait = 0.0
         self.pieces = 0
+        self._last = now
+        self._counted = self._waited = 0.0      # seconds of sound, and of waiting for it
 
-    def note(self, now: float, seconds: float) -> None:
-        """A piece of so many seconds of sound, at the time ``now`` in seconds."""
+    def record(self, now: float, seconds: float) -> None:
+        """Record a piece of ``seconds`` of sound that arrives at the time ``now`` in seconds."""
         if self.pieces == 1:
-            self.sound = self.spent = self.longest = 0.0
-        waited = now - self.last
-        self.last, self.pieces, self.made = now, self.pieces + 1, self.made + seconds
-        self.sound, self.spent, self.longest = self.sound + seconds, self.spent + waited, max(self.longest, waited)
+            self._counted = self._waited = self.longest_wait = 0.0
+        wait = now - self._last
+        self._last, self.pieces, self.produced = now, self.pieces + 1, self.produced + seconds
+        self._counted, self._waited = self._counted + seconds, self._waited + wait
+        self.longest_wait = max(self.longest_wait, wait)
 
     @property
     def rate(self) -> float:
-        """Seconds of sound a second; infinite when it took none."""
-        return self.sound / self.spent if self.spent else float("inf")
+        """Seconds of sound per second; infinite when it took no time."""
+        return self._counted / self._waited if self._waited else float("inf")
 
 
-class Outlet(Protocol):
-    """Where bytes of 16-bit mono become sound."""
+class SoundDevice(Protocol):
+    """An output for 16-bit mono sound."""
 
-    name: str
-
-    def write(self, data: bytes) -> None:
-        """Blocks while there is no room. OSError when it plays no more."""
-
-    def finish(self) -> None:
-        """Wait until all has been played. OSError, with what it said, when it was not."""
-
-    def stop(self) -> None:
-        """Be silent at once; may be called at any time, from any thread."""
+    def start(self, callback: Generator[bytes, int, None]) -> None:
+        """Begin to call ``callback.send(frames)`` for samples, from a thread of its own. OSError when it fails."""
 
     def close(self) -> None:
-        """Let go of what it holds, after it has finished or was stopped and nobody writes any more."""
-
-    def ended(self) -> bool:
-        """Whether it plays no more."""
-
-    def complaint(self) -> str:
-        """The last it said, if it has ended."""
+        """Stop at once; ``callback`` is not called any more. May be called twice."""
 
 
-class Program:
-    """A player that reads standard input. It has a process group of its own: Ctrl-C is ours to handle."""
+class DefaultSoundDevice:
+    """The system's default output. ``backends`` are miniaudio's; None means all that lead to a real device.
 
-    def __init__(self, name: str, sample_rate: int):
-        self.name, self.gone = name, False
-        command = [name, *(part.format(rate=sample_rate) for part in PLAYERS[name])]
-        self.said = tempfile.TemporaryFile(prefix="ane-play-")      # noqa: SIM115 (``close`` closes it)
+    Raises:
+        OSError: there is none, or it cannot be opened.
+    """
+
+    def __init__(self, sample_rate: int, backends: Sequence[Any] | None = None):
+        import miniaudio  # 0.1 s
+
+        if backends is None:        # Null would play to nowhere without an error
+            backends = [one for one in miniaudio.Backend if one.name not in ("NULL", "CUSTOM")]
+        self._error = miniaudio.MiniaudioError
         try:
-            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-                                            stderr=self.said, bufsize=0, start_new_session=True)
-        except OSError as error:
-            self.said.close()
-            raise UserError(f"cannot start {name}: {error.strerror}") from error
+            with _silent_c_libraries():
+                self._device = miniaudio.PlaybackDevice(
+                    miniaudio.SampleFormat.SIGNED16, 1, sample_rate, PERIOD_MS, callback_periods=PERIODS,
+                    backends=list(backends), app_name="tortoise-ane")
+        except self._error as error:
+            raise OSError(_text(error)) from error
 
-    def write(self, data: bytes) -> None:
-        write_whole(self.process.stdin, data)
-
-    def finish(self) -> None:
-        self.process.stdin.close()
-        if self.process.wait():
-            raise OSError(f"{self.name} failed")
-        self.gone = True
-
-    def stop(self) -> None:
-        if self.gone or self.process.returncode is not None:        # its number may be another's
-            return
-        self.gone = True
-        with suppress(ProcessLookupError, PermissionError):     # all of it has ended; macOS calls that the latter
-            if hasattr(os, "killpg"):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            else:
-                self.process.kill()
-        self.process.wait()
+    def start(self, callback: Generator[bytes, int, None]) -> None:
+        try:
+            self._device.start(callback)
+        except self._error as error:
+            raise OSError(_text(error)) from error
 
     def close(self) -> None:
-        with suppress(OSError):
-            self.process.stdin.close()
-        self.said.close()
-
-    def ended(self) -> bool:
-        return self.process.poll() is not None
-
-    def complaint(self) -> str:
-        self.said.seek(0)
-        lines = self.said.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it gave no reason"
-
-
-class Device:
-    """The default device, by the library sounddevice (PortAudio)."""
-
-    name = "sounddevice"
-
-    def __init__(self, library: Any, sample_rate: int):
-        self.library, self.error = library, "it gave no reason"
-        self._ended = False
-        try:
-            self.stream = library.RawOutputStream(samplerate=sample_rate, channels=1, dtype="int16")
-            self.stream.start()
-        except library.PortAudioError as error:
-            raise UserError(f"no sound device can be opened: {error}; write a file instead") from error
-
-    def write(self, data: bytes) -> None:
-        self._guarded(self.stream.write, data)
-
-    def finish(self) -> None:
-        self._guarded(self.stream.stop, False)
-
-    def stop(self) -> None:
-        self._ended = True
-        self.stream.abort(ignore_errors=True)
-
-    def close(self) -> None:
-        self.stream.close(ignore_errors=True)
-
-    def ended(self) -> bool:
-        return self._ended
-
-    def complaint(self) -> str:
-        return self.error
-
-    def _guarded(self, call: Callable, *arguments: Any) -> None:
-        try:
-            call(*arguments)
-        except self.library.PortAudioError as error:
-            self.error, self._ended = str(error), True
-            raise OSError(str(error)) from error
+        self._device.close()
 
 
 class Player:
-    """A queue and the thread that empties it into an outlet once playing has begun."""
+    """A queue of sound that a device empties once playing has begun."""
 
-    def __init__(self, outlet: Outlet, sample_rate: int, expected: float | None, buffering: Buffering):
-        self.outlet, self.rate, self.expected, self.buffering = outlet, sample_rate, expected, buffering
-        self.production = Production(time.monotonic())
-        self.queue: deque[bytes] = deque()
-        self.waiting = 0                            # bytes in the queue
-        self.begun = self.over = self.stopped = False
-        self.failed = False                         # the outlet refused
-        self.changed = threading.Condition()
-        self.thread = threading.Thread(target=self._hand_on, name="playing", daemon=True)
-        self.thread.start()
+    def __init__(self, device: SoundDevice, sample_rate: int, expected: float | None, buffering: Buffering):
+        self.device, self.sample_rate, self.expected, self.buffering = device, sample_rate, expected, buffering
+        self.production = ProductionRate(time.monotonic())
+        self._queue: deque[memoryview] = deque()
+        self._queued_bytes = 0
+        self._started: float | None = None      # time at which playing began
+        self._taken_at = 0.0                    # time at which the device last took samples
+        self._silence = 0                       # frames that the device took since the queue was empty
+        self._changed = Condition()
 
     @property
-    def buffered(self) -> float:
-        """Seconds in the queue."""
-        return self.waiting / (2 * self.rate)
+    def queued_seconds(self) -> float:
+        return self._queued_bytes / (2 * self.sample_rate)
 
     def feed(self, audio: np.ndarray) -> None:
-        """Add audio (n,) float32; returns when the queue has room again. UserError when the player is gone."""
-        data = pcm16(audio).tobytes()
+        """Append audio (n,) float32; returns when the queue is below its limit. PlayerError when the device failed."""
+        data = memoryview(pcm16(audio).tobytes())
         if not data:
             return
-        with self.changed:
-            self._check()
-            self.production.note(time.monotonic(), len(audio) / self.rate)
-            self.queue.extend(data[start:start + BLOCK] for start in range(0, len(data), BLOCK))
-            self.waiting += len(data)
-            self.begun = self.begun or self._enough()
-            self.changed.notify_all()
-            while self.begun and not self.failed and self.buffered > self.buffering.ahead:
-                self.changed.wait()
+        with self._changed:
+            self.production.record(time.monotonic(), len(audio) / self.sample_rate)
+            self._queue.append(data)
+            self._queued_bytes += len(data)
+            begin = self._started is None and self._has_enough()
+        if begin:
+            self._start()
+        with self._changed:
+            while self._started is not None and self.queued_seconds > self.buffering.max_queued:
+                self._wait()
             self._check()
 
     def finish(self) -> None:
-        """Play what is left and wait for its end. UserError when the player fails."""
-        with self.changed:
-            self.begun = self.over = True
-            self.changed.notify_all()
-        self.thread.join()
-        with self.changed:
-            self._check()
-        try:
-            self.outlet.finish()
-        except OSError as error:
-            raise self._complaint() from error
-
-    def stop(self) -> None:
-        """Be silent at once and leave nothing running."""
-        with self.changed:
-            self.stopped = True
-            self.changed.notify_all()
-        self.outlet.stop()
-        self.thread.join()
-        self.outlet.close()
-
-    def _enough(self) -> bool:
-        made = self.production
-        left = self.buffering.unknown if self.expected is None else max(self.expected - made.made, 0.0)
-        return self.buffered >= min(self.buffering.needed(made.rate, made.longest, left), self.buffering.ahead)
-
-    def _hand_on(self) -> None:
-        while True:
-            with self.changed:
-                while not self.stopped and not (self.begun and (self.queue or self.over)):
-                    self.changed.wait()
-                if self.stopped or not self.queue:
-                    return
-                block = self.queue.popleft()
-            try:
-                self.outlet.write(block)
-            except OSError:
-                with self.changed:
-                    self.failed = True
-                    self.changed.notify_all()
+        """Play the rest of the queue and wait for its end. PlayerError when the device fails."""
+        if self._started is None:
+            if not self._queued_bytes:
                 return
-            with self.changed:
-                self.waiting -= len(block)
-                self.changed.notify_all()
+            self._start()
+        buffered = PERIODS * PERIOD_MS * self.sample_rate // 1000      # frames that the device holds
+        with self._changed:
+            while self._queued_bytes or self._silence < buffered:
+                self._wait()
+
+    def close(self) -> None:
+        """Stop at once."""
+        self.device.close()
+
+    def _has_enough(self) -> bool:
+        known = self.production
+        remaining = (self.buffering.assumed_remaining if self.expected is None
+                     else max(self.expected - known.produced, 0.0))
+        required = self.buffering.required(known.rate, known.longest_wait, remaining)
+        return self.queued_seconds >= min(required, self.buffering.max_queued)
+
+    def _start(self) -> None:
+        """Start the device. The lock is not held: the device may ask for samples before it returns."""
+        self._started = self._taken_at = time.monotonic()
+        callback = self._samples()
+        next(callback)
+        try:
+            self.device.start(callback)
+        except OSError as error:
+            raise PlayerError(f"the sound device cannot be started ({error}); {_ADVICE}") from error
+
+    def _samples(self) -> Generator[bytes, int, None]:
+        frames = yield b""
+        while True:
+            frames = yield self._take(2 * frames)
+
+    def _take(self, wanted: int) -> bytes:
+        """Remove ``wanted`` bytes from the queue; silence for those it lacks. Called by the device's thread."""
+        taken = bytearray()
+        with self._changed:
+            while self._queue and len(taken) < wanted:
+                piece = self._queue.popleft()
+                rest = wanted - len(taken)
+                taken += piece[:rest]
+                if len(piece) > rest:
+                    self._queue.appendleft(piece[rest:])
+            self._queued_bytes -= len(taken)
+            self._silence = 0 if taken else self._silence + wanted // 2
+            self._taken_at = time.monotonic()
+            self._changed.notify_all()
+        return bytes(taken.ljust(wanted, b"\0"))
+
+    def _wait(self) -> None:
+        self._changed.wait(STALLED_SECONDS / 2)
+        self._check()
 
     def _check(self) -> None:
-        if self.failed or self.outlet.ended():
-            raise self._complaint()
-
-    def _complaint(self) -> "PlayerError":
-        self.outlet.stop()      # so that it has said all
-        return PlayerError(f"{self.outlet.name} stopped before the sound was over ({self.outlet.complaint()}); "
-                         "check the sound device, or write a file instead")
+        if self._started is not None and time.monotonic() - self._taken_at > STALLED_SECONDS:
+            raise PlayerError(f"the sound device stopped before the end of the sound; {_ADVICE}")
 
 
 @contextmanager
@@ -300,42 +231,60 @@ def playing(sample_rate: int, expected: float | None = None,
             buffering: Buffering | None = None) -> Iterator[Callable[[np.ndarray], None]]:
     """Yield a function that plays audio (n,) float32 at ``sample_rate`` Hz after what it was given before.
 
-    The first sound is held back until the rest is likely to follow without a gap (``Buffering``). The block's end waits
-    until all has been heard; an error in the block silences it at once.
+    Playing begins when the rest is likely to follow without a gap (``Buffering``). The end of the block waits until all
+    has been played; an error in the block stops the sound at once.
 
     Args:
-        expected: seconds of sound in all, as far as one knows.
+        expected: estimate of the seconds of sound in all.
 
     Raises:
-        UserError: nothing to play with, or it stopped before the end.
+        UserError: no sound device, or NaN or infinite samples.
+        PlayerError: the device failed before the end.
     """
-    player = Player(find_outlet(sample_rate), sample_rate, expected, buffering or Buffering())
+    player = Player(open_device(sample_rate), sample_rate, expected, buffering or Buffering())
     try:
         yield player.feed
         player.finish()
     finally:
-        player.stop()
+        player.close()
 
 
-def find_outlet(sample_rate: int) -> Outlet:
-    """The first program of ``PLAYERS`` that the machine has, else sounddevice. UserError when it has neither."""
-    name = player_name()
-    return Program(name, sample_rate) if name else Device(_sounddevice(), sample_rate)
+def play(audio: np.ndarray, sample_rate: int) -> None:
+    """Play audio (S,) float32 at ``sample_rate`` Hz and wait for its end. Raises as ``playing`` does."""
+    with playing(sample_rate) as feed:
+        feed(audio)
 
 
-def check_player() -> None:
-    """Raise UserError, before any work is done, when there is nothing to play with."""
-    if player_name() is None:
-        _sounddevice()
+def check_sound_device(sample_rate: int = 24000) -> None:
+    """Raise UserError, before any work is done, when there is no sound device."""
+    open_device(sample_rate).close()
 
 
-def player_name() -> str | None:
-    return next((name for name in PLAYERS if shutil.which(name)), None)
-
-
-def _sounddevice() -> Any:
+def open_device(sample_rate: int) -> SoundDevice:
+    """Open the default sound device. UserError when there is none."""
     try:
-        return importlib.import_module("sounddevice")
-    except (ImportError, OSError) as error:         # OSError: without PortAudio
-        raise UserError(f"nothing plays sound while it comes: install one of {', '.join(PLAYERS)} (alsa-utils, ffmpeg "
-                        "or sox), or pip install 'tortoise-ane[play]', or write a file instead") from error
+        return DefaultSoundDevice(sample_rate)
+    except OSError as error:
+        raise UserError(f"no sound device can be opened ({error}); {_ADVICE}") from error
+
+
+@contextmanager
+def _silent_c_libraries() -> Iterator[None]:
+    """Redirect file descriptor 2 to the null device: ALSA prints a dozen lines there when it finds no device."""
+    try:
+        saved = os.dup(2)
+    except OSError:             # standard error is closed
+        yield
+        return
+    try:
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
+def _text(error: Exception) -> str:
+    """Message of a MiniaudioError, whose arguments are a text and a number."""
+    return f"miniaudio: {' '.join(map(str, error.args))}"

@@ -1,52 +1,52 @@
-"""The silent ends of a piece of sound, cut short on the fly: pieces in, pieces out."""
+"""Trimming the silence at both ends of sound, piece by piece."""
 
 import numpy as np
 
 RATE = 24000                    # Hz
-FRAME = 240                     # samples that are loud or silent together: 10 ms
-QUIET = 10 ** (-45 / 20)        # root mean square of a frame, up to which it is silent: −45 dBFS
-FADE = 120                      # samples over which sound fades where it was cut: 5 ms
+FRAME = 240                     # samples, 10 ms: each frame is loud or silent as a whole
+QUIET = 10 ** (-45 / 20)        # greatest root mean square of a silent frame: −45 dBFS
+FADE = 120                      # samples, 5 ms: length of the fade where sound was cut
 
 
 class Trimmer:
-    """Lets sound through as it comes, but for what is silent at its ends beyond ``lead`` and ``tail`` seconds.
+    """Removes the silence at both ends of a stream of sound, except ``lead`` seconds before and ``tail`` after it.
 
-    The pieces that come out make one sound, which does not depend on how it was cut into the pieces that went in.
-    Silence is held back until sound follows it. Of a piece that is silent throughout its last ``lead`` seconds remain.
+    The concatenated output does not depend on how the input is divided into pieces. Silence is held back until sound
+    follows it. Of input that is silent throughout, the last ``lead`` seconds remain.
 
     Raises:
-        ValueError: less than a sample of silence is to be kept.
+        ValueError: ``lead`` or ``tail`` is shorter than a sample.
     """
 
     def __init__(self, lead: float, tail: float):
         self.lead, self.tail = round(lead * RATE), round(tail * RATE)
         if min(self.lead, self.tail) < 1:
-            raise ValueError(f"silence of {lead} and {tail} s: at least a sample must be kept")
-        self.begun = self.shortened = False         # whether sound was met; whether silence before it was dropped
+            raise ValueError(f"lead and tail must be at least a sample, got {lead} and {tail} s")
+        self.begun = self.shortened = False         # whether sound has begun; whether silence before it was removed
         self.unframed = self.held = np.empty(0, np.float32)
 
     def feed(self, audio: np.ndarray) -> np.ndarray:
-        """(S,) float32 at 24 kHz → what is now certain to be kept, (n,) float32, maybe nothing."""
+        """Take (S,) float32 at 24 kHz; return the samples that are now certain to be kept, (n,) float32, n ≥ 0."""
         audio = np.concatenate((self.unframed, audio))
         whole = len(audio) // FRAME * FRAME
         self.unframed = audio[whole:]
-        return self._pass(audio[:whole], FRAME)
+        return self._frames(audio[:whole], FRAME)
 
     def finish(self) -> np.ndarray:
-        """The rest, when all has been fed: (n,) float32."""
-        last = self._pass(self.unframed, max(1, len(self.unframed)))
+        """Return the rest of the sound, (n,) float32, after the last ``feed``."""
+        last = self._frames(self.unframed, max(1, len(self.unframed)))
         if not self.begun:
-            return self._led(self.held)
+            return self._faded_in(self.held)
         end = self.held[:self.tail].copy()
         if len(self.held) > self.tail:
             fade = min(FADE, len(end))
             end[-fade:] *= ramp(fade)[::-1]
         return np.concatenate((last, end))
 
-    def _pass(self, audio: np.ndarray, frame: int) -> np.ndarray:
-        """Frames of sound → all up to the last loud one; the silence after it is held."""
+    def _frames(self, audio: np.ndarray, frame: int) -> np.ndarray:
+        """Return the sound up to the end of the last loud frame; hold back the silence after it."""
         energy = (audio.reshape(-1, frame) ** 2).mean(axis=1)
-        loud = np.flatnonzero(~(energy <= QUIET ** 2))      # so that NaN is not taken for silence
+        loud = np.flatnonzero(~(energy <= QUIET ** 2))      # NaN is not silence
         together = np.concatenate((self.held, audio))
         if not len(loud):
             if not self.begun and len(together) > self.lead:
@@ -59,10 +59,10 @@ class Trimmer:
             return together[:end]
         self.begun, start = True, max(0, first - self.lead)
         self.shortened |= bool(start)
-        return self._led(together[start:end])
+        return self._faded_in(together[start:end])
 
-    def _led(self, audio: np.ndarray) -> np.ndarray:
-        """The beginning of all that is kept, faded in where silence before it was dropped."""
+    def _faded_in(self, audio: np.ndarray) -> np.ndarray:
+        """The start of the kept sound, with a fade if silence before it was removed."""
         if not self.shortened:
             return audio
         fade = min(FADE, self.lead, len(audio))
@@ -70,12 +70,12 @@ class Trimmer:
 
 
 def ramp(samples: int) -> np.ndarray:
-    """From nearly 0 to nearly 1: (samples,) float32."""
+    """Rise linearly from nearly 0 to nearly 1: (samples,) float32."""
     return ((np.arange(samples, dtype=np.float32) + 0.5) / samples).astype(np.float32)
 
 
 def trimmed(audio: np.ndarray, silence: tuple[float, float] | None) -> np.ndarray:
-    """Sound (S,) with at most these seconds of silence before and after it; None: as it is."""
+    """Return audio (S,) with at most ``silence`` seconds of silence (before, after) it; None leaves it unchanged."""
     if silence is None:
         return audio
     trimmer = Trimmer(*silence)

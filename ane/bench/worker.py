@@ -120,7 +120,7 @@ def subjects(job: Job, model: "Model") -> Iterator["Subject"]:
 
 def speak(job: Job, model: "Model") -> dict[str, Any]:
     """Say the text to a file, and what it took."""
-    from ane.audio.files import write
+    from ane.audio import write
     from ane.backends import load_backend
     from ane.models.tortoise.synthesizer import Synthesizer
 

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from ane.commands.messages import message_console, output_console, report_console
 from ane.system import paths
+from ane.system.staging import leftovers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,7 +121,7 @@ def collect() -> list[CacheItem]:
               for entry in CompiledCache().entries()]
     files = [item for folder, kind in FOLDERS.items()
              for item in _files(kind, paths.cache_dir() / folder, now, runs_engines)]
-    return models + files + _leftovers(now)
+    return models + files + _leftovers()
 
 
 def known_machine() -> "Machine | None":
@@ -153,28 +154,14 @@ def _files(kind: str, folder: Path, now: float, runs_engines: "Callable[[], Nvid
     return items
 
 
-def _leftovers(now: float) -> list[CacheItem]:
-    """Unfinished files in the folders that the program writes to by itself. They are stale after an hour, for a process
-    may still be writing."""
+def _leftovers() -> list[CacheItem]:
+    """Unfinished files in the data folder and the cache, of processes that have ended."""
     from ane.backends.coreml.compiled import size_of
 
-    data = paths.data_dir()
-    folders = [data, *(folder for folder in (paths.bundles_dir(), paths.voices_dir()) if folder.parent == data),
-               paths.cache_dir(), *(paths.cache_dir() / name for name in FOLDERS)]
-    items = []
-    for folder in dict.fromkeys(folders):
-        for path in leftovers(folder):
-            used = path.stat().st_mtime
-            stale = "left behind by a process that was killed" if now - used > 3600 else ""
-            items.append(CacheItem(LEFTOVERS, path, size_of(path), used, stale))
-    return items
-
-
-def leftovers(folder: Path) -> list[Path]:
-    """The temporary folders in ``folder`` that ``ane.system.files.replacing`` makes."""
-    if not folder.is_dir() or folder.is_symlink():
-        return []
-    return sorted(path for path in folder.glob(".*.partial") if path.is_dir() and not path.is_symlink())
+    folders = {folder.resolve() for folder in (paths.data_dir(), paths.cache_dir())}
+    found = {path for folder in folders for path in leftovers(folder)}          # the cache may lie in the data folder
+    return [CacheItem(LEFTOVERS, path, size_of(path), path.stat().st_mtime, "left behind by a process that was killed")
+            for path in sorted(found)]
 
 
 def _stale_engine(folder: Path, machine: "NvidiaMachine") -> str:

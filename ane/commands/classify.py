@@ -25,7 +25,7 @@ def register(commands: argparse._SubParsersAction) -> None:
 def classify(args: argparse.Namespace) -> int:
     import numpy as np
 
-    from ane.audio.files import read_clip, resample
+    from ane.audio import read_clip, resample
     from ane.backends import load_backend
 
     model = open_model(args.bundle, args.checkpoints)

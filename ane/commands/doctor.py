@@ -107,11 +107,11 @@ def check_onnx() -> list[Finding]:
     return [Finding("backend onnx", "ok", f"onnxruntime {onnxruntime.__version__} with {', '.join(providers)}")]
 
 
-def check_player() -> list[Finding]:
-    from ane.audio.files import find_player
+def check_playback() -> list[Finding]:
+    from ane.audio import check_sound_device
 
     try:
-        find_player()
+        check_sound_device()
     except UserError as error:
         return [Finding("playback", "missing", str(error), "`ane say -o FILE` works without it")]
     return [Finding("playback", "ok", "`ane say` without -o plays")]
@@ -173,4 +173,5 @@ def check_bundles() -> list[Finding]:
 
 
 CHECKS: tuple[Callable[[], list[Finding]], ...] = (
-    check_machine, check_torch, check_core_ml, check_onnx, check_player, check_packages, check_folders, check_bundles)
+    check_machine, check_torch, check_core_ml, check_onnx, check_playback, check_packages, check_folders,
+    check_bundles)

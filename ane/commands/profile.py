@@ -14,10 +14,10 @@ def print_profile(timeline: Timeline, console: Console) -> None:
 
     Work of the first part is done once for many texts; a listener waits for the second.
     """
-    total = max([timeline.known, timeline.heard or 0.0, *(span.end for span in timeline.spans)])
-    first_audio = total if timeline.heard is None else timeline.heard
-    parts = (("before the text was known", 0.0, timeline.known),
-             ("until the first audio", timeline.known, first_audio), ("the rest", first_audio, total))
+    total = max([timeline.text_ready, timeline.first_sound or 0.0, *(span.end for span in timeline.spans)])
+    first_audio = total if timeline.first_sound is None else timeline.first_sound
+    parts = (("before the text was known", 0.0, timeline.text_ready),
+             ("until the first audio", timeline.text_ready, first_audio), ("the rest", first_audio, total))
     table = Table(Column("", no_wrap=True), Column("s", justify="right"), box=None, pad_edge=False)
     table.add_column(f"0 to {total:.2f} s", no_wrap=True)
     for name, start, end in parts:

@@ -69,7 +69,7 @@ def register(commands: argparse._SubParsersAction) -> None:
 
 
 def say(args: argparse.Namespace) -> int:
-    from ane.audio.files import play
+    from ane.audio import play
     from ane.models.tortoise.result import SAMPLE_RATE
     from ane.models.tortoise.settings import default_preset
 
@@ -144,13 +144,12 @@ def refuse_conflicting_flags(args: argparse.Namespace) -> None:
 
 def check_outputs(args: argparse.Namespace) -> None:
     """Raise UserError, before any work, for a file that cannot be written or audio that cannot be played."""
-    from ane.audio.files import check_output, find_player
-    from ane.audio.playback import check_player
+    from ane.audio import check_output, check_sound_device
 
     for path in output_paths(args.output, args.best or 1):
         check_output(path)
     if args.play or args.output is None:
-        check_player() if args.stream else find_player()
+        check_sound_device()
 
 
 Spoken = Iterator[tuple["Speech | Stream", list[Path]]]
@@ -159,7 +158,7 @@ Spoken = Iterator[tuple["Speech | Stream", list[Path]]]
 def speak_whole(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, settings: "Settings",
                 timeline: Timeline, progress: ProgressDisplay) -> Spoken:
     """Generate all audio, then write it."""
-    from ane.audio.files import write
+    from ane.audio import write
 
     speech = synthesizer.speak(text, args.voice, seed=args.seed, settings=settings, progress=progress.update,
                                timeline=timeline)
@@ -172,7 +171,7 @@ def speak_whole(args: argparse.Namespace, synthesizer: "Synthesizer", text: str,
 def speak_lines(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, settings: "Settings",
                 timeline: Timeline, progress: ProgressDisplay) -> Spoken:
     """Speak each line on its own, and write each as soon as it is complete."""
-    from ane.audio.files import write
+    from ane.audio import write
 
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
@@ -188,7 +187,7 @@ def speak_lines(args: argparse.Namespace, synthesizer: "Synthesizer", text: str,
 def speak_stream(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, settings: "Settings",
                  timeline: Timeline, progress: ProgressDisplay) -> Spoken:
     """Send each piece of audio to the file, the loudspeaker or both as soon as it is generated."""
-    from ane.audio.files import writing
+    from ane.audio import writing
     from ane.audio.playback import PlayerError, playing
 
     stream = synthesizer.stream(text, args.voice, seed=args.seed, settings=settings, progress=progress.update,

@@ -169,7 +169,7 @@ def _store(args: argparse.Namespace, voice: "Voice", destination: Path) -> int:
 
 
 def _content(voice: "FoundVoice") -> str:
-    from ane.audio.files import CLIP_SUFFIXES
+    from ane.audio import CLIP_SUFFIXES
 
     if voice.files[0].suffix.lower() in CLIP_SUFFIXES:
         return f"{len(voice.files)} clip{'s' if len(voice.files) > 1 else ''}"

@@ -1,1 +1,1 @@
-"""What the rest stands on: errors, files, folders, interruption, timing, the machine. Imports nothing else of ane."""
+"""Services that all other packages use: errors, files, folders, interruption, timing, the machine. The lowest layer."""

@@ -1,90 +1,107 @@
-"""Files: written so that a reader never meets half of one, and read with an error that says what is wrong."""
+"""Reading and writing of files: a reader never sees half of a new file, and each error is one clear line."""
 
 import json
 import math
 import os
 import shutil
+import stat
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import RawIOBase
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from ane.system.errors import UserError
 from ane.system.interruption import check_interrupted, uninterrupted
+from ane.system.staging import StagingFolder, clean_up
 
 
 @contextmanager
 def replacing(destination: Path | str, *, directory: bool = False) -> Iterator[Path]:
-    """Yield a temporary path beside ``destination``; rename it there when the block ends well, else remove it.
+    """Yield a temporary path beside ``destination``; rename it to ``destination`` when the block ends without an error.
 
-    The temporary name keeps the suffix, so a writer that chooses its format by suffix works unchanged. With
-    ``directory=True`` the path is a fresh directory, and an existing ``destination`` directory is replaced whole: the
-    old one is there until the new one is, whatever interrupts.
+    The temporary path has the same file name, so a writer that chooses its format by suffix works unchanged. With
+    ``directory=True`` it is a new directory, and an existing directory at ``destination`` is replaced as a whole: the
+    old one exists until the new one does, whatever interrupts. ``~`` at the start of ``destination`` is the user's
+    home. What killed processes left of earlier writes to ``destination`` is removed.
 
     Raises:
-        UserError: the place cannot be written (missing or read-only folder, full disk, a directory in the way).
+        UserError: ``destination`` cannot be written: a missing or read-only folder, a full disk, or something of
+            another kind of that name.
     """
-    destination = Path(destination)
-    parent = destination.parent
-    staging: Path | None = None
+    destination = Path(os.path.expanduser(destination))
+    _check_name(destination)
+    staging = StagingFolder(destination)
     old: Path | None = None
     try:
-        parent.mkdir(parents=True, exist_ok=True)
-        # a part of the name, for the whole may be as long as a name can be; known before it is made, to be removed
-        staging = parent / f".{destination.name[:40]}.{uuid4().hex[:16]}.partial"
-        staging.mkdir(mode=0o700)
-        target = staging / destination.name
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        clean_up(destination)
+        staging.create()
+        target = staging.path / destination.name
         if directory:
             target.mkdir()
         yield target
         check_interrupted()
-        if os.path.isdir(destination) != directory and os.path.exists(destination):
-            what = "a file" if directory else "a directory"
-            raise UserError(f"cannot write {destination}: {what} of that name exists")
+        if os.path.exists(destination) and not (os.path.isdir if directory else os.path.isfile)(destination):
+            kind = "a directory" if os.path.isdir(destination) else "a file" if directory else "not a regular file"
+            raise UserError(f"cannot write {destination}: it exists and is {kind}")
         if directory and os.path.exists(destination):
-            old = Path(tempfile.mkdtemp(dir=staging)) / destination.name
+            old = staging.folder_for_old() / destination.name
             with uninterrupted():
                 _exchange(target, destination, old)
         else:
             os.replace(target, destination)
     except OSError as error:
-        where = f"; the old one is kept as {old}" if _stranded(old, destination) else ""
-        raise UserError(f"cannot write {destination}: {error.strerror or error}{where}") from error
+        where = f"; the old directory is kept as {old}" if _is_only_copy(old, destination) else ""
+        raise UserError(f"cannot write {destination}: {_reason(error)}{where}") from error
     finally:
-        if staging is not None and not _stranded(old, destination):
-            with uninterrupted():
-                shutil.rmtree(staging, ignore_errors=True)
+        with uninterrupted():
+            if _is_only_copy(old, destination):
+                staging.release()
+            else:
+                staging.remove()
 
 
-def _exchange(new: Path, place: Path, old: Path) -> None:
-    """Put the directory ``new`` where ``place`` is, which goes to ``old``; it comes back when that fails."""
+def _exchange(new: Path, destination: Path, old: Path) -> None:
+    """Move the directory ``destination`` to ``old`` and ``new`` to ``destination``; undo the first if the second fails.
+    """
     try:
-        os.replace(place, old)
-        os.replace(new, place)
+        os.replace(destination, old)
+        os.replace(new, destination)
     except BaseException:
-        if _stranded(old, place):
-            os.replace(old, place)
+        if _is_only_copy(old, destination):
+            os.replace(old, destination)
         raise
 
 
-def _stranded(old: Path | None, place: Path) -> bool:
-    """Whether ``old`` was taken from its place and nothing has come there."""
-    return old is not None and os.path.lexists(old) and not os.path.lexists(place)
+def _is_only_copy(old: Path | None, destination: Path) -> bool:
+    """Whether ``destination`` was moved to ``old`` and nothing has replaced it."""
+    return old is not None and os.path.lexists(old) and not os.path.lexists(destination)
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder and its parents where they are missing.
+
+    Raises:
+        UserError: it cannot be created.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot create the folder {path}: {_reason(error)}; choose another folder (ANE_HOME sets the "
+                        "one for voices, bundles and the cache)") from error
 
 
 def write_whole(file: RawIOBase, data: bytes) -> None:
-    """Write to a file without a buffer, which may take less at a time."""
+    """Write all of ``data`` to a file without a buffer, which may accept less at a time."""
     rest = memoryview(data)
     while rest:
         rest = rest[file.write(rest):]
 
 
 def link_or_copy(source: Path | str, destination: Path | str) -> None:
-    """A hard link to a file, or a copy where there can be none: another file system, or one without links."""
+    """Make a hard link to a file, or a copy where that fails: on another file system, or on one without links."""
     try:
         os.link(source, destination)
     except OSError:
@@ -96,24 +113,29 @@ def check_output_file(path: Path | str) -> None:
     if str(path) == "-":
         return
     path = Path(os.path.expanduser(path))
-    try:
-        parents = path.absolute().parents
-        with suppress(FileNotFoundError, NotADirectoryError):
-            path.lstat()        # raises for a name that is too long or not valid
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot write {path}: {_reason(error)}; choose another file") from error
+    _check_name(path)
     if os.path.isdir(path):
         raise UserError(f"cannot write {path}: it is a directory; name a file")
-    folder = next(parent for parent in parents if os.path.exists(parent))
+    folder = next(parent for parent in path.absolute().parents if os.path.exists(parent))
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
         reason = "read-only" if os.path.isdir(folder) else "not a folder"
         raise UserError(f"cannot write {path}: {folder} is {reason}; choose another folder")
 
 
+def _check_name(path: Path) -> None:
+    """Raise UserError for a path that no file can have: too long, not encodable, or in a deleted working directory."""
+    try:
+        path.absolute()
+        with suppress(FileNotFoundError, NotADirectoryError):
+            path.lstat()
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot write {path}: {_reason(error)}; choose another file") from error
+
+
 def write_json(destination: Path | str, value: Any) -> None:
     """Write ``value`` as JSON to a file, whole or not at all; "-" is standard output (one line).
 
-    NaN and infinity become null, which JSON lacks.
+    NaN and infinity, which JSON lacks, become null. A device or a pipe of that name is written to directly.
 
     Raises:
         UserError: the file cannot be written.
@@ -121,11 +143,37 @@ def write_json(destination: Path | str, value: Any) -> None:
     if str(destination) == "-":
         sys.stdout.write(json.dumps(_finite(value)) + "\n")
         return
+    text = json.dumps(_finite(value), indent=1) + "\n"
+    if os.path.exists(destination) and not os.path.isfile(destination) and not os.path.isdir(destination):
+        try:
+            Path(destination).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"cannot write {destination}: {_reason(error)}") from error
+        return
     with replacing(destination) as target:
-        target.write_text(json.dumps(_finite(value), indent=1) + "\n", encoding="utf-8")
+        target.write_text(text, encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """Return what a JSON file holds.
+
+    Raises:
+        UserError: it is missing, not a regular file, cannot be read, or is not JSON.
+    """
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):     # opening a named pipe would wait for a writer
+            raise UserError(f"cannot read {path}: it is not a regular file")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeEncodeError) as error:      # the latter: a name that the file system cannot have
+        raise UserError(f"cannot read {path}: {_reason(error)}") from error
+    except RecursionError:
+        raise UserError(f"{path} is not usable: its JSON is nested too deeply") from None
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON: {error}") from error
 
 
 def _finite(value: Any) -> Any:
+    """A copy of a JSON value with None for NaN and infinity."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -133,16 +181,6 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def read_json(path: Path) -> Any:
-    """What a JSON file holds. Raises UserError when it cannot be read or is not JSON."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON: {error}") from error
-
-
 def _reason(error: Exception) -> str:
-    """What an error says without its number and its path."""
+    """The message of an error without its number and its path."""
     return getattr(error, "strerror", None) or str(error)

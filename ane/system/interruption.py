@@ -1,7 +1,8 @@
-"""Ctrl-C and SIGTERM, which end a command between any two steps of its Python code.
+"""Ctrl-C and SIGTERM end a command with an exception between two steps of its Python code.
 
-Code in C that calls Python may swallow what they raise (libsndfile's callbacks) or make another error of it
-(safetensors), and some Python swallows it, too (a bare ``except`` around an import). Hence what came is remembered.
+The signals that arrived are recorded as well, because the exception can get lost: C code that calls Python may discard
+it (libsndfile's callbacks) or turn it into another error (safetensors), and Python code may swallow it (a bare
+``except`` around an import).
 """
 
 import signal
@@ -13,53 +14,56 @@ from types import FrameType
 
 
 class Stopped(KeyboardInterrupt):
-    """A kind of its own: of KeyboardInterrupt itself Python may remember that it passed through ``exec``, and then ends
-    a program that was begun by ``python -m`` as SIGINT would, whatever its status."""
+    """A signal asked the command to stop.
+
+    Not KeyboardInterrupt itself: after one that passed through ``exec``, ``python -m`` ends the process as SIGINT
+    would, whatever its exit status.
+    """
 
 
 class Interruptions:
-    """What both signals do.
+    """The handler of both signals.
 
     Attributes:
-        came: the numbers of the signals that came.
-        held: how many blocks are being worked off that nothing may interrupt.
+        received: numbers of the signals that arrived.
+        deferrals: number of active ``uninterrupted`` blocks.
     """
 
     def __init__(self):
-        self.came: list[int] = []
-        self.held = 0
+        self.received: list[int] = []
+        self.deferrals = 0
 
     def __call__(self, number: int, _: FrameType | None) -> None:
-        self.came.append(number)
+        self.received.append(number)
         self.check()
 
     def check(self) -> None:
-        """Raise Stopped if a signal came, unless something holds it off."""
-        if self.came and not self.held:
+        """Raise Stopped if a signal arrived, except within ``uninterrupted``."""
+        if self.received and not self.deferrals:
             raise Stopped
 
-    def stand_down(self) -> None:
-        """From now on a signal ends the process at once: what there was to leave in order is in order."""
+    def restore_default_handlers(self) -> None:
+        """From now on a signal ends the process at once. For when everything has been cleaned up."""
         for number in (signal.SIGTERM, signal.SIGINT):
             if signal.getsignal(number) is self:
                 signal.signal(number, signal.SIG_DFL)
 
 
-_current: ContextVar[Interruptions | None] = ContextVar("interruptions", default=None)     # threads have none
+_current: ContextVar[Interruptions | None] = ContextVar("interruptions", default=None)     # None in other threads
 
 
 @contextmanager
 def interruptions() -> Iterator[Interruptions]:
-    """While the block lasts both signals raise Stopped in it. Only the main thread can ask for that.
+    """Within the block both signals raise Stopped. Has no effect in a thread other than the main one.
 
-    A signal that is ignored stays so, as SIGINT of a job in the background.
+    A signal that is ignored stays ignored, such as SIGINT in a background job of a shell.
     """
     ours = Interruptions()
     if threading.current_thread() is not threading.main_thread():
         yield ours
         return
-    before = {number: earlier for number in (signal.SIGTERM, signal.SIGINT)
-              if (earlier := signal.getsignal(number)) not in (signal.SIG_IGN, None)}     # None: not Python's to set
+    before = {number: handler for number in (signal.SIGTERM, signal.SIGINT)      # None: a handler not set by Python
+              if (handler := signal.getsignal(number)) not in (signal.SIG_IGN, None)}
     token = _current.set(ours)
     try:
         for number in before:
@@ -67,27 +71,27 @@ def interruptions() -> Iterator[Interruptions]:
         yield ours
     finally:
         _current.reset(token)
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Within ``interruptions``: signals wait for the end of a block in which they would be lost or do harm."""
+    """Within ``interruptions``: defer Stopped to the end of a block in which it would get lost or do harm."""
     current = _current.get()
     if current is None:
         yield
         return
-    current.held += 1
+    current.deferrals += 1
     try:
         yield
     finally:
-        current.held -= 1
+        current.deferrals -= 1
         current.check()
 
 
 def check_interrupted() -> None:
-    """Within ``interruptions``: raise Stopped for a signal that was swallowed on its way."""
+    """Within ``interruptions``: raise Stopped if a signal arrived whose exception got lost."""
     current = _current.get()
     if current is not None:
         current.check()

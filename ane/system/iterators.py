@@ -1,18 +1,17 @@
-"""Steps that draw on each other: closed together, and side by side if one runs ahead of the next in a thread."""
+"""Iterators that draw from each other."""
 
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
-
-T = TypeVar("T")
-END = object()
 
 
 @contextmanager
-def closed(source: Iterable) -> Iterator[None]:
-    """Close what can be closed when the block is left: a generator that is drawn from ends with who draws from it."""
+def closing_source(source: Iterable) -> Iterator[None]:
+    """Close ``source`` when the block is left, if it can be closed.
+
+    A generator that draws from another generator closes it this way when it is itself closed.
+    """
     try:
         yield
     finally:
@@ -21,7 +20,10 @@ def closed(source: Iterable) -> Iterator[None]:
             close()
 
 
-def ahead(items: Iterator[T], most: int = 2, stop: Callable[[], None] = lambda: None) -> Iterator[T]:
+END = object()
+
+
+def ahead(items: Iterator, most: int = 2, stop: Callable[[], None] = lambda: None) -> Iterator:
     """The items in their order, made in a thread that is at most ``most`` of them ahead of who takes them.
 
     What the thread raises is raised where the item would have come. Closing the iterator early, or leaving it behind,

@@ -1,12 +1,15 @@
-"""Where the package keeps what it downloads, computes and stores. Nothing here creates a folder.
+"""Folders of the package: its cache, the user's voices, bundles. Nothing here creates or reads a folder.
 
-``ANE_HOME`` puts everything into one folder. Without it macOS has its Library, every other system the XDG base
-directories (XDG_CACHE_HOME, XDG_DATA_HOME).
+They are those of the library platformdirs: ``~/Library/Caches`` and ``~/Library/Application Support`` on macOS, the XDG
+base directories on Linux, ``AppData\\Local`` on Windows. ``ANE_HOME`` puts everything into one folder instead.
 """
 
 import os
-import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+
+import platformdirs
 
 from ane.system.errors import UserError
 
@@ -14,38 +17,43 @@ _APPLICATION = "tortoise-ane"
 
 
 def cache_dir() -> Path:
-    """What can be computed or downloaded again: compiled models, latents of clips."""
-    return _place("cache", "Library/Caches", "XDG_CACHE_HOME", ".cache")
+    """Folder of what can be computed or downloaded again: compiled models, latents of clips."""
+    home = _ane_home()
+    return home / "cache" if home else _of_platform(platformdirs.user_cache_dir)
 
 
 def data_dir() -> Path:
-    """What the user would miss."""
-    return _place("", "Library/Application Support", "XDG_DATA_HOME", ".local/share")
+    """Folder of what cannot be computed again."""
+    return _ane_home() or _of_platform(platformdirs.user_data_dir)
 
 
 def voices_dir() -> Path:
-    """The user's own voices."""
+    """Folder of the user's own voices."""
     return data_dir() / "voices"
 
 
 def bundles_dir() -> Path:
-    """Converted and downloaded models."""
+    """Folder of converted and downloaded models."""
     return data_dir() / "bundles"
 
 
-def _place(inside_home: str, on_macos: str, xdg_variable: str, elsewhere: str) -> Path:
+def _ane_home() -> Path | None:
     home = os.environ.get("ANE_HOME")
-    if home:
-        return Path(os.path.expanduser(home)) / inside_home
-    if sys.platform == "darwin":
-        return _user_home() / on_macos / _APPLICATION
-    xdg = os.environ.get(xdg_variable, "")
-    base = Path(xdg) if os.path.isabs(xdg) else _user_home() / elsewhere      # XDG: relative paths are to be ignored
-    return base / _APPLICATION
+    return Path(os.path.expanduser(home)) if home else None
 
 
-def _user_home() -> Path:
-    home = os.path.expanduser("~")
-    if home == "~":         # a container's user, say, whom neither HOME nor the system's list of users knows
-        raise UserError("this user has no home directory: set ANE_HOME to a folder for voices, bundles and the cache")
-    return Path(home)
+def _of_platform(folder_of: Callable[..., str]) -> Path:
+    with suppress(RuntimeError):
+        folder = Path(folder_of(_APPLICATION, appauthor=False))
+        if folder.is_absolute():
+            return folder
+    # the user of a container, for example, whom neither HOME nor the system's list of users knows
+    raise UserError("this user has no home directory: set ANE_HOME to a folder for voices, bundles and the cache")
+
+
+def check_working_directory() -> None:
+    """Raise UserError when the working directory was deleted, in which some libraries end the process (oneMKL)."""
+    try:
+        os.getcwd()
+    except OSError:
+        raise UserError("the working directory does not exist any more: change to another one") from None

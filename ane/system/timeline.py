@@ -1,18 +1,19 @@
-"""When each stage of a request worked: what `ane say` reports, and the timeline of ``--profile``."""
+"""When each stage of a request worked: `ane say` reports it, and ``--profile`` draws it."""
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+from ane.system.iterators import closing_source
+
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Span:
-    """A stage at work, in seconds since the timeline began."""
+    """A period in which a stage worked, in seconds since the timeline began."""
 
     stage: str
     start: float
@@ -20,76 +21,65 @@ class Span:
 
 
 class Timeline:
-    """Spans of work. A stage that is begun within another (one that waits for its result) interrupts it.
-
-    Threads may record side by side.
+    """Spans of work, recorded by one thread. A stage that begins within another one interrupts it.
 
     Attributes:
         spans: in the order in which they ended.
-        known: seconds until the text was known: what came before is paid once for many texts.
-        heard: seconds until the first sound; None: none yet.
+        text_ready: seconds until the text was known. The work before is done once for many texts.
+        first_sound: seconds until the first sound; None before that.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter):
         self._clock, self._began = clock, clock()
-        self._local = threading.local()
+        self._active: list[tuple[str, float]] = []      # stages that have begun and not ended, each with its last start
         self.spans: list[Span] = []
-        self.known = 0.0
-        self.heard: float | None = None
+        self.text_ready = 0.0
+        self.first_sound: float | None = None
 
     def now(self) -> float:
         """Seconds since it began."""
         return self._clock() - self._began
 
-    def text_is_known(self) -> None:
-        self.known = self.now()
+    def mark_text_ready(self) -> None:
+        self.text_ready = self.now()
 
-    def sound_is_there(self) -> None:
-        """Mark the first sound; later ones change nothing."""
-        if self.heard is None:
-            self.heard = self.now()
+    def mark_first_sound(self) -> None:
+        """Record the time of the first sound. Later calls change nothing."""
+        if self.first_sound is None:
+            self.first_sound = self.now()
 
     @contextmanager
-    def at(self, stage: str) -> Iterator[None]:
-        """Record the time within as work of ``stage``."""
-        stack = self._stack()
-        self._pause(stack)
-        stack.append((stage, self.now()))
+    def record(self, stage: str) -> Iterator[None]:
+        """Record the block as work of ``stage``."""
+        self._end_span()
+        self._active.append((stage, self.now()))
         try:
             yield
         finally:
-            self._pause(stack)
-            stack.pop()
-            if stack:
-                stack[-1] = (stack[-1][0], self.now())
+            self._end_span()
+            self._active.pop()
+            if self._active:
+                self._active[-1] = (self._active[-1][0], self.now())
 
-    def through(self, stage: str, items: Iterator[T]) -> Iterator[T]:
-        """The items, the time that each is waited for recorded as work of ``stage``."""
-        try:
+    def record_each(self, stage: str, items: Iterator[T]) -> Iterator[T]:
+        """Yield the items, and record the time of computing each as work of ``stage``."""
+        with closing_source(items):
             while True:
-                with self.at(stage):
+                with self.record(stage):
                     try:
                         item = next(items)
                     except StopIteration:
                         return
                 yield item
-        finally:
-            if hasattr(items, "close"):
-                items.close()
 
     def spent(self) -> dict[str, float]:
-        """Seconds of work of each stage, in the order in which they began."""
+        """Seconds of work by stage, in the order in which the stages began."""
         seconds: dict[str, float] = {}
         for span in sorted(self.spans, key=lambda span: span.start):
             seconds[span.stage] = seconds.get(span.stage, 0.0) + span.end - span.start
         return seconds
 
-    def _stack(self) -> list[tuple[str, float]]:
-        if not hasattr(self._local, "stack"):
-            self._local.stack = []
-        return self._local.stack
-
-    def _pause(self, stack: list[tuple[str, float]]) -> None:
-        if stack:
-            stage, start = stack[-1]
+    def _end_span(self) -> None:
+        if self._active:
+            stage, start = self._active[-1]
             self.spans.append(Span(stage, start, self.now()))

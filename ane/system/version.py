@@ -1,10 +1,11 @@
-"""The version of this package, for people and for the files it writes."""
+"""The version of this package."""
 
 import importlib.metadata
 
 
 def version() -> str:
+    """The installed version, "(not installed)" in a checkout."""
     try:
         return importlib.metadata.version("tortoise-ane")
     except importlib.metadata.PackageNotFoundError:
-        return "(not installed)"        # run from a checkout
+        return "(not installed)"

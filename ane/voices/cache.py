@@ -1,4 +1,4 @@
-"""Latents of clips, computed once. An entry that cannot be read or does not fit is computed again."""
+"""A cache of the latents computed from clips. An entry that is damaged or does not fit the model is computed again."""
 
 import contextlib
 import hashlib
@@ -9,11 +9,11 @@ from ane.system import paths
 from ane.system.errors import UserError
 from ane.voices.voice import Voice, load_voice, save_voice
 
-VERSION = 1         # raise when the same clips and model would give other latents than before
+VERSION = 1         # increase it when the same clips and model give other latents than before
 
 
 def cache_key(files: Iterable[Path], model_id: str, seed: int) -> str:
-    """Sha-256 (hex) of what the latents depend on: the files' bytes in order, the model, the seed, the algorithm.
+    """SHA-256 (hex) of what the latents depend on: the files' bytes in order, the model, the seed, ``VERSION``.
 
     Raises:
         UserError: a file cannot be read.
@@ -28,14 +28,17 @@ def cache_key(files: Iterable[Path], model_id: str, seed: int) -> str:
     return total.hexdigest()
 
 
-def remember(key: str, name: str, widths: tuple[int, int], compute: Callable[[], Voice]) -> Voice:
-    """The voice stored under ``key`` if it is whole and of widths (D, C), else what ``compute`` gives, stored."""
-    path = paths.cache_dir() / "voices" / f"{key}.safetensors"
-    with contextlib.suppress(UserError):        # missing, damaged or foreign: compute it
-        voice = load_voice(path, name)
+def cached_voice(key: str, name: str, widths: tuple[int, int], compute: Callable[[], Voice]) -> Voice:
+    """Return the voice stored under ``key`` if it is intact and of widths (D, C), else compute and store it."""
+    with contextlib.suppress(UserError):        # missing, damaged, of another model
+        voice = load_voice(_path(key), name)
         voice.check_widths(widths)
         return voice
     voice = compute()
     with contextlib.suppress(UserError):        # a cache that cannot be written costs time, not the result
-        save_voice(path, voice)
+        save_voice(_path(key), voice)
     return voice
+
+
+def _path(key: str) -> Path:
+    return paths.cache_dir() / "voices" / f"{key}.safetensors"

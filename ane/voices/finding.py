@@ -1,4 +1,4 @@
-"""From what the user calls a voice to the files that hold it."""
+"""Finding the files of a voice by its name or path."""
 
 import difflib
 import os
@@ -6,17 +6,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ane.audio.files import CLIP_SUFFIXES
+from ane.audio.reader import CLIP_SUFFIXES
 from ane.system.errors import UserError
 from ane.voices.voice import LATENT_SUFFIXES
 
-RANDOM = "random"       # the name that asks for a voice drawn at random
-_FEW = 12               # names an error message can carry
+RANDOM = "random"       # the name of a voice that is drawn at random
+_FEW = 12               # greatest number of names in an error message
 
 
 @dataclass(frozen=True)
 class FoundVoice:
-    """A voice's name and its files: clips in the order of their names, or one file of latents."""
+    """The name of a voice and its files: clips in the order of their names, or one file of latents."""
 
     name: str
     files: tuple[Path, ...]
@@ -25,15 +25,15 @@ class FoundVoice:
 def find_voice(name_or_path: str, folders: Iterable[Path]) -> FoundVoice:
     """Find a voice by name in the voice folders (the first that has it wins), or by path.
 
-    A path is a folder of clips, a sound file, or a .safetensors or .pth voice. Text with a separator or the suffix of
-    a voice's file is a path; anything else is a name first, and then a path if one exists.
+    A path is a folder of clips, a sound file, or a .safetensors or .pth voice. Text with a path separator or with the
+    suffix of a voice file is a path; other text is looked up as a name first, then as a path.
 
     Raises:
         UserError: nothing of that name (the message lists the nearest), or a folder that holds no voice.
     """
     folders = list(folders)
     if not name_or_path.strip():
-        raise UserError("the name of a voice is empty; `ane voices list` shows those there are")
+        raise UserError("the name of the voice is empty; `ane voices list` shows the names")
     path = Path(os.path.expanduser(name_or_path))
     is_path = path.name != name_or_path or is_voice_file(path)
     if not is_path:
@@ -41,17 +41,17 @@ def find_voice(name_or_path: str, folders: Iterable[Path]) -> FoundVoice:
         if found:
             return found
     if os.path.isdir(path):
-        return FoundVoice(path.resolve().name, _files_in(path))
+        return FoundVoice(_folder_name(path), _files_in(path))
     if os.path.exists(path):
         return FoundVoice(path.stem, (path,))
-    raise UserError(f"{path}: no such voice file or folder" if is_path else _unknown(name_or_path, folders))
+    raise UserError(f"{path}: no such voice file or folder" if is_path else _not_found(name_or_path, folders))
 
 
 def list_voices(folders: Iterable[Path]) -> dict[str, FoundVoice]:
     """All voices of the folders by name, sorted; an earlier folder hides the same name in a later one.
 
-    In one folder NAME.safetensors goes before the folder NAME, that before NAME.pth, that before a sound file.
-    Folders that do not exist, and entries that hold no voice, are passed over.
+    In one folder NAME.safetensors hides the folder NAME, which hides NAME.pth, which hides a sound file. Folders that
+    do not exist and entries that hold no voice are skipped.
     """
     voices: dict[str, FoundVoice] = {}
     for folder in folders:
@@ -64,8 +64,21 @@ def list_voices(folders: Iterable[Path]) -> dict[str, FoundVoice]:
     return dict(sorted(voices.items()))
 
 
+def check_voice_name(name: str) -> None:
+    """Raise UserError for a name under which no voice can be stored and found again."""
+    if not name.isprintable():
+        raise UserError(f"{name!r} cannot name a voice: it has a character that cannot be printed")
+    if name == RANDOM or name.startswith((".", "-", "~")) or any(sign in name for sign in "/\\&:"):
+        raise UserError(f"{name!r} cannot name a voice: choose a name other than {RANDOM}, without / \\ & : and not "
+                        "starting with . - or ~")
+    if not name or name != name.strip():
+        raise UserError(f"{name!r} cannot name a voice: choose a name that is not empty, without spaces at its ends")
+    if is_voice_file(Path(name)):
+        raise UserError(f"{name!r} cannot name a voice: leave out the suffix of a file")
+
+
 def _files_of(entry: Path) -> tuple[Path, ...]:
-    """The voice's files if the entry of a voice folder is one, else ()."""
+    """The files of a voice for an entry of a voice folder; () when the entry is not a voice."""
     if os.path.isdir(entry):
         try:
             return _files_in(entry)
@@ -75,9 +88,9 @@ def _files_of(entry: Path) -> tuple[Path, ...]:
 
 
 def _files_in(folder: Path) -> tuple[Path, ...]:
-    """Clips of a folder, sorted by name; without clips its only file of latents (upstream utils/audio.py, load_voice).
+    """Clips in a folder, sorted by name; without clips its only file of latents (upstream utils/audio.py, load_voice).
 
-    A .pth beside clips is the copy of them that upstream's git master leaves there; the clips are the original.
+    A .pth beside clips is ignored: it is the copy of them that upstream's git master leaves there.
     """
     entries = sorted(entry for entry in _visible(folder) if os.path.isfile(entry))
     clips = tuple(entry for entry in entries if entry.suffix.lower() in CLIP_SUFFIXES)
@@ -93,13 +106,21 @@ def _files_in(folder: Path) -> tuple[Path, ...]:
                     f"({', '.join(LATENT_SUFFIXES)})")
 
 
+def _folder_name(folder: Path) -> str:
+    """Name of a folder, also of "." and ".."."""
+    try:
+        return folder.resolve().name
+    except OSError:             # the working directory was deleted
+        return folder.name
+
+
 def is_voice_file(path: Path) -> bool:
-    """Whether a name is that of a voice's file, by its suffix."""
+    """Whether the suffix is one of a voice file."""
     return path.suffix in LATENT_SUFFIXES or path.suffix.lower() in CLIP_SUFFIXES
 
 
 def _visible(folder: Path) -> list[Path]:
-    """Entries of a folder without hidden ones (macOS leaves ._clip.wav beside clip.wav on foreign disks)."""
+    """Entries of a folder except hidden ones (macOS leaves ._clip.wav beside clip.wav on other file systems)."""
     try:
         return [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
     except OSError:
@@ -107,6 +128,7 @@ def _visible(folder: Path) -> list[Path]:
 
 
 def _rank(entry: Path) -> int:
+    """Position of an entry among those of the same name: the lowest hides the others."""
     if entry.suffix == ".safetensors":
         return 0
     if os.path.isdir(entry):
@@ -114,12 +136,12 @@ def _rank(entry: Path) -> int:
     return 2 if entry.suffix == ".pth" else 3
 
 
-def _unknown(name: str, folders: list[Path]) -> str:
+def _not_found(name: str, folders: list[Path]) -> str:
     names = list(list_voices(folders))
-    places = " or ".join(str(folder) for folder in folders) or "any folder"
+    where = " or ".join(str(folder) for folder in folders) or "any folder"
     if not names:
-        return f"no voice {name!r}: there are no voices in {places}; add one with `ane voices add {name} clip.wav`"
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
-    known = f"there are {', '.join(names)}" if len(names) <= _FEW else f"`ane voices list` shows all {len(names)}"
-    return f"no voice {name!r} in {places}: {hint}{known}, and {RANDOM}"
+        return f"no voice {name!r}: there are no voices in {where}; add one with `ane voices add {name} clip.wav`"
+    similar = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    hint = f"did you mean {' or '.join(similar)}? " if similar else ""
+    known = f"the voices are {', '.join(names)}" if len(names) <= _FEW else f"`ane voices list` shows all {len(names)}"
+    return f"no voice {name!r} in {where}: {hint}{known}, and {RANDOM}"

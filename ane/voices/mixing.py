@@ -1,6 +1,6 @@
-"""The language of mixes, and the mean of voices.
+"""The syntax of mixes, and the weighted mean of voices.
 
-``a&b`` mixes voices; ``a:0.3&b:0.7`` weighs them. Weights need not sum to 1.
+``a&b`` mixes voices in equal parts, ``a:0.3&b:0.7`` by weight. Weights need not sum to 1.
 """
 
 import math
@@ -14,7 +14,7 @@ from ane.voices.voice import Voice
 
 
 def parse_mix(spec: str) -> tuple[list[str], list[float] | None]:
-    """Names or paths of a mix, and its weights if it has any. A spec that is an existing path is that path alone.
+    """Split a mix into names or paths, and weights if it has any. A text that is an existing path is one path.
 
     Raises:
         UserError: an empty name; weights for some voices only; a weight below zero or not finite; all weights zero.
@@ -29,21 +29,21 @@ def parse_mix(spec: str) -> tuple[list[str], list[float] | None]:
     if weights and len(weights) < len(names):
         raise UserError(f"voice {spec!r}: give every voice a weight or none, as in a:0.3&b:0.7")
     if not all(math.isfinite(weight) and weight >= 0 for weight in weights):
-        raise UserError(f"voice {spec!r}: a weight must be a number from 0 up")
+        raise UserError(f"voice {spec!r}: a weight must be a finite number of at least 0")
     if weights and not sum(weights):
-        raise UserError(f"voice {spec!r}: all weights are zero; make at least one greater")
+        raise UserError(f"voice {spec!r}: all weights are zero; at least one must be positive")
     return names, weights or None
 
 
 def mix_voices(voices: Sequence[Voice], weights: Sequence[float] | None = None, name: str = "") -> Voice:
-    """Weighted mean of voices' latents, equal weights by default; all their clips together, for CVVP.
+    """Return the weighted mean of voices, with equal weights by default. CVVP gets the clips of all of them.
 
     Args:
         voices: at least one, all of the same widths.
-        weights: one a voice, not negative, not all zero; they are divided by their sum.
+        weights: one per voice, not negative, not all zero; they are divided by their sum.
     """
     shares = np.asarray(weights if weights is not None else [1.0] * len(voices), np.float64)
-    shares = shares / shares.max()          # first, so that the sum cannot overflow or vanish
+    shares = shares / shares.max()          # first, so that the sum neither overflows nor underflows
     shares = shares / shares.sum()
     ar, diffusion = (np.sum([share * row.astype(np.float64) for share, row in zip(shares, rows, strict=True)], axis=0)
                      for rows in ([voice.ar for voice in voices], [voice.diffusion for voice in voices]))
@@ -59,4 +59,4 @@ def _name_and_weight(part: str) -> tuple[str, float | None]:
     try:
         return name.strip(), float(tail)
     except ValueError:
-        return part, None           # a colon that belongs to a path
+        return part, None           # the colon is part of a path

@@ -9,27 +9,27 @@ import numpy as np
 import safetensors.numpy
 import torch
 
-from ane.audio.files import MIN_CLIP_SECONDS, check_clip, read_clip
 from ane.audio.mel import CONDITIONING_RATE
+from ane.audio.reader import MIN_CLIP_SECONDS, check_clip, read_clip
 from ane.bundles.pickles import load_pickle
 from ane.system.errors import UserError
 from ane.system.files import replacing
 
 LATENT_SUFFIXES = (".safetensors", ".pth")
 _NEEDED = ("ar_latent", "diffusion_latent")
-_MEL = 80, 517          # of the 6 s that the decoder hears of a clip
+_MEL = 80, 517          # shape of the mel of 6 s, which the decoder's encoder takes of a clip
 _FORMAT = "tortoise-ane voice 1"
 
 
 @dataclass(frozen=True, eq=False)
 class Voice:
-    """The pair of conditioning latents, and where they come from."""
+    """The pair of conditioning latents, and their origin."""
 
     ar: np.ndarray                          # (1, D) float32, conditions the autoregressive model
     diffusion: np.ndarray                   # (1, C) float32, conditions the diffusion model
     name: str
-    source: str = ""                        # for people: the clips or the mix it was made from
-    clip_mels: tuple[np.ndarray, ...] = ()  # (80, 517) float32 each; CVVP ranks against them, so none means no CVVP
+    source: str = ""                        # description for people: the clips or the mix it was made from
+    clip_mels: tuple[np.ndarray, ...] = ()  # (80, 517) float32 each; CVVP compares candidates with them
 
     @property
     def widths(self) -> tuple[int, int]:
@@ -37,22 +37,22 @@ class Voice:
         return self.ar.shape[1], self.diffusion.shape[1]
 
     def check_widths(self, widths: tuple[int, int]) -> None:
-        """Raises UserError unless the latents are as wide as the model's, (D, C)."""
+        """Raise UserError unless the latents have the model's widths (D, C)."""
         if self.widths != widths:
             raise UserError(f"voice {self.name} has latents of widths {self.widths[0]} and {self.widths[1]}, the model "
                             f"takes {widths[0]} and {widths[1]}: it was made with another model; "
-                            "make it again from its clips with `ane voices add`")
+                            "compute it again from its clips with `ane voices add`")
 
 
 @dataclass(frozen=True)
 class Clips:
-    """A voice that is still reference audio: sound files, or one .pth with upstream's list of raw clips."""
+    """A voice given as reference audio: sound files, or one .pth with upstream's list of raw clips."""
 
     name: str
     files: tuple[Path, ...]
 
     def read(self) -> list[tuple[np.ndarray, int]]:
-        """Every clip as (audio (S,) float32, rate in Hz), in order; raises UserError for one that is unfit."""
+        """Return each clip as (audio (S,) float32, rate in Hz), in order. UserError when ``check_clip`` refuses one."""
         clips = []
         for file in self.files:
             if file.suffix == ".pth":
@@ -65,11 +65,10 @@ class Clips:
 
 
 def open_voice(name: str, files: tuple[Path, ...]) -> Voice | Clips:
-    """What the files of a voice hold: latents when it is one .safetensors or .pth with latents, clips otherwise.
+    """Return the voice in one .safetensors or .pth file with latents; for other files, the clips.
 
-    Upstream writes two things as .pth: the pair of latents (get_conditioning_latents.py), and, as a copy, the list of
-    clips it read, (1, S) each at 22050 Hz (utils/audio.py of its git master). No clip of use is as short as a latent
-    is wide, which tells them apart.
+    Upstream writes two kinds of .pth: the pair of latents (get_conditioning_latents.py), and a copy of the clips that
+    it read, a list of (1, S) at 22050 Hz (utils/audio.py of its git master). Latents are shorter than any usable clip.
 
     Raises:
         UserError: a file that is missing, damaged, or holds neither.
@@ -85,12 +84,12 @@ def open_voice(name: str, files: tuple[Path, ...]) -> Voice | Clips:
 
 
 def load_voice(path: Path | str, name: str = "") -> Voice:
-    """Read a .safetensors voice. Its name is ``name``, else the one stored with it, else the file's.
+    """Read a .safetensors voice. Its name is ``name``, else the name stored in the file, else the file's name.
 
     Raises:
         UserError: no such file, damaged, or without the tensors ar_latent (1, D) and diffusion_latent (1, C).
     """
-    path = Path(path)
+    path = Path(os.path.expanduser(path))
     if not os.path.isfile(path):
         raise UserError(f"{path}: no such voice file")
     try:
@@ -99,10 +98,10 @@ def load_voice(path: Path | str, name: str = "") -> Voice:
             kept = set(file.keys()) & {*_NEEDED, "clip_mels"}
             tensors = {key: file.get_tensor(key) for key in kept}
         for tensor in tensors.values():
-            if tensor.dtype.kind == "V":        # of a library that taught NumPy more types, such as onnx
+            if tensor.dtype.kind == "V":        # bfloat16, which a library such as ml_dtypes adds to NumPy
                 raise TypeError(f"numbers of type {tensor.dtype}")
-    except (safetensors.SafetensorError, OSError, TypeError, ValueError, AttributeError) as error:  # of odd dtypes
-        raise UserError(f"{path}: cannot be read as a safetensors voice ({error}); make it again") from error
+    except (safetensors.SafetensorError, OSError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{path}: cannot be read as a safetensors voice ({error}); create it again") from error
     missing = [key for key in _NEEDED if key not in tensors]
     if missing:
         raise UserError(f"{path}: lacks {' and '.join(missing)}; a voice file holds {' and '.join(_NEEDED)}")
@@ -110,21 +109,21 @@ def load_voice(path: Path | str, name: str = "") -> Voice:
     mels = tensors.get("clip_mels", np.empty((0, *_MEL), np.float32))
     narrow = _as_float32(mels)
     if mels.dtype.kind != "f" or mels.shape != (len(mels), *_MEL) or not np.isfinite(narrow).all():
-        raise UserError(f"{path}: clip_mels is not (clips, {_MEL[0]}, {_MEL[1]}) of finite numbers; make it again")
+        raise UserError(f"{path}: clip_mels is not (clips, {_MEL[0]}, {_MEL[1]}) of finite numbers; create it again")
     return Voice(ar, diffusion, name or metadata.get("name") or path.stem, metadata.get("source", ""), tuple(narrow))
 
 
 def save_voice(path: Path | str, voice: Voice) -> None:
-    """Write a voice: as .safetensors with all it has, or as .pth with upstream's bare pair of latents.
+    """Write a voice: .safetensors holds all of it, .pth the pair of latents in upstream's format.
 
     Raises:
-        UserError: another suffix, or a place that cannot be written.
+        UserError: another suffix, or a path that cannot be written.
     """
     path = Path(path)
     if path.suffix not in LATENT_SUFFIXES:
         raise UserError(f"cannot write voice {path}: end its name in {' or '.join(LATENT_SUFFIXES)}")
     content = _as_pth(voice) if path.suffix == ".pth" else _as_safetensors(voice)
-    with replacing(path) as target:     # from memory, for the libraries report a full disk each in its own way
+    with replacing(path) as target:     # from memory: each library reports a full disk in its own way
         target.write_bytes(content)
 
 
@@ -143,7 +142,7 @@ def _as_safetensors(voice: Voice) -> bytes:
 
 
 def _tensors(path: Path) -> list[np.ndarray]:
-    """The tensors of a .pth voice as (1, n) float32 rows; raises UserError when it holds anything else."""
+    """Return the tensors of a .pth voice as (1, n) float32 rows. UserError when it holds anything else."""
     content = load_pickle(path)
     rows = list(content) if isinstance(content, (tuple, list)) else []
     if not rows or not all(isinstance(row, torch.Tensor) and row.is_floating_point() and row.ndim in (1, 2)
@@ -155,16 +154,16 @@ def _tensors(path: Path) -> list[np.ndarray]:
 
 
 def _latent(array: np.ndarray, path: Path, key: str) -> np.ndarray:
-    """One latent as (1, width) float32; raises UserError when it is not a row of finite numbers."""
+    """Return one latent as (1, width) float32. UserError when it is not a row of finite numbers."""
     if array.size == 0 or array.dtype.kind != "f" or array.shape not in ((1, array.size), (array.size,)):
         raise UserError(f"{path}: {key} is {array.dtype} {array.shape}; a latent is one row of floats")
     narrow = _as_float32(array)
     if not np.isfinite(narrow).all():
-        raise UserError(f"{path}: {key} holds NaN, infinite or far too great values; make the voice again")
+        raise UserError(f"{path}: {key} holds NaN, infinite or far too large values; create the voice again")
     return narrow.reshape(1, -1)
 
 
 def _as_float32(array: np.ndarray) -> np.ndarray:
-    """Values too great for float32 become infinite, to be refused as such."""
+    """Convert to float32. Values that are too large become infinite, which the caller refuses."""
     with np.errstate(over="ignore"):
         return array.astype(np.float32)

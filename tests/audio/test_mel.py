@@ -1,4 +1,4 @@
-"""Properties of the mel spectrograms; their values are held to upstream's in tests/parity/test_audio.py."""
+"""Properties of the mel spectrograms. tests/parity compares their values with upstream's."""
 
 import numpy as np
 import pytest
@@ -28,19 +28,19 @@ FILTERS = [(CONDITIONING_RATE, 80, 8000.0, "htk"), (DIFFUSION_RATE, 100, 12000.0
 
 
 @given(samples=st.integers(513, 30000))
-def test_a_mel_has_one_frame_for_every_256_samples_and_one_more(samples):
+def test_a_mel_has_one_frame_per_256_samples_plus_one(samples):
     audio = np.zeros(samples, np.float32)
     assert conditioning_mel(audio, ONES).shape == (80, 1 + samples // 256)
     assert diffusion_mel(audio).shape == (100, 1 + samples // 256)
 
 
-def test_mels_are_float32_and_lengths_of_the_model_give_517_and_401_frames():
+def test_the_models_input_lengths_give_float32_mels_of_517_and_401_frames():
     conditioning, diffusion = conditioning_mel(np.zeros(132300, np.float32), ONES), diffusion_mel(np.zeros(102400))
     assert (conditioning.shape, conditioning.dtype) == ((80, 517), np.float32)
     assert (diffusion.shape, diffusion.dtype) == ((100, 401), np.float32)
 
 
-def test_silence_lies_on_the_floor():
+def test_silence_has_the_lowest_value():
     assert np.all(diffusion_mel(np.zeros(4096, np.float32)) == np.float32(MEL_MIN))
     assert np.all(conditioning_mel(np.zeros(4096, np.float32), ONES) == np.float32(MEL_MIN))
 
@@ -52,14 +52,14 @@ def test_each_band_of_the_conditioning_mel_is_divided_by_its_norm():
     np.testing.assert_allclose(conditioning_mel(audio, norms), expected, rtol=1e-6)
 
 
-def test_power_doubles_in_the_logarithm_where_magnitude_does_not():
+def test_the_conditioning_mel_is_of_power_and_the_diffusion_mel_of_magnitude():
     audio = np.random.default_rng(0).uniform(-0.1, 0.1, 8192).astype(np.float32)
     gain = np.log(2.0)
     np.testing.assert_allclose(diffusion_mel(2 * audio) - diffusion_mel(audio), gain, atol=1e-5)
     np.testing.assert_allclose(conditioning_mel(2 * audio, ONES) - conditioning_mel(audio, ONES), 2 * gain, atol=1e-5)
 
 
-def test_the_diffusion_mel_hears_clipped_audio():
+def test_the_diffusion_mel_clips_its_audio():
     loud = np.random.default_rng(0).uniform(-3, 3, 4096).astype(np.float32)
     np.testing.assert_array_equal(diffusion_mel(loud), diffusion_mel(np.clip(loud, -1, 1)))
 
@@ -84,11 +84,11 @@ def test_wide_filters_have_unit_area(filters):
 
 
 @pytest.mark.parametrize("filters", FILTERS, ids=["htk", "slaney"])
-def test_filters_reach_from_zero_to_their_upper_corner_and_no_further(filters):
+def test_filters_end_at_their_upper_corner(filters):
     rate, _, high, _ = filters
-    heard = np.flatnonzero(mel_filters(*filters).sum(axis=0)) * rate / 1024
-    assert 0 < heard[0] <= rate / 1024
-    assert high - rate / 1024 <= heard[-1] < high
+    passed = np.flatnonzero(mel_filters(*filters).sum(axis=0)) * rate / 1024
+    assert 0 < passed[0] <= rate / 1024
+    assert high - rate / 1024 <= passed[-1] < high
 
 
 @pytest.mark.parametrize(("scale", "hertz", "mel"), [

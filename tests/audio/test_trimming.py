@@ -1,4 +1,4 @@
-"""The silent ends of sound are cut short, whatever pieces it comes in, and what sounds stays as it is."""
+"""Silence at the ends is removed however the sound is divided into pieces; the sound itself does not change."""
 
 from dataclasses import replace
 
@@ -19,10 +19,10 @@ CUTS = st.lists(st.floats(0, 1), max_size=6)
 
 
 def sound(runs: list[tuple[int, float]]) -> np.ndarray:
-    """Runs of a loudness, every sample telling its place by its sign and size."""
+    """Concatenate runs of a loudness; each sample has a value of its own."""
     loudness = np.concatenate([np.full(count, level) for count, level in runs] or [np.empty(0)])
-    places = np.random.default_rng(0).uniform(0.99, 1.01, len(loudness)) * np.where(np.arange(len(loudness)) % 2, 1, -1)
-    return (loudness * places).astype(np.float32)
+    values = np.random.default_rng(0).uniform(0.99, 1.01, len(loudness)) * np.where(np.arange(len(loudness)) % 2, 1, -1)
+    return (loudness * values).astype(np.float32)
 
 
 def loud_frames(audio: np.ndarray) -> np.ndarray:
@@ -31,7 +31,7 @@ def loud_frames(audio: np.ndarray) -> np.ndarray:
 
 @settings(deadline=None)
 @given(RUNS, ENDS, CUTS)
-def test_pieces_give_what_the_whole_gives(runs, ends, cuts):
+def test_the_output_does_not_depend_on_the_pieces(runs, ends, cuts):
     audio = sound(runs)
     trimmer = Trimmer(*ends)
     pieces = [trimmer.feed(piece) for piece in np.split(audio, sorted(int(cut * len(audio)) for cut in cuts))]
@@ -40,11 +40,11 @@ def test_pieces_give_what_the_whole_gives(runs, ends, cuts):
 
 @settings(deadline=None)
 @given(RUNS, ENDS)
-def test_what_sounds_stays_with_so_much_silence_around_it(runs, ends):
+def test_sound_is_kept_with_the_given_silence_around_it(runs, ends):
     audio, (lead, tail) = sound(runs), (round(seconds * RATE) for seconds in ends)
-    given_to_it = audio.copy()
+    original = audio.copy()
     kept, loud = trimmed(audio, ends), np.flatnonzero(loud_frames(audio))
-    np.testing.assert_array_equal(audio, given_to_it)
+    np.testing.assert_array_equal(audio, original)
     if not len(loud):
         assert len(kept) == min(len(audio), lead)
         return
@@ -59,18 +59,18 @@ def test_what_sounds_stays_with_so_much_silence_around_it(runs, ends):
 
 @settings(deadline=None)
 @given(RUNS, st.integers(60, 5000))
-def test_sound_is_passed_on_as_it_comes_and_only_silence_is_held(runs, size):
+def test_sound_is_returned_at_once_and_only_silence_is_held_back(runs, size):
     audio, trimmer, passed, fed = sound(runs), Trimmer(0.05, 0.05), 0, 0
     loud = loud_frames(audio)
     for piece in np.split(audio, range(size, len(audio), size)):
         fed += len(piece)
         passed += len(trimmer.feed(piece))
-        heard = np.flatnonzero(loud[:fed // FRAME])
-        dropped = max(0, np.flatnonzero(loud)[0] * FRAME - round(0.05 * RATE)) if len(heard) else 0
-        assert passed == (((heard[-1] + 1) * FRAME - dropped) if len(heard) else 0)
+        loud_so_far = np.flatnonzero(loud[:fed // FRAME])
+        dropped = max(0, np.flatnonzero(loud)[0] * FRAME - round(0.05 * RATE)) if len(loud_so_far) else 0
+        assert passed == (((loud_so_far[-1] + 1) * FRAME - dropped) if len(loud_so_far) else 0)
 
 
-def test_a_cut_fades_and_does_not_tick():
+def test_a_cut_fades():
     hum = np.full(4800, 0.9 * QUIET, np.float32)
     kept = trimmed(np.concatenate((hum, np.full(2400, 0.3, np.float32), hum)), (0.05, 0.05))
     assert len(kept) == 2 * 1200 + 2400
@@ -79,9 +79,26 @@ def test_a_cut_fades_and_does_not_tick():
         assert (np.diff(edge) > 0).all()
 
 
+@pytest.mark.parametrize("index", [0, 100, 2400, 4799])
+def test_nan_is_not_silence(index):
+    audio = np.zeros(4800, np.float32)
+    audio[index] = np.nan
+    kept = trimmed(audio, (0.01, 0.01))
+    assert np.isnan(kept).sum() == 1
+    trimmer = Trimmer(0.01, 0.01)
+    pieces = [trimmer.feed(piece) for piece in np.split(audio, 7 * np.arange(1, 680))]
+    np.testing.assert_array_equal(np.concatenate((*pieces, trimmer.finish())), kept)
+
+
+@pytest.mark.parametrize(("level", "silent"), [(0.999 * QUIET, True), (1.001 * QUIET, False)])
+def test_a_frame_below_minus_45_decibels_is_silent(level, silent):
+    audio = np.full(4800, level, np.float32)
+    assert len(trimmed(audio, (0.01, 0.01))) == (240 if silent else 4800)
+
+
 @pytest.mark.parametrize("ends", [(0, 0.1), (0.1, 0), (-1, 0.1)])
-def test_silence_cannot_be_cut_to_nothing(ends):
-    with pytest.raises(ValueError, match="at least a sample"):
+def test_at_least_a_sample_of_silence_is_kept(ends):
+    with pytest.raises(ValueError, match="must be at least a sample"):
         Trimmer(*ends)
 
 

@@ -14,6 +14,7 @@ import pytest
 from ane.backends.coreml.compiled import CompiledCache, Machine
 from ane.commands import cache
 from ane.system import paths
+from ane.system.files import replacing
 
 HERE, OLD = Machine("Apple M2", "25A354"), Machine("Apple M2", "24F74")
 
@@ -149,16 +150,23 @@ def test_damaged_entries_and_unfinished_files_are_stale(ane, kept):
 
 @pytest.mark.parametrize("folder", [paths.bundles_dir, paths.voices_dir, paths.data_dir, paths.cache_dir])
 def test_leftovers_of_killed_processes_are_found_wherever_files_are_written(ane, folder):
-    leftover = folder() / ".mine.0123456789abcdef.partial"
-    write(leftover / "mine" / "weights.bin")
+    abandoned = killed_while_writing(folder() / "mine.safetensors")
     finished = write(folder() / "mine" / "weights.bin")
-    assert f"unfinished: {leftover}" in ane("list")
-    ane("clear", "--stale")
-    assert leftover.exists(), "a process may still be writing it"
-    os.utime(leftover, (time.time() - 7200,) * 2)
-    ane("clear", "--stale")
-    assert not leftover.exists()
+    with replacing(folder() / "other.safetensors") as unfinished:
+        assert f"unfinished: {abandoned}" in ane("list")
+        assert "Deleted 1 item" in ane("clear", "--stale")
+        assert unfinished.parent.exists(), "this process is still writing it"
+    assert not abandoned.exists()
     assert finished.exists()
+
+
+def killed_while_writing(file: Path) -> Path:
+    """The temporary folder of a process that was killed while it wrote ``file``."""
+    code = ("import os, signal, sys\nfrom ane.system.files import replacing\n"
+            "with replacing(sys.argv[1]) as path:\n path.write_text('half')\n os.kill(os.getpid(), signal.SIGKILL)\n")
+    subprocess.run([sys.executable, "-c", code, str(file)], timeout=60, check=False, cwd=Path(__file__).parents[2])
+    folder, = file.parent.glob(".*.partial")
+    return folder
 
 
 def test_a_linked_folder_is_not_followed(ane, kept, tmp_path):

@@ -8,10 +8,14 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import soundfile
 
+from ane.audio import playback
 from ane.cli import main
+from ane.system.errors import UserError
+from tests.audio.recording_device import RecordingDevice
 
 SHORT = ("--preset", "fastest", "--seed", "1", "--max-codes", "20")
 
@@ -110,24 +114,27 @@ def test_json_has_everything_that_the_closing_line_has(capsys):
     assert result["peak_rss_bytes"] > 10**8
 
 
-def test_without_a_file_it_is_played(workplace, monkeypatch):
-    """A stand-in player on the PATH keeps what it was given to play."""
-    player = workplace / "bin" / "afplay"
-    player.parent.mkdir()
-    player.write_text(f'#!/bin/sh\nfor last; do :; done\ncp "$last" {workplace}/heard.wav\n')
-    player.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{player.parent}{os.pathsep}{os.environ['PATH']}")
+@pytest.fixture
+def device(monkeypatch) -> RecordingDevice:
+    device = RecordingDevice()
+    monkeypatch.setattr(playback, "open_device", device)
+    return device
+
+
+def test_without_a_file_it_is_played(workplace, device):
     assert main(["say", "hello", *SHORT]) == 0
-    assert soundfile.info(workplace / "heard.wav").frames > 0
-    assert [path.name for path in workplace.glob("*.wav")] == ["heard.wav"]
+    assert len(device.played) > 0
+    assert list(workplace.glob("*.wav")) == []
 
 
 @pytest.mark.parametrize("flags", [(), ("--play", "-o", "out.wav")])
-def test_a_machine_without_a_player_is_reported_before_any_work(workplace, monkeypatch, capsys, flags):
-    (workplace / "bin").mkdir()
-    monkeypatch.setenv("PATH", str(workplace / "bin"))
-    assert main(["say", "hello", *SHORT, "--bundle", "./not-even-looked-for", *flags]) == 1
-    assert "no program to play sound with" in capsys.readouterr().err
+def test_a_machine_without_a_sound_device_is_reported_before_any_work(workplace, monkeypatch, capsys, flags):
+    def none(sample_rate: int):
+        raise UserError("no sound device can be opened")
+
+    monkeypatch.setattr(playback, "open_device", none)
+    assert main(["say", "hello", *SHORT, "--bundle", "./does-not-exist", *flags]) == 1
+    assert "no sound device can be opened" in capsys.readouterr().err
     assert not list(workplace.glob("*.wav"))
 
 
@@ -155,22 +162,10 @@ def test_help_names_every_command_and_comes_without_loading_an_engine():
     assert {"say", "voices", "import", "classify"} <= set(result.stdout.split())
 
 
-@pytest.fixture
-def player(tmp_path, monkeypatch) -> Path:
-    """A player that reads a pipe and keeps what it was given."""
-    heard, folder = tmp_path / "heard.raw", tmp_path / "bin"
-    folder.mkdir()
-    script = folder / "paplay"
-    script.write_text(f"#!/bin/sh\nexec /bin/cat > {heard}\n")
-    script.chmod(0o755)
-    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
-    return heard
-
-
 TWO = "The turtle was first. The rabbit came second."
 
 
-def test_a_stream_is_written_played_and_piped_as_it_would_be_whole(workplace, player, capsys):
+def test_a_stream_is_written_played_and_piped_as_it_would_be_whole(workplace, device, capsys):
     flags = (TWO, *SHORT, "--split", "20,30")
     assert main(["say", *flags, "-o", "whole.wav"]) == 0
     assert main(["say", *flags, "--stream", "-o", "stream.wav", "--play"]) == 0
@@ -179,7 +174,7 @@ def test_a_stream_is_written_played_and_piped_as_it_would_be_whole(workplace, pl
     stream, _ = soundfile.read("stream.wav", dtype="int16")
     assert len(whole) == len(stream)
     assert abs(whole.astype(int) - stream).max() <= 4       # 1e-4
-    assert player.read_bytes() == stream.tobytes()
+    assert np.array_equal(device.played, np.trim_zeros(stream, "b"))
     piped = subprocess.run([sys.executable, "-m", "ane", "say", *flags, "--stream", "-o", "-"], capture_output=True,
                            timeout=300, check=True)
     assert piped.stdout[-len(stream) * 2:] == stream.tobytes()
@@ -226,10 +221,11 @@ def test_flags_that_cannot_be_combined_are_refused(workplace, capsys, flags, why
     assert list(workplace.glob("*.wav")) == []
 
 
-def test_the_file_is_written_although_the_player_dies(workplace, player, capsys):
-    (workplace / "bin" / "paplay").write_text("#!/bin/sh\nexit 1\n")
+def test_the_file_is_written_although_the_sound_device_fails(workplace, monkeypatch, capsys):
+    monkeypatch.setattr(playback, "STALLED_SECONDS", 0.2)
+    monkeypatch.setattr(playback, "open_device", RecordingDevice(fails_after=1000))
     assert main(["say", TWO, *SHORT, "--split", "20,30", "--stream", "-o", "kept.wav", "--play"]) == 1
-    assert "paplay stopped before the sound was over" in capsys.readouterr().err
+    assert "ane: error: " in capsys.readouterr().err
     assert main(["say", TWO, *SHORT, "--split", "20,30", "-o", "whole.wav"]) == 0
     assert soundfile.info("kept.wav").frames == soundfile.info("whole.wav").frames
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from ane.audio.files import write
+from ane.audio import write
 from ane.commands import voices
 from ane.system import paths
 from ane.system.errors import UserError

@@ -1,18 +1,23 @@
-"""Files and folders are replaced whole or not at all: at no moment is there neither the old nor the new."""
+"""Files and folders are replaced whole or not at all, and what cannot be read or written is reported in one line."""
 
+import json
+import math
 import os
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from ane.system import files
 from ane.system.errors import UserError
-from ane.system.files import replacing
+from ane.system.files import check_output_file, make_folder, read_json, replacing, write_json
 
 
 @pytest.fixture
 def bundle(tmp_path) -> Path:
-    """A directory that somebody would miss."""
+    """A directory with content that must not be lost."""
     (tmp_path / "bundle").mkdir()
     (tmp_path / "bundle" / "weights").write_text("old")
     return tmp_path / "bundle"
@@ -23,7 +28,9 @@ def renew(bundle: Path) -> None:
         (directory / "weights").write_text("new")
 
 
-def test_a_directory_is_replaced_whole_and_leaves_no_crumbs(bundle):
+# replacing
+
+def test_a_directory_is_replaced_as_a_whole_and_nothing_else_is_left(bundle):
     (bundle / "more").touch()
     renew(bundle)
     assert {path.name: path.read_text() for path in bundle.iterdir()} == {"weights": "new"}
@@ -60,7 +67,7 @@ def test_an_exchange_that_fails_half_way_brings_the_old_directory_back(bundle, m
     assert list(bundle.parent.iterdir()) == [bundle]
 
 
-def test_an_old_directory_that_cannot_be_brought_back_is_kept_and_its_place_told(bundle, monkeypatch):
+def test_an_old_directory_that_cannot_be_brought_back_is_kept_and_its_path_reported(bundle, monkeypatch):
     rename, calls = os.replace, []
 
     def fail_after_one(source, destination):
@@ -70,10 +77,14 @@ def test_an_old_directory_that_cannot_be_brought_back_is_kept_and_its_place_told
         rename(source, destination)
 
     monkeypatch.setattr(files.os, "replace", fail_after_one)
-    with pytest.raises(UserError, match="the old one is kept as") as caught:
+    with pytest.raises(UserError, match="the old directory is kept as") as caught:
         renew(bundle)
     kept = next(path for path in bundle.parent.rglob("weights") if path.read_text() == "old")
     assert str(kept.parent) in str(caught.value)
+    monkeypatch.undo()
+    renew(bundle)
+    assert (bundle / "weights").read_text() == "new"
+    assert list(bundle.parent.iterdir()) == [bundle]
 
 
 def test_a_name_as_long_as_the_file_system_allows_can_be_written(tmp_path):
@@ -81,3 +92,100 @@ def test_a_name_as_long_as_the_file_system_allows_can_be_written(tmp_path):
     with replacing(path) as target:
         target.write_text("sound")
     assert path.read_text() == "sound"
+
+
+def test_a_pipe_is_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="not a regular file"), replacing(tmp_path / "pipe") as target:
+        target.write_text("new")
+    assert (tmp_path / "pipe").is_fifo()
+
+
+# names that no file can have
+
+BAD_NAMES = ["x" * 300, "x" * 300 + "/b", "/dev/null/x", "lone\ud800surrogate", "x\0y"]
+
+
+@pytest.mark.parametrize("name", BAD_NAMES, ids=ascii)
+def test_names_that_no_file_can_have_are_refused_in_one_line(tmp_path, name):
+    path = tmp_path / name
+    for refuse in (check_output_file, read_json, lambda path: write_json(path, {}), make_folder):
+        with pytest.raises(UserError) as caught:
+            refuse(path)
+        assert "\n" not in str(caught.value)
+        str(caught.value).encode("utf-8")
+
+
+def test_a_deleted_working_directory_is_refused_in_one_line(tmp_path):
+    code = ("import os, sys\n"
+            "from pathlib import Path\n"
+            "from ane.system.errors import UserError\n"
+            "from ane.system.files import check_output_file, make_folder, read_json, write_json\n"
+            "os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')\n"
+            "for refuse in (check_output_file, read_json, make_folder, lambda path: write_json(path, 1)):\n"
+            "    try: refuse(Path('folder/x.json'))\n"
+            "    except UserError as error: print(error)\n")
+    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60,
+                            check=False)
+    assert result.stderr == ""
+    assert result.stdout.count("No such file or directory") == 4
+
+
+@pytest.mark.parametrize(("name", "message"), [("folder", "is a directory"), ("file/x", "is not a folder")])
+def test_a_file_that_cannot_be_written_is_refused_beforehand(tmp_path, name, message):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=f"^cannot write {tmp_path / name}: .*{message}"):
+        check_output_file(tmp_path / name)
+    check_output_file(tmp_path / "new" / "x")
+    check_output_file("-")
+
+
+# JSON
+
+def test_json_is_written_and_read_back(tmp_path):
+    value = {"name": "Zoë \udc80", "values": [1, 0.1, None, (True, "x")], "nested": {"a": []}}
+    write_json(tmp_path / "new" / "x.json", value)
+    assert read_json(tmp_path / "new" / "x.json") == value | {"values": [1, 0.1, None, [True, "x"]]}
+
+
+def test_numbers_that_json_lacks_become_null(tmp_path):
+    write_json(tmp_path / "x.json", {"a": math.nan, "b": [math.inf, (-math.inf, 1.0)]})
+    assert read_json(tmp_path / "x.json") == {"a": None, "b": [None, [None, 1.0]]}
+
+
+def test_a_dash_is_standard_output_in_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_json("-", {"a": [1, 2]})
+    assert capsys.readouterr().out == json.dumps({"a": [1, 2]}) + "\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_json_can_be_written_to_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    received = []
+    reader = threading.Thread(target=lambda: received.append((tmp_path / "pipe").read_text()))
+    reader.start()
+    write_json(tmp_path / "pipe", [1])
+    reader.join(timeout=20)
+    assert json.loads(received[0]) == [1]
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (b"[" * 100_000, "nested too deeply"), (b'{"a":' * 100_000, "nested too deeply"), (b"", "is not JSON"),
+    (b"{", "is not JSON"), (b"\xff\xfe", "is not JSON"), (b"1" * 10_000, "is not JSON")])
+def test_json_that_cannot_be_parsed_is_refused_in_one_line(tmp_path, content, message):
+    (tmp_path / "x.json").write_bytes(content)
+    with pytest.raises(UserError, match=message) as caught:
+        read_json(tmp_path / "x.json")
+    assert str(tmp_path / "x.json") in str(caught.value)
+
+
+@pytest.mark.timeout(30)
+def test_a_pipe_or_a_directory_is_not_read_as_json(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(UserError, match="not a regular file"):
+            read_json(path)
+    with pytest.raises(UserError, match="No such file"):
+        read_json(tmp_path / "missing.json")

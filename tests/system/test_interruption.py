@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a command whatever code they meet on their way, and leave nothing behind."""
+"""Ctrl-C and SIGTERM end a command whatever code is running, and leave no temporary files."""
 
 import argparse
 import os
@@ -11,7 +11,7 @@ from contextlib import nullcontext, suppress
 import numpy as np
 import pytest
 
-from ane.audio import files as audio
+from ane.audio import writer
 from ane.cli import main
 from ane.commands import voices
 from ane.system import files
@@ -22,40 +22,40 @@ STOPS = [signal.SIGINT, signal.SIGTERM]
 
 
 @pytest.fixture(autouse=True)
-def listening():
-    """SIGINT as in the foreground: a job in the background ignores it."""
+def foreground():
+    """Handle SIGINT as in the foreground: a job in the background ignores it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
-def command(monkeypatch, does):
-    """Make `ane voices` do something."""
+def command(monkeypatch, work):
+    """Make `ane voices` call ``work``."""
     def register(commands: argparse._SubParsersAction) -> None:
-        commands.add_parser("voices").set_defaults(handler=lambda args: does())
+        commands.add_parser("voices").set_defaults(handler=lambda args: work())
 
     monkeypatch.setattr(voices, "register", register)
 
 
 @pytest.mark.parametrize("stop", STOPS)
-@pytest.mark.parametrize(("becomes", "said"), [
+@pytest.mark.parametrize(("raised", "detail"), [
     (None, ""), (SystemExit(1), ""), (ValueError("no [/] shape"), " (ValueError: no [/] shape)"),
-    (UserError("no room"), " (UserError: no room)"),
+    (UserError("disk full"), " (UserError: disk full)"),
     (BrokenPipeError(32, "Broken pipe"), " (BrokenPipeError: [Errno 32] Broken pipe)")], ids=repr)
-def test_a_command_that_was_stopped_says_so_whatever_became_of_it_on_its_way(monkeypatch, capsys, stop, becomes, said):
-    """safetensors makes a ValueError of what is raised in it."""
+def test_a_stopped_command_reports_it_whatever_the_exception_became(monkeypatch, capsys, stop, raised, detail):
+    """safetensors turns an exception of its caller into a ValueError."""
     def work():
         try:
             signal.raise_signal(stop)
         except KeyboardInterrupt:
-            raise becomes or KeyboardInterrupt from None
+            raise raised or KeyboardInterrupt from None
 
     command(monkeypatch, work)
     assert main(["voices"]) == 128 + stop
-    assert capsys.readouterr().err == f"ane: interrupted{said}; no file was left half-written\n"
+    assert capsys.readouterr().err == f"ane: interrupted{detail}; no file was left half-written\n"
 
 
-def test_the_first_of_two_stops_is_what_ends_a_command(monkeypatch):
+def test_the_first_of_two_signals_decides_the_status(monkeypatch):
     def work():
         with uninterrupted():
             signal.raise_signal(signal.SIGTERM)
@@ -66,7 +66,7 @@ def test_the_first_of_two_stops_is_what_ends_a_command(monkeypatch):
 
 
 def program(work: str) -> str:
-    """`ane voices` made to do something, as a program of its own; its output has a buffer whatever is set here."""
+    """A program in which `ane voices` runs ``work``. Its output is buffered whatever the environment says."""
     return ("import signal, sys; from ane.cli import main; from ane.commands import voices\n"
             "from rich.console import Console\n"
             "signal.signal(signal.SIGINT, signal.default_int_handler); sys.stdout = open(1, 'w')\n"
@@ -80,28 +80,28 @@ def run(work: str, **options) -> subprocess.Popen:
                             **{"stderr": subprocess.PIPE, "text": True, **options})
 
 
-def test_a_second_stop_while_the_first_is_told_ends_the_program_without_more_words():
-    telling = "Console.print = lambda *_: signal.raise_signal(signal.SIGTERM)"
-    with run(f"{telling}; signal.raise_signal(signal.SIGINT)") as one:
+def test_a_second_signal_while_the_first_is_reported_ends_the_program_silently():
+    report = "Console.print = lambda *_: signal.raise_signal(signal.SIGTERM)"
+    with run(f"{report}; signal.raise_signal(signal.SIGINT)") as one:
         assert one.stderr.read() == ""
     assert one.returncode == -signal.SIGTERM
 
 
-def test_a_stop_is_told_as_what_it_was_though_nobody_reads_of_it():
+def test_the_status_is_that_of_the_signal_when_the_message_cannot_be_written():
     with open(os.devnull) as unwritable, run("signal.raise_signal(signal.SIGTERM)", stderr=unwritable) as one:
         pass
     assert one.returncode == 143
 
 
-def test_a_stop_on_its_way_through_exec_is_what_it_was(tmp_path):
-    """`python -m` would end as of SIGINT after a KeyboardInterrupt that passed there, whatever the status."""
+def test_the_status_is_that_of_the_signal_after_exec(tmp_path):
+    """`python -m` ends as SIGINT would after a KeyboardInterrupt that passed through exec, whatever the status."""
     (tmp_path / "stopped.py").write_text(program("exec('signal.raise_signal(signal.SIGTERM)')"))
     ended = subprocess.run([sys.executable, "-m", "stopped"], cwd=tmp_path, stderr=subprocess.PIPE, check=False,
                            env=os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path), *sys.path))})
     assert ended.returncode == 143
 
 
-def test_a_reader_who_was_stopped_as_well_is_not_told_of():
+def test_a_reader_of_the_output_that_was_stopped_too_is_not_mentioned():
     """Ctrl-C ends both sides of a pipe."""
     with run("print('a voice'); sys.stdin.read(); signal.raise_signal(signal.SIGINT)") as one:
         one.stdout.close()
@@ -110,7 +110,7 @@ def test_a_reader_who_was_stopped_as_well_is_not_told_of():
     assert one.returncode == 130
 
 
-def test_an_error_without_a_stop_is_not_called_one(monkeypatch):
+def test_an_error_without_a_signal_is_not_called_an_interruption(monkeypatch):
     def work():
         raise ValueError("a bug")
 
@@ -120,7 +120,7 @@ def test_an_error_without_a_stop_is_not_called_one(monkeypatch):
 
 
 @pytest.mark.parametrize("stop", STOPS)
-def test_a_command_that_is_not_to_hear_a_signal_goes_on(monkeypatch, stop):
+def test_an_ignored_signal_does_not_stop_a_command(monkeypatch, stop):
     """A job in the background ignores SIGINT."""
     earlier = signal.signal(stop, signal.SIG_IGN)
     command(monkeypatch, lambda: signal.raise_signal(stop) or 0)
@@ -129,8 +129,8 @@ def test_a_command_that_is_not_to_hear_a_signal_goes_on(monkeypatch, stop):
     assert status == 0
 
 
-def test_a_handler_that_is_not_of_python_is_left_alone(monkeypatch):
-    """A program in C that has Python in it: its handler could not be set again."""
+def test_a_handler_set_by_c_code_is_left_alone(monkeypatch):
+    """A C program that embeds Python: its handler could not be restored."""
     monkeypatch.setattr(signal, "getsignal", lambda number: None)
     monkeypatch.delattr(signal, "signal")
     command(monkeypatch, lambda: 0)
@@ -138,7 +138,7 @@ def test_a_handler_that_is_not_of_python_is_left_alone(monkeypatch):
 
 
 @pytest.mark.parametrize("ends", [nullcontext(), suppress(ValueError)], ids=["well", "badly"])
-def test_signals_do_after_a_command_what_they_did_before(monkeypatch, ends):
+def test_signal_handlers_are_restored_after_a_command(monkeypatch, ends):
     before = [signal.getsignal(stop) for stop in STOPS]
     command(monkeypatch, lambda: 0 if isinstance(ends, nullcontext) else int("a bug"))
     with ends:
@@ -146,7 +146,7 @@ def test_signals_do_after_a_command_what_they_did_before(monkeypatch, ends):
     assert [signal.getsignal(stop) for stop in STOPS] == before
 
 
-def test_what_is_uninterrupted_ends_first():
+def test_an_uninterrupted_block_ends_before_the_stop():
     reached = []
 
     def work(outer, inner):
@@ -161,7 +161,7 @@ def test_what_is_uninterrupted_ends_first():
     assert reached == ["inner", "outer"]
 
 
-def test_a_stop_within_what_fails_by_itself_is_a_stop():
+def test_a_signal_in_an_uninterrupted_block_that_fails_is_a_stop():
     def work():
         with interruptions(), uninterrupted():
             signal.raise_signal(signal.SIGINT)
@@ -172,7 +172,7 @@ def test_a_stop_within_what_fails_by_itself_is_a_stop():
     assert isinstance(caught.value.__context__, ValueError)
 
 
-def test_a_stop_that_was_swallowed_is_heard_before_a_file_is_left(tmp_path):
+def test_a_stop_that_was_swallowed_takes_effect_before_a_file_is_replaced(tmp_path):
     """coremltools tries its optional imports within a bare except."""
     def work():
         with interruptions(), files.replacing(tmp_path / "file") as target:
@@ -185,26 +185,26 @@ def test_a_stop_that_was_swallowed_is_heard_before_a_file_is_left(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_threads_neither_hear_of_stops_nor_hold_them_off():
-    held = []
+def test_threads_neither_receive_nor_defer_signals():
+    deferrals = []
 
     def work():
         with interruptions(), uninterrupted():
-            held.append(stops.held)
+            deferrals.append(stops.deferrals)
 
     with interruptions() as stops:
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
-    assert held == [0]
+    assert deferrals == [0]
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("call", [1, 2, 3, 6, "last"])
 @pytest.mark.parametrize("suffix", ["wav", "flac", "mp3", "ogg"])
-def test_a_stop_within_a_write_of_sound_is_not_lost(tmp_path, monkeypatch, suffix, call):
-    """libsndfile writes by a callback, in which what is raised is printed and forgotten."""
-    calls, write = [], audio._Disk.write
+def test_a_stop_while_sound_is_written_is_not_lost(tmp_path, monkeypatch, suffix, call):
+    """libsndfile writes through a callback, whose exceptions are printed and discarded."""
+    calls, write = [], writer._DiskFile.write
 
     def count(disk, data):
         calls.append(len(data))
@@ -214,9 +214,9 @@ def test_a_stop_within_a_write_of_sound_is_not_lost(tmp_path, monkeypatch, suffi
 
     def speak():
         with interruptions():
-            audio.write(tmp_path / f"speech.{suffix}", noise, 24000)
+            writer.write(tmp_path / f"speech.{suffix}", noise, 24000)
 
-    monkeypatch.setattr(audio._Disk, "write", count)
+    monkeypatch.setattr(writer._DiskFile, "write", count)
     noise = np.random.default_rng(0).uniform(-1, 1, 200_000).astype(np.float32)
     if call == "last":
         speak()
@@ -228,7 +228,7 @@ def test_a_stop_within_a_write_of_sound_is_not_lost(tmp_path, monkeypatch, suffi
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_second_stop_does_not_keep_what_the_first_would_remove(tmp_path, monkeypatch):
+def test_a_second_signal_does_not_prevent_the_cleanup_after_the_first(tmp_path, monkeypatch):
     remove = files.shutil.rmtree
 
     def stopped(*args, **kwargs):
@@ -245,7 +245,7 @@ def test_a_second_stop_does_not_keep_what_the_first_would_remove(tmp_path, monke
     assert list(tmp_path.iterdir()) == []
 
 
-def test_stops_within_an_exchange_of_folders_leave_the_new_one_whole(tmp_path, monkeypatch):
+def test_signals_during_an_exchange_of_folders_leave_the_new_one_complete(tmp_path, monkeypatch):
     rename = os.replace
 
     def stopped(*args):

@@ -1,4 +1,4 @@
-"""Voice files: what is written is read back, upstream's are understood, the rest is refused in one line."""
+"""Voice files: round trips, upstream's formats, and refusals in one line."""
 
 import os
 import pickle
@@ -36,7 +36,7 @@ def refusal(path) -> str:
 
 @settings(max_examples=30)
 @given(ar=ROWS, diffusion=ROWS, name=st.text(min_size=1, max_size=20), source=st.text(max_size=20))
-def test_a_voice_survives_saving(tmp_path_factory, ar, diffusion, name, source):
+def test_a_saved_voice_is_loaded_unchanged(tmp_path_factory, ar, diffusion, name, source):
     path = tmp_path_factory.mktemp("voice") / "file.safetensors"
     save_voice(path, Voice(ar, diffusion, name, source))
     back = load_voice(path)
@@ -45,7 +45,7 @@ def test_a_voice_survives_saving(tmp_path_factory, ar, diffusion, name, source):
     assert (back.name, back.source, back.clip_mels) == (name, source, ())
 
 
-def test_the_mels_of_its_clips_are_kept(tmp_path):
+def test_the_mels_of_clips_are_saved(tmp_path):
     save_voice(tmp_path / "v.safetensors", voice(mels=2))
     back = load_voice(tmp_path / "v.safetensors", "other")
     assert back.name == "other"
@@ -72,7 +72,7 @@ def test_latents_of_other_precisions_become_float32(tmp_path, dtype):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_upstreams_list_of_raw_clips_is_told_from_latents(tmp_path, count):
+def test_upstreams_list_of_raw_clips_is_distinguished_from_latents(tmp_path, count):
     audio = [torch.sin(torch.arange(30000 + number) / 20)[None] * 0.5 for number in range(count)]
     torch.save(audio, tmp_path / "v.pth")
     opened = open_voice("v", (tmp_path / "v.pth",))
@@ -89,13 +89,13 @@ def test_raw_clips_are_checked_like_files(tmp_path):
         open_voice("v", (tmp_path / "v.pth",)).read()
 
 
-def test_code_in_a_pth_is_refused_and_never_run(tmp_path):
-    class Attack:
+def test_code_in_a_pth_is_refused_and_not_executed(tmp_path):
+    class MaliciousPickle:
         def __reduce__(self):
             return os.mkdir, (str(tmp_path / "owned"),)
 
-    (tmp_path / "bare.pth").write_bytes(pickle.dumps(Attack()))
-    torch.save((Attack(), torch.ones(1, 8)), tmp_path / "zip.pth")
+    (tmp_path / "bare.pth").write_bytes(pickle.dumps(MaliciousPickle()))
+    torch.save((MaliciousPickle(), torch.ones(1, 8)), tmp_path / "zip.pth")
     for name in ("bare.pth", "zip.pth"):
         refusal(tmp_path / name)
     assert not (tmp_path / "owned").exists()
@@ -145,7 +145,7 @@ AR, DIFFUSION = np.ones((1, 8), np.float32), np.ones((1, 16), np.float32)
     ({"ar_latent": AR.reshape(2, 4), "diffusion_latent": DIFFUSION}, r"ar_latent is float32 \(2, 4\)"),
     ({"ar_latent": AR.astype(np.int32), "diffusion_latent": DIFFUSION}, "ar_latent is int32"),
     ({"ar_latent": AR.astype(np.complex64), "diffusion_latent": DIFFUSION}, "ar_latent is complex64"),
-    ({"ar_latent": AR * np.float64(1e300), "diffusion_latent": DIFFUSION}, "ar_latent holds .* too great"),
+    ({"ar_latent": AR * np.float64(1e300), "diffusion_latent": DIFFUSION}, "ar_latent holds .* too large"),
     ({"ar_latent": AR, "diffusion_latent": DIFFUSION, "clip_mels": np.ones((80, 517), np.float32)}, "clip_mels"),
     *(({"ar_latent": AR, "diffusion_latent": DIFFUSION, "clip_mels": mels}, r"clip_mels is not \(clips, 80, 517\)")
       for mels in (np.ones((2, 80, 516), np.float32), np.ones((2, 80, 517), np.int32), np.ones((2, 80, 517), bool),
@@ -182,14 +182,14 @@ def test_a_voice_is_not_written_under_another_suffix(tmp_path):
         save_voice(tmp_path / "v.wav", voice())
 
 
-def test_a_voice_that_cannot_be_written_says_where(tmp_path):
+def test_a_voice_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="cannot write"):
         save_voice(tmp_path / "file" / "v.safetensors", voice())
 
 
 @pytest.mark.parametrize("suffix", ["pth", "safetensors"])
-def test_a_full_disk_leaves_the_old_voice_and_no_rubbish(tmp_path, suffix):
+def test_a_full_disk_leaves_the_old_voice_and_no_temporary_files(tmp_path, suffix):
     """The limit on file sizes stands in for the disk."""
     save_voice(tmp_path / f"v.{suffix}", voice())
     before = (tmp_path / f"v.{suffix}").read_bytes()

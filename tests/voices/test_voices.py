@@ -1,4 +1,4 @@
-"""Encoding, resolving and caching voices, on the golden set's tiny encoders."""
+"""Encoding, resolving and caching voices, with the tiny encoders of the golden set."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from ane.audio.files import write
+from ane.audio import write
 from ane.backends import load_backend
 from ane.backends.base import STAGES
 from ane.bundles import open_model
@@ -18,8 +18,8 @@ from ane.system.errors import UserError
 from ane.voices import Voice, load_voice, save_voice
 
 
-class Counting:
-    """A backend that counts the stages it runs and remembers what it was told to forget."""
+class CountingBackend:
+    """Records the stages that a backend runs and the networks that it releases."""
 
     def __init__(self, backend):
         self.backend = backend
@@ -41,7 +41,7 @@ def model(golden_checkpoints, golden_config):
 
 @pytest.fixture
 def backend(model):
-    return Counting(load_backend("torch:cpu", model))
+    return CountingBackend(load_backend("torch:cpu", model))
 
 
 @pytest.fixture
@@ -97,20 +97,20 @@ def test_clips_of_any_rate_and_length_give_latents_of_the_models_widths(model, b
     np.testing.assert_allclose(voice.diffusion, np.mean([one.diffusion for one in singles], axis=0), atol=1e-6)
 
 
-def test_only_clips_longer_than_six_seconds_draw_a_start_in_their_order():
-    rng, twin = np.random.default_rng(3), np.random.default_rng(3)
+def test_only_clips_longer_than_six_seconds_draw_a_start_in_order():
+    rng, expected = np.random.default_rng(3), np.random.default_rng(3)
     for samples in (CONDITIONING_SAMPLES + 5000, 1000, CONDITIONING_SAMPLES, CONDITIONING_SAMPLES + 1):
         audio = np.arange(1, samples + 1, dtype=np.float32)
-        start = twin.integers(0, samples - CONDITIONING_SAMPLES + 1) if samples > CONDITIONING_SAMPLES else 0
+        start = expected.integers(0, samples - CONDITIONING_SAMPLES + 1) if samples > CONDITIONING_SAMPLES else 0
         window = conditioning_window(audio, rng)
-        heard = audio[start:start + CONDITIONING_SAMPLES]
-        np.testing.assert_array_equal(window[:len(heard)], heard)
+        cropped = audio[start:start + CONDITIONING_SAMPLES]
+        np.testing.assert_array_equal(window[:len(cropped)], cropped)
         assert len(window) == CONDITIONING_SAMPLES
-        assert not window[len(heard):].any()
-    assert rng.random() == twin.random()
+        assert not window[len(cropped):].any()
+    assert rng.random() == expected.random()
 
 
-def test_every_start_of_a_crop_is_possible_the_last_one_too():
+def test_every_start_of_a_crop_is_possible_including_the_last():
     audio = np.arange(CONDITIONING_SAMPLES + 2, dtype=np.float32)
     rng = np.random.default_rng(0)
     assert {int(conditioning_window(audio, rng)[0]) for _ in range(50)} == {0, 1, 2}
@@ -130,7 +130,7 @@ def test_a_folder_with_one_file_of_latents_is_that_voice(folder, resolve, suffix
     assert resolve("pat").name == "pat"
 
 
-def test_a_path_with_the_signs_of_a_mix_is_one_path(tmp_path, resolve):
+def test_a_path_that_looks_like_a_mix_is_one_path(tmp_path, resolve):
     voice = add_latents(tmp_path, "a&b:2", 3.0)
     assert same(resolve(tmp_path / "a&b:2.safetensors"), voice)
 
@@ -146,7 +146,7 @@ def test_a_random_voice_is_drawn_from_the_requests_generator(resolve, model, bac
     np.testing.assert_array_equal(first.diffusion, backend.run("diffusion_random", noise=diffusion))
 
 
-def test_stored_voices_draw_nothing_and_run_nothing(resolve, folder, backend):
+def test_stored_voices_neither_draw_random_numbers_nor_run_stages(resolve, folder, backend):
     add_latents(folder, "pat", 1.0)
     rng = np.random.default_rng(5)
     resolve("pat", rng=rng)
@@ -200,7 +200,7 @@ def test_an_unfit_clip_among_good_ones_is_named(resolve, folder):
         resolve("a")
 
 
-def test_the_encoders_are_forgotten_when_the_voice_is_made(resolve, folder, backend):
+def test_the_encoders_are_released_after_the_voice_is_computed(resolve, folder, backend):
     add_clips(folder, "a")
     resolve("a&random")
     assert {STAGES[stage].network for stage in backend.runs} <= backend.released
@@ -223,7 +223,7 @@ def test_clips_are_encoded_once(resolve, folder, backend):
     assert (again.name, again.source) == ("a", "0.wav, 1.wav")
 
 
-def test_the_cache_follows_content_not_names(resolve, folder, backend):
+def test_the_cache_key_depends_on_content_not_on_names(resolve, folder, backend):
     add_clips(folder, "a", 2)
     resolve("a")
     runs = len(backend.runs)
@@ -244,7 +244,7 @@ def test_another_model_or_seed_is_another_entry(resolve, folder, change):
     assert len(cached()) == 2
 
 
-def test_the_seed_chooses_the_crop_and_the_same_seed_the_same(resolve, folder):
+def test_the_seed_determines_the_crop(resolve, folder):
     add_clips(folder, "a", seconds=8.0)
     voices = [resolve("a", seed=seed, cache=False, rng=np.random.default_rng(request))
               for request, seed in enumerate((0, 0, 1))]
@@ -254,7 +254,7 @@ def test_the_seed_chooses_the_crop_and_the_same_seed_the_same(resolve, folder):
 
 
 @pytest.mark.parametrize("damage", ["truncate", "text", "empty", "nan", "width"])
-def test_a_damaged_entry_is_made_again(resolve, folder, damage):
+def test_a_damaged_entry_is_computed_again(resolve, folder, damage):
     add_clips(folder, "a")
     good = resolve("a")
     entry = cached()[0]
@@ -268,7 +268,7 @@ def test_a_damaged_entry_is_made_again(resolve, folder, damage):
     assert same(load_voice(entry), good)
 
 
-def test_a_cache_that_cannot_be_written_does_not_matter(resolve, folder, tmp_path):
+def test_a_cache_that_cannot_be_written_is_skipped(resolve, folder, tmp_path):
     add_clips(folder, "a")
     (tmp_path / "home").write_text("a file where the folder should be")
     assert resolve("a").name == "a"

@@ -23,7 +23,7 @@ from ane.models.tortoise.sampling import Choose, by_inverse_cdf
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.vocoding import hifigan_sound, hifigan_stream, univnet_sound, univnet_stream
 from ane.models.tortoise.windows import windowed_mels
-from ane.system.iterators import ahead, closed
+from ane.system.iterators import ahead, closing_source
 from ane.system.timeline import Timeline
 from ane.voices import Voice
 
@@ -122,10 +122,10 @@ class Route:
     def _read(self, parts: Sequence[Part]) -> Iterator[Read]:
         """Codes of every part, ranked as soon as they are there: all candidates of a book would fill the memory."""
         chunks = [self._chunk(part) for part in parts]
-        readings = self.timeline.through("decode", decode(
+        readings = self.timeline.record_each("decode", decode(
             self.backend, chunks, self.model.config("autoregressive"), self.settings.sampling, self.settings.lanes,
             self.settings.diffusion is not None, self._decoding))
-        with closed(readings):
+        with closing_source(readings):
             for part in parts:
                 candidates = next(readings)
                 if part is parts[-1]:
@@ -142,7 +142,7 @@ class Route:
             return iter([(read, []) for read in reads])
         latents = [candidate.latents for read in reads for candidate in read.kept]
         random = [self.randomness.diffusion(read.part.index, rank) for read in reads for rank in range(len(read.kept))]
-        with self.timeline.at("diffuse"):
+        with self.timeline.record("diffuse"):
             mels = iter(spectrograms(self.backend, latents, self.voice.diffusion, self.settings.diffusion, random,
                                      lambda done, total: self._tell("diffuse", done), self._prediction))
         self._add("diffuse", len(latents) * self.settings.diffusion.steps)
@@ -150,14 +150,14 @@ class Route:
         return iter([(read, [next(mels)[0] for _ in read.kept]) for read in reads])
 
     def _diffused_one_by_one(self, reads: Iterator[Read]) -> Iterator[tuple[Read, list[np.ndarray]]]:
-        with closed(reads):
+        with closing_source(reads):
             for read in reads:
                 yield from self._diffused([read])
 
     def _vocoded(self, diffused: Iterator[tuple[Read, list[np.ndarray]]]) -> Iterator[Sound]:
-        with closed(diffused):
+        with closing_source(diffused):
             for read, mels in diffused:
-                with self.timeline.at("vocode"):
+                with self.timeline.record("vocode"):
                     audio = [self._sound(read.part, rank, candidate, mels)
                              for rank, candidate in enumerate(read.kept)]
                 self._add("vocode", 1)
@@ -192,7 +192,7 @@ class Route:
         for index, part in enumerate(parts):
             for piece in self._heard(part, self._arriving(part, lanes, index, read)):
                 lanes.limit = min(together, (index + 2) * self.settings.candidates)
-                self.timeline.sound_is_there()
+                self.timeline.mark_first_sound()
                 yield piece
             self._add("vocode", 1)
             self._tell("vocode", 0)
@@ -203,8 +203,8 @@ class Route:
         """What sound is made from, as it comes: (n, D) each."""
         diffused = self.settings.diffusion is not None
         if not self.settings.ranked:
-            yield from self.timeline.through("decode", lanes.listen(index, diffused))
-        with self.timeline.at("decode"):
+            yield from self.timeline.record_each("decode", lanes.listen(index, diffused))
+        with self.timeline.record("decode"):
             candidates = lanes.candidates(index)
         best_first = self._ranked(part, candidates)
         read(best_first.told)
@@ -219,8 +219,8 @@ class Route:
                                  self.randomness.diffusion(part.index, 0), prediction=self._prediction,
                                  progress=lambda done, steps: self._tell("diffuse", 0, f"{done} of {steps} steps"))
             sound = univnet_stream(self.backend, self.model.config("univnet"), self.randomness.vocoder(part.index, 0),
-                                   self.timeline.through("diffuse", mels))
-        yield from trimming(self.timeline.through("vocode", sound), self.settings.silence)
+                                   self.timeline.record_each("diffuse", mels))
+        yield from trimming(self.timeline.record_each("vocode", sound), self.settings.silence)
 
     # What both share
 
@@ -235,7 +235,7 @@ class Route:
         """The best candidates of a part, best first; a single one needs no opinion."""
         kept = candidates
         if self.settings.ranked:
-            with self.timeline.at("rank"):
+            with self.timeline.record("rank"):
                 mels = np.stack(self.voice.clip_mels) if self.settings.cvvp_amount else None
                 scores = score(self.backend, part.tokens, np.stack([one.fixed for one in candidates]),
                                self.settings.cvvp_amount, mels, lambda done: self._tell("rank", done))
@@ -262,7 +262,7 @@ class Route:
 
 def trimming(pieces: Iterable[np.ndarray], silence: tuple[float, float] | None) -> Iterator[np.ndarray]:
     """``ane.audio.trimming.trimmed`` of sound that comes by and by."""
-    with closed(pieces):
+    with closing_source(pieces):
         if silence is None:
             yield from pieces
             return

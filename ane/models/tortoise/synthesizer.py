@@ -16,7 +16,7 @@ from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.voice_resolution import not_cloned, resolve_voice
 from ane.system import paths
 from ane.system.errors import UserError
-from ane.system.iterators import closed
+from ane.system.iterators import closing_source
 from ane.system.timeline import Timeline
 from ane.voices import Voice
 
@@ -63,8 +63,8 @@ class Synthesizer:
         prepared = Prepared(self, texts, voice, preset, seed, settings, timeline)
         route = prepared.route(progress)
         sounds = route.sounds([part for parts in prepared.texts for part in parts])
-        began = prepared.timeline.known
-        with closed(sounds):
+        began = prepared.timeline.text_ready
+        with closing_source(sounds):
             for parts in prepared.texts:
                 yield prepared.speech([next(sounds) for _ in parts], began)
                 began = prepared.timeline.now()
@@ -119,13 +119,13 @@ class Prepared:
                  seed: int | None, settings: Settings | None, timeline: Timeline | None):
         self.synthesizer, self.model = synthesizer, synthesizer.model
         self.timeline = timeline or Timeline()
-        self.timeline.text_is_known()
+        self.timeline.mark_text_ready()
         self.before: dict[str, float] = {}          # seconds spent on the texts before
         self.settings = settings or Settings.of(preset, self.model.settings)
         self.randomness = Randomness(secrets.randbits(32) if seed is None else seed)
         self.texts = [parts_of(text, self.model, self.settings) for text in texts]
         synthesizer.require(self.settings)
-        with self.timeline.at("voice"):
+        with self.timeline.record("voice"):
             self.voice = synthesizer.voice(voice, self.randomness)
         if self.settings.ranked:
             check_clips(self.settings.cvvp_amount, self.voice.clip_mels)
@@ -136,7 +136,7 @@ class Prepared:
                      self.timeline, progress, self.synthesizer.side_by_side and parts > 1)
 
     def speech(self, sounds: list[Sound], began: float) -> Speech:
-        self.timeline.sound_is_there()
+        self.timeline.mark_first_sound()
         audio = [np.concatenate([sound.audio[rank] for sound in sounds]) for rank in range(self.settings.best)]
         told = [sound.told for sound in sounds]
         spent = {stage: seconds - self.before.get(stage, 0.0) for stage, seconds in self.timeline.spent().items()}
@@ -173,7 +173,7 @@ class Stream(Iterator[np.ndarray]):
         try:
             piece = next(self._pieces)
         finally:
-            self.took = self.timeline.now() - self.timeline.known
+            self.took = self.timeline.now() - self.timeline.text_ready
         self._samples += len(piece)
         return piece
 

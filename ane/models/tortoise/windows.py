@@ -17,7 +17,7 @@ from ane.audio.mel import denormalise_mel
 from ane.backends.base import Backend
 from ane.models.tortoise.diffusion import Diffusion, Progress, frames_of, sample, silent
 from ane.system.errors import UserError
-from ane.system.iterators import closed
+from ane.system.iterators import closing_source
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def windowed_mels(backend: Backend, latents: Iterable[np.ndarray], voice: np.nda
         progress: called with the steps done and the steps of a window.
     """
     mel = Windowed(backend, voice, diffusion, rng, windows or Windows(), progress, prediction)
-    with closed(latents):
+    with closing_source(latents):
         for piece in latents:
             mel.take(piece)
             while mel.given > mel.stop:         # one more at least: this is not the last

@@ -1,0 +1,130 @@
+"""Reading sound files, and checking whether a clip is fit to take a voice from."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import soundfile
+
+from ane.audio.containers import missing_bytes
+from ane.system.errors import UserError
+
+CLIP_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif")     # of the clips in a folder of clips
+MIN_CLIP_SECONDS = 0.5          # a shorter clip holds a syllable at most; the encoders want 4 to 6 seconds
+MAX_CLIP_SECONDS = 600.0        # the encoders use 6 s of a clip; ten minutes at 48 kHz take 115 MB of memory
+MIN_RATE, MAX_RATE = 4_000, 768_000     # Hz; from narrower than a telephone to the highest rate of studio equipment
+MAX_SILENT_DBFS = -60.0         # peak of a clip without speech, at most
+MAX_PEAK = 2.0                  # louder floats are on another scale than [-1, 1] (upstream warns at 2)
+
+_BLOCK = 1 << 16                # samples per read, all channels together
+_DAMAGED = "it is cut off or damaged: copy or export it again"
+_MAGIC = (b"RIFF", b"RIFX", b"RF64", b"fLaC", b"OggS", b"FORM", b"caff")
+
+
+def read_clip(path: Path | str) -> tuple[np.ndarray, int]:
+    """Read reference audio that is fit to take a voice from: ``read_audio``, then ``check_clip``.
+
+    Returns:
+        audio (S,) float32 mono, sample rate in Hz.
+
+    Raises:
+        UserError: see ``read_audio`` and ``check_clip``.
+    """
+    audio, rate = read_audio(path)
+    check_clip(audio, rate, str(path))
+    return audio, rate
+
+
+def read_audio(path: Path | str) -> tuple[np.ndarray, int]:
+    """Read a sound file at its own rate, in any format that libsndfile detects by content (wav, flac, mp3, ogg, …).
+
+    Integer samples are divided by their full scale. Channels are averaged; upstream takes the first channel alone
+    (utils/audio.py, load_audio).
+
+    Returns:
+        audio (S,) float32 mono, sample rate in Hz. Floating-point files may exceed [-1, 1].
+
+    Raises:
+        UserError: missing, a directory, unreadable, not a sound file, cut off, of a rate that no recording has, or
+            longer than ``MAX_CLIP_SECONDS``.
+    """
+    path = Path(os.path.expanduser(path))
+    if not os.path.exists(path):
+        raise UserError(f"{path}: no such file")
+    if not os.path.isfile(path):
+        raise UserError(f"{path}: is not a file; name a sound file such as clip.wav")
+    try:
+        missing = missing_bytes(path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+    if missing:
+        raise UserError(f"{path}: ends {missing} bytes before its header says; {_DAMAGED}")
+    try:
+        with soundfile.SoundFile(path) as file:
+            return _read_mono(file, path), file.samplerate
+    except soundfile.LibsndfileError as error:
+        raise UserError(f"{path}: {_open_error(path, error)}") from error
+    except TypeError as error:      # libsndfile takes .raw for samples without a header
+        raise UserError(f"{path}: a file of that name has no header that gives its rate; convert it to wav, with "
+                        "ffmpeg for example") from error
+
+
+def check_clip(audio: np.ndarray, rate: int, origin: str) -> None:
+    """Check that a voice can be taken from audio (S,) at ``rate`` Hz; ``origin`` is its name in messages.
+
+    Raises:
+        UserError: NaN or infinite samples, a rate that no recording has, shorter than ``MIN_CLIP_SECONDS`` or longer
+            than ``MAX_CLIP_SECONDS``, silent, or not on the scale [-1, 1].
+    """
+    _check_size(len(audio), rate, origin)
+    if not np.isfinite(audio).all():
+        raise UserError(f"{origin}: holds NaN or infinite samples; export it again from its source")
+    seconds = len(audio) / rate
+    if seconds < MIN_CLIP_SECONDS:
+        raise UserError(f"{origin}: lasts {seconds:.3f} s; a clip needs at least {MIN_CLIP_SECONDS} s, best 6 to 10 s")
+    if np.abs(audio - audio.mean()).max() < 10 ** (MAX_SILENT_DBFS / 20):
+        raise UserError(f"{origin}: is silent (its peak is below {MAX_SILENT_DBFS:.0f} dBFS); "
+                        "choose a clip in which someone speaks")
+    peak = float(np.abs(audio).max())
+    if peak > MAX_PEAK:
+        raise UserError(f"{origin}: its samples reach {peak:.4g}; scale them to lie between -1 and 1")
+
+
+def _check_size(samples: int, rate: int, origin: str) -> None:
+    if not MIN_RATE <= rate <= MAX_RATE:
+        raise UserError(f"{origin}: has a sample rate of {rate} Hz, which no recording has ({MIN_RATE} to {MAX_RATE}); "
+                        "its header is wrong: export it again")
+    if samples > MAX_CLIP_SECONDS * rate:
+        raise UserError(f"{origin}: lasts {samples / rate / 60:.0f} minutes; cut it to at most "
+                        f"{MAX_CLIP_SECONDS / 60:.0f} minutes, best 6 to 10 s")
+
+
+def _read_mono(file: soundfile.SoundFile, path: Path) -> np.ndarray:
+    """All frames of an open file as (S,) float32, channels averaged; UserError when it is too long or frames lack."""
+    _check_size(file.frames, file.samplerate, str(path))
+    block = max(1, _BLOCK // file.channels)
+    blocks = []
+    while True:
+        samples = file.read(block, dtype="float32", always_2d=True)
+        blocks.append(samples.mean(axis=1))
+        if len(samples) < block:
+            break
+    audio = np.concatenate(blocks)
+    slack = 2304 if file.format == "MP3" else 0         # two frames: encoders differ on the padding they count
+    if len(audio) + slack < file.frames:
+        raise UserError(f"{path}: gives {len(audio) / file.samplerate:.2f} s of the "
+                        f"{file.frames / file.samplerate:.2f} s its header says; {_DAMAGED}")
+    if not len(audio):
+        raise UserError(f"{path}: holds no samples; it is empty or cut off")
+    return audio
+
+
+def _open_error(path: Path, error: soundfile.LibsndfileError) -> str:
+    """Message for a file that libsndfile refused: a format that it does not know, or a damaged file of one it knows."""
+    if path.stat().st_size == 0:
+        return "is an empty file"
+    with path.open("rb") as file:
+        start = file.read(4)
+    if start in _MAGIC or start[:3] == b"ID3" or (start[0] == 0xFF and start[1:] and start[1] >= 0xE0):     # mp3
+        return f"{error.error_string.rstrip('.')}; {_DAMAGED}"
+    return "is not sound in a format libsndfile reads; convert it to wav, with ffmpeg for example"

@@ -1,0 +1,167 @@
+"""Writing sound: to a file, as a whole or while it arrives, and to standard output."""
+
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import RawIOBase
+from pathlib import Path
+
+import numpy as np
+import soundfile
+
+from ane.system.errors import UserError
+from ane.system.files import check_output_file, replacing, write_whole
+from ane.system.interruption import uninterrupted
+from ane.system.streams import is_closed
+
+_BLOCK = 1 << 16                # samples per write: libsndfile's Vorbis writer overflows its stack on long ones
+_UNKNOWN_LENGTH = 0xFFFFFFFF    # in the header of a WAV whose length is not known when it begins
+_FORMATS = {".wav": ("WAV", "PCM_16"), ".flac": ("FLAC", "PCM_16"),
+            ".mp3": ("MP3", "MPEG_LAYER_III"), ".ogg": ("OGG", "VORBIS")}
+
+
+def check_output(path: Path | str) -> None:
+    """Check, before any work is done, that ``write`` can write a file.
+
+    Raises:
+        UserError: a suffix without a format, a directory of that name, or a folder that cannot be created or written;
+            for "-", a standard output that is closed or a terminal.
+    """
+    if str(path) == "-":
+        if is_closed(sys.stdout):
+            raise UserError("standard output is closed: name a file")
+        if sys.stdout.isatty():
+            raise UserError("standard output is a terminal: pipe the sound to a program or a file, or name a file")
+        return
+    if Path(path).suffix.lower() not in _FORMATS:
+        raise UserError(f"cannot write {path}: end its name in {', '.join(_FORMATS)}")
+    check_output_file(path)
+
+
+def write(path: Path | str, audio: np.ndarray, sample_rate: int) -> None:
+    """Write audio (S,) float32, clipped to [-1, 1], in the format of the suffix: 16-bit wav or flac, mp3, ogg.
+
+    The file appears when it is complete.
+
+    Raises:
+        UserError: see ``writing``.
+    """
+    with writing(path, sample_rate) as append:
+        append(audio)
+
+
+@contextmanager
+def writing(path: Path | str, sample_rate: int) -> Iterator[Callable[[np.ndarray], None]]:
+    """Yield a function that appends audio (n,) float32, clipped to [-1, 1], to a file: ``write`` while sound arrives.
+
+    The suffix gives the format. "-" is standard output, which receives a 16-bit WAV whose header leaves the length
+    open. A file appears when the block ends without an error and the file is complete. ``~`` at the start of the path
+    is the user's home.
+
+    Raises:
+        UserError: another suffix, NaN or infinite samples, a rate that the format lacks, a path that cannot be written,
+            or a standard output that is closed, a terminal or no longer read.
+    """
+    check_output(path)
+    path = Path(path)
+    if str(path) == "-":
+        with _to_standard_output(sample_rate) as append:
+            yield append
+        return
+    container, encoding = _FORMATS[path.suffix.lower()]
+    block_error: OSError | None = None      # of the caller's block, not of the file
+    try:
+        with replacing(path) as target, target.open("wb", buffering=0) as opened:
+            disk = _DiskFile(opened)
+            with _sound_file(disk, sample_rate, encoding, container) as file:
+                def append(audio: np.ndarray) -> None:
+                    samples = pcm16(audio) if encoding == "PCM_16" else _clipped(audio)
+                    for start in range(0, len(samples), _BLOCK):
+                        with uninterrupted():
+                            file.write(samples[start:start + _BLOCK])
+                        disk.check()
+
+                try:
+                    yield append
+                except OSError as error:
+                    block_error = error if error is not disk.error else None
+                    raise
+            disk.check()
+    except soundfile.LibsndfileError as error:
+        raise UserError(f"cannot write {path} at {sample_rate} Hz: {error.error_string}") from error
+    except UserError:
+        if block_error is not None:
+            raise block_error from None
+        raise
+
+
+class _DiskFile:
+    """A file for libsndfile, which reports a full disk as "System error" only: the error is kept for ``check``.
+
+    libsndfile calls its methods from C, where an exception is printed and lost. So opening, writing and closing must be
+    ``uninterrupted``, and the file must have no buffer, which ``seek`` would write.
+    """
+
+    def __init__(self, file: RawIOBase):
+        self.file = file
+        self.seek, self.tell, self.read = file.seek, file.tell, file.read
+        self.error: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        try:
+            write_whole(self.file, data)
+        except OSError as error:
+            self.error = error
+        return len(data)
+
+    def check(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+@contextmanager
+def _sound_file(disk: _DiskFile, sample_rate: int, encoding: str, container: str) -> Iterator[soundfile.SoundFile]:
+    """A mono sound file open for writing. It writes its header when it is closed, so it is closed before ``disk``."""
+    file: soundfile.SoundFile | None = None
+    try:
+        with uninterrupted():
+            file = soundfile.SoundFile(disk, "w", sample_rate, 1, encoding, format=container)
+        yield file
+    finally:
+        if file is not None:
+            with uninterrupted():
+                file.close()
+
+
+@contextmanager
+def _to_standard_output(sample_rate: int) -> Iterator[Callable[[np.ndarray], None]]:
+    """``writing`` to "-". Every piece is written at once."""
+    # the greatest length that a header can state: readers read to the end (ffmpeg writes the same to a pipe)
+    header = struct.pack("<4sI4s4sIHHIIHH4sI", b"RIFF", _UNKNOWN_LENGTH, b"WAVE", b"fmt ", 16, 1, 1, sample_rate,
+                         2 * sample_rate, 2, 16, b"data", _UNKNOWN_LENGTH)
+    with open(sys.stdout.fileno(), "wb", buffering=0, closefd=False) as out:    # no buffer to flush at exit
+        def send(data: bytes) -> None:
+            try:
+                write_whole(out, data)
+            except OSError as error:
+                raise UserError(f"cannot write to standard output: {error.strerror or error}") from error
+
+        send(header)
+        yield lambda audio: send(pcm16(audio).tobytes())
+
+
+def pcm16(audio: np.ndarray) -> np.ndarray:
+    """Convert audio (S,) float32, clipped to [-1, 1], to (S,) little-endian int16, rounded (libsndfile truncates).
+
+    Raises:
+        UserError: NaN or infinite samples.
+    """
+    return np.rint(_clipped(audio) * 32767).astype("<i2")
+
+
+def _clipped(audio: np.ndarray) -> np.ndarray:
+    if not np.isfinite(audio).all():
+        raise UserError("cannot write or play sound that holds NaN or infinite samples; "
+                        "check the voice, the weights and the precision")
+    return np.clip(audio, -1.0, 1.0).astype(np.float32)

@@ -1,0 +1,53 @@
+"""A sound device for tests, which records what it is given. It takes samples much faster than a real one."""
+
+import threading
+import time
+
+import numpy as np
+
+FRAMES = 240        # per call, as many as a real device takes in 10 ms at 24 kHz
+
+
+class RecordingDevice:
+    """Replaces the default device: ``monkeypatch.setattr(ane.audio.playback, "open_device", RecordingDevice())``.
+
+    Attributes:
+        fails_after: it takes no samples any more after so many bytes; None: never.
+        open: until ``close``. paused: while set it takes nothing.
+    """
+
+    def __init__(self, fails_after: int | None = None):
+        self.fails_after = fails_after
+        self.sample_rate = 0
+        self.taken = bytearray()
+        self.open, self.paused = False, threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __call__(self, sample_rate: int) -> "RecordingDevice":
+        self.sample_rate, self.open = sample_rate, True
+        return self
+
+    def start(self, callback) -> None:
+        self._thread = threading.Thread(target=self._take, args=(callback,), name="recording-device", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self.open = False
+        if self._thread is not None:
+            self._thread.join(timeout=20)
+
+    @property
+    def started(self) -> bool:
+        return self._thread is not None
+
+    @property
+    def played(self) -> np.ndarray:
+        """All samples (S,) int16 without the silence after them."""
+        samples = np.frombuffer(bytes(self.taken), "<i2")
+        return np.trim_zeros(samples, "b")
+
+    def _take(self, callback) -> None:
+        while self.open:
+            if not self.paused.is_set() and (self.fails_after is None or len(self.taken) < self.fails_after):
+                self.taken += callback.send(FRAMES)
+            time.sleep(0.0005)

@@ -1,0 +1,241 @@
+"""Reading clips, and refusing unfit ones in one line."""
+
+import errno
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ane.audio import check_clip, read_audio, read_clip, write
+from ane.audio.reader import MAX_CLIP_SECONDS, MAX_RATE, MIN_RATE
+from ane.system.errors import UserError
+from tests.audio.waves import RATE, tone
+
+
+def refusal(path: Path) -> str:
+    """The message with which ``read_clip`` refuses a file: one line that names it."""
+    with pytest.raises(UserError) as caught:
+        read_clip(path)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert str(path) in message
+    return message
+
+
+@pytest.mark.parametrize(("subtype", "bits"), [("PCM_U8", 8), ("PCM_16", 16), ("PCM_24", 24), ("PCM_32", 32)])
+def test_integer_samples_are_divided_by_their_full_scale(tmp_path, subtype, bits):
+    soundfile.write(tmp_path / "half.wav", np.full(RATE, 0.5), RATE, subtype)
+    audio, _ = read_audio(tmp_path / "half.wav")
+    np.testing.assert_allclose(audio, 0.5, atol=2.0 ** (1 - bits))
+
+
+def test_stereo_is_averaged(tmp_path):
+    left, right = tone(), np.roll(tone(peak=0.2), 17)
+    soundfile.write(tmp_path / "stereo.wav", np.stack([left, right], axis=1), RATE, "FLOAT")
+    audio, _ = read_clip(tmp_path / "stereo.wav")
+    np.testing.assert_allclose(audio, (left + right) / 2, atol=1e-7)
+
+
+def test_the_format_is_detected_by_content_not_by_name(tmp_path):
+    write(tmp_path / "tone.flac", tone(), RATE)
+    os.rename(tmp_path / "tone.flac", tmp_path / "tone.wav")
+    assert len(read_clip(tmp_path / "tone.wav")[0]) == RATE
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    assert "no such file" in refusal(tmp_path / "nope.wav")
+
+
+def test_a_directory_is_refused(tmp_path):
+    assert "is not a file" in refusal(tmp_path)
+
+
+def test_a_file_of_no_bytes_is_refused(tmp_path):
+    (tmp_path / "empty.wav").touch()
+    assert "empty" in refusal(tmp_path / "empty.wav")
+
+
+@pytest.mark.parametrize("suffix", ["wav", "ogg"])
+def test_a_sound_file_of_no_samples_is_refused(tmp_path, suffix):
+    soundfile.write(tmp_path / f"none.{suffix}", np.empty(0), RATE)
+    assert "no samples" in refusal(tmp_path / f"none.{suffix}")
+
+
+def test_text_with_the_suffix_of_sound_is_refused(tmp_path):
+    (tmp_path / "text.wav").write_text("It was a dark and stormy night.\n" * 100)
+    assert "convert it" in refusal(tmp_path / "text.wav")
+
+
+def test_silence_is_refused(tmp_path):
+    write(tmp_path / "silent.wav", tone(peak=0.0009), RATE)
+    assert "silent" in refusal(tmp_path / "silent.wav")
+    write(tmp_path / "quiet.wav", tone(peak=0.002), RATE)
+    read_clip(tmp_path / "quiet.wav")
+
+
+def test_a_constant_is_silence(tmp_path):
+    write(tmp_path / "offset.wav", np.full(RATE, 0.4, np.float32), RATE)
+    assert "silent" in refusal(tmp_path / "offset.wav")
+
+
+@pytest.mark.parametrize("samples", [1, 3, RATE // 2 - 1])
+def test_a_clip_below_half_a_second_is_refused_with_its_length(tmp_path, samples):
+    write(tmp_path / "short.wav", tone()[:samples], RATE)
+    assert f"lasts {samples / RATE:.3f} s" in refusal(tmp_path / "short.wav")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_samples_that_are_not_numbers_are_refused(tmp_path, value):
+    audio = tone()
+    audio[1000] = value
+    soundfile.write(tmp_path / "bad.wav", audio, RATE, "FLOAT")
+    assert "NaN or infinite" in refusal(tmp_path / "bad.wav")
+
+
+def test_floats_on_an_integer_scale_are_refused(tmp_path):
+    soundfile.write(tmp_path / "scale.wav", tone() * 32768, RATE, "FLOAT")
+    assert "between -1 and 1" in refusal(tmp_path / "scale.wav")
+
+
+def test_a_file_without_permission_is_refused_with_the_reason(tmp_path, monkeypatch):
+    def deny(*_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    write(tmp_path / "secret.wav", tone(), RATE)
+    monkeypatch.setattr(Path, "open", deny)     # taking the permission away would not stop a superuser
+    assert "Permission denied" in refusal(tmp_path / "secret.wav")
+
+
+@pytest.mark.parametrize("suffix", ["wav", "flac", "mp3", "ogg", "aiff", "rf64", "caf"])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_a_file_that_was_cut_off_is_refused(tmp_path, suffix, share):
+    whole = tmp_path / f"whole.{suffix}"
+    audio = tone(3.0) + np.random.default_rng(0).normal(0, 0.02, 3 * RATE).astype(np.float32)
+    soundfile.write(whole, audio, RATE, format=suffix.upper())
+    assert len(read_clip(whole)[0]) == len(audio)
+    cut = tmp_path / f"cut.{suffix}"
+    cut.write_bytes(whole.read_bytes()[:int(whole.stat().st_size * share)])
+    assert "cut off" in refusal(cut)
+
+
+@given(missing=st.integers(1, 43))
+def test_a_wav_that_lacks_bytes_at_its_end_is_refused(tmp_path_factory, missing):
+    path = tmp_path_factory.mktemp("cut") / "cut.wav"
+    write(path, tone(), RATE)
+    path.write_bytes(path.read_bytes()[:-missing])
+    assert f"ends {missing} bytes before" in refusal(path)
+
+
+def test_a_streamed_wav_that_does_not_state_its_length_is_read(tmp_path):
+    write(tmp_path / "pipe.wav", tone(), RATE)
+    content = bytearray((tmp_path / "pipe.wav").read_bytes())
+    start = content.index(b"data") + 4
+    content[4:8] = content[start:start + 4] = b"\xff\xff\xff\xff"       # as ffmpeg writes into a pipe
+    (tmp_path / "pipe.wav").write_bytes(content)
+    assert len(read_clip(tmp_path / "pipe.wav")[0]) == RATE
+
+
+def test_chunks_before_and_after_the_sound_do_not_matter(tmp_path):
+    write(tmp_path / "tagged.wav", tone(), RATE)
+    content = (tmp_path / "tagged.wav").read_bytes()
+    start = content.index(b"data")
+    odd = b"LIST" + (5).to_bytes(4, "little") + b"INFOx\0"      # padded to an even length
+    tagged = content[:start] + odd + content[start:] + odd
+    tagged = tagged[:4] + (len(tagged) - 8).to_bytes(4, "little") + tagged[8:]
+    (tmp_path / "tagged.wav").write_bytes(tagged)
+    assert len(read_clip(tmp_path / "tagged.wav")[0]) == RATE
+    (tmp_path / "tagged.wav").write_bytes(tagged[:-len(odd) - 100])
+    assert "ends 100 bytes before" in refusal(tmp_path / "tagged.wav")
+
+
+def test_a_clip_in_memory_is_checked_like_a_file():
+    with pytest.raises(UserError, match=r"upload 1: lasts 0\.100 s"):
+        check_clip(tone(0.1), RATE, "upload 1")
+
+
+@pytest.mark.parametrize(("seconds", "fit"), [(0.499, False), (0.5, True), (0.501, True)])
+def test_a_clip_needs_half_a_second(seconds, fit):
+    audio = tone(1.0, 48000)[:round(seconds * 48000)]
+    if fit:
+        check_clip(audio, 48000, "clip")
+        return
+    with pytest.raises(UserError, match=r"lasts 0\.499 s"):
+        check_clip(audio, 48000, "clip")
+
+
+@pytest.mark.parametrize(("peak", "fit"), [(1.99, True), (2.0, True), (2.0001, False), (-2.0, True), (-2.0001, False)])
+def test_a_clip_may_reach_a_peak_of_two(peak, fit):
+    audio = tone()
+    audio[1000] = peak
+    if fit:
+        check_clip(audio, RATE, "clip")
+        return
+    with pytest.raises(UserError, match="between -1 and 1"):
+        check_clip(audio, RATE, "clip")
+
+
+def with_rate(path: Path, rate: int) -> Path:
+    """State another rate in the header of a wav."""
+    content = bytearray(path.read_bytes())
+    struct.pack_into("<II", content, 24, rate, 2 * rate)
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("rate", [1, MIN_RATE - 1, MAX_RATE + 1, 2_000_000_000])
+def test_a_header_with_an_absurd_rate_is_refused(tmp_path, rate):
+    write(tmp_path / "rate.wav", tone(), RATE)
+    assert f"a sample rate of {rate} Hz" in refusal(with_rate(tmp_path / "rate.wav", rate))
+    with pytest.raises(UserError, match="sample rate"):
+        check_clip(tone(), rate, "upload")
+
+
+@pytest.mark.parametrize("rate", [MIN_RATE, MAX_RATE])
+def test_the_lowest_and_the_highest_rate_are_read(tmp_path, rate):
+    write(tmp_path / "rate.wav", np.resize(tone(), rate), RATE)
+    assert read_clip(with_rate(tmp_path / "rate.wav", rate))[1] == rate
+
+
+@pytest.mark.parametrize("suffix", ["wav", "flac"])
+def test_a_clip_beyond_ten_minutes_is_refused(tmp_path, suffix):
+    samples = round(MAX_CLIP_SECONDS * 4000)
+    soundfile.write(tmp_path / f"long.{suffix}", np.resize(tone(1.0, 4000), samples), 4000)
+    assert len(read_clip(tmp_path / f"long.{suffix}")[0]) == samples
+    soundfile.write(tmp_path / f"long.{suffix}", np.resize(tone(1.0, 4000), samples + 1), 4000)
+    assert "cut it to at most 10 minutes" in refusal(tmp_path / f"long.{suffix}")
+    with pytest.raises(UserError, match="10 minutes"):
+        check_clip(np.zeros(samples + 1, np.float32), 4000, "upload")
+
+
+def test_a_file_of_gigabytes_is_refused_before_it_is_read(tmp_path):
+    path = tmp_path / "giant.wav"
+    write(path, tone(), RATE)
+    content = bytearray(path.read_bytes())
+    content[4:8] = content[40:44] = b"\xff\xff\xff\xff"     # a length that is not known, as of a stream
+    path.write_bytes(content)
+    with path.open("r+b") as file:
+        file.truncate(10 << 30)         # sparse
+    code = ("import resource, sys; from ane.audio import read_audio; from ane.system.errors import UserError\n"
+            "resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))\n"
+            "try: read_audio(sys.argv[1])\n"
+            "except UserError as error: print(error)\n")
+    result = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=60, check=False)
+    assert "cut it to at most 10 minutes" in result.stdout, result.stderr
+
+
+def test_a_path_may_begin_with_the_users_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write("~/tone.wav", tone(), RATE)
+    assert len(read_clip("~/tone.wav")[0]) == RATE
+
+
+def test_reading_and_writing_do_not_load_torch():
+    code = "import sys, ane.audio; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

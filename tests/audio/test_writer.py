@@ -1,0 +1,194 @@
+"""Writing sound: whole files, while it arrives, to standard output."""
+
+import os
+import subprocess
+import sys
+import time
+from typing import BinaryIO
+
+import numpy as np
+import pytest
+import soundfile
+
+from ane.audio import check_output, read_audio, read_clip, write, writing
+from ane.system.errors import UserError
+from tests.audio.waves import RATE, tone
+
+
+@pytest.mark.parametrize("suffix", ["wav", "flac", "mp3", "ogg"])
+@pytest.mark.parametrize("rate", [8000, 24000, 44100])
+def test_what_is_written_is_read_back_at_its_rate_and_length(tmp_path, suffix, rate):
+    audio = tone(1.5, rate)
+    write(tmp_path / f"tone.{suffix}", audio, rate)
+    back, back_rate = read_clip(tmp_path / f"tone.{suffix}")
+    assert (back_rate, back.shape, back.dtype) == (rate, audio.shape, np.float32)
+    error = np.square(back - audio).sum() / np.square(audio).sum()
+    assert error < (1e-8 if suffix in ("wav", "flac") else 1e-2)
+
+
+@pytest.mark.parametrize("suffix", ["wav", "flac"])
+def test_written_samples_are_rounded_to_16_bits_not_truncated(tmp_path, suffix):
+    audio = tone()
+    write(tmp_path / f"tone.{suffix}", audio, RATE)
+    stored, _ = soundfile.read(tmp_path / f"tone.{suffix}", dtype="int16")
+    np.testing.assert_array_equal(stored, np.rint(audio * 32767).astype(np.int16))
+
+
+def test_samples_beyond_full_scale_are_clipped_when_written(tmp_path):
+    write(tmp_path / "loud.wav", np.array([-7.0, -1.0, 0.0, 1.0, 7.0], np.float32), RATE)
+    stored, _ = soundfile.read(tmp_path / "loud.wav", dtype="int16")
+    assert stored.tolist() == [-32767, -32767, 0, 32767, 32767]
+
+
+def test_long_ogg_files_are_written_whole(tmp_path):
+    audio = np.random.default_rng(0).uniform(-0.1, 0.1, 24000 * 60).astype(np.float32)
+    write(tmp_path / "long.ogg", audio, 24000)
+    assert len(read_clip(tmp_path / "long.ogg")[0]) == len(audio)
+
+
+def test_an_unknown_suffix_is_refused_with_a_list_of_the_known_ones(tmp_path):
+    with pytest.raises(UserError, match=r"\.wav, \.flac, \.mp3, \.ogg"):
+        write(tmp_path / "speech.m4a", tone(), RATE)
+
+
+@pytest.mark.parametrize("name", ["speech.m4a", "speech", "folder.wav", "file/speech.wav"])
+def test_an_output_that_cannot_be_written_is_refused_beforehand(tmp_path, name):
+    (tmp_path / "folder.wav").mkdir()
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=f"^cannot write {tmp_path / name}: "):
+        check_output(tmp_path / name)
+
+
+def test_an_output_in_folders_that_do_not_exist_yet_is_accepted(tmp_path):
+    check_output(tmp_path / "new" / "folders" / "speech.wav")
+    assert list(tmp_path.iterdir()) == []
+    write(tmp_path / "new" / "folders" / "speech.wav", tone(), RATE)
+
+
+def test_a_rate_that_the_format_lacks_is_refused_and_no_file_is_left(tmp_path):
+    with pytest.raises(UserError, match="12345 Hz"):
+        write(tmp_path / "speech.mp3", tone(), 12345)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_audio_with_nan_is_not_written(tmp_path):
+    with pytest.raises(UserError, match="NaN"):
+        write(tmp_path / "speech.wav", np.array([0.0, np.nan], np.float32), RATE)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("suffix", ["wav", "flac", "mp3", "ogg"])
+def test_a_file_written_in_pieces_equals_one_written_at_once(tmp_path, suffix):
+    audio = tone(3.0)
+    write(tmp_path / f"once.{suffix}", audio, RATE)
+    with writing(tmp_path / f"pieces.{suffix}", RATE) as feed:
+        for start in range(0, len(audio), 7001):
+            feed(audio[start:start + 7001])
+            assert not (tmp_path / f"pieces.{suffix}").exists()
+    once, pieces = (read_audio(tmp_path / f"{name}.{suffix}")[0] for name in ("once", "pieces"))
+    assert len(pieces) == len(once)
+    np.testing.assert_allclose(pieces, once, atol=0.02 if suffix == "ogg" else 0)       # Vorbis looks ahead in a piece
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt("half"), UserError("half"), BrokenPipeError("half")], ids=repr)
+@pytest.mark.parametrize("suffix", ["wav", "flac", "ogg"])
+def test_an_error_between_pieces_leaves_the_old_file_and_no_temporary_files(tmp_path, suffix, error):
+    path = tmp_path / f"speech.{suffix}"
+    write(path, tone(0.1), RATE)
+    before = path.read_bytes()
+
+    def write_half() -> None:
+        with writing(path, RATE) as append:
+            append(tone(1.0))
+            raise error
+
+    with pytest.raises(type(error), match="half"):
+        write_half()
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def read_within(pipe: BinaryIO, size: int, seconds: float = 30.0) -> bytes:
+    """Read ``size`` bytes from a pipe; fewer when they do not arrive in time."""
+    os.set_blocking(pipe.fileno(), False)
+    deadline, content = time.monotonic() + seconds, b""
+    while len(content) < size and time.monotonic() < deadline:
+        content += pipe.read(size - len(content)) or b""
+        time.sleep(0.005)
+    os.set_blocking(pipe.fileno(), True)
+    return content
+
+
+def test_standard_output_receives_a_wav_piece_by_piece(tmp_path):
+    """The first piece arrives before the second is written; the header leaves the length open."""
+    code = ("import sys, numpy as np; from ane.audio import writing\n"
+            "with writing('-', 24000) as feed:\n"
+            "    feed(np.full(1000, 0.5, np.float32)); sys.stdin.readline(); feed(np.full(500, -0.5, np.float32))\n")
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        first = read_within(process.stdout, 44 + 2000)
+        rest, _ = process.communicate(b"\n", timeout=60)
+    assert len(first) == 44 + 2000
+    assert process.returncode == 0
+    (tmp_path / "out.wav").write_bytes(first + rest)
+    audio, rate = soundfile.read(tmp_path / "out.wav", dtype="float32")
+    assert rate == 24000
+    np.testing.assert_allclose(audio, np.repeat([0.5, -0.5], [1000, 500]), atol=1e-4)
+
+
+def test_a_closed_pipe_ends_the_writing_with_one_line():
+    code = ("import numpy as np; from ane.audio import writing; from ane.system.errors import UserError\n"
+            "try:\n"
+            "    with writing('-', 24000) as feed:\n"
+            "        while True: feed(np.zeros(100000, np.float32))\n"
+            "except UserError as error: raise SystemExit(str(error))\n")
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.read(100)
+        process.stdout.close()
+        message = process.stderr.read().decode()
+    assert message == "cannot write to standard output: Broken pipe\n"
+
+
+def test_sound_is_not_written_to_a_terminal(monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    with pytest.raises(UserError, match="terminal"):
+        check_output("-")
+
+
+@pytest.mark.parametrize("suffix", ["wav", "flac", "mp3", "ogg"])
+def test_a_full_disk_leaves_the_old_file_and_no_temporary_files(tmp_path, suffix):
+    """The limit on file sizes stands in for the disk."""
+    path = tmp_path / f"speech.{suffix}"
+    write(path, tone(0.1), RATE)
+    before = path.read_bytes()
+    code = ("import resource, signal, numpy as np\n"
+            "from ane.audio import write; from ane.system.errors import UserError\n"
+            "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+            "noise = np.random.default_rng(0).uniform(-1, 1, 48000).astype(np.float32)\n"
+            f"try: write({str(path)!r}, noise, 24000)\n"
+            "except UserError as error: print(error)\n")
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert f"cannot write {path}" in result.stdout, result.stderr
+    assert result.stderr == ""
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("write_to", [lambda path: write(path, tone(), RATE), check_output])
+def test_a_tilde_is_the_users_home(tmp_path, monkeypatch, write_to):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "here").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path / "here")
+    write_to("~/new/x.wav")
+    assert list((tmp_path / "here").iterdir()) == []
+    assert (tmp_path / "home" / "new" / "x.wav").exists() == (write_to is not check_output)
+
+
+def test_a_closed_standard_output_is_refused_beforehand():
+    code = ("from ane.audio import check_output; from ane.system.streams import repair_standard_streams\n"
+            "import sys; repair_standard_streams()\n"
+            "try: check_output('-')\n"
+            "except Exception as error: sys.stderr.write(str(error))\n")
+    result = subprocess.run(f'"{sys.executable}" -c "{code}" >&-', shell=True, capture_output=True, text=True,
+                            timeout=60, check=False)
+    assert result.stderr == "standard output is closed: name a file"
