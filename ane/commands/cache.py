@@ -121,7 +121,8 @@ def collect() -> list[CacheItem]:
               for entry in CompiledCache().entries()]
     files = [item for folder, kind in FOLDERS.items()
              for item in _files(kind, paths.cache_dir() / folder, now, runs_engines)]
-    return models + files + _leftovers()
+    known = {item.path for item in models}
+    return models + files + [item for item in _leftovers() if item.path not in known]
 
 
 def known_machine() -> "Machine | None":

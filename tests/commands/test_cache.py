@@ -137,9 +137,7 @@ def test_damaged_entries_and_unfinished_files_are_stale(ane, kept):
     (kept["now"] / "compiled.json").write_text("{")
     half = kept["now"].parent / f".{'0' * 32}.abc.partial"
     (half / "x").mkdir(parents=True)
-    crumb = paths.cache_dir() / "voices" / ".ab.safetensors.x.partial"
-    write(crumb / "ab.safetensors")
-    os.utime(crumb, (time.time() - 7200,) * 2)
+    crumb = killed_while_writing(paths.cache_dir() / "voices" / "gh.safetensors")
     stale = {item["path"]: item["stale"] for item in json.loads(ane("list", "--json"))["items"] if item["stale"]}
     assert stale[str(kept["now"])] == "damaged"
     assert stale[str(half)] == "unfinished"
@@ -156,6 +154,7 @@ def test_leftovers_of_killed_processes_are_found_wherever_files_are_written(ane,
         assert f"unfinished: {abandoned}" in ane("list")
         assert "Deleted 1 item" in ane("clear", "--stale")
         assert unfinished.parent.exists(), "this process is still writing it"
+        unfinished.write_bytes(b"whole")
     assert not abandoned.exists()
     assert finished.exists()
 
