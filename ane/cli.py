@@ -2,66 +2,113 @@
 
 import argparse
 import errno
+import logging
 import os
+import re
 import sys
 from contextlib import suppress
 
 from rich.console import Console
 from rich.markup import escape
 
-from ane.commands import bench, cache, classify, convert, import_model, plan, say, verify, voices
+from ane.commands import (
+    bench,
+    cache,
+    classify,
+    completion,
+    convert,
+    doctor,
+    import_model,
+    plan,
+    say,
+    verify,
+    voices,
+)
+from ane.commands.arguments import CommandParser, add_common_arguments
+from ane.commands.messages import logging_to_standard_error
+from ane.commands.standard_streams import tolerant_streams
 from ane.system.errors import UserError
-from ane.system.interruption import interruptions
+from ane.system.interruption import Interruptions, interruptions
+from ane.system.paths import check_working_directory
 from ane.system.version import version
 
-UNWRITTEN = (errno.EPIPE, errno.ENOSPC, errno.EIO)      # by a standard output that has gone or is full
+# of a standard stream that is closed, has no reader, or is full
+STREAM_ERRORS = (errno.EBADF, errno.EPIPE, errno.ENOSPC, errno.EIO)
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
+    top = CommandParser(
         prog="ane", description="Tortoise text-to-speech: text and a reference voice in, 24 kHz speech out.")
     top.add_argument("--version", action="version", version=f"tortoise-ane {version()}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (say, voices, import_model, convert, verify, plan, bench, cache, classify):
+    for command in (say, voices, import_model, convert, verify, plan, bench, cache, classify, doctor, completion):
         command.register(commands)
+    add_common_arguments(top)
     return top
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command and give its exit status.
+    """Run one command and return its exit status.
 
-    0: done; 1: the user's input or machine was at fault, said in one line; 2: wrong usage; 130 and 143: stopped by
+    0: done; 1: bad input, or a machine that cannot do it, reported in one line; 2: wrong usage; 130 and 143: stopped by
     Ctrl-C, by SIGTERM.
     """
-    args = parser().parse_args(arguments)
-    errors = Console(stderr=True, soft_wrap=True, highlight=False)
-    with interruptions() as stops:
-        try:
-            done = args.handler(args)
-            sys.stdout.flush()
-            return done
-        except BaseException as error:
-            stops.stand_down()
-            if stops.came:                  # whatever was made of it on its way here: rich exits when a pipe has gone
-                plain = isinstance(error, KeyboardInterrupt | SystemExit)
-                became = "" if plain else f" ({type(error).__name__}: {error})"
-                status, told = 128 + stops.came[0], f"ane: interrupted{escape(became)}; no file was left half-written"
-            elif isinstance(error, UserError):
-                status, told = 1, f"[bold red]ane: error:[/] {escape(str(error))}"
-            elif not isinstance(error, OSError) or error.filename is not None or error.errno not in UNWRITTEN:
-                raise
-            else:
-                status, told = 1, "" if error.errno == errno.EPIPE else (
-                    f"[bold red]ane: error:[/] cannot write to standard output: {error.strerror}")
-            with suppress(OSError, SystemExit):
-                if told:
-                    errors.print(told)
-            forget_what_cannot_be_written()
-            return status
+    with tolerant_streams():
+        args = parser().parse_args(arguments)
+        with logging_to_standard_error(args.verbose, args.quiet), interruptions() as stops:
+            try:
+                check_working_directory()
+                status = args.handler(args)
+                sys.stdout.flush()
+                return status
+            except BaseException as error:
+                stops.restore_default_handlers()
+                status, report = reported(error, stops, args)
+                logging.getLogger("ane").debug("the error came from here:", exc_info=error)
+                with suppress(OSError, SystemExit):
+                    if report:
+                        Console(stderr=True, soft_wrap=True, highlight=False).print(report)
+                discard_unwritable_output()
+                return status
 
 
-def forget_what_cannot_be_written() -> None:
-    """Python flushes standard output once more at its exit, and would complain."""
+def reported(error: BaseException, stops: Interruptions, args: argparse.Namespace) -> tuple[int, str]:
+    """The exit status of an error and the line for the user, in rich's markup. A bug is raised again."""
+    if stops.received:          # a library may have made another error of the interruption
+        plain = isinstance(error, KeyboardInterrupt | SystemExit)
+        cause = "" if plain else f" ({type(error).__name__}: {error})"
+        return 128 + stops.received[0], f"ane: interrupted{escape(cause)}; no file was left half-written"
+    if isinstance(error, UserError):
+        message = with_flag(str(error), args.parser)
+    elif isinstance(error, OSError):
+        if error.filename is None and error.errno == errno.EPIPE:
+            return 1, ""
+        message = system_message(error)
+    else:
+        raise error
+    return 1, f"[bold red]ane: error:[/] {escape(message)}"
+
+
+def with_flag(message: str, parser: argparse.ArgumentParser) -> str:
+    """A library's "lanes must be …" or "memory has no effect …" with the command's flag in place of the parameter."""
+    flags = {action.dest: action.option_strings[-1] for action in parser._actions if action.option_strings}
+    return re.sub(r"^([a-z_]+)(?= (?:must be|has no effect) )", lambda found: flags.get(found[1], found[1]), message)
+
+
+def system_message(error: OSError) -> str:
+    """One line for an error of the system that no code has named. An error without a file or cause is raised again."""
+    if error.filename is not None:
+        home = os.environ.get("ANE_HOME")
+        inside = home and str(error.filename).startswith(os.path.expanduser(home))
+        advice = f"; check ANE_HOME, which is {home}" if inside else ""
+        return f"{error.filename}: {error.strerror}{advice}"
+    if error.errno in STREAM_ERRORS:
+        return f"cannot write to standard output: {error.strerror}"
+    raise error
+
+
+def discard_unwritable_output() -> None:
+    """Python flushes standard output once more when it exits, and would complain."""
     try:
         sys.stdout.flush()
     except OSError:

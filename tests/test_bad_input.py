@@ -1,5 +1,6 @@
 """Whatever a user gets wrong: one clear line, a non-zero exit, and nothing half-written."""
 
+import io
 import json
 import os
 import pickle
@@ -23,7 +24,7 @@ RATE = 22050
 
 @pytest.fixture
 def complain(capsys, tmp_path, monkeypatch):
-    """``complain(*arguments)``: run the command, hold it to the rules for errors, give the line it said."""
+    """``complain(*arguments)``: run the command, check that it fails by the rules, return the line it prints."""
     monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
     workplace = tmp_path / "work"
     workplace.mkdir(exist_ok=True)
@@ -46,7 +47,7 @@ def complain(capsys, tmp_path, monkeypatch):
 
 
 def files(directory: Path) -> set[Path]:
-    """All files but those of the cache, where anything may be kept that can be made again."""
+    """All files except the cache's, which may change at any time."""
     return {path for path in directory.rglob("*") if path.is_file() and "cache" not in path.parts}
 
 
@@ -59,7 +60,7 @@ def speech() -> np.ndarray:
 
 @pytest.fixture
 def say(complain):
-    """``say(...)``: `ane say` with the quickest preset, a seed and a file to write."""
+    """``say(...)``: `ane say` with the fastest preset, a seed and a file to write."""
     return lambda *arguments: complain("say", "--preset", "fastest", "--seed", "1", "-o", "out.wav", *arguments)
 
 
@@ -103,9 +104,16 @@ def test_a_lone_surrogate_is_not_text(say):
     assert "not text in UTF-8" in say("hello \ud800")
 
 
-def test_two_texts_or_none(complain, tmp_path):
-    assert "one of the two" in complain("say", "-o", "out.wav")
-    assert "one of the two" in complain("say", "hello", "-f", "x.txt", "-o", "out.wav")
+def test_two_texts_or_none(complain, monkeypatch):
+    assert "either TEXT or -f FILE" in complain("say", "hello", "-f", "x.txt", "-o", "out.wav")
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    assert "no text given: pass TEXT, -f FILE or pipe it in" in complain("say", "-o", "out.wav")
+
+
+def test_nothing_piped_in(complain, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    assert "no text given" in complain("say", "--preset", "fastest", "-o", "out.wav")
 
 
 # --- voices and clips
@@ -148,7 +156,7 @@ def test_text_file_posing_as_wav(say, tmp_path):
     assert "note.wav" in say("hello", "-v", tmp_path / "note.wav")
 
 
-def test_an_empty_voice_is_not_the_default_voice(say):
+def test_an_empty_voice_name_is_refused(say):
     assert "a name is missing" in say("hello", "-v", "")
 
 
@@ -233,16 +241,16 @@ def test_a_name_longer_than_names_can_be(complain, arguments):
     assert LONG in complain("say", *text, "--preset", "fastest", *output, *arguments)
 
 
-@pytest.mark.parametrize("arguments", [("add", LONG, "clip.wav"), ("mix", "random", "-o", f"{LONG}.pth"),
-                                       ("export", "random", f"{LONG}.pth"), ("show", f"./{LONG}")])
+@pytest.mark.parametrize("arguments", [("add", "clip.wav", "-o", LONG), ("mix", "random", "-o", f"{LONG}.pth"),
+                                       ("export", "random", "-o", f"{LONG}.pth"), ("show", f"./{LONG}")])
 def test_a_name_longer_than_names_can_be_for_a_voice(complain, tmp_path, speech, arguments):
     soundfile.write(tmp_path / "work" / "clip.wav", speech, RATE)
     assert LONG in complain("voices", *arguments)
 
 
 def test_a_name_longer_than_names_can_be_for_a_bundle(complain, checkpoints):
-    assert LONG in complain("import", checkpoints, f"./{LONG}")
-    assert LONG in complain("import", LONG, "./bundle")
+    assert LONG in complain("import", checkpoints, "-o", f"./{LONG}")
+    assert LONG in complain("import", LONG, "-o", "./bundle")
 
 
 @pytest.mark.parametrize("arguments", [
@@ -253,7 +261,7 @@ def test_the_home_of_nobody(say, arguments):
 
 
 def test_the_home_of_nobody_has_no_checkpoints(complain):
-    assert "~nobody-of-that-name" in complain("import", "~nobody-of-that-name/x", "./bundle")
+    assert "~nobody-of-that-name" in complain("import", "~nobody-of-that-name/x", "-o", "./bundle")
 
 
 def test_an_empty_name_of_a_voice_to_show_is_not_the_folder_one_is_in(complain, tmp_path, speech):
@@ -261,7 +269,7 @@ def test_an_empty_name_of_a_voice_to_show_is_not_the_folder_one_is_in(complain, 
     assert "empty" in complain("voices", "show", "")
 
 
-# --- places to write
+# --- files to write
 
 
 @pytest.mark.parametrize("output", ["out.docx", "out", "/proc/out.wav"])
@@ -285,7 +293,7 @@ def ane(*arguments: str, **options) -> subprocess.Popen:
                             stderr=subprocess.PIPE, text=True, **options)
 
 
-def test_disk_that_fills_up_leaves_the_old_file_and_no_crumbs(tmp_path):
+def test_a_disk_that_fills_up_leaves_the_old_file_and_no_temporary_files(tmp_path):
     """The process may write files of 4 KB at most, which fails in mid-write as a full disk does."""
     output = tmp_path / "out.wav"
     output.write_bytes(b"precious")
@@ -341,7 +349,7 @@ def test_more_threads_than_cores(say):
     assert "cores" in say("hello", "--threads", "100000")
 
 
-@pytest.mark.parametrize("name", ["tensorflow", "torch:cpu:x", "torch:cpu:", "torch::", "torch:cpu:0:0"])
+@pytest.mark.parametrize("name", ["tensorflow", "torch:", "torch:cpu:x", "torch:cpu:", "torch::", "torch:cpu:0:0"])
 def test_unknown_backend(say, name):
     assert "torch" in say("hello", "--backend", name)
 
@@ -367,6 +375,34 @@ def test_a_flag_without_effect_is_refused(say, flags):
 def test_a_value_out_of_range_is_refused(say, flags):
     line = say("hello", *flags)
     assert any(flag.split("=")[0] in line for flag in flags if flag.startswith("--") and flag != "--preset")
+
+
+def test_an_immense_number_of_best_candidates_is_refused_at_once(say):
+    assert "--best must be from 1 to 10000, got 1000000000000" in say("hello", "--best", "1000000000000")
+
+
+@pytest.mark.parametrize("command", [("plan",), ("verify",), ("say", "hello", "--backend", "mil", "-o", "x.wav")])
+def test_a_home_that_is_not_a_folder_is_one_line(complain, monkeypatch, command):
+    monkeypatch.setenv("ANE_HOME", "/dev/null")
+    assert "set ANE_HOME to a folder that can be written" in complain(*command)
+
+
+def test_a_home_that_is_not_a_folder_does_not_stop_torch(complain, tmp_path, monkeypatch, capsys):
+    from ane.bundles import open_model
+    from ane.commands import packages
+
+    monkeypatch.setenv("ANE_HOME", "/dev/null")
+    assert main(["say", "hello", "--preset", "fastest", "--max-codes", "20", "-o", str(tmp_path / "a.wav")]) == 0
+    monkeypatch.setattr(packages, "core_ml_runs", lambda: True)         # as on a Mac, where auto wants packages
+    model = open_model()
+    assert packages.with_packages(model, "auto", None) is model
+
+
+@pytest.mark.parametrize("flag", ["--network", "--stages", "--units", "--force-build", "--candidate"])
+def test_flags_have_one_spelling_without_abbreviations(flag):
+    for command in (["say", "hello"], ["convert", "demo", "--to", "onnx", "-o", "x"], ["verify"]):
+        with pytest.raises(SystemExit, match="2"):
+            main([*command, flag, "1"])
 
 
 def test_json_goes_alone_to_standard_output(tmp_path, capsys, monkeypatch):

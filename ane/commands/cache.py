@@ -1,4 +1,4 @@
-"""`ane cache`: what is kept that can be made again, and deleting it."""
+"""`ane cache`: list and delete what the program caches, and what killed processes left behind."""
 
 import argparse
 import json
@@ -9,10 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 
+from ane.commands.messages import message_console, output_console, report_console
 from ane.system import paths
+from ane.system.staging import leftovers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,38 +21,46 @@ if TYPE_CHECKING:
     from ane.backends.coreml.compiled import Entry, Machine
     from ane.backends.onnx.tensorrt import Machine as NvidiaMachine
 
-# Folders of the cache that the program makes besides the compiled models, and what is in them.
+# Folders of the cache besides the compiled models, and their content.
 FOLDERS = {"verified": "hashes of files that were checked", "voices": "latents of voices' clips",
-           "packages": "Core ML packages of the embedded voice", "engines": "TensorRT's engines and timings"}
-LEFT_OVER = ".partial"      # how ane.system.files calls what it is writing
+           "packages": "Core ML packages of the embedded voice", "engines": "TensorRT engines and timings"}
+LEFTOVERS = "unfinished files of killed processes"
+SUFFIXES = (".json", ".safetensors", ".lock", ".timing")        # of the program's own files in these folders
 
 
 @dataclass(frozen=True)
-class Item:
-    """Something that can be deleted; ``stale`` says why it is of no more use, or is ""."""
+class CacheItem:
+    """Something that can be deleted.
 
+    Attributes:
+        kind: a description in ``FOLDERS``, LEFTOVERS, or "compiled models".
+        used: time of the last use. stale: why it is of no more use, or "".
+        entry: of a compiled model.
+    """
+
+    kind: str
     path: Path
     bytes: int
     used: float
     stale: str
-    entry: "Entry | None" = None        # for a compiled model
+    entry: "Entry | None" = None
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
     """Add ``cache`` and its own subcommands; each sets ``handler``, which takes the arguments and returns a status."""
-    parser = subparsers.add_parser("cache", help="list and delete what can be made again",
-                                   description="List and delete what can be made again: compiled models, engines, "
-                                               "latents of clips, hashes. Voices and bundles are kept elsewhere and "
-                                               "not touched.")
+    parser = subparsers.add_parser("cache", help="list and delete caches",
+                                   description="List and delete what can be computed again: compiled models, engines, "
+                                               "latents of clips, hashes; and unfinished files that killed processes "
+                                               "left behind. Voices and bundles are not touched.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    listing = commands.add_parser("list", help="show what is kept, how large it is and where")
+    listing = commands.add_parser("list", help="show what is cached, its size and its folder")
     listing.add_argument("--json", action="store_true", help="print JSON")
     listing.set_defaults(handler=list_command)
     clearing = commands.add_parser("clear", help="delete it")
     clearing.add_argument("--stale", action="store_true",
                           help="only what is of no more use: of another macOS or chip, of a package that is gone or "
-                               "was replaced, damaged, or unused for 90 days")
-    clearing.add_argument("--dry-run", action="store_true", help="say what would be deleted, and delete nothing")
+                               "was replaced, damaged, unfinished, or unused for 90 days")
+    clearing.add_argument("--dry-run", action="store_true", help="print what would be deleted, and delete nothing")
     clearing.set_defaults(handler=clear_command)
 
 
@@ -62,8 +71,8 @@ def list_command(args: argparse.Namespace) -> int:
         print(json.dumps({"folder": str(paths.cache_dir()), "items": [_facts(item) for item in items],
                           "bytes": sum(item.bytes for item in items)}))
         return 0
-    console = _console()
-    console.print(f"{paths.cache_dir()}:{'' if items else ' nothing is kept'}")
+    console = output_console()
+    console.print(f"{paths.cache_dir()}:{'' if items else ' empty'}")
     if not items:
         return 0
     models = [item for item in items if item.entry]
@@ -72,43 +81,48 @@ def list_command(args: argparse.Namespace) -> int:
     table = Table("kind", "items", "MB", "stale")
     for column in table.columns[1:]:
         column.justify = "right"
-    kinds = {"compiled models": models} | {what: [item for item in items if item.path.parent.name == name]
-                                           for name, what in FOLDERS.items()}
-    for what, those in (kinds | {"all": items}).items():
-        table.add_row(what, str(len(those)), _megabytes(those), str(sum(bool(item.stale) for item in those)))
+    for kind in ("compiled models", *FOLDERS.values(), LEFTOVERS, "all"):
+        chosen = [item for item in items if kind in (item.kind, "all")]
+        table.add_row(kind, str(len(chosen)), _megabytes(chosen), str(sum(bool(item.stale) for item in chosen)))
     console.print(table)
+    for item in items:
+        if item.kind == LEFTOVERS:
+            console.print(f"unfinished: {item.path}, {_megabytes([item])} MB")
     return 0
 
 
 def clear_command(args: argparse.Namespace) -> int:
-    """Delete all items, or the stale ones; say how many and how large they were."""
+    """Delete all items, or the stale ones; print how many and how large they were."""
     from ane.backends.coreml.compiled import CompiledCache, remove
 
     items = [item for item in collect() if item.stale or not args.stale]
     if args.dry_run:
         for item in items:
             reason = f" ({item.stale})" if item.stale else ""
-            print(f"would delete {item.path}, {_megabytes([item])} MB{reason}")
+            output_console().print(f"would delete {item.path}, {_megabytes([item])} MB{reason}")
     else:
-        CompiledCache().remove([item.entry for item in items if item.entry], notice=_console().print)
+        CompiledCache().remove([item.entry for item in items if item.entry], notice=message_console(args).print)
         for item in items:
             if not item.entry:
                 remove(item.path)
-    done = "Would delete" if args.dry_run else "Deleted"
-    what = f"{len(items)} item{'s' if len(items) != 1 else ''}, {_megabytes(items)} MB," if items else "nothing"
-    _console().print(f"{done} {what} in {paths.cache_dir()}")
+    verb = "Would delete" if args.dry_run else "Deleted"
+    what = f"{len(items)} item{'s' if len(items) != 1 else ''}, {_megabytes(items)} MB" if items else "nothing"
+    report_console(args).print(f"{verb} {what} in {paths.cache_dir()}")
     return 0
 
 
-def collect() -> list[Item]:
-    """All that the program keeps in the cache's folder: compiled models, then files of the other folders."""
+def collect() -> list[CacheItem]:
+    """Everything that can be deleted: compiled models, files of the cache's other folders, leftovers."""
     from ane.backends.coreml.compiled import CompiledCache
     from ane.backends.onnx.tensorrt import this_machine
 
     now, machine, runs_engines = time.time(), known_machine(), cache(this_machine)
-    items = [Item(entry.path, entry.bytes, entry.used, entry.stale(machine, now), entry)
-             for entry in CompiledCache().entries()]
-    return items + [item for folder in FOLDERS for item in _files(paths.cache_dir() / folder, now, runs_engines)]
+    models = [CacheItem("compiled models", entry.path, entry.bytes, entry.used, entry.stale(machine, now), entry)
+              for entry in CompiledCache().entries()]
+    files = [item for folder, kind in FOLDERS.items()
+             for item in _files(kind, paths.cache_dir() / folder, now, runs_engines)]
+    known = {item.path for item in models}
+    return models + files + [item for item in _leftovers() if item.path not in known]
 
 
 def known_machine() -> "Machine | None":
@@ -118,8 +132,8 @@ def known_machine() -> "Machine | None":
     return this_machine() if sys.platform == "darwin" else None
 
 
-def _files(folder: Path, now: float, runs_engines: "Callable[[], NvidiaMachine]") -> list[Item]:
-    """The program's own files in a folder; links, and what others put there, are left alone."""
+def _files(kind: str, folder: Path, now: float, runs_engines: "Callable[[], NvidiaMachine]") -> list[CacheItem]:
+    """The program's own files in a folder; links and other files are left alone."""
     from ane.backends.coreml.compiled import UNUSED_DAYS, size_of
     from ane.backends.onnx.tensorrt import RECORD
 
@@ -127,50 +141,54 @@ def _files(folder: Path, now: float, runs_engines: "Callable[[], NvidiaMachine]"
         return []
     items = []
     for path in sorted(folder.iterdir()):
-        left_over = path.is_dir() and path.name.startswith(".") and path.name.endswith(LEFT_OVER)
-        own = (path.suffix in (".json", ".safetensors", ".lock", ".timing") if path.is_file() else
-               (path / "bundle.json").is_file() or (path / RECORD).is_file() or path.name.endswith(".converting"))
-        if path.is_symlink() or not (own or left_over):
+        own = path.suffix in SUFFIXES if path.is_file() else (
+            (path / "bundle.json").is_file() or (path / RECORD).is_file() or path.name.endswith(".converting"))
+        if path.is_symlink() or not own:
             continue
         stat = path.stat()
-        used = stat.st_mtime if left_over else max(stat.st_mtime, stat.st_atime)        # the system marks its use
-        stale = "left by a process that was killed" if left_over and now - used > 3600 else ""
+        used, stale = max(stat.st_mtime, stat.st_atime), ""         # reading it sets atime
         if (path / RECORD).is_file():
             used, stale = (path / RECORD).stat().st_mtime, _stale_engine(path, runs_engines())
         if now - used > UNUSED_DAYS * 86400:
             stale = stale or f"unused for {UNUSED_DAYS} days"
-        items.append(Item(path, size_of(path), used, stale))
+        items.append(CacheItem(kind, path, size_of(path), used, stale))
     return items
 
 
+def _leftovers() -> list[CacheItem]:
+    """Unfinished files in the data folder and the cache, of processes that have ended."""
+    from ane.backends.coreml.compiled import size_of
+
+    folders = {folder.resolve() for folder in (paths.data_dir(), paths.cache_dir())}
+    found = {path for folder in folders for path in leftovers(folder)}          # the cache may lie in the data folder
+    return [CacheItem(LEFTOVERS, path, size_of(path), path.stat().st_mtime, "left behind by a process that was killed")
+            for path in sorted(found)]
+
+
 def _stale_engine(folder: Path, machine: "NvidiaMachine") -> str:
-    """Why no start will ask for a TensorRT engine again, or ""."""
+    """Why a TensorRT engine will not be used again, or ""."""
     from ane.backends.onnx.tensorrt import Record
 
     record = Record.read(folder)
     return record.stale(machine) if record else "damaged"
 
 
-def _facts(item: Item) -> dict:
-    facts = {"path": str(item.path), "bytes": item.bytes, "used": item.used, "stale": item.stale}
+def _facts(item: CacheItem) -> dict:
+    facts = {"kind": item.kind, "path": str(item.path), "bytes": item.bytes, "used": item.used, "stale": item.stale}
     record = item.entry.record if item.entry else None
     return facts | ({"package": record.package, "chip": record.chip, "os_build": record.os_build} if record else {})
 
 
-def _models_table(models: list[Item]) -> Table:
-    table = Table("compiled model", "of the package", "chip", "macOS build", "MB", "last used", "stale")
+def _models_table(models: list[CacheItem]) -> Table:
+    table = Table("compiled model", "package", "chip", "macOS build", "MB", "last used", "stale")
     table.columns[4].justify = "right"
     for item in models:
         record = item.entry.record if item.entry else None
-        told = (record.model, record.package, record.chip, record.os_build) if record else (item.path.name, "", "", "")
-        table.add_row(*told, _megabytes([item]), time.strftime("%Y-%m-%d", time.localtime(item.used)), item.stale)
+        cells = (record.model, record.package, record.chip, record.os_build) if record else (item.path.name, "", "", "")
+        used = time.strftime("%Y-%m-%d", time.localtime(item.used))
+        table.add_row(*cells, _megabytes([item]), used, item.stale)
     return table
 
 
-def _megabytes(items: list[Item]) -> str:
+def _megabytes(items: list[CacheItem]) -> str:
     return f"{sum(item.bytes for item in items) / 1e6:.1f}"
-
-
-def _console() -> Console:
-    """A console that takes paths literally."""
-    return Console(markup=False, highlight=False, soft_wrap=True)

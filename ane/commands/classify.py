@@ -2,23 +2,21 @@
 
 import argparse
 import json
-from pathlib import Path
-
-from rich.console import Console
 
 from ane.bundles import add_model_arguments, open_model
-from ane.commands.progress import notice
+from ane.commands import arguments
+from ane.commands.messages import notice, output_console
 
-SAMPLES = 220000        # of 24 kHz: all that upstream listens to (tortoise/is_this_from_tortoise.py)
+SAMPLES = 220000        # at 24 kHz: what upstream classifies (tortoise/is_this_from_tortoise.py)
 RATE = 24000
 
 
 def register(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser(
-        "classify", help="tell whether a clip was made by Tortoise",
-        description="Tell how probable it is that Tortoise made a clip, by upstream's classifier. "
-                    "It was trained on upstream's own output and knows nothing of other systems.")
-    parser.add_argument("clip", type=Path, metavar="FILE", help="sound file: wav, flac, mp3 or ogg")
+        "classify", help="estimate whether a clip was made by Tortoise",
+        description="Estimate the probability that Tortoise made a clip, with upstream's classifier. "
+                    "It was trained on upstream's own output and knows no other systems.")
+    parser.add_argument("clip", type=arguments.path, metavar="FILE", help="sound file: wav, flac, mp3 or ogg")
     add_model_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(handler=classify)
@@ -27,19 +25,18 @@ def register(commands: argparse._SubParsersAction) -> None:
 def classify(args: argparse.Namespace) -> int:
     import numpy as np
 
-    from ane.audio.files import read_clip, resample
+    from ane.audio import read_clip, resample
     from ane.backends import load_backend
 
     model = open_model(args.bundle, args.checkpoints)
     model.require("classifier")
     audio, rate = read_clip(args.clip)
-    heard = resample(audio, rate, RATE)[:SAMPLES]
+    audio = resample(audio, rate, RATE)[:SAMPLES]
     backend = load_backend("torch", model, notice=notice)
-    logits = backend.run("classifier", audio=heard[None, None].astype(np.float32))[0]
+    logits = backend.run("classifier", audio=audio[None, None].astype(np.float32))[0]
     probability = float(1 / (1 + np.exp(logits[1] - logits[0])))
     if args.json:
         print(json.dumps({"file": str(args.clip), "probability": probability}))
     else:
-        Console().print(f"{args.clip}: {probability:.1%} likely to have been made by Tortoise", highlight=False,
-                        markup=False)
+        output_console().print(f"{args.clip}: {probability:.1%} likely to have been made by Tortoise")
     return 0

@@ -1,4 +1,4 @@
-"""``ane convert``: a bundle, or official checkpoints, to a bundle of Core ML or ONNX packages or to ggml files."""
+"""``ane convert``: convert a bundle or official checkpoints to Core ML or ONNX packages, GGUF or ggml files."""
 
 import argparse
 import os
@@ -12,7 +12,11 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from ane.bundles import Model, is_path, open_model
-from ane.commands.ggml import GGUF_PRECISIONS, make_ggml, make_gguf
+from ane.commands import arguments
+from ane.commands.arguments import comma_separated, counts
+from ane.commands.ggml import GGUF_PRECISIONS, write_ggml_files, write_gguf_file
+from ane.commands.messages import LOGGER, message_console, report_console
+from ane.commands.progress import working
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,11 +27,10 @@ PRECISIONS = {"coreml": ("fp16", "fp32", "8bit", "6bit", "4bit"), "onnx": ("fp32
 WIDE = ("norm", "softmax")
 CACHES = ("io", "state")
 DESCRIPTION = """
-Write a model for another engine. SOURCE is a bundle (a name or a path; demo is the embedded one) or a directory of
-official .pth files. --to coreml and --to onnx make packages of its networks and write them, with all the rest of it and
-packages that it has already, as a bundle; every function is measured against the float32 networks before it is
-published. An interrupted conversion goes on where it was when the same command is given; what is done lies in
-OUT.converting meanwhile, which may be deleted.
+Convert a model for another engine. SOURCE is a bundle (a name or a path; demo is the embedded one) or a directory of
+official .pth files. --to coreml and --to onnx write a bundle with packages of its networks added; every function is
+compared with the float32 networks before it is published. An interrupted conversion continues when the same command is
+given again; until then finished packages are kept in OUT.converting, which may be deleted.
 --to gguf writes the whole model as one GGUF file; --to ggml the files that tortoise.cpp reads, with one voice.
 """
 NETWORKS = ("autoregressive, diffusion, clvp, univnet, hifigan, conditioning_encoder, contextual_embedder, rlg_auto, "
@@ -35,54 +38,41 @@ NETWORKS = ("autoregressive, diffusion, clvp, univnet, hifigan, conditioning_enc
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
-    """Every option's default is None, so that one without effect on a target can be told and refused."""
-    parser = subparsers.add_parser("convert", help="write a model for another engine", description=DESCRIPTION)
+    """Add ``convert``. Every option's default is None, so that one without effect on a target can be refused."""
+    parser = subparsers.add_parser("convert", help="convert a model for another engine", description=DESCRIPTION)
     parser.add_argument("source", metavar="SOURCE", help="bundle or directory of checkpoints")
-    parser.add_argument("--to", required=True, choices=TARGETS, help="what to make")
-    parser.add_argument("-o", "--output", required=True, metavar="OUT", type=Path,
+    parser.add_argument("--to", required=True, choices=TARGETS, help="what to convert to")
+    parser.add_argument("-o", "--output", required=True, metavar="OUT", type=arguments.path,
                         help="where to write the bundle (coreml, onnx), the .gguf file (gguf), the files (ggml: a "
                              "directory)")
-    parser.add_argument("--precision", type=listed, metavar="P,…",
+    parser.add_argument("--precision", type=comma_separated, metavar="P,…",
                         help=f"coreml: one or more of {', '.join(PRECISIONS['coreml'])} (default: fp16, all that the "
                              f"Neural Engine computes in). onnx: of {', '.join(PRECISIONS['onnx'])} (default: fp32). "
                              "The first is used unless `ane say --precision` names another. "
                              f"gguf: one of {', '.join(GGUF_PRECISIONS)} (default: f16)")
-    parser.add_argument("--wide", type=listed, metavar="KINDS",
-                        help="operations computed in float32 all the same: norm, softmax, or both with a comma; they "
-                             "leave the Neural Engine (default: none)")
+    parser.add_argument("--wide", type=comma_separated, metavar="KIND,…",
+                        help="coreml: operations computed in float32 whatever the precision: norm, softmax, or both "
+                             "separated by a comma; they do not run on the Neural Engine (default: none)")
     parser.add_argument("--attention", choices=("matmul", "einsum"),
-                        help="the decoder's attention in one product for all heads, or head by head (default: matmul)")
+                        help="coreml: the decoder's attention as one product for all heads, or as one for each head "
+                             "(default: matmul)")
     parser.add_argument("--lanes", type=counts, metavar="N,…",
-                        help="candidates that a decoder step takes at once, a function each (default: 1,8,16,32)")
-    parser.add_argument("--cache", type=listed, metavar="KINDS",
-                        help="who keeps the decoder's kv-cache: io (the host), state (Core ML), or both with a comma "
-                             "(default: io,state)")
+                        help="coreml: candidates that a decoder step takes at once, a function each "
+                             "(default: 1,8,16,32)")
+    parser.add_argument("--cache", type=comma_separated, metavar="KIND,…",
+                        help="coreml: what keeps the decoder's kv-cache: io (the host), state (Core ML), or both "
+                             "separated by a comma (default: io,state)")
     parser.add_argument("--buckets", action="append", metavar="KIND=N,…",
-                        help="lengths to build a kind of function for, in place of those that suit the model; kinds: "
+                        help="coreml: lengths of a kind of function, in place of those that suit the model; kinds: "
                              "prefill, step (slots), condition, denoise, sample, steps (fused), clvp_text, "
                              "clvp_speech, univnet, hifigan. May be given more than once")
-    parser.add_argument("--stages", type=listed, metavar="NETWORKS",
-                        help=f"networks to convert (default: all); coreml: the others stay on torch. There are "
-                             f"{NETWORKS}; onnx and gguf take cvvp and classifier too")
+    parser.add_argument("--networks", type=comma_separated, metavar="NETWORK,…",
+                        help=f"networks to convert (default: all); coreml: the others run on torch. There are "
+                             f"{NETWORKS}; for onnx and gguf also cvvp and classifier")
     parser.add_argument("--voice", metavar="VOICE",
                         help="ggml: the voice to write, as `ane say -v` takes it (default: the model's own)")
     parser.add_argument("--force", action="store_true", help="replace what is at OUT, or an unfinished conversion")
     parser.set_defaults(handler=convert_command)
-
-
-def listed(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def counts(text: str) -> tuple[int, ...]:
-    """Positive numbers with commas between, ascending."""
-    try:
-        found = sorted({int(part) for part in text.split(",")})
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text} is not numbers with commas between") from None
-    if found[0] < 1:
-        raise argparse.ArgumentTypeError(f"{text}: numbers must be positive")
-    return tuple(found)
 
 
 def convert_command(args: argparse.Namespace) -> int:
@@ -91,30 +81,24 @@ def convert_command(args: argparse.Namespace) -> int:
         if getattr(args, option) is not None:
             takers = ", ".join(name for name, other in TARGETS.items() if option in other.options)
             raise UserError(f"--{option} has no effect with --to {args.to}: it is for {takers}")
-    args.output = Path(os.path.expanduser(args.output))
-    return target.make(args, open_source(args.source))
+    return target.convert(args, open_source(args.source))
 
 
-def make_packages(args: argparse.Namespace, model: Model) -> int:
-    """Convert to Core ML or ONNX, showing what is being done, and say what came of it."""
+def write_packages(args: argparse.Namespace, model: Model) -> int:
+    """Convert to Core ML or ONNX packages; show progress and a table of the packages."""
     from converters.conversion import convert
 
     target, options = read_target(args)
-    console = Console(highlight=False)
-    with console.status("converting") as status:
-        def show(network: str, doing: str) -> None:
-            status.update(f"{network}: {doing}")
-            if not console.is_terminal and doing.startswith(("merging", "building")):
-                console.print(f"{network}: {doing}", soft_wrap=True)
-
+    with working(message_console(args), "converting") as show:
         try:
-            bundle = convert(model, args.output, options, args.stages, args.force, show, target)
+            bundle = convert(model, args.output, options, args.networks, args.force,
+                             lambda network, step: show(f"{network}: {step}"), target)
         except KeyboardInterrupt:
-            console.print("What was done is kept: give the same command again to go on.")
+            LOGGER.info("Finished packages are kept: give the same command again to continue.")
             raise
-    (report if args.to == "coreml" else report_onnx)(console, bundle)
-    console.print(f"Wrote {bundle.path}. Use it with --bundle {shlex.quote(str(bundle.path))}", soft_wrap=True,
-                  markup=False)
+    console = report_console(args)
+    (report_core_ml if args.to == "coreml" else report_onnx)(console, bundle)
+    console.print(f"Wrote {bundle.path}. Use it with --bundle {shlex.quote(str(bundle.path))}")
     return 0
 
 
@@ -127,12 +111,12 @@ def open_source(source: str) -> Model:
 
 
 def read_target(args: argparse.Namespace) -> "tuple[conversion.Target, list[conversion.Choice]]":
-    """What to make, and one set of options a precision. Raises UserError for values that no option has."""
+    """The target and one set of options for each precision. Raises UserError for values that no option has."""
     if args.precision is not None and not args.precision:
         raise UserError("--precision names nothing: give at least one, or leave it out")
     for value in args.precision or ():
         if value not in PRECISIONS[args.to]:
-            raise UserError(f"--precision {value}: with --to {args.to} it is {' or '.join(PRECISIONS[args.to])}")
+            raise UserError(f"--precision with --to {args.to} must be {' or '.join(PRECISIONS[args.to])}, got {value}")
     if args.to == "coreml":
         from converters.conversion import CORE_ML
 
@@ -143,7 +127,7 @@ def read_target(args: argparse.Namespace) -> "tuple[conversion.Target, list[conv
 
 
 def read_options(args: argparse.Namespace) -> "list[conversion.Choice]":
-    """Core ML's. Raises UserError for values that no option has."""
+    """Core ML's options for each precision. Raises UserError for values that no option has."""
     from converters.coreml.package import Options
     from converters.tortoise.buckets import COUNTED
 
@@ -152,7 +136,7 @@ def read_options(args: argparse.Namespace) -> "list[conversion.Choice]":
     for flag, given, known in (("--wide", wide, WIDE), ("--cache", caches, CACHES)):
         for value in given:
             if value not in known:
-                raise UserError(f"{flag} {value}: it is {' or '.join(known)}")
+                raise UserError(f"{flag} must be {' or '.join(known)}, got {value}")
     if not caches:
         raise UserError("--cache names nothing: give at least one, or leave it out")
     buckets = {}
@@ -161,7 +145,7 @@ def read_options(args: argparse.Namespace) -> "list[conversion.Choice]":
         if not equals:
             raise UserError(f"--buckets {text}: give KIND=N,…, such as prefill=64,128")
         if kind not in COUNTED:
-            raise UserError(f"--buckets {text}: no such kind; there are {', '.join(COUNTED)}")
+            raise UserError(f"--buckets {text}: no such kind of function; there are {', '.join(COUNTED)}")
         try:
             buckets[kind] = counts(numbers)
         except argparse.ArgumentTypeError as error:
@@ -170,7 +154,8 @@ def read_options(args: argparse.Namespace) -> "list[conversion.Choice]":
                     buckets) for precision in dict.fromkeys(args.precision or ["fp16"])]
 
 
-def report(console: Console, bundle: "Bundle") -> None:
+def report_core_ml(console: Console, bundle: "Bundle") -> None:
+    """Print a row a package: its size, and its worst function against the networks."""
     table = Table(Column("network", no_wrap=True), "precision", "functions", "MB", "dB, fp32 maths",
                   "dB, fp16 rounding")
     for column in table.columns[2:]:
@@ -186,6 +171,7 @@ def report(console: Console, bundle: "Bundle") -> None:
 
 
 def report_onnx(console: Console, bundle: "Bundle") -> None:
+    """Print a row a package: its size, and its worst graph against the networks."""
     table = Table(Column("network", no_wrap=True), "precision", "graphs", "MB", "dB", "largest error")
     for column in table.columns[2:]:
         column.justify = "right"
@@ -197,21 +183,21 @@ def report_onnx(console: Console, bundle: "Bundle") -> None:
                       f"{max(figure['error'] for figure in figures):.1e}")
     console.print(table)
     console.print("dB: signal-to-noise ratio of the worst graph on the CPU against the float32 networks; the largest "
-                  "error is a share of the largest value.", soft_wrap=True)
+                  "error is a share of the largest value.")
 
 
 @dataclass(frozen=True)
-class Target:
-    """What ``--to`` names: what makes it, and the options that have an effect on it."""
+class ConvertTarget:
+    """What ``--to`` names: the function that converts, and the options that have an effect on it."""
 
-    make: Callable[[argparse.Namespace, Model], int]
+    convert: Callable[[argparse.Namespace, Model], int]
     options: frozenset[str]
 
 
 TARGETS = {
-    "coreml": Target(make_packages, frozenset({"precision", "wide", "attention", "lanes", "cache", "buckets",
-                                               "stages"})),
-    "onnx": Target(make_packages, frozenset({"precision", "stages"})),
-    "gguf": Target(make_gguf, frozenset({"precision", "stages"})),
-    "ggml": Target(make_ggml, frozenset({"voice"})),
+    "coreml": ConvertTarget(write_packages, frozenset({"precision", "wide", "attention", "lanes", "cache", "buckets",
+                                                       "networks"})),
+    "onnx": ConvertTarget(write_packages, frozenset({"precision", "networks"})),
+    "gguf": ConvertTarget(write_gguf_file, frozenset({"precision", "networks"})),
+    "ggml": ConvertTarget(write_ggml_files, frozenset({"voice"})),
 }

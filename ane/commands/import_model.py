@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,12 @@ from rich.progress import Progress, track
 from rich.table import Table
 
 from ane.bundles import DEMO, is_path
+from ane.commands import arguments
+from ane.commands.messages import message_console, report_console
 from ane.system import paths
 from ane.system.errors import UserError
 
-if TYPE_CHECKING:       # torch comes in with the handler, so that --help is quick
+if TYPE_CHECKING:       # torch is imported in the handler, so that --help is quick
     from ane.bundles.bundle import Bundle
 
 HUB = "hub"
@@ -22,17 +25,17 @@ DESCRIPTION = """
 Read official Tortoise checkpoints and write them as a bundle, which loads lazily and is checked by SHA-256.
 SOURCE is a directory with autoregressive.pth, diffusion_decoder.pth, vocoder.pth and clvp2.pth (further files are
 taken when they are there), a Hugging Face repository OWNER/NAME, or the word hub for upstream's own repository.
-DEST is a path if it has a slash in it; a bare NAME is stored where --bundle NAME finds it.
+-o NAME stores the bundle where --bundle NAME finds it; a path has a slash in it.
 """
 PRECISION = """
-type the parameters are stored in (default: fp32, which keeps every bit of the official files; fp16 halves the size and
-is what the Neural Engine computes in; bf16 halves it too, keeps fp32's range and three bits less of each value)
+type of the stored parameters (default: fp32, which keeps every bit of the official files; fp16 halves the size and is
+what the Neural Engine computes in; bf16 halves it too, with fp32's range and three bits less of each value)
 """
 
 
 @dataclass(frozen=True)
-class _Origin:
-    """Where the checkpoints lie on this machine, and what the bundle says of them."""
+class CheckpointOrigin:
+    """Where the checkpoints are on this machine, and what the bundle states about them."""
 
     directory: Path
     config: dict[str, Any] | None       # upstream's constructor arguments; None: config.json of the directory
@@ -42,30 +45,30 @@ class _Origin:
 
 def register(subparsers: argparse._SubParsersAction) -> None:
     """Add ``import``; it sets ``handler``, which takes the arguments and returns an exit status."""
-    parser = subparsers.add_parser("import", help="make a bundle of official checkpoints", description=DESCRIPTION)
+    parser = subparsers.add_parser("import", help="make a bundle from official checkpoints", description=DESCRIPTION)
     parser.add_argument("source", metavar="SOURCE", help="directory of .pth files, OWNER/NAME on the hub, or: hub")
-    parser.add_argument("destination", metavar="DEST", help="where to write the bundle: a path, or a bare name")
+    parser.add_argument("-o", "--output", required=True, metavar="NAME|PATH", help="where to write the bundle")
     parser.add_argument("--precision", choices=("fp32", "fp16", "bf16"), default="fp32", help=PRECISION)
-    parser.add_argument("--config", metavar="FILE", type=Path,
-                        help="upstream's constructor arguments by file, as JSON, for checkpoints of another size "
+    parser.add_argument("--config", metavar="FILE", type=arguments.path,
+                        help="JSON of upstream's constructor arguments by file, for checkpoints of another size "
                              "(default: config.json in a directory, else the official sizes)")
     parser.add_argument("--revision", metavar="REV", help="branch, tag or commit on the hub (default: main)")
-    parser.add_argument("--expect", metavar="FILE", type=Path,
-                        help="JSON of SHA-256 by file (or an earlier bundle.json) that the checkpoints must have")
-    parser.add_argument("--name", metavar="NAME", help="what the bundle calls itself (default: the last part of DEST)")
-    parser.add_argument("--force", action="store_true", help="replace a bundle that is already at DEST")
+    parser.add_argument("--expect", metavar="FILE", type=arguments.path,
+                        help="JSON of the SHA-256 that each file must have, or an earlier bundle.json")
+    parser.add_argument("--name", metavar="NAME", help="name in messages (default: the last part of -o)")
+    parser.add_argument("--force", action="store_true", help="replace a bundle that is already there")
     parser.set_defaults(handler=import_command)
 
 
 def import_command(args: argparse.Namespace) -> int:
-    """Fetch or find the checkpoints, check them, write the bundle, say what is in it."""
+    """Download or find the checkpoints, check them, write the bundle, print its networks."""
     from ane.bundles.bundle import check_destination, write_bundle
     from ane.models.tortoise.checkpoints import CheckpointDirectory
 
-    destination = _destination(args.destination)
+    destination = _destination(args.output)
     directory = Path(os.path.expanduser(args.source))
     check_destination(destination, args.force, directory if os.path.isdir(directory) else None)
-    console = Console()
+    console = message_console(args)
     origin = _origin(args, directory, destination, console)
     model = CheckpointDirectory(origin.directory, origin.config, str(args.config))
     surplus = model.check()
@@ -79,25 +82,25 @@ def import_command(args: argparse.Namespace) -> int:
 
         bundle = write_bundle(model, destination, precision=args.precision, name=args.name or destination.name,
                               licence=origin.licence, source=origin.source, overwrite=args.force, progress=advance)
-    _report(console, bundle, surplus, args.destination)
+    _report(report_console(args), bundle, surplus, args.output)
     return 0
 
 
 def _destination(text: str) -> Path:
-    """A path as it is; a bare name among the stored bundles."""
+    """The path, or the folder of a bare name among the stored bundles."""
     if is_path(text):
         return Path(os.path.expanduser(text))
     if text == DEMO:
-        raise UserError("the name demo belongs to the bundle inside the package; choose another")
+        raise UserError("the name demo belongs to the embedded bundle; choose another")
     return paths.bundles_dir() / text
 
 
-def _origin(args: argparse.Namespace, directory: Path, destination: Path, console: Console) -> _Origin:
-    """The checkpoints of SOURCE, downloaded if need be, and held to every hash that was recorded for them."""
+def _origin(args: argparse.Namespace, directory: Path, destination: Path, console: Console) -> CheckpointOrigin:
+    """The checkpoints of SOURCE, downloaded if need be, and checked against every hash recorded for them."""
     from ane.bundles.hub import hold_to, is_repository, read_expected
-    from ane.bundles.opening import read_constructor_arguments
+    from ane.models.tortoise.checkpoints import read_config
 
-    config = None if args.config is None else read_constructor_arguments(args.config)
+    config = None if args.config is None else read_config(args.config)
     expected = {} if args.expect is None else read_expected(args.expect)
     if os.path.isdir(directory):
         if args.revision:
@@ -111,7 +114,7 @@ def _origin(args: argparse.Namespace, directory: Path, destination: Path, consol
     return origin
 
 
-def _from_directory(directory: Path, config: dict[str, Any] | None, console: Console) -> _Origin:
+def _from_directory(directory: Path, config: dict[str, Any] | None, console: Console) -> CheckpointOrigin:
     from ane.bundles.hashes import sha256_of
     from ane.models.tortoise.checkpoints import MEL_NORMS, present_files
 
@@ -120,12 +123,12 @@ def _from_directory(directory: Path, config: dict[str, Any] | None, console: Con
     files = {}
     for name in track(names, "hashing", console=console, transient=True, disable=not console.is_terminal):
         files[name] = sha256_of(directory / name)
-    return _Origin(directory, config, {"files": files})
+    return CheckpointOrigin(directory, config, {"files": files})
 
 
 def _from_hub(args: argparse.Namespace, config: dict[str, Any] | None, destination: Path,
-              console: Console) -> _Origin:
-    """Download; a bundle at the destination of the same commit must have had the same files."""
+              console: Console) -> CheckpointOrigin:
+    """Download. Where the destination has a bundle of the same commit, the files must be the same."""
     from ane.bundles.hub import REPOSITORY, hold_to, snapshot
 
     repository = REPOSITORY if args.source == HUB else args.source
@@ -134,12 +137,12 @@ def _from_hub(args: argparse.Namespace, config: dict[str, Any] | None, destinati
     recorded = _recorded(destination)
     if (recorded.get("repository"), recorded.get("revision")) == (repository, found.revision):
         hold_to(recorded["files"], found.files, f"{destination}/bundle.json")
-    # a config.json of a repository is not upstream's: without --config the sizes are the official ones
-    return _Origin(found.directory, config or {}, source, found.licence)
+    # a repository's config.json is not upstream's: without --config the sizes are the official ones
+    return CheckpointOrigin(found.directory, config or {}, source, found.licence)
 
 
 def _recorded(destination: Path) -> dict[str, Any]:
-    """What a bundle at the destination says of its source; nothing when there is no readable one."""
+    """The source that a bundle at the destination states; {} without a readable bundle."""
     from ane.bundles.manifest import read_manifest
 
     try:
@@ -164,8 +167,7 @@ def _report(console: Console, bundle: "Bundle", surplus: dict[str, list[str]], d
     console.print(table)
     if surplus:
         left = "; ".join(f"{file}: {grouped(keys)}" for file, keys in surplus.items())
-        console.print(f"Left out, as speaking needs none of it: {left}", soft_wrap=True, highlight=False, markup=False)
+        console.print(f"Left out, because speaking does not need it: {left}")
     if not bundle.trained:
-        console.print("The weights are random numbers (config.json says so): this bundle will not speak.")
-    console.print(f"Wrote {bundle.path} in {bundle.precision}. Use it with --bundle {destination}",
-                  soft_wrap=True, highlight=False, markup=False)
+        console.print("The weights are random numbers (config.json says so): this bundle generates noise, not speech.")
+    console.print(f"Wrote {bundle.path} in {bundle.precision}. Use it with --bundle {shlex.quote(destination)}")

@@ -1,4 +1,4 @@
-"""Core ML packages of the embedded bundle: made on the machine that first asks for them, and kept."""
+"""Core ML packages of the embedded bundle: converted on the machine that first needs them, and cached."""
 
 from pathlib import Path
 
@@ -6,55 +6,72 @@ from rich.console import Console
 
 from ane.backends import PACKAGED, core_ml_runs, resolve
 from ane.bundles import Model, demo_bundle
+from ane.commands.messages import LOGGER
+from ane.commands.progress import working
 from ane.system import paths
 from ane.system.errors import UserError
 
 
 def with_packages(model: Model, backend: str, console: Console) -> Model:
-    """The model itself; or, for the embedded bundle on an engine of packages, its copy that has them.
+    """The model itself; or, for the embedded bundle on a backend that runs packages, its cached copy that has them.
 
-    The copy is converted when it is first asked for, which takes a minute or two, and kept in the cache under the
-    model's identity. Every other model is converted by `ane convert`.
+    The copy is converted when it is first needed, which takes a minute or two. With the backend "auto" a cache that
+    cannot be written is logged, and the model itself is returned, which torch can run. Every other model is converted
+    by `ane convert`.
 
     Raises:
-        UserError: no room for it, no backend of that name, Core ML off macOS.
+        UserError: the cache cannot be written, no backend of that name, Core ML off macOS.
     """
     embedded = getattr(model, "path", None) == demo_bundle()
-    wanted = resolve(backend, model)[0] in PACKAGED or (backend == "auto" and core_ml_runs())
-    if not embedded or not wanted:
+    needed = resolve(backend, model)[0] in PACKAGED or (backend == "auto" and core_ml_runs())
+    if not embedded or not needed:
         return model
     if backend == "coreml":
         from ane.backends.coreml.engine import CoreMLTools
 
-        CoreMLTools()       # refuses off macOS, before minutes of converting
+        CoreMLTools()       # raises off macOS, before minutes of converting
+    try:
+        return cached_packages(model, console)
+    except UserError as error:
+        if backend != "auto":
+            raise
+        LOGGER.warning("running on torch without Core ML packages: %s", error)
+        return model
+
+
+def cached_packages(model: Model, console: Console) -> Model:
+    """The embedded bundle with packages, from the cache or converted. Raises UserError when it cannot be written."""
     from filelock import FileLock
 
     from converters.conversion import convert, edition
     from converters.coreml.package import Options
 
-    kept = paths.cache_dir() / "packages" / f"{model.identity[:16]}-{edition()[:16]}"
-    doing = "making the Core ML packages of the embedded voice, once"
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{kept}.lock"):          # another process may be making them
-        whole = opened(kept)
-        if whole is not None:
-            return whole
-        if not console.is_terminal:
-            console.print(f"{doing}: a minute or two")
-        with console.status(doing) as status:
-            return convert(model, kept, [Options(lanes=(1, 8, 16))], overwrite=True, progress=lambda network, what:
-                           status.update(f"{doing}: {network}, {what}"))
+    folder = paths.cache_dir() / "packages" / f"{model.identity[:16]}-{edition()[:16]}"
+    task = "converting the embedded voice to Core ML packages, once"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{folder}.lock"):            # another process may be converting
+            bundle = open_whole(folder)
+            if bundle is not None:
+                return bundle
+            LOGGER.info("%s: a minute or two", task)
+            with working(console, task) as show:
+                return convert(model, folder, [Options(lanes=(1, 8, 16))], overwrite=True,
+                               progress=lambda network, step: show(f"{task}: {network}, {step}"))
+    except OSError as error:
+        raise UserError(f"cannot write the cache {folder.parent}: {error.strerror or error}; set ANE_HOME to a folder "
+                        "that can be written") from error
 
 
-def opened(kept: Path) -> Model | None:
-    """The bundle there when it is whole; None when it is not there or damaged, so that it is made again."""
+def open_whole(folder: Path) -> Model | None:
+    """The bundle in ``folder`` if every file of it is as it was written; None when it is missing or damaged."""
     from ane.bundles.bundle import Bundle
     from ane.bundles.hashes import check_hash
 
     try:
-        bundle = Bundle(kept)
+        bundle = Bundle(folder)
         for file in bundle.files:
-            check_hash(kept, file)
+            check_hash(folder, file)
     except UserError:
         return None
     return bundle

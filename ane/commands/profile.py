@@ -1,37 +1,39 @@
-"""The timeline that ``--profile`` shows."""
+"""The timeline that ``--profile`` prints."""
 
 from rich.console import Console
 from rich.table import Column, Table
 
 from ane.system.timeline import Span, Timeline
 
-WIDTH = 44          # characters that all of the time is drawn in
+WIDTH = 44          # characters of a bar over the whole time
 
 
-def show_profile(timeline: Timeline, console: Console) -> None:
-    """A bar for every stage, and the three parts of the time: before the text was known, until there was sound, after.
+def print_profile(timeline: Timeline, console: Console) -> None:
+    """Print a bar for each stage, and for three parts of the time: before the text was known, until there was audio,
+    after.
 
-    Work of the first part is paid once for many texts; what is between the two marks is what a listener waits for.
+    Work of the first part is done once for many texts; a listener waits for the second.
     """
-    total = max([timeline.known, timeline.heard or 0.0, *(span.end for span in timeline.spans)])
-    heard = total if timeline.heard is None else timeline.heard
-    parts = (("before the text was known", 0.0, timeline.known), ("until the first sound", timeline.known, heard),
-             ("the rest", heard, total))
+    total = max([timeline.text_ready, timeline.first_sound or 0.0, *(span.end for span in timeline.spans)])
+    first_audio = total if timeline.first_sound is None else timeline.first_sound
+    parts = (("before the text was known", 0.0, timeline.text_ready),
+             ("until the first audio", timeline.text_ready, first_audio), ("the rest", first_audio, total))
     table = Table(Column("", no_wrap=True), Column("s", justify="right"), box=None, pad_edge=False)
     table.add_column(f"0 to {total:.2f} s", no_wrap=True)
     for name, start, end in parts:
-        table.add_row(name, f"{end - start:.2f}", drawn([Span(name, start, end)], total), style="bold")
+        table.add_row(name, f"{end - start:.2f}", bar([Span(name, start, end)], total), style="bold")
     for stage, seconds in timeline.spent().items():
-        table.add_row(f"  {stage}", f"{seconds:.2f}", drawn([s for s in timeline.spans if s.stage == stage], total))
+        spans = [span for span in timeline.spans if span.stage == stage]
+        table.add_row(f"  {stage}", f"{seconds:.2f}", bar(spans, total))
     console.print(table)
 
 
-def drawn(spans: list[Span], total: float) -> str:
-    """A character for each part of the time in which one of the spans worked."""
+def bar(spans: list[Span], total: float) -> str:
+    """``WIDTH`` characters over ``total`` seconds, filled where one of the spans is."""
     scale = WIDTH / total if total else 0.0
     line = [" "] * WIDTH
     for span in spans:
         first = min(int(span.start * scale), WIDTH - 1)
-        for place in range(first, max(first + 1, min(round(span.end * scale), WIDTH))):
-            line[place] = "█"
+        for index in range(first, max(first + 1, min(round(span.end * scale), WIDTH))):
+            line[index] = "█"
     return "".join(line)

@@ -1,27 +1,27 @@
-"""A bar for each stage of synthesis, and lines of what else the user should know."""
+"""Progress: bars and a spinner in a terminal, a plain line every few seconds elsewhere."""
 
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-WORDS = {"decode": "candidates", "rank": "ranked", "diffuse": "diffusion steps", "vocode": "chunks of sound"}
+UNITS = {"decode": "candidates", "rank": "ranked", "diffuse": "diffusion steps", "vocode": "vocoded chunks"}
+INTERVAL = 5.0      # seconds between two plain lines
 
 
-def notice(line: str) -> None:
-    """What ``ane.backends.load_backend`` has to tell, on standard error."""
-    Console(stderr=True, highlight=False).print(line, markup=False, soft_wrap=True)
+class ProgressDisplay:
+    """Shows the progress of synthesis on a console; ``update`` is what ``Synthesizer.speak`` calls."""
 
-
-class Bars:
-    """Shows progress on a console; ``update`` is what ``Synthesizer.speak`` calls."""
-
-    def __init__(self, console: Console, shown: bool):
+    def __init__(self, console: Console, shown: bool, clock: Callable[[], float] = time.monotonic):
         self.progress = Progress(TextColumn("{task.description:<15}"), BarColumn(), MofNCompleteColumn(),
                                  TimeElapsedColumn(), TextColumn("{task.fields[note]}"), console=console,
-                                 transient=True, disable=not shown)
+                                 transient=True, disable=not (shown and console.is_terminal))
         self.tasks: dict[str, TaskID] = {}
+        self.lines = PlainLines(console, clock) if shown and not console.is_terminal else None
 
     def __enter__(self) -> Self:
         self.progress.start()
@@ -34,6 +34,32 @@ class Bars:
     def update(self, stage: str, done: int, total: int, note: str) -> None:
         if not stage:
             return
+        unit = UNITS.get(stage, stage)
+        if self.lines:
+            self.lines.print(f"{unit}: {done} of {total}{f' ({note})' if note else ''}")
+            return
         if stage not in self.tasks:
-            self.tasks[stage] = self.progress.add_task(WORDS.get(stage, stage), total=total, note=note)
+            self.tasks[stage] = self.progress.add_task(unit, total=total, note=note)
         self.progress.update(self.tasks[stage], completed=done, total=total, note=note)
+
+
+class PlainLines:
+    """Prints a line if ``INTERVAL`` seconds have passed since the last one, or since it was made."""
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic):
+        self.console, self.clock, self.last = console, clock, clock()
+
+    def print(self, line: str) -> None:
+        if self.clock() - self.last >= INTERVAL:
+            self.last = self.clock()
+            self.console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+@contextmanager
+def working(console: Console, text: str) -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows what is being done now: beside a spinner in a terminal, else in plain lines."""
+    if console.is_terminal:
+        with console.status(text) as status:
+            yield status.update
+    else:
+        yield PlainLines(console).print

@@ -1,23 +1,23 @@
-"""`ane say`: speak a text to a file or through the loudspeaker, when it is made or while it is made."""
+"""`ane say`: speak a text to a file or through the loudspeaker, at the end or while it is generated."""
 
 import argparse
-import json
-import re
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.markup import escape
+from rich.table import Table
 
-from ane.bundles import Model, add_model_arguments, open_model
-from ane.commands.packages import with_packages
-from ane.commands.profile import show_profile
-from ane.commands.progress import Bars
-from ane.commands.speech_options import add_settings_arguments, gigabytes, positive, read_settings
+from ane.bundles import add_model_arguments, open_model
+from ane.commands import arguments
+from ane.commands.backend_options import add_backend_arguments, load_synthesizer
+from ane.commands.messages import LOGGER, message_console, output_console
+from ane.commands.profile import print_profile
+from ane.commands.progress import ProgressDisplay
+from ane.commands.say_report import print_report
+from ane.commands.speech_options import add_settings_arguments, read_settings
+from ane.commands.text_input import read_text, reads_standard_input
+from ane.commands.voices import list_command
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline
 
@@ -28,163 +28,156 @@ if TYPE_CHECKING:
     from ane.models.tortoise.settings import Settings
     from ane.models.tortoise.synthesizer import Stream, Synthesizer
 
-SPOKEN = 14         # characters of English in a second of speech, about: 150 words of 5.6 characters in a minute
+CHARACTERS_A_SECOND = 14        # of English speech, about: 150 words of 5.6 characters a minute
+EXAMPLES = """
+examples:
+  ane say Hello world                          play it
+  ane say 'Hello, world.' -v rms -o hello.wav  write it in the voice rms
+  ane say -f chapter.txt --stream              play a file while it is generated
+  date | ane say                               speak what another program prints
+"""
 
 
 def register(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser(
-        "say", help="speak a text",
+        "say", help="speak a text", epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Speak a text to a file, or through the loudspeaker when no file is named.")
-    parser.add_argument("text", nargs="?", help="what to say; or use -f")
+    parser.add_argument("text", nargs="*", metavar="TEXT", help="what to say; with no TEXT and no -f, what is piped in")
     parser.add_argument("-f", "--file", metavar="FILE", help="read the text from FILE, from standard input if -")
     parser.add_argument("-v", "--voice", metavar="VOICE",
-                        help="a name (see `ane voices list`), a folder of clips, a sound file, a voice file, `random`, "
-                             "or a mix such as a&b or a:0.3&b:0.7 (default: the model's own)")
-    parser.add_argument("-o", "--output", metavar="OUT", type=Path,
-                        help="write to OUT; the format is its suffix: .wav, .flac, .mp3 or .ogg; - is standard output, "
+                        help="a name ('?' lists them), a folder of clips, a sound file, a voice file, random, or a mix "
+                             "such as 'a&b' or 'a:0.3&b:0.7' (default: the model's own)")
+    parser.add_argument("-o", "--output", metavar="OUT", type=arguments.path,
+                        help="write to OUT; its suffix is the format: .wav, .flac, .mp3 or .ogg; - is standard output, "
                              "as WAV")
-    parser.add_argument("--play", action="store_true", help="play as well as write (without -o that is the default)")
+    parser.add_argument("--play", action="store_true", help="play as well as write (the default without -o)")
     parser.add_argument("--stream", action="store_true",
-                        help="play or write the sound while it is made; soonest with --preset fastest")
+                        help="play or write audio while it is generated; it starts soonest with --preset fastest")
     parser.add_argument("--lines", action="store_true",
-                        help="every line is a text of its own, written to OUT-1.wav, OUT-2.wav, …; they are decoded "
-                             "together")
-    parser.add_argument("--profile", action="store_true",
-                        help="show when each stage worked: before the text was known, until the first sound, and after")
+                        help="speak each line on its own, to OUT-1.wav, OUT-2.wav, …; they are decoded together")
     parser.add_argument("--json", action="store_true",
-                        help="print one JSON object about the result (with --lines one a line); no progress")
+                        help="print a JSON object about the result (one a line with --lines), and no progress")
     add_model_arguments(parser)
-    add_engine_arguments(parser)
     add_settings_arguments(parser)
+    add_backend_arguments(parser)
+    arguments.rare_group(parser, "timing").add_argument(
+        "--profile", action="store_true",
+        help="show when each stage ran: before the text was known, until the first audio, and after")
+    arguments.add_full_help(parser)
+    arguments.mark_rare(parser, "checkpoints")
     parser.set_defaults(handler=say)
 
 
-def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
-    from ane.backends import NAMES
-
-    add = parser.add_argument_group("engine").add_argument
-    add("--backend", default="auto", metavar="NAME",
-        help=f"{', '.join(NAMES)}; coreml runs a bundle's Core ML packages on a Mac, mil interprets the same packages "
-             "anywhere, slowly, to prove them; onnx runs its ONNX packages with ONNX Runtime (default: auto, the "
-             "best there is)")
-    add("--precision", default="auto", metavar="P",
-        choices=("auto", "fp32", "bf16", "fp16", "8bit", "6bit", "4bit", "int8", "int4"),
-        help="what torch computes in: fp32, bf16 or fp16 (default: what the weights are stored in, where the device is "
-             "good at it), int8 (the decoder on the CPU: fastest, less exact); or which packages are taken: Core ML's "
-             "fp16, fp32, 8bit, 6bit, 4bit, ONNX's fp32, fp16, int8, int4 (default: the bundle's)")
-    add("--cache", default="auto", choices=("auto", "io", "state"),
-        help="who keeps the kv-cache of Core ML packages: io (the host) or state (Core ML)")
-    add("--compute-units", choices=("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL"),
-        help="where Core ML may run all networks (default: what the bundle says of each)")
-    add("--memory", type=gigabytes, metavar="GB",
-        help="what ONNX graphs may take at a time; the least recently used make room (default: what there is)")
-    add("--force-build", action="store_true", help="build TensorRT's engines anew (onnx:tensorrt)")
-    add("--threads", type=positive, metavar="N", help="CPU threads (default: the engine's choice)")
-    add("--lanes", type=positive, metavar="N", help="readings of candidates and chunks sampled at a time (default: 16)")
-
-
 def say(args: argparse.Namespace) -> int:
-    from ane.audio.files import play
+    from ane.audio import play
     from ane.models.tortoise.result import SAMPLE_RATE
     from ane.models.tortoise.settings import default_preset
 
+    if args.voice == "?":
+        return list_command(args)
+    if args.preset == "?":
+        return list_presets(args)
     timeline = Timeline()
-    refuse_unfit_flags(args)
-    prompted = args.file == "-"         # the text may be long in coming: meanwhile all else is made ready
-    text = None if prompted else read_text(args)
-    check_ways_out(args)
+    refuse_conflicting_flags(args)
+    piped = reads_standard_input(args)          # it may arrive late: everything else is loaded before it is read
+    text = None if piped else read_text(args)
+    check_outputs(args)
     model = open_model(args.bundle, args.checkpoints)
     args.preset = args.preset or default_preset(model.settings)
     settings = read_settings(args, model)
-    console = Console(stderr=True, highlight=False)
+    LOGGER.debug("model %s, preset %s: %s", model.name, args.preset, settings)
     if not model.trained and not args.json:
-        console.print(f"[yellow]{escape(model.name)} has random weights: what you will hear is noise, not speech. "
-                      "Give --bundle or --checkpoints for a trained model.[/]", soft_wrap=True)
-    synthesizer, settings = engine(args, model, settings, console)
-    if prompted:
+        LOGGER.warning("%s has random weights: it generates noise, not speech. Give --bundle or --checkpoints for a "
+                       "trained model.", model.name)
+    console = message_console(args)
+    synthesizer, settings = load_synthesizer(args, model, settings, console)
+    LOGGER.debug("backend %s", synthesizer.backend.name)
+    if text is None:
         voice = synthesizer.prepare(args.voice, settings)
-        args.voice = args.voice if "random" in str(args.voice) else voice       # what is random depends on the seed
+        args.voice = args.voice if "random" in str(args.voice) else voice       # a random voice depends on the seed
         text = read_text(args)
     speak = speak_lines if args.lines else speak_stream if args.stream else speak_whole
     waves: list[np.ndarray] = []
-    with Bars(console, shown=not args.json) as bars:
-        for speech, outputs in speak(args, synthesizer, text, settings, timeline, bars):
-            report(args, synthesizer, speech, outputs, console)
+    with ProgressDisplay(console, shown=not (args.json or args.quiet)) as progress:
+        for speech, outputs in speak(args, synthesizer, text, settings, timeline, progress):
+            print_report(args, synthesizer, speech, outputs, console)
             if not args.stream and (args.play or args.output is None):
                 waves = [speech.audio, *speech.alternatives]
     if args.profile and not args.json:
-        show_profile(timeline, console)
+        print_profile(timeline, console)
     for audio in waves:
         play(audio, SAMPLE_RATE)
     return 0
 
 
-def refuse_unfit_flags(args: argparse.Namespace) -> None:
-    """Raise UserError for flags that do not go together."""
+def list_presets(args: argparse.Namespace) -> int:
+    """Print upstream's presets and ours with the work that each does, and mark the model's default."""
+    from ane.models.tortoise.settings import PRESETS, default_preset
+
+    default = default_preset(open_model(args.bundle, args.checkpoints).settings)
+    for title, upstream in (("upstream's presets", True), ("our presets", False)):
+        table = Table(title, "work for each chunk")
+        for name, preset in PRESETS.items():
+            if preset.upstream == upstream:
+                table.add_row(f"{name} (default)" if name == default else name, preset.work)
+        output_console().print(table)
+    output_console().print("A guided step runs the denoiser twice.")
+    return 0
+
+
+def refuse_conflicting_flags(args: argparse.Namespace) -> None:
+    """Raise UserError for flags that cannot be combined, or a count that is refused whatever the model is."""
+    from ane.models.tortoise.settings import MAX_CANDIDATES
+
     for first, second in (("stream", "lines"), ("stream", "best"), ("lines", "best"), ("lines", "play")):
         if getattr(args, first) and getattr(args, second):
-            raise UserError(f"--{first} and --{second} do not go together: leave one out")
+            raise UserError(f"--{first} and --{second} cannot be combined: leave one out")
     if args.lines and (args.output is None or str(args.output) == "-"):
         raise UserError("--lines writes a file for each line: add -o OUT")
     if args.output is not None and str(args.output) == "-":
         for flag in ("json", "best"):
             if getattr(args, flag):
-                raise UserError(f"--{flag} and -o - do not go together: standard output is the sound's")
+                raise UserError(f"--{flag} and -o - cannot be combined: the audio goes to standard output")
+    if (args.best or 1) > MAX_CANDIDATES:
+        raise UserError(f"best must be from 1 to {MAX_CANDIDATES}, got {args.best}")
 
 
-def check_ways_out(args: argparse.Namespace) -> None:
-    """Fail before any work for a file that cannot be written or a sound that cannot be played."""
-    from ane.audio.files import check_output, find_player
-    from ane.audio.playback import check_player
+def check_outputs(args: argparse.Namespace) -> None:
+    """Raise UserError, before any work, for a file that cannot be written or audio that cannot be played."""
+    from ane.audio import check_output, check_sound_device
 
     for path in output_paths(args.output, args.best or 1):
         check_output(path)
     if args.play or args.output is None:
-        check_player() if args.stream else find_player()
+        check_sound_device()
 
 
-def engine(args: argparse.Namespace, model: Model, settings: "Settings",
-           console: Console) -> tuple["Synthesizer", "Settings"]:
-    """The engine that the flags name, with what is remembered of this machine; and the settings as that wants them."""
-    from ane.backends import load_backend
-    from ane.backends.tuning import applying
-    from ane.models.tortoise.synthesizer import Synthesizer
-
-    model = with_packages(model, args.backend, console)
-    tuned = applying(args.backend, model, args.precision, args.threads, args.cache, args.compute_units)
-    if tuned and tuned.lanes and args.lanes is None:
-        settings = replace(settings, lanes=tuned.lanes)
-    backend = load_backend(args.backend, model, args.precision, args.threads, cache=args.cache,
-                           compute_units=args.compute_units, memory=args.memory, rebuild_engines=args.force_build,
-                           notice=lambda line: console.print(escape(line), soft_wrap=True))
-    return Synthesizer(model, backend), settings
-
-
-Said = Iterator[tuple["Speech | Stream", list[Path]]]
+Spoken = Iterator[tuple["Speech | Stream", list[Path]]]
 
 
 def speak_whole(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, settings: "Settings",
-                timeline: Timeline, bars: Bars) -> Said:
-    from ane.audio.files import write
+                timeline: Timeline, progress: ProgressDisplay) -> Spoken:
+    """Generate all audio, then write it."""
+    from ane.audio import write
 
-    speech = synthesizer.speak(text, args.voice, seed=args.seed, settings=settings, progress=bars.update,
+    speech = synthesizer.speak(text, args.voice, seed=args.seed, settings=settings, progress=progress.update,
                                timeline=timeline)
     outputs = output_paths(args.output, settings.best)
-    for path, audio in zip(outputs, [speech.audio, *speech.alternatives], strict=False):    # none: only to be played
+    for path, audio in zip(outputs, [speech.audio, *speech.alternatives], strict=False):    # no outputs: played only
         write(path, audio, speech.sample_rate)
     yield speech, outputs
 
 
 def speak_lines(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, settings: "Settings",
-                timeline: Timeline, bars: Bars) -> Said:
-    """Every line on its own, each written as soon as it is there."""
-    from ane.audio.files import write
+                timeline: Timeline, progress: ProgressDisplay) -> Spoken:
+    """Speak each line on its own, and write each as soon as it is complete."""
+    from ane.audio import write
 
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         raise UserError("nothing to say: there is no line with text")
     outputs = output_paths(args.output, len(lines))
-    speeches = synthesizer.speak_all(lines, args.voice, seed=args.seed, settings=settings, progress=bars.update,
+    speeches = synthesizer.speak_all(lines, args.voice, seed=args.seed, settings=settings, progress=progress.update,
                                      timeline=timeline)
     for speech, path in zip(speeches, outputs, strict=True):
         write(path, speech.audio, speech.sample_rate)
@@ -192,96 +185,40 @@ def speak_lines(args: argparse.Namespace, synthesizer: "Synthesizer", text: str,
 
 
 def speak_stream(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, settings: "Settings",
-                 timeline: Timeline, bars: Bars) -> Said:
-    """To the file, the loudspeaker or both, piece by piece."""
-    from ane.audio.files import writing
+                 timeline: Timeline, progress: ProgressDisplay) -> Spoken:
+    """Send each piece of audio to the file, the loudspeaker or both as soon as it is generated."""
+    from ane.audio import writing
     from ane.audio.playback import PlayerError, playing
 
-    stream = synthesizer.stream(text, args.voice, seed=args.seed, settings=settings, progress=bars.update,
+    stream = synthesizer.stream(text, args.voice, seed=args.seed, settings=settings, progress=progress.update,
                                 timeline=timeline)
-    mute: PlayerError | None = None
+    failure: PlayerError | None = None
     with ExitStack() as stack:
         stack.enter_context(closing(stream))
-        ways = [stack.enter_context(writing(args.output, stream.sample_rate))] if args.output is not None else []
+        sinks = [stack.enter_context(writing(args.output, stream.sample_rate))] if args.output is not None else []
         try:
-            with ExitStack() as sounding:
+            with ExitStack() as playback:
                 if args.play or args.output is None:
-                    expected = sum(map(len, stream.chunks)) / SPOKEN
-                    ways.append(sounding.enter_context(playing(stream.sample_rate, expected)))
+                    expected = sum(map(len, stream.chunks)) / CHARACTERS_A_SECOND
+                    sinks.append(playback.enter_context(playing(stream.sample_rate, expected)))
                 for piece in stream:
-                    for way in ways:
-                        way(piece)
+                    for sink in sinks:
+                        sink(piece)
         except PlayerError as error:
             if args.output is None:
                 raise
-            mute = error        # the file is written to its end all the same
+            failure = error         # the file is written to its end all the same
             for piece in stream:
-                ways[0](piece)
-    if mute:
-        raise mute
+                sinks[0](piece)
+    if failure:
+        raise failure
     yield stream, output_paths(args.output, 1)
 
 
-def read_text(args: argparse.Namespace) -> str:
-    """The text from the argument, a file or standard input. UserError: none or two of them, or an unreadable file."""
-    if (args.text is None) == (args.file is None):
-        raise UserError("say what? Give a text, or -f FILE (- for standard input), one of the two")
-    if args.text is not None:
-        # bytes of the command line that are no text reach Python as lone surrogates, which must not pass for text
-        return decoded(args.text.encode("utf-8", "surrogatepass"), "the text on the command line")
-    try:
-        content = sys.stdin.buffer.read() if args.file == "-" else Path(args.file).read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot read the text {args.file}: {error.strerror}") from error
-    return decoded(content, "standard input" if args.file == "-" else args.file)
-
-
-def decoded(content: bytes, where: str) -> str:
-    """The text of ``content``, its lines ended as Python ends them. UserError when it is not UTF-8."""
-    try:
-        return re.sub("\r\n?", "\n", content.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise UserError(f"{where} is not text in UTF-8 (byte {error.start}): convert it first") from error
-
-
-def output_paths(output: Path | None, best: int) -> list[Path]:
-    """OUT, or OUT-1 … OUT-K with its suffix when several readings are kept."""
+def output_paths(output: Path | None, count: int) -> list[Path]:
+    """OUT, or OUT-1 … OUT-N with its suffix for several outputs."""
     if output is None:
         return []
-    if best == 1 or not output.name:        # "." has no name to number, and is refused as what it is
+    if count == 1 or not output.name:       # "." has no name to number, and is refused as what it is
         return [output]
-    return [output.with_name(f"{output.stem}-{rank}{output.suffix}") for rank in range(1, best + 1)]
-
-
-def report(args: argparse.Namespace, synthesizer: "Synthesizer", speech: "Speech | Stream", outputs: list[Path],
-           console: Console) -> None:
-    """The closing line, or with --json one object on standard output."""
-    model, timeline = synthesizer.model, speech.timeline
-    if args.json:
-        print(json.dumps({
-            "files": [str(path) for path in outputs], "seconds": speech.seconds, "sample_rate": speech.sample_rate,
-            "spent": speech.spent, "took": speech.took, "real_time_factor": speech.real_time_factor,
-            "prepared": timeline.known, "first_sound": timeline.heard - timeline.known, "seed": speech.seed,
-            "voice": speech.voice, "chunks": speech.chunks, "codes": speech.codes, "model": model.name,
-            "trained": model.trained, "backend": synthesizer.backend.name, "preset": args.preset,
-            "notes": speech.notes, "peak_rss_bytes": peak_memory(),
-            **({"timeline": [asdict(span) for span in timeline.spans]} if args.profile else {})}))
-        return
-    for note in speech.notes:
-        console.print(f"[yellow]{escape(note)}[/]", soft_wrap=True)
-    stages = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in speech.spent.items())
-    heard = f"; first sound after {timeline.heard - timeline.known:.2f} s" if args.stream else ""
-    where = f" → {', '.join(map(str, outputs))}" if outputs else ""
-    console.print(f"{speech.seconds:.2f} s of audio{where}  ({stages}{heard}; real-time factor "
-                  f"{speech.real_time_factor:.2f}; seed {speech.seed}; {synthesizer.backend.name})", soft_wrap=True,
-                  markup=False)
-
-
-def peak_memory() -> int | None:
-    """Largest resident set of this process so far, in bytes (Linux counts in KiB, macOS in bytes, Windows not)."""
-    if sys.platform == "win32":
-        return None
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return [output.with_name(f"{output.stem}-{number}{output.suffix}") for number in range(1, count + 1)]

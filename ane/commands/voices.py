@@ -1,22 +1,22 @@
 """``ane voices``: list, add, show, mix and export voices."""
 
 import argparse
+import dataclasses
 import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from ane.bundles import Model, add_model_arguments, open_model
-from ane.commands.progress import notice
+from ane.commands.arguments import natural
+from ane.commands.messages import LOGGER, notice, output_console, report_console
+from ane.commands.voice_output import voice_destination
 from ane.system import paths
 from ane.system.errors import UserError
-from ane.system.files import check_place
 
-if TYPE_CHECKING:       # numpy, torch and soundfile come in with the handlers, so that --help is quick
+if TYPE_CHECKING:       # numpy, torch and soundfile are imported in the handlers, so that --help is quick
     from ane.voices import FoundVoice, Voice
 
 
@@ -25,78 +25,83 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser("voices", help="list, add, show, mix and export voices")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    listing = commands.add_parser("list", help="name the voices there are")
+    listing = commands.add_parser("list", help="list the voices")
     listing.add_argument("--json", action="store_true", help="print JSON")
     _finish(listing, list_command)
 
-    adding = commands.add_parser("add", help="take a voice from clips and store it")
-    adding.add_argument("name", metavar="NAME", help="what to call it")
+    adding = commands.add_parser("add", help="make a voice from clips and store it")
     adding.add_argument("clips", metavar="CLIP", nargs="+", help="sound files, folders of them, or a .pth voice")
-    _add_encoding_arguments(adding)
-    adding.add_argument("--force", action="store_true", help="replace a stored voice of that name")
+    _add_output_arguments(adding)
     _finish(adding, add_command)
 
-    showing = commands.add_parser("show", help="show what a voice is made of")
+    showing = commands.add_parser("show", help="show what a voice consists of")
     showing.add_argument("name", metavar="NAME", help="name or path")
     showing.add_argument("--json", action="store_true", help="print JSON")
     _finish(showing, show_command)
 
     mixing = commands.add_parser("mix", help="store a mix of voices as a voice")
     mixing.add_argument("spec", metavar="SPEC", help="such as 'a&b', 'a:0.3&b:0.7' or random")
-    where = mixing.add_mutually_exclusive_group(required=True)
-    where.add_argument("name", metavar="NAME", nargs="?", help="what to call it among the stored voices")
-    where.add_argument("-o", "--output", metavar="FILE", type=Path, help="write a .safetensors or .pth file instead")
-    _add_encoding_arguments(mixing)
-    mixing.add_argument("--force", action="store_true", help="replace what is there")
+    _add_output_arguments(mixing)
     _finish(mixing, mix_command)
 
     exporting = commands.add_parser("export", help="write a voice to a file")
-    exporting.add_argument("name", metavar="NAME", help="name, path or mix")
-    exporting.add_argument("file", metavar="FILE", type=Path,
-                           help=".safetensors, or .pth: the pair of latents that upstream Tortoise reads")
-    _add_encoding_arguments(exporting)
-    exporting.add_argument("--force", action="store_true", help="replace the file if it exists")
-    _finish(exporting, export_command)
+    exporting.add_argument("spec", metavar="VOICE", help="name, path or mix")
+    _add_output_arguments(exporting, stored=False)
+    _finish(exporting, mix_command)
+
+
+def _finish(parser: argparse.ArgumentParser, handler) -> None:
+    add_model_arguments(parser)
+    parser.set_defaults(handler=handler)
+
+
+def _add_output_arguments(parser: argparse.ArgumentParser, stored: bool = True) -> None:
+    file = "a file: .safetensors, or .pth, the pair of latents that upstream Tortoise reads"
+    parser.add_argument("-o", "--output", required=True, metavar="NAME|FILE" if stored else "FILE",
+                        help=f"a NAME to store the voice under, or {file}" if stored else file)
+    parser.add_argument("--backend", default="auto", metavar="NAME", help="what encodes clips (default: auto)")
+    parser.add_argument("--seed", type=natural, default=0, metavar="N",
+                        help="chooses the part of clips longer than 6 s, and what random draws (default: 0)")
+    parser.add_argument("--force", action="store_true", help="replace what is there")
+    parser.set_defaults(stored=stored)
 
 
 def list_command(args: argparse.Namespace) -> int:
-    """Print a table of all voices: name, what it is, where."""
+    """Print a table of all voices: name, content, folder."""
     from ane.voices import list_voices
 
     voices = list_voices(_folders(open_model(args.bundle, args.checkpoints))).values()
     if args.json:
         print(json.dumps([{"name": voice.name, "files": [str(file) for file in voice.files]} for voice in voices]))
         return 0
-    table = Table("voice", "made of", "in")
+    table = Table("voice", "content", "folder")
     for voice in voices:
-        table.add_row(voice.name, _made_of(voice), str(voice.files[0].parent))
-    if table.row_count:
-        _console().print(table)
-    else:
-        _console().print("There are no voices yet. Add one: ane voices add NAME CLIP.wav")
+        table.add_row(voice.name, _content(voice), str(voice.files[0].parent))
+    output_console().print(table if table.row_count else
+                           "There are no voices yet. Add one: ane voices add CLIP.wav -o NAME")
     return 0
 
 
 def add_command(args: argparse.Namespace) -> int:
-    """Encode clips into a voice and store it under a name."""
+    """Encode clips into a voice and store it."""
     import numpy as np
 
     from ane.backends import load_backend
     from ane.models.tortoise.voice_encoding import encode_clips
-    from ane.models.tortoise.voice_resolution import warn_not_cloned
+    from ane.models.tortoise.voice_resolution import not_cloned
     from ane.voices import Voice
 
     model = open_model(args.bundle, args.checkpoints)
-    destination = _stored(args.name, model, args.force)
-    voice = _gather(args.name, args.clips)
+    destination = voice_destination(args.output, model, args.force)
+    voice = _gather(destination.stem, args.clips)
     if not isinstance(voice, Voice):
         source = ", ".join(file.name for file in voice.files)
         voice = encode_clips(voice.read(), load_backend(args.backend, model, notice=notice), model.mel_norms,
-                             np.random.default_rng(args.seed), name=args.name, source=source)
+                             np.random.default_rng(args.seed), name=destination.stem, source=source)
     voice.check_widths(model.widths)
-    for note in warn_not_cloned(model, voice):
-        Console(stderr=True, highlight=False).print(f"[yellow]{escape(note)}[/]", soft_wrap=True)
-    return _store(voice, destination)
+    for note in not_cloned(model, voice):
+        LOGGER.warning("%s", note)
+    return _store(args, voice, destination)
 
 
 def show_command(args: argparse.Namespace) -> int:
@@ -120,36 +125,11 @@ def show_command(args: argparse.Namespace) -> int:
 
 
 def mix_command(args: argparse.Namespace) -> int:
-    """Mix voices and store the result under a name, or write it to a file."""
-    import dataclasses
-
+    """Mix voices, or take one as it is, and store the result under a name or write it to a file."""
     model = open_model(args.bundle, args.checkpoints)
-    destination = _stored(args.name, model, args.force) if args.name else _file(args.output, args.force)
+    destination = voice_destination(args.output, model, args.force, args.stored)
     voice = resolved(args.spec, model, args.backend, args.seed)
-    return _store(dataclasses.replace(voice, name=destination.stem), destination)
-
-
-def export_command(args: argparse.Namespace) -> int:
-    """Write a voice's latents to a file."""
-    destination = _file(args.file, args.force)
-    return _store(resolved(args.name, open_model(args.bundle, args.checkpoints), args.backend, args.seed), destination)
-
-
-def _finish(parser: argparse.ArgumentParser, handler) -> None:
-    add_model_arguments(parser)
-    parser.set_defaults(handler=handler)
-
-
-def _add_encoding_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--backend", default="auto", metavar="NAME", help="engine that encodes clips (default: auto)")
-    parser.add_argument("--seed", type=_seed, default=0, metavar="N",
-                        help="chooses the part heard of clips longer than 6 s, and what random draws (default: 0)")
-
-
-def _seed(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 up")
-    return int(text)
+    return _store(args, dataclasses.replace(voice, name=destination.stem) if args.stored else voice, destination)
 
 
 def _folders(model: Model) -> list[Path]:
@@ -157,7 +137,7 @@ def _folders(model: Model) -> list[Path]:
 
 
 def resolved(spec: str, model: Model, backend: str = "auto", seed: int = 0) -> "Voice":
-    """The voice that ``spec`` asks for, as ``resolve_voice`` has it, among the model's voices and the user's own."""
+    """The voice that ``spec`` asks for, as ``resolve_voice`` reads it, among the model's and the user's voices."""
     import numpy as np
 
     from ane.backends import load_backend
@@ -172,47 +152,24 @@ def _gather(name: str, clips: list[str]):
     """All files behind the arguments as one voice of clips, or the one voice of latents that was given."""
     from ane.voices import Clips, find_voice, open_voice
 
-    parts = [open_voice(name, find_voice(os.path.join(".", clip), []).files) for clip in clips]
-    if len(parts) == 1:
-        return parts[0]
-    if not all(isinstance(part, Clips) for part in parts):
+    voices = [open_voice(name, find_voice(os.path.join(".", clip), []).files) for clip in clips]
+    if len(voices) == 1:
+        return voices[0]
+    if not all(isinstance(voice, Clips) for voice in voices):
         raise UserError(f"voice {name}: latents cannot be pooled with clips; mix them with `ane voices mix`")
-    return Clips(name, tuple(file for part in parts for file in part.files))
+    return Clips(name, tuple(file for voice in voices for file in voice.files))
 
 
-def _stored(name: str, model: Model, force: bool) -> Path:
-    """Where the user's voice of that name is kept; raises UserError when the name is unfit or taken."""
-    from ane.voices import RANDOM, list_voices
-    from ane.voices.finding import is_voice_file
-
-    if name == RANDOM or name.startswith((".", "-", "~")) or any(sign in name for sign in "/\\&:"):
-        raise UserError(f"{name!r} cannot name a voice: choose one without / \\ & : and . - or ~ in front, "
-                        f"other than {RANDOM}")
-    if not name or name != name.strip() or is_voice_file(Path(name)):       # all of which finding takes otherwise
-        raise UserError(f"{name!r} cannot name a voice: choose one without blanks at its ends and without the suffix "
-                        "of a file")
-    if model.voices and name in list_voices([model.voices]):
-        raise UserError(f"{model.name} comes with a voice {name}, which would hide yours; choose another name")
-    return _file(paths.voices_dir() / f"{name}.safetensors", force)
-
-
-def _file(path: Path, force: bool) -> Path:
-    check_place(path)
-    if os.path.exists(path) and not force:
-        raise UserError(f"{path} exists; give --force to replace it, or choose another name")
-    return path
-
-
-def _store(voice: "Voice", destination: Path) -> int:
+def _store(args: argparse.Namespace, voice: "Voice", destination: Path) -> int:
     from ane.voices import save_voice
 
     save_voice(destination, voice)
-    _console().print(f"{destination}: {voice.source or 'latents'}")
+    report_console(args).print(f"{destination}: {voice.source or 'latents'}")
     return 0
 
 
-def _made_of(voice: "FoundVoice") -> str:
-    from ane.audio.files import CLIP_SUFFIXES
+def _content(voice: "FoundVoice") -> str:
+    from ane.audio import CLIP_SUFFIXES
 
     if voice.files[0].suffix.lower() in CLIP_SUFFIXES:
         return f"{len(voice.files)} clip{'s' if len(voice.files) > 1 else ''}"
@@ -225,21 +182,16 @@ def _range(latent) -> dict:
 
 
 def _print_facts(facts: dict) -> None:
-    console = _console()
+    console = output_console()
     console.print(f"{facts['name']}: {', '.join(facts['files'])}")
     if "clips" in facts:
         table = Table("clip", "seconds", "rate")
         for clip in facts["clips"]:
             table.add_row(str(clip["clip"]), f"{clip['seconds']:.2f}", str(clip["rate"]))
     else:
-        console.print(f"from {facts['source'] or 'an unknown source'}; mels of {facts['clip_mels']} clips, for CVVP")
+        console.print(f"source: {facts['source'] or 'unknown'}; mels of {facts['clip_mels']} clips, for CVVP")
         table = Table("latent", "shape", "min", "max", "std")
         for name, values in facts["latents"].items():
             table.add_row(name, "×".join(map(str, values["shape"])),
                           *(f"{values[key]:.3f}" for key in ("min", "max", "std")))
     console.print(table)
-
-
-def _console() -> Console:
-    """A console that takes names literally: a voice may be called [bold]."""
-    return Console(markup=False, highlight=False, soft_wrap=True)

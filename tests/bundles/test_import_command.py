@@ -34,7 +34,7 @@ def run(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypa
 
 
 def test_a_directory_becomes_a_bundle_that_loads(run, directory):
-    status, out, err = run("checkpoints", "./out")
+    status, out, err = run("checkpoints", "-o", "./out")
     assert (status, err) == (0, "")
     bundle, checkpoints = Bundle("out"), CheckpointDirectory(directory)
     bundle.verify()
@@ -46,7 +46,7 @@ def test_a_directory_becomes_a_bundle_that_loads(run, directory):
 
 
 def test_every_network_is_reported_with_its_parameters_and_what_was_left_out(run):
-    _, out, _ = run("checkpoints", "./out", "--precision", "fp16")
+    _, out, _ = run("checkpoints", "-o", "./out", "--precision", "fp16")
     rows = {cells[0]: cells[1:] for line in out.splitlines() if "│" in line
             for cells in [[cell.strip() for cell in line.strip("│").split("│")]]}
     stated = Bundle("out").manifest.networks
@@ -61,27 +61,27 @@ def test_every_network_is_reported_with_its_parameters_and_what_was_left_out(run
 
 
 def test_a_bare_name_is_stored_where_bundle_finds_it(run, home):
-    assert run("checkpoints", "mine", "--name", "My voice")[0] == 0
+    assert run("checkpoints", "-o", "mine", "--name", "My voice")[0] == 0
     assert (home / "bundles" / "mine" / "bundle.json").is_file()
     assert bundle_names() == ["demo", "mine"]
     assert open_model("mine").name == "My voice"
 
 
 def test_a_bundle_is_replaced_only_when_asked(run):
-    assert run("checkpoints", "./out")[0] == 0
+    assert run("checkpoints", "-o", "./out")[0] == 0
     before = Bundle("out").identity
-    status, _, err = run("checkpoints", "./out", "--precision", "bf16")
+    status, _, err = run("checkpoints", "-o", "./out", "--precision", "bf16")
     assert status == 1
     assert "--force" in err
     assert Bundle("out").identity == before
-    assert run("checkpoints", "./out", "--precision", "bf16", "--force")[0] == 0
+    assert run("checkpoints", "-o", "./out", "--precision", "bf16", "--force")[0] == 0
     assert Bundle("out").precision == "bf16"
 
 
 def test_random_weights_are_announced(run, directory, edit_json):
-    assert "random numbers" not in run("checkpoints", "./out")[1]
+    assert "random numbers" not in run("checkpoints", "-o", "./out")[1]
     edit_json(directory / "config.json", lambda config: config.update(trained=False))
-    assert "random numbers" in run("checkpoints", "./random")[1]
+    assert "random numbers" in run("checkpoints", "-o", "./random")[1]
     assert not Bundle("random").trained
 
 
@@ -89,9 +89,9 @@ def test_expected_hashes_are_held_to(run, directory):
     recorded = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.glob("r*.pth")}
     Path("good.json").write_text(json.dumps(recorded))
     Path("bad.json").write_text(json.dumps(recorded | {"cvvp.pth": "0" * 64}))
-    assert run("checkpoints", "./out", "--expect", "good.json")[0] == 0
-    assert run("checkpoints", "./again", "--expect", "out/bundle.json")[0] == 0
-    status, _, err = run("checkpoints", "./no", "--expect", "bad.json")
+    assert run("checkpoints", "-o", "./out", "--expect", "good.json")[0] == 0
+    assert run("checkpoints", "-o", "./again", "--expect", "out/bundle.json")[0] == 0
+    status, _, err = run("checkpoints", "-o", "./no", "--expect", "bad.json")
     assert status == 1
     assert "cvvp.pth has SHA-256" in err
     assert f"bad.json records {'0' * 64}" in err
@@ -100,24 +100,24 @@ def test_expected_hashes_are_held_to(run, directory):
 
 def test_a_config_is_taken_from_a_file(run, directory):
     shutil.move(directory / "config.json", "sizes.json")
-    status, _, err = run("checkpoints", "./out")
+    status, _, err = run("checkpoints", "-o", "./out")
     assert status == 1
     assert "--config" in err
-    assert run("checkpoints", "./out", "--config", "sizes.json")[0] == 0
+    assert run("checkpoints", "-o", "./out", "--config", "sizes.json")[0] == 0
 
 
 @pytest.mark.parametrize(("arguments", "says"), [
-    (("nowhere", "./out"), "nowhere is neither a directory nor a repository OWNER/NAME"),
-    (("checkpoints", "demo"), "the name demo belongs to the bundle inside the package"),
-    (("checkpoints", "./checkpoints", "--force"), "holds the checkpoints to import"),
-    (("checkpoints", ".", "--force"), "holds the checkpoints to import"),
-    (("checkpoints", "./letters", "--force"), "letters exists and is not a bundle"),
-    (("checkpoints", "./letters/dear.txt", "--force"), "dear.txt is a file"),
-    (("checkpoints", "./letters/dear.txt/out"), "cannot write"),
-    (("letters", "./out"), "letters holds no autoregressive.pth"),
-    (("checkpoints", "./out", "--revision", "main"), "--revision is for the hub"),
-    (("checkpoints", "./out", "--config", "none.json"), "cannot read none.json"),
-    (("checkpoints", "./out", "--expect", "none.json"), "cannot read none.json"),
+    (("nowhere", "-o", "./out"), "nowhere is neither a directory nor a repository OWNER/NAME"),
+    (("checkpoints", "-o", "demo"), "the name demo belongs to the embedded bundle"),
+    (("checkpoints", "-o", "./checkpoints", "--force"), "holds the checkpoints to import"),
+    (("checkpoints", "-o", ".", "--force"), "holds the checkpoints to import"),
+    (("checkpoints", "-o", "./letters", "--force"), "letters exists and is not a bundle"),
+    (("checkpoints", "-o", "./letters/dear.txt", "--force"), "dear.txt is a file"),
+    (("checkpoints", "-o", "./letters/dear.txt/out"), "cannot write"),
+    (("letters", "-o", "./out"), "letters holds no autoregressive.pth"),
+    (("checkpoints", "-o", "./out", "--revision", "main"), "--revision is for the hub"),
+    (("checkpoints", "-o", "./out", "--config", "none.json"), "cannot read none.json"),
+    (("checkpoints", "-o", "./out", "--expect", "none.json"), "cannot read none.json"),
 ])
 def test_what_cannot_be_done_is_one_line_and_touches_nothing(run, tmp_path, arguments, says):
     Path("letters").mkdir()
@@ -136,7 +136,8 @@ def test_a_full_disk_leaves_no_half_bundle(directory, tmp_path, home):
     limited = ("import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
                "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000));"
                "from ane.cli import main; sys.exit(main(sys.argv[1:]))")
-    result = subprocess.run([sys.executable, "-c", limited, "import", str(directory), str(tmp_path / "out")],
+    result = subprocess.run([sys.executable, "-c", limited, "import", str(directory), "-o",
+                             str(tmp_path / "out")],
                             capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[2])
     assert result.returncode == 1, result.stderr
     assert result.stderr.startswith("ane: error: cannot write")

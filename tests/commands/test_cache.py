@@ -1,4 +1,4 @@
-"""`ane cache` as its user meets it."""
+"""`ane cache` as a user runs it."""
 
 import argparse
 import json
@@ -14,6 +14,7 @@ import pytest
 from ane.backends.coreml.compiled import CompiledCache, Machine
 from ane.commands import cache
 from ane.system import paths
+from ane.system.files import replacing
 
 HERE, OLD = Machine("Apple M2", "25A354"), Machine("Apple M2", "24F74")
 
@@ -75,13 +76,13 @@ def there(kept: dict[str, Path]) -> set[str]:
     return {what for what, path in kept.items() if os.path.lexists(path)}
 
 
-def test_an_empty_cache_says_where_it_would_be(ane):
-    assert ane("list") == f"{paths.cache_dir()}: nothing is kept\n"
+def test_an_empty_cache_prints_where_it_would_be(ane):
+    assert ane("list") == f"{paths.cache_dir()}: empty\n"
     assert ane("clear") == f"Deleted nothing in {paths.cache_dir()}\n"
     assert not paths.cache_dir().exists()
 
 
-def test_the_list_tells_what_is_kept_and_how_large(ane, kept):
+def test_the_list_shows_what_is_cached_and_its_size(ane, kept):
     out = ane("list")
     assert out.startswith(f"{paths.cache_dir()}:\n")
     for word in ("used.mlmodelc", str(kept["now"].parents[3] / "used.mlpackage"), "Apple M2", "24F74",
@@ -90,7 +91,8 @@ def test_the_list_tells_what_is_kept_and_how_large(ane, kept):
     rows = {line.split("│")[1].strip(): line.split("│")[2:-1] for line in out.splitlines() if line.count("│") == 5}
     assert {what: (int(row[0]), int(row[2])) for what, row in rows.items() if row[0].strip().isdigit()} == {
         "compiled models": (3, 2), "hashes of files that were checked": (3, 0), "latents of voices' clips": (2, 1),
-        "Core ML packages of the embedded voice": (0, 0), "TensorRT's engines and timings": (0, 0), "all": (8, 3)}
+        "Core ML packages of the embedded voice": (0, 0), "TensorRT engines and timings": (0, 0),
+        "unfinished files of killed processes": (0, 0), "all": (8, 3)}
 
 
 def test_the_list_as_json(ane, kept):
@@ -105,7 +107,7 @@ def test_the_list_as_json(ane, kept):
     assert not any(str(kept[what]) in items for what in UNTOUCHED)
 
 
-def test_clear_deletes_all_that_can_be_made_again_and_nothing_else(ane, kept):
+def test_clear_deletes_what_can_be_computed_again_and_nothing_else(ane, kept):
     assert "Deleted 8 items" in ane("clear")
     assert there(kept) == UNTOUCHED
     assert json.loads(ane("list", "--json"))["items"] == []
@@ -131,19 +133,39 @@ def test_off_macos_models_of_any_machine_are_kept(ane, kept, monkeypatch):
     assert there(kept) == UNTOUCHED | {"now", "old", "latents", "stamp"}
 
 
-def test_damaged_entries_and_what_was_left_half_written_are_stale(ane, kept):
+def test_damaged_entries_and_unfinished_files_are_stale(ane, kept):
     (kept["now"] / "compiled.json").write_text("{")
     half = kept["now"].parent / f".{'0' * 32}.abc.partial"
     (half / "x").mkdir(parents=True)
-    crumb = paths.cache_dir() / "voices" / ".ab.safetensors.x.partial"
-    write(crumb / "ab.safetensors")
-    os.utime(crumb, (time.time() - 7200,) * 2)
+    crumb = killed_while_writing(paths.cache_dir() / "voices" / "gh.safetensors")
     stale = {item["path"]: item["stale"] for item in json.loads(ane("list", "--json"))["items"] if item["stale"]}
     assert stale[str(kept["now"])] == "damaged"
     assert stale[str(half)] == "unfinished"
     assert "killed" in stale[str(crumb)]
     ane("clear", "--stale")
     assert not any(path.exists() for path in (kept["now"], half, crumb))
+
+
+@pytest.mark.parametrize("folder", [paths.bundles_dir, paths.voices_dir, paths.data_dir, paths.cache_dir])
+def test_leftovers_of_killed_processes_are_found_wherever_files_are_written(ane, folder):
+    abandoned = killed_while_writing(folder() / "mine.safetensors")
+    finished = write(folder() / "mine" / "weights.bin")
+    with replacing(folder() / "other.safetensors") as unfinished:
+        assert f"unfinished: {abandoned}" in ane("list")
+        assert "Deleted 1 item" in ane("clear", "--stale")
+        assert unfinished.parent.exists(), "this process is still writing it"
+        unfinished.write_bytes(b"whole")
+    assert not abandoned.exists()
+    assert finished.exists()
+
+
+def killed_while_writing(file: Path) -> Path:
+    """The temporary folder of a process that was killed while it wrote ``file``."""
+    code = ("import os, signal, sys\nfrom ane.system.files import replacing\n"
+            "with replacing(sys.argv[1]) as path:\n path.write_text('half')\n os.kill(os.getpid(), signal.SIGKILL)\n")
+    subprocess.run([sys.executable, "-c", code, str(file)], timeout=60, check=False, cwd=Path(__file__).parents[2])
+    folder, = file.parent.glob(".*.partial")
+    return folder
 
 
 def test_a_linked_folder_is_not_followed(ane, kept, tmp_path):

@@ -1,4 +1,4 @@
-"""`ane plan` as its user meets it, and what it makes of a compute plan of Core ML, by a stand-in for one."""
+"""`ane plan` as a user runs it, and its reading of a Core ML compute plan, by a fake one."""
 
 import argparse
 import json
@@ -11,7 +11,7 @@ import pytest
 
 from ane.cli import main
 from ane.commands import plan
-from ane.commands.plan import ENGINE, Elsewhere, placement
+from ane.commands.placement import NEURAL_ENGINE, OffloadedGroup, placement
 from converters.coreml.graph import Graph, Style, mb
 from converters.coreml.package import load_twin
 from converters.tortoise import autoregressive as gpt2
@@ -28,7 +28,7 @@ def step(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def run(capsys, monkeypatch):
-    """``run(*arguments)``: what `ane plan` prints; it must succeed. As if this were no Mac."""
+    """``run(*arguments)``: what `ane plan` prints; it must succeed, as on Linux."""
     monkeypatch.setenv("COLUMNS", "300")
     monkeypatch.setattr(sys, "platform", "linux")
     parser = argparse.ArgumentParser()
@@ -42,7 +42,7 @@ def run(capsys, monkeypatch):
     return run
 
 
-def test_the_command_tells_costs_estimates_and_warnings(step, tmp_path):
+def test_the_command_prints_costs_estimates_and_warnings(step, tmp_path):
     command = [sys.executable, "-m", "ane", "plan", str(step), "--chip", "M1,M4-Pro", "--json", "plan.json"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert (result.returncode, result.stderr) == (0, "")
@@ -77,7 +77,7 @@ def test_rules_of_chips_that_were_not_asked_for_are_left_out(run, tmp_path):
     assert "sin-cos" not in run(tmp_path / "waves.mlpackage", "--chip", "M3 Max")
 
 
-def test_all_packages_of_a_bundle_are_told(run, step, tmp_path):
+def test_all_packages_of_a_bundle_are_planned(run, step, tmp_path):
     for name in ("a.mlpackage", "deeper/b.mlpackage"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).symlink_to(step)
@@ -97,20 +97,21 @@ def test_packages_that_a_bundle_states_come_with_its_units(random_bundle, monkey
                            {"univnet_14_17": FunctionRecord("univnet", {"frames": 14}, {})}, units="CPU_AND_GPU")
     monkeypatch.setattr(manifest, "read_manifest", lambda path: SimpleNamespace(
         sections={"coreml": section([record])}, networks={"univnet": None}))
-    assert plan._packages(None, str(random_bundle)) == [(random_bundle / record.path, "CPU_AND_GPU")]
+    args = SimpleNamespace(package=None, bundle=str(random_bundle))
+    assert plan.find_packages(args) == [(random_bundle / record.path, "CPU_AND_GPU")]
 
 
-@pytest.mark.parametrize(("arguments", "said"), [
+@pytest.mark.parametrize(("arguments", "message"), [
     (("no/such.mlpackage",), "there is no Core ML package at no/such.mlpackage"),
     (("--bundle", "./empty"), "there are no Core ML packages in empty"),
     (("STEP", "--chip", "M1,M99"), "no figures are known of a chip 'M99'; there are some of M1, M1 Pro"),
     (("STEP", "--function", "step_9_9"), "no package has a function 'step_9_9'"),
     (("STEP", "--json", "/dev/null/plan.json"), "cannot write /dev/null/plan.json"),
 ])
-def test_what_is_wrong_is_said_in_a_line(step, capsys, arguments, said):
+def test_an_error_is_one_line(step, capsys, arguments, message):
     assert main(["plan", *(str(step) if word == "STEP" else word for word in arguments)]) == 1
     error = capsys.readouterr().err
-    assert said in error
+    assert message in error
     assert error.count("\n") == 1
 
 
@@ -120,7 +121,7 @@ def test_wrong_usage_is_refused(arguments):
         main(["plan", *arguments])
 
 
-# What Core ML says, by a stand-in
+# Core ML's compute plan, by a fake
 
 MLNeuralEngineComputeDevice, MLGPUComputeDevice, MLCPUComputeDevice = (
     type(f"ML{kind}ComputeDevice", (), {}) for kind in ("NeuralEngine", "GPU", "CPU"))
@@ -128,7 +129,7 @@ ANE, GPU, CPU = MLNeuralEngineComputeDevice(), MLGPUComputeDevice(), MLCPUComput
 
 
 def operation(kind, preferred=None, supported=(), cost=None, inner=()):
-    """An operation as MLModelStructure has it, and what the plan says of it."""
+    """An operation as in MLModelStructure, with what the plan states for it."""
     usage = preferred and SimpleNamespace(preferred_compute_device=preferred, supported_compute_devices=list(supported))
     return SimpleNamespace(operator_name=kind, outputs=[SimpleNamespace(name=f"{kind}_0")], usage=usage,
                            cost=cost and SimpleNamespace(weight=cost),
@@ -136,14 +137,14 @@ def operation(kind, preferred=None, supported=(), cost=None, inner=()):
 
 
 def compute_plan(*operations, function="main"):
-    """A stand-in for coremltools' MLComputePlan."""
+    """A fake of coremltools' MLComputePlan."""
     program = SimpleNamespace(functions={function: SimpleNamespace(block=SimpleNamespace(operations=operations))})
     return SimpleNamespace(model_structure=SimpleNamespace(program=program),
                            get_compute_device_usage_for_mlprogram_operation=lambda operation: operation.usage,
                            get_estimated_cost_for_mlprogram_operation=lambda operation: operation.cost)
 
 
-SAID = compute_plan(
+COMPUTE_PLAN = compute_plan(
     operation("const"), operation("ios18.constexpr_lut_to_dense"),
     operation("ios18.conv", ANE, (CPU, GPU, ANE), 0.5), operation("ios18.add", ANE, (CPU, GPU, ANE), 0.1),
     operation("ios18.gather", CPU, (CPU, GPU), 0.1), operation("ios18.gather", CPU, (CPU, GPU), 0.1),
@@ -151,39 +152,40 @@ SAID = compute_plan(
     operation("cond", CPU, (CPU,), inner=[operation("ios18.exp", CPU, (CPU,))]))
 
 
-def test_operations_are_told_by_device_and_type():
-    found = placement(SAID, "main")
-    assert found.ops == {ENGINE: 2, "CPU": 4, "GPU": 1}
-    assert found.costs == pytest.approx({ENGINE: 0.6, "CPU": 0.2, "GPU": 0.2})
-    assert found.untold == 1, "constants run nowhere and are not asked for"
+def test_operations_are_counted_by_device_and_type():
+    found = placement(COMPUTE_PLAN, "main")
+    assert found.ops == {NEURAL_ENGINE: 2, "CPU": 4, "GPU": 1}
+    assert found.costs == pytest.approx({NEURAL_ENGINE: 0.6, "CPU": 0.2, "GPU": 0.2})
+    assert found.unknown == 1, "constants run nowhere and are not asked for"
     assert found.elsewhere[:2] == [
-        Elsewhere("gather", "CPU", ("CPU", "GPU"), "ios18.gather_0", 2, 0.2),
-        Elsewhere("softmax", "GPU", ("CPU", "GPU", ENGINE), "ios18.softmax_0", 1, 0.2)]
+        OffloadedGroup("gather", "CPU", ("CPU", "GPU"), "ios18.gather_0", 2, 0.2),
+        OffloadedGroup("softmax", "GPU", ("CPU", "GPU", NEURAL_ENGINE), "ios18.softmax_0", 1, 0.2)]
     assert {group.op for group in found.elsewhere[2:]} == {"cond", "exp"}
     assert [group.reason for group in found.elsewhere[:3]] == [
         "only CPU and GPU can", "the Neural Engine could, Core ML prefers not to", "only CPU can"]
 
 
-def test_a_plan_without_the_function_says_nothing_of_it():
-    assert placement(SAID, "step_1_64") is None
+def test_a_plan_without_the_function_gives_no_placement():
+    assert placement(COMPUTE_PLAN, "step_1_64") is None
 
 
 def test_a_placement_is_shown(step, run, monkeypatch):
-    monkeypatch.setattr(plan, "placed", lambda package, units, names: {"main": placement(SAID, "main")})
+    found = {"main": placement(COMPUTE_PLAN, "main")}
+    monkeypatch.setattr(plan, "package_placements", lambda package, units, names: found)
     monkeypatch.setattr(sys, "platform", "darwin")
     out = run(step)
     rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in out.splitlines() if "│" in line]
-    assert [ENGINE, "2", "28.6%", "60.0%"] in rows
+    assert [NEURAL_ENGINE, "2", "28.6%", "60.0%"] in rows
     assert ["CPU", "4", "57.1%", "20.0%"] in rows
     why = "the Neural Engine could, Core ML prefers not to"
     assert ["softmax", "GPU", "1", "20.0%", why, "ios18.softmax_0"] in rows
-    assert "Core ML says nothing of 1 operations of main." in out
+    assert "Core ML names no device for 1 operations of main." in out
     report = json.loads(run(step, "--json", "-"))
-    assert report["functions"][0]["placement"]["ops"] == {ENGINE: 2, "CPU": 4, "GPU": 1}
+    assert report["functions"][0]["placement"]["ops"] == {NEURAL_ENGINE: 2, "CPU": 4, "GPU": 1}
 
 
 def test_a_plan_without_costs_is_shown(step, run, monkeypatch):
     said = placement(compute_plan(operation("ios18.gather", CPU, (CPU,)), operation("ios18.conv", ANE, (ANE,))), "main")
-    monkeypatch.setattr(plan, "placed", lambda package, units, names: {"main": said})
+    monkeypatch.setattr(plan, "package_placements", lambda package, units, names: {"main": said})
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert "not told" in run(step)
+    assert "unknown" in run(step)

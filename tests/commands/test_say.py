@@ -8,12 +8,16 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import soundfile
 
+from ane.audio import playback
 from ane.cli import main
+from ane.system.errors import UserError
+from tests.audio.recording_device import RecordingDevice
 
-QUICK = ("--preset", "fastest", "--seed", "1", "--max-codes", "20")
+SHORT = ("--preset", "fastest", "--seed", "1", "--max-codes", "20")
 
 
 @pytest.fixture(autouse=True)
@@ -32,43 +36,73 @@ def test_the_command_on_the_readmes_first_screen_works(workplace):
     assert soundfile.info(workplace / "turtle.wav").samplerate == 24000
 
 
-def test_random_weights_are_announced(workplace, random_bundle, capsys):
-    assert main(["say", "hello", *QUICK, "--bundle", str(random_bundle), "-o", "noise.wav"]) == 0
+def test_random_weights_are_reported(workplace, random_bundle, capsys):
+    assert main(["say", "hello", *SHORT, "--bundle", str(random_bundle), "-o", "noise.wav"]) == 0
     assert "random weights" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("suffix", "kind"), [(".wav", "WAV"), (".flac", "FLAC"), (".mp3", "MP3"), (".ogg", "OGG")])
 def test_the_suffix_chooses_the_format(workplace, suffix, kind):
-    assert main(["say", "hello", *QUICK, "-o", f"out{suffix}"]) == 0
+    assert main(["say", "hello", *SHORT, "-o", f"out{suffix}"]) == 0
     info = soundfile.info(workplace / f"out{suffix}")
     assert info.format == kind or kind in info.format
     assert info.samplerate == 24000
 
 
-def test_a_name_with_brackets_is_written_and_told_as_it_is(workplace, capsys):
-    assert main(["say", "hello", *QUICK, "-o", "take[bold].wav"]) == 0
+def test_a_name_with_brackets_is_written_and_printed_literally(workplace, capsys):
+    assert main(["say", "hello", *SHORT, "-o", "take[bold].wav"]) == 0
     assert "take[bold].wav" in capsys.readouterr().err
     assert (workplace / "take[bold].wav").is_file()
 
 
 def test_text_comes_from_a_file_or_standard_input(workplace, monkeypatch):
     (workplace / "text.txt").write_text("hello", encoding="utf-8")
-    assert main(["say", "-f", "text.txt", *QUICK, "-o", "file.wav"]) == 0
+    assert main(["say", "-f", "text.txt", *SHORT, "-o", "file.wav"]) == 0
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"hello")))
-    assert main(["say", "-f", "-", *QUICK, "-o", "stdin.wav"]) == 0
-    assert main(["say", "hello", *QUICK, "-o", "argument.wav"]) == 0
+    assert main(["say", "-f", "-", *SHORT, "-o", "stdin.wav"]) == 0
+    assert main(["say", "hello", *SHORT, "-o", "argument.wav"]) == 0
     files = [(workplace / f"{name}.wav").read_bytes() for name in ("file", "stdin", "argument")]
     assert files[0] == files[1] == files[2]
 
 
-def test_several_readings_are_written_best_first(workplace):
+def test_text_is_read_from_a_pipe_without_being_asked_for(workplace):
+    command = [sys.executable, "-m", "ane", "say", *SHORT, "-o"]
+    subprocess.run([*command, "pipe.wav"], input=b"hello there", cwd=workplace, timeout=300, check=True)
+    assert main(["say", "hello", "there", *SHORT, "-o", "words.wav"]) == 0
+    assert (workplace / "pipe.wav").read_bytes() == (workplace / "words.wav").read_bytes()
+
+
+def test_a_question_mark_lists_voices_and_presets(capsys):
+    assert main(["say", "-v", "?"]) == 0
+    assert {"rms", "slt"} <= set(capsys.readouterr().out.split())
+    assert main(["say", "--preset", "?"]) == 0
+    printed = capsys.readouterr().out
+    assert "96 candidates × 80 guided steps" in printed
+    assert "1x10_guided (default)" in printed
+
+
+def test_a_home_folder_in_the_output_is_expanded(workplace, monkeypatch):
+    monkeypatch.setenv("HOME", str(workplace / "me"))
+    assert main(["say", "hello", *SHORT, "-o", "~/out.wav"]) == 0
+    assert (workplace / "me" / "out.wav").is_file()
+    assert not (workplace / "~").exists()
+
+
+def test_quiet_prints_nothing_and_verbose_prints_details(workplace, capsys):
+    assert main(["say", "hello", *SHORT, "-o", "out.wav", "-q"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert main(["say", "hello", *SHORT, "-o", "out.wav", "--verbose"]) == 0
+    assert "backend torch:cpu" in capsys.readouterr().err
+
+
+def test_several_candidates_are_written_best_first(workplace):
     assert main(["say", "hello", "--preset", "fastest", "--seed", "1", "--max-codes", "20", "--candidates", "3",
                  "--best", "2", "-o", "out.wav"]) == 0
     assert sorted(path.name for path in workplace.glob("*.wav")) == ["out-1.wav", "out-2.wav"]
 
 
-def test_json_tells_scripts_all_that_the_closing_line_tells_people(capsys):
-    assert main(["say", "hello", *QUICK, "-o", "out.wav", "--json"]) == 0
+def test_json_has_everything_that_the_closing_line_has(capsys):
+    assert main(["say", "hello", *SHORT, "-o", "out.wav", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["seed"] == 1
     assert result["trained"] is True
@@ -80,24 +114,27 @@ def test_json_tells_scripts_all_that_the_closing_line_tells_people(capsys):
     assert result["peak_rss_bytes"] > 10**8
 
 
-def test_without_a_file_it_is_played(workplace, monkeypatch):
-    """A stand-in player on the PATH keeps what it was given to play."""
-    player = workplace / "bin" / "afplay"
-    player.parent.mkdir()
-    player.write_text(f'#!/bin/sh\nfor last; do :; done\ncp "$last" {workplace}/heard.wav\n')
-    player.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{player.parent}{os.pathsep}{os.environ['PATH']}")
-    assert main(["say", "hello", *QUICK]) == 0
-    assert soundfile.info(workplace / "heard.wav").frames > 0
-    assert [path.name for path in workplace.glob("*.wav")] == ["heard.wav"]
+@pytest.fixture
+def device(monkeypatch) -> RecordingDevice:
+    device = RecordingDevice()
+    monkeypatch.setattr(playback, "open_device", device)
+    return device
+
+
+def test_without_a_file_it_is_played(workplace, device):
+    assert main(["say", "hello", *SHORT]) == 0
+    assert len(device.played) > 0
+    assert list(workplace.glob("*.wav")) == []
 
 
 @pytest.mark.parametrize("flags", [(), ("--play", "-o", "out.wav")])
-def test_a_machine_without_a_player_says_so_before_the_work(workplace, monkeypatch, capsys, flags):
-    (workplace / "bin").mkdir()
-    monkeypatch.setenv("PATH", str(workplace / "bin"))
-    assert main(["say", "hello", *QUICK, "--bundle", "./not-even-looked-for", *flags]) == 1
-    assert "no program to play sound with" in capsys.readouterr().err
+def test_a_machine_without_a_sound_device_is_reported_before_any_work(workplace, monkeypatch, capsys, flags):
+    def none(sample_rate: int):
+        raise UserError("no sound device can be opened")
+
+    monkeypatch.setattr(playback, "open_device", none)
+    assert main(["say", "hello", *SHORT, "--bundle", "./does-not-exist", *flags]) == 1
+    assert "no sound device can be opened" in capsys.readouterr().err
     assert not list(workplace.glob("*.wav"))
 
 
@@ -108,9 +145,9 @@ def test_a_folder_of_clips_is_a_voice(workplace, golden_checkpoints, capsys):
         audio, rate = soundfile.read(clips / f"{name}.wav", dtype="float32")
         audio = audio if audio.ndim == 1 else audio.mean(axis=1)
         soundfile.write(workplace / "anna" / f"{name}.wav", list(audio) * 4, rate)
-    assert main(["say", "hello", *QUICK, "-v", "./anna", "-o", "anna.wav"]) == 0
+    assert main(["say", "hello", *SHORT, "-v", "./anna", "-o", "anna.wav"]) == 0
     assert "anna is not a clone of its clips: demo knows the voices rms, slt alone" in capsys.readouterr().err
-    assert main(["say", "hello", *QUICK, "-v", "rms", "-o", "rms.wav"]) == 0
+    assert main(["say", "hello", *SHORT, "-v", "rms", "-o", "rms.wav"]) == 0
     assert "not a clone" not in capsys.readouterr().err
     assert (workplace / "anna.wav").read_bytes() != (workplace / "rms.wav").read_bytes()
 
@@ -125,38 +162,26 @@ def test_help_names_every_command_and_comes_without_loading_an_engine():
     assert {"say", "voices", "import", "classify"} <= set(result.stdout.split())
 
 
-@pytest.fixture
-def player(tmp_path, monkeypatch) -> Path:
-    """A player that reads a pipe and keeps what it was given."""
-    heard, folder = tmp_path / "heard.raw", tmp_path / "bin"
-    folder.mkdir()
-    script = folder / "paplay"
-    script.write_text(f"#!/bin/sh\nexec /bin/cat > {heard}\n")
-    script.chmod(0o755)
-    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
-    return heard
-
-
 TWO = "The turtle was first. The rabbit came second."
 
 
-def test_a_stream_is_written_played_and_piped_as_it_would_be_whole(workplace, player, capsys):
-    flags = (TWO, *QUICK, "--split", "20,30")
+def test_a_stream_is_written_played_and_piped_as_it_would_be_whole(workplace, device, capsys):
+    flags = (TWO, *SHORT, "--split", "20,30")
     assert main(["say", *flags, "-o", "whole.wav"]) == 0
     assert main(["say", *flags, "--stream", "-o", "stream.wav", "--play"]) == 0
-    assert "first sound after" in capsys.readouterr().err
+    assert "first audio after" in capsys.readouterr().err
     whole, _ = soundfile.read("whole.wav", dtype="int16")
     stream, _ = soundfile.read("stream.wav", dtype="int16")
     assert len(whole) == len(stream)
     assert abs(whole.astype(int) - stream).max() <= 4       # 1e-4
-    assert player.read_bytes() == stream.tobytes()
+    assert np.array_equal(device.played, np.trim_zeros(stream, "b"))
     piped = subprocess.run([sys.executable, "-m", "ane", "say", *flags, "--stream", "-o", "-"], capture_output=True,
                            timeout=300, check=True)
     assert piped.stdout[-len(stream) * 2:] == stream.tobytes()
     assert soundfile.SoundFile(io.BytesIO(piped.stdout)).samplerate == 24000
 
 
-def test_a_stream_that_nobody_reads_any_more_ends_in_a_line(workplace):
+def test_a_stream_without_a_reader_ends_in_one_line(workplace):
     command = f"{sys.executable} -m ane say '{TWO}' --preset fastest --seed 1 --stream -o - | head -c 100 > /dev/null"
     result = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=300,
                             check=False)
@@ -165,48 +190,76 @@ def test_a_stream_that_nobody_reads_any_more_ends_in_a_line(workplace):
     assert "standard output" in result.stderr
 
 
-def test_every_line_becomes_a_file_and_is_said_as_alone(workplace, capsys):
+def test_each_line_is_written_to_a_file_as_if_spoken_alone(workplace, capsys):
     (workplace / "lines.txt").write_text("The turtle was first.\n\nThe rabbit came second.\n", encoding="utf-8")
-    assert main(["say", "-f", "lines.txt", "--lines", *QUICK, "-o", "line.flac", "--json"]) == 0
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [one["files"] for one in told] == [["line-1.flac"], ["line-2.flac"]]
-    assert main(["say", "The rabbit came second.", *QUICK, "-o", "alone.flac"]) == 0
+    assert main(["say", "-f", "lines.txt", "--lines", *SHORT, "-o", "line.flac", "--json"]) == 0
+    results = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["files"] for one in results] == [["line-1.flac"], ["line-2.flac"]]
+    assert main(["say", "The rabbit came second.", *SHORT, "-o", "alone.flac"]) == 0
     alone, _ = soundfile.read("alone.flac", dtype="int16")
     second, _ = soundfile.read("line-2.flac", dtype="int16")
     assert abs(alone.astype(int) - second).max() <= 4
 
 
-def test_a_profile_has_three_parts_and_a_bar_a_stage(workplace, capsys):
-    assert main(["say", "hello", *QUICK, "-o", "out.wav", "--profile"]) == 0
-    told = capsys.readouterr().err
-    for line in ("before the text was known", "until the first sound", "the rest", "voice", "decode", "vocode", "█"):
-        assert line in told
-    assert "-0" not in told
+def test_a_profile_has_three_parts_and_a_bar_for_each_stage(workplace, capsys):
+    assert main(["say", "hello", *SHORT, "-o", "out.wav", "--profile"]) == 0
+    printed = capsys.readouterr().err
+    for line in ("before the text was known", "until the first audio", "the rest", "voice", "decode", "vocode", "█"):
+        assert line in printed
+    assert "-0" not in printed
 
 
 @pytest.mark.parametrize(("flags", "why"), [
-    (("--stream", "--lines", "-o", "x.wav"), "--stream and --lines do not go together"),
+    (("--stream", "--lines", "-o", "x.wav"), "--stream and --lines cannot be combined"),
     (("--stream", "--best", "2", "--candidates", "2", "-o", "x.wav"), "--stream and --best"),
     (("--lines",), "--lines writes a file for each line"),
-    (("--json", "-o", "-"), "--json and -o - do not go together"),
+    (("--json", "-o", "-"), "--json and -o - cannot be combined"),
 ])
-def test_flags_that_do_not_go_together_are_refused(workplace, capsys, flags, why):
+def test_flags_that_cannot_be_combined_are_refused(workplace, capsys, flags, why):
     assert main(["say", "hello", *flags]) != 0
     assert why in capsys.readouterr().err
     assert list(workplace.glob("*.wav")) == []
 
 
-def test_a_player_that_dies_does_not_cost_the_file(workplace, player, capsys):
-    (workplace / "bin" / "paplay").write_text("#!/bin/sh\nexit 1\n")
-    assert main(["say", TWO, *QUICK, "--split", "20,30", "--stream", "-o", "kept.wav", "--play"]) == 1
-    assert "paplay stopped before the sound was over" in capsys.readouterr().err
-    assert main(["say", TWO, *QUICK, "--split", "20,30", "-o", "whole.wav"]) == 0
+def test_the_file_is_written_although_the_sound_device_fails(workplace, monkeypatch, capsys):
+    monkeypatch.setattr(playback, "STALLED_SECONDS", 0.2)
+    monkeypatch.setattr(playback, "open_device", RecordingDevice(fails_after=1000))
+    assert main(["say", TWO, *SHORT, "--split", "20,30", "--stream", "-o", "kept.wav", "--play"]) == 1
+    assert "ane: error: " in capsys.readouterr().err
+    assert main(["say", TWO, *SHORT, "--split", "20,30", "-o", "whole.wav"]) == 0
     assert soundfile.info("kept.wav").frames == soundfile.info("whole.wav").frames
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="plays a full disk with /dev/full: run it on Linux")
-@pytest.mark.parametrize("arguments", [("voices", "list"), ("say", "Hello.", *QUICK, "-o", "x.wav", "--json")])
-def test_output_that_cannot_be_written_is_told_in_a_line(workplace, arguments):
+@pytest.mark.parametrize("redirection", [">&-", "<&-", "2>&-", ">&- 2>&- <&-", "2>/dev/full"])
+def test_a_file_is_written_although_a_standard_stream_is_closed_or_full(workplace, redirection):
+    if "/dev/full" in redirection and not Path("/dev/full").exists():
+        pytest.skip("/dev/full stands in for a full disk: run it on Linux")
+    command = f"{sys.executable} -m ane say hello {' '.join(SHORT)} -o out.wav {redirection}"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "Traceback" not in result.stderr
+    assert soundfile.info("out.wav").frames > 0
+
+
+def test_a_closed_standard_output_is_an_error_where_output_was_asked_for(workplace):
+    command = f"{sys.executable} -m ane say --preset '?' >&-"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300, check=False)
+    assert result.returncode == 1
+    assert result.stderr == "ane: error: cannot write to standard output: Bad file descriptor\n"
+
+
+def test_a_deleted_working_directory_is_reported(workplace):
+    command = f"mkdir gone && cd gone && rmdir ../gone && {sys.executable} -m ane say hello {' '.join(SHORT)} -o x.wav"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300, check=False,
+                            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+    assert result.returncode == 1
+    assert result.stderr.startswith("ane: error: ")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full stands in for a full disk: run it on Linux")
+@pytest.mark.parametrize("arguments", [("voices", "list"), ("say", "Hello.", *SHORT, "-o", "x.wav", "--json")])
+def test_standard_output_that_cannot_be_written_is_reported_in_one_line(workplace, arguments):
     with open("/dev/full", "w") as full:
         result = subprocess.run([sys.executable, "-m", "ane", *arguments], stdout=full, stderr=subprocess.PIPE,
                                 text=True, timeout=300, check=False)

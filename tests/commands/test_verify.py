@@ -1,4 +1,4 @@
-"""``ane verify``: what it shows, writes and refuses, and what --force makes good."""
+"""``ane verify``: what it prints, writes and refuses, and what --repair repairs."""
 
 import json
 import shutil
@@ -9,10 +9,11 @@ import pytest
 
 from ane.bundles.bundle import Bundle
 from ane.cli import main, parser
+from ane.commands import packages, progress
 from ane.commands import verify as command
 from tests.small_bundle import spoil, write_small_bundle
 
-DECODER, DREAMER = (f"packages/{network}-fp16.mlpackage" for network in ("autoregressive", "rlg_auto"))
+DECODER, RANDOM_LATENTS = (f"packages/{network}-fp16.mlpackage" for network in ("autoregressive", "rlg_auto"))
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +30,7 @@ def copy(small, tmp_path) -> Path:
 def surroundings(tmp_path, monkeypatch):
     monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(progress, "INTERVAL", float("inf"))     # no plain progress lines, however slow the machine
 
 
 @pytest.fixture
@@ -49,13 +51,13 @@ def test_every_function_is_shown(run, small):
     status, out, err = run("--bundle", small)
     assert (status, err) == (0, "")
     assert [row[:2] + row[-1:] for row in rows(out)] == [
-        ["autoregressive-fp16", "prefill_32", "holds"], ["autoregressive-fp16", "step_2_64", "holds"],
-        ["autoregressive-fp16", "state_2_64", "holds"], ["rlg_auto-fp16", "ar_random", "holds"]]
-    assert "On mil, against float32 torch" in out
+        ["autoregressive-fp16", "prefill_32", "passes"], ["autoregressive-fp16", "step_2_64", "passes"],
+        ["autoregressive-fp16", "state_2_64", "passes"], ["rlg_auto-fp16", "ar_random", "passes"]]
+    assert "On mil, compared with float32 torch" in out
 
 
 def test_a_network_is_chosen(run, small):
-    status, out, _ = run("--bundle", small, "--network", "rlg_auto", "--against", "mil:fp16", "--narrow-norms")
+    status, out, _ = run("--bundle", small, "--networks", "rlg_auto", "--against", "mil:fp16", "--narrow-norms")
     assert status == 0
     assert [row[1] for row in rows(out)] == ["ar_random"]
     assert "On mil:fp16, narrow norms" in out
@@ -69,7 +71,7 @@ def test_the_values_of_one_function_are_shown(run, small):
     assert "operations that lose most against float32" in out
 
 
-def test_many_functions_are_shown_in_a_row_each(run, small):
+def test_several_functions_are_shown_in_one_row_each(run, small):
     _, out, _ = run("--bundle", small, "--layers")
     assert ["autoregressive-fp16", "step_2_64", "21"] in [row[:3] for row in rows(out)]
     assert "gpt.h.1.mlp.c_fc" not in out
@@ -89,23 +91,23 @@ def test_json_and_a_plot_are_written(run, small, tmp_path):
 
 
 def test_json_goes_to_standard_output_alone(run, small):
-    _, out, _ = run("--bundle", small, "--network", "rlg_auto", "--json", "-")
+    _, out, _ = run("--bundle", small, "--networks", "rlg_auto", "--json", "-")
     assert json.loads(out)["against"] == "mil"
 
 
-def test_a_wrong_weight_is_told_in_a_line_with_its_layer(run, copy, tmp_path):
+def test_a_wrong_weight_is_reported_in_one_line_with_its_layer(run, copy, tmp_path):
     spoil(copy, DECODER, "step_2_64", "gpt__h__1__mlp__c_fc")
     status, out, err = run("--bundle", copy, "--layers", "--json", tmp_path / "found.json")
     assert status == 1
     assert err.count("\n") == 1
-    assert "3 of 4 functions fall short: autoregressive-fp16, prefill_32: " in err
-    assert "drifting from gpt.h.1.mlp.c_fc on; --force converts such packages anew" in err
-    assert "falls short" in out
+    assert "3 of 4 functions failed: autoregressive-fp16, prefill_32: " in err
+    assert "drifting from gpt.h.1.mlp.c_fc on; --repair converts such packages again" in err
+    assert "fails" in out
     assert json.loads((tmp_path / "found.json").read_text())["functions"][0]["drift"] == "gpt__h__1__mlp__c_fc"
 
 
 @pytest.mark.parametrize("harm", ["spoilt", "changed", "missing"])
-def test_force_makes_what_falls_short_again_and_nothing_else(run, copy, small, harm):
+def test_repair_converts_the_packages_that_failed_and_no_others(run, copy, small, harm):
     weights = next((copy / DECODER).rglob("weight.bin"))
     if harm == "spoilt":
         spoil(copy, DECODER, "step_2_64", "gpt__h__0__attn")
@@ -114,10 +116,10 @@ def test_force_makes_what_falls_short_again_and_nothing_else(run, copy, small, h
     else:
         weights.unlink()
     assert run("--bundle", copy)[0] == 1
-    kept = {file: file.stat().st_ino for file in (copy / DREAMER).rglob("*") if file.is_file()}
-    status, out, err = run("--bundle", copy, "--force")
+    kept = {file: file.stat().st_ino for file in (copy / RANDOM_LATENTS).rglob("*") if file.is_file()}
+    status, out, err = run("--bundle", copy, "--repair")
     assert (status, err) == (0, "")
-    assert "Converted anew: autoregressive-fp16" in out
+    assert "Converted again: autoregressive-fp16" in out
     assert {file: file.stat().st_ino for file in kept} == kept
     Bundle(copy).verify()
     assert sorted(path.relative_to(copy) for path in copy.rglob("*")) == sorted(
@@ -126,30 +128,30 @@ def test_force_makes_what_falls_short_again_and_nothing_else(run, copy, small, h
     assert run("--bundle", copy)[0] == 0
 
 
-def test_force_leaves_a_sound_bundle_alone(run, copy):
+def test_repair_does_not_change_a_bundle_that_passes(run, copy):
     def stamp() -> tuple[int, int]:
         return (copy / "bundle.json").stat().st_ino, (copy / "bundle.json").stat().st_mtime_ns
 
     before = stamp()
-    status, out, _ = run("--bundle", copy, "--force")
+    status, out, _ = run("--bundle", copy, "--repair")
     assert status == 0
-    assert "anew" not in out
+    assert "again" not in out
     assert stamp() == before
 
 
-@pytest.mark.parametrize(("arguments", "said"), [
-    (("--network", "cvvp"), "--network cvvp: random has no package of it; there are autoregressive, rlg_auto"),
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("--networks", "cvvp"), "cvvp: random has no package of it; there are autoregressive, rlg_auto"),
     (("--function", "step_9_9"), "--function step_9_9: no package has it; there are prefill_32, step_2_64, "),
     (("--narrow-norms",), "--narrow-norms has no effect on --against mil: it is for mil:fp16"),
     (("--compute-units", "CPU_ONLY"), "--compute-units has no effect on --against mil: it is for coreml"),
-    (("--plot", "found.png"), "--plot draws what --layers finds: add --layers"),
+    (("--plot", "found.png"), "--plot shows what --layers measures: add --layers"),
     (("--json", "/dev/null/found.json"), "cannot write /dev/null/found.json"),
-    (("--layers", "--network", "rlg_auto", "--plot", "/dev/null/found.png"), "cannot write /dev/null/found.png"),
+    (("--layers", "--networks", "rlg_auto", "--plot", "/dev/null/found.png"), "cannot write /dev/null/found.png"),
 ])
-def test_what_is_wrong_is_said_in_a_line(run, small, arguments, said):
+def test_an_error_is_one_line(run, small, arguments, message):
     status, out, err = run("--bundle", small, *arguments)
     assert (status, out) == (1, "")
-    assert said in err
+    assert message in err
     assert err.count("\n") == 1
 
 
@@ -162,32 +164,45 @@ def test_a_bundle_without_packages_is_refused(run, small):
 
 def test_a_plot_of_an_unknown_kind_is_refused(run, small, tmp_path):
     pytest.importorskip("matplotlib")
-    status, _, err = run("--bundle", small, "--network", "rlg_auto", "--layers", "--plot", tmp_path / "found.xyz")
+    status, _, err = run("--bundle", small, "--networks", "rlg_auto", "--layers", "--plot", tmp_path / "found.xyz")
     assert status == 1
     assert "found.xyz: " in err
     assert err.count("\n") == 1
 
 
-def test_matplotlib_is_asked_for_by_name(run, small, monkeypatch):
+def test_the_error_without_matplotlib_names_the_extra(run, small, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     status, _, err = run("--bundle", small, "--layers", "--plot", "found.png")
     assert status == 1
     assert "--plot needs matplotlib: pip install 'tortoise-ane[plots]'" in err
 
 
-@pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has it")
-def test_core_ml_is_of_a_mac(run, small):
+@pytest.mark.skipif(sys.platform == "darwin", reason="Core ML runs on a Mac")
+def test_core_ml_runs_on_a_mac_only(run, small):
     status, _, err = run("--bundle", small, "--against", "coreml")
     assert status == 1
     assert "Core ML runs on macOS only" in err
 
 
-def test_the_choices_are_those_there_are():
+@pytest.mark.skipif(sys.platform == "darwin", reason="Core ML runs on a Mac")
+def test_core_ml_off_macos_is_refused_before_the_embedded_bundle_is_converted(run, monkeypatch):
+    monkeypatch.setattr(packages, "cached_packages", lambda *_: pytest.fail("it converts"))
+    status, _, err = run("--against", "coreml")
+    assert status == 1
+    assert "Core ML runs on macOS only" in err
+
+
+def test_several_networks_are_chosen(run, small):
+    _, out, _ = run("--bundle", small, "--networks", "rlg_auto,autoregressive", "--function", "ar_random")
+    assert [row[1] for row in rows(out)] == ["ar_random"]
+
+
+def test_the_choices_are_all_runners_and_compute_units():
     from ane.backends.coreml.engine import UNITS
     from converters.proof.verify import SUBJECTS
 
-    assert command.SUBJECTS == SUBJECTS
-    assert sorted(command.UNITS) == sorted(UNITS)
+    assert command.CORE_ML_RUNNERS == SUBJECTS
+    assert sorted(command.COMPUTE_UNITS) == sorted(UNITS)
 
 
 def test_the_command_is_known():

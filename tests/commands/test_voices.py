@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from ane.audio.files import write
+from ane.audio import write
 from ane.commands import voices
 from ane.system import paths
 from ane.system.errors import UserError
@@ -21,7 +21,7 @@ RATE = 22050
 
 @pytest.fixture
 def checkpoints(tmp_path, monkeypatch, golden_checkpoints, golden_config) -> Path:
-    """A directory of checkpoints that knows its own sizes and comes with a voice of its own."""
+    """A directory of checkpoints with a config.json and a voice."""
     monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COLUMNS", "300")
     folder = tmp_path / "checkpoints"
@@ -35,7 +35,7 @@ def checkpoints(tmp_path, monkeypatch, golden_checkpoints, golden_config) -> Pat
 
 @pytest.fixture
 def ane(checkpoints, capsys):
-    """``ane("list", "--json")``: what the command prints; it must succeed."""
+    """``ane("list", "--json")``: the command's output; it must succeed."""
     parser = argparse.ArgumentParser()
     voices.register(parser.add_subparsers(required=True))
 
@@ -65,7 +65,7 @@ def stored(name: str) -> Voice:
 
 
 def test_an_added_voice_is_listed_and_shown(ane, clips):
-    ane("add", "pat", *clips)
+    ane("add", *clips, "-o", "pat")
     listed = {voice["name"]: voice["files"] for voice in json.loads(ane("list", "--json"))}
     assert list(listed) == ["builtin", "pat"]
     assert listed["pat"] == [str(paths.voices_dir() / "pat.safetensors")]
@@ -79,64 +79,64 @@ def test_an_added_voice_is_listed_and_shown(ane, clips):
 
 
 def test_tables_name_voices_literally(ane, clips):
-    ane("add", "[bold]pat", clips[0])
+    ane("add", clips[0], "-o", "[bold]pat")
     assert "[bold]pat" in ane("list")
     assert "[bold]pat" in ane("show", "[bold]pat")
 
 
-def test_a_folder_of_clips_can_be_added_as_its_files_can(ane, clips):
-    ane("add", "files", *clips)
-    ane("add", "folder", clips[0].parent)
+def test_adding_a_folder_of_clips_adds_its_files(ane, clips):
+    ane("add", *clips, "-o", "files")
+    ane("add", clips[0].parent, "-o", "folder")
     np.testing.assert_array_equal(stored("files").ar, stored("folder").ar)
 
 
-def test_the_seed_chooses_what_is_heard_of_long_clips(ane, clips):
+def test_the_seed_chooses_the_part_of_long_clips(ane, clips):
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        ane("add", name, clips[1], "--seed", seed)
+        ane("add", clips[1], "-o", name, "--seed", seed)
     assert np.array_equal(stored("a").ar, stored("b").ar)
     assert not np.array_equal(stored("a").ar, stored("c").ar)
 
 
 def test_upstreams_latents_can_be_added(ane, tmp_path):
     save_voice(tmp_path / "pat.pth", latents(2.0))
-    ane("add", "pat", tmp_path / "pat.pth")
+    ane("add", tmp_path / "pat.pth", "-o", "pat")
     np.testing.assert_array_equal(stored("pat").ar, latents(2.0).ar)
 
 
 def test_latents_of_another_model_are_not_added(ane, tmp_path):
     save_voice(tmp_path / "pat.pth", Voice(np.ones((1, 1024), np.float32), np.ones((1, 2048), np.float32), "pat"))
     with pytest.raises(UserError, match="1024 and 2048"):
-        ane("add", "pat", tmp_path / "pat.pth")
+        ane("add", tmp_path / "pat.pth", "-o", "pat")
     assert not paths.voices_dir().exists()
 
 
 def test_a_stored_voice_is_replaced_only_by_force(ane, clips):
-    ane("add", "pat", clips[0])
+    ane("add", clips[0], "-o", "pat")
     before = stored("pat").ar
     with pytest.raises(UserError, match="--force"):
-        ane("add", "pat", clips[1])
+        ane("add", clips[1], "-o", "pat")
     np.testing.assert_array_equal(stored("pat").ar, before)
-    ane("add", "pat", clips[1], "--force")
+    ane("add", clips[1], "-o", "pat", "--force")
     assert not np.array_equal(stored("pat").ar, before)
 
 
 @pytest.mark.parametrize("name", ["random", "a/b", "a&b", "a:1", ".hidden", "", " ", "..", "a\\b", "builtin",
-                                  "~", "~pat", " pat", "pat ", "pat\n", "pat.wav", "pat.MP3", "pat.pth",
-                                  "pat.safetensors"])
-def test_names_that_could_not_be_used_are_refused(ane, clips, name):
+                                  "~", "~pat", " pat", "pat ", "pat\n", "x\ny", "x\ty", "x\udcff", "?", "pat.wav",
+                                  "pat.MP3", "./pat", "./pat.wav"])
+def test_names_that_could_not_be_found_again_are_refused(ane, clips, name):
     with pytest.raises(UserError, match="choose"):
-        ane("add", name, clips[0])
+        ane("add", clips[0], "-o", name)
 
 
 def test_a_missing_clip_is_named(ane, clips, tmp_path):
     with pytest.raises(UserError, match=f"{tmp_path}/nope.wav"):
-        ane("add", "pat", clips[0], tmp_path / "nope.wav")
+        ane("add", clips[0], tmp_path / "nope.wav", "-o", "pat")
 
 
 def test_latents_are_not_pooled_with_clips(ane, clips, tmp_path):
     save_voice(tmp_path / "pat.pth", latents(2.0))
     with pytest.raises(UserError, match="ane voices mix"):
-        ane("add", "pat", clips[0], tmp_path / "pat.pth")
+        ane("add", clips[0], tmp_path / "pat.pth", "-o", "pat")
 
 
 def test_a_voice_of_clips_is_shown_by_their_lengths(ane, clips):
@@ -148,8 +148,8 @@ def test_a_voice_of_clips_is_shown_by_their_lengths(ane, clips):
 
 
 def test_a_mix_is_stored_under_its_name(ane, clips):
-    ane("add", "pat", *clips)
-    ane("mix", "pat:1&builtin:3", "both")
+    ane("add", *clips, "-o", "pat")
+    ane("mix", "pat:1&builtin:3", "-o", "both")
     mixed = stored("both")
     expected = mix_voices([stored("pat"), latents(1.0)], [1, 3])
     np.testing.assert_array_equal(mixed.ar, expected.ar)
@@ -160,53 +160,64 @@ def test_a_mix_is_stored_under_its_name(ane, clips):
 
 def test_a_random_voice_can_be_kept(ane):
     for name, seed in (("a", 7), ("b", 7), ("c", 8)):
-        ane("mix", "random", name, "--seed", seed)
+        ane("mix", "random", "-o", name, "--seed", seed)
     assert np.array_equal(stored("a").ar, stored("b").ar)
     assert not np.array_equal(stored("a").ar, stored("c").ar)
 
 
-def test_a_mix_goes_to_a_file_or_a_name_not_both(ane, tmp_path):
-    ane("mix", "builtin", "-o", tmp_path / "mix.pth")
-    assert (tmp_path / "mix.pth").is_file()
+@pytest.mark.parametrize("arguments", [("mix", "builtin"), ("add", "CLIP"), ("export", "builtin")])
+def test_a_voice_goes_to_a_file_where_a_path_or_a_suffix_is_given(ane, clips, tmp_path, monkeypatch, arguments):
+    monkeypatch.chdir(tmp_path)
+    arguments = [clips[0] if word == "CLIP" else word for word in arguments]
+    for output in ("mix.pth", "folder/mix.safetensors"):
+        ane(*arguments, "-o", output)
+        assert (tmp_path / output).is_file()
+    assert not paths.voices_dir().exists()
     with pytest.raises(SystemExit):
-        ane("mix", "builtin")
-    with pytest.raises(SystemExit):
-        ane("mix", "builtin", "name", "-o", tmp_path / "other.pth")
+        ane(*arguments)
+
+
+def test_an_output_in_the_home_folder_is_expanded(ane, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    ane("export", "builtin", "-o", "~/v.pth")
+    assert (tmp_path / "v.pth").is_file()
+    assert not (tmp_path / "~").exists()
 
 
 def test_an_exported_pth_is_upstreams_pair(ane, tmp_path):
-    ane("export", "builtin", tmp_path / "v.pth")
+    ane("export", "builtin", "-o", tmp_path / "v.pth")
     ar, diffusion = torch.load(tmp_path / "v.pth", weights_only=True)
     assert torch.equal(ar, torch.ones(1, 32))
     assert torch.equal(diffusion, torch.ones(1, 80))
 
 
 def test_clips_are_encoded_for_export(ane, clips, tmp_path):
-    ane("add", "pat", *clips)
-    ane("export", clips[0].parent, tmp_path / "v.safetensors")
+    ane("add", *clips, "-o", "pat")
+    ane("export", clips[0].parent, "-o", tmp_path / "v.safetensors")
     np.testing.assert_array_equal(load_voice(tmp_path / "v.safetensors").ar, stored("pat").ar)
 
 
 def test_an_export_replaces_a_file_only_by_force(ane, tmp_path):
     (tmp_path / "v.pth").write_text("precious")
     with pytest.raises(UserError, match="--force"):
-        ane("export", "builtin", tmp_path / "v.pth")
+        ane("export", "builtin", "-o", tmp_path / "v.pth")
     assert (tmp_path / "v.pth").read_text() == "precious"
-    ane("export", "builtin", tmp_path / "v.pth", "--force")
+    ane("export", "builtin", "-o", tmp_path / "v.pth", "--force")
 
 
 def test_an_export_under_another_suffix_is_refused(ane, tmp_path):
     with pytest.raises(UserError, match=r"\.safetensors or \.pth"):
-        ane("export", "builtin", tmp_path / "v.wav")
+        ane("export", "builtin", "-o", tmp_path / "v.wav")
 
 
 @pytest.mark.parametrize("seed", ["-1", "1.5", "x"])
-def test_a_seed_that_is_no_whole_number_is_wrong_usage(ane, clips, seed):
+def test_a_seed_that_is_not_a_whole_number_is_wrong_usage(ane, clips, seed):
     with pytest.raises(SystemExit):
-        ane("add", "pat", clips[0], f"--seed={seed}")
+        ane("add", clips[0], "-o", "pat", f"--seed={seed}")
 
 
-def test_an_empty_list_says_how_to_add_a_voice(ane, checkpoints):
+def test_an_empty_list_explains_how_to_add_a_voice(ane, checkpoints):
     shutil.rmtree(checkpoints / "voices")
     assert "ane voices add" in ane("list")
     assert json.loads(ane("list", "--json")) == []

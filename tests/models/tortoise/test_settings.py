@@ -1,15 +1,17 @@
 """Presets, and what a model adds to them."""
 
+import re
+
 import pytest
 
 from ane.models.tortoise.diffusion import Diffusion
 from ane.models.tortoise.sampling import Sampling
-from ane.models.tortoise.settings import PRESETS, Settings
+from ane.models.tortoise.settings import MAX_CANDIDATES, PRESETS, Settings
 from ane.system.errors import UserError
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_a_models_own_settings_go_between_the_preset_and_what_is_asked_for(preset):
+def test_a_models_own_settings_override_the_preset_and_changes_override_both(preset):
     model = {"sampling": {"repetition_penalty": 1.0}, "split": [80, 125], "silence": [0.1, 0.25]}
     plain, own = Settings.of(preset), Settings.of(preset, model)
     assert (own.candidates, own.diffusion) == (plain.candidates, plain.diffusion)
@@ -22,14 +24,14 @@ def test_a_models_own_settings_go_between_the_preset_and_what_is_asked_for(prese
 
 def test_a_model_may_name_its_default_preset_and_another_may_be_asked_for():
     assert Settings.of() == Settings.of("ultra_fast")
-    assert Settings.of(model={"preset": "quick"}) == Settings.of("quick")
-    assert Settings.of("fast", {"preset": "quick"}) == Settings.of("fast")
+    assert Settings.of(model={"preset": "1x10"}) == Settings.of("1x10")
+    assert Settings.of("fast", {"preset": "1x10"}) == Settings.of("fast")
 
 
-@pytest.mark.parametrize(("quick", "upstreams"), [("quick", "ultra_fast"), ("quick_ranked", "fast")])
-def test_presets_of_few_steps_are_less_work_than_the_one_of_upstream_that_they_stand_for(quick, upstreams):
-    """In candidates, and in rows that the diffusion decoder takes: two a step where it is guided."""
-    few, many = PRESETS[quick], PRESETS[upstreams]
+@pytest.mark.parametrize(("ours", "upstreams"), [("1x10", "ultra_fast"), ("16x10_guided", "fast")])
+def test_our_presets_are_less_work_than_the_upstream_presets_they_replace(ours, upstreams):
+    """In candidates, and in passes of the denoiser: two a step where it is guided."""
+    few, many = PRESETS[ours], PRESETS[upstreams]
     assert bool(few.diffusion.guidance) == bool(many.diffusion.guidance)
     assert few.candidates < many.candidates
     assert few.diffusion.steps <= many.diffusion.steps / 3
@@ -53,19 +55,41 @@ def test_settings_of_a_later_version_are_refused(unknown):
     ({"sampling": {"max_codes": 0}}, "max_codes"), ({"sampling": {"top_k": None}}, "top_k"),
     ({"sampling": {"temperature": 0}}, "temperature"), ({"sampling": {"temperature": [1]}}, "temperature"),
     ({"sampling": {"temperature": float("nan")}}, "temperature"), ({"sampling": {"typical_mass": "a"}}, "typical_mass"),
-    ({"sampling": {"repetition_penalty": 0}}, "repetition-penalty"), ({"sampling": []}, "sampling")])
-def test_a_models_unfit_settings_are_laid_to_the_model_not_to_a_flag(own, part):
+    ({"sampling": {"repetition_penalty": 0}}, "repetition.penalty"), ({"sampling": []}, "sampling")])
+def test_an_error_in_a_models_settings_names_the_model_and_no_flag(own, part):
     with pytest.raises(UserError, match=r"the model's settings \(bundle\.json\)") as caught:
         Settings.of(model=own)
-    assert part in str(caught.value)
+    assert re.search(part, str(caught.value))
     assert "--" not in str(caught.value)
 
 
-def test_whole_numbers_may_stand_for_shares_and_null_for_no_typical_sampling():
+def test_a_share_may_be_a_whole_number_and_typical_mass_may_be_null():
     own = {"sampling": {"temperature": 1, "typical_mass": None}}
     assert Settings.of(model=own).sampling == Sampling(temperature=1)
 
 
-def test_an_unknown_preset_is_answered_with_those_there_are():
+def test_the_error_for_an_unknown_preset_lists_the_presets():
     with pytest.raises(UserError, match="ultra_fast"):
         Settings.of("slow")
+
+
+def test_a_preset_describes_its_work():
+    assert PRESETS["fastest"].work == "1 candidate, no diffusion (HiFi-GAN)"
+    assert PRESETS["ultra_fast"].work == "16 candidates × 30 steps"
+    assert PRESETS["high_quality"].work == "256 candidates × 400 guided steps"
+
+
+@pytest.mark.parametrize("name", [name for name, preset in PRESETS.items() if not preset.upstream and preset.diffusion])
+def test_the_names_of_our_presets_state_their_work(name):
+    preset = PRESETS[name]
+    guided = "_guided" * bool(preset.diffusion.guidance)
+    assert name == f"{preset.candidates}x{preset.diffusion.steps}{guided}"
+
+
+@pytest.mark.parametrize(("parameter", "value"), [
+    ("lanes", 0), ("candidates", 0), ("candidates", MAX_CANDIDATES + 1), ("best", 0), ("best", 2), ("cvvp_amount", 1.5),
+    ("cvvp_amount", float("nan")), ("split", (300, 200)), ("split", (0, 200))])
+def test_an_error_names_the_parameter_and_no_flag(parameter, value):
+    with pytest.raises(UserError, match=f"^{parameter} must be") as caught:
+        Settings.of("fastest", **{parameter: value})
+    assert "--" not in str(caught.value)

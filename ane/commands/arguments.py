@@ -1,0 +1,132 @@
+"""What all commands share: a parser with help in two lengths, the flags of every command, types of values."""
+
+import argparse
+import math
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser whose flags cannot be abbreviated, and whose ``--help`` leaves out what was marked as rare.
+
+    ``args.parser`` is the parser of the command that was given.
+    """
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, allow_abbrev=False, **options)
+        self.set_defaults(parser=self)
+
+    def format_help(self) -> str:
+        with without_rare_options(self):
+            return super().format_help()
+
+    def format_full_help(self) -> str:
+        return super().format_help()
+
+    def error(self, message: str):
+        self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+
+
+def rare_group(parser: argparse.ArgumentParser, title: str, description: str | None = None) -> argparse._ArgumentGroup:
+    """Add a group of options that ``--help-all`` shows and ``--help`` does not."""
+    group = parser.add_argument_group(title, description)
+    group.rare = True
+    return group
+
+
+def mark_rare(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Leave single options out of ``--help``."""
+    for action in parser._actions:
+        if action.dest in names:
+            action.rare = True
+
+
+def add_full_help(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--help-all", action=FullHelpAction, help="show all options, by group, and exit")
+
+
+class FullHelpAction(argparse.Action):
+    def __init__(self, option_strings, dest, help=None):
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
+
+    def __call__(self, parser, *_):
+        parser._print_message(parser.format_full_help(), sys.stdout)
+        parser.exit()
+
+
+@contextmanager
+def without_rare_options(parser: argparse.ArgumentParser) -> Iterator[None]:
+    """Hide rare options, and groups of them, while the block lasts."""
+    groups = parser._action_groups
+    rare = [group for group in groups if getattr(group, "rare", False)]
+    hidden = {action: action.help for action in parser._actions
+              if getattr(action, "rare", False) or any(action in group._group_actions for group in rare)}
+    parser._action_groups = [group for group in groups if group not in rare]
+    for action in hidden:
+        action.help = argparse.SUPPRESS
+    try:
+        yield
+    finally:
+        parser._action_groups = groups
+        for action, text in hidden.items():
+            action.help = text
+
+
+def add_common_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add ``--verbose`` and ``--quiet`` to every command of a parser."""
+    nested = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    for action in nested:
+        for command in action.choices.values():
+            add_common_arguments(command)
+    if not nested:
+        group = parser.add_mutually_exclusive_group()
+        group.add_argument("--verbose", action="store_true", help="print details, and the traceback of an error")
+        group.add_argument("-q", "--quiet", action="store_true",
+                           help="print errors only, and the output that was asked for")
+
+
+# Types of values
+
+def positive(text: str) -> int:
+    value = natural(text)
+    if value == 0:
+        raise argparse.ArgumentTypeError("it must be at least 1, got 0")
+    return value
+
+
+def natural(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise argparse.ArgumentTypeError(f"it must be a whole number from 0 to 18 digits, got {text!r}")
+    return int(text)
+
+
+def gigabytes(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError(f"it must be a number of GB above 0, got {text!r}")
+    return value
+
+
+def pair(text: str) -> tuple[int, int]:
+    first, _, second = text.partition(",")
+    return positive(first), positive(second)
+
+
+def comma_separated(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """Positive numbers separated by commas, ascending."""
+    return tuple(sorted({positive(part.strip()) for part in text.split(",")}))
+
+
+def path(text: str) -> Path:
+    """A path; ``~`` and ``~user`` are expanded also where the shell did not."""
+    return Path(os.path.expanduser(text))

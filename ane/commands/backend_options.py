@@ -1,0 +1,55 @@
+"""The flags that choose a backend and how it runs, and the synthesizer they make."""
+
+import argparse
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from ane.bundles import Model
+from ane.commands.arguments import gigabytes, positive, rare_group
+from ane.commands.messages import notice
+from ane.commands.packages import with_packages
+
+if TYPE_CHECKING:
+    from ane.models.tortoise.settings import Settings
+    from ane.models.tortoise.synthesizer import Synthesizer
+
+
+def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
+    from ane.backends import NAMES
+
+    parser.add_argument("--backend", default="auto", metavar="NAME",
+                        help=f"what runs the networks: {', '.join(NAMES)} (default: auto, the best there is)")
+    add = rare_group(parser, "backend", "coreml runs a bundle's Core ML packages on a Mac; mil interprets them on\n"
+                     "any machine, slowly, to check them; onnx runs its ONNX packages.").add_argument
+    add("--precision", default="auto", metavar="P",
+        choices=("auto", "fp32", "bf16", "fp16", "8bit", "6bit", "4bit", "int8", "int4"),
+        help="what torch computes in: fp32, bf16 or fp16 (default: what the weights are stored in, where the device is "
+             "good at it), int8 (the decoder on the CPU: fastest, less exact); or which packages are taken: Core ML's "
+             "fp16, fp32, 8bit, 6bit, 4bit, ONNX's fp32, fp16, int8, int4 (default: the bundle's)")
+    add("--cache", default="auto", choices=("auto", "io", "state"),
+        help="what keeps the kv-cache of Core ML packages: io (the host) or state (Core ML)")
+    add("--compute-units", choices=("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL"),
+        help="where Core ML may run all networks (default: what the bundle states for each)")
+    add("--memory", type=gigabytes, metavar="GB",
+        help="memory for ONNX graphs at a time; the least recently used are released (default: no limit)")
+    add("--rebuild-engines", action="store_true", help="build TensorRT engines even if they are cached (onnx:tensorrt)")
+    add("--threads", type=positive, metavar="N", help="CPU threads (default: the backend's choice)")
+    add("--lanes", type=positive, metavar="N", help="candidates of all chunks sampled at a time (default: 16)")
+
+
+def load_synthesizer(args: argparse.Namespace, model: Model, settings: "Settings",
+                     console: Console) -> tuple["Synthesizer", "Settings"]:
+    """A synthesizer on the backend that the flags name; and the settings, with the lanes that `ane bench` chose."""
+    from ane.backends import load_backend
+    from ane.backends.tuning import applying
+    from ane.models.tortoise.synthesizer import Synthesizer
+
+    model = with_packages(model, args.backend, console)
+    tuned = applying(args.backend, model, args.precision, args.threads, args.cache, args.compute_units)
+    if tuned and tuned.lanes and args.lanes is None:
+        settings = replace(settings, lanes=tuned.lanes)
+    backend = load_backend(args.backend, model, args.precision, args.threads, cache=args.cache,
+                           units=args.compute_units, memory=args.memory, afresh=args.rebuild_engines, notice=notice)
+    return Synthesizer(model, backend), settings

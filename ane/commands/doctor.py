@@ -1,0 +1,177 @@
+"""``ane doctor``: what this machine can run, what is missing, and the command that adds it."""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from rich.text import Text
+
+from ane.commands.messages import output_console
+from ane.system import paths
+from ane.system.errors import UserError
+from ane.system.machine import memory_bytes, processor_name, system_version, usable_cores
+from ane.system.version import version as ane_version
+
+MIN_DISK = 1e9          # bytes: room for a converted embedded voice
+STYLES = {"ok": "green", "missing": "yellow", "broken": "red"}
+OPTIONAL = (            # package, extra of tortoise-ane (None: the package itself), purpose
+    ("onnxruntime", "onnx", "backend onnx"), ("gguf", "gguf", "`ane convert --to gguf`"),
+    ("matplotlib", "plots", "plots of `ane verify` and `ane bench`"),
+    ("scikit-learn", "palettes", "6-bit and 4-bit Core ML weights"), ("shtab", None, "`ane completion`"),
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fact about the machine.
+
+    Attributes:
+        state: "ok"; "missing": something optional is not there; "broken": it stops `ane say`.
+        mend: the command or the step that adds or repairs it; "" when there is nothing to do.
+    """
+
+    subject: str
+    state: str
+    detail: str
+    mend: str = ""
+
+
+def register(commands: argparse._SubParsersAction) -> None:
+    parser = commands.add_parser("doctor", help="show what this machine can run and what is missing",
+                                 description="Show what this machine can run, what is missing, and the command that "
+                                             "adds it. The exit status is 1 only when `ane say` cannot work.")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(handler=doctor)
+
+
+def doctor(args: argparse.Namespace) -> int:
+    findings = [finding for check in CHECKS for finding in check()]
+    broken = any(finding.state == "broken" for finding in findings)
+    if args.json:
+        print(json.dumps({"works": not broken, "findings": [asdict(finding) for finding in findings]}))
+        return int(broken)
+    console = output_console()
+    for finding in findings:
+        line = Text.assemble((f"{finding.state:<8}", STYLES[finding.state]), f"{finding.subject}: {finding.detail}")
+        console.print(line.append(f"\n{'':8}  to mend it: {finding.mend}") if finding.mend else line)
+    console.print("`ane say` cannot work until what is broken is mended." if broken else "`ane say` works here.")
+    return int(broken)
+
+
+def check_machine() -> list[Finding]:
+    memory = memory_bytes()
+    size = f", {memory / 1e9:.0f} GB of memory" if memory else ""
+    return [Finding("tortoise-ane", "ok", ane_version()),
+            Finding("machine", "ok", f"{processor_name()}, {usable_cores()} cores{size}, {system_version()}"),
+            Finding("python", "ok", platform.python_version())]
+
+
+def check_torch() -> list[Finding]:
+    try:
+        import torch
+
+        from ane.backends.torch.device import choose_device
+
+        notes: list[str] = []
+        device = choose_device("auto", notes.append)
+    except (ImportError, OSError) as error:         # OSError: a shared library that does not load
+        return [Finding("backend torch", "broken", str(error), "pip install --force-reinstall torch")]
+    finding = Finding("backend torch", "ok", f"torch {torch.__version__} on {device}")
+    if not notes:
+        return [finding]
+    return [finding, Finding("backend torch:cuda", "missing", notes[0])]
+
+
+def check_core_ml() -> list[Finding]:
+    from ane.backends import core_ml_runs
+
+    if core_ml_runs():
+        return [Finding("backend coreml", "ok", f"macOS {platform.mac_ver()[0]}")]
+    mend = "update to macOS 15 or later" if sys.platform == "darwin" else "use a Mac; `--backend mil` checks packages"
+    return [Finding("backend coreml", "missing", "Core ML runs on macOS 15 and later", mend)]
+
+
+def check_onnx() -> list[Finding]:
+    try:
+        import onnxruntime
+    except (ImportError, OSError) as error:
+        return [Finding("backend onnx", "missing", str(error), "pip install 'tortoise-ane[onnx]', or on an NVIDIA GPU "
+                                                               "'tortoise-ane[cuda]'")]
+    providers = [name.removesuffix("ExecutionProvider") for name in onnxruntime.get_available_providers()]
+    return [Finding("backend onnx", "ok", f"onnxruntime {onnxruntime.__version__} with {', '.join(providers)}")]
+
+
+def check_playback() -> list[Finding]:
+    from ane.audio import check_sound_device
+
+    try:
+        check_sound_device()
+    except UserError as error:
+        return [Finding("playback", "missing", str(error), "`ane say -o FILE` works without it")]
+    return [Finding("playback", "ok", "`ane say` without -o plays")]
+
+
+def check_packages() -> list[Finding]:
+    findings = []
+    for package, extra, purpose in OPTIONAL:
+        try:
+            findings.append(Finding(package, "ok", f"{version(package)}, for {purpose}"))
+        except PackageNotFoundError:
+            install = f"'tortoise-ane[{extra}]'" if extra else package
+            findings.append(Finding(package, "missing", f"for {purpose}", f"pip install {install}"))
+    return [finding for finding in findings if (finding.subject, finding.state) != ("onnxruntime", "missing")]
+
+
+def check_folders() -> list[Finding]:
+    """Writable or not; a folder that is not there yet is as good as the nearest one above it."""
+    findings = []
+    for subject, folder in (("cache folder", paths.cache_dir), ("data folder", paths.data_dir)):
+        try:
+            path = folder()
+            above = next(parent for parent in (path, *path.parents) if os.path.lexists(parent))
+            writable = above.is_dir() and os.access(above, os.W_OK)
+            free = shutil.disk_usage(above).free
+        except (OSError, UserError) as error:
+            findings.append(Finding(subject, "missing", str(error), "set ANE_HOME to a folder that can be written"))
+            continue
+        if not writable:
+            findings.append(Finding(subject, "missing", f"{path} cannot be written: nothing is kept between runs",
+                                    "set ANE_HOME to a folder that can be written"))
+        else:
+            state = "ok" if free >= MIN_DISK else "missing"
+            findings.append(Finding(subject, state, f"{path}, {free / 1e9:.1f} GB free",
+                                    "" if state == "ok" else "delete files, such as with `ane cache clear`"))
+    return findings
+
+
+def check_bundles() -> list[Finding]:
+    from ane.bundles import DEMO, bundle_names, open_model
+
+    findings = []
+    for name in bundle_names():
+        try:
+            model = open_model(name)
+        except UserError as error:
+            embedded = name == DEMO
+            findings.append(Finding(f"bundle {name}", "broken" if embedded else "missing", str(error),
+                                    "pip install --force-reinstall tortoise-ane" if embedded
+                                    else "import or convert it again"))
+            continue
+        content = [f"{len(model.networks)} networks"] + [
+            f"{len(packages)} {kind} packages" for kind, packages in (
+                ("Core ML", getattr(model, "packages", None)), ("ONNX", getattr(model, "onnx_packages", None)))
+            if packages]
+        weights = "" if model.trained else ", random weights: noise, not speech"
+        findings.append(Finding(f"bundle {name}", "ok", f"{', '.join(content)}{weights}"))
+    return findings
+
+
+CHECKS: tuple[Callable[[], list[Finding]], ...] = (
+    check_machine, check_torch, check_core_ml, check_onnx, check_playback, check_packages, check_folders,
+    check_bundles)

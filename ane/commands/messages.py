@@ -1,0 +1,61 @@
+"""What commands print on standard error: log messages, and consoles that --quiet silences."""
+
+import argparse
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+
+from ane.commands.standard_streams import TolerantStream
+
+LOGGER = logging.getLogger("ane")
+
+
+class MessageHandler(logging.Handler):
+    """Writes each record as a line to the standard error of the moment, which a progress display may have wrapped."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.WARNING:
+            start = f"ane: {record.levelname.lower()}: "
+        else:
+            start = f"{record.name}: " if record.levelno < logging.INFO else ""
+        trace = f"\n{logging.Formatter().formatException(record.exc_info)}" if record.exc_info else ""
+        sys.stderr.write(f"{start}{record.getMessage()}{trace}\n")
+        sys.stderr.flush()
+
+
+@contextmanager
+def logging_to_standard_error(verbose: bool = False, quiet: bool = False) -> Iterator[None]:
+    """While the block lasts, print the records of the logger ``ane``: information and worse; --verbose: debugging too;
+    --quiet: errors only."""
+    handler, level = MessageHandler(), LOGGER.level
+    LOGGER.addHandler(handler)
+    LOGGER.setLevel(logging.DEBUG if verbose else logging.ERROR if quiet else logging.INFO)
+    try:
+        yield
+    finally:
+        LOGGER.removeHandler(handler)
+        LOGGER.setLevel(level)
+
+
+def notice(line: str) -> None:
+    """Log what the user should know: the ``notice`` that ``load_backend`` takes."""
+    LOGGER.info("%s", line)
+
+
+def message_console(args: argparse.Namespace) -> Console:
+    """Standard error for progress and closing lines. It takes text literally and prints nothing with --quiet."""
+    return Console(stderr=True, highlight=False, markup=False, soft_wrap=True, quiet=getattr(args, "quiet", False))
+
+
+def report_console(args: argparse.Namespace) -> Console:
+    """Standard output for the report of work that is done, which stays done when the report cannot be written."""
+    return Console(file=TolerantStream(sys.stdout), highlight=False, markup=False, soft_wrap=True,
+                   quiet=getattr(args, "quiet", False))
+
+
+def output_console() -> Console:
+    """Standard output for what was asked for: lists and tables. It takes text literally."""
+    return Console(highlight=False, markup=False, soft_wrap=True)

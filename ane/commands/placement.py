@@ -1,0 +1,118 @@
+"""Where Core ML would run each operation of a package, from its compute plan (on a Mac)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ane.system.errors import UserError
+
+if TYPE_CHECKING:
+    from ane.backends.mil.package import Package
+
+NEURAL_ENGINE = "Neural Engine"
+
+
+@dataclass
+class OffloadedGroup:
+    """Operations of a type that Core ML would not run on the Neural Engine, for one reason.
+
+    Attributes:
+        op: type of operation. device: where they would run. supported: where they could. example: name of a value.
+        cost: share of the function's estimated cost.
+    """
+
+    op: str
+    device: str
+    supported: tuple[str, ...]
+    example: str
+    count: int = 0
+    cost: float = 0.0
+
+    @property
+    def reason(self) -> str:
+        if NEURAL_ENGINE in self.supported:
+            return f"the {NEURAL_ENGINE} could, Core ML prefers not to"
+        return f"only {' and '.join(self.supported) or 'an unknown device'} can"
+
+
+@dataclass
+class Placement:
+    """Where Core ML would run a function. Constants do not run and are not counted.
+
+    Attributes:
+        ops: number of operations by device. costs: share of the estimated cost by device.
+        elsewhere: the operations that are not on the Neural Engine.
+        unknown: number of operations for which Core ML names no device.
+    """
+
+    ops: dict[str, int] = field(default_factory=dict)
+    costs: dict[str, float] = field(default_factory=dict)
+    elsewhere: list[OffloadedGroup] = field(default_factory=list)
+    unknown: int = 0
+
+
+def placement(compute_plan: Any, function: str) -> Placement | None:
+    """The placement of a function in a compute plan; None when the plan does not have the function.
+
+    Args:
+        compute_plan: coremltools' MLComputePlan, or an object with the same three members.
+    """
+    functions = compute_plan.model_structure.program.functions
+    if function not in functions:
+        return None
+    found, groups = Placement(), {}
+    for operation in _operations(functions[function].block):
+        kind = operation.operator_name.rpartition(".")[2]                       # ios18.conv → conv
+        if kind == "const" or kind.startswith("constexpr_"):
+            continue
+        usage = compute_plan.get_compute_device_usage_for_mlprogram_operation(operation)
+        if usage is None:
+            found.unknown += 1
+            continue
+        estimated = compute_plan.get_estimated_cost_for_mlprogram_operation(operation)
+        cost = estimated.weight if estimated else 0.0
+        device = _device(usage.preferred_compute_device)
+        found.ops[device] = found.ops.get(device, 0) + 1
+        found.costs[device] = found.costs.get(device, 0.0) + cost
+        if device != NEURAL_ENGINE:
+            supported = tuple(sorted({_device(one) for one in usage.supported_compute_devices}))
+            name = operation.outputs[0].name if operation.outputs else kind
+            group = groups.setdefault((kind, device, supported), OffloadedGroup(kind, device, supported, name))
+            group.count += 1
+            group.cost += cost
+    found.elsewhere = sorted(groups.values(), key=lambda group: (-group.cost, -group.count))
+    return found
+
+
+def _operations(block: Any) -> Iterator[Any]:
+    for operation in block.operations:
+        yield operation
+        for inner in operation.blocks:
+            yield from _operations(inner)
+
+
+def _device(device: Any) -> str:
+    """The kind of a device, by coremltools' class of it: MLNeuralEngineComputeDevice and so on."""
+    for part, name in (("NeuralEngine", NEURAL_ENGINE), ("GPU", "GPU"), ("CPU", "CPU")):
+        if part in type(device).__name__:
+            return name
+    return type(device).__name__
+
+
+def package_placements(package: "Package", units: str, names: list[str]) -> dict[str, Placement | None]:
+    """On a Mac: compile the package, or take it from the cache, and read Core ML's plan of each function."""
+    from ane.backends.coreml.compiled import CompiledCache
+    from ane.backends.coreml.engine import CoreMLTools
+    from converters.quiet import quiet
+
+    with quiet():
+        import coremltools
+        from coremltools.models.compute_plan import MLComputePlan
+
+    toolkit = CoreMLTools()
+    try:
+        compiled, _ = CompiledCache().model(package.path, toolkit.machine(), toolkit.compile)
+        compute_plan = MLComputePlan.load_from_path(str(compiled), coremltools.ComputeUnit[units])
+    except RuntimeError as error:
+        raise UserError(f"Core ML has no plan for {package.path}: {error}") from error
+    return {name: placement(compute_plan, name) for name in names}

@@ -1,0 +1,44 @@
+"""What `ane say` prints about a result: a closing line, or a JSON object."""
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from ane.commands.messages import LOGGER
+from ane.system.machine import peak_memory_bytes
+
+if TYPE_CHECKING:
+    from ane.models.tortoise.result import Speech
+    from ane.models.tortoise.synthesizer import Stream, Synthesizer
+
+
+def print_report(args: argparse.Namespace, synthesizer: "Synthesizer", speech: "Speech | Stream", outputs: list[Path],
+                 console: Console) -> None:
+    """Print the closing line, or with --json one object on standard output."""
+    timeline = speech.timeline
+    if args.json:
+        print(json.dumps(facts(args, synthesizer, speech, outputs)))
+        return
+    for note in speech.notes:
+        LOGGER.warning("%s", note)
+    stages = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in speech.spent.items())
+    first = f"; first audio after {timeline.first_sound - timeline.text_ready:.2f} s" if args.stream else ""
+    files = f" → {', '.join(map(str, outputs))}" if outputs else ""
+    console.print(f"{speech.seconds:.2f} s of audio{files}  ({stages}{first}; real-time factor "
+                  f"{speech.real_time_factor:.2f}; seed {speech.seed}; {synthesizer.backend.name})")
+
+
+def facts(args: argparse.Namespace, synthesizer: "Synthesizer", speech: "Speech | Stream", outputs: list[Path]) -> dict:
+    model, timeline = synthesizer.model, speech.timeline
+    return {
+        "files": [str(path) for path in outputs], "seconds": speech.seconds, "sample_rate": speech.sample_rate,
+        "spent": speech.spent, "took": speech.took, "real_time_factor": speech.real_time_factor,
+        "prepared": timeline.text_ready, "first_sound": timeline.first_sound - timeline.text_ready, "seed": speech.seed,
+        "voice": speech.voice, "chunks": speech.chunks, "codes": speech.codes, "model": model.name,
+        "trained": model.trained, "backend": synthesizer.backend.name, "preset": args.preset,
+        "notes": speech.notes, "peak_rss_bytes": peak_memory_bytes(),
+        **({"timeline": [asdict(span) for span in timeline.spans]} if args.profile else {})}

@@ -1,0 +1,71 @@
+"""Standard streams that are closed, full or gone: a command does its work all the same where it does not need them."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+
+def open_closed_streams() -> None:
+    """Put the null device where a standard stream is closed, so that no other file takes its number.
+
+    It is opened in the wrong direction for input and output, so that using them is an error: "Bad file descriptor".
+    """
+    modes = (("stdin", os.O_WRONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_WRONLY, "w"))
+    for number, (name, flags, mode) in enumerate(modes):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, flags)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+        if getattr(sys, name) is None:
+            errors = "strict" if name == "stdin" else "backslashreplace"
+            setattr(sys, name, open(number, mode, encoding="utf-8", errors=errors, closefd=False))      # noqa: SIM115
+
+
+class TolerantStream:
+    """A stream whose writes never fail: once it cannot be written, the rest goes to the null device."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError:
+            discard(self._stream)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError:
+            discard(self._stream)
+
+
+@contextmanager
+def tolerant_streams() -> Iterator[None]:
+    """Within the block standard error never raises, and names that are not text can be printed to standard output."""
+    open_closed_streams()
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    stream = sys.stderr
+    sys.stderr = TolerantStream(stream) if stream is sys.__stderr__ else stream
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        sys.stderr = stream
+
+
+def discard(stream: TextIO) -> None:
+    """Send what a stream still holds, and what comes, to the null device."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)

@@ -1,0 +1,49 @@
+"""Where the text to speak comes from: the command line, a file or standard input."""
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from ane.system.errors import UserError
+
+NO_TEXT = "no text given: pass TEXT, -f FILE or pipe it in"
+
+
+def reads_standard_input(args: argparse.Namespace) -> bool:
+    """Whether the text comes from standard input: asked for by ``-f -``, or piped in with no other text given.
+
+    Raises:
+        UserError: two texts, or none.
+    """
+    if args.text and args.file is not None:
+        raise UserError("two texts given: pass either TEXT or -f FILE")
+    if args.text or args.file is not None:
+        return args.file == "-"
+    if sys.stdin.isatty():
+        raise UserError(NO_TEXT)
+    return True
+
+
+def read_text(args: argparse.Namespace) -> str:
+    """The text. Raises UserError when it cannot be read, is not UTF-8, or nothing was piped in."""
+    if args.text:
+        # bytes of the command line that are not text reach Python as lone surrogates, which must not pass for text
+        return decoded(" ".join(args.text).encode("utf-8", "surrogatepass"), "the text on the command line")
+    piped = args.file in (None, "-")
+    where = "standard input" if piped else args.file
+    try:
+        content = sys.stdin.buffer.read() if piped else Path(args.file).expanduser().read_bytes()
+    except (OSError, RuntimeError) as error:        # RuntimeError: the home of an unknown user
+        raise UserError(f"cannot read the text from {where}: {getattr(error, 'strerror', None) or error}") from error
+    if not content and args.file is None:
+        raise UserError(NO_TEXT)
+    return decoded(content, where)
+
+
+def decoded(content: bytes, where: str) -> str:
+    """UTF-8 with universal newlines. Raises UserError when it is not UTF-8."""
+    try:
+        return re.sub("\r\n?", "\n", content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where} is not text in UTF-8 (byte {error.start}): convert it first") from error

@@ -1,0 +1,100 @@
+"""The tables and the JSON of `ane verify`."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from ane.bundles.bundle import Bundle
+    from converters.proof.activations import Value
+    from converters.proof.verify import Checked, Subject
+
+COSTLIEST = 12          # operations shown of those that lose most
+
+
+def results_json(model: "Bundle", runs: "Subject", results: "Sequence[Checked]") -> dict[str, Any]:
+    functions = [asdict(one) | {"needed": one.needed, "fine": one.fine, "drift": one.drift and one.drift.name,
+                                "worst": one.worst and one.worst.name} for one in results]
+    return {"bundle": str(model.path), "against": runs.name, "functions": functions}
+
+
+def print_results(console: Console, results: "Sequence[Checked]", runs: "Subject", layers: bool) -> None:
+    console.print(function_table(results, runs))
+    if not layers:
+        return
+    if len(results) == 1:
+        console.print(value_table(results[0]))
+        if results[0].operations:
+            console.print(operation_table(results[0]))
+    else:
+        console.print(layer_table(results))
+        console.print("For every value of a function, name it with --function, or see --json.")
+    if not all(one.values for one in results):
+        console.print("A function that fails, or that has a state on Core ML, has no values to show.")
+
+
+def function_table(results: "Sequence[Checked]", runs: "Subject") -> Table:
+    table = plain_table(f"On {runs.name}, compared with float32 torch", "package", "function", "dB", "threshold",
+                        "largest error", "", numbers=(2, 3, 4))
+    for one in results:
+        verdict = one.problem or ("passes" if one.fine else "fails")
+        table.add_row(one.package, one.function, decibels(one.snr), f"{one.needed:.1f}",
+                      "–" if one.error is None else f"{one.error:.1e}", verdict,
+                      style="red" if not one.fine else "yellow" if one.problem else None)
+    return table
+
+
+def layer_table(results: "Sequence[Checked]") -> Table:
+    """A row a function: its worst value, the first that drifts, and the operation that loses most."""
+    table = plain_table("Inside", "package", "function", "values", "worst", "dB", "first that drifts", "dB",
+                        "operation that loses most", "dB lost", numbers=(2, 4, 6, 8))
+    for one in results:
+        costliest = by_loss(one.operations)[:1]
+        cells = [label(one.worst), decibels(one.worst and one.worst.snr), label(one.drift) if one.drift else "none",
+                 decibels(one.drift and one.drift.snr)]
+        table.add_row(one.package, one.function, str(len(one.values)), *cells,
+                      *(f"{value.op} {value.name}" for value in costliest),
+                      *(decibels(value.lost) for value in costliest), style="red" if one.drift else None)
+    return table
+
+
+def value_table(one: "Checked") -> Table:
+    """A row a value that a module of the network returns, in program order."""
+    table = plain_table(f"{one.function}: values compared with the modules that return them", "module", "operation",
+                        "dB", "times", "largest error", "", numbers=(2, 3, 4))
+    for value in one.values:
+        marks = [word for word, marked in (("drifts first", one.drift), ("worst", one.worst)) if value is marked]
+        table.add_row(label(value), value.op, decibels(value.snr), f"{value.factor:g}", f"{value.error:.1e}",
+                      ", ".join(marks), style="red" if value is one.drift else "yellow" if value is one.worst else None)
+    return table
+
+
+def operation_table(one: "Checked") -> Table:
+    table = plain_table(f"{one.function}: operations that lose most against float32", "value", "operation", "dB",
+                        "dB lost", numbers=(2, 3))
+    for value in by_loss(one.operations)[:COSTLIEST]:
+        table.add_row(value.name, value.op, decibels(value.snr), decibels(value.lost))
+    return table
+
+
+def by_loss(operations: "Sequence[Value]") -> "list[Value]":
+    return sorted(operations, key=lambda value: -(value.lost or 0))
+
+
+def label(value: "Value | None") -> str:
+    return "–" if value is None else value.module or value.name
+
+
+def decibels(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f}"
+
+
+def plain_table(title: str, *columns: str, numbers: Sequence[int] = ()) -> Table:
+    """A table that cuts nothing off, however narrow the terminal."""
+    table = Table(title=title, title_justify="left")
+    for number, column in enumerate(columns):
+        table.add_column(column, overflow="fold", justify="right" if number in numbers else "left")
+    return table

@@ -1,0 +1,46 @@
+"""Help in two lengths, the flags of every command, types of values."""
+
+import argparse
+
+import pytest
+
+from ane.cli import main, parser
+from ane.commands.arguments import counts, natural, pair, positive
+
+
+def leaves(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    nested = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return [leaf for action in nested for command in action.choices.values() for leaf in leaves(command)] or [parser]
+
+
+def test_every_command_has_verbose_and_quiet():
+    commands = leaves(parser())
+    assert len(commands) >= 15
+    for command in commands:
+        assert {"--verbose", "--quiet", "-q"} <= command._option_string_actions.keys(), command.prog
+
+
+def test_help_has_the_everyday_options_and_full_help_has_all(capsys):
+    texts = []
+    for flag in ("--help", "--help-all"):
+        with pytest.raises(SystemExit, match="0"):
+            main(["say", flag])
+        texts.append(capsys.readouterr().out)
+    short, full = texts
+    for everyday in ("--voice", "--output", "--preset", "--backend", "--help-all"):
+        assert everyday in short
+    for rare in ("--top-p", "--checkpoints", "--rebuild-engines", "--profile"):
+        assert rare not in short
+        assert rare in full
+
+
+@pytest.mark.parametrize(("read", "text"), [
+    (positive, "0"), (positive, "-1"), (positive, "x"), (natural, "1.5"), (natural, "-1"), (natural, "²"),
+    (natural, "9" * 5000), (counts, "1,,2"), (counts, "1,0"), (pair, "20"), (pair, "a,b")])
+def test_values_of_another_type_are_refused(read, text):
+    with pytest.raises(argparse.ArgumentTypeError):
+        read(text)
+
+
+def test_counts_are_sorted_and_unique():
+    assert counts("16, 1,8,8") == (1, 8, 16)
