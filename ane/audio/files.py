@@ -18,7 +18,7 @@ import soxr
 
 from ane.audio.containers import cut_short
 from ane.system.errors import UserError
-from ane.system.files import check_place, replacing, write_whole
+from ane.system.files import check_output_file, replacing, write_whole
 from ane.system.interruption import uninterrupted
 
 CLIP_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif")     # what a folder of clips is searched for
@@ -157,7 +157,7 @@ def check_output(path: Path | str) -> None:
         return
     if path.suffix.lower() not in _FORMATS:
         raise UserError(f"cannot write {path}: end its name in {', '.join(_FORMATS)}")
-    check_place(path)
+    check_output_file(path)
     if os.path.isdir(path):
         raise UserError(f"cannot write {path}: it is a directory; name a file")
     folder = next(parent for parent in path.absolute().parents if os.path.exists(parent))

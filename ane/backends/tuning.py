@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 FILE = "tuning.json"
-ENGINES, CACHES = ("torch", "coreml", "mil"), ("auto", "io", "state")
+ENGINES, CACHES = ("torch", "coreml", "mil", "onnx"), ("auto", "io", "state")
 FEWER_BITS = ("8bit", "6bit", "4bit")       # precisions of packages that torch does not compute in
 
 
@@ -57,7 +57,7 @@ class Tuning:
 
     def under(self, precision: str, threads: int | None, cache: str, units: Any) -> Self | None:
         """These settings with the user's flags over them; None when a flag is not for this engine."""
-        if self.backend.startswith("torch") and (cache != "auto" or units is not None or precision in FEWER_BITS):
+        if self.backend.startswith(("torch", "onnx")) and (cache != "auto" or units is not None or precision in FEWER_BITS):
             return None
         return dataclasses.replace(
             self, precision=self.precision if precision == "auto" else precision,
@@ -149,12 +149,18 @@ def remember(model: "Model", tuning: Tuning) -> Entry:
     return entry
 
 
-def forget() -> int:
-    """Delete all that is remembered, whatever the file holds; how many entries those were, of an unreadable file 1.
+def forget(model: "Model | None" = None) -> int:
+    """Delete the remembered tunings, or those of one model; returns their number, 1 for a file that cannot be read.
 
     Raises:
-        UserError: it cannot be deleted.
+        UserError: it cannot be deleted; with ``model``: the file cannot be read.
     """
+    if model is not None:
+        stored, bundle = entries(), key(model)
+        kept = [entry for entry in stored if entry.bundle != bundle]
+        if len(kept) < len(stored):
+            _write(kept)
+        return len(stored) - len(kept)
     try:
         count = len(entries())
     except UserError:

@@ -255,12 +255,12 @@ def _json(examined: list[Examined], chips: "list[Chip]", steps: int) -> dict[str
 
 
 def _write(file: str, report: dict[str, Any]) -> None:
-    from ane.system.files import check_place, replacing
+    from ane.system.files import check_output_file, replacing
 
     if file == "-":
         print(json.dumps(report))
         return
-    check_place(Path(file))
+    check_output_file(Path(file))
     with replacing(file) as temporary:
         temporary.write_text(json.dumps(report, indent=1), encoding="utf-8")
 

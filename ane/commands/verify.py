@@ -61,16 +61,16 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 def verify_command(args: argparse.Namespace) -> int:
     """Verify, show, write. UserError when anything falls short, after all of it is shown."""
-    from ane.system.files import check_place
+    from ane.system.files import check_output_file
     from converters.proof.verify import choose, subject
 
     if args.plot:
         if not args.layers:
             raise UserError("--plot draws what --layers finds: add --layers")
         _drawing()
-        check_place(args.plot)
+        check_output_file(args.plot)
     if args.json and args.json != "-":
-        check_place(Path(args.json))
+        check_output_file(Path(args.json))
     console = Console(markup=False, highlight=False, soft_wrap=True, stderr=args.json == "-")
     model = _opened(args, console)
     onnx = args.against in ONNX_SUBJECTS

@@ -14,7 +14,7 @@ from ane.bundles import Model, add_model_arguments, open_model
 from ane.commands.progress import notice
 from ane.system import paths
 from ane.system.errors import UserError
-from ane.system.files import check_place
+from ane.system.files import check_output_file
 
 if TYPE_CHECKING:       # numpy, torch and soundfile come in with the handlers, so that --help is quick
     from ane.voices import FoundVoice, Voice
@@ -197,7 +197,7 @@ def _stored(name: str, model: Model, force: bool) -> Path:
 
 
 def _file(path: Path, force: bool) -> Path:
-    check_place(path)
+    check_output_file(path)
     if os.path.exists(path) and not force:
         raise UserError(f"{path} exists; give --force to replace it, or choose another name")
     return path

@@ -1,11 +1,13 @@
 """Files: written so that a reader never meets half of one, and read with an error that says what is wrong."""
 
 import json
+import math
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import RawIOBase
 from pathlib import Path
 from typing import Any
@@ -89,14 +91,46 @@ def link_or_copy(source: Path | str, destination: Path | str) -> None:
         shutil.copyfile(source, destination)
 
 
-def check_place(path: Path) -> None:
-    """Raise UserError for a path that no file can have: a name too long, or a folder that may not be searched."""
+def check_output_file(path: Path | str) -> None:
+    """Raise UserError, before any work is done, for a file that ``replacing`` could not write. "-" always passes."""
+    if str(path) == "-":
+        return
+    path = Path(os.path.expanduser(path))
     try:
-        path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        pass        # yet to be made; a file in a folder's place is told by who writes
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}; choose another place") from error
+        parents = path.absolute().parents
+        with suppress(FileNotFoundError, NotADirectoryError):
+            path.lstat()        # raises for a name that is too long or not valid
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot write {path}: {_reason(error)}; choose another file") from error
+    if os.path.isdir(path):
+        raise UserError(f"cannot write {path}: it is a directory; name a file")
+    folder = next(parent for parent in parents if os.path.exists(parent))
+    if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+        reason = "read-only" if os.path.isdir(folder) else "not a folder"
+        raise UserError(f"cannot write {path}: {folder} is {reason}; choose another folder")
+
+
+def write_json(destination: Path | str, value: Any) -> None:
+    """Write ``value`` as JSON to a file, whole or not at all; "-" is standard output (one line).
+
+    NaN and infinity become null, which JSON lacks.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    if str(destination) == "-":
+        sys.stdout.write(json.dumps(_finite(value)) + "\n")
+        return
+    with replacing(destination) as target:
+        target.write_text(json.dumps(_finite(value), indent=1) + "\n", encoding="utf-8")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_json(path: Path) -> Any:
@@ -107,3 +141,8 @@ def read_json(path: Path) -> Any:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
     except ValueError as error:
         raise UserError(f"{path} is not JSON: {error}") from error
+
+
+def _reason(error: Exception) -> str:
+    """What an error says without its number and its path."""
+    return getattr(error, "strerror", None) or str(error)

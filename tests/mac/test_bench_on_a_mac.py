@@ -35,20 +35,22 @@ def test_every_function_is_measured_on_every_unit_and_say_takes_what_was_chosen(
 
     found = json.loads(run("bench", "--runs", "3", "--preset", "fastest", "--text", "Hi.", "--placement", "--json",
                            "-"))
-    core_ml = [row for row in found["rows"] if row["backend"] == "coreml"]
-    assert {row["units"] for row in core_ml} == {"CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE"}
-    on_cpu = [row for row in core_ml if row["units"] == "CPU_ONLY"]
-    assert all(row["error"] is None and row["p50_ms"] > 0 for row in on_cpu)
-    assert all(set(row["placement"] or {}) <= {"CPU"} for row in on_cpu)
-    assert len([row for row in core_ml if row["compile_s"]]) == 2
-    assert {said["tuning"]["backend"].partition(":")[0] for said in found["spoken"]} == {"coreml", "torch"}
+    core_ml = [row for row in found["rows"] if row["contestant"] == "coreml"]
+    assert {row["settings"]["compute_units"] for row in core_ml} == {"CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE"}
+    on_cpu = [row for row in core_ml if row["settings"]["compute_units"] == "CPU_ONLY"]
+    assert all(row["error"] is None and row["value"]["median"] > 0 for row in on_cpu)
+    shares = {name for row in on_cpu for name in row["figures"] if name.startswith("share_on_")}
+    assert shares <= {"share_on_CPU"}
+    assert len([row for row in core_ml if "compile_s" in row["figures"]]) == 2
+    sentences = [row for row in found["rows"] if row["what"] == "sentence"]
+    assert {row["contestant"].partition(",")[0].partition(":")[0] for row in sentences} == {"coreml", "torch"}
     assert found["remembered"]
     said = json.loads(run("say", "Hi.", "--preset", "fastest", "--seed", "0", "--json", "-o", "hi.wav"))
     assert said["backend"].partition(":")[0].partition(" ")[0] == found["chosen"]["backend"].partition(":")[0]
 
 
 def test_power_is_measured_where_sudo_allows_it():
-    reason = energy.why_not()
+    reason = energy.unavailable()
     if reason:
         pytest.skip(f"{reason}; then: pytest tests/mac -rA")
     result, joules = energy.during(lambda: sum(range(50_000_000)))

@@ -1,0 +1,29 @@
+"""Signal-to-noise ratio: how near one array is to another."""
+
+from typing import Any
+
+import numpy as np
+
+
+def snr_db(reference: Any, actual: Any) -> float:
+    """10·log10(Σ reference² / Σ (reference − actual)²), computed in float64.
+
+    Args:
+        reference, actual: arrays, or CPU tensors, of one shape.
+
+    Returns:
+        Decibels: ∞ where both are equal, −∞ where the reference is silent and ``actual`` is not, or where any number
+        is NaN or infinite.
+
+    Raises:
+        ValueError: the shapes differ.
+    """
+    reference, actual = np.asarray(reference, np.float64), np.asarray(actual, np.float64)
+    if reference.shape != actual.shape:
+        raise ValueError(f"reference and actual must have one shape, got {reference.shape} and {actual.shape}")
+    if not (np.isfinite(reference).all() and np.isfinite(actual).all()):
+        return -np.inf
+    signal, noise = np.square(reference).sum(), np.square(reference - actual).sum()
+    if not noise:
+        return np.inf
+    return float(10 * np.log10(signal / noise)) if signal else -np.inf

@@ -1,0 +1,73 @@
+"""Facts about this machine: cores, memory, processor, system version."""
+
+import os
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+
+def usable_cores() -> int:
+    """Number of cores that this process may run on, at least 1."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory_bytes() -> int | None:
+    """Size of the physical memory; None where the system does not report it."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def peak_memory_bytes(pid: int | None = None) -> int | None:
+    """Largest resident set so far of this process, or of another one; None where the system does not report it.
+
+    On Linux it is read from /proc: ``ru_maxrss`` of getrusage starts with the value of the parent process. Other
+    systems report it for this process only.
+    """
+    try:
+        status = Path(f"/proc/{pid or 'self'}/status").read_text()
+    except OSError:
+        status = ""
+    found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+    if found:
+        return int(found[1]) * 1024
+    if sys.platform == "win32" or pid not in (None, os.getpid()):
+        return None
+    import resource  # not on Windows
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def processor_name() -> str:
+    """Name of the processor as its maker writes it, else its architecture."""
+    if sys.platform == "darwin":
+        return _printed("sysctl", "-n", "machdep.cpu.brand_string") or platform.machine()
+    try:
+        cpuinfo = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        cpuinfo = ""
+    found = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
+    return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+def system_version() -> str:
+    """Name and version of the system: "ubuntu 24.04", "macOS 15.3 (24D60)", "Windows 10.0.22631"."""
+    if sys.platform == "darwin":
+        build = _printed("sw_vers", "-buildVersion")
+        return f"macOS {platform.mac_ver()[0]}" + (f" ({build})" if build else "")
+    try:
+        release = platform.freedesktop_os_release()
+        return f"{release['ID']} {release.get('VERSION_ID', '')}".strip()
+    except OSError:
+        return f"{platform.system()} {platform.version()}"
+
+
+def _printed(*command: str) -> str:
+    """Standard output of a command; "" when it fails."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
