@@ -68,7 +68,8 @@ def run_one(name: str, options: argparse.Namespace) -> None:
 
 def flags_for(benchmark: Benchmark, options: argparse.Namespace) -> list[str]:
     """The options for all benchmarks that one takes, and those of a quick run."""
-    named = {"bundle": options.bundle, "checkpoints": options.checkpoints, "threads": options.threads,
+    embedded = "demo" if options.quick and not options.checkpoints else None
+    named = {"bundle": options.bundle or embedded, "checkpoints": options.checkpoints, "threads": options.threads,
              "precision": options.precision, "upstream-python": options.upstream_python}
     taken = {"bundle", *benchmark.uses, *(["upstream-python"] if "contestants" in benchmark.uses else [])}
     flags = shlex.split(benchmark.quick) if options.quick else []

@@ -63,5 +63,5 @@ def add_options(add: Callable[..., Any]) -> None:
     add("--workspace", type=Path, metavar="DIR", help="for temporary files (default: the system's)")
 
 
-BENCHMARK = Benchmark(measure, "time and memory of conversion", add_options, "--bundle demo --networks univnet",
+BENCHMARK = Benchmark(measure, "time and memory of conversion", add_options, "--networks univnet",
                       uses=())

@@ -121,4 +121,4 @@ def add_options(add: Callable[..., Any]) -> None:
 
 
 BENCHMARK = Benchmark(measure, "peak of memory of import and speech", add_options,
-                      "--bundle demo --candidates 2 --max-codes 20", uses=("checkpoints", "threads"))
+                      "--candidates 2 --max-codes 20", uses=("checkpoints", "threads"))

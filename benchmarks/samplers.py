@@ -8,8 +8,8 @@ another seed does. The sound of those that a preset could use is transcribed by 
 sentence by sentence, with those of upstream's fastest preset.
 
 The embedded network predicts x0. "ε, 2 %" makes it predict epsilon, as the official one does, with a white error of
-0.02 beside an epsilon of 1: where noise is high, x0 is then wrong by many times its range, as that of a network that learned
-epsilon is. It represents such a network in this respect only.
+0.02 beside an epsilon of 1: where noise is high, x0 is then wrong by many times its range, as that of a network that
+learned epsilon is. It represents such a network in this respect only.
 
 Finished sentences are kept in --workspace and are not measured again. Seconds are of the processor, on one thread.
 """
@@ -249,7 +249,8 @@ def sampler_row(system: SamplerCase, result: dict[str, Any]) -> BenchRow:
     names = ("network_calls", "from_flow", "from_teacher", "wer", "more", "cpu_seconds_per_second")
     figures = {name: float(result[name]) for name in names if name in result}
     what = "guided" if diffusion.guidance else "unguided"
-    return BenchRow(diffusion.sampler, what, "dB from 200 steps of p", settings, Spread.of(result["distances"]), figures)
+    spread = Spread.of(result["distances"])
+    return BenchRow(diffusion.sampler, what, "dB from 200 steps of p", settings, spread, figures)
 
 
 def add_options(add: Callable[..., Any]) -> None:

@@ -79,9 +79,9 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
                             prediction=prediction)[0] for index, some in enumerate(latents)]
 
     def windowed(windows: Windows) -> list[np.ndarray]:
-        return [np.concatenate(list(windowed_mels(backend, [some], voice.diffusion, diffusion,
-                                                  RepeatableNoise(index, draws), windows, prediction=prediction)), axis=1)
-                for index, some in enumerate(latents)]
+        return [np.concatenate(list(windowed_mels(
+            backend, [some], voice.diffusion, diffusion, RepeatableNoise(index, draws), windows,
+            prediction=prediction)), axis=1) for index, some in enumerate(latents)]
 
     def errors(mels: Sequence[np.ndarray]) -> float:
         wrong = total = 0
