@@ -1,4 +1,4 @@
-"""Measurements on the machine they run on: a table to read, JSON to keep, a plot to look at. None of them is a test.
+"""Measurements of speed, memory and quality on the machine they run on. They are not tests.
 
-Run one as a module, ``python -m benchmarks.decode --help``, or all: ``python -m benchmarks --help``.
+``python -m benchmarks --help`` lists them. Each prints a table and writes JSON and plots to ``benchmarks/results/``.
 """

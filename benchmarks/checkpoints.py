@@ -1,17 +1,13 @@
-"""Random weights in the official files' layout, to measure on: speed and memory do not ask what the weights say.
+"""Random weights in the official files' layout: speed and memory do not depend on the weights' values.
 
-    python -m benchmarks.checkpoints DIR                 official sizes, 4.1 GB
-    python -m benchmarks.checkpoints DIR --size tiny     the same files in small, seconds
-
-The files hold what the official ones do, weight norm split into gain and direction and the tensors that only training
-needs included, so importing them costs what importing the real ones would. Nothing is left at a degenerate
-initialisation (zero projections, unit gains), where whole branches of a network would do no work.
+The files contain what the official ones do, with weight norm split into gain and direction and with the tensors that
+only training needs, so that importing them costs as much. No initialisation is degenerate (zero projections, unit
+gains), where whole branches of a network would do no work. The official sizes take 4.1 GB; --size tiny takes seconds.
 """
 
 import argparse
 import math
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -19,8 +15,7 @@ import torch
 from ane.bundles.weights import layout
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.upstream_config import configs
-from ane.system.files import replacing
-from benchmarks import report
+from ane.system.files import replacing, write_json
 
 SIZES: dict[str, dict[str, dict[str, int]]] = {
     "official": {},
@@ -39,7 +34,7 @@ SIZES: dict[str, dict[str, dict[str, int]]] = {
 }
 WEIGHT_NORM = {"univnet": r"weight$", "hifigan": r"^(?!cond_layer).*weight$"}
 STOP_BIAS = 2.5         # on top of logits with a deviation of 0.6: sampling ends after some dozens of codes
-NEVER_BIAS = -20.0      # for the start code too, which a trained head does not predict
+NEVER_BIAS = -20.0      # of the start code too, which a trained head does not predict
 MASK_POSITIONS = 1012   # of the causal masks that older releases of transformers stored in each layer
 
 
@@ -67,20 +62,20 @@ def scale(network: str, key: str, shape: tuple[int, ...]) -> tuple[float, float]
 
 
 def state_dict(file: str, arguments: dict[str, dict[str, int]], generator: torch.Generator, stops: bool) -> dict:
-    """The whole contents of an official file, every network that lives in it."""
+    """The contents of an official file: every network in it."""
     state: dict[str, torch.Tensor] = {}
     built = configs(arguments, "sizes")
     for network in NETWORKS.values():
         if network.file != file:
             continue
         config = built[network.name]
-        for key, shape in {**layout(network, config).shapes, **network.unused(config)}.items():
+        for key, shape in {**layout(network.name, config).shapes, **network.unused(config)}.items():
             state[network.prefix + key] = initialised(network.name, key, shape, generator)
         for key in [key for key in state if re.search(WEIGHT_NORM.get(network.name, r"^$"), key)]:
             split_weight_norm(state, key)
         if network.name == "autoregressive":
             prepare_decoder(state, config, stops)
-    wrapper = next(network.wrapper for network in NETWORKS.values() if network.file == file)
+    wrapper = next(network.wrapped for network in NETWORKS.values() if network.file == file)
     return {wrapper: state} if wrapper else state
 
 
@@ -92,7 +87,7 @@ def split_weight_norm(state: dict[str, torch.Tensor], key: str) -> None:
 
 
 def prepare_decoder(state: dict[str, torch.Tensor], config, stops: bool) -> None:
-    """Let sampling end, or never, and add the buffers that the official file has and nobody reads."""
+    """Let sampling end, or never, and add the unused buffers that the official file has."""
     state["mel_head.bias"][config.stop_mel_token] += STOP_BIAS if stops else NEVER_BIAS
     state["mel_head.bias"][config.start_mel_token] += NEVER_BIAS
     mask = torch.ones(MASK_POSITIONS, MASK_POSITIONS, dtype=torch.uint8).tril()[None, None]      # one for all layers
@@ -108,20 +103,18 @@ def write_checkpoints(directory: Path, size: str = "official", seed: int = 0, st
         generator = torch.Generator().manual_seed(seed + index)
         with replacing(directory / file) as staging:
             torch.save(state_dict(file, arguments, generator, stops), staging)
-    report.write_json(directory / "config.json", {**arguments, "trained": False})
+    write_json(directory / "config.json", {**arguments, "trained": False})
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.checkpoints", description=__doc__.splitlines()[0])
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", type=Path, metavar="DIR", help="where to write them (existing files are replaced)")
-    parser.add_argument("--size", choices=SIZES, default="official", help="default: official, 4.1 GB")
-    parser.add_argument("--seed", type=int, default=0, help="of the random weights (default 0)")
+    parser.add_argument("--size", choices=SIZES, default="official", help="(default: official, 4.1 GB)")
+    parser.add_argument("--seed", type=int, default=0, help="of the random weights (default: 0)")
     parser.add_argument("--no-stop", action="store_true", help="never predict the stop code: every chunk is full")
-    options = parser.parse_args(arguments)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
     write_checkpoints(options.directory, options.size, options.seed, stops=not options.no_stop)
     for path in sorted(options.directory.glob("*.pth")):
         print(f"{path}  {path.stat().st_size / 1e6:.1f} MB")
-
-
-if __name__ == "__main__":
-    report.run(main)

@@ -1,8 +1,8 @@
-"""Torch eager, what other engines are held against: the plain networks of ``ane.models.tortoise.networks``, one kernel after the other.
+"""Torch eager, the baseline of other engines: the plain networks of ``ane.models.tortoise.networks``.
 
-Nothing is packed, recorded or shared. Keys and values grow by concatenation, as in the GPT-2 of common libraries, and
-every lane has a copy of the prefix; a guided denoising step is a batch of two. Weights are in the precision asked for
-and, as in mixed precision, norms and the residual stream are in float32.
+Nothing is packed, recorded as graphs or shared. Keys and values grow by concatenation, as in the GPT-2 of common
+libraries, and every lane has a copy of the prefix; a guided denoising step is a batch of two. Weights are in the
+precision asked for and, as in mixed precision, norms and the residual stream are in float32.
 """
 
 import numpy as np
@@ -17,18 +17,18 @@ from ane.models.tortoise.networks.autoregressive import UnifiedVoice, causal
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionTts
 from ane.system.errors import UserError
 
-Cache = list[tuple[Tensor, Tensor]]         # of each layer: keys and values, (lanes, heads, positions, width)
+EagerCache = list[tuple[Tensor, Tensor]]         # of each layer: keys and values, (lanes, heads, positions, width)
 
 
 class EagerBackend(TorchBackend):
-    """``ane.backends.base.Backend`` that knows no tricks; for one candidate at a time."""
+    """``ane.backends.base.Backend`` without optimisations; for one candidate at a time."""
 
     def __init__(self, model: Model, device: str, precision: str, threads: int | None = None):
         """Raises UserError for a precision that plain torch does not have, or that the device lacks."""
         if precision not in DTYPES:
             raise UserError(f"torch eager computes in {', '.join(DTYPES)}, not in {precision}")
         super().__init__(model, device, precision, threads, keep=True, packed=False)
-        self.name, self.max_batched_frames = f"eager:{self.device} {self.chosen.name}", 0
+        self.name, self.frames_at_once = f"eager:{self.device} {self.chosen.name}", 0
 
     @torch.inference_mode()
     def decoder(self, lanes: int, capacity: int, prefixes: int = 1, longest: int | None = None) -> "EagerDecoder":
@@ -41,17 +41,17 @@ class EagerBackend(TorchBackend):
 
 
 class EagerDecoder:
-    """``ane.backends.base.Decoder`` whose lanes are always all asked for, and stand at the same position."""
+    """``ane.backends.base.Decoder`` whose lanes step together, at the same position."""
 
     def __init__(self, network: UnifiedVoice, lanes: int, capacity: int, device: torch.device, prefixes: int = 1):
         self.network, self.lanes, self.capacity, self.prefixes = network, lanes, capacity, prefixes
         self.device = device
-        self._prefixes: dict[int, Cache] = {}
-        self._cache: Cache = []
+        self._prefixes: dict[int, EagerCache] = {}
+        self._cache: EagerCache = []
 
     @torch.inference_mode()
     def prefill(self, prefix: np.ndarray, place: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        stored: Cache = []
+        stored: EagerCache = []
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             stored.append((k, v))
@@ -65,10 +65,10 @@ class EagerDecoder:
     @torch.inference_mode()
     def step(self, columns: np.ndarray, length: np.ndarray, first: int = 0,
              prefix: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Raises ValueError for some of the lanes only, or lanes at different positions or places."""
+        """Raises ValueError for some of the lanes only, or lanes at different lengths or on different prefixes."""
         place = np.zeros(1, dtype=np.int64) if prefix is None else prefix
         if first or len(columns) != self.lanes or len({*length}) > 1 or len({*place}) > 1:
-            raise ValueError("an eager decoder's lanes go together: all of them, from one position, on one prefix")
+            raise ValueError("an eager decoder steps all lanes together, at one length and on one prefix")
         with engine_errors():
             start = self._prefixes[int(place[0])]
             if not length[0]:
@@ -81,7 +81,7 @@ class EagerDecoder:
                 keys, values = (torch.cat((before[:, :, :held], new), dim=2)
                                 for before, new in zip(self._cache[layer], (k, v), strict=True))
                 self._cache[layer] = keys, values
-                return F.scaled_dot_product_attention(q, keys, values, attn_mask=later_hidden(q, held))
+                return F.scaled_dot_product_attention(q, keys, values, attn_mask=causal_mask(q, held))
 
             hidden = self.network(self._send(columns), [attend] * len(start))
             return hidden.float().cpu().numpy(), self.network.logits(hidden[:, -1]).cpu().numpy()
@@ -90,8 +90,8 @@ class EagerDecoder:
         return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32)).to(self.device)
 
 
-def later_hidden(q: Tensor, held: int) -> Tensor | None:
-    """What each of T columns may see of ``held`` positions before them and of each other: (T, held + T); one: all."""
+def causal_mask(q: Tensor, held: int) -> Tensor | None:
+    """Which of ``held`` earlier positions and of each other T columns attend to: (T, held + T); None for one column."""
     T = q.shape[2]
     return None if T == 1 else torch.ones(T, held + T, dtype=torch.bool, device=q.device).tril(held)
 

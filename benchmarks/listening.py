@@ -1,4 +1,4 @@
-"""Ears for the quality benchmark: an offline recogniser, pitch, the distance of mels, and faults of a wave."""
+"""What the quality benchmark measures of speech: transcript, pitch, distance of mels, and defects of the wave."""
 
 import re
 from collections.abc import Sequence
@@ -13,19 +13,19 @@ from ane.system.errors import UserError
 RECOGNISED_RATE = 16000     # Hz of the recogniser's acoustic model
 FRAME = 240                 # samples of a loudness frame: 10 ms at 24 kHz
 QUIET = 10 ** (-45 / 20)    # below this a frame is silence
-CLICK = 8.0                 # a step from sample to sample so many times the loudness around it is no speech
+CLICK = 8.0                 # a step from sample to sample so many times the loudness around it is a click
 
 
 def words(text: str) -> list[str]:
     return re.findall(r"[a-z']+", text.lower())
 
 
-def edits(said: Sequence[str], heard: Sequence[str]) -> int:
+def edits(expected: Sequence[str], transcript: Sequence[str]) -> int:
     """Words to insert, delete or replace (Levenshtein)."""
-    row = list(range(len(heard) + 1))
-    for i, wanted in enumerate(said, 1):
+    row = list(range(len(transcript) + 1))
+    for i, wanted in enumerate(expected, 1):
         previous, row[0] = row[0], i
-        for j, got in enumerate(heard, 1):
+        for j, got in enumerate(transcript, 1):
             previous, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, previous + (wanted != got))
     return row[-1]
 
@@ -48,7 +48,7 @@ class Recogniser:
             self.forced.activate_search("choice")
 
     def transcribe(self, audio: np.ndarray, rate: int) -> str:
-        """Audio (S,) float32 → the words heard."""
+        """Audio (S,) float32 → the words recognised."""
         return self._decode(self.free, audio, rate)
 
     def chosen(self, audio: np.ndarray, rate: int) -> str:
@@ -58,21 +58,21 @@ class Recogniser:
     @staticmethod
     def _decode(decoder, audio: np.ndarray, rate: int) -> str:
         samples = np.rint(np.clip(resample(audio, rate, RECOGNISED_RATE), -1, 1) * 32767).astype(np.int16)
-        silence = np.zeros(RECOGNISED_RATE // 5, np.int16)      # the recogniser wants a breath before the first word
+        silence = np.zeros(RECOGNISED_RATE // 5, np.int16)      # the recogniser needs silence before the first word
         decoder.start_utt()
         decoder.process_raw(np.concatenate((silence, samples, silence)).tobytes(), full_utt=True)
         decoder.end_utt()
-        heard = decoder.hyp()
-        return " ".join(words(heard.hypstr)) if heard else ""
+        hypothesis = decoder.hyp()
+        return " ".join(words(hypothesis.hypstr)) if hypothesis else ""
 
 
 @dataclass(frozen=True)
 class Wave:
-    """What can be told of a wave without understanding it.
+    """Properties of a wave.
 
     Attributes:
         seconds: its length. f0: median pitch of voiced frames in Hz. loudness: of the spoken frames, in dBFS.
-        silent_end: seconds of silence after the last sound. clicks: steps that no speech makes. finite: no NaN.
+        silent_end: seconds of silence after the last sound. clicks: steps larger than speech has. finite: no NaN.
     """
 
     seconds: float
@@ -94,7 +94,7 @@ class Wave:
 
 
 def clicks(audio: np.ndarray) -> int:
-    """Frames with a step of ``CLICK`` times the loudness of the frame and its neighbours, that silence would hide."""
+    """Frames with a step of ``CLICK`` times the loudness of the frame and its neighbours, and above ``QUIET``."""
     frames = audio[:len(audio) // FRAME * FRAME].reshape(-1, FRAME)
     energy = np.pad((frames ** 2).mean(axis=1), 1, mode="edge")
     around = np.sqrt((energy[:-2] + energy[1:-1] + energy[2:]) / 3)

@@ -1,6 +1,5 @@
-"""What a machine can do at most, measured, and what a call asks of it, counted: the two sides of a share."""
+"""What a machine does at most, measured, and what a call needs, counted: the two parts of a share."""
 
-import time
 from collections.abc import Callable, Sequence
 from math import prod
 from statistics import median
@@ -11,7 +10,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from ane.backends.torch.backend import DTYPES
-from ane.models.tortoise.networks import NETWORKS
+from ane.bench.measure import timed
 from ane.bundles import Model
 from ane.bundles.weights import layout, skeleton
 from ane.models.tortoise.networks.frames import product
@@ -19,31 +18,24 @@ from ane.models.tortoise.networks.frames import product
 SIDES = {"cpu": 1024, "cuda": 8192}         # of the square matrices that are multiplied
 
 
-def timed(call: Callable[[], object]) -> float:
-    """Milliseconds that a call takes."""
-    start = time.perf_counter()
-    call()
-    return 1000 * (time.perf_counter() - start)
-
-
 class Bandwidth:
     """Reads a buffer far larger than any cache, on a device."""
 
     def __init__(self, device: str):
         self.size = 2**27           # float32 numbers: 0.54 GB
-        if device == "cuda":        # which reads that while it is told to: 4.3 GB, or a quarter of what is free
+        if device == "cuda":        # too short a time for a GPU: 4.3 GB, or a quarter of what is free
             self.size = min(2**30, torch.cuda.mem_get_info()[0] // 16)
         self._buffer = torch.ones(self.size, device=device)
 
     def reading(self) -> float:
         """GB/s of the better of two passes."""
-        return self.size * 4e-6 / min(timed(lambda: self._buffer.sum().item()) for _ in range(2))
+        return self.size * 4e-9 / min(timed(lambda: self._buffer.sum().item())[1] for _ in range(2))
 
 
-class MatrixPeak:
+class MatrixProducts:
     """Products of two square matrices on a device, in a precision of ``DTYPES``.
 
-    In float32 they are float32, on CUDA too, where an engine may take TF32 instead: a share above 1 tells.
+    In float32 they are float32, on CUDA too, where an engine may use TF32 instead: its share can exceed 1.
     """
 
     def __init__(self, device: str, precision: str):
@@ -52,9 +44,9 @@ class MatrixPeak:
 
     @torch.inference_mode()
     def reading(self) -> float:
-        """10^9 operations in a second, of the best of two passes each of torch's product and of the networks' own."""
+        """GFLOP/s of the best of two passes each of torch's product and of the networks' own."""
         ways = [lambda: self._a @ self._b, lambda: product(self._a, self._b)] * 2
-        return 2e-6 * self.side**3 / min(timed(lambda way=way: self._finished(way)) for way in ways)
+        return 2e-9 * self.side**3 / min(timed(lambda way=way: self._finished(way))[1] for way in ways)
 
     def _finished(self, call: Callable[[], Tensor]) -> None:
         call()
@@ -63,40 +55,51 @@ class MatrixPeak:
 
 
 class Limits:
-    """What devices can do, a reading a round.
+    """What the processors do at most, measured in every round.
 
     Attributes:
-        bandwidth: GB/s by device. peak: GFLOP/s by device and precision.
+        bandwidth: GB/s by processor. products: GFLOP/s by processor and precision.
     """
 
-    def __init__(self, devices: Sequence[str], precisions: Sequence[str]):
-        """Of ``precisions`` those that torch multiplies in, and float32 always."""
-        self._reads = {device: Bandwidth(device) for device in devices}
+    def __init__(self, processors: Sequence[str], precisions: Sequence[str]):
+        """Of ``precisions`` those that torch multiplies in, and fp32 always."""
+        self._reads = {processor: Bandwidth(processor) for processor in processors}
         multiplied = dict.fromkeys(["fp32", *(name for name in precisions if name in DTYPES)])
-        self._products = {(device, name): MatrixPeak(device, name) for device in devices for name in multiplied}
-        self.bandwidth: dict[str, list[float]] = {device: [] for device in self._reads}
-        self.peak: dict[tuple[str, str], list[float]] = {key: [] for key in self._products}
+        self._products = {(processor, name): MatrixProducts(processor, name)
+                          for processor in processors for name in multiplied}
+        self.bandwidth: dict[str, list[float]] = {processor: [] for processor in self._reads}
+        self.products: dict[tuple[str, str], list[float]] = {key: [] for key in self._products}
 
-    def read(self, keep: bool) -> None:
-        """Take a reading of each, and lose it unless it is to be kept."""
-        for source, readings in ((self._reads, self.bandwidth), (self._products, self.peak)):
+    def read(self, counts: bool = True) -> None:
+        """Take a reading of each; it is discarded unless it counts."""
+        for source, readings in ((self._reads, self.bandwidth), (self._products, self.products)):
             for key, limit in source.items():
                 reading = limit.reading()
-                if keep:
+                if counts:
                     readings[key].append(reading)
 
-    def share_of_bandwidth(self, device: str, gigabytes: float, milliseconds: float) -> float:
-        return 1000 * gigabytes / milliseconds / median(self.bandwidth[device])
+    def shares(self, processor: str, precision: str, operations: int | None, gigabytes: float | None,
+               milliseconds: float) -> dict[str, float]:
+        """What a call reaches of the limits, as figures of its row; nothing where it is not known."""
+        found = {}
+        if gigabytes:
+            found["share_of_bandwidth"] = 1000 * gigabytes / milliseconds / median(self.bandwidth[processor])
+        if operations and (processor, precision) in self.products:
+            best = max(median(self.products[processor, name]) for name in ("fp32", precision))
+            found["share_of_peak"] = 1e-6 * operations / milliseconds / best
+        return found
 
-    def share_of_peak(self, device: str, precision: str, operations: int, milliseconds: float) -> float | None:
-        """Of the products in that precision, or in float32 where those are faster; None where there are none."""
-        if (device, precision) not in self.peak:
-            return None
-        best = max(median(self.peak[device, name]) for name in ("fp32", precision))
-        return 1e-6 * operations / milliseconds / best
+    def document(self) -> dict[str, dict[str, float]]:
+        return {"bandwidth_gb_s": {name: median(each) for name, each in self.bandwidth.items()},
+                "peak_gflop_s": {" ".join(key): median(each) for key, each in self.products.items()}}
+
+    def notes(self) -> list[str]:
+        stated = self.document()
+        return [f"{name}: memory is read at {value:.3g} GB/s" for name, value in stated["bandwidth_gb_s"].items()] + [
+            f"{name}: products of matrices at {value:.0f} GFLOP/s" for name, value in stated["peak_gflop_s"].items()]
 
 
-class Work:
+class Operations:
     """Operations of calls on a model's networks, counted by torch as each multiplication and addition of products.
 
     The networks run without values, on torch's device "meta".
@@ -111,10 +114,10 @@ class Work:
         return self._of("autoregressive", lambda network: network.logits(network(empty(1, positions, width))[:, -1]))
 
     def step(self, lanes: int, positions: float) -> int:
-        """A column for each lane, which sees so many positions."""
+        """A column for each lane, which attends to so many positions."""
         config = self.model.config("autoregressive")
-        seen = empty(lanes, config.heads, round(positions), config.model_dim // config.heads)
-        attend = [lambda q, k, v: F.scaled_dot_product_attention(q, seen, seen)] * config.layers
+        cached = empty(lanes, config.heads, round(positions), config.model_dim // config.heads)
+        attend = [lambda q, k, v: F.scaled_dot_product_attention(q, cached, cached)] * config.layers
         columns = empty(lanes, 1, config.model_dim)
         return self._of("autoregressive", lambda network: network.logits(network(columns, attend)[:, -1]))
 
@@ -130,7 +133,7 @@ class Work:
     @torch.inference_mode()
     def _of(self, name: str, call: Callable[[torch.nn.Module], Tensor]) -> int:
         if name not in self._networks:
-            self._networks[name] = skeleton(NETWORKS[name], self.model.config(name)).eval()
+            self._networks[name] = skeleton(name, self.model.config(name)).eval()
         with FlopCounterMode(display=False) as counter:
             call(self._networks[name])
         return counter.get_total_flops()
@@ -141,12 +144,12 @@ def empty(*shape: int) -> Tensor:
 
 
 def decoder_weights(model: Model) -> int:
-    """Numbers that a step reads whatever its lanes: all weights but the look-up tables."""
-    shapes = layout(NETWORKS["autoregressive"], model.config("autoregressive")).shapes
+    """Number of weights that a step reads whatever its lanes: all but the look-up tables."""
+    shapes = layout("autoregressive", model.config("autoregressive")).shapes
     return sum(prod(shape) for key, shape in shapes.items() if "embedding" not in key)
 
 
-def cached(model: Model, positions: float) -> float:
-    """Numbers of the keys and values of so many positions."""
+def cached_numbers(model: Model, positions: float) -> float:
+    """Number of values in the keys and values of so many positions."""
     config = model.config("autoregressive")
     return 2 * config.layers * config.model_dim * positions

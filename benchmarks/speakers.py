@@ -1,4 +1,4 @@
-"""What the quality benchmark listens to: the teacher, the teacher's codes, both paths, and candidates by the dozen."""
+"""The speech that the quality benchmarks score: the teacher's, the teacher's codes, both paths, many candidates."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -9,15 +9,13 @@ import torch
 
 import ane
 from ane.audio.files import resample, write
-from ane.models.tortoise.decoding import Prompt, decode
+from ane.models.tortoise.decoding import Chunk, decode
 from ane.models.tortoise.diffusion import spectrogram
-from ane.models.tortoise.embeddings import Embeddings
-from ane.models.tortoise.decoding import Candidate
-from ane.models.tortoise.chunks import text_tokens
+from ane.models.tortoise.embeddings import Candidate, Embeddings, text_tokens
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.ranking import best, score
 from ane.models.tortoise.result import SAMPLE_RATE
-from ane.models.tortoise.sampling import inverse_cdf_sampler
+from ane.models.tortoise.sampling import by_inverse_cdf
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.synthesizer import Synthesizer
 from ane.models.tortoise.vocoding import hifigan_sound, univnet_sound
@@ -28,32 +26,32 @@ from training.quantiser import Quantiser
 from training.recipe import ENTRIES, Recipe
 from training.speech import RATE, Flite, code_mel
 
-CANDIDATES, SETS = 8, 2         # what CLVP chooses among, and how often for a sentence
+CANDIDATES, SETS = 8, 2         # candidates that CLVP chooses among, and how often for a sentence
 SEED = 7
 
 
 @dataclass
-class Said:
-    """One sentence as something spoke it: (S,) float32 at 24 kHz, and whether it ended by itself."""
+class SpokenText:
+    """A sentence's speech: audio (S,) float32 at 24 kHz, and whether it ended by itself."""
 
     text: str
     audio: np.ndarray
     stopped: bool = True
 
 
-def speak_all(synthesizer: Synthesizer, sentences: Sequence[str], voice: str, preset: str) -> Iterable[Said]:
+def speak_all(synthesizer: Synthesizer, sentences: Sequence[str], voice: str, preset: str) -> Iterable[SpokenText]:
     for index, text in enumerate(sentences):
         speech = synthesizer.speak(text, voice, preset, seed=SEED + index)
-        yield Said(text, speech.audio, not speech.notes)
+        yield SpokenText(text, speech.audio, not speech.notes)
 
 
-def teach_all(sentences: Sequence[str], voice: str, flite: Flite) -> Iterable[Said]:
+def speak_teacher(sentences: Sequence[str], voice: str, flite: Flite) -> Iterable[SpokenText]:
     for text in sentences:
-        yield Said(text, resample(flite.read(text.lower(), voice), RATE, SAMPLE_RATE))
+        yield SpokenText(text, resample(flite.read(text.lower(), voice), RATE, SAMPLE_RATE))
 
 
-def respeak_all(synthesizer: Synthesizer, teacher: Iterable[Said], voice: Voice,
-                codes_of: Callable[[np.ndarray], np.ndarray], preset: str) -> Iterable[Said]:
+def speak_codes(synthesizer: Synthesizer, teacher: Iterable[SpokenText], voice: Voice,
+                codes_of: Callable[[np.ndarray], np.ndarray], preset: str) -> Iterable[SpokenText]:
     """The teacher's own codes, by latents, diffusion and UnivNet."""
     backend, model = synthesizer.backend, synthesizer.model
     config, tables = model.config("autoregressive"), Embeddings(**synthesizer.backend.embeddings())
@@ -69,51 +67,54 @@ def respeak_all(synthesizer: Synthesizer, teacher: Iterable[Said], voice: Voice,
         randomness = Randomness(SEED + index)
         mel = spectrogram(backend, latents, voice.diffusion, settings.diffusion, randomness.diffusion(0, 0),
                           prediction=model.config("diffusion").prediction)
-        yield Said(said.text, sound_of(synthesizer, mel, randomness))
+        yield SpokenText(said.text, univnet_audio(synthesizer, mel, randomness))
 
 
-def sound_of(synthesizer: Synthesizer, mel: np.ndarray, randomness: Randomness) -> np.ndarray:
+def univnet_audio(synthesizer: Synthesizer, mel: np.ndarray, randomness: Randomness) -> np.ndarray:
     """A mel (1, 100, L) by UnivNet, as the first chunk of a request: (256·L,) float32."""
     return univnet_sound(synthesizer.backend, synthesizer.model.config("univnet"), randomness.vocoder(0, 0), mel[0])
 
 
-def readings_of(synthesizer: Synthesizer, text: str, voice: Voice, count: int,
+def sample_candidates(synthesizer: Synthesizer, text: str, voice: Voice, count: int,
                 randomness: Randomness) -> tuple[list[int], list[Candidate]]:
     """A sentence's token ids, and ``count`` candidates of it, as the model's own settings sample them."""
     model = synthesizer.model
     config, settings = model.config("autoregressive"), Settings.of(model=model.settings)
     tokens = text_tokens(Tokenizer(model.tokenizer).encode(text), config)
-    choices = [inverse_cdf_sampler(randomness.candidate(0, index)) for index in range(count)]
-    [found] = decode(synthesizer.backend, [Prompt(voice.ar, tokens, choices)], config, settings.sampling)
+    choices = [by_inverse_cdf(randomness.candidate(0, index)) for index in range(count)]
+    [found] = decode(synthesizer.backend, [Chunk(voice.ar, tokens, choices)], config, settings.sampling)
     return tokens, found
 
 
-def candidates_of(synthesizer: Synthesizer, sentences: Sequence[str],
-                  voice: Voice) -> tuple[list[list[Said]], list[list[int]]]:
-    """For every sentence ``SETS`` times ``CANDIDATES`` readings as HiFi-GAN speaks them, and which of each set CLVP
-    takes."""
-    backend, readings, taken = synthesizer.backend, [], []
+def ranked_candidates(synthesizer: Synthesizer, sentences: Sequence[str],
+                  voice: Voice) -> tuple[list[list[SpokenText]], list[list[int]]]:
+    """For every sentence ``SETS`` times ``CANDIDATES`` candidates, spoken by HiFi-GAN, and CLVP's choice of a set."""
+    backend, spoken, taken = synthesizer.backend, [], []
     for index, text in enumerate(sentences):
-        tokens, found = readings_of(synthesizer, text, voice, SETS * CANDIDATES, Randomness(SEED + index))
-        readings.append([Said(text, hifigan_sound(backend, voice.ar, c.hidden), c.stopped) for c in found])
+        tokens, found = sample_candidates(synthesizer, text, voice, SETS * CANDIDATES, Randomness(SEED + index))
+        spoken.append([SpokenText(text, hifigan_sound(backend, voice.ar, c.hidden), c.stopped) for c in found])
         scores = score(backend, tokens, np.stack([c.fixed for c in found]))
         taken.append([best(some, 1)[0] for some in scores.reshape(SETS, CANDIDATES)])
-    return readings, taken
+    return spoken, taken
 
 
-def keep(made: Iterable[Said], folder: Path | None, name: str) -> Iterable[Said]:
-    """The same, written to files on its way."""
+def save_all(made: Iterable[SpokenText], folder: Path | None, name: str) -> Iterable[SpokenText]:
+    """The same, each written to a file of ``folder`` (None: not written)."""
     for index, one in enumerate(made):
         if folder is not None:
             write(folder / f"{name}-{index:03d}.wav", one.audio, SAMPLE_RATE)
         yield one
 
 
-def quantise(folder: Path, voice: str) -> Callable[[np.ndarray], np.ndarray]:
-    """The quantiser of a training run: a voice's (S,) float32 at 16 kHz → codes (n,) int64. UserError: it has none."""
+def teacher_quantiser(folder: Path, voice: str) -> Callable[[np.ndarray], np.ndarray]:
+    """The quantiser of a training run: a voice's audio (S,) float32 at 16 kHz → codes (n,) int64.
+
+    Raises:
+        UserError: the run has none, or none for this voice.
+    """
     checkpoint = folder / "quantiser" / "checkpoint.pt"
     if not checkpoint.exists():
-        raise UserError(f"{folder} holds no quantiser: --run takes the folder of `python -m training --out`")
+        raise UserError(f"{folder} has no quantiser: --run takes the folder of `python -m training --out`")
     voices = Recipe().voices
     if voice not in voices:
         raise UserError(f"voice {voice}: the quantiser knows {', '.join(voices)}; measure this bundle without --run")

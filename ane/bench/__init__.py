@@ -1,10 +1,10 @@
-"""Measuring the engines of this machine, and choosing the fastest settings: what `ane bench` does.
+"""Measuring the backends of this machine: the core of `ane bench` and of ``benchmarks``.
 
-Read in this order: ``figures`` (what is measured), ``measure`` with ``uses`` and ``packages`` (how), ``worker`` (in
-processes of their own), ``choosing``; then ``machine``, ``energy`` and ``report``.
+Read in this order: ``records`` (a measured value), ``measure`` (how it is measured), ``workload`` with ``stage_calls``
+and ``package_calls`` (what is called), ``process``, ``worker`` and ``sessions`` (in processes of their own),
+``choosing`` (the fastest settings), ``report`` (table, plot, JSON).
 
-coremltools' MLModelBenchmarker is not used. It takes packages and compiles one at each load, where `ane say` opens a
-compiled model that is kept; it makes a new state for each prediction; and its time of an operation is not measured, but
-the prediction's times the share that the compute plan estimates, which `ane bench --placement` and `ane plan` show as
-what it is.
+coremltools' MLModelBenchmarker is not used: it compiles a package at each load, where `ane say` opens a compiled model
+that is kept; it makes a new state for each prediction; and its time of an operation is not measured, but the
+prediction's time multiplied by the share that the compute plan estimates.
 """

@@ -1,7 +1,7 @@
-"""Energy of the chip while something runs, from powermetrics; macOS only.
+"""Energy that the chip uses while a function runs, from powermetrics; macOS only.
 
-powermetrics runs as root alone. Its figures are estimates of the CPU, the GPU and the Neural Engine together and of all
-that runs, not to be compared between devices (powermetrics(1)).
+powermetrics needs root. Its figures are estimates for CPU, GPU and Neural Engine together and for every running
+program, and are not comparable between devices (powermetrics(1)).
 """
 
 import contextlib
@@ -15,18 +15,18 @@ from collections.abc import Callable
 from typing import TypeVar
 
 INTERVAL_MS = 200
-PATIENCE = 10.0     # seconds for powermetrics to end
+END_SECONDS = 10.0      # that powermetrics has to end
 COMMAND = ("sudo", "-n", "/usr/bin/powermetrics", "--samplers", "cpu_power", "-i", str(INTERVAL_MS))
 SAMPLE = re.compile(r"\(([\d.]+)ms elapsed\).*?^Combined Power \(CPU \+ GPU \+ ANE\): *([\d.]+) *mW",
                     re.DOTALL | re.MULTILINE)
-ALLOW = ("energy is measured by powermetrics, which only root may run: `sudo -v` just before `ane bench`, or add by "
-         "`sudo visudo` the line `%admin ALL=(root) NOPASSWD: /usr/bin/powermetrics`")
+ALLOW = ("energy is measured with powermetrics, which needs root: run `sudo -v` just before `ane bench`, or add the "
+         "line `%admin ALL=(root) NOPASSWD: /usr/bin/powermetrics` with `sudo visudo`")
 
 T = TypeVar("T")
 
 
-def why_not() -> str | None:
-    """Why energy cannot be measured, with what to do about it; None: it can."""
+def unavailable() -> str | None:
+    """Why energy cannot be measured, and what to do about it; None: it can."""
     if sys.platform != "darwin":
         return "energy is measured on macOS only"
     try:
@@ -37,34 +37,34 @@ def why_not() -> str | None:
 
 
 def during(work: Callable[[], T]) -> tuple[T, float | None]:
-    """What ``work`` gives, and the joules of the chip meanwhile; None when too little was sampled."""
+    """Result of ``work``, and the joules that the chip used meanwhile; None when no sample was taken."""
     process = subprocess.Popen((*COMMAND, "-b", "1"), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     printed: list[bytes] = []
     over = threading.Event()
 
-    def listen() -> None:
-        """Until it is over; powermetrics then ends at its next line, for nobody but root may send it a signal."""
+    def collect() -> None:
+        """Reads until the work is over. powermetrics then ends at its next line: only root may send it a signal."""
         with process.stdout:
             while not over.is_set() and (piece := os.read(process.stdout.fileno(), 2**16)):
                 printed.append(piece)
 
-    listener = threading.Thread(target=listen, daemon=True)
-    listener.start()
+    reader = threading.Thread(target=collect, daemon=True)
+    reader.start()
     started = time.perf_counter()
     try:
         result = work()
     finally:
         seconds = time.perf_counter() - started
         over.set()
-        listener.join(PATIENCE)
+        reader.join(END_SECONDS)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(PATIENCE)
+            process.wait(END_SECONDS)
     watts = mean_watts(b"".join(printed).decode(errors="replace"))
     return result, None if watts is None else watts * seconds
 
 
 def mean_watts(printed: str) -> float | None:
-    """Mean power over all samples that powermetrics printed, each weighted by how long it took; None: there is none."""
+    """Mean power of all samples that powermetrics printed, each weighted by its duration; None: there is none."""
     samples = [(float(elapsed), float(milliwatts)) for elapsed, milliwatts in SAMPLE.findall(printed)]
     total = sum(elapsed for elapsed, _ in samples)
     return sum(elapsed * milliwatts for elapsed, milliwatts in samples) / total / 1000 if total else None

@@ -1,4 +1,4 @@
-"""What a figure is worth nothing without: the machine, its system, versions, the checkout, the date."""
+"""Description of the machine, its software and the checkout, without which no figure can be interpreted."""
 
 import importlib.metadata
 import os
@@ -8,33 +8,32 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ane.backends.tuning import cores, here
+from ane.system.machine import memory_bytes, processor_name, system_version, usable_cores
 
-VERSIONS = ("tortoise-ane", "coremltools", "torch", "numpy", "onnxruntime", "onnxruntime-gpu")
+PACKAGES = ("tortoise-ane", "coremltools", "torch", "numpy", "onnxruntime", "onnxruntime-gpu")
 
 
-def described() -> dict[str, Any]:
-    """As the module ``report`` documents it under "machine". Raises UserError when macOS cannot be asked."""
-    chip, os_build = here()
+def describe_machine() -> dict[str, Any]:
+    """Machine, chip, cores, memory_bytes, accelerator, os, python, packages, commit, date, load_average."""
     return {
-        "machine": platform.machine(), "chip": chip, "cores": cores(), "memory_bytes": memory(),
-        "os": platform.platform(), "os_build": os_build, "python": platform.python_version(), "packages": versions(),
-        "commit": commit(), "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": platform.machine(), "chip": processor_name(), "cores": usable_cores(),
+        "memory_bytes": memory_bytes(), "accelerator": accelerator(), "os": system_version(),
+        "python": platform.python_version(), "packages": installed_versions(), "commit": commit(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "load_average": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
     }
 
 
-def memory() -> int | None:
-    """Bytes of physical memory; None where the system does not tell."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return None
+def accelerator() -> str | None:
+    """Name of the first CUDA device that torch can use."""
+    import torch
+
+    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
 
 
-def versions() -> dict[str, str]:
+def installed_versions() -> dict[str, str]:
     found = {}
-    for package in VERSIONS:
+    for package in PACKAGES:
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

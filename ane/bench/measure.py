@@ -1,75 +1,121 @@
-"""Measuring one thing: a cold load, the first call, a warm load, then percentiles of calls."""
+"""The measuring core: one call timed, a function loaded and called repeatedly, contestants that take turns."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any
 
-from ane.bench.figures import Row, percentile
+from ane.bench.records import BenchRow, Spread
 from ane.system.errors import UserError
 
-FEWEST, PATIENCE = 5, 20.0      # calls, and seconds after which no more than these are made
+FEWEST_CALLS, PATIENCE = 5, 20.0        # after PATIENCE seconds no more than FEWEST_CALLS are made
 Clock = Callable[[], float]
 
 
-@dataclass(frozen=True)
-class Subject:
-    """Something to measure.
-
-    Attributes:
-        row: what it is; its figures are still to come.
-        load: gives what ``prepare`` makes a call of. unload: lets go of it, so that another load is one.
-        compiled: seconds of compiling since it was last asked.
-    """
-
-    row: Row
-    load: Callable[[], Any]
-    prepare: Callable[[Any], Callable[[], object]]
-    unload: Callable[[], None] = lambda: None
-    compiled: Callable[[], float | None] = lambda: None
-
-
-def measured(subject: Subject, runs: int, clock: Clock = time.perf_counter) -> Row:
-    """The row with its figures, or with the error that the user would meet."""
-    try:
-        loaded, cold = timed(subject.load, clock)
-        compiled = subject.compiled()
-        call = subject.prepare(loaded)
-        _, first = timed(call, clock)
-        del loaded, call
-        subject.unload()
-        loaded, warm = timed(subject.load, clock)
-        call = subject.prepare(loaded)
-        call()
-        times = repeated(call, runs, clock)
-        del loaded, call
-        subject.unload()
-    except UserError as error:
-        return replace(subject.row, error=str(error))
-    return replace(subject.row, compile_s=compiled, cold_load_s=cold - (compiled or 0), first_ms=1000 * first,
-                   warm_load_s=warm, p50_ms=1000 * percentile(times, 0.5), p95_ms=1000 * percentile(times, 0.95),
-                   runs=len(times))
-
-
-def repeated(call: Callable[[], object], runs: int, clock: Clock = time.perf_counter) -> list[float]:
-    """Seconds of each of ``runs`` calls; of ``FEWEST`` when they take longer than ``PATIENCE`` in all."""
-    times: list[float] = []
-    while len(times) < runs and (len(times) < FEWEST or sum(times) < PATIENCE):
-        times.append(timed(call, clock)[1])
-    return times
-
-
 def timed(call: Callable[[], Any], clock: Clock = time.perf_counter) -> tuple[Any, float]:
-    """What a call gives, and the seconds it takes."""
+    """Result of a call, and the seconds it takes."""
     started = clock()
     result = call()
     return result, clock() - started
 
 
-def rows(subjects: Iterable[Subject], runs: int, skip: frozenset[tuple[str, str, str]] = frozenset(),
-         begin: Callable[[Row], None] = lambda row: None) -> Iterator[Row]:
-    """Measure all but those in ``skip`` (``Row.what``); ``begin`` is told before each, for it may be its last."""
-    for subject in subjects:
-        if subject.row.what not in skip:
-            begin(subject.row)
-            yield measured(subject, runs)
+def repeated(call: Callable[[], object], runs: int, clock: Clock = time.perf_counter) -> list[float]:
+    """Seconds of each of ``runs`` calls; of ``FEWEST_CALLS`` when they take longer than ``PATIENCE`` in all."""
+    times: list[float] = []
+    while len(times) < runs and (len(times) < FEWEST_CALLS or sum(times) < PATIENCE):
+        times.append(timed(call, clock)[1])
+    return times
+
+
+@dataclass(frozen=True)
+class MeasuredFunction:
+    """A function that is loaded, called, and loaded again.
+
+    Attributes:
+        row: what it is, without figures.
+        load: loads it. prepare: returns a call of what ``load`` returned. unload: releases it, so that loading works.
+        compile_seconds: seconds that compiling took since it was last asked; None: nothing was compiled.
+    """
+
+    row: BenchRow
+    load: Callable[[], Any]
+    prepare: Callable[[Any], Callable[[], object]]
+    unload: Callable[[], None] = lambda: None
+    compile_seconds: Callable[[], float | None] = lambda: None
+
+
+def measure_function(function: MeasuredFunction, runs: int, clock: Clock = time.perf_counter) -> BenchRow:
+    """The row with its figures, or with the error that the user would get.
+
+    The value is of ``runs`` calls after a warm-up, in ms. Figures: cold_load_s without compiling, compile_s, first_ms
+    (the first call, which does what Core ML postpones), warm_load_s.
+    """
+    try:
+        loaded, cold = timed(function.load, clock)
+        compiling = function.compile_seconds()
+        call = function.prepare(loaded)
+        _, first = timed(call, clock)
+        del loaded, call
+        function.unload()
+        loaded, warm = timed(function.load, clock)
+        call = function.prepare(loaded)
+        call()
+        times = repeated(call, runs, clock)
+        del loaded, call
+        function.unload()
+    except UserError as error:
+        return replace(function.row, error=str(error))
+    figures = {"cold_load_s": cold - (compiling or 0), "first_ms": 1000 * first, "warm_load_s": warm}
+    return replace(function.row, value=Spread.of([1000 * seconds for seconds in times]),
+                   figures={**({} if compiling is None else {"compile_s": compiling}), **figures})
+
+
+@dataclass
+class Turn:
+    """A contestant's call, made once in every round.
+
+    Attributes:
+        row: what it is, without figures.
+        take: makes the call and returns a reading: "value", and other figures by name; "peak_bytes" where it is known.
+        readings: one a round.
+    """
+
+    row: BenchRow
+    take: Callable[[], dict[str, float | None]]
+    readings: list[dict[str, float | None]] = field(default_factory=list)
+
+    def result(self) -> BenchRow:
+        """The row with its figures: the spread of "value", the medians of the rest."""
+        if not self.readings:
+            return self.row
+        names = [name for name, value in self.readings[0].items() if name not in ("value", "peak_bytes")]
+        figures = {name: median(reading[name] for reading in self.readings) for name in names}
+        peaks = [reading["peak_bytes"] for reading in self.readings if reading.get("peak_bytes") is not None]
+        return replace(self.row, value=Spread.of([reading["value"] for reading in self.readings]),
+                       figures={**self.row.figures, **figures}, peak_bytes=max(peaks, default=None))
+
+
+def take_turns(turns: Sequence[Turn], rounds: int, warm_up: bool = True,
+               before_round: Callable[[bool], None] = lambda counts: None) -> list[BenchRow]:
+    """Rows of contestants that take turns in every round, so that other load on the machine affects them all alike.
+
+    Args:
+        warm_up: a first round is made and not counted.
+        before_round: called before every round with whether it counts.
+
+    A contestant that raises UserError leaves the contest; its row has the error and no value.
+    """
+    left = list(turns)
+    for number in range(-warm_up, rounds):
+        before_round(number >= 0)
+        for turn in list(left):
+            try:
+                reading = turn.take()
+            except UserError as error:
+                turn.row, turn.readings = replace(turn.row, error=str(error)), []
+                left.remove(turn)
+                continue
+            if number >= 0:
+                turn.readings.append(reading)
+    return [turn.result() for turn in turns]

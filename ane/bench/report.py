@@ -1,156 +1,143 @@
-"""What a run found: as a JSON document, as tables, as a plot.
+"""Measurements as a table, as a plot and as a JSON document.
 
-The document, format 1:
-
-    format          1
-    what            "ane bench"
-    machine         machine, chip, cores, memory_bytes, os, os_build, python, packages (name → version), commit (of a
-                    checkout, with + when it was changed; else null), date (ISO 8601, UTC), load_average
-    bundle          name, identity (hash of weights and configs), key (identity and Core ML packages), packages
-    sentence        text, preset, seed, candidates, steps
-    notes           what the reader should know, a line each
-    rows            functions or stages, each ``figures.Row``: times in seconds (…_s) or milliseconds (…_ms), null where
-                    there is none; error says why
-    spoken          the sentence, each ``figures.Spoken``
-    refused         settings that are out: what, why
-    chosen          ``ane.backends.tuning.Tuning``, or null
-    remembered      whether it was kept
+The document, format 2: "format", "benchmark" (its name), "machine" (``ane.bench.machine``), "settings", "rows" (each a
+``ane.bench.records.BenchRow``), "notes" (lines for the reader), "plots" (files beside it), and what one benchmark adds.
 """
 
-import dataclasses
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 
-from ane.backends import tuning
-from ane.bench.choosing import Refused, told
-from ane.bench.figures import SEED, Calls, Row, Spoken
+from ane.bench.machine import describe_machine
+from ane.bench.records import BenchRow, digits
 from ane.system.errors import UserError
-from ane.system.files import replacing
+from ane.system.files import check_output_file, replacing
 
-if TYPE_CHECKING:
-    from ane.bundles import Model
-
-FORMAT = 1
-NO_STREAMING = "Time to first audio is that of the whole file: nothing is streamed yet."
+FORMAT = 2
+PLOT_SUFFIXES = (".png", ".svg", ".pdf")
+HIDDEN = ("bucket", "kind")        # settings that the name of a function states already
 
 
-def document(model: "Model", machine: dict[str, Any], calls: Calls, preset: str, text: str, rows: Sequence[Row],
-             spoken: Sequence[Spoken], refused: Sequence[Refused], chosen: tuning.Tuning | None, remembered: bool,
-             notes: Sequence[str]) -> dict[str, Any]:
-    packages = [package.path for package in getattr(model, "packages", None) or ()]
-    return {
-        "format": FORMAT, "what": "ane bench", "machine": machine,
-        "bundle": {"name": model.name, "identity": model.identity, "key": tuning.key(model), "packages": packages},
-        "sentence": {"text": text, "preset": preset, "seed": SEED, "candidates": calls.candidates,
-                     "steps": calls.steps},
-        "notes": list(notes), "rows": [dataclasses.asdict(row) for row in rows],
-        "spoken": [dataclasses.asdict(said) for said in spoken],
-        "refused": [dataclasses.asdict(out) for out in refused],
-        "chosen": chosen and dataclasses.asdict(chosen), "remembered": remembered}
+def document(benchmark: str, settings: Mapping[str, Any], rows: Sequence[BenchRow], notes: Sequence[str] = (),
+             plots: Sequence[str] = (), machine: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    return {"format": FORMAT, "benchmark": benchmark, "machine": dict(machine or describe_machine()),
+            "settings": dict(settings), "rows": [asdict(row) for row in rows], "notes": list(notes),
+            "plots": list(plots), **more}
 
 
-def rows_table(rows: Sequence[Row]) -> Table:
-    """A line for each row; columns that would be empty are left out."""
-    compiled, placed = any(row.compile_s for row in rows), any(row.placement for row in rows)
-    packaged, steps = any(row.units for row in rows), any(row.lanes for row in rows)
-    columns = ["network", "function", "backend", "precision", *(["units"] if packaged else ["threads"]),
-               *(["cache", "lanes"] if steps else []), *(["compile s"] if compiled else []), "cold load s", "first ms",
-               "warm load s", "p50 ms", "p95 ms", "runs", *(["placement"] if placed else [])]
-    table = Table(*columns, title="Functions", title_justify="left")
-    for column in table.columns[-(6 + compiled + placed):]:
-        column.justify = "right"
+def table_cells(rows: Sequence[BenchRow]) -> tuple[list[str], list[list[str]]]:
+    """Headings and cells: contestant, what, settings that differ, the value, the figures, the peak, the error."""
+    settings = [name for name in dict.fromkeys(name for row in rows for name in row.settings)
+                if name not in HIDDEN and len({str(row.settings.get(name)) for row in rows}) > 1]
+    figures = list(dict.fromkeys(name for row in rows for name in row.figures))
+    units = list(dict.fromkeys(row.unit for row in rows))
+    peak, error = any(row.peak_bytes for row in rows), any(row.error for row in rows)
+    headings = ["contestant", "what", *(name.replace("_", " ") for name in settings),
+                units[0] if len(units) == 1 else "value", *(name.replace("_", " ") for name in figures),
+                *(["peak GB"] if peak else []), *(["error"] if error else [])]
+    cells = []
     for row in rows:
-        where = row.units if packaged else row.threads
-        if packaged and row.threads:
-            where = f"threads {row.threads}"
-        cells = [row.network, row.function, row.backend, row.precision, where,
-                 *([row.cache, row.lanes] if steps else []), *([_figure(row.compile_s)] if compiled else [])]
-        if row.error:
-            cells += [row.error]
-        else:
-            cells += [*map(_figure, (row.cold_load_s, row.first_ms, row.warm_load_s, row.p50_ms, row.p95_ms)), row.runs]
-            cells += [_shares(row.placement)] if placed else []
-        table.add_row(*("–" if cell is None else str(cell) for cell in cells))
-    return table
+        value = row.value and (str(row.value) if len(units) == 1 else f"{row.value} {row.unit}")
+        numbers = [row.figures.get(name) for name in figures]
+        numbers += [row.peak_bytes and row.peak_bytes / 1e9] if peak else []
+        cells.append([row.contestant, row.what, *(_cell(row.settings.get(name)) for name in settings), _cell(value),
+                      *("–" if number is None else digits(number) for number in numbers),
+                      *([row.error or ""] if error else [])])
+    return headings, cells
 
 
-def spoken_table(spoken: Sequence[Spoken]) -> Table:
-    energy = any(said.joules for said in spoken)
-    table = Table("settings", "real-time factor", "to first audio s", "first time s", "peak MB", "audio s", "spent",
-                  *(["J a second"] if energy else []), title="The sentence", title_justify="left")
-    for column in table.columns[1:6]:
-        column.justify = "right"
-    for said in spoken:
-        if said.error:
-            table.add_row(told(said.tuning), said.error)
-            continue
-        stages = ", ".join(f"{stage} {_figure(seconds)}" for stage, seconds in said.spent.items())
-        table.add_row(told(said.tuning), _figure(said.real_time_factor), _figure(said.first_audio_s),
-                      _figure(said.cold_first_audio_s), f"{said.peak_bytes / 1e6:.0f}", _figure(said.seconds), stages,
-                      *([_figure(said.joules and said.joules / said.seconds)] if energy else []))
-    return table
+def print_rows(title: str, rows: Sequence[BenchRow]) -> None:
+    """Print the table of rows on standard output."""
+    headings, cells = table_cells(rows)
+    print_table(title, headings, cells)
 
 
-def remembered_table(entries: Sequence[tuning.Entry], machine: tuple[str, str]) -> Table:
-    table = Table("model", "settings", "real-time factor", "measured", "used on")
-    for entry in entries:
-        measured = entry.tuning.measured
-        here = (entry.chip, entry.os_build) == tuple(machine)
-        table.add_row(f"{entry.model} ({entry.bundle[:8]})", told(entry.tuning),
-                      str(measured.get("real_time_factor", "–")), str(measured.get("date", "–")),
-                      "this machine" if here else f"{entry.chip}, {entry.os_build}")
-    return table
+def print_table(title: str, headings: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, markup=False, width=200)     # a file or pipe has no width of its own
+    table = Table()
+    for heading in headings:
+        numeric = heading not in ("contestant", "what", "error", "settings")
+        table.add_column(heading, justify="right" if numeric else "left")
+    for row in cells:
+        table.add_row(*row)
+    console.print(title, table, sep="\n")
 
 
-def plot(path: Path, title: str, rows: Sequence[Row]) -> None:
-    """Medians with a whisker to the 95th percentile, a bar for each row, colours by backend and units.
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    return digits(value) if isinstance(value, float) else str(value)
+
+
+def plot(path: Path, title: str, rows: Sequence[BenchRow], x: str | None = None) -> None:
+    """Medians with whiskers from the lowest to the highest reading: lines over the setting ``x``, else bars.
 
     Raises:
-        UserError: matplotlib is not installed, the place cannot be written, or its suffix is no picture's.
+        UserError: as ``check_plot``.
     """
     check_plot(path)
-    from matplotlib.figure import Figure  # the figure alone: no window system, no global state
+    from matplotlib.figure import Figure  # without a window system and global state
 
-    drawn = [row for row in rows if row.p50_ms is not None]
-    figure = Figure(figsize=(10, max(3, 0.25 * len(drawn) + 1.5)), layout="constrained")
+    rows = [row for row in rows if row.value is not None]
+    size = (8, 5) if x else (10, max(3, 0.25 * len(rows) + 1.5))
+    figure = Figure(figsize=size, layout="constrained")
     axis = figure.subplots()
-    kinds = list(dict.fromkeys(_kind(row) for row in drawn))
-    for number, kind in enumerate(kinds):
-        places = [place for place, row in enumerate(drawn) if _kind(row) == kind]
-        medians = [drawn[place].p50_ms for place in places]
-        beyond = [drawn[place].p95_ms - drawn[place].p50_ms for place in places]
-        axis.barh(places, medians, xerr=[[0] * len(places), beyond], color=f"C{number}", label=kind, capsize=2)
-    axis.set_yticks(range(len(drawn)), [f"{row.function}, {row.precision}" for row in drawn], fontsize=7)
-    axis.invert_yaxis()
-    axis.set(title=title, xlabel="ms a call: median, 95th percentile", xscale="log")
-    axis.grid(alpha=0.3, axis="x")
-    axis.legend()
+    for number, (name, group) in enumerate(_groups(rows, x).items()):
+        values = [row.value for row in group]
+        error = [[value.median - value.low for value in values], [value.high - value.median for value in values]]
+        medians = [value.median for value in values]
+        if x:
+            axis.errorbar([row.settings[x] for row in group], medians, yerr=error, marker="o", capsize=3, label=name)
+        else:
+            positions = [position for position, row in enumerate(rows) if any(row is other for other in group)]
+            axis.barh(positions, medians, xerr=error, color=f"C{number}", label=name, capsize=2)
+    unit = ", ".join(dict.fromkeys(row.unit for row in rows))
+    if x:
+        axis.set(title=title, xlabel=x.replace("_", " "), ylabel=unit)
+        axis.set_ylim(bottom=0)
+    else:
+        axis.set_yticks(range(len(rows)), [_label(row, rows) for row in rows], fontsize=7)
+        axis.invert_yaxis()
+        axis.set(title=title, xlabel=unit)
+    axis.grid(alpha=0.3)
+    if rows:
+        axis.legend()
     with replacing(path) as staging:
-        figure.savefig(staging, dpi=120)
+        figure.savefig(staging, dpi=120, format=path.suffix[1:])
 
 
 def check_plot(path: Path) -> None:
-    """Raise UserError when no plot could be written there."""
+    """Raise UserError when no plot can be written there: no matplotlib, another suffix, or not a writable file."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise UserError("--plot is drawn by matplotlib, which is not installed: pip install 'tortoise-ane[plots]'")
-    if path.suffix not in (".png", ".svg", ".pdf"):
-        raise UserError(f"--plot {path}: the suffix is the format: .png, .svg or .pdf")
+        raise UserError("plots need matplotlib, which is not installed: pip install 'tortoise-ane[plots]'")
+    if path.suffix not in PLOT_SUFFIXES:
+        raise UserError(f"{path}: a plot's suffix is its format: {', '.join(PLOT_SUFFIXES)}")
+    check_output_file(path)
 
 
-def _kind(row: Row) -> str:
-    return " ".join(str(part) for part in (row.backend, row.units, row.threads and f"threads {row.threads}") if part)
+def _groups(rows: Sequence[BenchRow], x: str | None) -> dict[str, list[BenchRow]]:
+    """Rows by what their line or colour stands for: the contestant, for lines also what and the other settings."""
+    groups: dict[str, list[BenchRow]] = {}
+    for row in rows:
+        if x is None:
+            name = ", ".join([row.contestant, *([units] if (units := row.settings.get("compute_units")) else [])])
+            groups.setdefault(name, []).append(row)
+        elif row.settings.get(x) is not None:
+            groups.setdefault(f"{row.contestant}, {_label(row, rows, (x,))}", []).append(row)
+    return groups
 
 
-def _figure(value: float | None) -> str:
-    """Three digits, or all of them before the point; "–" for none."""
-    if value is None:
-        return "–"
-    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+def _label(row: BenchRow, rows: Sequence[BenchRow], without: Sequence[str] = ()) -> str:
+    differing = [f"{name} {value}" for name, value in row.settings.items()
+                 if name not in (*HIDDEN, *without) and value is not None
+                 and len({str(other.settings.get(name)) for other in rows}) > 1]
+    return ", ".join([row.what, *differing])
 
 
-def _shares(placement: dict[str, float] | None) -> str:
-    return ", ".join(f"{device} {share:.0%}" for device, share in (placement or {}).items()) or "–"

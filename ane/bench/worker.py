@@ -1,251 +1,242 @@
-"""Jobs in processes of their own: peaks of memory do not mix, and macOS may end one that Core ML brings down.
+"""A process that speaks and measures functions on request: memory peaks stay apart, and Core ML may end it.
 
-``python -m ane.bench.worker`` reads a job as JSON from standard input and writes messages to standard output, a line
-each: {"begin": row}, {"row": row}, {"spoken": …} or {"error": "…"}.
+``python -m ane.bench.worker`` answers requests, JSON objects one a line:
+
+- {"open": ``WorkerModel``} loads a model and a backend → {"backend": its name};
+- {"prepare": ``SpeechRequest``} loads the networks that such a request needs → {};
+- {"speak": ``SpeechRequest``} → {"took", "seconds", "codes", "chunks", "first_audio", "stages", "peak_bytes"}: seconds
+  of work and of audio, codes sampled in all candidates, seconds from text to first sound, seconds of each stage;
+- {"list": ``FunctionRequest``} → {"rows": functions to measure, without figures};
+- {"measure": index in that list} → {"row": with figures}.
+
+An answer {"error": message} is one that the user can act on.
 """
 
-import contextlib
 import json
-import re
-import signal
-import subprocess
+import os
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ane.backends.tuning import Tuning
-from ane.bench import energy
-from ane.bench.figures import Calls, Row, Spoken
-from ane.models.tortoise.settings import Settings
+from ane.bench.workload import SEED
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
-    from ane.bench.measure import Subject
+    from ane.bench.measure import MeasuredFunction
     from ane.bundles import Model
-
-MESSAGE = "ane-bench: "     # before each line, for libraries write to standard output too
+    from ane.models.tortoise.settings import Settings
+    from ane.voices import Voice
 
 
 @dataclass(frozen=True)
-class Job:
-    """What a process is to measure, or with ``text`` to say.
+class WorkerModel:
+    """A model, by path, and how it is run.
 
     Attributes:
-        bundle, checkpoints: the model, by path; one of the two.
-        tuning: the engine; its units hold for every network, under the key "".
-        lanes: of torch's decoder. runs: predictions of each function. networks, precisions: None: all.
-        compiled: folder for compiled models, of Core ML's jobs.
-        every: all functions of packages, not only those that the sentence takes.
-        skip: rows (``Row.what``) that are there already.
+        bundle, checkpoints: one of the two; neither: the embedded bundle.
+        keep: as ``ane.backends.load_backend`` takes it.
+    """
+
+    bundle: str | None = None
+    checkpoints: str | None = None
+    tuning: Tuning = field(default_factory=lambda: Tuning("torch"))
+    keep: bool | None = None
+
+    @classmethod
+    def read(cls, stated: Mapping[str, Any]) -> "WorkerModel":
+        return cls(**{**stated, "tuning": Tuning(**stated["tuning"])})
+
+
+@dataclass(frozen=True)
+class SpeechRequest:
+    """A text to speak.
+
+    Attributes:
+        voice: None: the model's own; a model without voices speaks with random latents.
+        max_codes, steps, candidates, lanes: None: the preset's.
+        stream: as a stream.
+    """
+
+    text: str = ""
+    preset: str | None = None
+    voice: str | None = None
+    seed: int = SEED
+    stream: bool = False
+    candidates: int | None = None
+    lanes: int | None = None
+    max_codes: int | None = None
+    steps: int | None = None
+
+    def settings(self, model: "Model") -> "Settings":
+        from ane.models.tortoise.settings import Settings
+
+        changes = {name: getattr(self, name) for name in ("candidates", "lanes") if getattr(self, name) is not None}
+        settings = Settings.of(self.preset, model.settings, **changes)
+        if self.max_codes is not None:
+            settings = replace(settings, sampling=replace(settings.sampling, max_codes=self.max_codes))
+        if self.steps is not None and settings.diffusion is not None:
+            settings = replace(settings, diffusion=replace(settings.diffusion, steps=self.steps))
+        return settings
+
+
+@dataclass(frozen=True)
+class FunctionRequest:
+    """The functions to measure on the engine of a tuning, whose compute units hold for every network under the key "".
+
+    Attributes:
+        preset: the functions of a sentence in this preset are measured; None: the model's default.
+        lanes: of a decoder that takes any number. runs: calls of each function. networks, precisions: None: all.
+        every: every function of packages, not only those that the sentence takes.
+        compiled: folder for compiled Core ML models.
     """
 
     tuning: Tuning
-    bundle: str | None = None
-    checkpoints: str | None = None
-    preset: str | None = None      # None: the model's default
+    preset: str | None = None
     lanes: tuple[int, ...] = (1, 4, 8, 16)
     runs: int = 20
     networks: tuple[str, ...] | None = None
     precisions: tuple[str, ...] | None = None
     every: bool = False
     compiled: str | None = None
-    skip: tuple[tuple[str, str, str], ...] = ()
-    text: str | None = None
-    voice: str | None = None
-    seed: int = 0
 
     @property
-    def units(self) -> str | None:
+    def compute_units(self) -> str | None:
         return self.tuning.units.get("")
 
-
-def read_job(text: str) -> Job:
-    stated = json.loads(text)
-    for name in ("lanes", "networks", "precisions", "skip"):
-        if stated[name] is not None:
-            stated[name] = tuple(tuple(item) if isinstance(item, list) else item for item in stated[name])
-    return Job(**stated | {"tuning": Tuning(**stated["tuning"])})
+    @classmethod
+    def read(cls, stated: Mapping[str, Any]) -> "FunctionRequest":
+        tuples = {name: tuple(stated[name]) for name in ("lanes", "networks", "precisions") if stated[name] is not None}
+        return cls(**{**stated, **tuples, "tuning": Tuning(**stated["tuning"])})
 
 
-# In the process of its own
+class BenchWorker:
+    """Answers requests; see above."""
 
-def work(job: Job, send: Callable[[dict[str, Any]], None]) -> None:
-    """Do a job and send the messages of it. Raises UserError when nothing of it can be done."""
-    from ane.bench.measure import rows
-    from ane.bundles import open_model
+    def __init__(self):
+        self.model: Model | None = None
+        self.functions: list[MeasuredFunction] = []
+        self.runs = 0
 
-    model = open_model(Path(job.bundle) if job.bundle else None, job.checkpoints)
-    if job.text is not None:
-        send({"spoken": speak(job, model)})
-        return
-    for row in rows(subjects(job, model), job.runs, frozenset(job.skip), lambda row: send({"begin": asdict(row)})):
-        send({"row": asdict(row)})
+    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Raises UserError for what the user can act on."""
+        (kind, stated), = request.items()
+        return getattr(self, f"_{kind}")(stated)
+
+    def _open(self, stated: Mapping[str, Any]) -> dict[str, Any]:
+        from ane.backends import load_backend
+        from ane.bundles import open_model
+        from ane.models.tortoise.synthesizer import Synthesizer
+
+        opened = WorkerModel.read(stated)
+        tuning = opened.tuning
+        self.model = open_model(opened.bundle and Path(opened.bundle), opened.checkpoints)
+        backend = load_backend(tuning.backend, self.model, tuning.precision, tuning.threads, opened.keep,
+                               cache=tuning.cache, units=tuning.units or None)
+        self.synthesizer = Synthesizer(self.model, backend)
+        return {"backend": backend.name}
+
+    def _prepare(self, stated: Mapping[str, Any]) -> dict[str, Any]:
+        request = SpeechRequest(**stated)
+        self.synthesizer.prepare(request.voice or random_voice(self.model), request.settings(self.model))
+        return {}
+
+    def _speak(self, stated: Mapping[str, Any]) -> dict[str, Any]:
+        from ane.system.machine import peak_memory_bytes
+
+        request = SpeechRequest(**stated)
+        voice, settings = request.voice or random_voice(self.model), request.settings(self.model)
+        if request.stream:
+            self.synthesizer.prepare(voice, settings)
+            speech = self.synthesizer.stream(request.text, voice, seed=request.seed, settings=settings)
+            with closing(speech):
+                for _ in speech:
+                    pass
+        else:
+            speech = self.synthesizer.speak(request.text, voice, seed=request.seed, settings=settings)
+        timeline = speech.timeline
+        first_audio = None if timeline.heard is None else timeline.heard - timeline.known
+        return {"took": speech.took, "seconds": speech.seconds, "codes": speech.codes, "chunks": len(speech.chunks),
+                "first_audio": first_audio, "stages": speech.spent, "peak_bytes": peak_memory_bytes()}
+
+    def _list(self, stated: Mapping[str, Any]) -> dict[str, Any]:
+        from ane.bundles import open_model
+
+        request = FunctionRequest.read({name: value for name, value in stated.items() if name != "model"})
+        opened = WorkerModel.read(stated["model"])
+        self.model = open_model(opened.bundle and Path(opened.bundle), opened.checkpoints)
+        self.functions, self.runs = list(functions(request, self.model)), request.runs
+        return {"rows": [asdict(function.row) for function in self.functions]}
+
+    def _measure(self, index: int) -> dict[str, Any]:
+        from ane.bench.measure import measure_function
+
+        return {"row": asdict(measure_function(self.functions[index], self.runs))}
 
 
-def subjects(job: Job, model: "Model") -> Iterator["Subject"]:
-    """What the job is to measure, on its engine."""
-    tuning = job.tuning
+def functions(request: FunctionRequest, model: "Model") -> "Iterator[MeasuredFunction]":
+    """What a request asks to measure, on its engine."""
+    from ane.bench.package_calls import FunctionSelection, TimedToolkit, package_functions
+    from ane.bench.stage_calls import StageCalls
+    from ane.bench.workload import SentenceWork
+
+    tuning = request.tuning
     engine, _, device = tuning.backend.partition(":")
-    calls = Calls.of(Settings.of(job.preset, model.settings))
-    networks = None if job.networks is None else frozenset(job.networks)
-    if engine == "torch":
-        from ane.backends.torch.backend import TorchBackend
-        from ane.bench.uses import Uses
-
-        backend = TorchBackend(model, device or "auto", tuning.precision, tuning.threads, keep=False)
-        for subject in Uses(backend, calls).subjects(tuning.threads, tuning.precision, tuning.backend, job.lanes):
-            if networks is None or subject.row.network in networks:
-                yield subject
-        return
-    from ane.bench import packages
-
-    wanted = packages.Wanted(networks, None if job.precisions is None else frozenset(job.precisions), job.every)
+    work = SentenceWork.of(SpeechRequest(preset=request.preset).settings(model))
+    networks = None if request.networks is None else frozenset(request.networks)
+    precisions = None if request.precisions is None else frozenset(request.precisions)
+    selection = FunctionSelection(networks, precisions, request.every)
     if engine == "mil":
         from ane.backends.mil import Arithmetic, MilEngine
 
-        yield from packages.subjects(model, MilEngine(Arithmetic(fp16=device == "fp16")), tuning.backend, None, calls,
-                                     wanted)
-        return
-    from ane.backends.coreml import engine as coreml
-    from ane.backends.coreml.compiled import CompiledCache
+        yield from package_functions(model, MilEngine(Arithmetic(fp16=device == "fp16")), tuning.backend, None, work,
+                                     selection)
+    elif engine == "coreml":
+        from ane.backends.coreml import engine as coreml
+        from ane.backends.coreml.compiled import CompiledCache
 
-    toolkit = packages.Stopwatch(coreml.CoreMLTools())
-    engine = coreml.CoreMLEngine(toolkit, CompiledCache(Path(job.compiled)))
-    yield from packages.subjects(model, engine, tuning.backend, job.units, calls, wanted, toolkit.taken)
+        toolkit = TimedToolkit(coreml.CoreMLTools())
+        yield from package_functions(model, coreml.CoreMLEngine(toolkit, CompiledCache(Path(request.compiled))),
+                                     tuning.backend, request.compute_units, work, selection, toolkit.compile_seconds)
+    else:
+        from ane.backends import load_backend
 
-
-def speak(job: Job, model: "Model") -> dict[str, Any]:
-    """Say the text to a file, and what it took."""
-    from ane.audio.files import write
-    from ane.backends import load_backend
-    from ane.models.tortoise.synthesizer import Synthesizer
-
-    tuning = job.tuning
-    backend = load_backend(tuning.backend, model, tuning.precision, tuning.threads, cache=tuning.cache,
-                           units=tuning.units or None)
-    settings = Settings.of(job.preset, model.settings, **({"lanes": tuning.lanes} if tuning.lanes else {}))
-    speech = Synthesizer(model, backend).speak(job.text, job.voice, seed=job.seed, settings=settings)
-    with tempfile.TemporaryDirectory(prefix="ane-bench.") as folder:
-        write(Path(folder) / "speech.wav", speech.audio, speech.sample_rate)
-    return {"backend": backend.name, "seconds": speech.seconds, "real_time_factor": speech.real_time_factor,
-            "spent": speech.spent, "peak_bytes": peak_memory()}
+        backend = load_backend(tuning.backend, model, tuning.precision, tuning.threads, keep=False)
+        packages = getattr(backend, "packages", None)       # of ONNX Runtime: other networks would run on torch
+        for function in StageCalls(backend, work).functions(tuning.backend, tuning.precision, tuning.threads,
+                                                            request.lanes):
+            network = function.row.settings["network"]
+            if (networks is None or network in networks) and (packages is None or network in packages):
+                yield function
 
 
-def peak_memory() -> int:
-    """Largest resident set of this process so far, in bytes.
+def random_voice(model: "Model") -> "Voice | None":
+    """None for a model with voices of its own; random latents for one without."""
+    import numpy as np
 
-    On Linux of this program alone: getrusage counts the process too that started it (exec keeps the larger of both).
-    """
-    status = Path("/proc/self/status")
-    found = re.search(r"^VmHWM:\s+(\d+) kB", status.read_text(), re.MULTILINE) if status.is_file() else None
-    if found:
-        return int(found[1]) * 1024
-    import resource  # not on Windows
+    from ane.voices import Voice
 
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    if model.voices is not None:
+        return None
+    rng = np.random.default_rng(0)
+    return Voice(*(rng.standard_normal((1, width), dtype=np.float32) for width in model.widths), name="random")
 
 
-def main() -> int:
-    def send(message: dict[str, Any]) -> None:
-        sys.stdout.write(f"{MESSAGE}{json.dumps(message)}\n")
-        sys.stdout.flush()
-
-    try:
-        work(read_job(sys.stdin.read()), send)
-    except UserError as error:
-        send({"error": str(error)})
-    return 0
-
-
-# In the process that wants it done
-
-@dataclass
-class Process:
-    """A job's process: iterate over its messages, then look at ``status`` and ``said``.
-
-    Attributes:
-        status: exit status, negative for a signal. said: the last line of its standard error.
-    """
-
-    job: Job
-    status: int = 0
-    said: str = field(default="")
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        with tempfile.TemporaryFile("w+") as errors:
-            process = subprocess.Popen([sys.executable, "-m", "ane.bench.worker"], stdin=subprocess.PIPE,
-                                       stdout=subprocess.PIPE, stderr=errors, text=True)
-            try:
-                with contextlib.suppress(BrokenPipeError), process.stdin:       # its status tells why
-                    process.stdin.write(json.dumps(asdict(self.job)))
-                for line in process.stdout:
-                    if line.startswith(MESSAGE):
-                        yield json.loads(line.removeprefix(MESSAGE))
-                self.status = process.wait()
-            finally:
-                process.kill()
-                process.wait()
-                process.stdout.close()
-            errors.seek(0)
-            self.said = (errors.read().strip().splitlines() or [""])[-1]
-
-    @property
-    def ending(self) -> str:
-        if self.status < 0:
-            return f"the process was ended by {signal.Signals(-self.status).name}"
-        return f"the process failed: {self.said}"
-
-
-def rows_of(job: Job) -> Iterator[Row]:
-    """The rows of a job. A function that brings the process down gets a row that says so, and the rest goes on.
-
-    Raises:
-        UserError: nothing of it can be done.
-    """
-    while True:
-        running, begun = Process(job), None
-        for message in running:
-            if "error" in message:
-                raise UserError(message["error"])
-            row = Row(**message.get("begin") or message["row"])
-            if "row" in message:
-                yield row
-                job = replace(job, skip=(*job.skip, row.what))
-            begun = row if "begin" in message else None
-        if not running.status:
-            return
-        if begun is None:
-            raise UserError(f"measuring {job.tuning.backend}: {running.ending}")
-        yield replace(begun, error=running.ending)
-        job = replace(job, skip=(*job.skip, begun.what))
-
-
-def spoken(job: Job, with_energy: bool = False) -> Spoken:
-    """What the second of two processes that say the job's text took; the first finds nothing compiled."""
-    try:
-        _, cold = _said(job)
-        (told, seconds), joules = energy.during(lambda: _said(job)) if with_energy else (_said(job), None)
-    except UserError as error:
-        return Spoken(job.tuning, error=str(error))
-    return Spoken(job.tuning, **told, first_audio_s=seconds, cold_first_audio_s=cold, joules=joules)
-
-
-def _said(job: Job) -> tuple[dict[str, Any], float]:
-    """What a process tells of saying the text, and seconds from its start until then."""
-    running, told, seconds = Process(job), None, 0.0
-    started = time.perf_counter()
-    for message in running:
-        if "error" in message:
-            raise UserError(message["error"])
-        told, seconds = message["spoken"], time.perf_counter() - started
-    if told is None:
-        raise UserError(running.ending)
-    return told, seconds
+def main() -> None:
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())       # libraries print on standard output
+    worker = BenchWorker()
+    print(json.dumps({"ready": True}), file=answers, flush=True)
+    for line in sys.stdin:
+        try:
+            answer = worker.answer(json.loads(line))
+        except UserError as error:
+            answer = {"error": str(error)}
+        print(json.dumps(answer), file=answers, flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

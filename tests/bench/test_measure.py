@@ -1,28 +1,20 @@
-"""How `ane bench` measures: figures of functions, processes that may end, power."""
+"""How functions and contestants are measured, and what a row states."""
 
 import dataclasses
-import json
-import sys
-import time
 
 import pytest
 
-from ane.backends.tuning import Tuning
-from ane.bench import energy, worker
-from ane.bench.figures import Calls, Row, percentile
-from ane.bench.measure import FEWEST, PATIENCE, Subject, measured, repeated
-from ane.bench.worker import Job, read_job, rows_of, spoken
+from ane.bench.measure import FEWEST_CALLS, PATIENCE, MeasuredFunction, Turn, measure_function, repeated, take_turns
+from ane.bench.records import BenchRow, Spread, compare
+from ane.bench.workload import SentenceWork
 from ane.system.errors import UserError
 
-CALLS = Calls(candidates=16, steps=30, guided=False, frames=374, capacity=100)
-ROW = Row("torch:cpu", "clvp", "clvp_text", "clvp_text", {}, "auto")
-
-
-# --- figures
+WORK = SentenceWork(candidates=16, steps=30, guided=False, frames=374, capacity=100)
+ROW = BenchRow("torch:cpu", "clvp_text")
 
 
 class FakeClock:
-    """A clock that stands still but for what the tests let pass."""
+    """A clock that stands still unless a call lets time pass."""
 
     def __init__(self):
         self.now = 0.0
@@ -40,155 +32,78 @@ class FakeClock:
         return call
 
 
-def test_percentiles_lie_between_two_values_on_a_straight_line():
-    assert percentile([4, 1, 3, 2], 0.5) == 2.5
-    assert percentile(range(101), 0.95) == 95
-    assert percentile([7], 0.95) == 7
+def test_a_spread_has_the_median_the_limits_and_an_interpolated_percentile():
+    assert Spread.of([4, 1, 3, 2]) == Spread(2.5, 1, 4, pytest.approx(3.85), 4)
+    assert Spread.of(range(101)).p95 == 95
+    assert Spread.of([7.0]) == Spread(7.0, 7.0, 7.0, 7.0, 1)
+    assert str(Spread.of([8, 10, 11])) == "10 ±20%"
 
 
-def test_loads_the_first_call_and_percentiles_come_from_the_right_calls():
+def test_loads_the_first_call_and_the_median_come_from_the_right_calls():
     clock = FakeClock()
     load = clock.passing([5, 1])
     calls = clock.passing([0.5, 9, *(hundredth / 100 for hundredth in range(1, 22))])      # first; warm-up; 21 runs
     unloaded = []
-    subject = Subject(ROW, load, lambda loaded: calls, lambda: unloaded.append(clock.now), lambda: 3.0)
-    row = measured(subject, 21, clock)
-    figures = (row.compile_s, row.cold_load_s, row.first_ms, row.warm_load_s, row.p50_ms, row.p95_ms)
-    assert figures == pytest.approx((3, 2, 500, 1, 110, 200))
-    assert row.runs == 21
+    function = MeasuredFunction(ROW, load, lambda loaded: calls, lambda: unloaded.append(clock.now), lambda: 3.0)
+    row = measure_function(function, 21, clock)
+    assert row.figures == pytest.approx({"compile_s": 3, "cold_load_s": 2, "first_ms": 500, "warm_load_s": 1})
+    assert (row.value.median, row.value.p95, row.value.readings) == (pytest.approx(110), pytest.approx(200), 21)
     assert unloaded[0] == 5.5       # before the warm load
 
 
-def test_slow_calls_are_not_waited_for_forever():
+def test_slow_calls_are_repeated_a_few_times_only():
     clock = FakeClock()
-    assert len(repeated(clock.passing([PATIENCE] * 100), 100, clock)) == FEWEST
+    assert len(repeated(clock.passing([PATIENCE] * 100), 100, clock)) == FEWEST_CALLS
     assert len(repeated(clock.passing([0.001] * 100), 100, clock)) == 100
     assert len(repeated(clock.passing([PATIENCE] * 100), 2, clock)) == 2
 
 
-def test_what_the_user_would_be_told_stands_in_the_row():
-    def fails():
+def test_an_error_for_the_user_is_in_the_row():
+    def fail():
         raise UserError("Core ML cannot load it")
 
-    assert measured(Subject(ROW, fails, lambda loaded: fails), 3) == dataclasses.replace(
-        ROW, error="Core ML cannot load it")
+    row = measure_function(MeasuredFunction(ROW, fail, lambda loaded: fail), 3)
+    assert row == dataclasses.replace(ROW, error="Core ML cannot load it")
 
 
-def test_lanes_count_only_as_far_as_their_codes_have_room():
-    assert CALLS.lanes({"columns": 8, "slots": 44 + 800}) == 8
-    assert CALLS.lanes({"columns": 8, "slots": 44 + 799}) == 7
-    assert CALLS.lanes({"columns": 32}) == 16       # there are no more candidates
-    assert CALLS.lanes({"columns": 8, "slots": 44}) == 0
+def test_contestants_take_turns_and_the_warm_up_is_not_counted():
+    order, counted = [], []
+    turns = [Turn(BenchRow(name, "step"), lambda name=name: order.append(name) or {"value": len(order), "extra": 2.0})
+             for name in "ab"]
+    a, b = take_turns(turns, 2, before_round=counted.append)
+    assert "".join(order) == "ababab"
+    assert counted == [False, True, True]
+    assert (a.value, b.value) == (Spread.of([3, 5]), Spread.of([4, 6]))
+    assert a.figures == {"extra": 2.0}
 
 
+def test_a_contestant_that_fails_leaves_the_contest_with_its_error():
+    def fail():
+        raise UserError("no memory")
 
-# --- processes
-
-
-class Messages:
-    """A process of nothing but messages: for each start its own, and how it ends."""
-
-    starts: tuple = ()
-    jobs: tuple = ()
-
-    def __init__(self, job):
-        self.job = job
-        self.messages, self.status = type(self).starts[len(type(self).jobs)]
-        type(self).jobs += (job,)
-
-    def __iter__(self):
-        return iter(self.messages)
-
-    ending = worker.Process.ending
-    said = "Segmentation fault"
+    good = Turn(BenchRow("a", "step"), lambda: {"value": 1.0, "peak_bytes": 7})
+    first, second = take_turns([good, Turn(BenchRow("b", "step"), fail)], 3, warm_up=False)
+    assert (first.value.readings, first.peak_bytes, first.figures) == (3, 7, {})
+    assert (second.value, second.error) == (None, "no memory")
 
 
-@pytest.fixture
-def processes(monkeypatch):
-    """``processes(*starts)``: what each process that is started writes, and its status."""
-    def use(*starts):
-        monkeypatch.setattr(Messages, "starts", starts)
-        monkeypatch.setattr(Messages, "jobs", ())
-        monkeypatch.setattr(worker, "Process", Messages)
+def test_a_ratio_is_of_two_rows_with_equal_settings():
+    def row(contestant: str, value: float, lanes: int) -> BenchRow:
+        return BenchRow(contestant, "step", "ms", {"lanes": lanes, "precision": contestant}, Spread.of([value]))
 
-    return use
+    rows = compare([row("upstream", 8.0, 1), row("upstream", 9.0, 4), row("torch", 2.0, 1), row("torch", 1.0, 8)],
+                   lambda row: row.contestant == "upstream", "times_upstream", ignore=["precision"])
+    assert [row.figures.get("times_upstream") for row in rows] == [1.0, 1.0, 4.0, None]
 
 
-def message(key: str, function: str, **figures) -> dict:
-    return {key: dataclasses.asdict(dataclasses.replace(ROW, function=function, **figures))}
+def test_a_row_is_read_as_it_was_written():
+    row = dataclasses.replace(ROW, value=Spread.of([1.0, 2.0]), settings={"lanes": 2}, peak_bytes=5)
+    assert BenchRow.read(dataclasses.asdict(row)) == row
+    assert BenchRow.read(dataclasses.asdict(ROW)) == ROW
 
 
-def test_a_function_that_ends_its_process_is_told_and_the_rest_goes_on(processes):
-    first = [message("begin", "a"), message("row", "a", p50_ms=1.0), message("begin", "b")]
-    processes((first, -9), ([message("begin", "c"), message("row", "c", p50_ms=2.0)], 0))
-    rows = list(rows_of(Job(Tuning("coreml"))))
-    assert [(row.function, row.p50_ms, row.error) for row in rows] == [
-        ("a", 1.0, None), ("b", None, "the process was ended by SIGKILL"), ("c", 2.0, None)]
-    assert [function for *_, function in Messages.jobs[1].skip] == ["a", "b"]
-
-
-def test_a_process_that_fails_at_once_ends_it_all(processes):
-    processes(([], 1))
-    with pytest.raises(UserError, match="Segmentation fault"):
-        list(rows_of(Job(Tuning("torch"))))
-    processes(([{"error": "no such bundle"}], 0))
-    with pytest.raises(UserError, match="no such bundle"):
-        list(rows_of(Job(Tuning("torch"))))
-
-
-def test_the_sentence_is_said_twice_and_the_second_counts(processes):
-    told = {"backend": "coreml fp16", "seconds": 2.0, "real_time_factor": 0.5, "spent": {"decode": 1.0},
-            "peak_bytes": 10}
-    processes(([{"spoken": told | {"real_time_factor": 9.0}}], 0), ([{"spoken": told}], 0))
-    said = spoken(Job(Tuning("coreml"), text="hello"))
-    assert (said.real_time_factor, said.peak_bytes, said.error, said.joules) == (0.5, 10, None, None)
-    assert said.cold_first_audio_s is not None
-    processes(([], -11))
-    assert spoken(Job(Tuning("coreml"), text="hello")).error == "the process was ended by SIGSEGV"
-
-
-def test_a_job_survives_its_way_to_the_process():
-    job = Job(Tuning("coreml", units={"": "ALL"}), bundle="/b", lanes=(1, 2), networks=("clvp",),
-              skip=(("clvp", "fp16", "clvp_text"),))
-    assert read_job(json.dumps(dataclasses.asdict(job))) == job
-
-
-# --- energy
-
-
-PRINTED = """
-*** Sampled system activity (Fri Sep 11 13:41:46 2026 -0700) (200.00ms elapsed) ***
-
-CPU Power: 823 mW
-GPU Power: 26 mW
-ANE Power: 151 mW
-Combined Power (CPU + GPU + ANE): 1000 mW
-
-*** Sampled system activity (Fri Sep 11 13:41:47 2026 -0700) (600.00ms elapsed) ***
-
-ANE Power: 0 mW
-Combined Power (CPU + GPU + ANE): 2000 mW
-"""
-
-
-def test_power_is_the_mean_over_time():
-    assert energy.mean_watts(PRINTED) == pytest.approx(1.75)
-    assert energy.mean_watts("") is None
-
-
-def test_power_is_sampled_until_the_work_is_done(monkeypatch):
-    """What powermetrics is cannot be ended by a signal, but it ends when nobody reads it."""
-    stand_in = f"import sys, time\nwhile True:\n print({PRINTED!r}, flush=True)\n time.sleep(0.02)"
-    monkeypatch.setattr(energy, "COMMAND", (sys.executable, "-c", stand_in))
-    started = time.perf_counter()
-    result, joules = energy.during(lambda: time.sleep(0.5) or "done")
-    assert result == "done"
-    assert 0.5 * 1.75 <= joules <= 1.75 * (time.perf_counter() - started)
-
-
-def test_where_energy_cannot_be_measured_it_is_said_how(monkeypatch):
-    monkeypatch.setattr(sys, "platform", "linux")
-    assert "macOS" in energy.why_not()
-    monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr(energy, "COMMAND", ("false",))
-    assert "sudo" in energy.why_not()
+def test_lanes_count_only_while_there_are_slots_for_all_their_codes():
+    assert WORK.lanes({"columns": 8, "slots": 44 + 800}) == 8
+    assert WORK.lanes({"columns": 8, "slots": 44 + 799}) == 7
+    assert WORK.lanes({"columns": 32}) == 16       # there are no more candidates
+    assert WORK.lanes({"columns": 8, "slots": 44}) == 0

@@ -1,4 +1,4 @@
-"""The ears of the quality benchmark hear what is there; and what the embedded voice says can be understood."""
+"""What the quality benchmark measures of sound is right; and the embedded voice can be understood."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def test_pitch_of_a_buzz_is_its_lowest_harmonic(pitch):
     assert np.isnan(median_pitch(np.zeros(SAMPLE_RATE, np.float32), SAMPLE_RATE))
 
 
-def test_mels_of_a_slower_reading_are_near_and_of_another_sound_far():
+def test_mels_of_slower_speech_are_near_and_of_another_sound_far():
     rng = np.random.default_rng(0)
     noise = (0.1 * rng.standard_normal(SAMPLE_RATE // 2)).astype(np.float32)
     first = np.concatenate((buzz(110, 0.4), noise))
@@ -41,7 +41,7 @@ def test_mels_of_a_slower_reading_are_near_and_of_another_sound_far():
     assert mel_distance(first, slower) < 0.5 * mel_distance(first, np.concatenate((noise, buzz(110, 0.4))))
 
 
-def test_faults_of_a_wave_are_counted():
+def test_defects_of_a_wave_are_counted():
     good = buzz(110)
     wave = Wave.of(np.concatenate((good, np.zeros(SAMPLE_RATE // 2, np.float32))), SAMPLE_RATE)
     assert wave.silent_end == pytest.approx(0.5, abs=0.02)
@@ -66,8 +66,8 @@ def test_the_embedded_voice_is_understood(preset):
     for seed, sentence in enumerate(SENTENCES):
         speech = synthesizer.speak(sentence, preset=preset, seed=seed)
         assert not speech.notes
-        heard = recogniser.transcribe(speech.audio, SAMPLE_RATE)
-        errors, count = errors + edits(words(sentence), words(heard)), count + len(words(sentence))
+        transcript = recogniser.transcribe(speech.audio, SAMPLE_RATE)
+        errors, count = errors + edits(words(sentence), words(transcript)), count + len(words(sentence))
         chosen += recogniser.chosen(speech.audio, SAMPLE_RATE) == " ".join(words(sentence))
     assert chosen == len(SENTENCES)
     assert errors / count < 0.4

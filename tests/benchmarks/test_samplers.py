@@ -1,25 +1,24 @@
-"""The comparison of samplers: its table has one row a system, its distances and its stand-in for epsilon are right."""
+"""The comparison of samplers: its cases, its distances and its denoiser that predicts epsilon."""
 
 import numpy as np
 import pytest
 
 from ane.models.tortoise.diffusion import MELS, Diffusion, sample
 from benchmarks.samplers import (
-    COLUMNS,
     GUIDED,
-    Epsilon,
+    EpsilonDenoiser,
     default,
     flow,
     log_spectral_distance,
     reference,
-    row_of,
+    sampler_row,
     scale,
     summary,
     systems,
 )
 
 
-def test_systems_have_names_of_their_own_and_those_that_others_are_held_against_are_among_them():
+def test_cases_have_unique_names_and_include_those_that_others_are_compared_with():
     names = [system.name for system in systems()]
     assert len(set(names)) == len(names)
     assert default() in systems()
@@ -34,8 +33,8 @@ def test_the_distance_is_in_decibels():
 
 
 @pytest.mark.parametrize("guidance", GUIDED)
-def test_saying_epsilon_instead_of_x0_changes_nothing_but_by_its_error(guidance):
-    def says_x0(x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
+def test_predicting_epsilon_instead_of_x0_changes_nothing_except_by_its_error(guidance):
+    def predict_x0(x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
         branches = [np.concatenate((np.tanh(x + shift), -np.ones_like(x)), axis=1) for shift in (0.0, 0.1)]
         return np.concatenate(branches[:1 + guided])
 
@@ -43,13 +42,13 @@ def test_saying_epsilon_instead_of_x0_changes_nothing_but_by_its_error(guidance)
         diffusion = Diffusion(10, "dpm++2m", guidance, spacing="logsnr")
         return sample(denoiser, 5, diffusion, np.random.default_rng(1), prediction=prediction)
 
-    plain = drawn(says_x0, "x0")
-    np.testing.assert_allclose(drawn(Epsilon(says_x0, 0.0), "epsilon"), plain, atol=1e-3)
-    assert np.abs(drawn(Epsilon(says_x0, 0.02), "epsilon") - plain).max() > 1e-3
+    plain = drawn(predict_x0, "x0")
+    np.testing.assert_allclose(drawn(EpsilonDenoiser(predict_x0, 0.0), "epsilon"), plain, atol=1e-3)
+    assert np.abs(drawn(EpsilonDenoiser(predict_x0, 0.02), "epsilon") - plain).max() > 1e-3
 
 
-def test_word_errors_are_held_sentence_by_sentence_against_the_default():
-    wanted = next(system for system in systems() if system.heard and system not in (default(), reference(None)))
+def test_word_errors_are_compared_with_the_default_sentence_by_sentence():
+    wanted = next(system for system in systems() if system.transcribed and system not in (default(), reference(None)))
     seen = {"from_p200": 1.0, "from_flow": 0.5, "from_teacher": 6.0, "cpu_seconds_per_second": 0.1}
     sentences = [{default().name: {**seen, "errors": 2, "words": 10}, wanted.name: {**seen, "errors": 1, "words": 10}},
                  {default().name: {"errors": 0, "words": 10}, wanted.name: {"errors": 0, "words": 10}}]
@@ -57,4 +56,4 @@ def test_word_errors_are_held_sentence_by_sentence_against_the_default():
     assert (found["wer"], found["more"]) == (pytest.approx(0.05), pytest.approx(-0.05))
     assert found["more_interval"][1] <= 0
     assert (found["from_p200"], found["errors"]) == (1.0, [1, 0])
-    assert len(row_of(wanted, found)) == len(COLUMNS)
+    assert sampler_row(wanted, found).figures["wer"] == pytest.approx(0.05)

@@ -1,7 +1,6 @@
 """`ane bench` as its user meets it, with a stand-in for Core ML."""
 
 import argparse
-import dataclasses
 import json
 import subprocess
 import sys
@@ -12,10 +11,10 @@ import pytest
 from ane.backends import tuning
 from ane.backends.coreml import engine as coreml
 from ane.backends.tuning import Tuning
-from ane.bench import worker
-from ane.bench.figures import Row, Spoken
+from ane.bench import sessions
+from ane.bench.records import BenchRow, Spread
 from ane.bench.report import plot
-from ane.bench.worker import Job, read_job
+from ane.bench.worker import BenchWorker
 from ane.bundles.bundle import Bundle
 from ane.commands import bench
 from ane.system.errors import UserError
@@ -23,25 +22,25 @@ from converters.conversion import convert
 from converters.coreml.package import Options
 from tests.backends.coreml.stand_in import StandIn
 
-ROW = Row("torch:cpu", "clvp", "clvp_text", "clvp_text", {}, "auto")
-UNITS = ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE")
+COMPUTE_UNITS = ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE")
 
 
-class InProcess:
-    """``worker.Process`` without the process, so that the stand-in reaches it."""
+class InProcessWorker:
+    """``ane.bench.sessions.WorkerProcess`` without the process, so that the stand-in reaches it."""
 
-    status = 0
+    cold_start = 0.0
 
-    def __init__(self, job: Job):
-        self.job = read_job(json.dumps(dataclasses.asdict(job)))
+    def __init__(self, threads: int | None = None):
+        self.worker = BenchWorker()
 
-    def __iter__(self):
-        messages = []
-        try:
-            worker.work(self.job, messages.append)
-        except UserError as error:
-            messages.append({"error": str(error)})
-        return iter(json.loads(json.dumps(messages)))
+    def ask(self, request):
+        return json.loads(json.dumps(self.worker.answer(json.loads(json.dumps(request)))))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
 
 
 @pytest.fixture(scope="module")
@@ -53,12 +52,21 @@ def converted(random_bundle, tmp_path_factory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def onnx_bundle(random_bundle, tmp_path_factory) -> Path:
+    """The random bundle with an ONNX package of its decoder."""
+    from converters.onnx.package import Onnx, OnnxOptions
+
+    path = tmp_path_factory.mktemp("bundles") / "onnx"
+    convert(Bundle(random_bundle), path, [OnnxOptions()], ["autoregressive"], target=Onnx())
+    return path
+
+
 @pytest.fixture
 def ane(tmp_path, monkeypatch, capsys):
     """``ane("--runs", "2")``: what `ane bench` prints, in this process; it must succeed."""
     monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("COLUMNS", "300")
-    monkeypatch.setattr(worker, "Process", InProcess)
+    monkeypatch.setattr(sessions, "WorkerProcess", InProcessWorker)
     toolkit = StandIn(tmp_path / "log")
     monkeypatch.setattr(coreml, "CoreMLTools", lambda: toolkit)
     parser = argparse.ArgumentParser()
@@ -73,23 +81,23 @@ def ane(tmp_path, monkeypatch, capsys):
     return run
 
 
-def test_core_ml_is_measured_on_all_units_compiled_once_and_chosen(ane, converted, monkeypatch):
-    times = {"torch:cpu": 2.0, "coreml": 0.5}
-    monkeypatch.setattr(worker, "speak", lambda job, model: {
-        "backend": job.tuning.backend, "seconds": 1.0, "real_time_factor": times[job.tuning.backend],
-        "spent": {"decode": 1.0}, "peak_bytes": 10**9})
+def test_core_ml_is_measured_on_all_compute_units_compiled_once_and_chosen(ane, converted, monkeypatch):
+    speaking = {"took": 0.5, "seconds": 1.0, "codes": 3, "chunks": 1, "first_audio": 0.25, "stages": {"decode": 1.0},
+                "peak_bytes": 10**9}
+    monkeypatch.setattr(BenchWorker, "_open", lambda self, stated: {})
+    monkeypatch.setattr(BenchWorker, "_speak", lambda self, stated: speaking)
     found = json.loads(ane("--bundle", converted, "--backend", "coreml", "--runs", "2", "--json", "-"))
+    *rows, sentence = found["rows"]
     functions = ["prefill_64", "step_2_1088", "state_2_1088", "fill_64_1088", "clvp_text_64", "clvp_speech_128"]
-    assert [(row["units"], row["function"]) for row in found["rows"]] == [
-        (units, function) for units in UNITS for function in functions]
-    assert all(row["error"] is None and row["runs"] == 2 for row in found["rows"])
-    for figure in ("cold_load_s", "first_ms", "warm_load_s", "p50_ms", "p95_ms"):
-        assert all(row[figure] > 0 for row in found["rows"])
-    assert [row["function"] for row in found["rows"] if row["compile_s"] is not None] == ["prefill_64", "clvp_text_64"]
-    assert [(row["cache"], row["lanes"]) for row in found["rows"][1:3]] == [("io", 2), ("state", 2)]
+    assert [(row["settings"]["compute_units"], row["what"]) for row in rows] == [
+        (units, function) for units in COMPUTE_UNITS for function in functions]
+    assert all(row["error"] is None and row["value"]["readings"] == 2 and row["value"]["median"] > 0 for row in rows)
+    assert all(row["figures"][name] > 0 for name in ("cold_load_s", "first_ms", "warm_load_s") for row in rows)
+    assert [row["what"] for row in rows if "compile_s" in row["figures"]] == ["prefill_64", "clvp_text_64"]
+    assert [(row["settings"]["cache"], row["settings"]["lanes"]) for row in rows[1:3]] == [("io", 2), ("state", 2)]
     assert ane.toolkit.compiled == 2
-    assert len(ane.toolkit.opened) == 2 * len(found["rows"])
-    assert "nothing is streamed" in found["notes"][0]
+    assert len(ane.toolkit.opened) == 2 * len(rows)
+    assert (sentence["what"], sentence["figures"]["first_audio_s"]) == ("sentence", 0.25)
     assert (found["chosen"]["backend"], found["remembered"]) == ("coreml", True)
     assert set(found["chosen"]["units"]) == {"autoregressive", "clvp"}
     assert tuning.remembered(Bundle(converted)).backend == "coreml"
@@ -100,10 +108,33 @@ def test_core_ml_is_measured_on_all_units_compiled_once_and_chosen(ane, converte
     assert "nothing is remembered" in ane("--show")
 
 
-def test_a_dry_run_and_a_part_are_not_remembered(ane, converted):
-    common = ("--bundle", converted, "--backend", "coreml", "--runs", "1", "--units", "CPU_ONLY")
+def test_onnx_stands_beside_torch_in_one_table_and_can_be_chosen(ane, onnx_bundle):
+    common = ("--bundle", onnx_bundle, "--runs", "1", "--threads", "1", "--lanes", "1,2", "--no-speech", "--precision",
+              "fp32")
+    found = json.loads(ane(*common, "-o", "-"))
+    functions = {name: [row["what"] for row in found["rows"] if row["contestant"] == name]
+                 for name in ("onnx:cpu", "torch:cpu")}
+    assert functions["onnx:cpu"] == ["prefill", "step_1", "step_2"]
+    assert set(functions["onnx:cpu"]) < set(functions["torch:cpu"])
+    ane(*common, "--backend", "onnx")
+    assert tuning.remembered(Bundle(onnx_bundle)).backend == "onnx:cpu"
+
+
+def test_forgetting_one_bundle_keeps_the_others_and_an_unknown_one_is_refused(ane, converted, onnx_bundle):
+    for path in (converted, onnx_bundle):
+        tuning.remember(Bundle(path), Tuning("torch:cpu"))
+    with pytest.raises(UserError, match="nope"):
+        ane("--forget", "--bundle", "nope")
+    assert len(tuning.entries()) == 2
+    assert "Forgot 1 tuning " in ane("--forget", "--bundle", converted)
+    assert [entry.bundle for entry in tuning.entries()] == [tuning.key(Bundle(onnx_bundle))]
+    assert "Nothing was remembered" in ane("--forget", "--bundle", converted)
+
+
+def test_a_dry_run_and_a_choice_of_networks_are_not_remembered(ane, converted):
+    common = ("--bundle", converted, "--backend", "coreml", "--runs", "1", "--compute-units", "CPU_ONLY")
     assert "Not remembered" in ane(*common, "--no-speech", "--dry-run")
-    printed = ane(*common, "--stages", "clvp")
+    printed = ane(*common, "--networks", "clvp")
     assert "clvp_text_64" in printed
     assert "prefill_64" not in printed
     assert "Not remembered" in printed
@@ -111,7 +142,7 @@ def test_a_dry_run_and_a_part_are_not_remembered(ane, converted):
 
 
 def test_without_speech_the_sum_of_functions_decides(ane, converted):
-    ane("--bundle", converted, "--backend", "coreml", "--runs", "1", "--units", "CPU_AND_GPU", "--no-speech")
+    ane("--bundle", converted, "--backend", "coreml", "--runs", "1", "--compute-units", "CPU_AND_GPU", "--no-speech")
     kept, = tuning.entries()
     assert set(kept.tuning.units.values()) == {"CPU_AND_GPU"}
     assert kept.tuning.measured["estimated_s"] > 0
@@ -121,19 +152,20 @@ def test_the_interpreter_is_measured_on_request(ane, converted):
     printed = ane("--bundle", converted, "--backend", "mil", "--runs", "1", "--all")
     assert "step_2_1088" in printed
     assert "never chosen" in printed
-    assert "nothing to choose" in printed
+    assert "No settings can be chosen" in printed
 
 
-@pytest.mark.parametrize(("arguments", "said"), [
-    (("--backend", "onyx"), "onyx"), (("--units", "NPU", "--backend", "coreml"), "NPU"),
-    (("--backend", "mil"), "no Core ML packages"), (("--stages", "cvvp"), "cvvp"),
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("--backend", "onyx"), "onyx"), (("--compute-units", "NPU", "--backend", "coreml"), "NPU"),
+    (("--backend", "mil"), "no Core ML packages"), (("--backend", "onnx"), "no ONNX packages"),
+    (("--networks", "cvvp"), "cvvp"),
     (("--bundle", "./nowhere"), "nowhere")])
-def test_bad_arguments_are_told_before_any_work(ane, random_bundle, arguments, said):
-    with pytest.raises(UserError, match=said):
+def test_bad_arguments_are_refused_before_any_work(ane, random_bundle, arguments, message):
+    with pytest.raises(UserError, match=message):
         ane(*arguments, *([] if "--bundle" in arguments else ["--bundle", random_bundle]))
 
 
-def test_a_tuning_of_a_later_version_is_told_before_any_work(ane, random_bundle, tmp_path):
+def test_a_tuning_of_a_later_version_is_refused_before_any_work(ane, random_bundle, tmp_path):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / tuning.FILE).write_text('{"format": 7}')
     with pytest.raises(UserError, match="update tortoise-ane"):
@@ -143,7 +175,8 @@ def test_a_tuning_of_a_later_version_is_told_before_any_work(ane, random_bundle,
 
 
 def test_a_plot_needs_matplotlib_and_a_suffix(ane, tmp_path):
-    rows = [dataclasses.replace(ROW, p50_ms=1.0, p95_ms=2.0, threads=threads) for threads in (1, 2)]
+    rows = [BenchRow("torch:cpu", "clvp_text", settings={"threads": threads}, value=Spread.of([1.0, 2.0]))
+            for threads in (1, 2)]
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -156,10 +189,7 @@ def test_a_plot_needs_matplotlib_and_a_suffix(ane, tmp_path):
         ane("--plot", tmp_path / "plot.txt")
 
 
-# --- as its user meets it
-
-
-def test_a_run_on_torch_is_measured_told_and_taken_by_say(random_bundle, tmp_path, monkeypatch):
+def test_a_run_on_torch_is_reported_and_used_by_say(random_bundle, tmp_path, monkeypatch):
     monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
     model = ("--bundle", str(random_bundle))
 
@@ -170,37 +200,36 @@ def test_a_run_on_torch_is_measured_told_and_taken_by_say(random_bundle, tmp_pat
         return result
 
     result = run("bench", *model, "--backend", "torch:cpu", "--runs", "2", "--threads", "1", "--lanes", "1,4",
-                 "--preset", "fastest", "--text", "Hi.", "--json", "out.json")
-    for said in ("Functions", "The sentence", "Remembered in", "nothing is streamed"):
-        assert said in result.stdout
-    holds_schema(json.loads((tmp_path / "out.json").read_text(encoding="utf-8")))
+                 "--preset", "fastest", "--text", "Hi.", "-o", "out.json")
+    for heading in ("Functions", "The sentence", "Remembered in", "first audio s"):
+        assert heading in result.stdout
+    check_document(json.loads((tmp_path / "out.json").read_text(encoding="utf-8")))
     tuned = tuning.remembered(Bundle(random_bundle))
     assert tuned.backend == "torch:cpu"
     said = json.loads(run("say", "Hi.", *model, "--preset", "fastest", "--seed", "1", "--json", "-o", "a.wav").stdout)
     assert said["backend"].startswith("torch:cpu")
 
 
-def holds_schema(found: dict) -> None:
-    """The document is what ``ane.bench.report`` says it is."""
-    assert (found["format"], found["what"], found["remembered"], found["refused"]) == (1, "ane bench", True, [])
-    assert set(found) == {"format", "what", "machine", "bundle", "sentence", "notes", "rows", "spoken", "refused",
+def check_document(found: dict) -> None:
+    """The document is what ``ane.bench.report`` states."""
+    assert set(found) == {"format", "benchmark", "machine", "settings", "rows", "notes", "plots", "bundle", "refused",
                           "chosen", "remembered"}
-    assert set(found["machine"]) == {"machine", "chip", "cores", "memory_bytes", "os", "os_build", "python", "packages",
-                                     "commit", "date", "load_average"}
+    assert (found["format"], found["benchmark"], found["remembered"], found["refused"]) == (2, "ane bench", True, [])
+    assert set(found["machine"]) == {"machine", "chip", "cores", "memory_bytes", "accelerator", "os", "python",
+                                     "packages", "commit", "date", "load_average"}
     assert {"torch", "coremltools", "numpy"} <= set(found["machine"]["packages"])
     assert set(found["bundle"]) == {"name", "identity", "key", "packages"}
-    assert {row["network"] for row in found["rows"]} >= {"autoregressive", "clvp", "diffusion", "univnet", "hifigan"}
-    for row in found["rows"]:
-        assert set(row) == {field.name for field in dataclasses.fields(Row)}
-        assert row["error"] is None
-        assert row["p95_ms"] >= row["p50_ms"] > 0
-        assert (row["runs"], row["threads"], row["units"]) == (2, 1, None)
-    assert len({Row(**row).what for row in found["rows"]}) == len(found["rows"])
-    assert {row["network"] for row in found["rows"] if row["precision"] == "int8"} == {"autoregressive"}
-    assert [(said["tuning"]["precision"], said["tuning"]["threads"]) for said in found["spoken"]] == [
-        ("auto", None), ("auto", 1), ("int8", 1)]
-    for said in found["spoken"]:
-        assert set(said) == {field.name for field in dataclasses.fields(Spoken)}
-        assert said["peak_bytes"] > 10**8
-        assert said["first_audio_s"] > said["real_time_factor"] * said["seconds"] > 0
+    rows = [BenchRow.read(row) for row in found["rows"]]
+    functions, sentences = ([row for row in rows if (row.what == "sentence") == spoken] for spoken in (False, True))
+    networks = {row.settings["network"] for row in functions}
+    assert networks >= {"autoregressive", "clvp", "diffusion", "univnet", "hifigan"}
+    assert all(row.error is None and row.value.p95 >= row.value.median > 0 for row in rows)
+    assert all((row.value.readings, row.settings["threads"]) == (2, 1) for row in functions)
+    assert len({(row.what, row.settings["network"], row.settings["precision"]) for row in functions}) == len(functions)
+    assert {row.settings["network"] for row in functions if row.settings["precision"] == "int8"} == {"autoregressive"}
+    assert [row.contestant for row in sentences] == ["torch:cpu", "torch:cpu, threads 1", "torch:cpu, int8, threads 1"]
+    for row in sentences:
+        assert row.peak_bytes > 10**8
+        assert row.figures["start_to_end_s"] > row.value.median * row.figures["audio_s"]
+        assert row.figures["first_audio_s"] > 0
     assert Tuning(**found["chosen"]).measured["date"] == found["machine"]["date"][:10]

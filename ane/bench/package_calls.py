@@ -1,0 +1,130 @@
+"""The functions of a bundle's Core ML packages, called one by one without the host's part of a stage.
+
+Inputs are random numbers in the declared shapes, in the engine's own buffers where it has some.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ane.backends.coreml.compiled import Machine
+from ane.backends.coreml.engine import Loaded, Toolkit
+from ane.backends.mil import Package
+from ane.backends.mil.package import Function
+from ane.backends.packaged.functions import Engine
+from ane.bench.measure import MeasuredFunction, timed
+from ane.bench.records import BenchRow
+from ane.bench.workload import CODES, TOKENS, SentenceWork
+from ane.bundles.hashes import check_hash
+from ane.bundles.packages import FunctionRecord, PackageRecord
+
+if TYPE_CHECKING:
+    from ane.bundles.bundle import Bundle
+
+CACHES = {"step": "io", "state": "state"}      # kind of a decoder's step function → kind of its cache
+
+
+class TimedToolkit:
+    """A toolkit that times compiling."""
+
+    def __init__(self, toolkit: Toolkit):
+        self.toolkit, self._seconds = toolkit, None
+
+    def machine(self) -> Machine:
+        return self.toolkit.machine()
+
+    def compile(self, package: Path, destination: Path) -> None:
+        _, self._seconds = timed(lambda: self.toolkit.compile(package, destination))
+
+    def open(self, compiled: Path, function: str, units: str) -> Loaded:
+        return self.toolkit.open(compiled, function, units)
+
+    def compile_seconds(self) -> float | None:
+        """Seconds that the last compiling took, returned once; None: nothing was compiled since."""
+        seconds, self._seconds = self._seconds, None
+        return seconds
+
+
+def package_functions(model: "Bundle", engine: Engine, spec: str, units: str | None, work: SentenceWork,
+                      selection: "FunctionSelection",
+                      compile_seconds: Callable[[], float | None] = lambda: None) -> Iterator[MeasuredFunction]:
+    """The selected functions of every package.
+
+    Args:
+        spec: the engine, as ``--backend`` takes it. units: compute units; None: the engine has none.
+    """
+    for package in model.packages:
+        names = selection.functions(package, work)
+        if not names:
+            continue
+        for file in package.files:
+            check_hash(model.path, file)
+        path = model.path / package.path
+        declared = Package(path).functions
+        for name in names:
+            record = package.functions[name]
+            cache = CACHES.get(record.kind)
+            row = BenchRow(spec, name, settings={
+                "network": package.network, "kind": record.kind, "bucket": dict(record.bucket),
+                "precision": package.precision, "compute_units": units, "cache": cache,
+                "lanes": work.lanes(record.bucket) if cache else None})
+            yield MeasuredFunction(
+                row, lambda path=path, name=name, package=package: engine.load(path, name, units or package.units),
+                lambda loaded, function=declared[name]: prediction(loaded, function), compile_seconds=compile_seconds)
+
+
+def prediction(loaded: Any, function: Function) -> Callable[[], object]:
+    """A call of a loaded function, on small normal numbers and with its own state."""
+    rng = np.random.default_rng(0)
+    inputs = {name: np.zeros(type.shape, np.int32) if type.dtype == "int32" else
+              0.1 * rng.standard_normal(type.shape, dtype=np.float32) for name, type in function.inputs.items()}
+    buffers = getattr(loaded, "buffers", None)
+    if buffers is not None:
+        for name, values in inputs.items():
+            buffers[name][...] = values
+        inputs = buffers
+    state = loaded.make_state() if function.states else None
+    return lambda: loaded.predict(inputs, state)
+
+
+@dataclass(frozen=True)
+class FunctionSelection:
+    """Which functions are measured: of each kind the one that the sentence takes, and all of a decoder's steps.
+
+    Attributes:
+        networks, precisions: None: all of them. every: every function of them.
+    """
+
+    networks: frozenset[str] | None = None
+    precisions: frozenset[str] | None = None
+    every: bool = False
+
+    def functions(self, package: PackageRecord, work: SentenceWork) -> list[str]:
+        if self.networks is not None and package.network not in self.networks:
+            return []
+        if self.precisions is not None and package.precision not in self.precisions:
+            return []
+        if self.every:
+            return list(package.functions)
+        lengths = {"prefill": work.prefix, "condition": CODES, "clvp_text": TOKENS, "clvp_speech": CODES,
+                   "denoise": work.frames, "sample": work.frames, "univnet": work.frames, "hifigan": work.frames}
+        alike: dict[Any, list[str]] = {}        # functions that differ in their length only
+        for name, record in package.functions.items():
+            key = name if record.kind in CACHES else (record.kind, record.bucket.get("batch"),
+                                                      record.bucket.get("steps"))
+            alike.setdefault(key, []).append(name)
+        return [smallest_fitting(names, package.functions, lengths.get(package.functions[names[0]].kind, 0))
+                for names in alike.values()]
+
+
+def smallest_fitting(names: list[str], functions: Mapping[str, FunctionRecord], length: int) -> str:
+    """The function with the smallest bucket that takes ``length`` columns, latents or frames, else the largest."""
+    def size(name: str) -> int:
+        bucket = functions[name].bucket
+        return max((bucket[key] for key in ("columns", "latents", "frames", "places") if key in bucket), default=0)
+
+    fitting = [name for name in names if size(name) >= length]
+    return min(fitting, key=size) if fitting else max(names, key=size)

@@ -1,0 +1,104 @@
+"""A program in a process of its own that answers requests: its cold start and its peak of memory are its own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from ane.system.errors import UserError
+from ane.system.machine import peak_memory_bytes
+
+
+class ProcessEndedError(UserError):
+    """The program ended instead of answering."""
+
+
+class JsonProcess:
+    """A running program that prints a line {"ready": …} and then answers every line of JSON with another line.
+
+    Use it as a context manager. Leaving it closes the program's input and waits for its end.
+
+    Args:
+        command: the program. environment: variables to add. advice: what to do when it cannot be run.
+
+    Attributes:
+        ready: the first line. cold_start: seconds from the start until then.
+        peak_bytes: largest resident set, known after the end; None where the system does not report it.
+
+    Raises:
+        UserError: the program cannot be run, or ends before it is ready.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None, advice: str = ""):
+        self.name, self.peak_bytes, started = " ".join(command[:3]), None, time.perf_counter()
+        self._errors = tempfile.TemporaryFile("w+")      # noqa: SIM115  (close() closes it)
+        try:
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                             stderr=self._errors, env={**os.environ, **(environment or {})})
+        except OSError as error:
+            self._errors.close()
+            raise UserError(f"cannot run {command[0]}: {error.strerror or error}{advice and '; '}{advice}") from error
+        try:
+            self.ready = self._answer()
+        except BaseException:
+            self._process.kill()
+            self.close()
+            raise
+        self.cold_start = time.perf_counter() - started
+
+    def ask(self, request: Any) -> dict[str, Any]:
+        """The answer to a request.
+
+        Raises:
+            UserError: the answer is {"error": …}.
+            ProcessEndedError: the program ended instead; the message has its status and its last line of output.
+        """
+        with suppress(BrokenPipeError):      # the program has ended: reading the answer reports it
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        line = self._process.stdout.readline()
+        if not line:
+            raise ProcessEndedError(self._ending(self._process.wait()))
+        answer = json.loads(line)
+        if "error" in answer:
+            raise UserError(answer["error"])
+        return answer
+
+    def _ending(self, status: int) -> str:
+        if status < 0:
+            return f"the process was ended by {signal.Signals(-status).name}"
+        self._errors.seek(0)
+        last = (self._errors.read().strip().splitlines() or ["it printed nothing"])[-1]
+        return f"{self.name} ended with status {status}: {last}"
+
+    def close(self) -> None:
+        """Close its input and wait for its end."""
+        if self._process.stdin.closed:
+            return
+        if self._process.returncode is None:
+            self.peak_bytes = peak_memory_bytes(self._process.pid)
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        if sys.platform == "darwin" and self._process.returncode is None:
+            _, status, usage = os.wait4(self._process.pid, 0)
+            self._process.returncode, self.peak_bytes = os.waitstatus_to_exitcode(status), usage.ru_maxrss
+        self._process.wait()
+        self._process.stdout.close()
+        self._errors.close()
+
+    def __enter__(self) -> "JsonProcess":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:        # it may be busy with work that is no longer needed
+            self._process.terminate()
+        self.close()

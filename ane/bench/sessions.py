@@ -1,0 +1,88 @@
+"""Measuring in processes of their own: the rows of functions, and of a sentence spoken with a tuning."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ane.backends.tuning import Tuning
+from ane.bench import energy
+from ane.bench.measure import timed
+from ane.bench.process import JsonProcess, ProcessEndedError
+from ane.bench.records import BenchRow, Spread
+from ane.bench.worker import FunctionRequest, SpeechRequest, WorkerModel
+from ane.system.errors import UserError
+
+
+class WorkerProcess(JsonProcess):
+    """``ane.bench.worker`` in a process of its own."""
+
+    def __init__(self, threads: int | None = None):
+        environment = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
+        super().__init__([sys.executable, "-m", "ane.bench.worker"], environment)
+
+
+@dataclass(frozen=True)
+class SpokenSentence:
+    """A tuning and the row of the sentence spoken with it."""
+
+    tuning: Tuning
+    row: BenchRow
+
+
+def function_rows(model: WorkerModel, request: FunctionRequest) -> Iterator[BenchRow]:
+    """The rows of a request. A function that ends the process gets a row with the error, and the rest is measured.
+
+    Raises:
+        UserError: nothing can be measured.
+    """
+    listed = {"list": {**asdict(request), "model": asdict(model)}}
+    index, rows = 0, None
+    while rows is None or index < len(rows):
+        with WorkerProcess() as process:
+            try:
+                rows = [BenchRow.read(row) for row in process.ask(listed)["rows"]]
+            except ProcessEndedError as error:
+                raise UserError(f"cannot measure {request.tuning.backend}: {error}") from error
+            while index < len(rows):
+                try:
+                    row, ended = BenchRow.read(process.ask({"measure": index})["row"]), False
+                except ProcessEndedError as error:
+                    row, ended = replace(rows[index], error=str(error)), True
+                index += 1
+                yield row
+                if ended:
+                    break
+
+
+def spoken_sentence(model: WorkerModel, request: SpeechRequest, name: str, with_energy: bool = False) -> SpokenSentence:
+    """The sentence spoken by two new processes; the figures are of the second, since the first compiles.
+
+    The value is the real-time factor. Figures: first_audio_s (of a stream, networks loaded, from the text to the first
+    sound), start_to_end_s and first_start_to_end_s (of the second and first process, from its start to the whole
+    speech), audio_s, each stage in seconds, joules of the chip where they were measured.
+    """
+    row = BenchRow(name, "sentence", "s a second", {"precision": model.tuning.precision, "preset": request.preset})
+    try:
+        with WorkerProcess(model.tuning.threads) as process:
+            _, first = timed(lambda: open_and_speak(process, model, request))
+            first += process.cold_start
+        with WorkerProcess(model.tuning.threads) as process:
+            def speak() -> tuple[dict[str, Any], float]:
+                return timed(lambda: open_and_speak(process, model, request))
+
+            (reading, seconds), joules = energy.during(speak) if with_energy else (speak(), None)
+            streamed = process.ask({"speak": asdict(replace(request, stream=True))})
+            figures = {"first_audio_s": streamed["first_audio"], "start_to_end_s": process.cold_start + seconds,
+                       "first_start_to_end_s": first, "audio_s": reading["seconds"],
+                       **{f"{stage}_s": spent for stage, spent in reading["stages"].items()},
+                       **({} if joules is None else {"joules": joules})}
+    except UserError as error:
+        return SpokenSentence(model.tuning, replace(row, error=str(error)))
+    value = Spread.of([reading["took"] / reading["seconds"]])
+    return SpokenSentence(model.tuning, replace(row, value=value, figures=figures, peak_bytes=reading["peak_bytes"]))
+
+
+def open_and_speak(process: JsonProcess, model: WorkerModel, request: SpeechRequest) -> dict[str, Any]:
+    process.ask({"open": asdict(model)})
+    return process.ask({"speak": asdict(request)})

@@ -1,0 +1,237 @@
+"""The work of `ane bench`: measures functions and a sentence on every backend, and chooses settings."""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from ane.bundles import Model, open_model
+from ane.commands.packages import with_packages
+from ane.system.errors import UserError
+
+if TYPE_CHECKING:
+    from ane.backends.tuning import Tuning
+    from ane.bench.choosing import RefusedSettings
+    from ane.bench.records import BenchRow
+    from ane.bench.sessions import SpokenSentence
+    from ane.bench.worker import FunctionRequest, WorkerModel
+    from ane.bench.workload import SentenceWork
+    from ane.bundles.packages import PackageRecord
+
+
+@dataclass
+class BenchRun:
+    """What is measured.
+
+    Attributes:
+        subject: the model as `ane say` opens it here. models: the model that each backend needs.
+        notes: lines for the reader.
+    """
+
+    args: argparse.Namespace
+    console: Console
+    subject: Model
+    models: dict[str, Model]
+    work: "SentenceWork"
+    preset: str
+    text: str
+    notes: list[str]
+
+
+def prepare(args: argparse.Namespace, console: Console) -> BenchRun:
+    """Open the model for each backend. Raises UserError for a backend or a network that there is not."""
+    from ane.bench.workload import SENTENCE, SentenceWork
+    from ane.models.tortoise.settings import Settings, default_preset
+
+    model = open_model(args.bundle, args.checkpoints)
+    subject = with_packages(model, "auto", console)
+    models = dict(model_for(spec, model, subject, console) for spec in args.backend or default_backends(subject))
+    for network in args.networks or ():
+        if network not in subject.networks:
+            raise UserError(f"--networks {network}: {subject.name} has no such network; it has "
+                            f"{', '.join(sorted(subject.networks))}")
+    preset = args.preset or default_preset(subject.settings)
+    work = SentenceWork.of(Settings.of(preset, subject.settings))
+    return BenchRun(args, console, subject, models, work, preset, args.text or SENTENCE, [])
+
+
+def model_for(spec: str, model: Model, subject: Model, console: Console) -> tuple[str, Model]:
+    """A backend with its device, and the model that it runs. Raises UserError for a model without its packages."""
+    from ane.backends import PACKAGED, resolve
+
+    def notice(line: str) -> None:
+        console.print(escape(line), soft_wrap=True)
+
+    engine, device = resolve(spec, subject)
+    if engine in PACKAGED:
+        from ane.backends.packaged.backend import choose
+
+        packaged = with_packages(model, spec, console)
+        choose(packaged, "auto")        # raises for a model without packages
+        return spec, packaged
+    if engine == "onnx":
+        from ane.backends.onnx.providers import choose as choose_provider
+        from ane.backends.onnx.selection import choose
+
+        choose(subject, "auto")
+        return f"onnx:{choose_provider(device, notice).name}", subject
+    from ane.backends.torch.device import choose_device
+
+    return f"torch:{choose_device(device, notice)}", subject
+
+
+def default_backends(model: Model) -> list[str]:
+    core_ml = sys.platform == "darwin" and getattr(model, "packages", None)
+    return [*(["coreml"] if core_ml else []), *(["onnx"] if getattr(model, "onnx_packages", None) else []), "torch"]
+
+
+def measure_functions(run: BenchRun) -> "list[BenchRow]":
+    """The rows of every function on every backend, measured in processes of their own."""
+    from ane.bench.sessions import function_rows
+
+    rows = []
+    # an own folder for compiled models: those of the user would make a first load fast, and would be replaced
+    with run.console.status("measuring") as status, tempfile.TemporaryDirectory(prefix="ane-bench.") as compiled:
+        for model, request in requests(run, compiled):
+            threads, units = request.tuning.threads, request.compute_units
+            doing = " ".join(["measuring", request.tuning.backend, units or "",
+                              f"{request.tuning.precision}, threads {threads}" if threads else ""])
+            status.update(doing)
+            for row in function_rows(model, request):
+                rows.append(row)
+                status.update(f"{doing}: {row.settings['network']}, {row.what} is done")
+    return with_placement(run, rows) if run.args.placement and sys.platform == "darwin" else rows
+
+
+def worker_model(model: Model, tuning: "Tuning | None" = None) -> "WorkerModel":
+    from ane.backends.tuning import Tuning
+    from ane.bench.worker import WorkerModel
+    from ane.bundles.bundle import Bundle
+
+    source = {"bundle" if isinstance(model, Bundle) else "checkpoints": str(Path(model.path).resolve())}
+    return WorkerModel(**source, tuning=tuning or Tuning("torch"))
+
+
+def requests(run: BenchRun, compiled: str) -> "Iterator[tuple[WorkerModel, FunctionRequest]]":
+    """A process for each backend with each of its compute units or numbers of threads."""
+    from ane.backends.tuning import Tuning
+    from ane.bench.choosing import DECODER
+    from ane.bench.worker import FunctionRequest
+    from ane.system.machine import usable_cores
+
+    args = run.args
+    common = FunctionRequest(
+        Tuning("torch"), run.preset, args.lanes, args.runs, args.networks and tuple(args.networks),
+        args.precision and tuple(args.precision), args.every, compiled)
+    for spec, model in run.models.items():
+        def request(tuning: Tuning, model: Model = model, **changes: Any) -> "tuple[WorkerModel, FunctionRequest]":
+            return worker_model(model), replace(common, tuning=tuning, **changes)
+
+        if spec == "coreml":
+            for units in args.compute_units or ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE"):
+                yield request(Tuning(spec, units={"": units}))
+        elif spec in ("torch:cpu", "onnx:cpu"):
+            for threads in args.threads or thread_counts(usable_cores()):
+                yield request(Tuning(spec, threads=threads))
+                if spec == "torch:cpu" and int8_is_measured(run):
+                    yield request(Tuning(spec, "int8", threads=threads), networks=(DECODER,))
+        else:
+            yield request(Tuning(spec))
+
+
+def int8_is_measured(run: BenchRun) -> bool:
+    """Whether the decoder is measured in int8 on torch, where the other networks have no int8."""
+    from ane.bench.choosing import DECODER
+
+    precisions, networks = run.args.precision, run.args.networks or run.subject.networks
+    return DECODER in networks and (precisions is None or "int8" in precisions)
+
+
+def thread_counts(cores: int) -> list[int]:
+    """1, 2, 4, … and all."""
+    return sorted({*(2 ** power for power in range(cores.bit_length()) if 2 ** power <= cores), cores})
+
+
+def with_placement(run: BenchRun, rows: "list[BenchRow]") -> "list[BenchRow]":
+    """The rows with, for Core ML's, the share of estimated cost on each device, as the compute plan states it."""
+    from ane.backends.mil.package import Package
+    from ane.commands.plan import placed
+
+    def key(row: "BenchRow") -> tuple[Any, ...]:
+        return row.settings["network"], row.settings["precision"], row.settings["compute_units"], row.what
+
+    core_ml = [row for row in rows if row.contestant == "coreml"]
+    found: dict[tuple[Any, ...], Any] = {}
+    for package in run.subject.packages:
+        for units in dict.fromkeys(row.settings["compute_units"] for row in core_ml):
+            names = [row.what for row in core_ml
+                     if row.error is None and key(row)[:3] == (package.network, package.precision, units)]
+            placements = placed(Package(run.subject.path / package.path), units, names) if names else {}
+            found |= {(package.network, package.precision, units, name): each for name, each in placements.items()}
+
+    def with_shares(row: "BenchRow") -> "BenchRow":
+        placement = found.get(key(row)) if row.contestant == "coreml" else None
+        total = sum(placement.costs.values()) if placement else 0
+        shares = {f"share_on_{device}": cost / total for device, cost in placement.costs.items()} if total else {}
+        return replace(row, figures={**row.figures, **shares})
+
+    return [with_shares(row) for row in rows]
+
+
+def choose(run: BenchRun, rows: "Sequence[BenchRow]"
+           ) -> "tuple[list[SpokenSentence], Tuning | None, list[RefusedSettings]]":
+    """The sentence spoken with the best settings of each backend, the fastest of them, and those refused."""
+    from ane.backends import resolve
+    from ane.backends.tuning import Tuning
+    from ane.bench.choosing import TuningCandidate, candidates, fastest, tuning_text
+    from ane.bench.sessions import spoken_sentence
+    from ane.bench.worker import SpeechRequest
+
+    tried, refused = candidates(run.subject, rows, run.work, has_parity)
+    if run.args.no_speech or run.args.networks:
+        return [], fastest(tried, []), refused
+    engine, _ = resolve("auto", run.subject)
+    usual = next((Tuning(spec) for spec in run.models if spec.startswith(engine)), None)
+    if usual and tried:     # what `ane say` uses without a tuning, to compare with
+        tried = [TuningCandidate(usual, float("inf")), *tried]
+    if not tried:
+        return [], None, refused
+    with_energy, spoken = energy_is_measured(run), []
+    request = SpeechRequest(run.text, run.preset, run.args.voice)
+    with run.console.status("") as status:
+        for candidate in tried:
+            name = tuning_text(candidate.tuning)
+            status.update(f"speaking the sentence: {name}")
+            sized = replace(request, lanes=candidate.tuning.lanes)
+            spoken.append(spoken_sentence(worker_model(run.subject, candidate.tuning), sized, name, with_energy))
+    return spoken, fastest(tried, spoken), refused
+
+
+def energy_is_measured(run: BenchRun) -> bool:
+    """Whether energy can be measured; on a Mac where it cannot, a note says how to allow it."""
+    from ane.bench.energy import unavailable
+
+    reason = unavailable()
+    if reason and sys.platform == "darwin":
+        run.notes.append(reason)
+    return reason is None
+
+
+def has_parity(package: "PackageRecord") -> bool:
+    """Whether every function of a Core ML package was compared at conversion and reached its threshold."""
+    from converters.proof.parity import hold_to_bar
+
+    try:
+        for name, record in package.functions.items():
+            if not record.parity:
+                return False
+            hold_to_bar(package, name, record)
+    except UserError:
+        return False
+    return True

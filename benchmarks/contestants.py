@@ -1,0 +1,137 @@
+"""The contestants of every benchmark of speed: upstream, torch eager, and this package's backends.
+
+- ``upstream``: upstream's own package, in its own environment (``benchmarks.upstream``);
+- ``eager``: the plain networks of ``ane.models.tortoise.networks`` (``benchmarks.eager``);
+- ``torch``, ``onnx``, ``coreml``, ``mil``: as ``ane say --backend`` runs them.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ane.backends import load_backend
+from ane.backends.base import Backend
+from ane.backends.onnx.selection import PRECISIONS as ONNX_PRECISIONS
+from ane.backends.torch.backend import DTYPES, PRECISIONS
+from ane.backends.tuning import Tuning
+from ane.bench.worker import WorkerModel
+from ane.bundles import Model, open_model
+from ane.bundles.bundle import Bundle
+from ane.system.errors import UserError
+from benchmarks.eager import EagerBackend
+from benchmarks.peaks import cached_numbers, decoder_weights
+
+PACKAGES = ("auto", "fp16", "fp32", "8bit", "6bit", "4bit")
+ENGINES = {"upstream": ("fp32",), "eager": tuple(DTYPES), "torch": ("auto", *PRECISIONS),
+           "onnx": ("auto", *ONNX_PRECISIONS), "coreml": PACKAGES, "mil": PACKAGES}
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """An engine on a device in a precision."""
+
+    engine: str
+    device: str
+    precision: str
+
+    @property
+    def spec(self) -> str:
+        """As ``--backend`` takes it, "upstream" and "eager" apart."""
+        return f"{self.engine}:{self.device}" if self.device else self.engine
+
+    @property
+    def name(self) -> str:
+        return self.spec if self.precision == "auto" else f"{self.spec} {self.precision}"
+
+    @property
+    def processor(self) -> str:
+        """Whose bandwidth and whose matrix products limit it."""
+        return "cuda" if self.device in ("cuda", "tensorrt") else "cpu"
+
+    def backend(self, model: Model, threads: int) -> Backend:
+        """Raises UserError for a precision that the engine lacks, or a model without its packages."""
+        if self.engine == "eager":
+            return EagerBackend(model, self.device, self.precision, threads)
+        return load_backend(self.spec, model, self.precision, threads, keep=True)
+
+    def worker_model(self, model: Model, threads: int, keep: bool) -> WorkerModel:
+        """What ``ane.bench.worker`` opens for it."""
+        source = {"bundle" if isinstance(model, Bundle) else "checkpoints": str(Path(model.path).resolve())}
+        return WorkerModel(**source, tuning=Tuning(self.spec, self.precision, threads=threads), keep=keep)
+
+    def step_gigabytes(self, backend: Backend, lanes: int, prefix: int, own: float) -> float | None:
+        """GB that a decoder step reads at least: weights, keys and values of a prefix and of the lanes' own positions.
+
+        Weights of packages are the bytes of their files, with their scales; eager lanes have a prefix each. None where
+        it is not known.
+        """
+        model = backend.model
+        if self.engine == "onnx":
+            package = backend.packages["autoregressive"]
+            weights = sum(file.bytes for file in package.files if not file.file.endswith(".onnx"))
+            width = 2 if self.precision == "fp16" else 4
+            return (weights + cached_numbers(model, prefix + lanes * own) * width) / 1e9
+        if self.precision not in PRECISIONS or self.engine not in ("eager", "torch"):
+            return None
+        positions = lanes * (prefix + own) if self.engine == "eager" else prefix + lanes * own
+        cached = 4 if self.device == "cpu" and self.engine == "torch" else PRECISIONS[self.precision]
+        return (decoder_weights(model) * PRECISIONS[self.precision] + cached_numbers(model, positions) * cached) / 1e9
+
+
+def chosen_contestants(options: argparse.Namespace, known: Sequence[str]) -> list[Contestant]:
+    """The contestants that the options name, each in the precisions that it has.
+
+    Args:
+        known: engines that the benchmark can measure.
+
+    Raises:
+        UserError: an unknown engine or precision, or upstream without its interpreter or official files.
+    """
+    names = options.contestants or [*(["upstream"] if options.upstream_python else []), *default_names(options, known)]
+    unknown = [name for name in names if name.partition(":")[0] not in known]
+    if unknown:
+        raise UserError(f"--contestants {unknown[0]}: there are {', '.join(known)}")
+    precisions = {name for engine in ENGINES.values() for name in engine}
+    for precision in options.precision:
+        if precision not in precisions:
+            raise UserError(f"--precision {precision}: there are {', '.join(sorted(precisions))}")
+    if "upstream" in names and not (options.upstream_python and options.checkpoints):
+        raise UserError("upstream needs --upstream-python, and --checkpoints: it reads official files only")
+    found = []
+    for name in names:
+        engine, _, device = name.partition(":")
+        device = device or ("cpu" if engine in ("eager", "torch", "onnx") else "")
+        own = [precision for precision in options.precision if precision in ENGINES[engine]] or ENGINES[engine][:1]
+        found += [Contestant(engine, device, precision) for precision in own]
+    return found
+
+
+def default_names(options: argparse.Namespace, known: Sequence[str]) -> list[str]:
+    model = open_model(options.bundle, options.checkpoints)
+    packaged = ["onnx"] if getattr(model, "onnx_packages", None) else []
+    return [name for name in ("eager", "torch", *packaged) if name in known]
+
+
+@contextmanager
+def opened_model(options: argparse.Namespace, contestants: Sequence[Contestant],
+                 networks: Sequence[str] | None = None) -> Iterator[Model]:
+    """The model of the options; a copy with ONNX packages, in a temporary folder, if a contestant needs them.
+
+    Args:
+        networks: that are converted; None: all.
+    """
+    model = open_model(options.bundle, options.checkpoints)
+    onnx = [contestant for contestant in contestants if contestant.engine == "onnx"]
+    if not onnx or getattr(model, "onnx_packages", None):
+        yield model
+        return
+    from converters.conversion import convert
+    from converters.onnx.package import Onnx, OnnxOptions
+
+    precisions = dict.fromkeys("fp32" if each.precision == "auto" else each.precision for each in onnx)
+    with tempfile.TemporaryDirectory() as folder:
+        yield convert(model, Path(folder) / "onnx", [OnnxOptions(precision) for precision in precisions],
+                      [network for network in networks or model.networks if network in model.networks], target=Onnx())

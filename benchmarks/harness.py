@@ -1,0 +1,134 @@
+"""What every benchmark shares: its options, and how its result is printed and written."""
+
+import argparse
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ane.bench.machine import describe_machine
+from ane.bench.records import BenchRow
+from ane.bench.report import document, plot, print_rows
+from ane.system.files import write_json
+from ane.system.machine import processor_name, usable_cores
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class BenchmarkPlot:
+    """A plot of a result: the rows with this ``what`` (None: all), over a setting (None: bars).
+
+    Attributes:
+        suffix: added to the result's name, where a result has several plots.
+    """
+
+    title: str
+    what: str | None = None
+    x: str | None = None
+    suffix: str = ""
+
+
+@dataclass(frozen=True)
+class BenchmarkResult:
+    """What a benchmark measured.
+
+    Attributes:
+        settings: that hold for all rows. more: other keys of the JSON document.
+    """
+
+    rows: Sequence[BenchRow]
+    settings: Mapping[str, Any]
+    notes: Sequence[str] = ()
+    plots: Sequence[BenchmarkPlot] = ()
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A benchmark of the command ``python -m benchmarks NAME``.
+
+    Attributes:
+        add_options: adds its own options to those that all share.
+        quick: options of a short run that shows that it works.
+        unavailable: why it cannot run with these options; None: it can.
+        uses: the shared options that it takes, of "checkpoints", "threads", "precision", "contestants", "rounds".
+    """
+
+    measure: Callable[[argparse.Namespace], BenchmarkResult]
+    help: str
+    add_options: Callable[[Callable[..., Any]], None] = lambda add: None
+    quick: str = ""
+    unavailable: Callable[[argparse.Namespace], str | None] = lambda options: None
+    uses: Sequence[str] = ("checkpoints", "threads", "precision", "contestants", "rounds")
+
+
+def listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def counts(text: str) -> list[int]:
+    """``1,4,16`` → [1, 4, 16], for argparse."""
+    numbers = [int(part) for part in text.split(",")]
+    if min(numbers) < 1:
+        raise argparse.ArgumentTypeError("numbers start at 1")
+    return numbers
+
+
+def count(text: str) -> int:
+    return counts(text)[0]
+
+
+def add_shared_options(parser: argparse.ArgumentParser, uses: Sequence[str]) -> None:
+    add, source = parser.add_argument, parser.add_mutually_exclusive_group()
+    source.add_argument("--bundle", metavar="NAME|PATH", help="the model (default: the embedded bundle)")
+    if "checkpoints" in uses:
+        source.add_argument("--checkpoints", type=Path, metavar="DIR", help="the model: official .pth files")
+    if "contestants" in uses:
+        add("--contestants", type=listed, metavar="NAME,…",
+            help="of upstream, eager, torch, onnx, coreml, mil; torch:cuda names a device (default: those that run)")
+        add("--upstream-python", type=Path, metavar="PATH",
+            help="interpreter of the environment that `python -m benchmarks upstream-env DIR` makes")
+    if "precision" in uses:
+        add("--precision", type=listed, default=["auto"], metavar="P,…", help="of every contestant that has it")
+    if "threads" in uses:
+        add("--threads", type=count, default=usable_cores(), metavar="N", help="CPU threads (default: all cores)")
+    if "rounds" in uses:
+        add("--rounds", type=count, default=3, metavar="N", help="readings of each value (default: 3)")
+    add("-o", "--output", type=Path, metavar="FILE.json", help="result, with plots beside it (default: "
+        "benchmarks/results/, dated)")
+
+
+def default_output(name: str) -> Path:
+    """results/<date>-<benchmark>-<chip>.json, so that results of several days and machines have different names."""
+    chip = re.sub(r"[^a-z0-9]+", "-", processor_name().lower()).strip("-")
+    return RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-{name}-{chip}.json"
+
+
+def run_benchmark(name: str, benchmark: Benchmark, options: argparse.Namespace) -> Path:
+    """Measure, print the table, write JSON and plots; returns the JSON's path."""
+    output, machine = options.output or default_output(name), describe_machine()
+    result = benchmark.measure(options)
+    print_rows(f"{name}: " + ", ".join(f"{key} {value}" for key, value in result.settings.items()), result.rows)
+    for note in result.notes:
+        print(note)
+    drawn = []
+    if importlib.util.find_spec("matplotlib") is not None:
+        for each in result.plots:
+            rows = [row for row in result.rows if each.what in (None, row.what) and row.value]
+            path = output.with_name(f"{output.stem}{each.suffix}.png")
+            if rows:
+                plot(path, each.title, rows, each.x)
+                drawn.append(path.name)
+    write_json(output, document(name, result.settings, result.rows, result.notes, drawn, machine, **result.more))
+    print(" ".join([str(output), *drawn]), file=sys.stderr)
+    return output
+
+
+def model_name(options: argparse.Namespace) -> str:
+    """The model for people: the last part of its path."""
+    return Path(options.bundle or getattr(options, "checkpoints", None) or "demo").name

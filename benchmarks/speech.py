@@ -1,0 +1,225 @@
+"""`sentence`, `stream` and `scale`: speaking, by processes of their own.
+
+- `sentence`: a sentence by a new process for every reading, whose cold start and peak of memory are its own; networks
+  are loaded before the sentence comes, upstream's too. Random weights do not end by themselves: both sides then sample
+  --max-codes for every candidate.
+- `stream`: time to first audio, and the cost of a second, of texts of several lengths. The process stays, with its
+  networks loaded.
+- `scale`: the cost of a second and the peak of memory as chunks and lanes grow, and chunks in lanes beside the same
+  chunks one by one. Every reading is of a new process, which speaks one chunk first.
+
+A chunk is a sentence of about five seconds. The voice is the model's own, or random latents.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ane.bench.measure import Turn, take_turns
+from ane.bench.records import BenchRow, compare
+from ane.bench.sessions import WorkerProcess
+from ane.bench.worker import SpeechRequest
+from ane.bundles import Model
+from ane.models.tortoise.settings import PRESETS
+from ane.system.errors import UserError
+from benchmarks.contestants import Contestant, chosen_contestants, opened_model
+from benchmarks.harness import Benchmark, BenchmarkPlot, BenchmarkResult, count, counts, listed, model_name
+from benchmarks.upstream import UpstreamProcess
+
+KNOWN = ("upstream", "torch", "onnx", "coreml", "mil")
+SECONDS_OF_A_CHUNK = 5
+UPSTREAM_BATCH = 16         # candidates that upstream samples at a time
+SENTENCES = (       # 60 to 70 characters each, a chunk: four to five seconds of speech
+    "The train to the old harbour leaves at nine and comes back at noon.",
+    "She put the letter into the drawer and never spoke of it again.",
+    "A small boat lay on the sand, its sail torn by the winter storms.",
+    "Nobody in the village could remember when the bridge was built.",
+    "He counted the steps to the tower twice, and lost his way both times.",
+    "In the morning the garden was white, and not a bird was singing.",
+)
+
+
+def text_of_chunks(number: int) -> str:
+    """A text that is spoken in so many chunks; | is where it must be split."""
+    return " | ".join(SENTENCES[index % len(SENTENCES)] for index in range(number))
+
+
+def start_worker(contestant: Contestant, model: Model, threads: int, prepare: SpeechRequest | None = None,
+                 keep: bool = True) -> tuple[WorkerProcess, float]:
+    """A process that has opened the model, and its cold start in seconds: until it takes a request."""
+    started, process = time.perf_counter(), WorkerProcess(threads)
+    try:
+        process.ask({"open": asdict(contestant.worker_model(model, threads, keep))})
+        if prepare is not None:
+            process.ask({"prepare": asdict(prepare)})
+    except BaseException:
+        process.close()
+        raise
+    return process, time.perf_counter() - started
+
+
+def speech_figures(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The reading of requests that followed each other: seconds of work and audio, and what is derived from them."""
+    took, audio = (sum(answer[name] for answer in answers) for name in ("took", "seconds"))
+    stages: dict[str, float] = {}
+    for answer in answers:
+        for stage, seconds in answer["stages"].items():
+            stages[stage] = stages.get(stage, 0.0) + seconds
+    first = answers[0].get("first_audio")
+    return {"took_s": took, "audio_s": audio, "real_time_factor": took / audio,
+            **({} if first is None else {"first_audio_s": first}),
+            "tokens_per_s": sum(answer["codes"] for answer in answers) / stages["decode"],
+            **{f"{stage}_s": seconds for stage, seconds in stages.items()}}
+
+
+@dataclass(frozen=True)
+class SentenceCase:
+    """What is asked of both sides: ``candidates`` and ``steps`` of upstream, and ours with a preset of its own."""
+
+    candidates: int
+    steps: int
+    preset: str = "ultra_fast"
+
+
+CASES = {"one": SentenceCase(1, 30), "ultra_fast": SentenceCase(16, 30), "fastest": SentenceCase(16, 30, "fastest")}
+
+
+def measure_sentence(options: argparse.Namespace) -> BenchmarkResult:
+    unknown = [name for name in options.cases if name not in CASES]
+    if unknown:
+        raise UserError(f"--cases {unknown[0]}: there are {', '.join(CASES)}")
+    contestants, turns = chosen_contestants(options, KNOWN), []
+    with opened_model(options, contestants) as model:
+        for name in options.cases:
+            for contestant in contestants:
+                row = BenchRow(contestant.name, "sentence", "s", {"case": name})
+                turns.append(Turn(row, sentence_turn(contestant, CASES[name], model, options)))
+        rows = take_turns(turns, options.rounds, warm_up=False)
+    rows = compare(rows, lambda row: row.contestant.startswith("upstream"), "times_upstream")
+    settings = {"model": model_name(options), "text": options.text, "max_codes": options.max_codes,
+                "threads": options.threads, "rounds": options.rounds}
+    return BenchmarkResult(rows, settings, (), [BenchmarkPlot("A sentence, networks loaded")])
+
+
+def sentence_turn(contestant: Contestant, case: SentenceCase, model: Model,
+                  options: argparse.Namespace) -> Callable[[], dict[str, Any]]:
+    """Starts a process, lets it speak the sentence, and ends it; "value" is the seconds of the sentence."""
+    steps = options.steps or case.steps
+
+    def read() -> dict[str, Any]:
+        if contestant.engine == "upstream":
+            process = UpstreamProcess(options.upstream_python, options.checkpoints, "speech", options.threads)
+            cold_start = process.cold_start
+            request: Any = {"text": options.text, "candidates": case.candidates, "steps": steps,
+                            "batch": min(UPSTREAM_BATCH, case.candidates), "guided": False, "codes": options.max_codes,
+                            "seed": 0}
+        else:
+            spoken = SpeechRequest(options.text, case.preset, max_codes=options.max_codes, steps=steps,
+                                   candidates=PRESETS[case.preset].candidates if case.candidates > 1 else 1)
+            process, cold_start = start_worker(contestant, model, options.threads, spoken)
+            request = {"speak": asdict(spoken)}
+        with process:
+            answer = process.ask(request)
+        if options.checkpoints and answer["codes"] % options.max_codes:
+            raise UserError(f"{answer['codes']} codes were sampled, no multiple of {options.max_codes}: compare with "
+                            "weights that do not end by themselves (python -m benchmarks checkpoints DIR --no-stop)")
+        figures = speech_figures([answer])
+        return {"value": figures.pop("took_s"), "cold_start_s": cold_start, **figures, "peak_bytes": process.peak_bytes}
+
+    return read
+
+
+def measure_stream(options: argparse.Namespace) -> BenchmarkResult:
+    contestants, turns = chosen_contestants(options, KNOWN[1:]), []
+    with opened_model(options, contestants) as model, ExitStack() as stack:
+        for contestant in contestants:
+            process = stack.enter_context(start_worker(contestant, model, options.threads)[0])
+            for preset in options.presets:
+                for seconds in sorted(options.seconds):
+                    chunks = max(1, round(seconds / SECONDS_OF_A_CHUNK))
+                    request = SpeechRequest(text_of_chunks(chunks), preset, stream=True, max_codes=options.max_codes)
+                    row = BenchRow(contestant.name, f"stream, {preset}", "s to first audio", {"chunks": chunks})
+                    turns.append(Turn(row, lambda process=process, request=request: stream_reading(process, request)))
+        rows = take_turns(turns, options.rounds)
+    settings = {"model": model_name(options), "max_codes": options.max_codes, "threads": options.threads,
+                "rounds": options.rounds}
+    return BenchmarkResult(rows, settings, (), [BenchmarkPlot("Time to first audio", x="chunks")])
+
+
+def stream_reading(process: WorkerProcess, request: SpeechRequest) -> dict[str, Any]:
+    answer = process.ask({"speak": asdict(request)})
+    figures = speech_figures([answer])
+    return {"value": figures.pop("first_audio_s"), **figures, "peak_bytes": answer["peak_bytes"]}
+
+
+def measure_scale(options: argparse.Namespace) -> BenchmarkResult:
+    """Rows of more chunks, of more lanes, and of chunks one by one; "value" is seconds of work a second of audio."""
+    contestants, turns = chosen_contestants(options, KNOWN[1:]), []
+    cases = [("more chunks", chunks, 8, False) for chunks in sorted(options.chunks)]
+    cases += [("more lanes", options.lane_chunks, lanes, False) for lanes in sorted(options.lanes)]
+    cases += [("more lanes", options.lane_chunks, 1, True)]
+    with opened_model(options, contestants) as model:
+        for contestant in contestants:
+            for what, chunks, lanes, one_by_one in cases:
+                request = SpeechRequest(preset=options.preset, max_codes=options.max_codes, lanes=lanes)
+                texts = text_of_chunks(chunks).split(" | ") if one_by_one else [text_of_chunks(chunks)]
+                row = BenchRow(contestant.name, "one by one" if one_by_one else what, "s a second",
+                               {"chunks": chunks, "lanes": lanes})
+                turns.append(Turn(row, scale_turn(contestant, model, request, texts, options.threads)))
+        rows = take_turns(turns, options.rounds, warm_up=False)
+    settings = {"model": model_name(options), "preset": options.preset, "max_codes": options.max_codes,
+                "threads": options.threads, "rounds": options.rounds}
+    return BenchmarkResult(rows, settings, (), [
+        BenchmarkPlot("Cost of a second as the text grows", "more chunks", "chunks", "-chunks"),
+        BenchmarkPlot("Cost of a second as lanes grow", "more lanes", "lanes", "-lanes")])
+
+
+def scale_turn(contestant: Contestant, model: Model, request: SpeechRequest, texts: Sequence[str],
+               threads: int) -> Callable[[], dict[str, Any]]:
+    def read() -> dict[str, Any]:
+        process, cold_start = start_worker(contestant, model, threads)
+        with process:
+            process.ask({"speak": asdict(replace(request, text=SENTENCES[0]))})
+            figures = speech_figures([process.ask({"speak": asdict(replace(request, text=text))}) for text in texts])
+        return {"value": figures.pop("real_time_factor"), "cold_start_s": cold_start, **figures,
+                "peak_bytes": process.peak_bytes}
+
+    return read
+
+
+def add_max_codes(add: Callable[..., Any], default: int) -> None:
+    add("--max-codes", type=count, default=default, metavar="N", help=f"codes of a chunk at most (default: {default})")
+
+
+def sentence_options(add: Callable[..., Any]) -> None:
+    add("--cases", type=listed, default=list(CASES), metavar="NAME,…", help=f"of {', '.join(CASES)} (default: all)")
+    add("--steps", type=count, metavar="N", help="diffusion steps of both sides, 2 or more (default: the case's)")
+    add("--text", default="The train leaves at nine.", help="(default: %(default)s)")
+    add_max_codes(add, 86)
+
+
+def stream_options(add: Callable[..., Any]) -> None:
+    add("--seconds", type=counts, default=[5, 10, 20, 40, 60], metavar="N,…", help="of audio (default: 5,10,20,40,60)")
+    add("--presets", type=listed, default=["fastest"], metavar="NAME,…", help="(default: fastest)")
+    add_max_codes(add, 108)
+
+
+def scale_options(add: Callable[..., Any]) -> None:
+    add("--chunks", type=counts, default=[1, 2, 4, 8, 16, 32, 64], metavar="N,…", help="(default: 1,2,4,8,16,32,64)")
+    add("--lanes", type=counts, default=[1, 2, 4, 8, 16, 32], metavar="N,…", help="(default: 1,2,4,8,16,32)")
+    add("--lane-chunks", type=count, default=32, metavar="N", help="chunks that those lanes speak (default: 32)")
+    add("--preset", choices=PRESETS, default="fastest", help="(default: fastest)")
+    add_max_codes(add, 108)
+
+
+BENCHMARKS = {
+    "sentence": Benchmark(measure_sentence, "a sentence by a new process", sentence_options,
+                          "--cases one --max-codes 20 --steps 4 --rounds 1"),
+    "stream": Benchmark(measure_stream, "time to first audio and cost of a second", stream_options,
+                        "--seconds 5,10 --max-codes 30 --rounds 1"),
+    "scale": Benchmark(measure_scale, "cost and memory as chunks and lanes grow", scale_options,
+                       "--chunks 2 --lanes 2 --lane-chunks 2 --max-codes 20 --rounds 1"),
+}
