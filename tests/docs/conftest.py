@@ -1,0 +1,56 @@
+"""A folder to run the documentation's commands in, with what their reader would have."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.preloaded import CLIENT
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def ane_command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder for PATH in which `ane` is a client of a preloaded server."""
+    folder = tmp_path_factory.mktemp("bin")
+    address = folder / "socket"
+    server = subprocess.Popen([sys.executable, ROOT / "tests/docs/preloaded.py", address],
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder)
+    assert server.stdout.readline() == "ready\n"
+    client = folder / "ane"
+    client.write_text(CLIENT.format(python=sys.executable, socket=str(address)))
+    client.chmod(0o755)
+    yield folder
+    server.stdin.close()
+    server.wait(timeout=30)
+
+
+@pytest.fixture(scope="session")
+def official_bundle(golden_checkpoints: Path, golden_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundle `tortoise` that `ane import` makes of tiny checkpoints in the official layout."""
+    from ane.cli import main
+
+    path = tmp_path_factory.mktemp("imported") / "tortoise"
+    assert main(["import", str(golden_checkpoints), "-o", str(path), "--config", str(golden_config)]) == 0
+    return path
+
+
+@pytest.fixture
+def reader(tmp_path: Path, ane_command: Path, official_bundle: Path, golden_checkpoints: Path,
+           golden_config: Path) -> tuple[Path, dict[str, str]]:
+    """The working directory and the environment of somebody who follows a page."""
+    home, folder = tmp_path / "home", tmp_path / "work"
+    folder.mkdir()
+    shutil.copytree(official_bundle, home / "bundles" / "tortoise")
+    shutil.copytree(golden_checkpoints, folder / "checkpoints")
+    shutil.copy(golden_config, folder / "checkpoints" / "config.json")
+    shutil.copytree(golden_checkpoints.parent / "audio", folder / "clips")
+    (folder / "book.txt").write_text("It was late. The lamp was out, and the door stood open.\n")
+    (folder / "lines.txt").write_text("The first line.\nThe second line.\n")
+    path = os.pathsep.join([str(ane_command), str(Path(sys.executable).parent), os.environ["PATH"]])
+    return folder, os.environ | {"ANE_HOME": str(home), "PATH": path, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
