@@ -52,7 +52,7 @@ def module_file(module: str) -> Path:
 
 def first_sentence(source: str) -> str:
     """The first line of a module's docstring."""
-    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0].rstrip(".")
+    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0].rstrip(".:").replace("``", "`")
 
 
 def reading_path() -> list[str]:
