@@ -40,8 +40,10 @@ READING_PATH = {
                     "ane.backends.torch.denoiser", "ane.backends.torch.linear"],
     "The networks": ["ane.models.tortoise.networks", "ane.models.tortoise.networks.layers",
                      "ane.models.tortoise.networks.autoregressive", "ane.models.tortoise.networks.clvp",
-                     "ane.models.tortoise.networks.conditioning", "ane.models.tortoise.networks.diffusion_decoder",
-                     "ane.models.tortoise.networks.univnet", "ane.models.tortoise.networks.hifigan"],
+                     "ane.models.tortoise.networks.conditioning", "ane.models.tortoise.networks.frames",
+                     "ane.models.tortoise.networks.diffusion_decoder",
+                     "ane.models.tortoise.networks.receptive_field", "ane.models.tortoise.networks.univnet",
+                     "ane.models.tortoise.networks.hifigan"],
 }
 
 

@@ -7,7 +7,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
 
 from tests.docs.preloaded import CLIENT
 
@@ -49,7 +51,10 @@ def reader(tmp_path: Path, ane_command: Path, official_bundle: Path, golden_chec
     shutil.copytree(official_bundle, home / "bundles" / "tortoise")
     shutil.copytree(golden_checkpoints, folder / "checkpoints")
     shutil.copy(golden_config, folder / "checkpoints" / "config.json")
-    shutil.copytree(golden_checkpoints.parent / "audio", folder / "clips")
+    (folder / "clips").mkdir()
+    rng = np.random.default_rng(0)
+    for number in (1, 2):
+        soundfile.write(folder / "clips" / f"{number}.wav", 0.1 * rng.standard_normal(2 * 22050), 22050)
     (folder / "book.txt").write_text("It was late. The lamp was out, and the door stood open.\n")
     (folder / "lines.txt").write_text("The first line.\nThe second line.\n")
     path = os.pathsep.join([str(ane_command), str(Path(sys.executable).parent), os.environ["PATH"]])

@@ -14,6 +14,12 @@ README_BYTES = 9216
 FOLDERS = ("ane", "converters", "training", "benchmarks", "tests", "docs", ".ci")
 NAMED_PATH = re.compile(r"`((?:" + "|".join(map(re.escape, FOLDERS)) + r")/[\w./-]*)`")
 LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)(?:#[^)]*)?\)")
+# `ane say` on torch imports these, and no step of it on the CPU runs them
+OFF_THE_PATH = {
+    "ane.models.tortoise.config_checks",            # of a bundle that is opened
+    "ane.models.tortoise.networks.classifier",      # of `ane classify`
+    "ane.backends.torch.device", "ane.backends.torch.memory", "ane.backends.torch.static_decoder",      # for GPUs
+}
 RESULT = re.compile(r"`([\w.-]+\.json)`")
 
 
@@ -67,6 +73,6 @@ def test_the_reading_path_holds_all_of_the_model_and_the_backend_that_speaking_l
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr.decode()
     loaded = {module for module in done.stderr.decode().split()
-              if module.startswith(("ane.models.tortoise.", "ane.backends.torch."))}
+              if module.startswith(("ane.models.tortoise.", "ane.backends.torch."))} - OFF_THE_PATH
     listed = {module for modules in READING_PATH.values() for module in modules}
     assert loaded <= listed, sorted(loaded - listed)
