@@ -16,6 +16,9 @@ import sys
 import threading
 from pathlib import Path
 
+# A conversion of all networks takes minutes; one network shows that the documented command works.
+ONE_NETWORK = ["--networks", "hifigan"]
+CONVERTED = ("coreml", "onnx")
 MODULES = ("ane.cli", "ane.models.tortoise.synthesizer", "ane.backends.torch.backend", "inflect", "torch")
 STREAMS = 3         # standard input, output and error
 
@@ -55,22 +58,36 @@ def serve(path: str) -> None:
 
 
 def exit_with_parent() -> None:
-    sys.stdin.read()
+    while os.read(0, 1):        # not sys.stdin: a fork would inherit its lock, held
+        pass
     os._exit(0)
+
+
+def exit_with_client(client: socket.socket) -> None:
+    client.recv(1)              # a client that waits sends nothing more
+    os._exit(1)
+
+
+def with_one_network(arguments: list[str]) -> list[str]:
+    """The command, a conversion that names no networks limited to one."""
+    converts = arguments[:1] == ["convert"] and "--networks" not in arguments
+    return [*arguments, *ONE_NETWORK] if converts and set(CONVERTED) & set(arguments) else arguments
 
 
 def run(client: socket.socket) -> int:
     """Take over the client's streams, folder and environment, and run its command. Returns the exit status."""
     size = int.from_bytes(receive_streams(client), "big")
     request = json.loads(receive(client, size))
+    threading.Thread(target=exit_with_client, args=(client,), daemon=True).start()
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
     from ane.cli import main
 
-    sys.argv = ["ane", *request["arguments"]]
+    arguments = with_one_network(request["arguments"])
+    sys.argv = ["ane", *arguments]
     try:
-        status = main(request["arguments"])
+        status = main(arguments)
     except SystemExit as stop:
         status = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except BaseException:
