@@ -16,7 +16,7 @@ NAMED_PATH = re.compile(r"`((?:" + "|".join(map(re.escape, FOLDERS)) + r")/[\w./
 LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)(?:#[^)]*)?\)")
 # `ane say` on torch imports these, and no step of it on the CPU runs them
 OFF_THE_PATH = {
-    "ane.models.tortoise.config_checks",            # of a bundle that is opened
+    "ane.models.tortoise.config_checks", "ane.models.tortoise.family",      # of a bundle that is opened
     "ane.models.tortoise.networks.classifier",      # of `ane classify`
     "ane.backends.torch.device", "ane.backends.torch.memory", "ane.backends.torch.static_decoder",      # for GPUs
 }
