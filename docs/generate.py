@@ -1,0 +1,116 @@
+"""Write the tables of the documentation that are derived from files: line counts, and figures of benchmarks.
+
+    python docs/generate.py             rewrites them in place
+    python docs/generate.py --check     exits with status 1, and names the pages, when one is out of date
+
+A generated table stands between two comments. The first says what it is made from; the second is `<!-- end -->`:
+
+    <!-- reading path -->
+    <!-- table: decode-1-thread.json 0 | decoder = decoder; step ms = ms a step | lanes = 1|8|16 -->
+
+A benchmark's table names a file of `benchmarks/results/`, the index of the table in it, the columns to show with the
+headings to give them, and optionally a column and the values (a regular expression) of the rows to keep.
+"""
+
+import ast
+import json
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+RESULTS = ROOT / "benchmarks" / "results"
+BLOCK = re.compile(r"(?ms)^<!-- (reading path|table: [^\n]*?) -->\n.*?^<!-- end -->$")
+
+# From the command to the sound on torch, in the order in which to read them.
+READING_PATH = {
+    "The command": ["ane.cli", "ane.commands.say", "ane.commands.speech_options", "ane"],
+    "A request": ["ane.models.tortoise.synthesizer", "ane.models.tortoise.settings", "ane.models.tortoise.result",
+                  "ane.models.tortoise.pipeline", "ane.models.tortoise.randomness"],
+    "Text to tokens": ["ane.models.tortoise.chunks", "ane.text.splitter", "ane.text.english", "ane.text.tokenizer"],
+    "A voice": ["ane.models.tortoise.voice_resolution", "ane.models.tortoise.voice_encoding", "ane.voices.voice",
+                "ane.audio.mel"],
+    "Tokens to codes and latents": ["ane.models.tortoise.decoding", "ane.models.tortoise.embeddings",
+                                    "ane.models.tortoise.sampling", "ane.models.tortoise.codes",
+                                    "ane.models.tortoise.ranking"],
+    "Latents to a spectrogram": ["ane.models.tortoise.diffusion", "ane.models.tortoise.windows"],
+    "A spectrogram to sound": ["ane.models.tortoise.vocoding", "ane.audio.trimming", "ane.audio.writer"],
+    "The backend": ["ane.backends.base", "ane.models.tortoise.stages", "ane.backends.choosing",
+                    "ane.backends.torch.backend", "ane.backends.torch.decoder", "ane.backends.torch.denoiser",
+                    "ane.backends.torch.linear"],
+    "The networks": ["ane.models.tortoise.networks", "ane.models.tortoise.networks.layers",
+                     "ane.models.tortoise.networks.autoregressive", "ane.models.tortoise.networks.clvp",
+                     "ane.models.tortoise.networks.conditioning", "ane.models.tortoise.networks.frames",
+                     "ane.models.tortoise.networks.diffusion_decoder",
+                     "ane.models.tortoise.networks.receptive_field", "ane.models.tortoise.networks.univnet",
+                     "ane.models.tortoise.networks.hifigan"],
+}
+
+
+def module_file(module: str) -> Path:
+    path = ROOT / Path(*module.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def first_sentence(source: str) -> str:
+    """The first line of a module's docstring."""
+    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0].rstrip(".:").replace("``", "`")
+
+
+def reading_path() -> list[str]:
+    lines, total = ["| file | lines | what it does |", "|---|---:|---|"], 0
+    for part, modules in READING_PATH.items():
+        lines.append(f"| **{part}** | | |")
+        for module in modules:
+            file = module_file(module)
+            source = file.read_text(encoding="utf-8")
+            count = len(source.splitlines())
+            total += count
+            lines.append(f"| `{file.relative_to(ROOT).as_posix()}` | {count} | {first_sentence(source)} |")
+    return [*lines, f"| **in all** | **{total}** | |"]
+
+
+def results_table(directive: str) -> list[str]:
+    """Columns and rows of a benchmark's own table, the spread of several runs left out where it is zero."""
+    source, columns, *kept_rows = (part.strip() for part in directive.split(" | ", 2))
+    name, index = source.split()
+    table = json.loads((RESULTS / name).read_text(encoding="utf-8"))["tables"][int(index)]
+    headings = dict(part.strip().split(" = ") for part in columns.split(";"))
+    places = [table["columns"].index(column) for column in headings]
+    rows = table["rows"]
+    if kept_rows:
+        column, _, values = kept_rows[0].partition(" = ")
+        rows = [row for row in rows if re.fullmatch(values, row[table["columns"].index(column)])]
+    lines = [headings.values(), ["---"] * len(headings)]
+    lines += [[row[place].removesuffix(" ±0%") for place in places] for row in rows]
+    return ["| " + " | ".join(line) + " |" for line in lines]
+
+
+def generated(page: str) -> str:
+    """The page with its tables made again."""
+
+    def make(block: re.Match[str]) -> str:
+        directive = block[1]
+        table = reading_path() if directive == "reading path" else results_table(directive.removeprefix("table: "))
+        return "\n".join([f"<!-- {directive} -->", "", *table, "", "<!-- end -->"])
+
+    return BLOCK.sub(make, page)
+
+
+def main(check: bool) -> int:
+    stale = []
+    for path in PAGES:
+        before = path.read_text(encoding="utf-8")
+        after = generated(before)
+        if after != before:
+            stale.append(path.relative_to(ROOT).as_posix())
+            if not check:
+                path.write_text(after, encoding="utf-8")
+    for name in stale:
+        print(f"{name} is out of date: run python docs/generate.py" if check else f"{name} rewritten")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main("--check" in sys.argv[1:]))

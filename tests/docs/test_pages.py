@@ -1,0 +1,78 @@
+"""The pages are complete and current: sizes, navigation, generated tables, and the files that they name."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
+README_BYTES = 9216
+FOLDERS = ("ane", "converters", "training", "benchmarks", "tests", "docs", ".ci")
+NAMED_PATH = re.compile(r"`((?:" + "|".join(map(re.escape, FOLDERS)) + r")/[\w./-]*)`")
+LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)(?:#[^)]*)?\)")
+# `ane say` on torch imports these, and no step of it on the CPU runs them
+OFF_THE_PATH = {
+    "ane.models.tortoise.config_checks", "ane.models.tortoise.family",      # of a bundle that is opened
+    "ane.models.tortoise.networks.classifier",      # of `ane classify`
+    "ane.backends.torch.device", "ane.backends.torch.memory", "ane.backends.torch.static_decoder",      # for GPUs
+}
+RESULT = re.compile(r"`([\w.-]+\.json)`")
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_bytes()) <= README_BYTES
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    for page in DOCS.glob("*.md"):
+        assert f": {page.name}\n" in navigation, page.name
+
+
+def test_every_page_is_in_the_table_of_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for page in set(DOCS.glob("*.md")) - {DOCS / "index.md"}:
+        assert f"](docs/{page.name})" in readme, page.name
+
+
+def test_the_generated_tables_are_current() -> None:
+    done = subprocess.run([sys.executable, DOCS / "generate.py", "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_file_that_a_page_names_exists(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for named in (name for name in NAMED_PATH.findall(text) if "NAME" not in name):
+        assert (ROOT / named).exists(), f"{page.name} names {named}"
+    for link in LINK.findall(text):
+        assert (page.parent / link).exists(), f"{page.name} links to {link}"
+
+
+def test_every_figure_names_results_that_exist() -> None:
+    names = {file.name for file in (ROOT / "benchmarks" / "results").glob("*.json")}
+    for page in (DOCS / "benchmarks.md", DOCS / "embedded-voice.md", DOCS / "core-ml.md"):
+        named = set(RESULT.findall(page.read_text(encoding="utf-8"))) - {"bundle.json", "config.json"}
+        assert named, page.name
+        assert named <= names, f"{page.name} names {named - names}"
+
+
+def test_the_reading_path_holds_all_of_the_model_and_the_backend_that_speaking_loads() -> None:
+    """`ane say` on torch imports no file of the model's or of the backend's that the path leaves out."""
+    sys.path.insert(0, str(DOCS))
+    try:
+        from generate import READING_PATH
+    finally:
+        sys.path.remove(str(DOCS))
+    program = ("import sys; from ane.cli import main; status = main(['say', 'Hi.', '-o', '-', '--seed', '1', '-q']);"
+               "print(*sys.modules, file=sys.stderr); sys.exit(status)")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr.decode()
+    loaded = {module for module in done.stderr.decode().split()
+              if module.startswith(("ane.models.tortoise.", "ane.backends.torch."))} - OFF_THE_PATH
+    listed = {module for modules in READING_PATH.values() for module in modules}
+    assert loaded <= listed, sorted(loaded - listed)
