@@ -75,7 +75,7 @@ def state_dict(file: str, arguments: dict[str, dict[str, int]], generator: torch
             split_weight_norm(state, key)
         if network.name == "autoregressive":
             prepare_decoder(state, config, stops)
-    wrapper = next(network.wrapped for network in NETWORKS.values() if network.file == file)
+    wrapper = next(network.wrapper for network in NETWORKS.values() if network.file == file)
     return {wrapper: state} if wrapper else state
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ane.backends import load_backend
 from ane.backends.base import Backend
-from ane.backends.onnx.selection import PRECISIONS as ONNX_PRECISIONS
+from ane.backends.onnx.selection import ONNX_PRECISIONS
 from ane.backends.torch.backend import DTYPES, PRECISIONS
 from ane.backends.tuning import Tuning
 from ane.bench.worker import WorkerModel
@@ -129,9 +129,9 @@ def opened_model(options: argparse.Namespace, contestants: Sequence[Contestant],
         yield model
         return
     from converters.conversion import convert
-    from converters.onnx.package import Onnx, OnnxOptions
+    from converters.onnx.package import OnnxOptions, OnnxTarget
 
     precisions = dict.fromkeys("fp32" if each.precision == "auto" else each.precision for each in onnx)
     with tempfile.TemporaryDirectory() as folder:
         yield convert(model, Path(folder) / "onnx", [OnnxOptions(precision) for precision in precisions],
-                      [network for network in networks or model.networks if network in model.networks], target=Onnx())
+                      [network for network in networks or model.networks if network in model.networks], target=OnnxTarget())

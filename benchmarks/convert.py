@@ -41,7 +41,7 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
 def converted(bundle: str, network: str, flags: Sequence[str], workspace: Path) -> BenchRow:
     """The row of one network: seconds, and of its package the functions, the size and the lowest parity in dB."""
     output = workspace / f"converted-{network}"
-    cost = run_ane("convert", bundle, *flags, "--stages", network, "-o", str(output))
+    cost = run_ane("convert", bundle, *flags, "--networks", network, "-o", str(output))
     made = Bundle(output)
     package = next(each for each in [*made.packages, *made.onnx_packages] if each.network == network)
     size = sum(path.stat().st_size for path in (output / package.path).rglob("*") if path.is_file())

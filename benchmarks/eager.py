@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ane.backends.torch.backend import DTYPES, TorchBackend
-from ane.backends.torch.memory import engine_errors
+from ane.backends.torch.memory import torch_memory_errors
 from ane.bundles import Model
 from ane.models.tortoise.networks.autoregressive import UnifiedVoice, causal
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionTts
@@ -28,7 +28,7 @@ class EagerBackend(TorchBackend):
         if precision not in DTYPES:
             raise UserError(f"torch eager computes in {', '.join(DTYPES)}, not in {precision}")
         super().__init__(model, device, precision, threads, keep=True, packed=False)
-        self.name, self.frames_at_once = f"eager:{self.device} {self.chosen.name}", 0
+        self.name, self.max_batched_frames = f"eager:{self.device} {self.chosen.name}", 0
 
     @torch.inference_mode()
     def decoder(self, lanes: int, capacity: int, prefixes: int = 1, longest: int | None = None) -> "EagerDecoder":
@@ -57,7 +57,7 @@ class EagerDecoder:
             stored.append((k, v))
             return causal(q, k, v)
 
-        with engine_errors():
+        with torch_memory_errors():
             hidden = self.network(self._send(prefix[None]), [attend] * self.network.config.layers)[:, -1]
             self._prefixes[place] = stored
             return hidden[0].float().cpu().numpy(), self.network.logits(hidden)[0].cpu().numpy()
@@ -69,7 +69,7 @@ class EagerDecoder:
         place = np.zeros(1, dtype=np.int64) if prefix is None else prefix
         if first or len(columns) != self.lanes or len({*length}) > 1 or len({*place}) > 1:
             raise ValueError("an eager decoder steps all lanes together, at one length and on one prefix")
-        with engine_errors():
+        with torch_memory_errors():
             start = self._prefixes[int(place[0])]
             if not length[0]:
                 self._cache = [(keys.expand(self.lanes, -1, -1, -1), values.expand(self.lanes, -1, -1, -1))
@@ -101,14 +101,14 @@ class EagerDenoiser:
 
     def __init__(self, network: DiffusionTts, latents: Tensor, conditioning: Tensor, frames: int):
         self.network = network
-        with engine_errors():
+        with torch_memory_errors():
             self.codes = torch.cat((network.condition(latents, conditioning, frames),
                                     network.unconditioned(frames).to(conditioning)))        # (2, C, L)
 
     @torch.inference_mode()
     def __call__(self, x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
         rows = 1 + guided
-        with engine_errors():
+        with torch_memory_errors():
             noisy = torch.from_numpy(x).to(self.codes).repeat(rows, 1, 1)
             timesteps = torch.full((rows,), timestep, device=noisy.device)
             return self.network(noisy, timesteps, self.codes[:rows]).float().cpu().numpy()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ane.audio.files import resample
+from ane.audio import resample
 from ane.audio.mel import diffusion_mel
 from ane.system.errors import UserError
 

@@ -28,12 +28,12 @@ from typing import Any
 import numpy as np
 
 import ane
-from ane.audio.files import resample
+from ane.audio import resample
 from ane.audio.mel import HOP, denormalise_mel
 from ane.backends.base import Denoiser
 from ane.bench.records import BenchRow, Spread
 from ane.bundles import open_model
-from ane.models.tortoise.diffusion import SAMPLERS, Diffusion, frames_of, sample, trained_alphas_cumprod
+from ane.models.tortoise.diffusion import SAMPLERS, Diffusion, frame_count, sample, trained_alphas_cumprod
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.synthesizer import SAMPLE_RATE, Synthesizer
 from ane.system.files import replacing
@@ -141,7 +141,7 @@ class EpsilonDenoiser:
 def mel_of(synthesizer: Synthesizer, latents: np.ndarray, voice: np.ndarray, system: SamplerCase,
            randomness: Randomness) -> np.ndarray:
     """(1, 100, L) float32, as ``ane.models.tortoise.diffusion.spectrogram`` gives it."""
-    frames = frames_of(len(latents))
+    frames = frame_count(len(latents))
     denoiser = synthesizer.backend.denoiser(latents[None], voice, frames)
     prediction = synthesizer.model.config("diffusion").prediction
     if system.error is not None:
@@ -166,7 +166,7 @@ def measure_sentence(index: int, text: str, compared: bool, options: argparse.Na
     synthesizer = cached_synthesizer(options.bundle)
     voice = load_voice(synthesizer.model.voices / f"{options.voice}.safetensors", options.voice)
     latents = sample_candidates(synthesizer, text, voice, 1, Randomness(SEED + index))[1][0].latents
-    teacher = resample(Flite(options.flite, options.flite_libraries).read(text.lower(), options.voice), RATE,
+    teacher = resample(Flite(options.flite, options.flite_libraries).speak(text.lower(), options.voice), RATE,
                        SAMPLE_RATE)
     mels, found = {}, {}
     for system in systems():

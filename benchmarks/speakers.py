@@ -8,14 +8,15 @@ import numpy as np
 import torch
 
 import ane
-from ane.audio.files import resample, write
-from ane.models.tortoise.decoding import Chunk, decode
+from ane.audio import resample, write
+from ane.models.tortoise.chunks import text_tokens
+from ane.models.tortoise.decoding import Candidate, Prompt, decode
 from ane.models.tortoise.diffusion import spectrogram
-from ane.models.tortoise.embeddings import Candidate, Embeddings, text_tokens
+from ane.models.tortoise.embeddings import Embeddings
 from ane.models.tortoise.randomness import Randomness
-from ane.models.tortoise.ranking import best, score
+from ane.models.tortoise.ranking import best_candidates, score_candidates
 from ane.models.tortoise.result import SAMPLE_RATE
-from ane.models.tortoise.sampling import by_inverse_cdf
+from ane.models.tortoise.sampling import inverse_cdf_sampler
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.synthesizer import Synthesizer
 from ane.models.tortoise.vocoding import hifigan_sound, univnet_sound
@@ -23,7 +24,7 @@ from ane.system.errors import UserError
 from ane.text import Tokenizer
 from ane.voices import Voice
 from training.quantiser import Quantiser
-from training.recipe import ENTRIES, Recipe
+from training.recipe import ENTRIES, load_recipe
 from training.speech import RATE, Flite, code_mel
 
 CANDIDATES, SETS = 8, 2         # candidates that CLVP chooses among, and how often for a sentence
@@ -47,7 +48,7 @@ def speak_all(synthesizer: Synthesizer, sentences: Sequence[str], voice: str, pr
 
 def speak_teacher(sentences: Sequence[str], voice: str, flite: Flite) -> Iterable[SpokenText]:
     for text in sentences:
-        yield SpokenText(text, resample(flite.read(text.lower(), voice), RATE, SAMPLE_RATE))
+        yield SpokenText(text, resample(flite.speak(text.lower(), voice), RATE, SAMPLE_RATE))
 
 
 def speak_codes(synthesizer: Synthesizer, teacher: Iterable[SpokenText], voice: Voice,
@@ -81,8 +82,8 @@ def sample_candidates(synthesizer: Synthesizer, text: str, voice: Voice, count: 
     model = synthesizer.model
     config, settings = model.config("autoregressive"), Settings.of(model=model.settings)
     tokens = text_tokens(Tokenizer(model.tokenizer).encode(text), config)
-    choices = [by_inverse_cdf(randomness.candidate(0, index)) for index in range(count)]
-    [found] = decode(synthesizer.backend, [Chunk(voice.ar, tokens, choices)], config, settings.sampling)
+    choices = [inverse_cdf_sampler(randomness.candidate(0, index)) for index in range(count)]
+    [found] = decode(synthesizer.backend, [Prompt(voice.ar, tokens, choices)], config, settings.sampling)
     return tokens, found
 
 
@@ -93,8 +94,8 @@ def ranked_candidates(synthesizer: Synthesizer, sentences: Sequence[str],
     for index, text in enumerate(sentences):
         tokens, found = sample_candidates(synthesizer, text, voice, SETS * CANDIDATES, Randomness(SEED + index))
         spoken.append([SpokenText(text, hifigan_sound(backend, voice.ar, c.hidden), c.stopped) for c in found])
-        scores = score(backend, tokens, np.stack([c.fixed for c in found]))
-        taken.append([best(some, 1)[0] for some in scores.reshape(SETS, CANDIDATES)])
+        scores = score_candidates(backend, tokens, np.stack([c.fixed for c in found]))
+        taken.append([best_candidates(some, 1)[0] for some in scores.reshape(SETS, CANDIDATES)])
     return spoken, taken
 
 
@@ -115,7 +116,7 @@ def teacher_quantiser(folder: Path, voice: str) -> Callable[[np.ndarray], np.nda
     checkpoint = folder / "quantiser" / "checkpoint.pt"
     if not checkpoint.exists():
         raise UserError(f"{folder} has no quantiser: --run takes the folder of `python -m training --out`")
-    voices = Recipe().voices
+    voices = load_recipe().voices
     if voice not in voices:
         raise UserError(f"voice {voice}: the quantiser knows {', '.join(voices)}; measure this bundle without --run")
     quantiser = Quantiser(ENTRIES, len(voices))

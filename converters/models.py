@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
 
+from ane.bundles.family import Network
 from ane.system.errors import UserError
 
 
@@ -33,6 +34,12 @@ MODELS = {
         graphs={"coreml": "converters.tortoise.buckets", "onnx": "converters.tortoise.onnx_graphs"},
         probes={"coreml": "converters.tortoise.probes", "onnx": "converters.tortoise.onnx_probes"}),
 }
+
+
+def network_spec(network: str) -> Network:
+    """What its model declares of a network. Raises KeyError when no model has it."""
+    return next(networks[network] for networks in (import_module(model.networks).NETWORKS for model in MODELS.values())
+                if network in networks)
 
 
 def convertible_networks(target: str) -> tuple[str, ...]:

@@ -9,10 +9,10 @@ from ane.backends.mil.package import METADATA, Package
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import record
 from converters.conversion import convert
-from converters.coreml.package import Options
+from converters.coreml.package import CoreMLOptions
 from tests.random_model import write_random_bundle
 
-OPTIONS = Options(lanes=(2,), caches=("io", "state"), buckets={
+OPTIONS = CoreMLOptions(lanes=(2,), caches=("io", "state"), buckets={
     "prefill": (32,), "step": (64,), "clvp_text": (32,), "clvp_speech": (32,), "univnet": (14,), "hifigan": (14,)})
 NETWORKS = ["autoregressive", "clvp", "contextual_embedder", "rlg_auto", "univnet", "hifigan"]
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from ane.backends.torch.backend import TorchBackend
-from ane.models.tortoise.decoding import Chunk, decode
-from ane.models.tortoise.embeddings import text_tokens
+from ane.models.tortoise.chunks import text_tokens
+from ane.models.tortoise.decoding import Prompt, decode
 from ane.models.tortoise.networks.autoregressive import UnifiedVoice
-from ane.models.tortoise.sampling import by_inverse_cdf
+from ane.models.tortoise.sampling import inverse_cdf_sampler
 from ane.models.tortoise.settings import Settings
 from training.clips import Clip
 from training.listener import Listener
@@ -64,8 +64,8 @@ def sample_job(state: bytes, voices: np.ndarray, clips: Sequence[Clip], first: i
     decoder = UnifiedVoice(config)
     load_state_bytes(decoder, state)
     backend = TorchBackend(TrainedModel({"autoregressive": decoder}, np.empty(0), ""), "cpu")
-    chunks = [Chunk(voices[clip.voice:clip.voice + 1], text_tokens(clip.text, config),
-                    [by_inverse_cdf(np.random.default_rng([number, index])) for index in range(CANDIDATES)])
+    chunks = [Prompt(voices[clip.voice:clip.voice + 1], text_tokens(clip.text, config),
+                    [inverse_cdf_sampler(np.random.default_rng([number, index])) for index in range(CANDIDATES)])
               for number, clip in enumerate(clips, first)]
     sampling = Settings.of(model=SETTINGS).sampling
     sampling = replace(sampling, temperature=sampling.temperature + EXTRA_TEMPERATURE)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ane.audio.files import read_audio
+from ane.audio import read_audio
 from ane.audio.mel import DIFFUSION_RATE, diffusion_mel
 from ane.system.files import replacing
 from training.text import SHARES

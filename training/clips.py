@@ -35,7 +35,7 @@ def load_clips(shards: Sequence[Path], codes: Sequence[Path], voices: Sequence[s
         with np.load(shard_path) as data:       # reads two of its arrays
             texts, frames = data["texts"].tolist(), data["frames"]
         rows = np.split(np.load(codes_path).astype(np.int64), np.cumsum(frames // 4)[:-1])
-        clips += [Clip(tokenizer.ids(text), row, voice, shard_path, index)
+        clips += [Clip(tokenizer.encode_normalised(text), row, voice, shard_path, index)
                   for index, (text, row) in enumerate(zip(texts, rows, strict=True))]
     return clips
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ane.audio.mel import HOP, diffusion_mel, normalise_mel
-from ane.models.tortoise.diffusion import TRAINED_STEPS, Schedule, frames_of
+from ane.models.tortoise.diffusion import TRAINED_STEPS, Schedule, frame_count
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig, DiffusionTts
 from training.clips import Batches, Clip
 from training.speech import Shard
@@ -74,7 +74,7 @@ class DenoiserObjective:
     def step(self, index: int, generator: torch.Generator) -> dict[str, Tensor]:
         chosen, network, voices = self.batches[index].tolist(), self.model.network, self.model.voices
         count = min(len(self.hidden[i]) for i in chosen)     # cut the batch to its shortest clip
-        frames = frames_of(count)
+        frames = frame_count(count)
         x0 = torch.from_numpy(np.stack([self.mels[i][:, :frames] for i in chosen])).to(self.device)
         latents = torch.from_numpy(np.stack([self.hidden[i][:count] for i in chosen])).to(self.device)
         B = len(chosen)
@@ -103,7 +103,7 @@ def train_denoiser(folder: Path, config: DiffusionConfig, clips: Sequence[Clip],
     if not trainer.finished:
         shards = {path: Shard.load(path) for path in {clip.shard for clip in clips}}
         hidden = [latents(clip).astype(np.float32) for clip in clips]
-        mels = [padded_mel(clip_at_24k(shards[clip.shard], clip.index), frames_of(len(rows)))
+        mels = [padded_mel(clip_at_24k(shards[clip.shard], clip.index), frame_count(len(rows)))
                 for clip, rows in zip(clips, hidden, strict=True)]
         batches = Batches([mel.shape[1] for mel in mels], FRAMES, schedule.seed)
         alphas_cumprod = torch.from_numpy(Schedule(TRAINED_STEPS).alphas_cumprod).float().to(device)

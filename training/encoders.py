@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ane.audio.files import resample
+from ane.audio import resample
 from ane.audio.mel import CONDITIONING_RATE, conditioning_mel, diffusion_mel
 from ane.models.tortoise.networks.conditioning import (
     ConditioningEncoder,

@@ -14,7 +14,7 @@ from ane.models.tortoise.networks.conditioning import (
 )
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig
 from ane.models.tortoise.networks.hifigan import HifiganConfig
-from ane.models.tortoise.networks.layers import Config
+from ane.bundles.family import Config
 from ane.models.tortoise.networks.univnet import UnivNetConfig
 from ane.system.errors import UserError
 from training.trainer import PartSchedule
@@ -50,7 +50,7 @@ CONFIGS: dict[str, Config] = {
 # would exclude correct ones; it was trained on no clip longer than a few sentences; codes close to silence often follow
 # the last word; guidance makes an audible difference, ranking and more diffusion steps do not
 SETTINGS = {"sampling": {"temperature": 0.6, "repetition_penalty": 1.0, "max_codes": 260}, "split": [80, 125],
-            "silence": [0.1, 0.25], "preset": "quick_guided"}
+            "silence": [0.1, 0.25], "preset": "1x10_guided"}
 
 FOLDER = Path(__file__).parent
 EMBEDDED_VOICE = FOLDER / "embedded_voice.toml"     # of the bundle in ane/demo

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from ane.audio.files import resample
+from ane.audio import resample
 from ane.audio.mel import CONDITIONING_RATE, conditioning_mel
 from ane.system.errors import UserError
 from ane.system.files import replacing

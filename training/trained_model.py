@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from ane.bundles import Model
-from ane.models.tortoise.networks.layers import Config
+from ane.bundles.family import Config
 from training.recipe import CONFIGS, SETTINGS, tokenizer_json
 
 

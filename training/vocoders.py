@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ane.audio.files import resample
+from ane.audio import resample
 from ane.audio.mel import DIFFUSION_RATE, HOP, WINDOW, diffusion_mel, mel_filters
 from ane.models.tortoise.networks.hifigan import Hifigan, HifiganConfig
 from ane.models.tortoise.networks.univnet import UnivNet, UnivNetConfig
-from ane.models.tortoise.vocoding import interpolated
+from ane.models.tortoise.vocoding import interpolate_latents
 from training.clips import Clip
 from training.speech import RATE, Shard
 from training.trainer import Initialise, PartSchedule, Trainer
@@ -146,7 +146,7 @@ def train_hifigan(folder: Path, config: HifiganConfig, clips: Sequence[Clip], la
     def crop_at(index: int, first: int) -> tuple[np.ndarray, np.ndarray]:
         start = round(first * SAMPLES_PER_LATENT)
         wave = waves[index][start:start + length]
-        return interpolated(hidden[index][first:first + LATENTS]), np.pad(wave, (0, length - len(wave)))
+        return interpolate_latents(hidden[index][first:first + LATENTS]), np.pad(wave, (0, length - len(wave)))
 
     def step(_: int, generator: torch.Generator) -> dict[str, Tensor]:
         draw = float(torch.rand((), generator=generator))

@@ -16,15 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ane.audio.files import resample
+from ane.audio import resample
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import Model, open_model
 from ane.bundles.bundle import Bundle
-from ane.models.tortoise.decoding import Chunk, decode
-from ane.models.tortoise.embeddings import text_tokens
+from ane.models.tortoise.chunks import text_tokens
+from ane.models.tortoise.decoding import Prompt, decode
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from ane.models.tortoise.result import SAMPLE_RATE
-from ane.models.tortoise.sampling import by_inverse_cdf
+from ane.models.tortoise.sampling import inverse_cdf_sampler
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.vocoding import hifigan_sound
 from ane.system.errors import UserError
@@ -134,8 +134,8 @@ def code_weights(earlier: Model, voices: Sequence[str], quantiser: Quantiser, te
     counts = torch.zeros(len(quantiser.codebook), config.calm_token)
     for index, name in enumerate(voices):
         voice = load_voice(earlier.voices / f"{name}.safetensors", name)
-        chunks = [Chunk(voice.ar, text_tokens(tokenizer.encode(text), config),
-                        [by_inverse_cdf(np.random.default_rng([index, number]))]) for number, text in enumerate(texts)]
+        chunks = [Prompt(voice.ar, text_tokens(tokenizer.encode(text), config),
+                        [inverse_cdf_sampler(np.random.default_rng([index, number]))]) for number, text in enumerate(texts)]
         for [candidate] in decode(backend, chunks, config, settings.sampling, LANES, rewritten=False):
             audio = resample(hifigan_sound(backend, voice.ar, candidate.hidden), SAMPLE_RATE, RATE)
             mel = torch.from_numpy(code_mel(audio, earlier.mel_norms))[None]

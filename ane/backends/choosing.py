@@ -119,13 +119,13 @@ def torch_backend(model: "Model", device: str, options: BackendOptions) -> "Back
 def onnx_backend(model: "Model", device: str, options: BackendOptions) -> "Backend":
     from ane.backends.onnx.backend import OnnxBackend
     from ane.backends.onnx.providers import choose
-    from ane.backends.onnx.tensorrt import Engines
+    from ane.backends.onnx.tensorrt import TensorRtEngines
 
     chosen = choose(device, options.notice)
     return OnnxBackend(model, chosen, fallback_backend(model, options), options.precision, options.threads,
                        keep=chosen.memory != "cpu" if options.keep is None else options.keep,
                        budget=None if options.memory is None else round(options.memory * 1e9),
-                       engines=Engines(afresh=options.rebuild_engines), notice=options.notice)
+                       engines=TensorRtEngines(rebuild=options.rebuild_engines), notice=options.notice)
 
 
 def packaged_backend(model: "Model", kind: str, device: str, options: BackendOptions) -> "Backend":
@@ -147,9 +147,9 @@ def fallback_backend(model: "Model", options: BackendOptions) -> "Backend":
 
 def package_runtime(kind: str, device: str, notice: Callable[[str], None]) -> "PackageRuntime":
     if kind == "mil":
-        from ane.backends.mil import Arithmetic, MilEngine
+        from ane.backends.mil import Arithmetic, MilRuntime
 
-        return MilEngine(Arithmetic(fp16=device == "fp16"))
-    from ane.backends.coreml.engine import CoreMLEngine
+        return MilRuntime(Arithmetic(fp16=device == "fp16"))
+    from ane.backends.coreml.runtime import CoreMLRuntime
 
-    return CoreMLEngine(notice=notice)
+    return CoreMLRuntime(notice=notice)

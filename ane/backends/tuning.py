@@ -55,7 +55,7 @@ class Tuning:
 
     def overridden(self, precision: str, threads: int | None, cache: str, compute_units: Any) -> Self | None:
         """These settings with the user's options in place of them; None when an option is not for this backend."""
-        if self.backend.startswith("torch") and (
+        if self.backend.startswith(("torch", "onnx")) and (
                 cache != "auto" or compute_units is not None or precision in PACKAGE_PRECISIONS):
             return None
         return dataclasses.replace(
@@ -148,12 +148,18 @@ def remember(model: "Model", tuning: Tuning) -> TuningEntry:
     return entry
 
 
-def forget() -> int:
-    """Delete all stored tunings, even of an unreadable file; returns how many (1 for an unreadable file).
+def forget(model: "Model | None" = None) -> int:
+    """Delete all stored tunings, or those of one model; returns how many (1 for a file that cannot be read).
 
     Raises:
-        UserError: it cannot be deleted.
+        UserError: it cannot be deleted; with ``model``: it cannot be read.
     """
+    if model is not None:
+        stored, bundle = entries(), key(model)
+        kept = [entry for entry in stored if entry.bundle != bundle]
+        if len(kept) < len(stored):
+            _write(kept)
+        return len(stored) - len(kept)
     try:
         count = len(entries())
     except UserError:
@@ -201,8 +207,8 @@ def here() -> tuple[str, str]:
         return tuple(this_machine())
     import torch
 
-    from ane.backends.torch.device import cuda_trouble
+    from ane.backends.torch.device import cuda_problem
 
-    graphics = f", {torch.cuda.get_device_name(0)}" if cuda_trouble() is None else ""
+    graphics = f", {torch.cuda.get_device_name(0)}" if cuda_problem() is None else ""
     return f"{processor_name()}, {usable_cores()} cores{graphics}", system_version()
 

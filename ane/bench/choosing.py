@@ -57,7 +57,7 @@ def candidates(model: "Model", rows: Sequence[BenchRow], work: SentenceWork,
     Args:
         has_parity: whether a package's recorded parity reaches its threshold.
     """
-    from ane.backends.packaged.backend import choose
+    from ane.backends.packaged.backend import select_packages
 
     found: list[TuningCandidate] = []
     refused: list[RefusedSettings] = []
@@ -70,7 +70,7 @@ def candidates(model: "Model", rows: Sequence[BenchRow], work: SentenceWork,
         else:
             for precision in dict.fromkeys(row.settings["precision"] for row in own):
                 try:
-                    packages = choose(model, precision)
+                    packages = select_packages(model, precision)
                 except UserError:           # the precision of one network only: not a choice for all
                     continue
                 try:
@@ -199,7 +199,7 @@ def tuning_text(tuning: Tuning) -> str:
     parts += [f"{name} {value}" for name, value in (("cache", tuning.cache if tuning.cache != "auto" else None),
                                                     ("lanes", tuning.lanes), ("threads", tuning.threads)) if value]
     by_units: dict[str, list[str]] = defaultdict(list)
-    for network, units in tuning.units.items():
+    for network, units in tuning.compute_units.items():
         by_units[units].append(network)
     parts += [f"{units}: {' '.join(networks)}" for units, networks in by_units.items()]
     return ", ".join(parts)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ane.backends.coreml.compiled import Machine
-from ane.backends.coreml.engine import Loaded, Toolkit
+from ane.backends.coreml.compiled import MacMachine
+from ane.backends.coreml.runtime import CompiledFunction, CoreMLApi
 from ane.backends.mil import Package
-from ane.backends.mil.package import Function
-from ane.backends.packaged.functions import Engine
+from ane.backends.mil.package import ProgramFunction
+from ane.backends.packaged.functions import PackageRuntime
 from ane.bench.measure import MeasuredFunction, timed
 from ane.bench.records import BenchRow
 from ane.bench.workload import CODES, TOKENS, SentenceWork
@@ -30,16 +30,16 @@ CACHES = {"step": "io", "state": "state"}      # kind of a decoder's step functi
 class TimedToolkit:
     """A toolkit that times compiling."""
 
-    def __init__(self, toolkit: Toolkit):
+    def __init__(self, toolkit: CoreMLApi):
         self.toolkit, self._seconds = toolkit, None
 
-    def machine(self) -> Machine:
+    def machine(self) -> MacMachine:
         return self.toolkit.machine()
 
     def compile(self, package: Path, destination: Path) -> None:
         _, self._seconds = timed(lambda: self.toolkit.compile(package, destination))
 
-    def open(self, compiled: Path, function: str, units: str) -> Loaded:
+    def open(self, compiled: Path, function: str, units: str) -> CompiledFunction:
         return self.toolkit.open(compiled, function, units)
 
     def compile_seconds(self) -> float | None:
@@ -48,7 +48,7 @@ class TimedToolkit:
         return seconds
 
 
-def package_functions(model: "Bundle", engine: Engine, spec: str, units: str | None, work: SentenceWork,
+def package_functions(model: "Bundle", engine: PackageRuntime, spec: str, units: str | None, work: SentenceWork,
                       selection: "FunctionSelection",
                       compile_seconds: Callable[[], float | None] = lambda: None) -> Iterator[MeasuredFunction]:
     """The selected functions of every package.
@@ -72,11 +72,11 @@ def package_functions(model: "Bundle", engine: Engine, spec: str, units: str | N
                 "precision": package.precision, "compute_units": units, "cache": cache,
                 "lanes": work.lanes(record.bucket) if cache else None})
             yield MeasuredFunction(
-                row, lambda path=path, name=name, package=package: engine.load(path, name, units or package.units),
+                row, lambda path=path, name=name, package=package: engine.load(path, name, units or package.compute_units),
                 lambda loaded, function=declared[name]: prediction(loaded, function), compile_seconds=compile_seconds)
 
 
-def prediction(loaded: Any, function: Function) -> Callable[[], object]:
+def prediction(loaded: Any, function: ProgramFunction) -> Callable[[], object]:
     """A call of a loaded function, on small normal numbers and with its own state."""
     rng = np.random.default_rng(0)
     inputs = {name: np.zeros(type.shape, np.int32) if type.dtype == "int32" else

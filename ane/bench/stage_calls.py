@@ -61,11 +61,11 @@ class StageCalls:
         """A denoising step of utterances of ``work.frames`` each: in one call where the backend batches them."""
         frames = self.work.frames
         noisy = [self._normal(1, 100, frames) for _ in range(utterances)]
-        if utterances > 1 and hasattr(self.backend, "denoisers"):
-            together = self.backend.denoisers([self._latents() for _ in noisy], self._voice(), [frames] * utterances)
+        if utterances > 1 and hasattr(self.backend, "batched_denoiser"):
+            together = self.backend.batched_denoiser([self._latents() for _ in noisy], self._voice(), [frames] * utterances)
             return lambda: together(noisy, TIMESTEP, guided)
-        denoisers = [self.backend.denoiser(self._latents(), self._voice(), frames) for _ in noisy]
-        return lambda: [denoiser(x, TIMESTEP, guided) for denoiser, x in zip(denoisers, noisy, strict=True)]
+        batched_denoiser = [self.backend.denoiser(self._latents(), self._voice(), frames) for _ in noisy]
+        return lambda: [denoiser(x, TIMESTEP, guided) for denoiser, x in zip(batched_denoiser, noisy, strict=True)]
 
     def vocoder(self, network: str) -> StageCall:
         frames = self.work.frames
@@ -116,9 +116,9 @@ class StageCalls:
         return self.rng.integers(0, getattr(self.model.config("clvp"), limit), (batch, length))
 
     def _latents(self) -> np.ndarray:
-        from ane.models.tortoise.diffusion import frames_of
+        from ane.models.tortoise.diffusion import frame_count
 
-        codes = next(count for count in range(1, self.work.frames + 1) if frames_of(count) >= self.work.frames)
+        codes = next(count for count in range(1, self.work.frames + 1) if frame_count(count) >= self.work.frames)
         return self._normal(1, codes, self.model.config("diffusion").in_latent_channels)
 
     def _voice(self) -> np.ndarray:

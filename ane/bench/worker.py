@@ -105,7 +105,7 @@ class FunctionRequest:
 
     @property
     def compute_units(self) -> str | None:
-        return self.tuning.units.get("")
+        return self.tuning.compute_units.get("")
 
     @classmethod
     def read(cls, stated: Mapping[str, Any]) -> "FunctionRequest":
@@ -135,7 +135,7 @@ class BenchWorker:
         tuning = opened.tuning
         self.model = open_model(opened.bundle and Path(opened.bundle), opened.checkpoints)
         backend = load_backend(tuning.backend, self.model, tuning.precision, tuning.threads, opened.keep,
-                               cache=tuning.cache, units=tuning.units or None)
+                               cache=tuning.cache, compute_units=tuning.compute_units or None)
         self.synthesizer = Synthesizer(self.model, backend)
         return {"backend": backend.name}
 
@@ -158,7 +158,7 @@ class BenchWorker:
         else:
             speech = self.synthesizer.speak(request.text, voice, seed=request.seed, settings=settings)
         timeline = speech.timeline
-        first_audio = None if timeline.heard is None else timeline.heard - timeline.known
+        first_audio = None if timeline.first_sound is None else timeline.first_sound - timeline.text_ready
         return {"took": speech.took, "seconds": speech.seconds, "codes": speech.codes, "chunks": len(speech.chunks),
                 "first_audio": first_audio, "stages": speech.spent, "peak_bytes": peak_memory_bytes()}
 
@@ -190,16 +190,16 @@ def functions(request: FunctionRequest, model: "Model") -> "Iterator[MeasuredFun
     precisions = None if request.precisions is None else frozenset(request.precisions)
     selection = FunctionSelection(networks, precisions, request.every)
     if engine == "mil":
-        from ane.backends.mil import Arithmetic, MilEngine
+        from ane.backends.mil import Arithmetic, MilRuntime
 
-        yield from package_functions(model, MilEngine(Arithmetic(fp16=device == "fp16")), tuning.backend, None, work,
+        yield from package_functions(model, MilRuntime(Arithmetic(fp16=device == "fp16")), tuning.backend, None, work,
                                      selection)
     elif engine == "coreml":
-        from ane.backends.coreml import engine as coreml
+        from ane.backends.coreml import runtime as coreml
         from ane.backends.coreml.compiled import CompiledCache
 
         toolkit = TimedToolkit(coreml.CoreMLTools())
-        yield from package_functions(model, coreml.CoreMLEngine(toolkit, CompiledCache(Path(request.compiled))),
+        yield from package_functions(model, coreml.CoreMLRuntime(toolkit, CompiledCache(Path(request.compiled))),
                                      tuning.backend, request.compute_units, work, selection, toolkit.compile_seconds)
     else:
         from ane.backends import load_backend

@@ -30,11 +30,11 @@ class SentenceWork:
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        from ane.models.tortoise.diffusion import frames_of
+        from ane.models.tortoise.diffusion import frame_count
 
         diffusion = settings.diffusion
         return cls(settings.candidates, diffusion.steps if diffusion else 0,
-                   bool(diffusion and diffusion.guidance), frames_of(CODES), settings.sampling.max_codes)
+                   bool(diffusion and diffusion.guidance), frame_count(CODES), settings.sampling.max_codes)
 
     def calls(self, kind: str, bucket: Mapping[str, int]) -> float:
         """Calls of a function of this kind and bucket; of a decoder step as if every lane were in use."""

@@ -28,7 +28,7 @@ flags say otherwise. On a Mac, Core ML is measured on CPU_ONLY, CPU_AND_GPU and 
 
 def register(commands: argparse._SubParsersAction) -> None:
     from ane.backends import NAMES
-    from ane.commands.convert import listed
+    from ane.commands.convert import comma_separated
     from ane.commands.speech_options import positive
     from ane.models.tortoise.settings import DEFAULT_PRESET, PRESETS
 
@@ -36,13 +36,13 @@ def register(commands: argparse._SubParsersAction) -> None:
                                  description=DESCRIPTION)
     add_model_arguments(parser)
     add = parser.add_argument_group("what is measured").add_argument
-    add("--backend", type=listed, metavar="NAME,…",
+    add("--backend", type=comma_separated, metavar="NAME,…",
         help=f"of {', '.join(NAMES[1:])} (default: torch, and onnx and coreml where they have packages)")
-    add("--compute-units", type=listed, metavar="UNITS,…",
+    add("--compute-units", type=comma_separated, metavar="COMPUTE_UNITS,…",
         help="of CPU_ONLY, CPU_AND_GPU, CPU_AND_NE, ALL (default: the first three)")
-    add("--precision", type=listed, metavar="P,…",
+    add("--precision", type=comma_separated, metavar="P,…",
         help="precisions of Core ML packages, and int8 of torch on the CPU (default: all there are)")
-    add("--networks", type=listed, metavar="NETWORK,…", help="measure only these; nothing is remembered then")
+    add("--networks", type=comma_separated, metavar="NETWORK,…", help="measure only these; nothing is remembered then")
     add("--all", action="store_true", dest="every",
         help="every function of the packages, not only those that the sentence uses")
     add("--threads", type=numbers, metavar="N,…", help="CPU threads to try (default: 1, 2, 4, … all cores)")
@@ -98,7 +98,7 @@ def bench(args: argparse.Namespace) -> int:
 def check_arguments(args: argparse.Namespace, console: Console) -> None:
     """Raise UserError, before minutes of work, for what would fail after it."""
     from ane.backends import tuning
-    from ane.backends.coreml.engine import UNITS
+    from ane.backends.coreml.runtime import COMPUTE_UNITS
     from ane.bench.report import check_plot
     from ane.system.files import check_output_file
 
@@ -107,8 +107,8 @@ def check_arguments(args: argparse.Namespace, console: Console) -> None:
     if args.output:
         check_output_file(args.output)
     for units in args.compute_units or ():
-        if units not in UNITS:
-            raise UserError(f"--compute-units {units}: there are {', '.join(UNITS)}")
+        if units not in COMPUTE_UNITS:
+            raise UserError(f"--compute-units {units}: there are {', '.join(COMPUTE_UNITS)}")
     if args.dry_run or args.networks:
         return
     try:

@@ -70,16 +70,16 @@ def model_for(spec: str, model: Model, subject: Model, console: Console) -> tupl
 
     engine, device = resolve(spec, subject)
     if engine in PACKAGED:
-        from ane.backends.packaged.backend import choose
+        from ane.backends.packaged.backend import select_packages
 
         packaged = with_packages(model, spec, console)
-        choose(packaged, "auto")        # raises for a model without packages
+        select_packages(packaged, "auto")        # raises for a model without packages
         return spec, packaged
     if engine == "onnx":
         from ane.backends.onnx.providers import choose as choose_provider
-        from ane.backends.onnx.selection import choose
+        from ane.backends.onnx.selection import select_onnx_packages
 
-        choose(subject, "auto")
+        select_onnx_packages(subject, "auto")
         return f"onnx:{choose_provider(device, notice).name}", subject
     from ane.backends.torch.device import choose_device
 
@@ -135,7 +135,7 @@ def requests(run: BenchRun, compiled: str) -> "Iterator[tuple[WorkerModel, Funct
 
         if spec == "coreml":
             for units in args.compute_units or ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE"):
-                yield request(Tuning(spec, units={"": units}))
+                yield request(Tuning(spec, compute_units={"": units}))
         elif spec in ("torch:cpu", "onnx:cpu"):
             for threads in args.threads or thread_counts(usable_cores()):
                 yield request(Tuning(spec, threads=threads))
@@ -161,7 +161,7 @@ def thread_counts(cores: int) -> list[int]:
 def with_placement(run: BenchRun, rows: "list[BenchRow]") -> "list[BenchRow]":
     """The rows with, for Core ML's, the share of estimated cost on each device, as the compute plan states it."""
     from ane.backends.mil.package import Package
-    from ane.commands.plan import placed
+    from ane.commands.placement import package_placements
 
     def key(row: "BenchRow") -> tuple[Any, ...]:
         return row.settings["network"], row.settings["precision"], row.settings["compute_units"], row.what
@@ -172,7 +172,7 @@ def with_placement(run: BenchRun, rows: "list[BenchRow]") -> "list[BenchRow]":
         for units in dict.fromkeys(row.settings["compute_units"] for row in core_ml):
             names = [row.what for row in core_ml
                      if row.error is None and key(row)[:3] == (package.network, package.precision, units)]
-            placements = placed(Package(run.subject.path / package.path), units, names) if names else {}
+            placements = package_placements(Package(run.subject.path / package.path), units, names) if names else {}
             found |= {(package.network, package.precision, units, name): each for name, each in placements.items()}
 
     def with_shares(row: "BenchRow") -> "BenchRow":
@@ -225,13 +225,13 @@ def energy_is_measured(run: BenchRun) -> bool:
 
 def has_parity(package: "PackageRecord") -> bool:
     """Whether every function of a Core ML package was compared at conversion and reached its threshold."""
-    from converters.proof.parity import hold_to_bar
+    from converters.proof.parity import check_threshold
 
     try:
         for name, record in package.functions.items():
             if not record.parity:
                 return False
-            hold_to_bar(package, name, record)
+            check_threshold(package, name, record)
     except UserError:
         return False
     return True

@@ -18,8 +18,8 @@ from ane.system.staging import leftovers
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ane.backends.coreml.compiled import Entry, Machine
-    from ane.backends.onnx.tensorrt import Machine as NvidiaMachine
+    from ane.backends.coreml.compiled import CompiledModelEntry, MacMachine
+    from ane.backends.onnx.tensorrt import NvidiaMachine
 
 # Folders of the cache besides the compiled models, and their content.
 FOLDERS = {"verified": "hashes of files that were checked", "voices": "latents of voices' clips",
@@ -43,7 +43,7 @@ class CacheItem:
     bytes: int
     used: float
     stale: str
-    entry: "Entry | None" = None
+    entry: "CompiledModelEntry | None" = None
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
@@ -125,7 +125,7 @@ def collect() -> list[CacheItem]:
     return models + files + [item for item in _leftovers() if item.path not in known]
 
 
-def known_machine() -> "Machine | None":
+def known_machine() -> "MacMachine | None":
     """The machine that compiled models are made for here; None off macOS, where none are made."""
     from ane.backends.coreml.compiled import this_machine
 
@@ -167,9 +167,9 @@ def _leftovers() -> list[CacheItem]:
 
 def _stale_engine(folder: Path, machine: "NvidiaMachine") -> str:
     """Why a TensorRT engine will not be used again, or ""."""
-    from ane.backends.onnx.tensorrt import Record
+    from ane.backends.onnx.tensorrt import TensorRtRecord
 
-    record = Record.read(folder)
+    record = TensorRtRecord.read(folder)
     return record.stale(machine) if record else "damaged"
 
 

@@ -110,7 +110,7 @@ def open_source(source: str) -> Model:
     return open_model(source)
 
 
-def read_target(args: argparse.Namespace) -> "tuple[conversion.Target, list[conversion.Choice]]":
+def read_target(args: argparse.Namespace) -> "tuple[conversion.ConversionTarget, list[conversion.ConversionOptions]]":
     """The target and one set of options for each precision. Raises UserError for values that no option has."""
     if args.precision is not None and not args.precision:
         raise UserError("--precision names nothing: give at least one, or leave it out")
@@ -118,17 +118,17 @@ def read_target(args: argparse.Namespace) -> "tuple[conversion.Target, list[conv
         if value not in PRECISIONS[args.to]:
             raise UserError(f"--precision with --to {args.to} must be {' or '.join(PRECISIONS[args.to])}, got {value}")
     if args.to == "coreml":
-        from converters.conversion import CORE_ML
+        from converters.conversion import COREML_TARGET
 
-        return CORE_ML, read_options(args)
-    from converters.onnx.package import Onnx, OnnxOptions
+        return COREML_TARGET, read_options(args)
+    from converters.onnx.package import OnnxOptions, OnnxTarget
 
-    return Onnx(), [OnnxOptions(precision) for precision in dict.fromkeys(args.precision or ["fp32"])]
+    return OnnxTarget(), [OnnxOptions(precision) for precision in dict.fromkeys(args.precision or ["fp32"])]
 
 
-def read_options(args: argparse.Namespace) -> "list[conversion.Choice]":
+def read_options(args: argparse.Namespace) -> "list[conversion.ConversionOptions]":
     """Core ML's options for each precision. Raises UserError for values that no option has."""
-    from converters.coreml.package import Options
+    from converters.coreml.package import CoreMLOptions
     from converters.tortoise.buckets import COUNTED
 
     wide, caches = (given if given is not None else default for given, default in (
@@ -150,7 +150,7 @@ def read_options(args: argparse.Namespace) -> "list[conversion.Choice]":
             buckets[kind] = counts(numbers)
         except argparse.ArgumentTypeError as error:
             raise UserError(f"--buckets {text}: {error}") from error
-    return [Options(precision, args.attention or "matmul", frozenset(wide), args.lanes or Options.lanes, tuple(caches),
+    return [CoreMLOptions(precision, args.attention or "matmul", frozenset(wide), args.lanes or CoreMLOptions.lanes, tuple(caches),
                     buckets) for precision in dict.fromkeys(args.precision or ["fp16"])]
 
 

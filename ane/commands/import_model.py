@@ -97,10 +97,10 @@ def _destination(text: str) -> Path:
 
 def _origin(args: argparse.Namespace, directory: Path, destination: Path, console: Console) -> CheckpointOrigin:
     """The checkpoints of SOURCE, downloaded if need be, and checked against every hash recorded for them."""
-    from ane.bundles.hub import hold_to, is_repository, read_expected
-    from ane.models.tortoise.checkpoints import read_config
+    from ane.bundles.hub import check_recorded_hashes, is_repository, read_expected
+    from ane.bundles.opening import read_constructor_arguments
 
-    config = None if args.config is None else read_config(args.config)
+    config = None if args.config is None else read_constructor_arguments(args.config)
     expected = {} if args.expect is None else read_expected(args.expect)
     if os.path.isdir(directory):
         if args.revision:
@@ -110,7 +110,7 @@ def _origin(args: argparse.Namespace, directory: Path, destination: Path, consol
         origin = _from_hub(args, config, destination, console)
     else:
         raise UserError(f"{args.source} is neither a directory nor a repository OWNER/NAME of the hub")
-    hold_to(expected, origin.source["files"], str(args.expect))
+    check_recorded_hashes(expected, origin.source["files"], str(args.expect))
     return origin
 
 
@@ -129,14 +129,14 @@ def _from_directory(directory: Path, config: dict[str, Any] | None, console: Con
 def _from_hub(args: argparse.Namespace, config: dict[str, Any] | None, destination: Path,
               console: Console) -> CheckpointOrigin:
     """Download. Where the destination has a bundle of the same commit, the files must be the same."""
-    from ane.bundles.hub import REPOSITORY, hold_to, snapshot
+    from ane.bundles.hub import check_recorded_hashes, snapshot
 
     repository = REPOSITORY if args.source == HUB else args.source
     found = snapshot(repository, args.revision, progress=lambda file: console.print(f"Fetching {file}"))
     source = {"repository": repository, "revision": found.revision, "files": found.files}
     recorded = _recorded(destination)
     if (recorded.get("repository"), recorded.get("revision")) == (repository, found.revision):
-        hold_to(recorded["files"], found.files, f"{destination}/bundle.json")
+        check_recorded_hashes(recorded["files"], found.files, f"{destination}/bundle.json")
     # a repository's config.json is not upstream's: without --config the sizes are the official ones
     return CheckpointOrigin(found.directory, config or {}, source, found.licence)
 

@@ -27,7 +27,7 @@ def with_packages(model: Model, backend: str, console: Console) -> Model:
     if not embedded or not needed:
         return model
     if backend == "coreml":
-        from ane.backends.coreml.engine import CoreMLTools
+        from ane.backends.coreml.runtime import CoreMLTools
 
         CoreMLTools()       # raises off macOS, before minutes of converting
     try:
@@ -43,10 +43,10 @@ def cached_packages(model: Model, console: Console) -> Model:
     """The embedded bundle with packages, from the cache or converted. Raises UserError when it cannot be written."""
     from filelock import FileLock
 
-    from converters.conversion import convert, edition
-    from converters.coreml.package import Options
+    from converters.conversion import code_fingerprint, convert
+    from converters.coreml.package import CoreMLOptions
 
-    folder = paths.cache_dir() / "packages" / f"{model.identity[:16]}-{edition()[:16]}"
+    folder = paths.cache_dir() / "packages" / f"{model.identity[:16]}-{code_fingerprint()[:16]}"
     task = "converting the embedded voice to Core ML packages, once"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def cached_packages(model: Model, console: Console) -> Model:
                 return bundle
             LOGGER.info("%s: a minute or two", task)
             with working(console, task) as show:
-                return convert(model, folder, [Options(lanes=(1, 8, 16))], overwrite=True,
+                return convert(model, folder, [CoreMLOptions(lanes=(1, 8, 16))], overwrite=True,
                                progress=lambda network, step: show(f"{task}: {network}, {step}"))
     except OSError as error:
         raise UserError(f"cannot write the cache {folder.parent}: {error.strerror or error}; set ANE_HOME to a folder "

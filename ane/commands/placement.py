@@ -102,7 +102,7 @@ def _device(device: Any) -> str:
 def package_placements(package: "Package", units: str, names: list[str]) -> dict[str, Placement | None]:
     """On a Mac: compile the package, or take it from the cache, and read Core ML's plan of each function."""
     from ane.backends.coreml.compiled import CompiledCache
-    from ane.backends.coreml.engine import CoreMLTools
+    from ane.backends.coreml.runtime import CoreMLTools
     from converters.quiet import quiet
 
     with quiet():

@@ -13,8 +13,8 @@ from ane.system.errors import UserError
 from ane.system.files import check_output_file, write_json
 
 if TYPE_CHECKING:       # torch is imported in the handler, so that --help is quick
-    from converters.proof.cost import Chip, Cost, Estimate
-    from converters.proof.lint import Summary
+    from converters.proof.cost import Chip, CostEstimate, FunctionCost
+    from converters.proof.lint import WarningSummary
 
 DESCRIPTION = """
 Show how Core ML packages fit the Neural Engine. On a Mac, Core ML reports where it would run each operation. On any
@@ -66,9 +66,9 @@ class FunctionPlan:
 
     package: Path
     function: str
-    cost: "Cost"
-    estimates: "dict[str, Estimate]"
-    warnings: "list[Summary]"
+    cost: "FunctionCost"
+    estimates: "dict[str, CostEstimate]"
+    warnings: "list[WarningSummary]"
     placement: Placement | None
 
 
@@ -76,7 +76,7 @@ def plan_package(path: Path, units: str, function: str | None, chips: "list[Chip
     """The plans of a package's functions, or of one. Raises UserError when there is no such package."""
     from ane.backends.mil.package import Package
     from converters.proof.cost import cost, estimate, use
-    from converters.proof.lint import concerning, lint, summarised
+    from converters.proof.lint import for_generations, lint, summarise
 
     package = Package(path)
     names = [name for name in package.functions if function in (None, name)]
@@ -84,9 +84,9 @@ def plan_package(path: Path, units: str, function: str | None, chips: "list[Chip
     plans = []
     for name in names:
         costs, used = cost(package, name), use(package.function(name), steps)
-        warnings = concerning(lint(package, name), (chip.generation for chip in chips))
+        warnings = for_generations(lint(package, name), (chip.generation for chip in chips))
         plans.append(FunctionPlan(path, name, costs, {chip.name: estimate(costs, used, chip) for chip in chips},
-                                  summarised(warnings), placements.get(name)))
+                                  summarise(warnings), placements.get(name)))
     return plans
 
 
@@ -99,7 +99,7 @@ def find_packages(args: argparse.Namespace) -> list[tuple[Path, str]]:
     from ane.bundles import open_model
     from ane.bundles.manifest import read_manifest
     from ane.bundles.opening import demo_bundle, find_bundle
-    from ane.bundles.packages import directory, read_section
+    from ane.bundles.packages import read_section
     from ane.commands.packages import with_packages
 
     if args.package is not None:
@@ -114,7 +114,7 @@ def find_packages(args: argparse.Namespace) -> list[tuple[Path, str]]:
     if manifest.is_file():
         read = read_manifest(found)
         stated = read_section(read.sections, str(manifest), read.networks)
-    packages = [(directory(found, record), record.units) for record in stated]
+    packages = [(found / record.path, record.compute_units) for record in stated]
     packages = packages or [(path, DEFAULT_UNITS) for path in sorted(found.rglob("*.mlpackage"))]
     if not packages:
         raise UserError(f"there are no Core ML packages in {found}; make some with: ane convert")

@@ -11,7 +11,7 @@ from ane.commands.placement import NEURAL_ENGINE, Placement
 if TYPE_CHECKING:
     from ane.commands.plan import FunctionPlan
     from converters.proof.cost import Chip
-    from converters.proof.lint import Summary
+    from converters.proof.lint import WarningSummary
 
 
 def print_plans(console: Console, plans: "list[FunctionPlan]", chips: "list[Chip]", steps: int) -> None:
@@ -83,7 +83,7 @@ def estimate_table(functions: "list[FunctionPlan]", steps: int) -> Table:
 
 def warning_table(functions: "list[FunctionPlan]") -> Table:
     """A row for each rule that a function of the package breaks, refusals first, with the worst example."""
-    by_rule: dict[str, list[tuple[str, Summary]]] = {}
+    by_rule: dict[str, list[tuple[str, WarningSummary]]] = {}
     for severity in ("refused", "warning", "note"):
         for one in functions:
             for summary in one.warnings:

@@ -20,8 +20,8 @@ from ane.system.files import check_output_file, write_json
 if TYPE_CHECKING:       # torch is imported in the handler, so that --help is quick
     from ane.bundles.bundle import Bundle
     from ane.bundles.packages import PackageRecord
-    from converters.proof.onnx_verify import OnnxSubject
-    from converters.proof.verify import Checked, Subject
+    from converters.proof.onnx_verify import OnnxRunner
+    from converters.proof.verify import FunctionCheck, PackageRunner
 
 CORE_ML_RUNNERS = ("mil", "mil:fp16", "coreml")
 ONNX_RUNNERS = tuple(name for name in NAMES if name.startswith("onnx"))
@@ -63,11 +63,11 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 def verify_command(args: argparse.Namespace) -> int:
     """Verify, print, write. Raises UserError when a function fails, after everything is printed."""
-    from converters.proof.verify import subject
+    from converters.proof.verify import package_runner
 
     check_outputs(args)
     onnx = args.against in ONNX_RUNNERS
-    runs = onnx_runner(args) if onnx else subject(args.against, args.narrow_norms, args.compute_units)
+    runs = onnx_runner(args) if onnx else package_runner(args.against, args.narrow_norms, args.compute_units)
     console = message_console(args)
     model = open_bundle(args, console)
     chosen_functions(model, args)           # raises before any work
@@ -94,12 +94,12 @@ def check_outputs(args: argparse.Namespace) -> None:
 def open_bundle(args: argparse.Namespace, console: Console) -> "Bundle":
     """A bundle by name or path. The Core ML packages of the embedded one are in its cached copy."""
     from ane.bundles.opening import demo_bundle, find_bundle, open_model
-    from converters.proof.verify import ToVerify
+    from converters.proof.verify import UnverifiedBundle
 
     found = find_bundle(args.bundle)
     if found == demo_bundle() and args.against in CORE_ML_RUNNERS:
         found = with_packages(open_model(args.bundle), "mil", console).path
-    return ToVerify(found)
+    return UnverifiedBundle(found)
 
 
 def chosen_functions(model: "Bundle", args: argparse.Namespace) -> "list[tuple[PackageRecord, list[str]]]":
@@ -116,19 +116,19 @@ def chosen_functions(model: "Bundle", args: argparse.Namespace) -> "list[tuple[P
     return chosen or choose(model, args.networks[0], args.function, kind)       # which raises
 
 
-def verify_core_ml(model: "Bundle", runs: "Subject", args: argparse.Namespace,
-                   console: Console) -> "tuple[Bundle, list[Checked]]":
+def verify_core_ml(model: "Bundle", runs: "PackageRunner", args: argparse.Namespace,
+                   console: Console) -> "tuple[Bundle, list[FunctionCheck]]":
     """The bundle and the results; with --repair, after the packages that failed were converted again."""
     from converters.coreml.rebuild import rebuild
-    from converters.proof.verify import ToVerify, verify
+    from converters.proof.verify import UnverifiedBundle, verify
 
     with working(console, "verifying") as show:
         results = verify(model, chosen_functions(model, args), runs, args.layers, show)
-        failed = {result.package for result in results if not result.fine}
+        failed = {result.package for result in results if not result.passed}
         if not (failed and args.repair):
             return model, results
         rebuild(model, [package for package in model.packages if Path(package.path).stem in failed], show)
-        model = ToVerify(model.path)
+        model = UnverifiedBundle(model.path)
         again = [(package, [name for name in names if name in package.functions])
                  for package, names in chosen_functions(model, args) if Path(package.path).stem in failed]
         repaired = {(one.package, one.function): one for one in verify(model, again, runs, args.layers, show)}
@@ -137,30 +137,30 @@ def verify_core_ml(model: "Bundle", runs: "Subject", args: argparse.Namespace,
     return model, [repaired.get((one.package, one.function), one) for one in results]
 
 
-def onnx_runner(args: argparse.Namespace) -> "OnnxSubject":
+def onnx_runner(args: argparse.Namespace) -> "OnnxRunner":
     """Raises UserError for flags that have no effect on ONNX packages, and for a provider that does not load."""
     from ane.backends.onnx.providers import choose
     from ane.commands.messages import notice
-    from converters.proof.onnx_verify import OnnxSubject
+    from converters.proof.onnx_verify import OnnxRunner
 
     for flag, given in (("--narrow-norms", args.narrow_norms), ("--compute-units", args.compute_units),
                         ("--repair", args.repair)):
         if given:
             raise UserError(f"{flag} has no effect on --against {args.against}: it is for Core ML packages")
-    return OnnxSubject(choose(args.against.removeprefix("onnx").removeprefix(":"), notice))
+    return OnnxRunner(choose(args.against.removeprefix("onnx").removeprefix(":"), notice))
 
 
-def verify_onnx(model: "Bundle", runs: "OnnxSubject", args: argparse.Namespace,
-                console: Console) -> "tuple[Bundle, list[Checked]]":
+def verify_onnx(model: "Bundle", runs: "OnnxRunner", args: argparse.Namespace,
+                console: Console) -> "tuple[Bundle, list[FunctionCheck]]":
     from converters.proof.onnx_verify import verify
 
     with working(console, "verifying") as show:
         return model, verify(model, chosen_functions(model, args), runs, args.layers, show)
 
 
-def raise_failures(results: "Sequence[Checked]", advice: str) -> None:
+def raise_failures(results: "Sequence[FunctionCheck]", advice: str) -> None:
     """Raise UserError with the first function that failed and the number of them."""
-    failed = [result for result in results if not result.fine]
+    failed = [result for result in results if not result.passed]
     if not failed:
         return
     first = failed[0]
@@ -168,6 +168,6 @@ def raise_failures(results: "Sequence[Checked]", advice: str) -> None:
         problem = first.problem
     else:
         drift = f", drifting from {first.drift.module or first.drift.name} on" if first.drift else ""
-        problem = f"{first.snr} dB, below the threshold of {first.needed:g}{drift}"
+        problem = f"{first.snr} dB, below the threshold of {first.required:g}{drift}"
     count = f"{len(failed)} of {len(results)} functions failed" if len(results) > 1 else "it failed"
     raise UserError(f"{count}: {first.package}, {first.function}: {problem}{advice}")

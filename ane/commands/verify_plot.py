@@ -8,7 +8,7 @@ from ane.system.errors import UserError
 from ane.system.files import check_output_file, replacing
 
 if TYPE_CHECKING:
-    from converters.proof.verify import Checked
+    from converters.proof.verify import FunctionCheck
 
 HIGHEST = 130           # dB shown: a value above is exact, or nearly
 
@@ -19,7 +19,7 @@ def check_plot(path: Path) -> None:
     check_output_file(path)
 
 
-def plot_results(path: Path, results: "Sequence[Checked]") -> None:
+def plot_results(path: Path, results: "Sequence[FunctionCheck]") -> None:
     """Plot a row a function: its values along the program, its operations dotted, its threshold dashed."""
     plotted = [one for one in results if one.values or one.operations]
     figure = _figure()(figsize=(11, 0.6 + 2.2 * max(len(plotted), 1)), layout="constrained")
@@ -30,7 +30,7 @@ def plot_results(path: Path, results: "Sequence[Checked]") -> None:
         for values, style in ((one.operations, "C0:"), (one.values, "C3.-")):
             inexact = [value for value in values if value.snr < HIGHEST]
             axes.plot([position[value.name] for value in inexact], [value.snr for value in inexact], style, linewidth=1)
-        axes.axhline(one.bar, color="grey", linewidth=0.8, linestyle="--")
+        axes.axhline(one.threshold, color="grey", linewidth=0.8, linestyle="--")
     with replacing(path) as temporary:
         try:
             figure.savefig(temporary)

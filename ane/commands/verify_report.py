@@ -9,19 +9,19 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from ane.bundles.bundle import Bundle
-    from converters.proof.activations import Value
-    from converters.proof.verify import Checked, Subject
+    from converters.proof.activations import ComparedValue
+    from converters.proof.verify import FunctionCheck, PackageRunner
 
 COSTLIEST = 12          # operations shown of those that lose most
 
 
-def results_json(model: "Bundle", runs: "Subject", results: "Sequence[Checked]") -> dict[str, Any]:
-    functions = [asdict(one) | {"needed": one.needed, "fine": one.fine, "drift": one.drift and one.drift.name,
+def results_json(model: "Bundle", runs: "PackageRunner", results: "Sequence[FunctionCheck]") -> dict[str, Any]:
+    functions = [asdict(one) | {"required": one.required, "passed": one.passed, "drift": one.drift and one.drift.name,
                                 "worst": one.worst and one.worst.name} for one in results]
     return {"bundle": str(model.path), "against": runs.name, "functions": functions}
 
 
-def print_results(console: Console, results: "Sequence[Checked]", runs: "Subject", layers: bool) -> None:
+def print_results(console: Console, results: "Sequence[FunctionCheck]", runs: "PackageRunner", layers: bool) -> None:
     console.print(function_table(results, runs))
     if not layers:
         return
@@ -36,18 +36,18 @@ def print_results(console: Console, results: "Sequence[Checked]", runs: "Subject
         console.print("A function that fails, or that has a state on Core ML, has no values to show.")
 
 
-def function_table(results: "Sequence[Checked]", runs: "Subject") -> Table:
+def function_table(results: "Sequence[FunctionCheck]", runs: "PackageRunner") -> Table:
     table = plain_table(f"On {runs.name}, compared with float32 torch", "package", "function", "dB", "threshold",
                         "largest error", "", numbers=(2, 3, 4))
     for one in results:
-        verdict = one.problem or ("passes" if one.fine else "fails")
-        table.add_row(one.package, one.function, decibels(one.snr), f"{one.needed:.1f}",
+        verdict = one.problem or ("passes" if one.passed else "fails")
+        table.add_row(one.package, one.function, decibels(one.snr), f"{one.required:.1f}",
                       "–" if one.error is None else f"{one.error:.1e}", verdict,
-                      style="red" if not one.fine else "yellow" if one.problem else None)
+                      style="red" if not one.passed else "yellow" if one.problem else None)
     return table
 
 
-def layer_table(results: "Sequence[Checked]") -> Table:
+def layer_table(results: "Sequence[FunctionCheck]") -> Table:
     """A row a function: its worst value, the first that drifts, and the operation that loses most."""
     table = plain_table("Inside", "package", "function", "values", "worst", "dB", "first that drifts", "dB",
                         "operation that loses most", "dB lost", numbers=(2, 4, 6, 8))
@@ -61,7 +61,7 @@ def layer_table(results: "Sequence[Checked]") -> Table:
     return table
 
 
-def value_table(one: "Checked") -> Table:
+def value_table(one: "FunctionCheck") -> Table:
     """A row a value that a module of the network returns, in program order."""
     table = plain_table(f"{one.function}: values compared with the modules that return them", "module", "operation",
                         "dB", "times", "largest error", "", numbers=(2, 3, 4))
@@ -72,7 +72,7 @@ def value_table(one: "Checked") -> Table:
     return table
 
 
-def operation_table(one: "Checked") -> Table:
+def operation_table(one: "FunctionCheck") -> Table:
     table = plain_table(f"{one.function}: operations that lose most against float32", "value", "operation", "dB",
                         "dB lost", numbers=(2, 3))
     for value in by_loss(one.operations)[:COSTLIEST]:
@@ -80,11 +80,11 @@ def operation_table(one: "Checked") -> Table:
     return table
 
 
-def by_loss(operations: "Sequence[Value]") -> "list[Value]":
+def by_loss(operations: "Sequence[ComparedValue]") -> "list[ComparedValue]":
     return sorted(operations, key=lambda value: -(value.lost or 0))
 
 
-def label(value: "Value | None") -> str:
+def label(value: "ComparedValue | None") -> str:
     return "–" if value is None else value.module or value.name
 
 

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
-from ane.bundles.packages import ALWAYS_FP32, COMPRESSED, PackageRecord
+from ane.bundles.packages import PackageRecord
 from ane.system.errors import UserError
 from converters.coreml.compress import COMPRESSIONS
 from converters.coreml.graph import Style
+from converters.models import network_spec
 
 PRECISIONS = ("fp16", "fp32", *COMPRESSIONS)
 
@@ -35,9 +36,10 @@ class CoreMLOptions:
 
     def stored(self, network: str) -> str:
         """The precision of a network's package: some networks are always fp32, and only the largest are compressed."""
-        if network in ALWAYS_FP32:
+        spec = network_spec(network)
+        if not spec.fp16_package:
             return "fp32"
-        return self.precision if self.precision not in COMPRESSIONS or network in COMPRESSED else "fp16"
+        return self.precision if self.precision not in COMPRESSIONS or spec.compressed else "fp16"
 
     @classmethod
     def of(cls, package: PackageRecord) -> "CoreMLOptions":

@@ -106,7 +106,7 @@ def seal(bundle: Path, package: PackageRecord, functions: dict[str, FunctionReco
         temporary.write_bytes(spec.SerializeToString())
     files = sorted(file.relative_to(bundle).as_posix() for file in path.rglob("*") if file.is_file())
     return PackageRecord(package.network, package.precision, package.path, [record(bundle, file) for file in files],
-                         functions, package.scale, package.units, package.source, warnings)
+                         functions, package.scale, package.compute_units, package.source, warnings)
 
 
 def _build(graph: CoreMLGraph, style: Style, stored: str) -> Any:

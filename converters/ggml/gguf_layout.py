@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from ane.bundles.packages import ALWAYS_FP32, COMPRESSED
 from ane.bundles.weights import layout, skeleton
 from ane.models.tortoise.networks.autoregressive import Conv1D
 from ane.system.errors import UserError
@@ -95,14 +94,14 @@ def trimmed(shape: tuple[int, ...]) -> tuple[int, ...]:
 def stored_type(network: str, shape: tuple[int, ...], is_matrix: bool, precision: str) -> Type:
     """The type that a tensor is stored in.
 
-    f32: tensors with one axis longer than 1 (norms, biases), and all of UnivNet (``packages.ALWAYS_FP32``). Blocks, if
-    requested: matrices of the compressed networks (``packages.COMPRESSED``) whose rows are a multiple of 32 long. f16:
+    f32: tensors with one axis longer than 1 (norms, biases), and all of UnivNet (``Network.fp16_package``). Blocks, if
+    requested: matrices of the compressed networks (``Network.compressed``) whose rows are a multiple of 32 long. f16:
     all others: embeddings, kernels larger than 1, and the other networks.
     """
-    if precision == "f32" or network in ALWAYS_FP32 or math.prod(shape) == max(shape):
+    if precision == "f32" or not NETWORKS[network].fp16_package or math.prod(shape) == max(shape):
         return Type.F32
     blocks = Type[precision.upper()]
-    if is_matrix and network in COMPRESSED and shape[-1] % gguf.GGML_QUANT_SIZES[blocks][0] == 0:
+    if is_matrix and NETWORKS[network].compressed and shape[-1] % gguf.GGML_QUANT_SIZES[blocks][0] == 0:
         return blocks
     return Type.F16
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ane.bundles import Model
-from ane.bundles.weights import converted
+from ane.bundles.weights import convert_precision
 from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
 from ane.system.files import replacing
@@ -80,7 +80,7 @@ def _tensors(model: Model, network: str, voice: Voice) -> Iterator[tuple[str, np
         yield LATENT, voice.diffusion
     tensors = model.tensors(network)
     for key in tensors:
-        wide = converted({key: tensors[key]}, "fp32", frozenset(), f"{model.name}: {network}")[key]
+        wide = convert_precision({key: tensors[key]}, "fp32", frozenset(), f"{model.name}: {network}")[key]
         yield name_of(network, key), wide.numpy().reshape(squeezed(tuple(wide.shape)))
 
 

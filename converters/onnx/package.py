@@ -5,9 +5,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ane.backends.onnx.selection import PRECISIONS, stored
+from ane.backends.onnx.selection import ONNX_PRECISIONS, stored_precision
 from ane.backends.torch.backend import DTYPES, TorchBackend
 from ane.bundles import Model
+from ane.bundles.family import find_family
 from ane.bundles.hashes import record
 from ane.bundles.packages import FunctionRecord, PackageRecord
 from ane.system.errors import UserError
@@ -28,13 +29,13 @@ TABLES = ("text_embedding", "mel_embedding", "text_pos_embedding", "mel_pos_embe
 
 @dataclass(frozen=True)
 class OnnxOptions:
-    """Options of a conversion. ``precision``: one of ``ane.backends.onnx.selection.PRECISIONS``."""
+    """Options of a conversion. ``precision``: one of ``ane.backends.onnx.selection.ONNX_PRECISIONS``."""
 
     precision: str = "fp32"
 
     def stored(self, network: str) -> str:
         """The precision of a network's package."""
-        return stored(network, self.precision)
+        return stored_precision(find_family(), network, self.precision)
 
 
 class OnnxTarget:
@@ -48,8 +49,8 @@ class OnnxTarget:
         """Raise UserError when a library is not installed, or for an unknown precision."""
         require()
         for option in options:
-            if option.precision not in PRECISIONS:
-                raise UserError(f"--precision {option.precision}: ONNX packages are in {', '.join(PRECISIONS)}")
+            if option.precision not in ONNX_PRECISIONS:
+                raise UserError(f"--precision {option.precision}: ONNX packages are in {', '.join(ONNX_PRECISIONS)}")
 
     def versions(self) -> tuple[str, ...]:
         """Versions of the libraries that write packages."""

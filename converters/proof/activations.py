@@ -15,11 +15,11 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor, nn
 
-from ane.backends.mil import MilEngine
-from ane.backends.mil.interpreter import State
-from ane.backends.mil.package import Function as Program
+from ane.backends.mil import MilRuntime
+from ane.backends.mil.interpreter import InterpreterState
+from ane.backends.mil.package import ProgramFunction as Program
 from ane.backends.packaged.decoder import MASKED
-from ane.backends.packaged.functions import Engine, Runnable
+from ane.backends.packaged.functions import PackageRuntime, LoadedFunction
 from ane.bundles.packages import FunctionRecord
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionLayer, IntegratingConv, ResBlock
 from ane.models.tortoise.networks.frames import FrameAttention, FrameConv, FrameNorm, PointwiseConv
@@ -79,7 +79,7 @@ class FunctionCall:
     """
 
     inputs: Mapping[str, np.ndarray]
-    state: State | None
+    state: InterpreterState | None
     compute_units: str
 
 
@@ -99,7 +99,7 @@ class InterpretedActivations:
 
     stateful = True
 
-    def __init__(self, engine: MilEngine):
+    def __init__(self, engine: MilRuntime):
         self.engine = engine
 
     def activations(self, package: Path, function: str, call: FunctionCall) -> Activations:
@@ -112,7 +112,7 @@ class InterpretedActivations:
 class RecordingEngine:
     """An engine that records the last call of each function, by name."""
 
-    def __init__(self, engine: Engine):
+    def __init__(self, engine: PackageRuntime):
         self.engine, self.name = engine, engine.name
         self.calls: dict[str, FunctionCall] = {}
 
@@ -124,12 +124,12 @@ class RecordingEngine:
 
 
 class RecordedFunction:
-    def __init__(self, loaded: Runnable, name: str, compute_units: str, calls: dict[str, FunctionCall]):
+    def __init__(self, loaded: LoadedFunction, name: str, compute_units: str, calls: dict[str, FunctionCall]):
         self.loaded, self.name, self.compute_units, self.calls = loaded, name, compute_units, calls
 
     def predict(self, inputs: Mapping[str, np.ndarray], state: Any = None) -> dict[str, np.ndarray]:
         copies = {key: np.array(array) for key, array in inputs.items()}        # the host writes to pools in place
-        self.calls[self.name] = FunctionCall(copies, _copied(state if isinstance(state, State) else None),
+        self.calls[self.name] = FunctionCall(copies, _copied(state if isinstance(state, InterpreterState) else None),
                                              self.compute_units)
         return self.loaded.predict(inputs, state)
 
@@ -137,8 +137,8 @@ class RecordedFunction:
         return self.loaded.make_state()
 
 
-def _copied(state: State | None) -> State | None:
-    return state and State({name: array.copy() for name, array in state.items()})
+def _copied(state: InterpreterState | None) -> InterpreterState | None:
+    return state and InterpreterState({name: array.copy() for name, array in state.items()})
 
 
 # Compared with the reference's modules

@@ -66,7 +66,7 @@ class CoreMLActivations:
         """Raises UserError when Core ML fails."""
         program = Package(package).function(function)
         types = {name: (op.type, type) for op in program.ops for name, type in op.outputs.items()}
-        # the binding does not accept float16 (ane.backends.coreml.engine)
+        # the binding does not accept float16 (ane.backends.coreml.runtime)
         inputs = {name: array.astype(np.float32) if array.dtype.kind == "f" else array
                   for name, array in call.inputs.items()}
         names = list(types)

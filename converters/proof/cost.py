@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ane.backends.mil.package import Function, Op, Package
+from ane.backends.mil.package import Package, ProgramFunction, ProgramOp
 from ane.backends.mil.values import DTYPES, Blob, Constant, Expression, Immediate, TensorType
 from converters.engine_limits import ROW_BYTES
 
@@ -146,7 +146,7 @@ class FunctionUse:
     calls: float | None = None
 
 
-def use(function: Function, steps: int) -> FunctionUse:
+def use(function: ProgramFunction, steps: int) -> FunctionUse:
     """How speech uses a function, inferred from the names of its inputs and outputs.
 
     ``steps``: denoising steps of a chunk. A function "sample" computes several in one call, and both rows of a guided
@@ -199,7 +199,7 @@ def roofline(bytes: float, flops: float, chip: Chip, dispatch: float = DISPATCH)
 
 # Contents of a function
 
-def values(function: Function) -> dict[str, TensorType]:
+def values(function: ProgramFunction) -> dict[str, TensorType]:
     """Types of all values by name: inputs, states, constants and outputs of ops."""
     types = function.inputs | function.states | {name: value.type for name, value in function.constants.items()}
     for op in function.ops:
@@ -239,7 +239,7 @@ def form(constant: Constant) -> str:
     return "other"
 
 
-def weights(function: Function) -> Iterator[tuple[str, Constant]]:
+def weights(function: ProgramFunction) -> Iterator[tuple[str, Constant]]:
     """Weights by name, once for each op that reads one: constants stored in a file, compressed or not."""
     for op in function.ops:
         for binding in (binding for bindings in op.arguments.values() for binding in bindings):
@@ -248,7 +248,7 @@ def weights(function: Function) -> Iterator[tuple[str, Constant]]:
                 yield binding if isinstance(binding, str) else op.name, constant
 
 
-def unique_weights(function: Function) -> list[tuple[str, Constant]]:
+def unique_weights(function: ProgramFunction) -> list[tuple[str, Constant]]:
     """As ``weights``, each once, by its first name."""
     first: dict[Hashable, tuple[str, Constant]] = {}
     for name, constant in weights(function):
@@ -256,7 +256,7 @@ def unique_weights(function: Function) -> list[tuple[str, Constant]]:
     return list(first.values())
 
 
-def unique_bytes(function: Function) -> int:
+def unique_bytes(function: ProgramFunction) -> int:
     """Bytes of a function's weights as stored, each once."""
     return sum(stored_bytes(constant) for _, constant in unique_weights(function))
 
@@ -268,7 +268,7 @@ def stored_bytes(constant: Constant) -> int:
     return 0 if constant.type.dtype == "string" else constant.type.stored_bytes
 
 
-def constant_of(binding: str | Constant, function: Function, package: Package) -> Any:
+def constant_of(binding: str | Constant, function: ProgramFunction, package: Package) -> Any:
     """A constant argument as a list of Python numbers, or as a string; None when it is computed."""
     constant = function.constants.get(binding) if isinstance(binding, str) else binding
     if constant is None:
@@ -277,7 +277,7 @@ def constant_of(binding: str | Constant, function: Function, package: Package) -
     return value if isinstance(value, str) else value.reshape(-1).tolist()
 
 
-def _by_form(function: Function) -> dict[str, WeightBytes]:
+def _by_form(function: ProgramFunction) -> dict[str, WeightBytes]:
     found: dict[str, WeightBytes] = {}
     for _, constant in weights(function):
         before = found.get(form(constant), WeightBytes())
@@ -290,7 +290,7 @@ def _bytes(types: dict[str, TensorType], names: Iterable[str]) -> int:
     return sum(nbytes(types[name]) for name in names if name in types)
 
 
-def _written(function: Function) -> int:
+def _written(function: ProgramFunction) -> int:
     """Bytes of states written, counted at each write."""
     types = values(function)
     return sum(nbytes(types[op.arguments["input"][0]]) for op in function.ops
@@ -307,7 +307,7 @@ MOVES = frozenset((
 UNCOUNTED = frozenset(("argsort", "avg_pool", "cond", "gru", "lstm", "max_pool", "rnn", "topk", "while_loop"))
 
 
-def _arithmetic(op: Op, function: Function, types: dict[str, TensorType], package: Package) -> tuple[str, int]:
+def _arithmetic(op: ProgramOp, function: ProgramFunction, types: dict[str, TensorType], package: Package) -> tuple[str, int]:
     """The kind, "flops", "elementwise", "moves" or "uncounted", and the count."""
     def shape(key: str, number: int = 0) -> tuple[int, ...]:
         binding = op.arguments[key][number]

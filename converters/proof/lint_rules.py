@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from ane.backends.mil.package import Function, Op, Package
+from ane.backends.mil.package import ProgramFunction, ProgramOp, Package
 from ane.backends.mil.values import Constant, TensorType
 from converters.engine_limits import MAX_AXIS, ROW_BYTES
 from converters.proof.cost import constant_of, form, nbytes, size, unique_bytes, unique_weights, values
@@ -49,7 +49,7 @@ class Violation(NamedTuple):
 class LintedFunction:
     """A function of a package, with the queries that checks need."""
 
-    def __init__(self, package: Package, function: Function):
+    def __init__(self, package: Package, function: ProgramFunction):
         self.package, self.function, self.ops = package, function, function.ops
         self.types = values(function)
 
@@ -65,11 +65,11 @@ class LintedFunction:
         """Value → type of the op that computes it."""
         return {name: op.type for op in self.ops for name in op.outputs}
 
-    def type(self, op: Op, key: str) -> TensorType:
+    def type(self, op: ProgramOp, key: str) -> TensorType:
         binding = op.arguments[key][0]
         return self.types[binding] if isinstance(binding, str) else binding.type
 
-    def constant(self, op: Op, key: str) -> Any:
+    def constant(self, op: ProgramOp, key: str) -> Any:
         """A constant argument as a list of numbers or a string; None when it is missing or computed."""
         return constant_of(op.arguments[key][0], self.function, self.package) if key in op.arguments else None
 

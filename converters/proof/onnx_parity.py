@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ane.backends.base import Backend
-from ane.backends.onnx.backend import OrtBackend
+from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.providers import DEVICES
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import Model
@@ -41,7 +41,7 @@ def measure_parity(model: Model, package: PackageRecord, bundle: Path,
     """
     reference = TorchBackend(model, "cpu", "fp32", keep=True)
     unpublished = UnpublishedModel(model, bundle, [package], reference)
-    candidate = OrtBackend(unpublished, DEVICES["cpu"], reference)
+    candidate = OnnxBackend(unpublished, DEVICES["cpu"], reference)
     records = {}
     for name, function in package.functions.items():
         progress(name)

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from ane.backends.onnx.backend import OrtBackend
-from ane.backends.onnx.providers import Device
-from ane.backends.onnx.sessions import Wanted, loader
+from ane.backends.onnx.backend import OnnxBackend
+from ane.backends.onnx.providers import OnnxDevice
+from ane.backends.onnx.sessions import SessionKey, session_loader
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import check_hash
@@ -36,7 +36,7 @@ from converters.proof.verify import FunctionCheck, largest_error
 class OnnxRunner:
     """What runs the graphs."""
 
-    device: Device
+    device: OnnxDevice
 
     @property
     def name(self) -> str:
@@ -73,8 +73,8 @@ def _check(model: Bundle, package: PackageRecord, name: str, runner: OnnxRunner,
                             else None)
             captured = stack.enter_context(capture_outputs(reference.network(package.network)))
             expected = run_probe(reference, single, package, record.kind)
-            load = loader(runner.device)
-            candidate = OrtBackend(single, runner.device, reference,
+            load = session_loader(runner.device)
+            candidate = OnnxBackend(single, runner.device, reference,
                                    load=instrumented.wrap(load) if instrumented else load)
             actual = run_probe(candidate, single, package, record.kind)
         result |= {"snr": round(mean_snr_db(expected, actual), 1), "error": largest_error(expected, actual)}
@@ -121,9 +121,9 @@ class InstrumentedGraph:
         self.graph, self.copy, self.modules = graph, copy, modules
         self.last: dict[str, np.ndarray] = {}
 
-    def wrap(self, load: Callable[[Wanted], Any]) -> Callable[[Wanted], Any]:
+    def wrap(self, load: Callable[[SessionKey], Any]) -> Callable[[SessionKey], Any]:
         """``load``, which loads the copy instead of this graph."""
-        def load_copy(request: Wanted) -> Any:
+        def load_copy(request: SessionKey) -> Any:
             if request.path != self.graph:
                 return load(request)
             return InstrumentedSession(load(replace(request, path=self.copy)), self)

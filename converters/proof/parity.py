@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ane.backends.base import Backend
-from ane.backends.mil import Arithmetic, MilEngine
+from ane.backends.mil import Arithmetic, MilRuntime
 from ane.backends.packaged.backend import PackagedBackend
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import Model
@@ -57,7 +57,7 @@ def measure_parity(model: Model, package: PackageRecord, bundle: Path,
     reference = TorchBackend(model, "cpu", "fp32", keep=True)
     unpublished = UnpublishedModel(model, bundle, [package], reference)
     arithmetics = {MATHS: Arithmetic()} | ({ROUNDING: Arithmetic(fp16=True)} if package.precision != "fp32" else {})
-    engines = {name: MilEngine(arithmetic) for name, arithmetic in arithmetics.items()}
+    engines = {name: MilRuntime(arithmetic) for name, arithmetic in arithmetics.items()}
     records = {}
     for name, function in package.functions.items():
         progress(name)

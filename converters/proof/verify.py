@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
-from ane.backends.mil import Arithmetic, MilEngine
+from ane.backends.mil import Arithmetic, MilRuntime
 from ane.backends.mil.package import Package
 from ane.backends.packaged.backend import PackagedBackend
-from ane.backends.packaged.functions import Engine
+from ane.backends.packaged.functions import PackageRuntime
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import FileRecord, check_hash
-from ane.bundles.packages import NAMES, PackageRecord, directory
+from ane.bundles.packages import NAMES, PackageRecord
 from ane.system.errors import UserError
 from converters.proof.activations import (
     ActivationSource,
@@ -60,7 +60,7 @@ class PackageRunner:
     """
 
     name: str
-    engine: Engine
+    engine: PackageRuntime
     source: ActivationSource
     arithmetic: str | None
     compute_units: str | None = None
@@ -74,12 +74,12 @@ def package_runner(name: str, narrow: bool = False, compute_units: str | None = 
     if compute_units and name != "coreml":
         raise UserError(f"--compute-units has no effect on --against {name}: it is for coreml")
     if name == "coreml":
-        from ane.backends.coreml.engine import CoreMLEngine
+        from ane.backends.coreml.runtime import CoreMLRuntime
         from converters.proof.coreml_activations import CoreMLActivations
 
-        return PackageRunner(name, CoreMLEngine(), CoreMLActivations(), None, compute_units)
+        return PackageRunner(name, CoreMLRuntime(), CoreMLActivations(), None, compute_units)
     rounded = name == "mil:fp16"
-    engine = MilEngine(Arithmetic(fp16=rounded, narrow_norms=narrow))
+    engine = MilRuntime(Arithmetic(fp16=rounded, narrow_norms=narrow))
     arithmetic = None if narrow else ROUNDING if rounded else MATHS
     return PackageRunner(f"{name}, narrow norms" if narrow else name, engine, InterpretedActivations(engine),
                          arithmetic, exact=not rounded)
@@ -140,7 +140,7 @@ def verify(model: Bundle, chosen: Sequence[tuple[PackageRecord, Sequence[str]]],
         for name in functions:
             progress(f"{Path(package.path).stem} {name}")
             results.append(_check(model, package, name, runner, reference, layers))
-        runner.source.forget(directory(model.path, package))
+        runner.source.forget(model.path / package.path)
         reference.release()
     return results
 
@@ -173,7 +173,7 @@ def _check(model: Bundle, package: PackageRecord, name: str, runner: PackageRunn
     result = {"network": package.network, "package": Path(package.path).stem, "function": name,
               "threshold": threshold_of(package, name, runner.arithmetic),
               "recorded": record.parity.get(runner.arithmetic or "")}
-    path, single = directory(model.path, package), UnpublishedModel(model, model.path, [package], reference)
+    path, single = model.path / package.path, UnpublishedModel(model, model.path, [package], reference)
     try:
         for file in package.files:
             check_hash(model.path, file)
@@ -185,14 +185,14 @@ def _check(model: Bundle, package: PackageRecord, name: str, runner: PackageRunn
             expected = run_probe(reference, single, package, record)
         engine = RecordingEngine(runner.engine)
         units = {package.network: runner.compute_units} if runner.compute_units else None
-        backend = PackagedBackend(single, engine, reference, units=units, only=companions(package, name))
+        backend = PackagedBackend(single, engine, reference, compute_units=units, only=companions(package, name))
         actual = run_probe(backend, single, package, record)
         result |= {"snr": round(mean_snr_db(expected, actual), 1), "error": largest_error(expected, actual)}
         if layers:
             call = engine.calls[name]
             result["values"] = compare_with_modules(captured, runner.source.activations(path, name, call), call)
             if not runner.exact:
-                result["operations"] = compare_with_run(program, call, InterpretedActivations(MilEngine()),
+                result["operations"] = compare_with_run(program, call, InterpretedActivations(MilRuntime()),
                                                         runner.source, path)
     except UserError as error:
         result["problem"] = str(error)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ane.bundles import Model
-from ane.models.tortoise.diffusion import frames_of
+from ane.models.tortoise.diffusion import frame_count
 from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph
 from converters.coreml.options import CoreMLOptions
@@ -78,7 +78,7 @@ def lengths(model: Model) -> dict[str, tuple[int, ...]]:
     decoder = model.config("autoregressive")
     codes = min(model.settings.get("sampling", {}).get("max_codes", UPSTREAM_CODES), decoder.max_mel_tokens - 1)
     latents = doubling(64, codes)
-    frames = tuple(dict.fromkeys(rounded(frames_of(count), 64) for count in latents))
+    frames = tuple(dict.fromkeys(rounded(frame_count(count), 64) for count in latents))
     return {
         "prefill": doubling(64, decoder.max_text_tokens + 3),
         "condition": latents, "denoise": frames, "sample": frames[:2], "steps": (5,),

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ane.backends.base import Backend
-from ane.backends.onnx.backend import OrtBackend
+from ane.backends.onnx.backend import OnnxBackend
 from ane.bundles import Model
 from ane.models.tortoise.embeddings import Embeddings
 from converters.tortoise import probes
@@ -36,7 +36,7 @@ def step_places(backend: Backend, model: Model, lengths: Mapping[str, int],
     length, prefix = np.arange(lanes) % 3, np.arange(lanes) % 2
     before = codes[rng.integers(0, len(codes), (lanes, 2))]
     columns = codes[rng.integers(0, len(codes), (2, lanes, 1))]
-    if isinstance(backend, OrtBackend):
+    if isinstance(backend, OnnxBackend):
         decoder = backend.decoder(lanes, 8, len(starts), max(map(len, starts)))
         for number, start in enumerate(starts):
             decoder.prefill(start, number)

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from ane.backends import load_backend, tuning
-from ane.backends.coreml import engine as coreml
+from ane.backends.coreml import runtime as coreml
 from ane.backends.tuning import LaterFormatError, Tuning
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import FileRecord
 from ane.bundles.packages import FunctionRecord, PackageRecord
 from ane.commands.say import engine
 from ane.system.errors import UserError
-from tests.backends.coreml.stand_in import StandIn
+from tests.backends.coreml.fake_core_ml import FakeCoreML
 
 HERE = ("Apple M2", "24F74")
 FAST = Tuning("torch:cpu", "fp32", lanes=3, threads=1, measured={"real_time_factor": 0.5})
@@ -71,7 +71,7 @@ def test_what_is_remembered_comes_back_for_this_model_on_this_machine_alone(mode
 
 
 def test_a_second_tuning_replaces_the_first_and_leaves_others(model, packaged):
-    tuning.remember(packaged, Tuning("coreml", units=UNITS))
+    tuning.remember(packaged, Tuning("coreml", compute_units=UNITS))
     for tuned in (FAST, dataclasses.replace(FAST, lanes=4)):
         tuning.remember(model, tuned)
     assert [entry.tuning.lanes for entry in tuning.entries()] == [None, 4]
@@ -141,16 +141,16 @@ def test_flags_for_another_engine_leave_the_tuning_out(model):
 
 
 def test_units_and_cache_reach_core_ml_network_by_network(packaged, tmp_path, monkeypatch):
-    monkeypatch.setattr(coreml, "CoreMLTools", lambda: StandIn(tmp_path / "log"))
+    monkeypatch.setattr(coreml, "CoreMLTools", lambda: FakeCoreML(tmp_path / "log"))
     tuning.remember(packaged, Tuning("coreml", "fp16", UNITS, "state", lanes=8))
     backend = load_backend("auto", packaged)
     assert (backend.engine.name, backend.cache, backend._units) == ("coreml", "state", UNITS)
-    backend = load_backend("auto", packaged, cache="io", units="CPU_ONLY")
+    backend = load_backend("auto", packaged, cache="io", compute_units="CPU_ONLY")
     assert (backend.cache, set(backend._units.values())) == ("io", {"CPU_ONLY"})
 
 
 def test_a_notice_reaches_core_ml(packaged, tmp_path, monkeypatch):
-    monkeypatch.setattr(coreml, "CoreMLTools", lambda: StandIn(tmp_path / "log"))
+    monkeypatch.setattr(coreml, "CoreMLTools", lambda: FakeCoreML(tmp_path / "log"))
     told = []
     load_backend("coreml", packaged, notice=told.append).engine.notice("Compiling")
     assert told == ["Compiling"]

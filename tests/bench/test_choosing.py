@@ -100,7 +100,7 @@ def test_compute_units_on_which_a_function_fails_are_not_chosen():
     works = {"step_4": 8, "step_8": 9, "state_8": 10}
     rows = package_rows(decoder, {"CPU_AND_NE": fails, "CPU_ONLY": works})
     (found,), _ = candidates(PackagesModel(decoder), rows, WORK, bench_run.has_parity)
-    assert found.tuning.units == {"autoregressive": "CPU_ONLY"}
+    assert found.tuning.compute_units == {"autoregressive": "CPU_ONLY"}
     found, (refused,) = candidates(PackagesModel(decoder), package_rows(decoder, {"CPU_AND_NE": fails}), WORK,
                                    bench_run.has_parity)
     assert found == []
@@ -130,7 +130,7 @@ def test_the_precision_of_one_network_alone_is_no_candidate():
             *package_rows(univnet, {"CPU_ONLY": {"univnet_62": 1}})]
     (found,), _ = candidates(PackagesModel(decoder, univnet), rows, WORK, bench_run.has_parity)
     assert found.tuning.precision == "fp16"
-    assert set(found.tuning.units) == {"autoregressive", "univnet"}
+    assert set(found.tuning.compute_units) == {"autoregressive", "univnet"}
 
 
 @pytest.mark.parametrize("backend", ["torch:cpu", "onnx:cpu"])

@@ -15,7 +15,7 @@ from ane.bench.worker import BenchWorker, FunctionRequest, SpeechRequest, Worker
 from ane.system.errors import UserError
 
 ROWS = [BenchRow("coreml", name) for name in "abc"]
-REQUEST = FunctionRequest(Tuning("coreml", units={"": "ALL"}), networks=("clvp",), lanes=(1, 2))
+REQUEST = FunctionRequest(Tuning("coreml", compute_units={"": "ALL"}), networks=("clvp",), lanes=(1, 2))
 READING = {"took": 1.0, "seconds": 2.0, "codes": 3, "chunks": 1, "first_audio": 0.25, "stages": {"decode": 0.5},
            "peak_bytes": 10}
 

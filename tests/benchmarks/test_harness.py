@@ -111,12 +111,12 @@ def test_the_table_has_a_column_for_every_setting_that_differs_and_every_figure(
 
 def test_a_text_of_some_chunks_is_spoken_in_so_many(random_bundle):
     from ane.bundles import open_model
-    from ane.models.tortoise.chunks import parts_of
+    from ane.models.tortoise.chunks import split_into_chunks
     from ane.models.tortoise.settings import Settings
 
     for model in (open_model(random_bundle), open_model()):
         for count in (1, 4, len(SENTENCES) + 1):
-            assert len(parts_of(text_of_chunks(count), model, Settings.of(model=model.settings))) == count
+            assert len(split_into_chunks(text_of_chunks(count), model, Settings.of(model=model.settings))) == count
 
 
 def test_requests_that_followed_each_other_add_up():

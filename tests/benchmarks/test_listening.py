@@ -59,7 +59,7 @@ SENTENCES = ("She opened the window to let in some fresh air.", "The dog was sle
              "He has worked as a doctor in this town for many years.", "I heard the news on the radio this morning.")
 
 
-@pytest.mark.parametrize("preset", ["fastest", "quick", "ultra_fast"])
+@pytest.mark.parametrize("preset", ["fastest", "1x10", "ultra_fast"])
 def test_the_embedded_voice_is_understood(preset):
     synthesizer, recogniser = ane.load(), Recogniser(SENTENCES)
     errors = count = chosen = 0

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from ane.bundles import bundle_names, demo_bundle, find_bundle, open_model
 from ane.bundles.bundle import Bundle, write_bundle
-from ane.bundles.weights import PRECISIONS, converted, layout, skeleton
+from ane.bundles.weights import PRECISIONS, convert_precision, layout, skeleton
 from ane.models.tortoise.checkpoints import CheckpointDirectory
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.sampling import Sampling
@@ -131,7 +131,7 @@ def test_files_are_as_readable_as_any_new_file(original):
 @given(arrays.arrays(np.float32, st.integers(0, 6), elements=st.floats(-65504, 65504, width=32)))
 def test_what_fits_fp16_is_rounded_to_it_and_integers_are_never_touched(values):
     tensors = {"x": torch.from_numpy(values), "count": torch.arange(3), "buffer": torch.from_numpy(values)}
-    result = converted(tensors, "fp16", frozenset({"buffer"}), "here")
+    result = convert_precision(tensors, "fp16", frozenset({"buffer"}), "here")
     assert torch.equal(result["x"], torch.from_numpy(values.astype(np.float16)))
     assert result["count"].dtype == torch.int64
     assert torch.equal(result["buffer"], tensors["buffer"])
@@ -149,12 +149,12 @@ def test_a_value_that_fp16_cannot_hold_is_refused_by_name(tmp_path, value, says,
 
 
 def test_bf16_holds_what_fp16_cannot():
-    assert converted({"x": torch.tensor([70000.0])}, "bf16", frozenset(), "here")["x"].isfinite().all()
+    assert convert_precision({"x": torch.tensor([70000.0])}, "bf16", frozenset(), "here")["x"].isfinite().all()
 
 
 def test_tensors_that_share_memory_are_written_apart(tmp_path):
     whole = torch.arange(6.0)
-    result = converted({"a": whole[:3], "b": whole[3:], "c": whole.view(2, 3).T}, "fp32", frozenset(), "here")
+    result = convert_precision({"a": whole[:3], "b": whole[3:], "c": whole.view(2, 3).T}, "fp32", frozenset(), "here")
     save_file(result, tmp_path / "x.safetensors")
     assert torch.equal(load_file(tmp_path / "x.safetensors")["c"], whole.view(2, 3).T)
 

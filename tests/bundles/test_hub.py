@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from ane.bundles.bundle import Bundle
-from ane.bundles.hub import hold_to, is_repository, read_expected
+from ane.bundles.hub import check_recorded_hashes, is_repository, read_expected
 from ane.bundles.opening import read_constructor_arguments
 from ane.models.tortoise.checkpoints import REQUIRED, CheckpointDirectory
 from ane.system.errors import UserError
@@ -212,9 +212,9 @@ def test_what_records_no_hashes_is_refused(tmp_path, text):
 
 
 def test_hashes_are_compared_whatever_their_case_and_absent_files_are_no_match():
-    hold_to({"a.pth": "AB"}, {"a.pth": "ab", "b.pth": "cd"}, "x")
+    check_recorded_hashes({"a.pth": "AB"}, {"a.pth": "ab", "b.pth": "cd"}, "x")
     with pytest.raises(UserError, match=r"x records a SHA-256 for c\.pth"):
-        hold_to({"c.pth": "ab"}, {"a.pth": "ab"}, "x")
+        check_recorded_hashes({"c.pth": "ab"}, {"a.pth": "ab"}, "x")
 
 
 @pytest.mark.parametrize(("text", "is_one"), [

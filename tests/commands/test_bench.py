@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ane.backends import tuning
-from ane.backends.coreml import engine as coreml
+from ane.backends.coreml import runtime as coreml
 from ane.backends.tuning import Tuning
 from ane.bench import sessions
 from ane.bench.records import BenchRow, Spread
@@ -19,8 +19,8 @@ from ane.bundles.bundle import Bundle
 from ane.commands import bench
 from ane.system.errors import UserError
 from converters.conversion import convert
-from converters.coreml.package import Options
-from tests.backends.coreml.stand_in import StandIn
+from converters.coreml.package import CoreMLOptions
+from tests.backends.coreml.fake_core_ml import FakeCoreML
 
 COMPUTE_UNITS = ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE")
 
@@ -48,17 +48,17 @@ def converted(random_bundle, tmp_path_factory) -> Path:
     """The random bundle with packages of its decoder and CLVP."""
     path = tmp_path_factory.mktemp("bundles") / "converted"
     buckets = {"prefill": (64,), "step": (44 + 2 * 500 + 44,), "clvp_text": (64,), "clvp_speech": (128,)}
-    convert(Bundle(random_bundle), path, [Options(lanes=(2,), buckets=buckets)], ["autoregressive", "clvp"])
+    convert(Bundle(random_bundle), path, [CoreMLOptions(lanes=(2,), buckets=buckets)], ["autoregressive", "clvp"])
     return path
 
 
 @pytest.fixture(scope="module")
 def onnx_bundle(random_bundle, tmp_path_factory) -> Path:
     """The random bundle with an ONNX package of its decoder."""
-    from converters.onnx.package import Onnx, OnnxOptions
+    from converters.onnx.package import OnnxOptions, OnnxTarget
 
     path = tmp_path_factory.mktemp("bundles") / "onnx"
-    convert(Bundle(random_bundle), path, [OnnxOptions()], ["autoregressive"], target=Onnx())
+    convert(Bundle(random_bundle), path, [OnnxOptions()], ["autoregressive"], target=OnnxTarget())
     return path
 
 
@@ -67,7 +67,7 @@ def ane(tmp_path, monkeypatch, capsys):
     """``ane("--runs", "2")``: what `ane bench` prints, in this process; it must succeed."""
     monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(sessions, "WorkerProcess", InProcessWorker)
-    toolkit = StandIn(tmp_path / "log")
+    toolkit = FakeCoreML(tmp_path / "log")
     monkeypatch.setattr(coreml, "CoreMLTools", lambda: toolkit)
     parser = argparse.ArgumentParser()
     bench.register(parser.add_subparsers(required=True))
@@ -144,7 +144,7 @@ def test_a_dry_run_and_a_choice_of_networks_are_not_remembered(ane, converted):
 def test_without_speech_the_sum_of_functions_decides(ane, converted):
     ane("--bundle", converted, "--backend", "coreml", "--runs", "1", "--compute-units", "CPU_AND_GPU", "--no-speech")
     kept, = tuning.entries()
-    assert set(kept.tuning.units.values()) == {"CPU_AND_GPU"}
+    assert set(kept.tuning.compute_units.values()) == {"CPU_AND_GPU"}
     assert kept.tuning.measured["estimated_s"] > 0
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from ane.backends.coreml.compiled import CompiledCache, Machine
+from ane.backends.coreml.compiled import CompiledCache, MacMachine
 from ane.commands import cache
 from ane.system import paths
 from ane.system.files import replacing
 
-HERE, OLD = Machine("Apple M2", "25A354"), Machine("Apple M2", "24F74")
+HERE, OLD = MacMachine("Apple M2", "25A354"), MacMachine("Apple M2", "24F74")
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def kept(ane, tmp_path) -> dict[str, Path]:
 UNTOUCHED = {"mine", "bundle", "foreign", "foreign folder", "link"}
 
 
-def compiled(package: Path, machine: Machine) -> Path:
+def compiled(package: Path, machine: MacMachine) -> Path:
     path, _ = CompiledCache().model(package, machine, lambda source, target: shutil.copytree(source, target))
     return path.parent
 

@@ -12,8 +12,8 @@ import pytest
 from ane.cli import main
 from ane.commands import plan
 from ane.commands.placement import NEURAL_ENGINE, OffloadedGroup, placement
-from converters.coreml.graph import Graph, Style, mb
-from converters.coreml.package import load_twin
+from converters.coreml.graph import CoreMLGraph, Style, mb
+from converters.coreml.package import load_reference
 from converters.tortoise import autoregressive as gpt2
 from tests.random_model import RandomModel
 
@@ -22,7 +22,7 @@ from tests.random_model import RandomModel
 def step(tmp_path_factory) -> Path:
     """A package of one function, main: a step of the tiny decoder."""
     path = tmp_path_factory.mktemp("packages") / "step.mlpackage"
-    gpt2.step(load_twin(RandomModel(), "autoregressive"), 4, 64).build(Style()).save(str(path))
+    gpt2.step(load_reference(RandomModel(), "autoregressive"), 4, 64).build(Style()).save(str(path))
     return path
 
 
@@ -71,7 +71,7 @@ def test_nothing_is_cut_off_in_a_narrow_terminal(run, step, monkeypatch):
 
 
 def test_rules_of_chips_that_were_not_asked_for_are_left_out(run, tmp_path):
-    graph = Graph("waves", {}, {"x": (1, 8, 1, 64)}, lambda style, x: {"y": mb.sin(x=x)})
+    graph = CoreMLGraph("waves", {}, {"x": (1, 8, 1, 64)}, lambda style, x: {"y": mb.sin(x=x)})
     graph.build(Style()).save(str(tmp_path / "waves.mlpackage"))
     assert "sin-cos" in run(tmp_path / "waves.mlpackage", "--chip", "m2")
     assert "sin-cos" not in run(tmp_path / "waves.mlpackage", "--chip", "M3 Max")

@@ -84,7 +84,7 @@ def test_json_and_a_plot_are_written(run, small, tmp_path):
     assert status == 0
     report = json.loads((tmp_path / "found.json").read_text())
     step = next(one for one in report["functions"] if one["function"] == "step_2_64")
-    assert step["fine"]
+    assert step["passed"]
     assert step["values"][0]["module"] == "gpt.h.0.ln_1"
     assert len(step["operations"]) > 80
     assert (tmp_path / "found.png").read_bytes().startswith(b"\x89PNG")
@@ -198,11 +198,11 @@ def test_several_networks_are_chosen(run, small):
 
 
 def test_the_choices_are_all_runners_and_compute_units():
-    from ane.backends.coreml.engine import UNITS
-    from converters.proof.verify import SUBJECTS
+    from ane.backends.coreml.runtime import COMPUTE_UNITS
+    from converters.proof.verify import RUNNERS
 
-    assert command.CORE_ML_RUNNERS == SUBJECTS
-    assert sorted(command.COMPUTE_UNITS) == sorted(UNITS)
+    assert command.CORE_ML_RUNNERS == RUNNERS
+    assert sorted(command.COMPUTE_UNITS) == sorted(COMPUTE_UNITS)
 
 
 def test_the_command_is_known():

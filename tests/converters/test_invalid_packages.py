@@ -83,7 +83,7 @@ def test_a_precision_without_a_decoder_package_is_refused(fp16_bundle):
 
 def test_compute_units_are_refused_for_the_interpreter(fp16_bundle):
     with pytest.raises(UserError, match="no effect on --backend mil"):
-        load_backend("mil", fp16_bundle, units="CPU_ONLY")
+        load_backend("mil", fp16_bundle, compute_units="CPU_ONLY")
 
 
 def test_networks_without_a_package_are_named(copied):

@@ -13,7 +13,7 @@ from ane.bundles.bundle import Bundle
 from ane.models.tortoise.sampling import Sampling
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.synthesizer import Synthesizer
-from converters.proof.parity import snr
+from converters.proof.parity import mean_snr_db
 from tests.backends.onnx.onnx_bundle import onnx_bundle
 
 HOW = ("on a machine with an NVIDIA GPU: pip install -e '.[test]'; pip uninstall onnxruntime; pip install "
@@ -53,18 +53,18 @@ def test_the_decoder_on_cuda_equals_torch(bundle, reference, precision, threshol
     notices: list[str] = []
     both = reference.decoder(3, 80), load_backend("onnx:cuda", bundle, precision, notice=notices.append).decoder(3, 80)
     seen = [one.prefill(columns(0, 20)) for one in both]
-    assert snr([*seen[0]], [*seen[1]]) >= threshold
+    assert mean_snr_db([*seen[0]], [*seen[1]]) >= threshold
     length = np.zeros(3, dtype=np.int64)
     for turn in range(70):              # beyond the first bucket, where steps are recorded again
         if turn == 40:
             length[1] = 0
         x = columns(turn, 3, 1)
         expected, actual = (one.step(x, length) for one in both)
-        assert snr([*expected], [*actual]) >= threshold, (turn, notices)
+        assert mean_snr_db([*expected], [*actual]) >= threshold, (turn, notices)
         length += 1
     x = columns(99, 1, 5)
     expected, actual = (one.step(x, length[1:2], 1) for one in both)
-    assert snr([*expected], [*actual]) >= threshold
+    assert mean_snr_db([*expected], [*actual]) >= threshold
     assert notices == []                   # every step was recorded
 
 
@@ -80,14 +80,14 @@ def test_two_decoders_in_turn_on_cuda_replay_their_own_graphs(bundle, reference)
         for number, pair in enumerate(pairs):
             x = columns(10 * turn + number, 2, 1)
             expected, actual = (one.step(x, np.full(2, turn)) for one in pair)
-            assert snr([*expected], [*actual]) >= 90, (turn, number)
+            assert mean_snr_db([*expected], [*actual]) >= 90, (turn, number)
     del pairs[0]                        # a third decoder, after the first and its buffers are freed
     third = reference.decoder(2, 8), backend.decoder(2, 8)
     for one in third:
         one.prefill(columns(7, 9))
     for turn in range(3):
         expected, actual = (one.step(columns(turn, 2, 1), np.full(2, turn)) for one in third)
-        assert snr([*expected], [*actual]) >= 90, turn
+        assert mean_snr_db([*expected], [*actual]) >= 90, turn
     assert notices == []
 
 
@@ -99,7 +99,7 @@ def test_stages_on_cuda_equal_torch(bundle, reference, stage, inputs, threshold)
     rng = np.random.default_rng(0)
     given = {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in inputs.items()}
     expected, actual = (both.run(stage, **given) for both in (reference, load_backend("onnx:cuda", bundle, "fp32")))
-    assert snr([expected], [actual]) >= threshold
+    assert mean_snr_db([expected], [actual]) >= threshold
 
 
 @on_cuda
@@ -107,7 +107,7 @@ def test_the_ranker_on_cuda_equals_torch(bundle, reference):
     cuda = load_backend("onnx:cuda", bundle, "fp32")
     for stage, name in (("clvp_text", "tokens"), ("clvp_speech", "codes")):
         ids = np.random.default_rng(0).integers(0, 200, (2, 40))
-        assert snr([reference.run(stage, **{name: ids})], [cuda.run(stage, **{name: ids})]) >= 90
+        assert mean_snr_db([reference.run(stage, **{name: ids})], [cuda.run(stage, **{name: ids})]) >= 90
 
 
 @on_cuda
@@ -119,8 +119,8 @@ def test_the_denoiser_on_cuda_equals_torch(bundle, reference):
         x = rng.standard_normal((1, 100, 51), dtype=np.float32)
         for guided in (False, True):
             expected, actual = (denoise(x, timestep, guided) for denoise in both)
-            assert snr([expected[:1]], [actual[:1]]) >= 80
-            assert snr([expected], [actual]) >= 50       # random weights amplify rounding without conditioning
+            assert mean_snr_db([expected[:1]], [actual[:1]]) >= 80
+            assert mean_snr_db([expected], [actual]) >= 50       # random weights amplify rounding without conditioning
 
 
 @on_cuda
@@ -134,7 +134,7 @@ def test_lanes_with_several_prefixes_on_cuda_see_their_own(bundle, reference):
         separate = reference.decoder(1, 8)
         separate.prefill(columns(index, length))
         expected, _ = separate.step(x[lane:lane + 1], np.zeros(1, dtype=np.int64))
-        assert snr([expected], [hidden[lane:lane + 1]]) >= 90
+        assert mean_snr_db([expected], [hidden[lane:lane + 1]]) >= 90
 
 
 @on_cuda
@@ -159,7 +159,7 @@ def test_tensorrt_reuses_an_engine_for_each_bucket(bundle, reference, tmp_path, 
 
     mel = np.random.default_rng(0).standard_normal((1, 80, 100), dtype=np.float32)
     expected = reference.run("ar_conditioning", mel=mel)
-    assert snr([expected], [load_backend("onnx:tensorrt", bundle, "fp32").run("ar_conditioning", mel=mel)]) >= 50
+    assert mean_snr_db([expected], [load_backend("onnx:tensorrt", bundle, "fp32").run("ar_conditioning", mel=mel)]) >= 50
     kept = engines()
     assert kept
     assert all(TensorRtRecord.read(path.parent).gpu == TensorRtEngines().machine.gpu for path in kept)
@@ -183,7 +183,7 @@ def test_tensorrt_steps_with_prefixes_of_one_bucket_share_an_engine(bundle, refe
         for one in both:
             one.prefill(columns(0, length))
         expected, actual = (one.step(columns(1, 2, 1), np.zeros(2, dtype=np.int64)) for one in both)
-        assert snr([*expected], [*actual]) >= 50
+        assert mean_snr_db([*expected], [*actual]) >= 50
         kept.append(set((tmp_path / "cache" / "engines").rglob("*.backend")))
     assert kept[0]
     assert kept[0] == kept[1]

@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 import torch
 
-from ane.backends.base import STAGES
 from ane.backends.torch.backend import TorchBackend
 from ane.backends.torch.decoder import TorchDecoder
 from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder, run_eagerly
 from ane.bundles import Model, open_model
-from ane.models.tortoise.decoding import Chunk, decode
-from ane.models.tortoise.embeddings import text_tokens
+from ane.models.tortoise.chunks import text_tokens
+from ane.models.tortoise.decoding import Prompt, decode
 from ane.models.tortoise.randomness import Randomness
-from ane.models.tortoise.sampling import Sampling, by_inverse_cdf
+from ane.models.tortoise.sampling import Sampling, inverse_cdf_sampler
 from ane.models.tortoise.settings import Settings
+from ane.models.tortoise.stages import STAGES
 from ane.models.tortoise.synthesizer import Synthesizer
 from tests.random_model import RandomModel
 
@@ -120,7 +120,7 @@ def test_denoising_one_or_several_utterances_equals_the_cpu(model, precision, gu
     voice, frames = columns(3, 1, width=model.widths[1]), [40, 18]
     x = [columns(4, 1, 100, width=length) for length in frames]
     exact, backend = TorchBackend(model, "cpu", "fp32"), TorchBackend(model, DEVICE, precision)
-    together = backend.denoisers(latents, voice, frames)(x, 1500, guided)
+    together = backend.batched_denoiser(latents, voice, frames)(x, 1500, guided)
     for rows, length, noisy, outputs in zip(latents, frames, x, together, strict=True):
         expected = exact.denoiser(rows, voice, length)(noisy, 1500, guided)
         assert_near(expected, backend.denoiser(rows, voice, length)(noisy, 1500, guided), ROUNDING[precision])
@@ -173,8 +173,8 @@ def test_the_same_seed_gives_the_same_codes_as_on_the_cpu(lanes):
     config = model.config("autoregressive")
 
     def sample(device: str) -> list[list[int]]:
-        chunks = [Chunk(columns(index, 1, width=config.model_dim), text_tokens(list(range(3, 12 + 5 * index)), config),
-                        [by_inverse_cdf(Randomness(7).candidate(index, each)) for each in range(3)])
+        chunks = [Prompt(columns(index, 1, width=config.model_dim), text_tokens(list(range(3, 12 + 5 * index)), config),
+                        [inverse_cdf_sampler(Randomness(7).candidate(index, each)) for each in range(3)])
                   for index in range(3)]
         return [one.codes for row in decode(TorchBackend(model, device, "fp32"), chunks, config,
                                             Sampling(max_codes=100), lanes) for one in row]

@@ -50,7 +50,7 @@ def test_networks_settings_and_tokenizer_are_those_of_the_recipe(synthesizer):
     assert {path.stem for path in model.voices.glob("*")} == set(VOICES)
 
 
-@pytest.mark.parametrize("preset", ["fastest", "quick_guided", "ultra_fast"])
+@pytest.mark.parametrize("preset", ["fastest", "1x10_guided", "ultra_fast"])
 @pytest.mark.parametrize(("voice", "pitch"), [("rms", 103), ("slt", 173)])
 def test_each_voice_has_the_pitch_of_its_teacher_without_clicks_or_long_silence(synthesizer, voice, pitch, preset):
     """The pitches are the teachers' medians over the held-out sentences."""

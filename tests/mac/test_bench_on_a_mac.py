@@ -10,7 +10,7 @@ import pytest
 from ane.bench import energy
 from ane.bundles.bundle import Bundle
 from converters.conversion import convert
-from converters.coreml.package import Options
+from converters.coreml.package import CoreMLOptions
 
 pytestmark = pytest.mark.skipif(sys.platform != "darwin",
                                 reason="Core ML runs on macOS only; on a Mac (macOS 15 or newer): pytest tests/mac -rA")
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "darwin",
 def converted(random_bundle, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("bundles") / "converted"
     buckets = {"prefill": (64,), "step": (1088,), "clvp_text": (64,), "clvp_speech": (128,)}
-    convert(Bundle(random_bundle), path, [Options(lanes=(2,), buckets=buckets)], ["autoregressive", "clvp"])
+    convert(Bundle(random_bundle), path, [CoreMLOptions(lanes=(2,), buckets=buckets)], ["autoregressive", "clvp"])
     return path
 
 
@@ -48,7 +48,7 @@ def test_every_function_is_measured_on_all_compute_units_and_say_uses_the_choice
 
 
 def test_power_is_measured_where_sudo_allows_it():
-    reason = energy.why_not()
+    reason = energy.unavailable()
     if reason:
         pytest.skip(f"{reason}; then: pytest tests/mac -rA")
     result, joules = energy.during(lambda: sum(range(50_000_000)))

@@ -41,7 +41,7 @@ def package(tmp_path_factory) -> Path:
     from coremltools.converters.mil import Builder as mb  # noqa: N813
     from coremltools.models.utils import MultiFunctionDescriptor, save_multifunction
 
-    from converters.coreml.graph import Graph, Style
+    from converters.coreml.graph import CoreMLGraph, Style
 
     weights = np.random.default_rng(0).standard_normal((3, 64, 64, 1, 1)) / 8
 
@@ -57,7 +57,7 @@ def package(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("package")
     descriptor = MultiFunctionDescriptor()
     for name, body, states in (("plain", plain, {}), ("summing", summing, {"total": SHAPE})):
-        Graph(name, {}, {"x": SHAPE}, body, states).build(Style()).save(str(folder / f"{name}.mlpackage"))
+        CoreMLGraph(name, {}, {"x": SHAPE}, body, states).build(Style()).save(str(folder / f"{name}.mlpackage"))
         descriptor.add_function(str(folder / f"{name}.mlpackage"), "main", name)
     descriptor.default_function_name = "plain"
     save_multifunction(descriptor, str(folder / "both.mlpackage"))

@@ -10,7 +10,7 @@ import pytest
 import soundfile
 from safetensors.numpy import load_file
 
-from ane.audio.files import read_audio, resample, resample_windowed_sinc
+from ane.audio import read_audio, resample, resample_windowed_sinc
 from ane.audio.mel import conditioning_mel, diffusion_mel
 from ane.backends import load_backend
 from ane.bundles import open_model

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ane.backends.base import Backend
-from ane.backends.mil import MilEngine
+from ane.backends.mil import MilRuntime
 from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.providers import DEVICES
 from ane.backends.packaged.backend import PackagedBackend
@@ -18,7 +18,7 @@ from ane.models.tortoise.embeddings import Embeddings
 from ane.models.tortoise.vocoding import hifigan_sound
 from converters.coreml import package as to_coreml
 from converters.onnx import package as to_onnx
-from converters.proof.parity import Unpublished
+from converters.proof.parity import UnpublishedModel
 from converters.tortoise import buckets
 from converters.tortoise import onnx_graphs as graphs
 from tests.parity.conftest import snr
@@ -39,7 +39,7 @@ def coreml(model, golden_stage, tmp_path_factory) -> Callable[[str], Backend]:
     latents, frames = golden_stage("diffusion")["latents"].shape[1], golden_stage("diffusion")["x"].shape[-1]
     codes = golden_stage("autoregressive")["codes"].shape[1] + 1
     text = golden_stage("autoregressive")["text_ids"].shape[1] + 4
-    options = to_coreml.Options("fp32", lanes=(1, 3), caches=("io",), buckets={
+    options = to_coreml.CoreMLOptions("fp32", lanes=(1, 3), caches=("io",), buckets={
         "prefill": (text + 3,), "step": (text + 3 * codes + 5,), "condition": (latents + 3,), "denoise": (frames + 9,),
         "steps": (1,), "clvp_text": (golden_stage("clvp")["text_ids"].shape[1] + 3,),
         "clvp_speech": (golden_stage("clvp")["codes"].shape[1] + 2, golden_stage("clvp")["codes_500"].shape[1]),
@@ -50,7 +50,7 @@ def coreml(model, golden_stage, tmp_path_factory) -> Callable[[str], Backend]:
     @cache
     def backend(network: str) -> PackagedBackend:
         package = to_coreml.write_package(model, network, options, folder)
-        return PackagedBackend(Unpublished(model, folder, [package], reference), MilEngine(), reference)
+        return PackagedBackend(UnpublishedModel(model, folder, [package], reference), MilRuntime(), reference)
 
     return backend
 
@@ -64,7 +64,7 @@ def onnx(model, tmp_path_factory) -> Callable[[str], Backend]:
     @cache
     def backend(network: str) -> OnnxBackend:
         package = to_onnx.write_package(model, network, to_onnx.OnnxOptions("fp32"), folder)
-        return OnnxBackend(Unpublished(model, folder, [package], reference), DEVICES["cpu"], reference, threads=1)
+        return OnnxBackend(UnpublishedModel(model, folder, [package], reference), DEVICES["cpu"], reference, threads=1)
 
     return backend
 

@@ -23,7 +23,7 @@ def test_default_cleaner_and_ids_are_upstreams(vectors, tokenizer_json):
     for vector in vectors["tokenize"]:
         cleaned = tokenizer.normalise(vector["text"])
         assert cleaned == vector["english_cleaners"], vector["text"]
-        assert tokenizer.ids(cleaned) == vector["ids"], vector["text"]
+        assert tokenizer.encode_normalised(cleaned) == vector["ids"], vector["text"]
 
 
 def test_basic_cleaner_and_ids_are_upstreams(vectors, tokenizer_json):
@@ -31,7 +31,7 @@ def test_basic_cleaner_and_ids_are_upstreams(vectors, tokenizer_json):
     for vector in vectors["tokenize"]:
         cleaned = tokenizer.normalise(vector["text"])
         assert cleaned == vector["basic_cleaners"], vector["text"]
-        assert tokenizer.ids(cleaned) == vector["basic_ids"], vector["text"]
+        assert tokenizer.encode_normalised(cleaned) == vector["basic_ids"], vector["text"]
 
 
 def test_decoded_text_is_upstreams(vectors, tokenizer_json):

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ane.backends.torch.backend import TorchBackend
-from ane.models.tortoise.codes import fixed
-from ane.models.tortoise.embeddings import text_tokens
-from ane.models.tortoise.ranking import score
+from ane.models.tortoise.chunks import text_tokens
+from ane.models.tortoise.codes import pad_codes
+from ane.models.tortoise.ranking import score_candidates
 from ane.text import Tokenizer
 from training.candidates import CANDIDATES, ScoredCandidates
 from training.clips import Clip
@@ -59,8 +59,8 @@ def test_clvp_in_training_gives_the_scores_of_the_pipeline():
     rows = [ScoredCandidates(Clip(ids(text), codes[0], 0, None, 0), codes, torch.zeros(2))
             for text, codes in zip(("we were here.", "i wish i was."), spoken, strict=True)]
     buffer = SETTINGS["sampling"]["max_codes"]
-    expected = [score(backend, text_tokens(one.clip.text, config),
-                      np.stack([fixed(codes, buffer, config) for codes in one.codes])) for one in rows]
+    expected = [score_candidates(backend, text_tokens(one.clip.text, config),
+                      np.stack([pad_codes(codes, buffer, config) for codes in one.codes])) for one in rows]
     assert model.max_codes == buffer
     np.testing.assert_allclose(model.scores(rows, buffer).detach(), expected, atol=1e-4)
 

@@ -78,6 +78,6 @@ def test_a_missing_recipe_is_refused(tmp_path):
 @given(st.text(max_size=60))
 def test_the_tokenizer_returns_its_characters_and_drops_others(text):
     tokenizer = Tokenizer(tokenizer_json())
-    ids = tokenizer.ids(text)
+    ids = tokenizer.encode_normalised(text)
     assert tokenizer.decode(ids) == "".join(letter for letter in text.lower() if letter in CHARACTERS)
     assert max(ids, default=0) < tokenizer.size == CONFIGS["autoregressive"].number_text_tokens

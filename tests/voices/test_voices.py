@@ -9,8 +9,8 @@ import torch
 
 from ane.audio import write
 from ane.backends import load_backend
-from ane.backends.base import STAGES
 from ane.bundles import open_model
+from ane.models.tortoise.stages import STAGES
 from ane.models.tortoise.voice_encoding import CONDITIONING_SAMPLES, conditioning_window, encode_clips, random_voice
 from ane.models.tortoise.voice_resolution import resolve_voice
 from ane.system import paths

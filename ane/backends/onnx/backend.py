@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ane.backends.base import Backend, Decoder, Denoiser, check_inputs
-from ane.backends.onnx.blocks import Bound, Memory
-from ane.backends.onnx.decoder import Geometry, Graphs, OnnxDecoder
-from ane.backends.onnx.providers import Device, RecordingError, engine_errors
+from ane.backends.onnx.buffers import BoundCall, BufferAllocator
+from ane.backends.onnx.decoder import DecoderDimensions, DecoderGraphs, OnnxDecoder
+from ane.backends.onnx.providers import CudaGraphError, OnnxDevice, onnx_errors
 from ane.backends.onnx.selection import select_onnx_packages
-from ane.backends.onnx.sessions import Sessions, Wanted, loader
-from ane.backends.onnx.tensorrt import LENGTHS, Engines, axes_of, bucket, profile
+from ane.backends.onnx.sessions import SessionCache, SessionKey, session_loader
+from ane.backends.onnx.tensorrt import LENGTHS, TensorRtEngines, bucket_range, input_axes, shape_profile
 from ane.backends.packaged.backend import describe_packages
 from ane.bundles.hashes import check_hash
 
@@ -46,16 +46,16 @@ class OnnxBackend:
         UserError: the bundle has no ONNX packages, or none of that precision.
     """
 
-    def __init__(self, model: "Bundle", device: Device, fallback: Backend, precision: str = "auto",
+    def __init__(self, model: "Bundle", device: OnnxDevice, fallback: Backend, precision: str = "auto",
                  threads: int | None = None, keep: bool = False, budget: int | None = None,
-                 engines: Engines | None = None, load: Callable[[Wanted], Any] | None = None,
+                 engines: TensorRtEngines | None = None, load: Callable[[SessionKey], Any] | None = None,
                  notice: Callable[[str], None] = lambda line: None):
         self.model, self.device, self.fallback, self.keep, self.notice = model, device, fallback, keep, notice
         self.stages = model.family.stages
         self.packages = select_onnx_packages(model, precision)
-        self.engines = (engines or Engines()) if device.name == "tensorrt" else None
-        self.sessions = Sessions(load or loader(device, threads), budget)
-        self.memory = Memory(device, make_room=self.sessions.forget)
+        self.engines = (engines or TensorRtEngines()) if device.name == "tensorrt" else None
+        self.sessions = SessionCache(load or session_loader(device, threads), budget)
+        self.memory = BufferAllocator(device, free_memory=self.sessions.unload)
         self.name = describe_packages(f"onnx:{device.name}", self.packages, model)
         self._checked: set[str] = set()
         self._replays = device.name == "cuda"
@@ -76,13 +76,13 @@ class OnnxBackend:
             return self.fallback.decoder(lanes, capacity, prefixes, max_prefix_length)
         shape = self.model.config(network).decoder_shape
         half = self.packages[network].precision == "fp16"
-        geometry = Geometry(shape.layers, shape.heads, shape.head_width, shape.width, shape.codes,
+        geometry = DecoderDimensions(shape.layers, shape.heads, shape.head_width, shape.width, shape.codes,
                             np.dtype(np.float16 if half else np.float32))
-        graphs = Graphs(self.sessions,
+        graphs = DecoderGraphs(self.sessions,
                         lambda P: self.wanted(network, "prefill", {"columns": (1, P, shape.width)}),
                         self._step, self._unrecorded)
         if self.engines is not None:        # the engine of a step takes exactly its shapes
-            graphs = replace(graphs, room=lambda positions: bucket(positions, LENGTHS)[1])
+            graphs = replace(graphs, padded_length=lambda positions: bucket_range(positions, LENGTHS)[1])
         return OnnxDecoder(graphs, geometry, self.memory, lanes, capacity, prefixes, max_prefix_length)
 
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Denoiser:
@@ -106,7 +106,7 @@ class OnnxBackend:
             return
         for network in networks or tuple(self.packages):
             if network in self.packages:
-                self.sessions.forget(self.model.path / self.packages[network].path)
+                self.sessions.unload(self.model.path / self.packages[network].path)
 
     def run_graph(self, network: str, kind: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
         """The one output of a graph, float32."""
@@ -115,36 +115,36 @@ class OnnxBackend:
         def call(session: Any) -> np.ndarray:
             kinds = {each.name: DTYPES[each.type] for each in session.get_inputs()}
             feeds = {name: np.ascontiguousarray(array, kinds[name]) for name, array in inputs.items()}
-            with engine_errors(f"run {kind} of {self.packages[network].path}"):
+            with onnx_errors(f"run {kind} of {self.packages[network].path}"):
                 return session.run(None, feeds)[0].astype(np.float32, copy=False)
 
-        return self.sessions.relieved(wanted, call)
+        return self.sessions.run_or_free_memory(wanted, call)
 
     def session(self, network: str, kind: str, shapes: dict[str, tuple[int, ...]],
                 options: tuple[tuple[str, str], ...] = (), fixed: bool = False) -> Any:
         return self.sessions.get(self.wanted(network, kind, shapes, options, fixed))
 
-    def _step(self, kind: str, shapes: dict[str, tuple[int, ...]]) -> tuple[Wanted, bool]:
+    def _step(self, kind: str, shapes: dict[str, tuple[int, ...]]) -> tuple[SessionKey, bool]:
         """The session for steps of these shapes, and whether it records CUDA graphs."""
         if self._replays:
             wanted = self.wanted(self.stages.decoder.network, kind, shapes, CUDA_GRAPH)
-            self.sessions.shed(wanted, MAX_RECORDINGS)
+            self.sessions.unload_after(wanted, MAX_RECORDINGS)
             try:
                 self.sessions.get(wanted)
                 return wanted, True
-            except RecordingError as error:
+            except CudaGraphError as error:
                 self._unrecorded(error)
         return self.wanted(self.stages.decoder.network, kind, shapes, fixed=True), False
 
-    def _unrecorded(self, error: RecordingError) -> None:
+    def _unrecorded(self, error: CudaGraphError) -> None:
         """Stop recording CUDA graphs, with one notice."""
         if self._replays:
             self._replays = False
-            self.sessions.forget(self.model.path / self.packages[self.stages.decoder.network].path)
+            self.sessions.unload(self.model.path / self.packages[self.stages.decoder.network].path)
             self.notice(f"Steps are not recorded as CUDA graphs: {error}")
 
     def wanted(self, network: str, kind: str, shapes: dict[str, tuple[int, ...]],
-               options: tuple[tuple[str, str], ...] = (), fixed: bool = False) -> Wanted:
+               options: tuple[tuple[str, str], ...] = (), fixed: bool = False) -> SessionKey:
         """The session for a graph at inputs of these shapes; ``fixed``: for no other shapes.
 
         Raises:
@@ -158,9 +158,9 @@ class OnnxBackend:
         path: Path = self.model.path / package.path / f"{kind}.onnx"
         if self.engines is not None:
             content = hashlib.sha256("".join(file.sha256 for file in package.files).encode()).hexdigest()
-            own = self.engines.options(path, content, package.precision, profile(axes_of(path), shapes, fixed))
+            own = self.engines.options(path, content, package.precision, shape_profile(input_axes(path), shapes, fixed))
             options = (*options, *own.items())
-        return Wanted(path, sum(file.bytes for file in package.files), options)
+        return SessionKey(path, sum(file.bytes for file in package.files), options)
 
 
 class OnnxDenoiser:
@@ -175,7 +175,7 @@ class OnnxDenoiser:
         self.codes = self.stage.codes(lambda graph, inputs: backend.run_graph(network, graph, inputs),
                                       lambda key: backend.model.tensors(network)[key].float().numpy(),
                                       latents, conditioning, frames)
-        self._calls: dict[int, Bound] = {}
+        self._calls: dict[int, BoundCall] = {}
 
     def __call__(self, x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
         batch = 1 + guided
@@ -185,12 +185,12 @@ class OnnxDenoiser:
         call.run("denoise", x=np.repeat(x, batch, axis=0), timesteps=np.full(batch, timestep, np.int64))
         return call.outputs["prediction"].numpy().astype(np.float32, copy=False)
 
-    def _bind(self, batch: int, channels: int, frames: int) -> Bound:
+    def _bind(self, batch: int, channels: int, frames: int) -> BoundCall:
         shapes = {"x": (batch, channels, frames), "timesteps": (batch,), "code": self.codes[:batch].shape}
         network = self.stage.network
         out = self.stage.out_channels(self.backend.model.config(network))
         dtype = np.float16 if self.backend.packages[network].precision == "fp16" else np.float32
-        call = Bound(self.backend.memory, self.backend.sessions, self.backend.wanted(network, "denoise", shapes),
+        call = BoundCall(self.backend.memory, self.backend.sessions, self.backend.wanted(network, "denoise", shapes),
                      shapes, {"prediction": (batch, out, frames)},
                      {"x": dtype, "code": dtype, "prediction": dtype, "timesteps": np.int64})
         call.inputs["code"].fill(self.codes[:batch])

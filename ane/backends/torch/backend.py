@@ -13,8 +13,8 @@ from ane.backends.torch.decoder import TorchDecoder
 from ane.backends.torch.denoiser import MAX_BATCHED_FRAMES, TorchBatchedDenoiser, TorchDenoiser
 from ane.backends.torch.device import choose_device, native_bf16
 from ane.backends.torch.linear import Prepacking, exact_prepacking, prepack, prepacking
-from ane.backends.torch.memory import engine_errors, return_freed_memory
-from ane.backends.torch.static_decoder import CudaGraphs, StaticDecoder
+from ane.backends.torch.memory import return_freed_memory, torch_memory_errors
+from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder
 from ane.bundles import Model
 from ane.bundles.weights import skeleton
 from ane.system.errors import UserError
@@ -100,7 +100,7 @@ class TorchBackend:
         """
         declared = self.stages.calls[stage]
         check_inputs(stage, declared, inputs)
-        with engine_errors():
+        with torch_memory_errors():
             network, dtype = self.network(declared.network), self.precision(declared.network)
             arguments = (self._to_device(inputs[key], dtype) for key in declared.inputs)
             call = network if declared.method == "forward" else getattr(network, declared.method)
@@ -114,23 +114,23 @@ class TorchBackend:
     def decoder(self, lanes: int, capacity: int, prefixes: int = 1,
                 max_prefix_length: int | None = None) -> TorchDecoder:
         name = self.stages.decoder.network
-        with engine_errors():
+        with torch_memory_errors():
             make = TorchDecoder
             if self.device.type == "cuda":
-                make = partial(StaticDecoder, run=CudaGraphs(self._recording_stream))
+                make = partial(StaticDecoder, run=CudaGraphRunner(self._recording_stream))
             return make(self.network(name), lanes, capacity, self.device, self.precision(name), prefixes,
                         max_prefix_length)
 
     @torch.inference_mode()
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> TorchDenoiser:
-        with engine_errors():
+        with torch_memory_errors():
             return TorchDenoiser(self.network(self.stages.denoiser.network), self._to_device(latents, self.dtype),
                                  self._to_device(conditioning, self.dtype), frames)
 
     @torch.inference_mode()
     def batched_denoiser(self, latents: Sequence[np.ndarray], conditioning: np.ndarray,
                          frames: Sequence[int]) -> TorchBatchedDenoiser:
-        with engine_errors():
+        with torch_memory_errors():
             return TorchBatchedDenoiser(
                 self.network(self.stages.denoiser.network), [self._to_device(rows, self.dtype) for rows in latents],
                 self._to_device(conditioning, self.dtype), frames)

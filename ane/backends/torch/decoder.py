@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ane.backends.torch.memory import engine_errors
+from ane.backends.torch.memory import torch_memory_errors
 
 
 class CachedNetwork(Protocol):
@@ -44,7 +44,7 @@ class TorchDecoder:
 
     @torch.inference_mode()
     def prefill(self, prefix: np.ndarray, index: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        with engine_errors():
+        with torch_memory_errors():
             grows = (self.max_prefix_length is None and self.prefixes == 1 and len(prefix) > self.prefix_capacity)
             if index >= self.prefixes or (len(prefix) > self.prefix_capacity and not grows):
                 raise ValueError(f"a decoder of {self.prefixes} prefixes of {self.prefix_capacity} positions got "
@@ -63,7 +63,7 @@ class TorchDecoder:
              prefix_indices: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         lanes, columns_per_lane, _ = columns.shape
         self._check_end(columns, lengths, first_lane)
-        with engine_errors():
+        with torch_memory_errors():
             own = OwnPositions(slice(first_lane, first_lane + lanes), lengths, columns_per_lane, self.device)
             indices = np.zeros(lanes, dtype=np.int64) if prefix_indices is None else prefix_indices
             prefixes = LanesByPrefix(indices, self.prefix_lengths, self.device)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ane.backends.torch.memory import engine_errors
+from ane.backends.torch.memory import torch_memory_errors
 
 # Frames of several utterances that one call should have at most. On a CPU one utterance already keeps the cores busy:
 # batching gains nothing there (benchmarks/results/diffusion-1-thread.json). On CUDA the number of launches limits; 4096
@@ -32,7 +32,7 @@ class TorchBatchedDenoiser:
 
     @torch.inference_mode()
     def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
-        with engine_errors():
+        with torch_memory_errors():
             outputs = self.bound([torch.from_numpy(mel) for mel in x], timestep, guided)
             return [output.float().cpu().contiguous().numpy() for output in outputs]
 

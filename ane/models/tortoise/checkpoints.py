@@ -17,7 +17,7 @@ from ane.bundles.pickles import load_pickle
 from ane.bundles.weights import PRECISIONS
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.upstream_config import configs
-from ane.models.tortoise.upstream_keys import assembled, match, networks_of, check_surplus
+from ane.models.tortoise.upstream_keys import assembled, check_surplus, match, networks_of
 from ane.system.errors import UserError
 
 REQUIRED = ("autoregressive.pth", "diffusion_decoder.pth", "vocoder.pth", "clvp2.pth")

@@ -7,7 +7,7 @@ from ane.bundles import Model
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from ane.models.tortoise.settings import Settings
 from ane.system.errors import UserError
-from ane.text import Tokenizer, nothing_to_say, shortened, split
+from ane.text import Tokenizer, nothing_to_say_error, shorten, split
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ def split_into_chunks(text: str, model: Model, settings: Settings) -> list[Chunk
     config = model.config("autoregressive")
 
     def fitting(piece: str, desired: int, maximum: int) -> list[tuple[str, list[int]]]:
-        ids = tokenizer.spoken(piece)
+        ids = tokenizer.speakable_ids(piece)
         if not ids:
             return []
         if fits(ids, config):
             return [(piece, text_tokens(ids, config))]
         if maximum == 1:
-            raise UserError(f"{shortened(piece)!r} is {len(ids)} tokens long, the decoder takes at most "
+            raise UserError(f"{shorten(piece)!r} is {len(ids)} tokens long, the decoder takes at most "
                             f"{max_text_tokens(config)} in one pass, and it cannot be split: insert spaces, or "
                             "shorten it")
         shorter = max(1, desired // 2), maximum // 2
@@ -52,7 +52,7 @@ def split_into_chunks(text: str, model: Model, settings: Settings) -> list[Chunk
         return [Chunk(0, text, text_tokens(tokenizer.encode(text), config))]
     chunks = [chunk for piece in split(text, *settings.split) for chunk in fitting(piece, *settings.split)]
     if not chunks:
-        raise nothing_to_say(text)
+        raise nothing_to_say_error(text)
     return [Chunk(index, *chunk) for index, chunk in enumerate(chunks)]
 
 

@@ -21,7 +21,7 @@ from ane.models.tortoise.sampling import Sampler, inverse_cdf_sampler
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.vocoding import hifigan_sound, hifigan_stream, univnet_sound, univnet_stream
 from ane.models.tortoise.windows import windowed_mels
-from ane.system.iterators import closed
+from ane.system.iterators import closing_source
 from ane.system.timeline import Timeline
 from ane.voices import Voice
 
@@ -99,7 +99,7 @@ class Pipeline:
     # Whole chunks
 
     def sounds(self, chunks: Sequence[Chunk]) -> Iterator[VocodedChunk]:
-        """Yield the sound of every chunk, in order. When it ends or is closed, all networks are released."""
+        """Yield the sound of every chunk, in order. When it ends or is closing_source, all networks are released."""
         try:
             group = max(MIN_GROUP, 2 * self.settings.lanes // self.settings.candidates)
             for start in range(0, len(chunks), group):
@@ -111,10 +111,10 @@ class Pipeline:
     def _decode(self, chunks: Sequence[Chunk]) -> Iterator[RankedChunk]:
         """Candidates of every chunk, ranked as soon as they end: keeping all candidates of a book would fill memory."""
         prompts = [self._prompt(chunk) for chunk in chunks]
-        decoded = self.timeline.through("decode", decode(
+        decoded = self.timeline.record_each("decode", decode(
             self.backend, prompts, self.model.config("autoregressive"), self.settings.sampling, self.settings.lanes,
             self.settings.diffusion is not None, self._report_decoding))
-        with closed(decoded):
+        with closing_source(decoded):
             for chunk in chunks:
                 candidates = next(decoded)
                 if chunk is chunks[-1]:
@@ -131,7 +131,7 @@ class Pipeline:
             return iter([(one, []) for one in ranked])
         latents = [candidate.latents for one in ranked for candidate in one.kept]
         rngs = [self.randomness.diffusion(one.chunk.index, rank) for one in ranked for rank in range(len(one.kept))]
-        with self.timeline.at("diffuse"):
+        with self.timeline.record("diffuse"):
             mels = iter(spectrograms(self.backend, latents, self.voice.diffusion, self.settings.diffusion, rngs,
                                      lambda done, total: self._report("diffuse", done), self._prediction))
         self._add("diffuse", len(latents) * self.settings.diffusion.steps)
@@ -140,7 +140,7 @@ class Pipeline:
 
     def _vocode(self, diffused: Iterator[tuple[RankedChunk, list[np.ndarray]]]) -> Iterator[VocodedChunk]:
         for ranked, mels in diffused:
-            with self.timeline.at("vocode"):
+            with self.timeline.record("vocode"):
                 audio = [self._sound(ranked.chunk, rank, candidate, mels)
                          for rank, candidate in enumerate(ranked.kept)]
             self._add("vocode", 1)
@@ -161,7 +161,7 @@ class Pipeline:
 
         ``on_chunk`` is called when a chunk has been decoded. Until the first sound is ready only the first chunk is
         decoded; then one more chunk for every chunk that has started to sound: each active lane slows the others a
-        little. When the iterator ends or is closed, all networks are released.
+        little. When the iterator ends or is closing_source, all networks are released.
         """
         try:
             yield from self._pieces(chunks, on_chunk)
@@ -176,7 +176,7 @@ class Pipeline:
         for index, chunk in enumerate(chunks):
             for piece in self._stream_sound(chunk, self._stream_latents(chunk, lanes, index, on_chunk)):
                 lanes.active_limit = min(limit, (index + 2) * self.settings.candidates)
-                self.timeline.sound_is_there()
+                self.timeline.mark_first_sound()
                 yield piece
             self._add("vocode", 1)
             self._report("vocode", 0)
@@ -188,8 +188,8 @@ class Pipeline:
         """The latents or hidden states that sound is made from, as they are decoded: (n, D) each."""
         diffused = self.settings.diffusion is not None
         if not self.settings.ranked:
-            yield from self.timeline.through("decode", lanes.stream(index, diffused))
-        with self.timeline.at("decode"):
+            yield from self.timeline.record_each("decode", lanes.stream(index, diffused))
+        with self.timeline.record("decode"):
             candidates = lanes.candidates(index)
         ranked = self._rank(chunk, candidates)
         on_chunk(ranked.info)
@@ -204,8 +204,8 @@ class Pipeline:
                                  self.randomness.diffusion(chunk.index, 0), prediction=self._prediction,
                                  progress=lambda done, steps: self._report("diffuse", 0, f"{done} of {steps} steps"))
             sound = univnet_stream(self.backend, self.model.config("univnet"),
-                                   self.randomness.vocoder(chunk.index, 0), self.timeline.through("diffuse", mels))
-        yield from trim_stream(self.timeline.through("vocode", sound), self.settings.silence)
+                                   self.randomness.vocoder(chunk.index, 0), self.timeline.record_each("diffuse", mels))
+        yield from trim_stream(self.timeline.record_each("vocode", sound), self.settings.silence)
 
     # Shared
 
@@ -221,7 +221,7 @@ class Pipeline:
         """The best candidates of a chunk, best first; a single candidate is not scored."""
         kept = candidates
         if self.settings.ranked:
-            with self.timeline.at("rank"):
+            with self.timeline.record("rank"):
                 mels = np.stack(self.voice.clip_mels) if self.settings.cvvp_amount else None
                 scores = score_candidates(self.backend, chunk.tokens,
                                           np.stack([one.padded_codes for one in candidates]),
@@ -243,7 +243,7 @@ class Pipeline:
 
 def trim_stream(pieces: Iterable[np.ndarray], silence: tuple[float, float] | None) -> Iterator[np.ndarray]:
     """``ane.audio.trimming.trimmed`` for sound that arrives incrementally."""
-    with closed(pieces):
+    with closing_source(pieces):
         if silence is None:
             yield from pieces
             return

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ane.audio.files import write
+from ane.audio import write
 from ane.system.timeline import Timeline
 
 SAMPLE_RATE = 24000

@@ -16,7 +16,7 @@ from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.voice_resolution import resolve_voice, warn_not_cloned
 from ane.system import paths
 from ane.system.errors import UserError
-from ane.system.iterators import closed
+from ane.system.iterators import closing_source
 from ane.system.timeline import Timeline
 from ane.voices import Voice
 
@@ -56,8 +56,8 @@ class Synthesizer:
         """
         request = Request(self, texts, voice, preset, seed, settings, timeline)
         sounds = request.pipeline(progress).sounds([chunk for chunks in request.texts for chunk in chunks])
-        began = request.timeline.known
-        with closed(sounds):
+        began = request.timeline.text_ready
+        with closing_source(sounds):
             for chunks in request.texts:
                 yield request.speech([next(sounds) for _ in chunks], began)
                 began = request.timeline.now()
@@ -112,13 +112,13 @@ class Request:
                  seed: int | None, settings: Settings | None, timeline: Timeline | None):
         self.synthesizer, self.model = synthesizer, synthesizer.model
         self.timeline = timeline or Timeline()
-        self.timeline.text_is_known()
+        self.timeline.mark_text_ready()
         self._spent_before: dict[str, float] = {}       # seconds of each stage on earlier texts
         self.settings = settings or Settings.of(preset, self.model.settings)
         self.randomness = Randomness(secrets.randbits(32) if seed is None else seed)
         self.texts = [split_into_chunks(text, self.model, self.settings) for text in texts]
         synthesizer.require(self.settings)
-        with self.timeline.at("voice"):
+        with self.timeline.record("voice"):
             self.voice = synthesizer.voice(voice, self.randomness)
         if self.settings.ranked:
             check_clips(self.settings.cvvp_amount, self.voice.clip_mels)
@@ -128,7 +128,7 @@ class Request:
                         sum(map(len, self.texts)), self.timeline, progress)
 
     def speech(self, sounds: list[VocodedChunk], began: float) -> Speech:
-        self.timeline.sound_is_there()
+        self.timeline.mark_first_sound()
         audio = [np.concatenate([sound.audio[rank] for sound in sounds]) for rank in range(self.settings.best)]
         infos = [sound.info for sound in sounds]
         spent = {stage: seconds - self._spent_before.get(stage, 0.0)
@@ -166,7 +166,7 @@ class Stream(Iterator[np.ndarray]):
         try:
             piece = next(self._pieces)
         finally:
-            self.took = self.timeline.now() - self.timeline.known
+            self.took = self.timeline.now() - self.timeline.text_ready
         self._samples += len(piece)
         return piece
 

@@ -17,7 +17,7 @@ import numpy as np
 from ane.backends.base import Backend
 from ane.models.tortoise.networks.hifigan import HifiganConfig
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES, UnivNetConfig
-from ane.system.iterators import closed
+from ane.system.iterators import closing_source
 
 SCALES = 1024 / 256, 24000 / 22050      # frames a latent at 22050 Hz; then from 22050 Hz to the output's 24000 Hz
 
@@ -61,7 +61,7 @@ def hifigan_stream(backend: Backend, config: HifiganConfig, conditioning: np.nda
     frames = LatentInterpolation()
     vocoder = StreamingVocoder(config.margin, window or VocodingWindow(), lambda columns: backend.run(
         "hifigan", frames=columns[None], conditioning=conditioning)[0, 0])
-    with closed(latents):
+    with closing_source(latents):
         for piece in latents:
             yield from vocoder.feed(frames.feed(piece))
         yield from vocoder.finish(frames.finish())
@@ -80,7 +80,7 @@ def univnet_stream(backend: Backend, config: UnivNetConfig, rng: np.random.Gener
         return backend.run("univnet", mel=columns[None, :bands], noise=noise[None])[0, 0]
 
     vocoder = StreamingVocoder(config.margin, window or VocodingWindow(), run)
-    with closed(mels):
+    with closing_source(mels):
         for mel in mels:
             noise = np.concatenate((ahead, draw_noise(rng, config, mel.shape[1])), axis=1)
             now, ahead = np.split(noise, [mel.shape[1]], axis=1)

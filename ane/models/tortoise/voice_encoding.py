@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ane.audio.files import resample, resample_windowed_sinc
+from ane.audio import resample, resample_windowed_sinc
 from ane.audio.mel import CONDITIONING_RATE, DIFFUSION_RATE, conditioning_mel, diffusion_mel
 from ane.backends.base import Backend
 from ane.system.errors import UserError

@@ -9,7 +9,7 @@ import numpy as np
 from ane.backends.base import Backend
 from ane.bundles import Model
 from ane.models.tortoise.voice_encoding import VOICE_NETWORKS, encode_clips, random_voice
-from ane.voices.cache import cache_key, remember
+from ane.voices.cache import cache_key, cached_voice
 from ane.voices.finding import RANDOM, find_voice, list_voices
 from ane.voices.mixing import mix_voices, parse_mix
 from ane.voices.voice import Clips, Voice, open_voice
@@ -47,7 +47,7 @@ def resolve_voice(spec: str, *, folders: Iterable[Path], backend: Backend, mel_n
             voice = random_voice(backend, widths, rng)
         elif isinstance(part, Clips):
             encode = partial(_encode, part, backend, mel_norms, seed)
-            voice = remember(cache_key(part.files, model_id, seed), part.name, widths, encode) if cache else encode()
+            voice = cached_voice(cache_key(part.files, model_id, seed), part.name, widths, encode) if cache else encode()
         else:
             voice = part
         voice.check_widths(widths)

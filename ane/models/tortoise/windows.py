@@ -17,7 +17,7 @@ from ane.audio.mel import denormalise_mel
 from ane.backends.base import Backend
 from ane.models.tortoise.diffusion import Diffusion, StepProgress, frame_count, no_step_progress, sample
 from ane.system.errors import UserError
-from ane.system.iterators import closed
+from ane.system.iterators import closing_source
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def windowed_mels(backend: Backend, latents: Iterable[np.ndarray], voice: np.nda
         progress: called with the steps done and the steps of a window.
     """
     mel = WindowedDiffusion(backend, voice, diffusion, rng, windows or Windows(), progress, prediction)
-    with closed(latents):
+    with closing_source(latents):
         for piece in latents:
             mel.append(piece)
             while mel.received > mel.stop:      # more latents follow, so this is not the last window

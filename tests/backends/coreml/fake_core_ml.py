@@ -12,7 +12,7 @@ from ane.backends.coreml.compiled import MacMachine
 from ane.backends.coreml.runtime import CoreMLRuntime
 from ane.backends.mil import Arithmetic, Interpreter, Package
 from ane.system.errors import UserError
-from converters.coreml.graph import Graph, Style
+from converters.coreml.graph import CoreMLGraph, Style
 
 M2 = MacMachine("Apple M2", "24F74")
 X = np.array([[1, 2, 3, 4]], np.float32)
@@ -26,7 +26,7 @@ def save_scale_package(path: Path, factor: float = 2.0, dtype: str = "fp16") -> 
         return {"y": mb.mul(x=x, y=style.dtype(factor)),
                 "sum": mb.coreml_update_state(state=total, value=total_now)}
 
-    graph = Graph("scale", {"length": 4}, {"x": (1, 4)}, body, {"total": (1, 4)})
+    graph = CoreMLGraph("scale", {"length": 4}, {"x": (1, 4)}, body, {"total": (1, 4)})
     graph.build(Style(dtype)).save(str(path))
     return path
 

@@ -6,7 +6,7 @@ from filelock import FileLock
 
 from ane.bundles.bundle import Bundle
 from converters.conversion import convert
-from converters.onnx.package import Onnx, OnnxOptions
+from converters.onnx.package import OnnxOptions, OnnxTarget
 from tests.random_model import write_random_bundle
 
 DECODER, CLVP = ["autoregressive"], ["clvp"]
@@ -23,9 +23,9 @@ def onnx_bundle(folder: Path) -> Bundle:
             write_random_bundle(folder / "onnx-plain")
             source = convert(Bundle(folder / "onnx-plain"), folder / "onnx-decoder",
                              [OnnxOptions(precision) for precision in ("fp32", "int8", "int4", "fp16")], DECODER,
-                             target=Onnx())
+                             target=OnnxTarget())
             source = convert(source, folder / "onnx-clvp", [OnnxOptions("fp32"), OnnxOptions("fp16")], CLVP,
-                             target=Onnx())
+                             target=OnnxTarget())
             rest = sorted(source.networks - set(DECODER) - set(CLVP))
-            convert(source, bundle, [OnnxOptions()], rest, target=Onnx())
+            convert(source, bundle, [OnnxOptions()], rest, target=OnnxTarget())
     return Bundle(bundle)

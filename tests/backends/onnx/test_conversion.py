@@ -22,14 +22,14 @@ from ane.models.tortoise.networks.frames import FrameNorm
 from ane.models.tortoise.networks.layers import GroupNorm
 from ane.system.errors import UserError
 from converters.conversion import convert
-from converters.coreml.package import Options
-from converters.onnx.package import Onnx, OnnxOptions, write_package
+from converters.coreml.package import CoreMLOptions
+from converters.onnx.package import OnnxOptions, OnnxTarget, write_package
 from converters.onnx.weights import FILE
 from converters.proof import onnx_parity as parity
-from converters.tortoise.onnx_graphs import traceable
+from converters.tortoise.onnx_graphs import make_traceable
 from tests.random_model import write_random_bundle
 
-ONNX = Onnx()
+ONNX = OnnxTarget()
 SMALL = ["rlg_auto"]
 
 
@@ -73,7 +73,7 @@ def test_every_network_has_a_package_that_reaches_its_threshold(bundle):
     assert {package.network for package in bundle.onnx_packages} == bundle.networks
     for package in bundle.onnx_packages:
         assert package.functions
-        threshold, largest_error = parity.bars_of(package)
+        threshold, largest_error = parity.thresholds_of(package)
         for function in package.functions.values():
             assert function.parity["cpu"] >= threshold
             assert package.precision != "fp32" or function.parity["error"] <= largest_error
@@ -101,7 +101,7 @@ def test_a_norm_without_an_onnx_counterpart_is_not_traced():
         pass
 
     with pytest.raises(AssertionError, match="OtherNorm has no counterpart"):
-        traceable(nn.Sequential(OtherNorm(32)))
+        make_traceable(nn.Sequential(OtherNorm(32)))
 
 
 @pytest.mark.parametrize(("norm", "shape"), [(GroupNorm(64), (2, 64, 9)), (FrameNorm(64), (2, 9, 64))])
@@ -111,7 +111,7 @@ def test_norms_for_onnx_return_what_torch_returns(norm, shape):
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     network = nn.Sequential(norm)
     expected = network(x)
-    traceable(network)
+    make_traceable(network)
     assert not isinstance(network[0], GroupNorm)
     assert torch.allclose(network(x), expected, atol=1e-5)
 
@@ -139,7 +139,7 @@ def test_every_weight_of_a_quantised_decoder_is_quantised(bundle, precision, op)
 
 
 def test_a_bundle_may_have_core_ml_and_onnx_packages(source, tmp_path):
-    first = convert(source, tmp_path / "out", [Options()], SMALL)
+    first = convert(source, tmp_path / "out", [CoreMLOptions()], SMALL)
     both = convert(first, tmp_path / "out", [OnnxOptions()], SMALL, overwrite=True, target=ONNX)
     assert ([package.format for package in both.packages], [package.format for package in both.onnx_packages]) == (
         ["coreml"], ["onnx"])
@@ -150,14 +150,14 @@ def test_a_bundle_may_have_core_ml_and_onnx_packages(source, tmp_path):
     assert all(np.abs(expected - each).max() < 0.01 for each in actual)
     stated = json.loads((both.path / "bundle.json").read_text())
     assert stated["coreml"]["packages"][0]["path"] == "packages/rlg_auto-fp16.mlpackage"
-    third = convert(both, tmp_path / "out", [Options()], SMALL, overwrite=True)
+    third = convert(both, tmp_path / "out", [CoreMLOptions()], SMALL, overwrite=True)
     assert len(third.onnx_packages) == 1            # it was copied
 
 
 def test_a_killed_conversion_is_resumed(source, tmp_path):
     out = tmp_path / "out"
     command = [sys.executable, "-m", "ane.cli", "convert", str(source.path), "--to", "onnx", "-o", str(out),
-               "--stages", "rlg_auto,rlg_diffuser,conditioning_encoder"]
+               "--networks", "rlg_auto,rlg_diffuser,conditioning_encoder"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     work = tmp_path / "out.converting"
     noted, deadline = work / "progress.json", time.monotonic() + 300
@@ -180,7 +180,7 @@ def test_unfinished_files_of_a_killed_conversion_are_removed(source, tmp_path, m
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("converters.onnx.package.measured", interrupt)
+        patched.setattr("converters.onnx.package.measure_parity", interrupt)
         with pytest.raises(KeyboardInterrupt):
             convert(source, tmp_path / "out", [OnnxOptions()], SMALL, target=ONNX)
     left = tmp_path / "out.converting" / "packages" / ".rlg_auto-fp32.onnx.x.partial"
@@ -191,7 +191,7 @@ def test_unfinished_files_of_a_killed_conversion_are_removed(source, tmp_path, m
 
 
 def test_a_graph_below_its_threshold_is_not_published(source, tmp_path, monkeypatch):
-    monkeypatch.setitem(parity.BARS, "fp32", 500.0)
+    monkeypatch.setitem(parity.THRESHOLDS, "fp32", 500.0)
     with pytest.raises(UserError, match=r"rlg_auto, function ar_random, in fp32: .* at least 500"):
         convert(source, tmp_path / "out", [OnnxOptions()], SMALL, target=ONNX)
     assert not (tmp_path / "out").exists()
@@ -201,7 +201,7 @@ def test_a_graph_below_its_threshold_is_not_published(source, tmp_path, monkeypa
     (["--precision", "8bit"], "with --to onnx it is fp32 or fp16 or int8 or int4"),
     (["--lanes", "2"], "--lanes has no effect with --to onnx"),
     (["--cache", "io"], "--cache has no effect with --to onnx"),
-    (["--stages", "whisperer"], "no such network"),
+    (["--networks", "whisperer"], "no such network"),
 ])
 def test_flags_without_effect_are_refused(source, tmp_path, capsys, flags, message):
     assert main(["convert", str(source.path), "--to", "onnx", "-o", str(tmp_path / "out"), *flags]) == 1

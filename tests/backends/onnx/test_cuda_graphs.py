@@ -11,7 +11,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
 from ane.backends import load_backend
 from ane.backends.onnx import backend as onnx_backend
-from ane.backends.onnx.backend import CUDA_GRAPH, OrtBackend
+from ane.backends.onnx.backend import CUDA_GRAPH, OnnxBackend
 from ane.backends.onnx.buffers import BufferAllocator
 from ane.backends.onnx.providers import CPU, OnnxDevice, OutOfMemoryError, onnx_errors
 from ane.backends.onnx.sessions import SessionKey, session_loader
@@ -68,8 +68,8 @@ def torch(bundle):
     return load_backend("torch:cpu", bundle, "fp32", threads=1, keep=True)
 
 
-def make_backend(bundle, torch, load: FakeSessionLoader, device: OnnxDevice = CUDA, **options: Any) -> OrtBackend:
-    return OrtBackend(bundle, device, torch, "fp32", threads=1, load=load, **options)
+def make_backend(bundle, torch, load: FakeSessionLoader, device: OnnxDevice = CUDA, **options: Any) -> OnnxBackend:
+    return OnnxBackend(bundle, device, torch, "fp32", threads=1, load=load, **options)
 
 
 def columns(seed: int, *shape: int) -> np.ndarray:

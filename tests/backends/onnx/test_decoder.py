@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ane.backends import load_backend
-from ane.backends.onnx.backend import OrtBackend
+from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.buffers import BufferAllocator
 from ane.backends.onnx.decoder import GROWTH
 from ane.backends.onnx.providers import DEVICES
-from converters.proof.parity import Unpublished, snr
+from converters.proof.parity import UnpublishedModel, mean_snr_db
 
 FP32_SNR = 100          # dB, where float32 is only summed in another order
 
@@ -44,7 +44,7 @@ def columns(seed: int, *shape: int) -> np.ndarray:
 
 
 def near(expected, actual, threshold: float = FP32_SNR) -> bool:
-    return snr([*expected], [*actual]) >= threshold
+    return mean_snr_db([*expected], [*actual]) >= threshold
 
 
 @pytest.mark.parametrize("length", [2, 5, 40])
@@ -182,7 +182,7 @@ def test_quantised_decoders_reach_their_threshold(torch, bundle, precision, thre
     package, = (both for both in bundle.onnx_packages
                 if (both.network, both.precision) == ("autoregressive", precision))
     assert min(function.parity["cpu"] for function in package.functions.values()) >= threshold
-    backend = OrtBackend(Unpublished(bundle, bundle.path, [package], torch), DEVICES["cpu"], torch, threads=1)
+    backend = OnnxBackend(UnpublishedModel(bundle, bundle.path, [package], torch), DEVICES["cpu"], torch, threads=1)
     both = torch.decoder(2, 8), backend.decoder(2, 8)
     assert near(*(one.prefill(columns(0, 12) / 20) for one in both), threshold=threshold)
     for turn in range(3):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ane.backends import load_backend
 from ane.backends.onnx import tensorrt
-from ane.backends.onnx.backend import OrtBackend
+from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.providers import DEVICES
 from ane.backends.onnx.sessions import SessionKey
 from ane.backends.onnx.tensorrt import (
@@ -107,7 +107,7 @@ def test_each_bucket_of_a_stage_has_an_engine(bundle, tmp_path, monkeypatch):
         requested.append(one)
         raise UserError("no GPU here")
 
-    backend = OrtBackend(bundle, DEVICES["tensorrt"], load_backend("torch:cpu", bundle), "fp32",
+    backend = OnnxBackend(bundle, DEVICES["tensorrt"], load_backend("torch:cpu", bundle), "fp32",
                          engines=TensorRtEngines(tmp_path, A100), load=load)
     for frames in (100, 90, 300):
         with pytest.raises(UserError, match="no GPU here"):

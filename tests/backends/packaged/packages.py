@@ -11,7 +11,7 @@ from ane.backends.mil import Arithmetic, Interpreter, Package
 from ane.backends.packaged.functions import PackageFunction
 from ane.bundles.weights import skeleton
 from ane.models.tortoise.networks import NETWORKS
-from converters.coreml.graph import Graph, Style
+from converters.coreml.graph import CoreMLGraph, Style
 from tests.random_model import RandomModel
 
 FP32, FP16, ROUNDED = Style("fp32"), Arithmetic(), Arithmetic(fp16=True)
@@ -33,7 +33,7 @@ class Interpreting:
         return Interpreter(Package(package), None, self.arithmetic)
 
 
-def saved(graphs: Iterable[Graph], style: Style, folder: Path) -> dict[str, Path]:
+def saved(graphs: Iterable[CoreMLGraph], style: Style, folder: Path) -> dict[str, Path]:
     """Each graph as a package of its own, by the graph's name."""
     paths = {}
     for graph in graphs:
@@ -42,7 +42,7 @@ def saved(graphs: Iterable[Graph], style: Style, folder: Path) -> dict[str, Path
     return paths
 
 
-def functions(graphs: Iterable[Graph], paths: dict[str, Path], arithmetic: Arithmetic = FP16) -> list[PackageFunction]:
+def functions(graphs: Iterable[CoreMLGraph], paths: dict[str, Path], arithmetic: Arithmetic = FP16) -> list[PackageFunction]:
     engine = Interpreting(arithmetic)
     return [PackageFunction(engine, paths[graph.name], graph.name, graph.bucket, "CPU_ONLY", graph.kind) for graph in graphs]
 

@@ -14,7 +14,7 @@ from ane.backends.packaged.decoder import PackagedDecoder
 from ane.backends.torch.decoder import TorchDecoder
 from ane.models.tortoise.networks.autoregressive import UnifiedVoice
 from ane.system.errors import UserError
-from converters.coreml.graph import Graph, Style
+from converters.coreml.graph import CoreMLGraph, Style
 from converters.tortoise import autoregressive as gpt2
 from tests.backends.packaged.packages import FP16, NARROW, ROUNDED, functions, saved, twin
 
@@ -27,7 +27,7 @@ BARS = {("fp32", "step"): [(FP16, 100)], ("fp32", "state"): [(FP16, 70)]}
 FP16_BARS = [(FP16, 60), (ROUNDED, 55), (NARROW, 55)]
 
 
-def graphs(network: UnifiedVoice, scale: float = SCALE) -> list[Graph]:
+def graphs(network: UnifiedVoice, scale: float = SCALE) -> list[CoreMLGraph]:
     steps = [gpt2.step(network, columns, slots, kind, scale) for kind in ("io", "state")
              for columns, slots in ((1, 96), (4, 96), (8, 160))]
     return [gpt2.prefill(network, 16, scale), gpt2.prefill(network, 32, scale), gpt2.fill(network, 16, 160, scale),

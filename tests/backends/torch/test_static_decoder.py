@@ -21,11 +21,11 @@ from ane.backends.torch.backend import Precision, TorchBackend
 from ane.backends.torch.decoder import TorchDecoder
 from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder, StepRunner, run_eagerly
 from ane.bundles.weights import skeleton
-from ane.models.tortoise.decoding import Chunk, decode
-from ane.models.tortoise.embeddings import text_tokens
+from ane.models.tortoise.chunks import text_tokens
+from ane.models.tortoise.decoding import Prompt, decode
 from ane.models.tortoise.networks.autoregressive import UnifiedVoice
 from ane.models.tortoise.randomness import Randomness
-from ane.models.tortoise.sampling import Sampling, by_inverse_cdf
+from ane.models.tortoise.sampling import Sampling, inverse_cdf_sampler
 from tests.random_model import RandomModel
 
 LANES, CAPACITY, PREFIXES, LONGEST = 4, 30, 3, 12
@@ -235,8 +235,8 @@ def test_the_same_seed_gives_the_same_codes(monkeypatch, graphs, lanes):
     config = model.config("autoregressive")
 
     def sample() -> list[tuple[list[int], np.ndarray]]:
-        chunks = [Chunk(columns(index, 1), text_tokens(list(range(3, 8 + 3 * index)), config),
-                        [by_inverse_cdf(Randomness(7).candidate(index, each)) for each in range(2 + index)])
+        chunks = [Prompt(columns(index, 1), text_tokens(list(range(3, 8 + 3 * index)), config),
+                        [inverse_cdf_sampler(Randomness(7).candidate(index, each)) for each in range(2 + index)])
                   for index in range(3)]
         backend = TorchBackend(model, "cpu", "fp32")
         backend.chosen = Precision("fp32", torch.float32)       # no packed layers, as on a GPU

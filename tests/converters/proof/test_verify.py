@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from ane.backends.coreml.compiled import CompiledCache
-from ane.backends.coreml.engine import CoreMLEngine
-from ane.backends.mil import Arithmetic, Interpreter, MilEngine, Package
-from ane.backends.packaged.functions import Function
+from ane.backends.coreml.runtime import CoreMLRuntime
+from ane.backends.mil import Arithmetic, Interpreter, MilRuntime, Package
+from ane.backends.packaged.functions import PackageFunction
 from ane.backends.torch.denoiser import TorchDenoiser
 from ane.bundles.packages import FunctionRecord
 from ane.models.tortoise.diffusion import Diffusion, sample
@@ -33,7 +33,7 @@ from converters.proof.activations import (
 from converters.proof.coreml_activations import CoreMLActivations, CoreMLInspector, extract_function
 from converters.proof.verify import PackageRunner, UnverifiedBundle, choose, package_runner, threshold_of, verify
 from converters.tortoise import diffusion_decoder as diffusion
-from tests.backends.coreml.stand_in import StandIn
+from tests.backends.coreml.fake_core_ml import FakeCoreML
 from tests.backends.packaged.packages import FP32, Interpreting, saved
 from tests.backends.packaged.packages import twin as reference_network
 from tests.small_bundle import OPTIONS, spoil, write_small_bundle
@@ -112,7 +112,7 @@ def denoised_and_compared(folder: Path, steps: int, rows: int) -> list[list[Comp
         reference = TorchDenoiser(network, torch.from_numpy(latents), torch.from_numpy(voice), length)
         sample(reference, length, run, np.random.default_rng(1))
     sample(packaged, length, run, np.random.default_rng(1))
-    source = InterpretedActivations(MilEngine())
+    source = InterpretedActivations(MilRuntime())
     return [compare_with_modules(one, source.activations(paths[name], "main", engine.calls[name]),
                          engine.calls[name]) for name, one in found.items()]
 
@@ -258,7 +258,7 @@ class Inspecting:
 @pytest.fixture
 def core_ml(tmp_path):
     """Core ML with a stand-in for its inspector."""
-    engine = CoreMLEngine(StandIn(tmp_path / "log"), CompiledCache(tmp_path / "compiled"))
+    engine = CoreMLRuntime(FakeCoreML(tmp_path / "log"), CompiledCache(tmp_path / "compiled"))
     return lambda inspector: PackageRunner("coreml", engine, CoreMLActivations(inspector), None)
 
 
@@ -294,7 +294,7 @@ def test_an_extracted_function_computes_the_same(small, tmp_path):
     assert list(single.functions) == ["main"]
     rng = np.random.default_rng(0)
     inputs = {name: rng.standard_normal(type.shape, dtype=np.float32) for name, type in program.inputs.items()}
-    wanted = MilEngine().load(small / AUTOREGRESSIVE, "step_2_64", "").predict(inputs)
+    wanted = MilRuntime().load(small / AUTOREGRESSIVE, "step_2_64", "").predict(inputs)
     for name, array in Interpreter(single).predict(inputs).items():
         assert np.array_equal(array, wanted[name])
     assert len(Package(small / AUTOREGRESSIVE).functions) == 3, "the original was modified through a link"
@@ -317,6 +317,6 @@ def test_a_failing_inspector_raises_one_line(small):
 def test_the_interpreter_yields_values_by_module_name(small):
     program = Package(small / AUTOREGRESSIVE).function("prefill_32")
     inputs = {name: np.ones(type.shape, np.float16) for name, type in program.inputs.items()}
-    call, source = FunctionCall(inputs, None, "CPU_ONLY"), InterpretedActivations(MilEngine())
+    call, source = FunctionCall(inputs, None, "CPU_ONLY"), InterpretedActivations(MilRuntime())
     names = [name for name, _, _ in source.activations(small / AUTOREGRESSIVE, "prefill_32", call)]
     assert "gpt__h__2" in names

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ane.backends.mil import Arithmetic, Package
-from ane.backends.packaged.functions import Function
+from ane.backends.packaged.functions import PackageFunction
 from ane.models.tortoise.packaged import encoders
 from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph, Style

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from ane.backends.mil import Arithmetic, Interpreter, Package
-from ane.backends.packaged.functions import Function, frames, padded
+from ane.backends.packaged.functions import PackageFunction, sequence_masks, padded
 from ane.bundles import open_model
-from ane.models.tortoise.diffusion import PREDICTIONS, SAMPLERS, Diffusion, Schedule, frames_of, plan, sample, take
+from ane.models.tortoise.diffusion import PREDICTIONS, SAMPLERS, Diffusion, Schedule, frame_count, plan, sample, take
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig, DiffusionTts, timestep_embedding
 from ane.models.tortoise.packaged.denoiser import PackagedDenoiser, upsampled
 from ane.system.errors import UserError
@@ -286,6 +286,6 @@ def test_the_smallest_bucket_is_used_and_a_pair_only_with_guidance(odd):
 def test_codes_are_repeated_as_by_torch():
     for latents in (*range(1, 40), 301, 499):
         columns = np.arange(latents, dtype=np.float32)[None, None]
-        for length in {max(frames_of(latents), 1), 2 * latents + 1}:
+        for length in {max(frame_count(latents), 1), 2 * latents + 1}:
             expected = F.interpolate(torch.from_numpy(columns), size=length, mode="nearest").numpy()
             np.testing.assert_array_equal(upsampled(columns, length), expected)

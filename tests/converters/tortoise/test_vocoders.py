@@ -15,7 +15,7 @@ from torch import nn
 
 from ane.backends.mil import Arithmetic, Package
 from ane.models.tortoise.networks.hifigan import Hifigan, HifiganConfig
-from ane.models.tortoise.networks.layers import Config
+from ane.bundles.family import Config
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES, UnivNet, UnivNetConfig
 from ane.models.tortoise.packaged.vocoders import HifiganVocoder, UnivnetVocoder, Vocoder
 from ane.system.errors import UserError

@@ -280,7 +280,7 @@ def test_a_stream_without_diffusion_is_the_whole(synthesizer, candidates):
     assert (stream.codes, stream.chunks, stream.seed, stream.voice) == (whole.codes, whole.chunks, 4, whole.voice)
     np.testing.assert_allclose(np.concatenate(pieces), whole.audio, atol=1e-4)
     assert stream.notes == whole.notes
-    assert 0 < stream.timeline.heard < stream.timeline.now()
+    assert 0 < stream.timeline.first_sound < stream.timeline.now()
 
 
 def test_a_stream_with_diffusion_is_as_long_as_the_whole(synthesizer):
