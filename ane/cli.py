@@ -26,10 +26,10 @@ from ane.commands import (
 )
 from ane.commands.arguments import CommandParser, add_common_arguments
 from ane.commands.messages import logging_to_standard_error
-from ane.commands.standard_streams import tolerant_streams
 from ane.system.errors import UserError
 from ane.system.interruption import Interruptions, interruptions
 from ane.system.paths import check_working_directory
+from ane.system.streams import tolerant_streams
 from ane.system.version import version
 
 # of a standard stream that is closed, has no reader, or is full

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ane.backends.packaged.decoder import MASKED
+from ane.backends.base import MASKED
 from ane.models.tortoise.networks.autoregressive import Conv1D
 from ane.models.tortoise.networks.conditioning import EqualLinear
 from ane.models.tortoise.networks.layers import AttentionBlock, RelativePositionBias

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ane.bundles.family import Config
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from ane.models.tortoise.networks.clvp import CLVPConfig
 from ane.models.tortoise.networks.conditioning import (
@@ -14,7 +15,6 @@ from ane.models.tortoise.networks.conditioning import (
 )
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig
 from ane.models.tortoise.networks.hifigan import HifiganConfig
-from ane.bundles.family import Config
 from ane.models.tortoise.networks.univnet import UnivNetConfig
 from ane.system.errors import UserError
 from training.trainer import PartSchedule

@@ -51,5 +51,6 @@ def load_synthesizer(args: argparse.Namespace, model: Model, settings: "Settings
     if tuned and tuned.lanes and args.lanes is None:
         settings = replace(settings, lanes=tuned.lanes)
     backend = load_backend(args.backend, model, args.precision, args.threads, cache=args.cache,
-                           compute_units=args.compute_units, memory=args.memory, afresh=args.rebuild_engines, notice=notice)
+                           compute_units=args.compute_units, memory=args.memory,
+                           rebuild_engines=args.rebuild_engines, notice=notice)
     return Synthesizer(model, backend), settings

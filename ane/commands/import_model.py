@@ -129,9 +129,10 @@ def _from_directory(directory: Path, config: dict[str, Any] | None, console: Con
 def _from_hub(args: argparse.Namespace, config: dict[str, Any] | None, destination: Path,
               console: Console) -> CheckpointOrigin:
     """Download. Where the destination has a bundle of the same commit, the files must be the same."""
+    from ane.bundles.family import find_family
     from ane.bundles.hub import check_recorded_hashes, snapshot
 
-    repository = REPOSITORY if args.source == HUB else args.source
+    repository = find_family().repository if args.source == HUB else args.source
     found = snapshot(repository, args.revision, progress=lambda file: console.print(f"Fetching {file}"))
     source = {"repository": repository, "revision": found.revision, "files": found.files}
     recorded = _recorded(destination)

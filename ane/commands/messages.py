@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
-from ane.commands.standard_streams import TolerantStream
+from ane.system.streams import TolerantStream
 
 LOGGER = logging.getLogger("ane")
 

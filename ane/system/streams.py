@@ -1,48 +1,78 @@
-"""Standard streams that are closed or cannot be written."""
+"""Standard streams that are closed, full or gone: a command does its work all the same where it does not need them."""
 
-import contextlib
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 
-def repair_standard_streams() -> None:
-    """Open the null device for each standard stream that is closed, and ignore errors in writing to standard error.
+def open_closed_streams() -> None:
+    """Put the null device where a standard stream is closed, so that no other file takes its number.
 
-    Python sets a closed stream (``>&-``) to None, and the next file to be opened gets its number, so that what a C
-    library prints would land in that file. A message that cannot be written (standard error on a full disk) must not
-    change the outcome of a command.
+    It is opened in the wrong direction for input and output, so that using them is an error: "Bad file descriptor".
     """
-    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+    modes = (("stdin", os.O_WRONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_WRONLY, "w"))
+    for number, (name, flags, mode) in enumerate(modes):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, flags)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
         if getattr(sys, name) is None:
-            stream = open(os.devnull, mode, encoding="utf-8")       # noqa: SIM115 (open as long as the program runs)
-            if stream.fileno() != number:
-                os.dup2(stream.fileno(), number)
+            errors = "strict" if name == "stdin" else "backslashreplace"
+            stream = open(number, mode, encoding="utf-8", errors=errors, closefd=False)     # noqa: SIM115
+            stream.was_closed = True
             setattr(sys, name, stream)
-    if not isinstance(sys.stderr, ForgivingStream):
-        sys.stderr = ForgivingStream(sys.stderr)
 
 
 def is_closed(stream: TextIO | None) -> bool:
     """Whether a standard stream was closed when the program began."""
-    return stream is None or getattr(stream, "name", None) == os.devnull
+    return stream is None or getattr(stream, "was_closed", False)
 
 
-class ForgivingStream:
-    """A text stream whose ``write`` and ``flush`` ignore OSError. Everything else is the stream's own."""
+class TolerantStream:
+    """A stream whose writes never fail: once it cannot be written, the rest goes to the null device."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
         try:
             return self._stream.write(text)
         except OSError:
+            discard(self._stream)
             return len(text)
 
     def flush(self) -> None:
-        with contextlib.suppress(OSError):
+        try:
             self._stream.flush()
+        except OSError:
+            discard(self._stream)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+
+@contextmanager
+def tolerant_streams() -> Iterator[None]:
+    """Within the block standard error never raises, and names that are not text can be printed to standard output."""
+    open_closed_streams()
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    stream = sys.stderr
+    sys.stderr = TolerantStream(stream) if stream is sys.__stderr__ else stream
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        sys.stderr = stream
+
+
+def discard(stream: TextIO) -> None:
+    """Send what a stream still holds, and what comes, to the null device."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)

@@ -3,7 +3,7 @@
 import re
 
 from ane.text.lexicon import CASE_SENSITIVE, PRONOUNCED, SHORT_WORDS, SPELLED
-from ane.text.rule import Rule, any_of, rule
+from ane.text.rule import TextRule, any_of, rule
 
 
 def spell(word: str) -> str:
@@ -36,7 +36,7 @@ def expand_line_in_capitals(match: re.Match) -> str:
     return re.sub(r"[A-Z']+", lambda word: spell(word[0]) if word[0] in SPELLED else word[0].lower(), match[0])
 
 
-RULES: tuple[Rule, ...] = (
+RULES: tuple[TextRule, ...] = (
     rule("PhD", rf"\b({any_of(CASE_SENSITIVE)})\b", lambda match: CASE_SENSITIVE[match[1]]),
     rule("DON'T, IT'S", r"\b(?:[A-Z]+'(?:T|LL|RE|VE|M|D)|(?:IT|LET)'S)\b", lambda match: match[0].lower()),
     rule("OpenAI, HTMLParser", r"(?<=[a-z])(?=[A-Z]{2,}\b)|(?<=[A-Z])(?=[A-Z][a-z]{2})", " "),

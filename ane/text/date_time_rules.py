@@ -4,7 +4,7 @@ import re
 
 from ane.text import number_words
 from ane.text.lexicon import DAYS, MONTHS
-from ane.text.rule import Rule, any_of, period_after, rule
+from ane.text.rule import TextRule, any_of, period_after, rule
 
 SHORT_MONTHS = {month[:3].capitalize(): month for month in MONTHS} | {"Sept": "september"}
 # "may" and "march" in lower case are verbs
@@ -127,4 +127,4 @@ TIME_RULES = (      # the rules for ranges come first and replace the dash only
     rule("26:11", r"(?<![\w:.])(\d{2,3}):([0-5]\d)(?![\d:])", expand_minutes),
     rule("2:1", r"(?<=\d):(?=\d)", " to "),
 )
-RULES: tuple[Rule, ...] = (*DATE_RULES, *TIME_RULES)
+RULES: tuple[TextRule, ...] = (*DATE_RULES, *TIME_RULES)

@@ -26,7 +26,7 @@ import re
 from ane.text import capital_rules, date_time_rules, markup_rules, number_rules, roman_numerals
 from ane.text.lexicon import BARE_TITLES, ENDINGS, INTERJECTIONS, NUMBERED, PHRASES, TITLES, UNITS
 from ane.text.number_rules import plural
-from ane.text.rule import Rule, any_of, period_after, rule
+from ane.text.rule import TextRule, any_of, period_after, rule
 from ane.text.unicode_to_ascii import to_ascii
 
 
@@ -162,6 +162,6 @@ CLEANUP_RULES = (
     rule("leading mark", r"^[\s,.;:)-]+", ""),
 )
 
-RULES: tuple[Rule, ...] = (
+RULES: tuple[TextRule, ...] = (
     *markup_rules.RULES, *date_time_rules.RULES, *number_rules.RULES, *roman_numerals.RULES, *ABBREVIATION_RULES,
     *SIGN_RULES, *capital_rules.RULES, *number_rules.REMAINING_NUMBERS, *CLEANUP_RULES)

@@ -3,7 +3,7 @@
 import re
 
 from ane.text.lexicon import DOMAINS, FILE_TYPES, HTML_ATTRIBUTES, HTML_ELEMENTS
-from ane.text.rule import Rule, any_of, rule
+from ane.text.rule import TextRule, any_of, rule
 
 ADDRESS_SIGNS = {".": " dot ", "/": " slash ", "-": " dash ", "_": " underscore ", "@": " at ", "+": " plus ",
                  ":": " colon ", "~": " tilde ", "%": " percent ", "&": " and ", "=": " equals "}
@@ -71,4 +71,4 @@ LAYOUT_RULES = (
     rule("emphasis", r"(?<![\w*_`])(?:[*_`]{1,3}|~~)(?=\w)|(?<=[\w.,!?)])(?:[*_`]{1,3}|~~)(?![\w*_`])", ""),
     rule("snake_case", r"_+", " "),
 )
-RULES: tuple[Rule, ...] = (*WEB_RULES, *LAYOUT_RULES)
+RULES: tuple[TextRule, ...] = (*WEB_RULES, *LAYOUT_RULES)

@@ -13,7 +13,7 @@ from ane.text.lexicon import (
     UNITS,
     UNSPACED_UNITS,
 )
-from ane.text.rule import NUMBER, Rule, any_of, rule
+from ane.text.rule import NUMBER, TextRule, any_of, rule
 
 SIGN = "[$£€¥₹₩₽]"
 COMMA_DECIMAL = r"(?:\d{1,3}(?:\.\d{3})+|\d+),\d\d(?![\d,])"       # 1.299,50 €: decimal comma
@@ -250,11 +250,11 @@ COUNT_RULES = (
          lambda match: number_words.decade(int(match[1]))),
     rule("'99", r"(?<!\w)'(\d\d)(?![\w'])", expand_short_year),
 )
-RULES: tuple[Rule, ...] = (
+RULES: tuple[TextRule, ...] = (
     *COMPARISON_RULES, *PHONE_RULES, *SIGN_RULES, *MONEY_RULES, *COUNT_RULES, *FRACTION_RULES, *UNIT_RULES)
 
 # Applied after all other rules have expanded their digits.
-REMAINING_NUMBERS: tuple[Rule, ...] = (
+REMAINING_NUMBERS: tuple[TextRule, ...] = (
     rule("1984", rf"(?P<cue>\b(?i:{YEAR_CUE})\s+)?(?<![\w.,])(?P<n>1[1-9]\d\d|20\d\d|(?(cue)10\d\d|(?!)))"
          r"(?![\w%]|[.,]\d)"
          rf"(?P<plural>(?=\s+(?!{NOT_PLURAL}\b)[a-z]+[a-rt-z]s\b))?", expand_year),

@@ -16,7 +16,7 @@ from ane.text.lexicon import (
     NUMERAL_AFTER_CAPITALISED,
     RULERS,
 )
-from ane.text.rule import Rule, any_of, rule
+from ane.text.rule import TextRule, any_of, rule
 
 LETTERS = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 END = r"(?<=[IVXLC])\b"
@@ -69,7 +69,7 @@ def forms(words: frozenset[str], *changes: str) -> str:
     return any_of(getattr(word, change)() for word in words for change in changes)
 
 
-RULES: tuple[Rule, ...] = (
+RULES: tuple[TextRule, ...] = (
     rule("Chapter IV, PARTS I-III",
          rf"(?P<heading>\b{forms(NUMERAL_AFTER | NUMERAL_AFTER_CAPITALISED, 'capitalize', 'upper')}[sS]?\s+)"
          rf"(?P<numerals>(?:{NUMERAL_I}|(?!I\b){NUMERAL}){MORE})(?!')", expand_after_heading),

@@ -14,7 +14,7 @@ LINE_END = re.compile(r"[\"')\]]*(?:[ \t]*\n|\s*\Z)")
 
 
 @dataclass(frozen=True)
-class Rule:
+class TextRule:
     """One substitution of the normaliser: each match of ``pattern`` becomes ``replacement``, as in ``re.sub``.
 
     ``name`` is an example of what the rule matches, or describes it.
@@ -28,8 +28,8 @@ class Rule:
         return self.pattern.sub(self.replacement, text)
 
 
-def rule(name: str, pattern: str, replacement: str | Callable[[re.Match], str]) -> Rule:
-    return Rule(name, re.compile(pattern), replacement)
+def rule(name: str, pattern: str, replacement: str | Callable[[re.Match], str]) -> TextRule:
+    return TextRule(name, re.compile(pattern), replacement)
 
 
 def any_of(words: Iterable[str]) -> str:

@@ -18,6 +18,7 @@ from torch import nn
 from ane.bundles.weights import layout, skeleton
 from ane.models.tortoise.networks.autoregressive import Conv1D
 from ane.system.errors import UserError
+from converters.models import network_spec
 
 Type = gguf.GGMLQuantizationType
 
@@ -98,10 +99,10 @@ def stored_type(network: str, shape: tuple[int, ...], is_matrix: bool, precision
     requested: matrices of the compressed networks (``Network.compressed``) whose rows are a multiple of 32 long. f16:
     all others: embeddings, kernels larger than 1, and the other networks.
     """
-    if precision == "f32" or not NETWORKS[network].fp16_package or math.prod(shape) == max(shape):
+    if precision == "f32" or not network_spec(network).fp16_package or math.prod(shape) == max(shape):
         return Type.F32
     blocks = Type[precision.upper()]
-    if is_matrix and NETWORKS[network].compressed and shape[-1] % gguf.GGML_QUANT_SIZES[blocks][0] == 0:
+    if is_matrix and network_spec(network).compressed and shape[-1] % gguf.GGML_QUANT_SIZES[blocks][0] == 0:
         return blocks
     return Type.F16
 

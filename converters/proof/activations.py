@@ -15,11 +15,11 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor, nn
 
+from ane.backends.base import MASKED
 from ane.backends.mil import MilRuntime
 from ane.backends.mil.interpreter import InterpreterState
 from ane.backends.mil.package import ProgramFunction as Program
-from ane.backends.packaged.decoder import MASKED
-from ane.backends.packaged.functions import PackageRuntime, LoadedFunction
+from ane.backends.packaged.functions import LoadedFunction, PackageRuntime
 from ane.bundles.packages import FunctionRecord
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionLayer, IntegratingConv, ResBlock
 from ane.models.tortoise.networks.frames import FrameAttention, FrameConv, FrameNorm, PointwiseConv

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from ane.backends.mil.package import ProgramFunction, ProgramOp, Package
+from ane.backends.mil.package import Package, ProgramFunction, ProgramOp
 from ane.backends.mil.values import Constant, TensorType
 from converters.engine_limits import MAX_AXIS, ROW_BYTES
 from converters.proof.cost import constant_of, form, nbytes, size, unique_bytes, unique_weights, values

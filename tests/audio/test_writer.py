@@ -185,8 +185,8 @@ def test_a_tilde_is_the_users_home(tmp_path, monkeypatch, write_to):
 
 
 def test_a_closed_standard_output_is_refused_beforehand():
-    code = ("from ane.audio import check_output; from ane.system.streams import repair_standard_streams\n"
-            "import sys; repair_standard_streams()\n"
+    code = ("from ane.audio import check_output; from ane.system.streams import open_closed_streams\n"
+            "import sys; open_closed_streams()\n"
             "try: check_output('-')\n"
             "except Exception as error: sys.stderr.write(str(error))\n")
     result = subprocess.run(f'"{sys.executable}" -c "{code}" >&-', shell=True, capture_output=True, text=True,

@@ -14,7 +14,7 @@ from ane.backends.tuning import LaterFormatError, Tuning
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import FileRecord
 from ane.bundles.packages import FunctionRecord, PackageRecord
-from ane.commands.say import engine
+from ane.commands.backend_options import load_synthesizer
 from ane.system.errors import UserError
 from tests.backends.coreml.fake_core_ml import FakeCoreML
 
@@ -167,7 +167,7 @@ def test_say_samples_as_many_lanes_as_were_found_best(model, threads):
         tuning.remember(model, FAST) if remembered else tuning.forget()
         args = parser().parse_args(["say", "hello", *flags])
         settings = Settings.of(candidates=16, lanes=args.lanes or Settings.of().lanes)
-        assert engine(args, model, settings, Console(stderr=True))[1].lanes == lanes
+        assert load_synthesizer(args, model, settings, Console(stderr=True))[1].lanes == lanes
 
 
 def test_core_ml_off_macos_is_refused_before_anything_is_converted(monkeypatch):

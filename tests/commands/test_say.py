@@ -174,7 +174,7 @@ def test_a_stream_is_written_played_and_piped_as_it_would_be_whole(workplace, de
     stream, _ = soundfile.read("stream.wav", dtype="int16")
     assert len(whole) == len(stream)
     assert abs(whole.astype(int) - stream).max() <= 4       # 1e-4
-    assert np.array_equal(device.played, np.trim_zeros(stream, "b"))
+    assert np.array_equal(device.played[device.played != 0], stream[stream != 0])    # silence while it waits for more
     piped = subprocess.run([sys.executable, "-m", "ane", "say", *flags, "--stream", "-o", "-"], capture_output=True,
                            timeout=300, check=True)
     assert piped.stdout[-len(stream) * 2:] == stream.tobytes()

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ane.backends.base import MASKED
 from ane.backends.onnx.buffers import BoundCall, Buffer, BufferAllocator, BufferSlice
 from ane.backends.onnx.kv_cache import OnnxKvCache
 from ane.backends.onnx.providers import CudaGraphError
 from ane.backends.onnx.sessions import SessionCache, SessionKey
-from ane.backends.packaged.decoder import MASKED
 
 GROWTH = 64             # positions that a host cache grows by; a device cache doubles
 KEPT_CALLS = 16         # shapes of calls whose buffers are kept
@@ -56,7 +56,7 @@ class OnnxDecoder:
     """``ane.backends.base.Decoder`` on ONNX Runtime.
 
     Args:
-        longest: positions of the longest prefix; None: of the first that is stored.
+        max_prefix_length: positions of the longest prefix; None: of the first that is stored.
 
     Attributes:
         own: keys and values of the lanes' own positions. stored: of the prefixes; None before the first prefill.
@@ -64,17 +64,17 @@ class OnnxDecoder:
     """
 
     def __init__(self, graphs: DecoderGraphs, dimensions: DecoderDimensions, allocator: BufferAllocator, lanes: int,
-                 capacity: int, prefixes: int = 1, longest: int | None = None):
+                 capacity: int, prefixes: int = 1, max_prefix_length: int | None = None):
         self.graphs, self.dimensions, self.allocator = graphs, dimensions, allocator
-        self.lanes, self.capacity, self.prefixes, self.longest = lanes, capacity, prefixes, longest
+        self.lanes, self.capacity, self.prefixes, self.max_prefix_length = lanes, capacity, prefixes, max_prefix_length
         self.own = self._caches(lanes, min(GROWTH, capacity))
         self.stored: tuple[OnnxKvCache, OnnxKvCache] | None = None
         self.held = np.zeros(prefixes, dtype=np.int64)
         self._calls: dict[tuple, BoundCall] = {}
 
-    def prefill(self, prefix: np.ndarray, place: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        if not 0 <= place < self.prefixes:
-            raise ValueError(f"this decoder stores {self.prefixes} prefixes, got the prefix index {place}")
+    def prefill(self, prefix: np.ndarray, index: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        if not 0 <= index < self.prefixes:
+            raise ValueError(f"this decoder stores {self.prefixes} prefixes, got the prefix index {index}")
         P = len(prefix)
         self._reserve_prefix(P)
         d = self.dimensions
@@ -83,30 +83,30 @@ class OnnxDecoder:
         call = self._call(self.graphs.prefill(P), {"columns": (1, P, d.model_dim)}, shapes)
         call.run("prefill the decoder", columns=prefix[None])
         for cache, name in zip(self.stored, ("keys", "values"), strict=True):
-            cache.write(place, np.arange(P)[None], _reshaped(call.outputs[name], (d.layers, 1, d.heads, P, d.width)))
-        self.held[place] = P
+            cache.write(index, np.arange(P)[None], _reshaped(call.outputs[name], (d.layers, 1, d.heads, P, d.width)))
+        self.held[index] = P
         return call.outputs["hidden"].numpy()[0], call.outputs["logits"].numpy()[0]
 
-    def step(self, columns: np.ndarray, length: np.ndarray, first: int = 0,
-             prefix: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int = 0,
+             prefix_indices: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         n, T, _ = columns.shape
-        end = int(length.max()) + T
-        if end > self.capacity or first + n > self.lanes:
+        end = int(lengths.max()) + T
+        if end > self.capacity or first_lane + n > self.lanes:
             raise ValueError(f"this decoder has {self.lanes} lanes of {self.capacity} positions, got lane "
-                             f"{first + n - 1}, position {end - 1}")
+                             f"{first_lane + n - 1}, position {end - 1}")
         if self.stored is None:
             raise ValueError("step was called before any prefill")
-        prefix_indices = np.zeros(n, dtype=np.int64) if prefix is None else np.asarray(prefix, dtype=np.int64)
+        indices = np.zeros(n, dtype=np.int64) if prefix_indices is None else np.asarray(prefix_indices, dtype=np.int64)
         self._grow(end)
         try:
-            call = self._run_step(columns, length, first, prefix_indices)
+            call = self._run_step(columns, lengths, first_lane, indices)
         except CudaGraphError as error:
             self.graphs.unrecorded(error)
             self._calls.clear()
-            call = self._run_step(columns, length, first, prefix_indices)
-        position = length[:, None] + np.arange(T)
+            call = self._run_step(columns, lengths, first_lane, indices)
+        position = lengths[:, None] + np.arange(T)
         for cache, name in zip(self.own, ("new_keys", "new_values"), strict=True):
-            cache.write(first, position, call.outputs[name])
+            cache.write(first_lane, position, call.outputs[name])
         return call.outputs["hidden"].numpy(), call.outputs["logits"].numpy()
 
     def _run_step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int,
@@ -171,7 +171,7 @@ class OnnxDecoder:
 
     def _reserve_prefix(self, positions: int) -> None:
         """Allocate for a prefix of so many positions; all prefixes are allocated the same length."""
-        length = self.graphs.padded_length(positions if self.prefixes == 1 else max(positions, self.longest or 0))
+        length = self.graphs.padded_length(positions if self.prefixes == 1 else max(positions, self.max_prefix_length or 0))
         if self.stored is None or (self.prefixes == 1 and self.stored[0].length != length):
             self.stored = self._caches(self.prefixes, length)
         elif self.stored[0].length < length:

@@ -13,8 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ane.models.tortoise.networks.autoregressive import Conv1D, UnifiedVoice
-
 # makes a layer, (…, in) → (…, out) in float32, from weight (out, in) and bias (out,) of any floating type
 Prepacking = Callable[[Tensor, Tensor], nn.Module]
 
@@ -41,12 +39,19 @@ def exact_prepacking(stored: str) -> Prepacking | None:
     return HalfWeightLinear if half else prepacking("fp32")
 
 
-def prepack(network: UnifiedVoice, make: Prepacking) -> None:
-    """Replace the linear layers of ``network`` by packed ones, one at a time, so that memory holds few copies."""
-    for name in [name for name, layer in network.named_modules() if isinstance(layer, Conv1D | nn.Linear)]:
+def prepack(network: nn.Module, make: Prepacking) -> None:
+    """Replace the linear layers of ``network`` by packed ones, one at a time, so that memory holds few copies.
+
+    A linear layer is an ``nn.Linear``, or a module whose attribute ``weight_layout`` is "(in, out)".
+    """
+    for name in [name for name, layer in network.named_modules() if isinstance(layer, nn.Linear) or transposed(layer)]:
         layer = network.get_submodule(name)
-        weight = layer.weight.T if isinstance(layer, Conv1D) else layer.weight
-        network.set_submodule(name, make(weight, layer.bias))
+        network.set_submodule(name, make(layer.weight.T if transposed(layer) else layer.weight, layer.bias))
+
+
+def transposed(layer: nn.Module) -> bool:
+    """Whether a linear layer stores its weight as (in, out), as GPT-2's Conv1D does."""
+    return getattr(layer, "weight_layout", None) == "(in, out)"
 
 
 class RowsLinear(nn.Module):

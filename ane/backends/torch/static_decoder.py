@@ -13,9 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ane.backends.torch.decoder import TorchDecoder
+from ane.backends.torch.decoder import CachedNetwork, TorchDecoder
 from ane.backends.torch.memory import torch_memory_errors
-from ane.models.tortoise.networks.autoregressive import UnifiedVoice
 
 SMALLEST_BUCKET = 64    # own positions; each next bucket is twice as long, the last one is the capacity
 
@@ -97,42 +96,41 @@ class StaticDecoder(TorchDecoder):
         smallest: own positions of the first bucket.
     """
 
-    def __init__(self, network: UnifiedVoice, lanes: int, capacity: int, device: torch.device, dtype: torch.dtype,
-                 prefixes: int = 1, longest: int | None = None, run: StepRunner = run_eagerly,
+    def __init__(self, network: CachedNetwork, lanes: int, capacity: int, device: torch.device, dtype: torch.dtype,
+                 prefixes: int = 1, max_prefix_length: int | None = None, run: StepRunner = run_eagerly,
                  smallest: int = SMALLEST_BUCKET):
-        super().__init__(network, lanes, capacity + 1, device, dtype, prefixes, longest)
+        super().__init__(network, lanes, capacity + 1, device, dtype, prefixes, max_prefix_length)
         self.capacity, self.run, self.smallest = capacity, run, smallest
-        config = network.config
-        self.columns = HostDeviceTensor(device, lanes, 1, config.model_dim)
+        self.columns = HostDeviceTensor(device, lanes, 1, self.shape.width)
         self.indices = HostDeviceTensor(device, 2, lanes, dtype=torch.int64)     # own positions; index of the prefix
-        self.hidden = HostDeviceTensor(device, lanes, 1, config.model_dim)
-        self.logits = HostDeviceTensor(device, lanes, config.number_mel_codes)
+        self.hidden = HostDeviceTensor(device, lanes, 1, self.shape.width)
+        self.logits = HostDeviceTensor(device, lanes, self.shape.codes)
         self.prefix_length = torch.zeros(prefixes, dtype=torch.int64, device=device)
         self.rows = torch.arange(lanes, device=device)
 
     @torch.inference_mode()
-    def prefill(self, prefix: np.ndarray, place: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        predicted = super().prefill(prefix, place)
-        self.prefix_length[place] = len(prefix)
+    def prefill(self, prefix: np.ndarray, index: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        predicted = super().prefill(prefix, index)
+        self.prefix_length[index] = len(prefix)
         return predicted
 
     @torch.inference_mode()
-    def step(self, columns: np.ndarray, length: np.ndarray, first: int = 0,
-             prefix: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int = 0,
+             prefix_indices: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         lanes, columns_each, _ = columns.shape
         if columns_each > 1:
-            return super().step(columns, length, first, prefix)
-        end = self._end(columns, length, first)
+            return super().step(columns, lengths, first_lane, prefix_indices)
+        end = self._check_end(columns, lengths, first_lane)
         bucket = min(self.capacity, max(self.smallest, 1 << (end - 1).bit_length()))
-        requested = slice(first, first + lanes)
+        requested = slice(first_lane, first_lane + lanes)
         with torch_memory_errors():
-            lengths, prefix_indices = self.indices.host.numpy()
-            lengths[:], prefix_indices[:] = self.capacity, 0
-            lengths[requested], prefix_indices[requested] = length, 0 if prefix is None else prefix
+            own_lengths, indices = self.indices.host.numpy()
+            own_lengths[:], indices[:] = self.capacity, 0
+            own_lengths[requested], indices[requested] = lengths, 0 if prefix_indices is None else prefix_indices
             self.columns.host.numpy()[requested] = columns
             self.columns.send()
             self.indices.send()
-            self.run((self.room, bucket), partial(self._advance, bucket))
+            self.run((self.prefix_capacity, bucket), partial(self._advance, bucket))
             self.hidden.fetch()
             self.logits.fetch()
             if self.device.type == "cuda":
@@ -142,11 +140,11 @@ class StaticDecoder(TorchDecoder):
     def _advance(self, bucket: int) -> None:
         """The step, from buffers to buffers: its kernels and their addresses depend on the bucket only.
 
-        When a longer prefix replaces the buffer of prefixes, ``room`` in the key makes the older graphs unused.
+        When a longer prefix replaces the buffer of prefixes, ``prefix_capacity`` in the key makes the older graphs unused.
         """
         lengths, prefix_indices = self.indices.device
-        static = StaticStep(lengths, prefix_indices, self.rows, bucket, self.prefix_length, self.room)
-        attend = [partial(self._attend_static, layer, static) for layer in range(self.network.config.layers)]
+        static = StaticStep(lengths, prefix_indices, self.rows, bucket, self.prefix_length, self.prefix_capacity)
+        attend = [partial(self._attend_static, layer, static) for layer in range(self.shape.layers)]
         hidden = self.network(self.columns.device, attend)
         self.hidden.device.copy_(hidden)
         self.logits.device.copy_(self.network.logits(hidden[:, -1]))
@@ -155,7 +153,7 @@ class StaticDecoder(TorchDecoder):
         """Write k, v (lanes, heads, 1, w) to the lanes' positions, then attend to prefixes and own positions."""
         keys, values = (static.write(cache[layer], new) for cache, new in ((self.keys, k), (self.values, v)))
         q = q * q.shape[-1] ** -0.5
-        of_prefix = static.times_prefix(q, self.prefix_keys[layer].transpose(2, 3))    # (lanes, heads, 1, room)
+        of_prefix = static.times_prefix(q, self.prefix_keys[layer].transpose(2, 3))    # (lanes, heads, 1, prefix)
         of_own = q @ keys.transpose(2, 3)                                                   # (lanes, heads, 1, bucket)
         score = torch.cat((of_prefix, of_own), dim=-1) + static.mask
         weight = F.softmax(score.float(), dim=-1).to(q.dtype)

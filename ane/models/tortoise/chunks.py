@@ -41,7 +41,7 @@ def split_into_chunks(text: str, model: Model, settings: Settings) -> list[Chunk
             return []
         if fits(ids, config):
             return [(piece, text_tokens(ids, config))]
-        if maximum == 1:
+        if maximum == 1 or len(piece.split()) == 1:
             raise UserError(f"{shorten(piece)!r} is {len(ids)} tokens long, the decoder takes at most "
                             f"{max_text_tokens(config)} in one pass, and it cannot be split: insert spaces, or "
                             "shorten it")

@@ -16,7 +16,7 @@ from ane.backends.onnx.buffers import BufferAllocator
 from ane.backends.onnx.providers import CPU, OnnxDevice, OutOfMemoryError, onnx_errors
 from ane.backends.onnx.sessions import SessionKey, session_loader
 from ane.backends.onnx.tensorrt import NvidiaMachine, TensorRtEngines
-from converters.proof.parity import snr
+from converters.proof.parity import mean_snr_db
 
 CUDA = OnnxDevice("cuda", CPU, "cpu", "nothing")
 TENSORRT = OnnxDevice("tensorrt", CPU, "cpu", "nothing")
@@ -84,7 +84,7 @@ def run_decoder(decoder: Any, turns: int = 3, prefix: int = 6) -> list[np.ndarra
 
 
 def near(torch, actual: list[np.ndarray], **arguments: int) -> bool:
-    return snr(run_decoder(torch.decoder(2, 8), **arguments), actual) >= 100
+    return mean_snr_db(run_decoder(torch.decoder(2, 8), **arguments), actual) >= 100
 
 
 def test_each_decoder_of_a_backend_has_its_own_recording(bundle, torch):
@@ -169,7 +169,7 @@ def test_running_out_of_memory_in_a_call_unloads_other_sessions(bundle, torch, w
         expected, actual = (each.denoiser(latents, voice, 17) for each in (torch, backend))
         x = np.random.default_rng(0).standard_normal((1, 100, 17), dtype=np.float32)
         load.errors.append(out)
-        assert snr([expected(x, 12, False)], [actual(x, 12, False)]) >= 90
+        assert mean_snr_db([expected(x, 12, False)], [actual(x, 12, False)]) >= 90
     else:
         decoder = backend.decoder(2, 8)
         if what == "step":

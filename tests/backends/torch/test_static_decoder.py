@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ane.backends.torch import backend as pytorch
-from ane.backends.torch.backend import Precision, TorchBackend
+from ane.backends.torch.backend import TorchBackend, TorchPrecision
 from ane.backends.torch.decoder import TorchDecoder
 from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder, StepRunner, run_eagerly
 from ane.bundles.weights import skeleton
@@ -239,7 +239,7 @@ def test_the_same_seed_gives_the_same_codes(monkeypatch, graphs, lanes):
                         [inverse_cdf_sampler(Randomness(7).candidate(index, each)) for each in range(2 + index)])
                   for index in range(3)]
         backend = TorchBackend(model, "cpu", "fp32")
-        backend.chosen = Precision("fp32", torch.float32)       # no packed layers, as on a GPU
+        backend.chosen = TorchPrecision("fp32", torch.float32)       # no packed layers, as on a GPU
         return [(one.codes, one.latents) for row in decode(backend, chunks, config, Sampling(max_codes=80), lanes)
                 for one in row]
 

@@ -11,7 +11,6 @@ import torch
 from ane.backends.coreml.compiled import CompiledCache
 from ane.backends.coreml.runtime import CoreMLRuntime
 from ane.backends.mil import Arithmetic, Interpreter, MilRuntime, Package
-from ane.backends.packaged.functions import PackageFunction
 from ane.backends.torch.denoiser import TorchDenoiser
 from ane.bundles.packages import FunctionRecord
 from ane.models.tortoise.diffusion import Diffusion, sample
@@ -94,7 +93,7 @@ def denoised_and_compared(folder: Path, steps: int, rows: int) -> list[list[Comp
     graphs = [diffusion.condition(network, 16), diffusion.denoise(network, rows, 64)]
     graphs += [diffusion.sample(network, steps, rows, 64)] if steps > 1 else []
     engine, paths = RecordingEngine(Interpreting()), saved(graphs, FP32, folder)
-    functions = [[Function(engine, paths[graph.name], graph.name, graph.bucket, "CPU_ONLY", graph.kind)]
+    functions = [[PackageFunction(engine, paths[graph.name], graph.name, graph.bucket, "CPU_ONLY", graph.kind)]
                  for graph in graphs]
 
     def captured(graph: CoreMLGraph) -> CapturedOutputs:

@@ -10,7 +10,7 @@ import torch
 
 from ane.backends.mil import Arithmetic, Package
 from ane.models.tortoise.networks.clvp import CLVP, CLVPConfig
-from ane.models.tortoise.packaged.clvp import Side
+from ane.models.tortoise.packaged.clvp import ClvpEncoder
 from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph, Style
 from converters.tortoise.clvp import clvp_speech, clvp_text
@@ -36,15 +36,15 @@ def graphs(module: CLVP, lengths: tuple[int, ...] = BUCKETS) -> tuple[list[CoreM
 
 
 class ClvpSides(NamedTuple):
-    text: Side
-    speech: Side
+    text: ClvpEncoder
+    speech: ClvpEncoder
 
 
 def ranking(module: CLVP, paths: dict[str, Path], arithmetic: Arithmetic,
             lengths: tuple[int, ...] = BUCKETS) -> ClvpSides:
     text, speech = (functions(side, paths, arithmetic) for side in graphs(module, lengths))
-    return ClvpSides(Side(text, module.text_emb.weight.numpy(), module.temperature.exp().item(), "the text"),
-                     Side(speech, module.speech_emb.weight.numpy(), 1.0, "the speech"))
+    return ClvpSides(ClvpEncoder(text, module.text_emb.weight.numpy(), module.temperature.exp().item(), "the text"),
+                     ClvpEncoder(speech, module.speech_emb.weight.numpy(), 1.0, "the speech"))
 
 
 def ids(length: int, rows: int = 1) -> np.ndarray:
@@ -53,7 +53,7 @@ def ids(length: int, rows: int = 1) -> np.ndarray:
 
 def worst(module: CLVP, ranked: ClvpSides, lengths: tuple[int, ...] = LENGTHS) -> float:
     """dB of the worse side, over the vectors of all lengths."""
-    def difference(reference: Callable[[torch.Tensor], torch.Tensor], side: Side) -> float:
+    def difference(reference: Callable[[torch.Tensor], torch.Tensor], side: ClvpEncoder) -> float:
         expected = [reference(torch.from_numpy(ids(length))).numpy() for length in lengths]
         return snr(np.concatenate(expected), np.concatenate([side(ids(length)) for length in lengths]))
 

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from ane.backends.mil import Arithmetic, Package
-from ane.backends.packaged.functions import PackageFunction
 from ane.models.tortoise.packaged import encoders
 from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph, Style
@@ -39,11 +38,11 @@ class ConditioningCase:
         return network(torch.from_numpy(self.value())).numpy()
 
     def served(self, network: nn.Module, style: Style, folder: Path,
-               arithmetic: Arithmetic = FP16) -> list[Function]:
+               arithmetic: Arithmetic = FP16) -> list[PackageFunction]:
         graphs = [self.graph(network)]
         return functions(graphs, saved(graphs, style, folder), arithmetic)
 
-    def latents(self, served: list[Function]) -> np.ndarray:
+    def latents(self, served: list[PackageFunction]) -> np.ndarray:
         return getattr(encoders, self.stage)(served, **{self.input: self.value()})
 
 
@@ -111,6 +110,6 @@ def test_the_last_block_computes_only_the_first_column(tmp_path):
 
 @pytest.mark.parametrize("length", [516, 518])
 def test_a_clip_of_another_length_is_reported(length):
-    served = [Function(None, Path("conditioning_encoder.mlpackage"), "ar_conditioning_517", {"frames": 517}, "ALL")]
+    served = [PackageFunction(None, Path("conditioning_encoder.mlpackage"), "ar_conditioning_517", {"frames": 517}, "ALL")]
     with pytest.raises(UserError, match=f"{length} mel frames: conditioning_encoder takes 517"):
         encoders.ar_conditioning(served, np.zeros((1, 80, length), np.float32))

@@ -9,11 +9,20 @@ import torch
 import torch.nn.functional as F
 
 from ane.backends.mil import Arithmetic, Interpreter, Package
-from ane.backends.packaged.functions import PackageFunction, sequence_masks, padded
+from ane.backends.packaged.functions import padded, sequence_masks
 from ane.bundles import open_model
-from ane.models.tortoise.diffusion import PREDICTIONS, SAMPLERS, Diffusion, Schedule, frame_count, plan, sample, take
+from ane.models.tortoise.diffusion import (
+    PREDICTIONS,
+    SAMPLERS,
+    Diffusion,
+    Schedule,
+    denoising_steps,
+    frame_count,
+    sample,
+    take_step,
+)
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig, DiffusionTts, timestep_embedding
-from ane.models.tortoise.packaged.denoiser import PackagedDenoiser, upsampled
+from ane.models.tortoise.packaged.denoiser import PackagedDenoiser, upsample_nearest
 from ane.system.errors import UserError
 from converters.coreml.graph import Style
 from converters.coreml.merge import merge
@@ -62,7 +71,7 @@ def half(build) -> Path:
 
 
 @pytest.fixture(scope="module")
-def small(odd, tmp_path_factory) -> list[Function]:
+def small(odd, tmp_path_factory) -> list[PackageFunction]:
     """The functions for chunks of up to 16 latents and 64 frames, with fused steps."""
     graphs = [diffusion.condition(odd, 16)]
     for batch in (1, 2):
@@ -96,14 +105,14 @@ def denoised(network: DiffusionTts, length: int, bucket: int,
     rows = torch.from_numpy(x).expand(batch, -1, -1)
     expected = network(rows, timestep.expand(batch), torch.from_numpy(code)).numpy()
     return {"x": padded(x[:, :, None], bucket), "code": padded(code[:, :, None], bucket),
-            "time": timestep_embedding(timestep, width).numpy()[:, :, None, None], **frames(length, bucket)}, expected
+            "time": timestep_embedding(timestep, width).numpy()[:, :, None, None], **sequence_masks(length, bucket)}, expected
 
 
 @pytest.mark.parametrize("length", [1, 3, 130, 192])
 def test_padding_does_not_change_the_part_before_the_loop(odd, condition, length):
     inputs, expected = conditioned(odd, length)
     inputs["latents"] = padded(inputs["latents"], 192)
-    assert snr(expected, run(condition, **inputs, **frames(length, 192))[:, :, 0, :length]) > 100
+    assert snr(expected, run(condition, **inputs, **sequence_masks(length, 192))[:, :, 0, :length]) > 100
 
 
 @pytest.mark.parametrize("length", [2, 130, 300, 384])
@@ -161,7 +170,7 @@ def outlying() -> DiffusionTts:
 
 def test_outlier_channels_do_not_overflow(outlying, build):
     inputs, expected = conditioned(outlying, 50)
-    inputs = {**inputs, "latents": padded(inputs["latents"], 64), **frames(50, 64)}
+    inputs = {**inputs, "latents": padded(inputs["latents"], 64), **sequence_masks(50, 64)}
     path = build(diffusion.condition(outlying, 64), Style("fp16"))
     for arithmetic in (ROUNDED, NARROW):
         assert snr(expected, run(path, arithmetic, **inputs)[:, :, 0, :50]) > 50
@@ -182,7 +191,7 @@ def test_nothing_in_the_graphs_leaves_the_engine(condition, pair, half, small):
 
 
 def test_fused_steps_and_pairs_share_the_weights(small, tmp_path):
-    def stored(*functions: Function) -> int:
+    def stored(*functions: PackageFunction) -> int:
         merge({function.name: function.package for function in functions}, tmp_path / str(len(functions)))
         return next((tmp_path / str(len(functions))).rglob("weight.bin")).stat().st_size
 
@@ -204,7 +213,7 @@ class ReferenceDenoiser:
                             self.codes[:batch]).numpy()
 
 
-def bind(network: DiffusionTts, served: list[Function], latents: int, length: int, fused: bool = True,
+def bind(network: DiffusionTts, served: list[PackageFunction], latents: int, length: int, fused: bool = True,
           value: float = 1.0) -> tuple[PackagedDenoiser, ReferenceDenoiser]:
     config = network.config
     given, voice = value * numbers(1, latents, config.in_latent_channels), numbers(1, 2 * config.model_channels, seed=1)
@@ -234,13 +243,13 @@ def test_fused_steps_are_single_steps(odd, small, sampler, guidance):
 def test_fused_steps_from_every_part_of_a_plan(odd, small, sampler, prediction):
     denoiser, _ = bind(odd, small, 14, 60)
     alone, _ = bind(odd, small, 14, 60, fused=False)
-    steps = plan(Schedule(30), Diffusion(30, sampler, 2.0), prediction)
+    steps = denoising_steps(Schedule(30), Diffusion(30, sampler, 2.0), prediction)
     for first in (0, 13, 28):
         x, before, noise = numbers(1, 100, 60, seed=3), 0.3 * numbers(1, 100, 60, seed=4), numbers(2, 100, 60, seed=5)
         got = denoiser.advance(x, before, steps[first:first + 2], noise)
         for step, drawn in zip(steps[first:first + 2], noise, strict=True):
             output = alone(x, step.timestep, step.guided)
-            x, before = take(step, x, before, output, drawn)
+            x, before = take_step(step, x, before, output, drawn)
         for expected, made in zip((x, before, output), got, strict=True):
             assert snr(expected, made) > 90
 
@@ -274,7 +283,7 @@ def test_the_smallest_bucket_is_used_and_a_pair_only_with_guidance(odd):
 
     graphs = [diffusion.condition(odd, 64), *(diffusion.denoise(odd, batch, length) for batch in (2, 1)
                                               for length in (128, 64)), diffusion.sample(odd, 3, 1, 64)]
-    served = [Function(LoggingEngine(), Path("p"), graph.name, graph.bucket, "ALL", graph.kind) for graph in graphs]
+    served = [PackageFunction(LoggingEngine(), Path("p"), graph.name, graph.bucket, "ALL", graph.kind) for graph in graphs]
     for length, guided in ((64, False), (64, True), (65, False)):
         denoiser, _ = bind(odd, served, 16, length)
         output = denoiser(np.zeros((1, 100, length), np.float32), 5, guided)
@@ -288,4 +297,4 @@ def test_codes_are_repeated_as_by_torch():
         columns = np.arange(latents, dtype=np.float32)[None, None]
         for length in {max(frame_count(latents), 1), 2 * latents + 1}:
             expected = F.interpolate(torch.from_numpy(columns), size=length, mode="nearest").numpy()
-            np.testing.assert_array_equal(upsampled(columns, length), expected)
+            np.testing.assert_array_equal(upsample_nearest(columns, length), expected)

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ane.backends.mil import Arithmetic, Package
-from ane.models.tortoise.networks.hifigan import Hifigan, HifiganConfig
 from ane.bundles.family import Config
+from ane.models.tortoise.networks.hifigan import Hifigan, HifiganConfig
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES, UnivNet, UnivNetConfig
-from ane.models.tortoise.packaged.vocoders import HifiganVocoder, UnivnetVocoder, Vocoder
+from ane.models.tortoise.packaged.vocoders import HifiganVocoder, PackagedVocoder, UnivnetVocoder
 from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph, Style
 from converters.engine_limits import MAX_AXIS
@@ -58,9 +58,9 @@ class VocoderCase:
     network: nn.Module
     graphs: list[CoreMLGraph]
     paths: Callable[[Style], dict[str, Path]]
-    kind: type[Vocoder]
+    kind: type[PackagedVocoder]
 
-    def vocoder(self, style: Style = FP32, arithmetic: Arithmetic = FP16) -> Vocoder:
+    def vocoder(self, style: Style = FP32, arithmetic: Arithmetic = FP16) -> PackagedVocoder:
         return self.kind(functions(self.graphs, self.paths(style), arithmetic))
 
     def inputs(self, length: int, batch: int = 1) -> tuple[np.ndarray, ...]:
@@ -74,7 +74,7 @@ class VocoderCase:
         return self.network(*map(torch.from_numpy, inputs)).numpy()
 
 
-def case(cls: type, config: Config, build: Callable[..., CoreMLGraph], kind: type[Vocoder], sizes: tuple[int, ...],
+def case(cls: type, config: Config, build: Callable[..., CoreMLGraph], kind: type[PackagedVocoder], sizes: tuple[int, ...],
          folder: Callable[[], Path]) -> VocoderCase:
     network = drawn(cls, config)
     graphs = [build(network, frames) for frames in sizes]
