@@ -11,6 +11,7 @@ import torch
 from ane.backends.coreml.compiled import CompiledCache
 from ane.backends.coreml.runtime import CoreMLRuntime
 from ane.backends.mil import Arithmetic, Interpreter, MilRuntime, Package
+from ane.backends.packaged.functions import PackageFunction
 from ane.backends.torch.denoiser import TorchDenoiser
 from ane.bundles.packages import FunctionRecord
 from ane.models.tortoise.diffusion import Diffusion, sample

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from ane.backends.mil import Arithmetic, Interpreter, Package
-from ane.backends.packaged.functions import padded, sequence_masks
+from ane.backends.packaged.functions import PackageFunction, padded, sequence_masks
 from ane.bundles import open_model
 from ane.models.tortoise.diffusion import (
     PREDICTIONS,
