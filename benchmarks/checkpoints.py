@@ -69,7 +69,7 @@ def state_dict(file: str, arguments: dict[str, dict[str, int]], generator: torch
         if network.file != file:
             continue
         config = built[network.name]
-        for key, shape in {**layout(network.name, config).shapes, **network.unused(config)}.items():
+        for key, shape in {**layout(network, config).shapes, **network.unused(config)}.items():
             state[network.prefix + key] = initialised(network.name, key, shape, generator)
         for key in [key for key in state if re.search(WEIGHT_NORM.get(network.name, r"^$"), key)]:
             split_weight_norm(state, key)

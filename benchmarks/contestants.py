@@ -134,4 +134,5 @@ def opened_model(options: argparse.Namespace, contestants: Sequence[Contestant],
     precisions = dict.fromkeys("fp32" if each.precision == "auto" else each.precision for each in onnx)
     with tempfile.TemporaryDirectory() as folder:
         yield convert(model, Path(folder) / "onnx", [OnnxOptions(precision) for precision in precisions],
-                      [network for network in networks or model.networks if network in model.networks], target=OnnxTarget())
+                      [network for network in networks or model.networks if network in model.networks],
+                       target=OnnxTarget())

@@ -27,7 +27,8 @@ class EagerBackend(TorchBackend):
         """Raises UserError for a precision that plain torch does not have, or that the device lacks."""
         if precision not in DTYPES:
             raise UserError(f"torch eager computes in {', '.join(DTYPES)}, not in {precision}")
-        super().__init__(model, device, precision, threads, keep=True, packed=False)
+        super().__init__(model, device, precision, threads, keep=True, exact=True)
+        self.exact = False          # torch's own norms
         self.name, self.max_batched_frames = f"eager:{self.device} {self.chosen.name}", 0
 
     @torch.inference_mode()

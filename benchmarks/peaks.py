@@ -133,7 +133,7 @@ class Operations:
     @torch.inference_mode()
     def _of(self, name: str, call: Callable[[torch.nn.Module], Tensor]) -> int:
         if name not in self._networks:
-            self._networks[name] = skeleton(name, self.model.config(name)).eval()
+            self._networks[name] = skeleton(self.model.family.networks[name], self.model.config(name)).eval()
         with FlopCounterMode(display=False) as counter:
             call(self._networks[name])
         return counter.get_total_flops()
@@ -145,7 +145,7 @@ def empty(*shape: int) -> Tensor:
 
 def decoder_weights(model: Model) -> int:
     """Number of weights that a step reads whatever its lanes: all but the look-up tables."""
-    shapes = layout("autoregressive", model.config("autoregressive")).shapes
+    shapes = layout(model.family.networks["autoregressive"], model.config("autoregressive")).shapes
     return sum(prod(shape) for key, shape in shapes.items() if "embedding" not in key)
 
 

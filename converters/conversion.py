@@ -202,8 +202,8 @@ def _save_progress(work: Path, fingerprint: str, done: list[PackageRecord], targ
 def _check_disk_space(destination: Path, model: Model, networks: Sequence[str], options: Sequence[ConversionOptions],
                 target: ConversionTarget) -> None:
     """Raise UserError without space for the packages, the unmerged functions of the largest, and the weights."""
-    values = [sum(math.prod(shape) for shape in layout(network, model.config(network)).shapes.values())
-              for network in networks]
+    layouts = [layout(model.family.networks[network], model.config(network)) for network in networks]
+    values = [sum(math.prod(shape) for shape in each.shapes.values()) for each in layouts]
     width = max(WEIGHT_BYTES[option.precision] for option in options)
     largest = width * max(values)
     parent = next(folder for folder in destination.absolute().parents if folder.is_dir())

@@ -72,7 +72,8 @@ def package_functions(model: "Bundle", engine: PackageRuntime, spec: str, units:
                 "precision": package.precision, "compute_units": units, "cache": cache,
                 "lanes": work.lanes(record.bucket) if cache else None})
             yield MeasuredFunction(
-                row, lambda path=path, name=name, package=package: engine.load(path, name, units or package.compute_units),
+                row, lambda path=path, name=name, package=package: engine.load(
+                    path, name, units or package.compute_units),
                 lambda loaded, function=declared[name]: prediction(loaded, function), compile_seconds=compile_seconds)
 
 

@@ -62,7 +62,8 @@ class StageCalls:
         frames = self.work.frames
         noisy = [self._normal(1, 100, frames) for _ in range(utterances)]
         if utterances > 1 and hasattr(self.backend, "batched_denoiser"):
-            together = self.backend.batched_denoiser([self._latents() for _ in noisy], self._voice(), [frames] * utterances)
+            latents = [self._latents() for _ in noisy]
+            together = self.backend.batched_denoiser(latents, self._voice(), [frames] * utterances)
             return lambda: together(noisy, TIMESTEP, guided)
         batched_denoiser = [self.backend.denoiser(self._latents(), self._voice(), frames) for _ in noisy]
         return lambda: [denoiser(x, TIMESTEP, guided) for denoiser, x in zip(batched_denoiser, noisy, strict=True)]

@@ -1,6 +1,6 @@
 """What a kind of model (Tortoise, and others to come) declares, so that bundles and backends need not know it.
 
-A family is the constant ``FAMILY`` of the module ``ane.models.<name>.family``; a bundle names its family in bundle.json.
+A family is the constant ``FAMILY`` of the module ``ane.models.<name>.family``; bundle.json names it.
 """
 
 import importlib

@@ -64,7 +64,7 @@ def check_hash(directory: Path, wanted: FileRecord, recompute: bool = False) -> 
     if actual != wanted.sha256:
         raise UserError(f"{path} has SHA-256 {actual[:12]}…, bundle.json states {wanted.sha256[:12]}…: the file was "
                         "damaged or replaced; import or copy the bundle again")
-    with contextlib.suppress(UserError), replacing(stamp) as temporary:     # without a cache every file is read each time
+    with contextlib.suppress(UserError), replacing(stamp) as temporary:     # without a cache files are read each time
         temporary.write_text(json.dumps(state), encoding="utf-8")
 
 

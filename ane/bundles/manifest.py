@@ -63,12 +63,13 @@ class Manifest:
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Write ``directory``/bundle.json. Raises UserError when it cannot be written."""
-    stated = {key: value for key, value in dataclasses.asdict(manifest).items() if key not in ("networks", "sections", "family")}
+    stated = {key: value for key, value in dataclasses.asdict(manifest).items()
+              if key not in ("networks", "sections", "family")}
     networks = {name: {"config": dataclasses.asdict(network.config), **dataclasses.asdict(network.weights),
                        "parameters": network.parameters} for name, network in manifest.networks.items()}
     with replacing(directory / FILE) as path:
-        path.write_text(json.dumps({"format": FORMAT, "model": manifest.family, **stated, "networks": networks, **manifest.sections},
-                                   indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        content = {"format": FORMAT, "model": manifest.family, **stated, "networks": networks, **manifest.sections}
+        path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def read_manifest(directory: Path) -> Manifest:
@@ -88,7 +89,7 @@ def read_manifest(directory: Path) -> Manifest:
         raise UserError(f"{path}: precision {precision!r} is none of {', '.join(PRECISIONS)}")
     family = find_family(reader.take("model", str, DEFAULT_FAMILY))
     networks = {name: _network(family, name, reader.at("networks").at(name))
-                for name in reader.take("networks", dict) if name in family.networks}   # skips networks of a later version
+                for name in reader.take("networks", dict) if name in family.networks}   # others: later versions
     known = {item.name for item in dataclasses.fields(Manifest)} | {"format", "model"}
     return Manifest(
         name=reader.take("name", str), precision=precision, trained=reader.take("trained", bool),

@@ -79,8 +79,9 @@ class Model(ABC):
     def require(self, network: str) -> None:
         """Raise UserError, naming upstream's file, when the model lacks ``network``."""
         if network not in self.networks:
-            raise UserError(f"{self.name} has no {network} network: {self.family.networks[network].file} was not among its "
-                            "checkpoints; add that file and, for a bundle, import again")
+            file = self.family.networks[network].file
+            raise UserError(f"{self.name} has no {network} network: {file} was not among its checkpoints; "
+                            "add that file and, for a bundle, import again")
 
 
 def read_tokenizer(path: Path) -> str:

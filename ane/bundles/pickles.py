@@ -38,28 +38,12 @@ def load_pickle(path: Path | str) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")     # advice about protocols and storages that the user cannot act on
-            loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
     except pickle.UnpicklingError as error:
         raise UserError(_refusal(path, str(error))) from error
     except Exception as error:      # a damaged file can raise any exception
         raise UserError(f"{path} cannot be read as a PyTorch checkpoint: it is truncated or damaged; "
                         "get the file again") from error
-    _check_storage_sizes(loaded, path)
-    return loaded
-
-
-def _check_storage_sizes(value: Any, path: Path) -> None:
-    """Refuse a tensor that claims more elements than its storage has: a copy would fill the memory."""
-    if isinstance(value, torch.Tensor):
-        if value.layout == torch.strided and value.numel() * value.element_size() > value.untyped_storage().nbytes():
-            raise UserError(f"{path}: a tensor claims the shape {tuple(value.shape)}, more than the data stored for it; "
-                            "the file is damaged")
-    elif isinstance(value, dict):
-        for item in value.values():
-            _check_storage_sizes(item, path)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            _check_storage_sizes(item, path)
 
 
 def _check_format(path: Path, head: bytes) -> None:

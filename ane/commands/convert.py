@@ -150,7 +150,8 @@ def read_options(args: argparse.Namespace) -> "list[conversion.ConversionOptions
             buckets[kind] = counts(numbers)
         except argparse.ArgumentTypeError as error:
             raise UserError(f"--buckets {text}: {error}") from error
-    return [CoreMLOptions(precision, args.attention or "matmul", frozenset(wide), args.lanes or CoreMLOptions.lanes, tuple(caches),
+    lanes = args.lanes or CoreMLOptions.lanes
+    return [CoreMLOptions(precision, args.attention or "matmul", frozenset(wide), lanes, tuple(caches),
                     buckets) for precision in dict.fromkeys(args.precision or ["fp16"])]
 
 

@@ -31,7 +31,7 @@ LAYOUT = "(batch, channels, 1, sequence)"
 
 def load_reference(model: Model, network: str) -> nn.Module:
     """The reference network with the model's weights as stored, memory-mapped."""
-    module = skeleton(network, model.config(network))
+    module = skeleton(model.family.networks[network], model.config(network))
     module.load_state_dict(model.tensors(network), assign=True)
     return module.eval().requires_grad_(False)
 

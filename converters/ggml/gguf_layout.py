@@ -68,7 +68,7 @@ def gguf_tensors(network: str, config: Any, precision: str) -> list[GgufTensor]:
     """The tensors of ``network`` at ``config``, in the order of its state dict."""
     matrices = matrix_layers(network, config)
     found = []
-    for key, shape in layout(network, config).shapes.items():
+    for key, shape in layout(network_spec(network), config).shapes.items():
         transposed = matrices.get(key) is Conv1D
         name = f"{network}.{key}"
         for long, short in ABBREVIATIONS:
@@ -81,7 +81,7 @@ def gguf_tensors(network: str, config: Any, precision: str) -> list[GgufTensor]:
 
 def matrix_layers(network: str, config: Any) -> dict[str, type[nn.Module]]:
     """Keys of the weights that are used as matrices, and the type of layer of each."""
-    return {f"{name}.weight": type(module) for name, module in skeleton(network, config).named_modules()
+    return {f"{name}.weight": type(module) for name, module in skeleton(network_spec(network), config).named_modules()
             if isinstance(module, Conv1D | nn.Linear) or (isinstance(module, nn.Conv1d) and module.kernel_size == (1,))}
 
 

@@ -128,7 +128,7 @@ def _check(file: Path, what: str, infer_shapes: bool) -> None:
 
 def load_reference(model: Model, network: str, precision: str) -> "nn.Module":
     """The reference network in ``precision`` as the torch backend computes it, without the host's tables."""
-    module = TorchBackend(model, "cpu", precision, keep=True, packed=False).network(network)
+    module = TorchBackend(model, "cpu", precision, keep=True, exact=True).network(network)
     for table in TABLES:
         if hasattr(module, table):
             delattr(module, table)

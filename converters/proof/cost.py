@@ -307,7 +307,8 @@ MOVES = frozenset((
 UNCOUNTED = frozenset(("argsort", "avg_pool", "cond", "gru", "lstm", "max_pool", "rnn", "topk", "while_loop"))
 
 
-def _arithmetic(op: ProgramOp, function: ProgramFunction, types: dict[str, TensorType], package: Package) -> tuple[str, int]:
+def _arithmetic(op: ProgramOp, function: ProgramFunction, types: dict[str, TensorType],
+                package: Package) -> tuple[str, int]:
     """The kind, "flops", "elementwise", "moves" or "uncounted", and the count."""
     def shape(key: str, number: int = 0) -> tuple[int, ...]:
         binding = op.arguments[key][number]

@@ -39,7 +39,7 @@ def measure_parity(model: Model, package: PackageRecord, bundle: Path,
     Raises:
         UserError: a function is below its threshold.
     """
-    reference = TorchBackend(model, "cpu", "fp32", keep=True)
+    reference = TorchBackend(model, "cpu", "fp32", keep=True, exact=True)
     unpublished = UnpublishedModel(model, bundle, [package], reference)
     candidate = OnnxBackend(unpublished, DEVICES["cpu"], reference)
     records = {}

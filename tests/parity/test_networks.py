@@ -184,7 +184,8 @@ def test_univnet_sounds_the_same_mel(network, golden_stage, assert_parity):
 
 def test_hifigan_sounds_the_same_latents(network, golden_stage, assert_parity):
     stage = golden_stage("hifigan")
-    wave = network("hifigan")(as_tensor(interpolate_latents(stage["latents"][0])[None]), as_tensor(stage["speaker_latent"]))
+    frames = as_tensor(interpolate_latents(stage["latents"][0])[None])
+    wave = network("hifigan")(frames, as_tensor(stage["speaker_latent"]))
     assert_parity(wave, "hifigan", "wave")
 
 

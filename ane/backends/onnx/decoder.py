@@ -171,7 +171,8 @@ class OnnxDecoder:
 
     def _reserve_prefix(self, positions: int) -> None:
         """Allocate for a prefix of so many positions; all prefixes are allocated the same length."""
-        length = self.graphs.padded_length(positions if self.prefixes == 1 else max(positions, self.max_prefix_length or 0))
+        limit = 0 if self.prefixes == 1 else self.max_prefix_length or 0
+        length = self.graphs.padded_length(max(positions, limit))
         if self.stored is None or (self.prefixes == 1 and self.stored[0].length != length):
             self.stored = self._caches(self.prefixes, length)
         elif self.stored[0].length < length:

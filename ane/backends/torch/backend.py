@@ -72,19 +72,18 @@ class TorchBackend:
     """Runs the stages with the reference networks, each loaded when it is first called and kept until released.
 
     Args:
-        packed: whether the decoder's linear layers may be repacked for the CPU; False where a network's weights are
-            to be read.
+        exact: for the reference of a comparison: norms are computed in two passes, and no layer is repacked.
     """
 
     def __init__(self, model: Model, device: str = "auto", precision: str = "auto", threads: int | None = None,
-                 keep: bool | None = None, notice: Callable[[str], None] = lambda line: None, packed: bool = True):
+                 keep: bool | None = None, notice: Callable[[str], None] = lambda line: None, exact: bool = False):
         if threads is not None:
             torch.set_num_threads(threads)      # torch has one count for the whole process
         self.model, self.stages = model, model.family.stages
         self.half_precision = model.family.having("half_precision")
         self.device = choose_device(device, notice)
         chosen = choose_precision(precision, model.precision, self.device)
-        self.chosen = chosen if packed else replace(chosen, linear=None)
+        self.exact, self.chosen = exact, replace(chosen, linear=None) if exact else chosen
         self.dtype = self.chosen.dtype
         self.name = f"torch:{self.device} {self.chosen.name}"
         self.max_batched_frames = MAX_BATCHED_FRAMES[self.device.type]
@@ -166,6 +165,9 @@ class TorchBackend:
             if self._packs(name):       # so that nothing references the mapped file
                 state = {key: tensor.clone() for key, tensor in state.items()}
             network.load_state_dict(state, strict=False, assign=True)
+            for module in network.modules() if self.exact else ():
+                if hasattr(module, "two_pass"):
+                    module.two_pass = True
             self._networks[name] = network.requires_grad_(False)
         return self._networks[name]
 
@@ -184,7 +186,8 @@ class TorchBackend:
     def _convert(self, network: nn.Module, key: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
         """A parameter or buffer on the device. Norms and single numbers stay in float32 whatever the precision."""
         module = network.get_submodule(key.rpartition(".")[0])
-        if isinstance(module, nn.LayerNorm | nn.GroupNorm) or getattr(module, "float32", False) is True or not tensor.ndim:
+        norm = isinstance(module, nn.LayerNorm | nn.GroupNorm) or getattr(module, "float32", False) is True
+        if norm or not tensor.ndim:
             dtype = torch.float32
         tensor = tensor.to(self.device, dtype)
         if getattr(network, "channels_last_kernels", False) and tensor.ndim == 3 and tensor.shape[-1] > 1:

@@ -140,7 +140,7 @@ class StaticDecoder(TorchDecoder):
     def _advance(self, bucket: int) -> None:
         """The step, from buffers to buffers: its kernels and their addresses depend on the bucket only.
 
-        When a longer prefix replaces the buffer of prefixes, ``prefix_capacity`` in the key makes the older graphs unused.
+        When a longer prefix replaces the buffer of prefixes, ``prefix_capacity`` in the key retires the older graphs.
         """
         lengths, prefix_indices = self.indices.device
         static = StaticStep(lengths, prefix_indices, self.rows, bucket, self.prefix_length, self.prefix_capacity)

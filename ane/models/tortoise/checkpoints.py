@@ -41,6 +41,11 @@ def present_files(path: Path) -> list[str]:
     return present
 
 
+def packaged_file(name: str) -> Path:
+    """A data file that ships with the package, used where the checkpoints bring none."""
+    return Path(str(resources.files("ane.models.tortoise").joinpath("data", name)))
+
+
 class CheckpointDirectory(Model):
     """The official .pth files of one directory; a network whose optional file is absent is one it does not have.
 
@@ -116,14 +121,13 @@ class CheckpointDirectory(Model):
     @property
     def tokenizer(self) -> str:
         own = self.path / "tokenizer.json"
-        path = own if os.path.isfile(own) else Path(str(resources.files("ane.models.tortoise").joinpath("data/tokenizer.json")))
-        return read_tokenizer(path)
+        return read_tokenizer(own if os.path.isfile(own) else packaged_file("tokenizer.json"))
 
     @property
     def mel_norms(self) -> np.ndarray:
         own = self.path / MEL_NORMS
         if not os.path.isfile(own):
-            return load_file(Path(str(resources.files("ane.models.tortoise").joinpath("data/mel_norms.safetensors"))))["mel_norms"]
+            return load_file(packaged_file("mel_norms.safetensors"))["mel_norms"]
         norms = load_pickle(own)
         if not isinstance(norms, torch.Tensor) or tuple(norms.shape) != (80,) or not norms.is_floating_point():
             raise UserError(f"{own} must be one tensor of 80 floats, as upstream's data/mel_norms.pth does")
@@ -135,8 +139,8 @@ class CheckpointDirectory(Model):
         """The state dict in ``file``, and the names of other entries of its wrapper."""
         loaded = load_pickle(self.path / file)
         if not isinstance(loaded, Mapping):
-            raise UserError(f"{self.path / file} contains a {type(loaded).__name__}, not a state dict; is it another file "
-                            "under this name?")
+            raise UserError(f"{self.path / file} contains a {type(loaded).__name__}, not a state dict; is it a renamed "
+                            "file?")
         beside: list[str] = []
         for wrapper in WRAPPERS & set(loaded):
             if isinstance(loaded[wrapper], Mapping):

@@ -148,8 +148,8 @@ class Schedule:
 def denoising_steps(schedule: Schedule, diffusion: Diffusion, prediction: str = "epsilon") -> list[DenoisingStep]:
     """All steps of a sampling run, in order: from the schedule's last index down to 0.
 
-    ``prediction`` is what the network was trained to predict from x = √ᾱ·x0 + √(1−ᾱ)·ε: "epsilon", "v" = √ᾱ·ε − √(1−ᾱ)·x0
-    (Salimans & Ho 2022) or "x0".
+    ``prediction`` is what the network was trained to predict from x = √ᾱ·x0 + √(1−ᾱ)·ε: "epsilon",
+    "v" = √ᾱ·ε − √(1−ᾱ)·x0 (Salimans & Ho 2022) or "x0".
 
     Raises:
         ValueError: no such prediction.
@@ -290,7 +290,8 @@ def check_finite_sample(output: np.ndarray, x: np.ndarray) -> None:
 
 
 def spectrogram(backend: Backend, latents: np.ndarray, voice: np.ndarray, diffusion: Diffusion,
-                rng: np.random.Generator, progress: StepProgress = no_step_progress, prediction: str = "epsilon") -> np.ndarray:
+                rng: np.random.Generator, progress: StepProgress = no_step_progress,
+                prediction: str = "epsilon") -> np.ndarray:
     """Latents (N, D) and the voice's diffusion latent (1, C) → log-mel (1, 100, L) float32 for the vocoder."""
     frames = frame_count(len(latents))
     denoiser = backend.denoiser(latents[None], voice, frames)

@@ -29,7 +29,8 @@ class Sampling:
         if not 0.01 <= self.temperature <= 100:
             raise UserError(f"temperature must be from 0.01 to 100 (upstream: 0.8), got {self.temperature}")
         if not 0.01 <= self.repetition_penalty <= 100:
-            raise UserError(f"repetition_penalty must be from 0.01 to 100 (1: no penalty), got {self.repetition_penalty}")
+            raise UserError("repetition_penalty must be from 0.01 to 100 (1: no penalty), "
+                            f"got {self.repetition_penalty}")
         if not 0 < self.top_p <= 1:
             raise UserError(f"top_p must be above 0 and at most 1, got {self.top_p}")
         if self.typical_mass is not None and not 0 < self.typical_mass < 1:
@@ -85,7 +86,7 @@ def top_p(scores: np.ndarray, p: float) -> np.ndarray:
 
 
 def process_scores(scores: np.ndarray, history: np.ndarray, sampling: Sampling) -> np.ndarray:
-    """All processors on one row (V,) float32; ``history``: all previous ids, including upstream's placeholder prefix."""
+    """All processors on one row (V,) float32; ``history``: previous ids, upstream's placeholder prefix included."""
     scores = repetition_penalty(scores, history, sampling.repetition_penalty)
     if sampling.typical_mass is not None:
         scores = typical(scores, sampling.typical_mass)

@@ -17,7 +17,8 @@ STAGES = {
                              packaged=run_clip_encoder),
     "diffusion_conditioning": Stage("contextual_embedder", {"mel": TensorSpec(("B", 100, "L"))}, TensorSpec(("B", "C")),
                                     packaged=run_clip_encoder),
-    "ar_random": Stage("rlg_auto", {"noise": TensorSpec(("B", "D"))}, TensorSpec(("B", "D")), packaged=run_random_converter),
+    "ar_random": Stage("rlg_auto", {"noise": TensorSpec(("B", "D"))}, TensorSpec(("B", "D")),
+                       packaged=run_random_converter),
     "diffusion_random": Stage("rlg_diffuser", {"noise": TensorSpec(("B", "C"))}, TensorSpec(("B", "C")),
                               packaged=run_random_converter),
     # ranking: a score is the dot product of a text (or clip) row and a speech row

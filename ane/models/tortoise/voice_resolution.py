@@ -47,7 +47,8 @@ def resolve_voice(spec: str, *, folders: Iterable[Path], backend: Backend, mel_n
             voice = random_voice(backend, widths, rng)
         elif isinstance(part, Clips):
             encode = partial(_encode, part, backend, mel_norms, seed)
-            voice = cached_voice(cache_key(part.files, model_id, seed), part.name, widths, encode) if cache else encode()
+            key = cache_key(part.files, model_id, seed)
+            voice = cached_voice(key, part.name, widths, encode) if cache else encode()
         else:
             voice = part
         voice.check_widths(widths)

@@ -42,9 +42,11 @@ def saved(graphs: Iterable[CoreMLGraph], style: Style, folder: Path) -> dict[str
     return paths
 
 
-def functions(graphs: Iterable[CoreMLGraph], paths: dict[str, Path], arithmetic: Arithmetic = FP16) -> list[PackageFunction]:
+def functions(graphs: Iterable[CoreMLGraph], paths: dict[str, Path],
+              arithmetic: Arithmetic = FP16) -> list[PackageFunction]:
     engine = Interpreting(arithmetic)
-    return [PackageFunction(engine, paths[graph.name], graph.name, graph.bucket, "CPU_ONLY", graph.kind) for graph in graphs]
+    return [PackageFunction(engine, paths[graph.name], graph.name, graph.bucket, "CPU_ONLY", graph.kind)
+            for graph in graphs]
 
 
 def twin(network: str, model: Any = None) -> nn.Module:

@@ -23,6 +23,7 @@ from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder, St
 from ane.bundles.weights import skeleton
 from ane.models.tortoise.chunks import text_tokens
 from ane.models.tortoise.decoding import Prompt, decode
+from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.networks.autoregressive import UnifiedVoice
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.sampling import Sampling, inverse_cdf_sampler
@@ -98,7 +99,7 @@ def graphs() -> Iterator[Callable[[], CudaGraphRunner]]:
 @pytest.fixture(scope="module")
 def network() -> UnifiedVoice:
     model = RandomModel()
-    module = skeleton("autoregressive", model.config("autoregressive"))
+    module = skeleton(NETWORKS["autoregressive"], model.config("autoregressive"))
     module.load_state_dict(model.tensors("autoregressive"), assign=True)
     return module.eval().requires_grad_(False)
 
@@ -157,7 +158,7 @@ def test_any_schedule_of_static_steps_equals_plain_steps(network, graphs, record
 def test_in_half_precision_static_steps_differ_by_rounding(network, graphs, dtype, tolerance):
     state = {key: tensor.to(torch.float32 if ".ln_" in key or "norm" in key else dtype)
              for key, tensor in network.state_dict().items() if not tensor.is_meta}
-    half = skeleton("autoregressive", network.config)
+    half = skeleton(NETWORKS["autoregressive"], network.config)
     half.load_state_dict(state, strict=False, assign=True)
     both = plain(half, dtype), static(half, graphs(), dtype=dtype)
     assert_close(*(decoder.prefill(columns(0, 9)) for decoder in both), tolerance)

@@ -127,7 +127,7 @@ def test_a_matrix_multiplies_as_the_network_does(files, random_bundle):
 def test_names_are_unique_and_short_enough_for_ggml_at_the_official_sizes():
     names = [entry.name for network in NETWORKS.values()
              for entry in gguf_tensors(network.name, network.official(), "q4_0")]
-    assert len(names) == len(set(names)) == sum(len(layout(network.name, network.official()).shapes)
+    assert len(names) == len(set(names)) == sum(len(layout(network, network.official()).shapes)
                                                 for network in NETWORKS.values())
     assert max(len(name) for name in names) <= NAME_BYTES
 

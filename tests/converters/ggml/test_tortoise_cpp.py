@@ -144,7 +144,7 @@ class SmallModel(RandomModel):
     def tensors(self, network: str) -> dict[str, torch.Tensor]:
         generator = torch.Generator().manual_seed(len(network))
         return {key: torch.randn(shape, generator=generator)
-                for key, shape in layout(network, self.config(network)).shapes.items()}
+                for key, shape in layout(NETWORKS[network], self.config(network)).shapes.items()}
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ def test_official_sizes_have_exactly_the_tensors_that_tortoise_cpp_knows():
     known = {"autoregressive": decoder_shapes(), "diffusion": diffusion_shapes(), "univnet": vocoder_shapes()}
     for network, shapes in known.items():
         ours = {tortoise_cpp.name_of(network, key): tortoise_cpp.squeezed(shape)[::-1]
-                for key, shape in layout(network, OFFICIAL[network]).shapes.items()}
+                for key, shape in layout(NETWORKS[network], OFFICIAL[network]).shapes.items()}
         if network == "diffusion":
             ours[tortoise_cpp.LATENT] = (2048, 1)
         assert ours == shapes

@@ -112,6 +112,7 @@ def test_the_last_block_computes_only_the_first_column(tmp_path):
 
 @pytest.mark.parametrize("length", [516, 518])
 def test_a_clip_of_another_length_is_reported(length):
-    served = [PackageFunction(None, Path("conditioning_encoder.mlpackage"), "ar_conditioning_517", {"frames": 517}, "ALL")]
+    package = Path("conditioning_encoder.mlpackage")
+    served = [PackageFunction(None, package, "ar_conditioning_517", {"frames": 517}, "ALL")]
     with pytest.raises(UserError, match=f"{length} mel frames: conditioning_encoder takes 517"):
         encoders.clip_latents(served, np.zeros((1, 80, length), np.float32))

@@ -105,7 +105,8 @@ def denoised(network: DiffusionTts, length: int, bucket: int,
     rows = torch.from_numpy(x).expand(batch, -1, -1)
     expected = network(rows, timestep.expand(batch), torch.from_numpy(code)).numpy()
     return {"x": padded(x[:, :, None], bucket), "code": padded(code[:, :, None], bucket),
-            "time": timestep_embedding(timestep, width).numpy()[:, :, None, None], **sequence_masks(length, bucket)}, expected
+            "time": timestep_embedding(timestep, width).numpy()[:, :, None, None],
+            **sequence_masks(length, bucket)}, expected
 
 
 @pytest.mark.parametrize("length", [1, 3, 130, 192])
@@ -283,7 +284,8 @@ def test_the_smallest_bucket_is_used_and_a_pair_only_with_guidance(odd):
 
     graphs = [diffusion.condition(odd, 64), *(diffusion.denoise(odd, batch, length) for batch in (2, 1)
                                               for length in (128, 64)), diffusion.sample(odd, 3, 1, 64)]
-    served = [PackageFunction(LoggingEngine(), Path("p"), graph.name, graph.bucket, "ALL", graph.kind) for graph in graphs]
+    served = [PackageFunction(LoggingEngine(), Path("p"), graph.name, graph.bucket, "ALL", graph.kind)
+              for graph in graphs]
     for length, guided in ((64, False), (64, True), (65, False)):
         denoiser, _ = bind(odd, served, 16, length)
         output = denoiser(np.zeros((1, 100, length), np.float32), 5, guided)

@@ -74,7 +74,8 @@ class VocoderCase:
         return self.network(*map(torch.from_numpy, inputs)).numpy()
 
 
-def case(cls: type, config: Config, build: Callable[..., CoreMLGraph], kind: type[PackagedVocoder], sizes: tuple[int, ...],
+def case(cls: type, config: Config, build: Callable[..., CoreMLGraph], kind: type[PackagedVocoder],
+         sizes: tuple[int, ...],
          folder: Callable[[], Path]) -> VocoderCase:
     network = drawn(cls, config)
     graphs = [build(network, frames) for frames in sizes]

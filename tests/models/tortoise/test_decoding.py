@@ -34,7 +34,8 @@ def chunk(model):
         rng = np.random.default_rng(index)
         voice = rng.standard_normal((1, config.model_dim), dtype=np.float32)
         ids = text_tokens(list(rng.integers(1, 30, tokens)), config)
-        return Prompt(voice, ids, [inverse_cdf_sampler(Randomness(7).candidate(index, each)) for each in range(candidates)])
+        samplers = [inverse_cdf_sampler(Randomness(7).candidate(index, each)) for each in range(candidates)]
+        return Prompt(voice, ids, samplers)
 
     return made
 
@@ -61,7 +62,8 @@ def test_chunks_on_the_same_lanes_are_read_as_each_alone(model, backend, chunk, 
 @given(lengths=st.lists(st.integers(1, 25), min_size=1, max_size=4), lanes=st.integers(1, 4), latents=st.booleans())
 def test_what_is_heard_of_readings_while_they_are_read_is_all_of_them(model, backend, chunk, lengths, lanes, latents):
     config, sampling = model.config("autoregressive"), Sampling(max_codes=30)
-    packed = LaneScheduler(backend, [chunk(index, length, 1) for index, length in enumerate(lengths)], config, sampling, lanes)
+    prompts = [chunk(index, length, 1) for index, length in enumerate(lengths)]
+    packed = LaneScheduler(backend, prompts, config, sampling, lanes)
     together, packed.active_limit = packed.active_limit, 1
     for index in range(len(lengths)):
         heard = list(packed.stream(index, latents))

@@ -95,7 +95,8 @@ def test_neighbours_are_given_the_same_noise_where_they_overlap(sampler):
     """Were it not so, two mels of different noise would be mixed there, and a mixture varies less than either."""
     level = np.zeros((400, 1), np.float32)
     joined = np.concatenate(mels(Level(0.3), [level], Windows(40, 40, 20), sampler, 1), axis=1)
-    overlaps = np.concatenate([joined[:, frame_count(stop - 20):frame_count(stop)] for stop in range(40, 400, 20)], axis=1)
+    overlaps = np.concatenate([joined[:, frame_count(stop - 20):frame_count(stop)]
+                               for stop in range(40, 400, 20)], axis=1)
     whole = spectrogram(Level(0.3), level, VOICE, Diffusion(1, sampler, None), np.random.default_rng(5),
                         prediction="x0")
     assert overlaps.std() == pytest.approx(whole.std(), rel=0.02)

@@ -110,7 +110,7 @@ class DiffusionTts(nn.Module):
         self.out = nn.Sequential(FrameNorm(C), nn.SiLU(), FrameConv(C, config.out_channels, 3, padding=1))
 
     def condition(self, latents: Tensor, voice: Tensor, frames: int) -> Tensor:
-        """What does not depend on the timestep: latents (B, N, D), voice latent (B, 2C) → aligned conditioning (B, C, frames)."""
+        """Conditioning, the same for every timestep: latents (B, N, D), voice latent (B, 2C) → (B, C, frames)."""
         scale, shift = voice[:, None].chunk(2, dim=-1)
         packing = Packing(len(latents), latents.shape[1:2])
         first, *blocks = self.latent_conditioner

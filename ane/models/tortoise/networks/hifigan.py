@@ -83,7 +83,7 @@ class Hifigan(nn.Module):
         self.conv_post = ImageConv(widths[-1], config.out_channels, 7, padding=3)
 
     def forward(self, frames: Tensor, conditioning: Tensor) -> Tensor:
-        """Latents at the rate of frames (B, D, L) (``ane.models.tortoise.vocoding``), AR conditioning latent (B, D) → (B, 1, 256·L)."""
+        """Latents at the rate of frames (B, D, L), AR conditioning latent (B, D) → (B, 1, 256·L)."""
         x = frames[:, :, None].contiguous(memory_format=torch.channels_last)
         x = self.conv_pre(x) + self.cond_layer(conditioning[..., None])[..., None]
         sizes = len(self.config.resblock_kernel_sizes)

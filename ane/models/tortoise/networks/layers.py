@@ -44,11 +44,23 @@ class GroupNorm(nn.GroupNorm):
         while channels % groups:
             groups //= 2
         super().__init__(groups, channels, eps=1e-5)
+        self.two_pass = False       # True: by definition, slower and more exact
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.two_pass:
+            return self._two_pass(x)
         if x.device.type == "cpu":
-            return super().forward(x)       # torch sums up in float32 there, given parameters in float32
+            return super().forward(x)       # torch sums in float32 there, given parameters in float32
         return super().forward(x.float()).to(x.dtype)
+
+    def _two_pass(self, x: Tensor) -> Tensor:
+        """torch (channels last) and ONNX compute the variance as E[x²] − E[x]², which cancels where x hardly varies,
+        as in the unconditioned half of guidance: with random weights torch keeps 68 dB there, this method 102 dB."""
+        groups = x.float().reshape(x.shape[0], self.num_groups, -1)
+        centred = groups - groups.mean(dim=-1, keepdim=True)
+        y = centred * torch.rsqrt((centred * centred).mean(dim=-1, keepdim=True) + self.eps)
+        weight, bias = (part.view(-1, *[1] * (x.ndim - 2)) for part in (self.weight, self.bias))
+        return (y.reshape(x.shape) * weight + bias).to(x.dtype)
 
 
 class RelativePositionBias(nn.Module):

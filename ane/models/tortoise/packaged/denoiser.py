@@ -18,8 +18,9 @@ class PackagedDenoiser:
     The smallest bucket of each kind that fits is used, and what does not depend on the step is padded once.
     """
 
-    def __init__(self, condition: Sequence[PackageFunction], denoise: Sequence[PackageFunction], sample: Sequence[PackageFunction],
-                 unconditioned: np.ndarray, latents: np.ndarray, conditioning: np.ndarray, length: int):
+    def __init__(self, condition: Sequence[PackageFunction], denoise: Sequence[PackageFunction],
+                 sample: Sequence[PackageFunction], unconditioned: np.ndarray, latents: np.ndarray,
+                 conditioning: np.ndarray, length: int):
         """
         Args:
             condition, denoise, sample: functions of these kinds; ``sample`` may be empty.
@@ -43,7 +44,8 @@ class PackagedDenoiser:
 
     def __call__(self, x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
         function = smallest(self._denoise, WHAT, batch=1 + guided, frames=self.length)
-        outputs = function(x=self._columns(x, function), time=self._times([timestep]), **self._constant_inputs(function))
+        outputs = function(x=self._columns(x, function), time=self._times([timestep]),
+                           **self._constant_inputs(function))
         return self._output(outputs, guided)
 
     def advance(self, x: np.ndarray, previous_x0: np.ndarray, steps: Sequence[DenoisingStep],

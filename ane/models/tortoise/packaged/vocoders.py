@@ -16,7 +16,8 @@ from ane.models.tortoise.networks.univnet import SILENCE, SILENT_FRAMES
 MIRRORED = 3        # frames of noise that UnivNet's first convolution mirrors at either end
 
 
-def windows_of(functions: Sequence[PackageFunction], start: int, stop: int) -> Iterator[tuple[PackageFunction, int, int]]:
+def windows_of(functions: Sequence[PackageFunction], start: int,
+               stop: int) -> Iterator[tuple[PackageFunction, int, int]]:
     """Split frames ``start`` … ``stop``: (function, first frame, frames); the last uses the smallest that fits."""
     largest = max(function.bucket["frames"] for function in functions)
     while start < stop:
