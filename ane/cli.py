@@ -44,6 +44,7 @@ def parser() -> argparse.ArgumentParser:
     for command in (say, voices, import_model, convert, verify, plan, bench, cache, classify, doctor, completion):
         command.register(commands)
     add_common_arguments(top)
+    top.set_defaults(top_parser=top)
     return top
 
 

@@ -16,8 +16,6 @@ from ane.system.errors import UserError
 if TYPE_CHECKING:       # torch takes a second to import
     from torch import nn
 
-    from ane.bundles.model import Model
-
 DEFAULT_FAMILY = "tortoise"     # of a bundle.json that names none
 
 
@@ -85,8 +83,8 @@ class ModelFamily:
         stages: ``ane.backends.base.ModelStages``: what a backend runs.
         check_value: (name, JSON value, official value, where) raises UserError for a value of the wrong kind.
         check_config: (network, config, where) raises UserError for values that do not describe a network.
-        voice_widths: widths of the two latents of a model's voices.
-        open_checkpoints: (directory, constructor arguments or None, their origin) opens official checkpoints.
+        voice_widths: (``ane.bundles.Model``) → widths of the two latents of its voices.
+        open_checkpoints: (directory, constructor arguments or None, their origin) → ``ane.bundles.Model``.
         required_files: official checkpoints without which the model cannot speak.
         extra_files: other files that are taken when they lie beside them.
         repository: the Hugging Face repository with the official checkpoints.
@@ -97,8 +95,8 @@ class ModelFamily:
     stages: Any
     check_value: Callable[[str, Any, Any, str], None]
     check_config: Callable[[str, Any, str], None]
-    voice_widths: "Callable[[Model], tuple[int, int]]"
-    open_checkpoints: "Callable[[Path, Mapping[str, Any] | None, str], Model]"
+    voice_widths: Callable[[Any], tuple[int, int]]
+    open_checkpoints: Callable[[Path, Mapping[str, Any] | None, str], Any]
     required_files: tuple[str, ...]
     extra_files: tuple[str, ...]
     repository: str

@@ -28,11 +28,8 @@ def print_completion(args: argparse.Namespace) -> int:
         import shtab
     except ImportError:
         raise UserError("completion needs shtab: pip install shtab") from None
-    from ane.cli import parser
-
-    top = parser()
-    complete_files(top, shtab.FILE)
-    print(shtab.complete(top, args.shell))
+    complete_files(args.top_parser, shtab.FILE)
+    print(shtab.complete(args.top_parser, args.shell))
     return 0
 
 

@@ -2,19 +2,19 @@
 
 import argparse
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ane.commands import arguments
 from ane.commands.messages import message_console, output_console
-from ane.commands.placement import Placement, package_placements
+from ane.commands.placement import package_placements
+from ane.commands.plan_report import FunctionPlan, print_plans
 from ane.system.errors import UserError
 from ane.system.files import check_output_file, write_json
 
 if TYPE_CHECKING:       # torch is imported in the handler, so that --help is quick
-    from converters.proof.cost import Chip, CostEstimate, FunctionCost
-    from converters.proof.lint import WarningSummary
+    from converters.proof.cost import Chip
 
 DESCRIPTION = """
 Show how Core ML packages fit the Neural Engine. On a Mac, Core ML reports where it would run each operation. On any
@@ -44,8 +44,6 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 def plan(args: argparse.Namespace) -> int:
     """Examine the packages; print tables or JSON."""
-    from ane.commands.plan_report import print_plans
-
     if args.json:
         check_output_file(args.json)
     chips = read_chips(args.chip)
@@ -58,18 +56,6 @@ def plan(args: argparse.Namespace) -> int:
     if args.json != "-":
         print_plans(output_console(), plans, chips, args.steps)
     return 0
-
-
-@dataclass(frozen=True)
-class FunctionPlan:
-    """What is known of a function: its cost and the rules it breaks, and on a Mac where Core ML would run it."""
-
-    package: Path
-    function: str
-    cost: "FunctionCost"
-    estimates: "dict[str, CostEstimate]"
-    warnings: "list[WarningSummary]"
-    placement: Placement | None
 
 
 def plan_package(path: Path, units: str, function: str | None, chips: "list[Chip]", steps: int) -> list[FunctionPlan]:

@@ -1,6 +1,8 @@
 """The tables of `ane plan`."""
 
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -9,9 +11,20 @@ from rich.table import Table
 from ane.commands.placement import NEURAL_ENGINE, Placement
 
 if TYPE_CHECKING:
-    from ane.commands.plan import FunctionPlan
-    from converters.proof.cost import Chip
+    from converters.proof.cost import Chip, CostEstimate, FunctionCost
     from converters.proof.lint import WarningSummary
+
+
+@dataclass(frozen=True)
+class FunctionPlan:
+    """What is known of a function: its cost and the rules it breaks, and on a Mac where Core ML would run it."""
+
+    package: Path
+    function: str
+    cost: "FunctionCost"
+    estimates: "dict[str, CostEstimate]"
+    warnings: "list[WarningSummary]"
+    placement: Placement | None
 
 
 def print_plans(console: Console, plans: "list[FunctionPlan]", chips: "list[Chip]", steps: int) -> None:
