@@ -62,17 +62,17 @@ class ScoredSpeech:
     stopped: bool
 
 
-def score_speech(said: SpokenText, teacher: np.ndarray | None, choices: tuple[str, ...]) -> ScoredSpeech:
+def score_speech(spoken: SpokenText, teacher: np.ndarray | None, choices: tuple[str, ...]) -> ScoredSpeech:
     """``teacher``: the same sentence by the teacher, (S,) float32 at 24 kHz, for the mel distance."""
     recogniser = cached_recogniser(choices)
-    transcript = recogniser.transcribe(said.audio, SAMPLE_RATE)
+    transcript = recogniser.transcribe(spoken.audio, SAMPLE_RATE)
     chosen = None
-    if said.text in choices:
-        chosen = recogniser.chosen(said.audio, SAMPLE_RATE) == " ".join(words(said.text))
-    distance = None if teacher is None else mel_distance(said.audio, teacher)
-    expected = words(said.text)
-    return ScoredSpeech(said.text, transcript, edits(expected, words(transcript)), len(expected), chosen,
-                        Wave.of(said.audio, SAMPLE_RATE), distance, said.stopped)
+    if spoken.text in choices:
+        chosen = recogniser.chosen(spoken.audio, SAMPLE_RATE) == " ".join(words(spoken.text))
+    distance = None if teacher is None else mel_distance(spoken.audio, teacher)
+    expected = words(spoken.text)
+    return ScoredSpeech(spoken.text, transcript, edits(expected, words(transcript)), len(expected), chosen,
+                        Wave.of(spoken.audio, SAMPLE_RATE), distance, spoken.stopped)
 
 
 @cache
@@ -106,11 +106,11 @@ def interval(errors: np.ndarray, count: np.ndarray) -> tuple[float, float]:
     return float(np.quantile(rates, 0.025)), float(np.quantile(rates, 0.975))
 
 
-def score_all(pool: ProcessPoolExecutor, said: Iterable[SpokenText], teacher: Sequence[SpokenText] | None,
+def score_all(pool: ProcessPoolExecutor, spoken: Iterable[SpokenText], teacher: Sequence[SpokenText] | None,
               choices: tuple[str, ...]) -> list[ScoredSpeech]:
     """Scores in the pool while the rest is still being spoken."""
     futures = [pool.submit(score_speech, one, None if teacher is None else teacher[index].audio, choices)
-               for index, one in enumerate(said)]
+               for index, one in enumerate(spoken)]
     return [future.result() for future in futures]
 
 
@@ -173,8 +173,8 @@ def measure_voice(voice: str, options: argparse.Namespace) -> dict[str, Any]:
     systems["quality"] = speak_all(synthesizer, sentences, voice, options.preset)
     scored = {}
     with ProcessPoolExecutor(options.workers) as pool:
-        for system, said in systems.items():
-            kept = save_all(said, options.keep, f"{voice}-{system}")
+        for system, spoken in systems.items():
+            kept = save_all(spoken, options.keep, f"{voice}-{system}")
             scored[system] = score_all(pool, kept, None if system == "teacher" else spoken, tuple(sentences[:CHOICES]))
         return {**{system: summary(side, scored["teacher"]) for system, side in scored.items()},
                 "ranking": ranking(pool, synthesizer, sentences, latents),

@@ -57,18 +57,18 @@ def speak_codes(synthesizer: Synthesizer, teacher: Iterable[SpokenText], voice: 
     backend, model = synthesizer.backend, synthesizer.model
     config, tables = model.config("autoregressive"), Embeddings(**synthesizer.backend.embeddings())
     tokenizer, settings = Tokenizer(model.tokenizer), Settings.of(preset, model.settings)
-    for index, said in enumerate(teacher):
-        codes = np.concatenate((codes_of(resample(said.audio, SAMPLE_RATE, RATE)),
+    for index, spoken in enumerate(teacher):
+        codes = np.concatenate((codes_of(resample(spoken.audio, SAMPLE_RATE, RATE)),
                                 np.full(config.calm_run - 1, config.calm_token)))
         decoder = backend.decoder(1, len(codes))
-        first, _ = decoder.prefill(tables.prefix(voice.ar, text_tokens(tokenizer.encode(said.text), config), config))
+        first, _ = decoder.prefill(tables.prefix(voice.ar, text_tokens(tokenizer.encode(spoken.text), config), config))
         columns = tables.codes(codes, np.arange(1, len(codes) + 1))
         hidden, _ = decoder.step(columns[None], np.array([0]))
         latents = np.concatenate((first[None], hidden[0]))
         randomness = Randomness(SEED + index)
         mel = spectrogram(backend, latents, voice.diffusion, settings.diffusion, randomness.diffusion(0, 0),
                           prediction=model.config("diffusion").prediction)
-        yield SpokenText(said.text, univnet_audio(synthesizer, mel, randomness))
+        yield SpokenText(spoken.text, univnet_audio(synthesizer, mel, randomness))
 
 
 def univnet_audio(synthesizer: Synthesizer, mel: np.ndarray, randomness: Randomness) -> np.ndarray:

@@ -86,7 +86,7 @@ class ModelFamily:
         voice_widths: (``ane.bundles.Model``) → widths of the two latents of its voices.
         open_checkpoints: (directory, constructor arguments or None, their origin) → ``ane.bundles.Model``.
         required_files: official checkpoints without which the model cannot speak.
-        extra_files: other files that are taken when they lie beside them.
+        extra_files: other files that are used when they are beside them.
         repository: the Hugging Face repository with the official checkpoints.
     """
 

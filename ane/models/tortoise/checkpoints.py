@@ -105,7 +105,7 @@ class CheckpointDirectory(Model):
             text_head), buffers of older releases (gpt.h.N.attn.bias), anything beside a wrapped state dict.
 
         Raises:
-            UserError: a file is damaged, another model, or another size than its config says.
+            UserError: a file is damaged, another model, or another size than its config states.
         """
         surplus = {}
         for file in self.files:

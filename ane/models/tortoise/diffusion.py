@@ -182,7 +182,7 @@ def x0_weights(schedule: Schedule, index: int, prediction: str) -> dict[str, flo
 def ancestral(schedule: Schedule, index: int) -> dict[str, float]:
     """The posterior's mean plus noise of the learned variance (Ho et al. 2020); no noise at the last step.
 
-    The variance lies between the posterior's and beta, interpolated in the log domain by the network's second half
+    The variance is between the posterior's and beta, interpolated in the log domain by the network's second half
     v ∈ ±1 (Nichol & Dhariwal 2021, eq. 15): with their logarithms l and h, σ = exp((h + l) / 4)·exp((h − l) / 4·v).
     """
     low, high = schedule.posterior_log_variance_clipped[index], np.log(schedule.betas[index])

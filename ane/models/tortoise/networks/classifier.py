@@ -1,4 +1,4 @@
-"""Was this clip made by Tortoise? (upstream models/classifier.py)"""
+"""The classifier that predicts whether Tortoise made a clip (upstream models/classifier.py)."""
 
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ class ClassifierConfig(Config):
 class ResBlock(nn.Module):
     def __init__(self, channels: int, size: int):
         super().__init__()
-        # upstream's indices: activations and dropout lie between
+        # upstream's indices: activations and dropout are between
         self.in_layers = nn.ModuleDict({
             "0": GroupNorm(channels), "2": nn.Conv1d(channels, channels, size, padding=size // 2)})
         self.out_layers = nn.ModuleDict({

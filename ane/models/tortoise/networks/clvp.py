@@ -1,6 +1,6 @@
-"""CLVP and CVVP: how well codes fit a text, and a voice (upstream models/clvp.py, models/cvvp.py).
+"""CLVP and CVVP score codes against a text and against a voice (upstream models/clvp.py, models/cvvp.py).
 
-Both give unit vectors; a score is their dot product times exp(temperature), which is folded into the first vector.
+Both return unit vectors; a score is their dot product times exp(temperature), a factor of the first vector here.
 """
 
 from dataclasses import dataclass

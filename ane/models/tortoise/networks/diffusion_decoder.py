@@ -48,7 +48,7 @@ class ResBlock(nn.Module):
 
     def __init__(self, channels: int):
         super().__init__()
-        # upstream's indices: activations and dropout lie between
+        # upstream's indices: activations and dropout are between
         self.in_layers = nn.ModuleDict({"0": FrameNorm(channels), "2": PointwiseConv(channels, channels, 1)})
         self.emb_layers = nn.ModuleDict({"1": nn.Linear(channels, 2 * channels)})
         self.out_layers = nn.ModuleDict({"0": FrameNorm(channels), "3": FrameConv(channels, channels, 3, padding=1)})

@@ -1,9 +1,9 @@
 """Layers of the diffusion decoder over packed frames: (N, C), the frames of all rows and utterances one after another.
 
-What looks at one frame alone is a single product over all N; what looks across frames (norms, attention, convolutions
-over neighbours) goes utterance by utterance, so that each gets what it would alone and nothing is padded. Channels lie
-last in memory, as the products on the CPU want them: measured in bfloat16, a 1×1 convolution of 1024 channels and 800
-frames takes 1.2 to 1.4 times as long channels first.
+Layers that read one frame at a time are a single product over all N; layers that read several frames (norms, attention,
+convolutions) run utterance by utterance, so that each result is the same as alone and nothing is padded. Channels are
+last in memory, which is faster on the CPU: in bfloat16, a 1×1 convolution of 1024 channels and 800 frames takes 1.2 to
+1.4 times as long with channels first.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,9 +18,9 @@ from ane.models.tortoise.networks.layers import AttentionBlock, GroupNorm, Image
 
 @dataclass(frozen=True)
 class Packing:
-    """How frames lie in a tensor (N, C): for each utterance ``rows`` times its ``lengths`` frames.
+    """The layout of frames in a tensor (N, C): for each utterance, ``rows`` times its number of frames (``lengths``).
 
-    The rows of an utterance are what guidance compares, or a batch of one length.
+    The rows of an utterance are the conditional and the unconditional one of guidance, or a batch of one length.
     """
 
     rows: int

@@ -13,7 +13,7 @@ from ane.bundles.family import Config
 from ane.models.tortoise.networks.layers import ImageConv, ImageConvTranspose
 from ane.models.tortoise.networks.receptive_field import lost, margins
 
-BORDER = 3              # columns that conv_pre and conv_post see at either side
+BORDER = 3              # columns on either side that conv_pre and conv_post read
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class HifiganConfig(Config):
 
     @property
     def level_margins(self) -> list[int]:
-        """Frames at either side that each level works on (``ane.models.tortoise.networks.receptive_field``)."""
+        """Margin in frames that each level needs (``receptive_field.py`` beside this file)."""
         blocks = max(sum((size - 1) * dilation // 2 + (size - 1) // 2 for dilation in dilations)
                      for size, dilations in zip(self.resblock_kernel_sizes, self.resblock_dilation_sizes, strict=True))
         reaches = [blocks + lost(size, factor, (size - factor) // 2)
@@ -43,7 +43,7 @@ class HifiganConfig(Config):
 
     @property
     def margin(self) -> int:
-        """Frames at either side that the sound of a frame depends on."""
+        """Frames on either side that the sound of a frame depends on."""
         return self.level_margins[0] + BORDER
 
 

@@ -1,6 +1,6 @@
 """Blocks that several networks share (upstream models/arch_util.py, xtransformers.py).
 
-Tensors are (B, C, T) unless said otherwise.
+Tensors are (B, C, T) unless stated otherwise.
 """
 
 import math
@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-SCORES = 2**20      # attention scores made at a time on the CPU: 2 MB, which stay in a core's cache
+SCORES = 2**20      # attention scores computed at a time on the CPU: 2 MB, which fit in a core's cache
 
 
 class ImageConv(nn.Conv1d):
     """A convolution in time (groups of 1, zeros beyond either end) of images: (B, C, 1, T) → (B, O, 1, T').
 
-    As an image one pixel high, torch can be given a sequence with its channels last. oneDNN then neither turns round
-    what it reads nor what it writes, a tenth to two fifths of a float32 convolution's time.
+    As an image one pixel high, torch accepts a sequence with its channels last. oneDNN then reorders neither its
+    input nor its output, which takes a tenth to two fifths of a float32 convolution's time.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -37,7 +37,7 @@ class ImageConvTranspose(nn.ConvTranspose1d):
 
 
 class GroupNorm(nn.GroupNorm):
-    """Group normalisation computed in float32 whatever the precision of the rest."""
+    """Group normalisation computed in float32, whatever the dtype of its input."""
 
     def __init__(self, channels: int):
         groups = 8 if channels <= 16 else 16 if channels <= 64 else 32
@@ -89,10 +89,10 @@ class RelativePositionBias(nn.Module):
 
 
 def exact_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention with all scores written out, channels first as upstream: (B, heads, width, T) each, and the result.
+    """Attention that stores all scores, channels first as in upstream: (B, heads, width, T) each, and the result.
 
     For the short sequences of the encoders, which run once. The order of operations is upstream's: on random weights
-    another one already moves the decoder's conditioning latent by ten times upstream's own rounding.
+    another order changes the decoder's conditioning latent by ten times upstream's own rounding.
     """
     scale = q.shape[-2] ** -0.25
     scores = (q * scale).transpose(-1, -2) @ (k * scale)
@@ -100,14 +100,14 @@ def exact_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def flash_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    """The same with ``bias`` (heads, T, T) added to the scores, which are never written out."""
-    # contiguous in channels, else torch falls back to writing them out
+    """The same with ``bias`` (heads, T, T) added to the scores, which are never stored."""
+    # contiguous in channels, else torch falls back to storing them
     q, k, v = (x.transpose(-1, -2).contiguous() for x in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias[None]).transpose(-1, -2)
 
 
 class AttentionBlock(nn.Module):
-    """Normalise, attend over time, project, add; heads are split before q, k and v are (QKVAttentionLegacy)."""
+    """Normalise, attend over time, project, add; the width is split into heads first, then into q, k and v (QKVAttentionLegacy)."""
 
     normalisation, projection = GroupNorm, nn.Conv1d
 
@@ -130,7 +130,7 @@ class AttentionBlock(nn.Module):
 class RMSNorm(nn.Module):
     """x / max(‖x‖ / √d, 1e-8) · g."""
 
-    float32 = True      # whatever the precision of the rest
+    float32 = True      # its parameter stays float32 in every precision
 
     def __init__(self, width: int):
         super().__init__()
@@ -151,9 +151,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Te
 
 
 def attention_in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The same with its scores written out, a few heads at a time.
+    """The same, storing the scores of a few heads at a time.
 
-    For bfloat16 on the CPU, where torch's own takes twice as long: its products are not oneDNN's.
+    For bfloat16 on the CPU, where torch's own kernel takes twice as long because its products are not oneDNN's.
     """
     B, heads, T, width = q.shape
     bias = q.new_zeros(1, 1, 1).expand(heads, 1, 1) if bias is None else bias
@@ -209,7 +209,7 @@ class GatedFeedForward(nn.Module):
 
 
 class Wrap(nn.Module):
-    """Gives a block the ``wrap.`` in its key that CLVP's checkpointing wrapper left there."""
+    """Adds ``wrap.`` to a block's keys, as CLVP's checkpointing wrapper does."""
 
     def __init__(self, block: nn.Module):
         super().__init__()

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from ane.bundles.family import Config
 from ane.models.tortoise.networks.receptive_field import lost, margins
 
-SILENCE = -11.5129      # ln(1e-5), the floor of the mel: upstream appends frames of it to keep the end clean
+SILENCE = -11.5129      # ln(1e-5), the floor of the mel: upstream appends such frames, so that the sound ends without artefacts
 SILENT_FRAMES = 10
-TAPS = 3            # of a dictated kernel
-BORDER = 3          # frames (conv_pre) and samples (conv_post) that a convolution of 7 sees at either side
+TAPS = 3            # of a predicted kernel
+BORDER = 3          # frames (conv_pre) and samples (conv_post) on either side that a convolution of size 7 reads
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class UnivNetConfig(Config):
 
     @property
     def level_margins(self) -> list[int]:
-        """Frames at either side that each level works on (``ane.models.tortoise.networks.receptive_field``)."""
+        """Margin in frames that each level needs (``receptive_field.py`` beside this file)."""
         convs = sum(self.dilations) + len(self.dilations) * (TAPS // 2)
         reaches = [convs + lost(2 * stride, stride, stride // 2 + stride % 2) for stride in self.strides]
         reaches[-1] += BORDER
@@ -40,8 +40,8 @@ class UnivNetConfig(Config):
 
     @property
     def margin(self) -> int:
-        """Frames at either side that the sound of a frame depends on."""
-        kernels = 2 + 7 * (self.kpnet_conv_size // 2)       # of mel that dictate a frame's kernel
+        """Frames on either side that the sound of a frame depends on."""
+        kernels = 2 + 7 * (self.kpnet_conv_size // 2)       # mel frames that a frame's kernel depends on
         return self.level_margins[0] + max(BORDER, kernels)
 
 
@@ -58,7 +58,7 @@ class KernelPredictor(nn.Module):
             return nn.Conv1d(hidden, outputs, size, padding=(size - 1) // 2)
 
         self.input_conv = nn.ModuleList([nn.Conv1d(config.n_mel_channels, hidden, 5, padding=2)])
-        # upstream's indices: 1 and 3 are the convolutions, dropout and activations lie between
+        # upstream's indices: 1 and 3 are the convolutions, dropout and activations are between
         self.residual_convs = nn.ModuleList(
             nn.ModuleDict({"1": conv(hidden), "3": conv(hidden)}) for _ in range(3))
         self.kernel_conv = conv(self.channels * 2 * self.channels * 3 * self.layers)
@@ -74,7 +74,7 @@ class KernelPredictor(nn.Module):
 
 
 class LVCBlock(nn.Module):
-    """Upsample by ``stride``, then convolve with kernels that the mel dictates frame by frame."""
+    """Upsample by ``stride``, then convolve with kernels predicted from the mel, one a frame."""
 
     def __init__(self, config: UnivNetConfig, stride: int, hop: int):
         super().__init__()
@@ -129,7 +129,7 @@ class UnivNet(nn.Module):
         return sound[:, :, :-SILENT_FRAMES * self.config.hop_length]
 
     def sound(self, mel: Tensor, noise: Tensor) -> Tensor:
-        """The same for a mel that goes on: as many frames of noise as of mel, and nothing appended."""
+        """The same without the silent frames at the end: as many frames of noise as of mel."""
         x = self.conv_pre(noise)
         for block in self.res_stack:
             x = block(x, mel)
