@@ -164,18 +164,18 @@ def measure_voice(voice: str, options: argparse.Namespace) -> dict[str, Any]:
     synthesizer = ane.load(options.bundle, options.backend, options.precision, options.threads)
     sentences = held_out_sentences()[:options.sentences]
     latents = load_voice(synthesizer.model.voices / f"{voice}.safetensors", voice)
-    spoken = list(speak_teacher(sentences, voice, Flite(options.flite, options.flite_libraries)))
-    systems = {"teacher": spoken}
+    teacher = list(speak_teacher(sentences, voice, Flite(options.flite, options.flite_libraries)))
+    systems = {"teacher": teacher}
     if options.run_folder:
         quantiser = teacher_quantiser(options.run_folder, voice)
-        systems["codes"] = speak_codes(synthesizer, spoken, latents, quantiser, options.preset)
+        systems["codes"] = speak_codes(synthesizer, teacher, latents, quantiser, options.preset)
     systems["fast"] = speak_all(synthesizer, sentences, voice, "fastest")
     systems["quality"] = speak_all(synthesizer, sentences, voice, options.preset)
     scored = {}
     with ProcessPoolExecutor(options.workers) as pool:
         for system, spoken in systems.items():
             kept = save_all(spoken, options.keep, f"{voice}-{system}")
-            scored[system] = score_all(pool, kept, None if system == "teacher" else spoken, tuple(sentences[:CHOICES]))
+            scored[system] = score_all(pool, kept, None if system == "teacher" else teacher, tuple(sentences[:CHOICES]))
         return {**{system: summary(side, scored["teacher"]) for system, side in scored.items()},
                 "ranking": ranking(pool, synthesizer, sentences, latents),
                 "sentences": {system: [asdict(one) for one in side] for system, side in scored.items()}}

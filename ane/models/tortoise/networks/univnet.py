@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ane.bundles.family import Config
 from ane.models.tortoise.networks.receptive_field import lost, margins
 
-SILENCE = -11.5129      # ln(1e-5), the floor of the mel: upstream appends such frames, so that the sound ends without artefacts
+SILENCE = -11.5129      # ln(1e-5), the floor of the mel: upstream appends such frames against artefacts at the end
 SILENT_FRAMES = 10
 TAPS = 3            # of a predicted kernel
 BORDER = 3          # frames (conv_pre) and samples (conv_post) on either side that a convolution of size 7 reads
