@@ -107,7 +107,7 @@ def flash_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
 
 
 class AttentionBlock(nn.Module):
-    """Normalise, attend over time, project, add. The width is split into heads, then into q, k, v (QKVAttentionLegacy)."""
+    """Normalise, attend over time, project, add. Heads are split before q, k and v (QKVAttentionLegacy)."""
 
     normalisation, projection = GroupNorm, nn.Conv1d
 
