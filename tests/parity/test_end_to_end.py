@@ -32,13 +32,13 @@ class Upstream:
                    self.stage[f"{batch}multinomial_exponential"][:, row], strict=True)
 
     def diffusion(self, chunk: int, rank: int):
-        return Recorded([self.stage[f"cand{rank}.x_T"], *self.stage[f"cand{rank}.noise"]])
+        return RecordedNoise([self.stage[f"cand{rank}.x_T"], *self.stage[f"cand{rank}.noise"]])
 
     def vocoder(self, chunk: int, rank: int):
-        return Recorded([self.stage[f"cand{rank}.z"][0].T])       # a row a frame
+        return RecordedNoise([self.stage[f"cand{rank}.z"][0].T])       # a row a frame
 
 
-class Recorded:
+class RecordedNoise:
     def __init__(self, arrays):
         self.arrays = iter(arrays)
 
