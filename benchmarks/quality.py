@@ -203,7 +203,7 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
     notes += [f"{'kept' if kept else 'NOT KEPT'}: {claim}: {figure:.3f}, asked {bound}"
               for claim, figure, bound, kept in promises]
     settings = {"model": model_name(options), "preset": options.preset, "sentences": sentences}
-    more = {"bundle": model.identity, "precision": model.precision, "bars": promises, "voices": results}
+    more = {"bundle": model.identity, "precision": model.precision, "thresholds": promises, "voices": results}
     return BenchmarkResult(rows, settings, notes, [BenchmarkPlot("Word error rate")], more)
 
 

@@ -203,7 +203,7 @@ def sentence_options(add: Callable[..., Any]) -> None:
 
 def stream_options(add: Callable[..., Any]) -> None:
     add("--seconds", type=counts, default=[5, 10, 20, 40, 60], metavar="N,…", help="of audio (default: 5,10,20,40,60)")
-    add("--presets", type=listed, default=["fastest"], metavar="NAME,…", help="(default: fastest)")
+    add("--presets", type=listed, default=["fastest", "1x10"], metavar="NAME,…", help="(default: fastest,1x10)")
     add_max_codes(add, 108)
 
 

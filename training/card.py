@@ -19,7 +19,7 @@ def write_card(bundle: Path, curves: Mapping[str, Sequence[Mapping[str, float]]]
     """Write the card and its pictures into a bundle.
 
     Args:
-        curves: of each part. quality: the result of ``benchmarks.quality``, if it ran.
+        curves: of each part. quality: the result of ``python -m benchmarks quality``, if it ran.
         sound: folder of its audio files, VOICE-SYSTEM-NNN.wav. identity: of the bundle.
     """
     source = json.loads((bundle / "bundle.json").read_text(encoding="utf-8"))["source"]
@@ -129,7 +129,7 @@ def score_section(quality: Mapping[str, Any], identity: str) -> str:
     lines = [f"""## Quality
 
 Word error rates of an offline recogniser (pocketsphinx) on {quality["settings"]["sentences"]} sentences outside the
-training data: `python -m benchmarks.quality`, benchmarks/results/quality-demo.json. Quality path: preset
+training data: `python -m benchmarks quality`, benchmarks/results/quality-demo.json. Quality path: preset
 `{quality["settings"]["preset"]}`.
 
 | voice | spoken by | word error rate | 95 % interval | forced choices | stop token | pitch, Hz | mel distance, dB |
@@ -147,7 +147,8 @@ training data: `python -m benchmarks.quality`, benchmarks/results/quality-demo.j
     lines += ["- {}: best of 8 candidates by CLVP {clvp:.3f}, a random one of them {random:.3f}: a gain of {gain:.3f} "
               "({gain_low:.3f} to {gain_high:.3f}; fast path).".format(voice, **result["ranking"])
               for voice, result in quality["voices"].items()]
-    missed = [f"- {claim}: {value:.3f}, threshold {bound}" for claim, value, bound, met in quality["bars"] if not met]
+    missed = [f"- {claim}: {value:.3f}, threshold {bound}"
+              for claim, value, bound, met in quality["thresholds"] if not met]
     lines += ["", "Thresholds of benchmarks/quality.py that it does not meet:" if missed else
               "It meets every threshold of benchmarks/quality.py.", *missed]
     return "\n".join(lines) + "\n"

@@ -167,7 +167,7 @@ class DenoisingStep:
     noise: float = 0.0
     variance_slope: float = 0.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for field in fields(self)[1:]:
             object.__setattr__(self, field.name, np.float32(getattr(self, field.name)))
 

@@ -21,7 +21,7 @@ from ane.backends.mil.interpreter import InterpreterState
 from ane.backends.mil.package import ProgramFunction as Program
 from ane.backends.packaged.functions import LoadedFunction, PackageRuntime
 from ane.bundles.packages import FunctionRecord
-from ane.models.tortoise.networks.diffusion_decoder import DiffusionLayer, IntegratingConv, ResBlock
+from ane.models.tortoise.networks.diffusion_decoder import DiffusionLayer, IntegratingConv, TimestepResBlock
 from ane.models.tortoise.networks.frames import FrameAttention, FrameConv, FrameNorm, PointwiseConv
 from ane.system.decibels import snr_db
 
@@ -35,7 +35,7 @@ DECODER, VOCODERS = ("prefill", "step", "state"), ("univnet", "hifigan")
 # (B, T, C), PACKED (B · T, C), and all others (B, C), (B, C, T) or (B, C, 1, T).
 COLUMNS_FIRST = frozenset({"autoregressive", "clvp"})
 FRAMES = (FrameConv, FrameNorm)
-PACKED = (PointwiseConv, FrameAttention, ResBlock, DiffusionLayer, IntegratingConv)
+PACKED = (PointwiseConv, FrameAttention, TimestepResBlock, DiffusionLayer, IntegratingConv)
 
 # Kind of function → its outputs → the module that returns the same; "": the network itself
 OUTPUTS: dict[str, dict[str, str]] = {

@@ -17,7 +17,7 @@ from functools import partial
 import numpy as np
 from torch import nn
 
-from ane.models.tortoise.networks.diffusion_decoder import DiffusionLayer, DiffusionTts, ResBlock
+from ane.models.tortoise.networks.diffusion_decoder import DiffusionLayer, DiffusionTts, TimestepResBlock
 from converters import blocks
 from converters.blocks import PaddingMask
 from converters.coreml.graph import CoreMLGraph, Style, Var, mb
@@ -130,7 +130,7 @@ def _by_row(x: Var) -> Sequence[Var]:
     return [x] if x.shape[0] == 1 else mb.split(x=x, num_splits=x.shape[0], axis=0)
 
 
-def _blocks(network: DiffusionTts) -> Iterator[ResBlock]:
+def _blocks(network: DiffusionTts) -> Iterator[TimestepResBlock]:
     """The blocks that the timestep modulates, in order."""
     for layer in (*network.conditioning_timestep_integrator, *network.layers):
         yield layer.resblk if isinstance(layer, DiffusionLayer) else layer
@@ -177,7 +177,7 @@ def _layer(s: Style, x: Var, layer: DiffusionLayer, time: Modulation, frames: Pa
     return blocks.attention_block(s, x, layer.attn, frames, SCALE, f"{name}.attn")
 
 
-def _res_block(s: Style, x: Var, block: ResBlock, time: Modulation, frames: PaddingMask, name: str) -> Var:
+def _res_block(s: Style, x: Var, block: TimestepResBlock, time: Modulation, frames: PaddingMask, name: str) -> Var:
     """x (B, C, 1, S), scaled by ``SCALE``, → the same."""
     y = mb.silu(x=blocks.group_norm(s, x, block.in_layers["0"], frames, SCALE))
     y = blocks.linear(s, y, block.in_layers["2"], f"{name}.in_layers.2")

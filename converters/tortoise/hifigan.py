@@ -7,7 +7,7 @@ exact because the leaky ReLU in between commutes with a positive factor.
 from collections.abc import Sequence
 from functools import partial, reduce
 
-from ane.models.tortoise.networks.hifigan import BORDER, Hifigan, ResBlock
+from ane.models.tortoise.networks.hifigan import BORDER, Hifigan, HifiganResBlock
 from converters import blocks
 from converters.coreml.graph import CoreMLGraph, Style, Var, mb
 from converters.tortoise.vocoder_stretches import SoundMask, check_width, cropped, leaky, upsampled
@@ -59,7 +59,7 @@ def _hifigan(s: Style, x: Var, conditioning: Var, inside: Var, *, network: Hifig
     return {"sound": mb.tanh(x=blocks.conv(s, x, weight * share, bias, "conv_post"))}
 
 
-def _block(s: Style, x: Var, mask: Var, block: ResBlock, name: str) -> Var:
+def _block(s: Style, x: Var, mask: Var, block: HifiganResBlock, name: str) -> Var:
     """(1, C, 1, n) → the same; both are 0 outside the sound."""
     for index, (dilated, plain) in enumerate(zip(block.convs1, block.convs2, strict=True)):
         label = {"name": blocks.value_name(name)} if index == len(block.convs1) - 1 else {}

@@ -9,9 +9,6 @@ MOST_LINES = 400
 # Each folder may import from itself and from those above it in this list; one row is one layer.
 LAYERS = [["ane.system"], ["ane.bundles", "ane.audio", "ane.text"], ["ane.voices", "ane.backends"], ["ane.models"],
           ["ane"], ["ane.bench"], ["ane.commands", "ane.cli", "ane.__main__"]]
-# One engine's kernels are made for one network: these know the layers that they pack or record.
-EXCEPTIONS = {("ane.backends.torch.linear", "ane.models.tortoise.networks.autoregressive"),
-              ("ane.backends.torch.static_decoder", "ane.models.tortoise.networks.autoregressive")}
 RANK = {folder: rank for rank, layer in enumerate(LAYERS) for folder in layer}
 
 
@@ -63,7 +60,7 @@ def test_imports_run_downward() -> None:
             if imported.startswith("converters"):
                 if folder_of(module) != "ane.commands":
                     upward.append(f"{module} imports {imported}")
-            elif (module, imported) not in EXCEPTIONS and RANK[folder_of(imported)] > RANK[folder_of(module)]:
+            elif RANK[folder_of(imported)] > RANK[folder_of(module)]:
                 upward.append(f"{module} imports {imported}")
     assert not upward, "\n".join(upward)
 
@@ -75,7 +72,7 @@ def test_no_two_folders_import_each_other() -> None:
         home = folder_of(module) if module.startswith("ane") else "converters"
         for imported in imports(file, top_level_only=False):
             away = folder_of(imported) if imported.startswith("ane") else "converters"
-            if RANK.get(away) != RANK.get(home) and (module, imported) not in EXCEPTIONS:
+            if RANK.get(away) != RANK.get(home):
                 arrows[home].add(away)
     both = {(home, away) for home, aways in arrows.items() for away in aways if home in arrows.get(away, set())}
     assert not both

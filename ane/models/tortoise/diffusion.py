@@ -47,7 +47,7 @@ class Diffusion:
     temperature: float = 1.0
     spacing: str = "even"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for kind, name, names in (("sampler", self.sampler, SAMPLERS), ("spacing", self.spacing, SPACINGS)):
             if name not in names:
                 raise UserError(f"{kind} must be one of {', '.join(names)}, got {name!r}")
@@ -238,13 +238,14 @@ def sample(denoiser: Denoiser, frames: int, diffusion: Diffusion, rng: np.random
     """
     steps = denoising_steps(Schedule(diffusion.steps, diffusion.spacing), diffusion, prediction)
     x, previous_x0 = initial_sample(frames, diffusion, rng)
-    fused = denoiser.fused_steps(steps[0].guided) if isinstance(denoiser, FusedDenoiser) else ()
+    fused = denoiser if isinstance(denoiser, FusedDenoiser) else None
+    counts = fused.fused_steps(steps[0].guided) if fused else ()
     done = 0
     while done < len(steps):
-        count = max((count for count in fused if count <= len(steps) - done), default=1)
+        count = max((count for count in counts if count <= len(steps) - done), default=1)
         noise = [step_noise(diffusion, x.shape, rng) for _ in range(count)]
-        if count > 1:
-            x, previous_x0, output = denoiser.advance(x, previous_x0, steps[done:done + count], np.concatenate(noise))
+        if fused and count > 1:
+            x, previous_x0, output = fused.advance(x, previous_x0, steps[done:done + count], np.concatenate(noise))
         else:
             output = denoiser(x, steps[done].timestep, steps[done].guided)
             x, previous_x0 = take_step(steps[done], x, previous_x0, output, noise[0])
@@ -306,17 +307,19 @@ def spectrograms(backend: Backend, latents: Sequence[np.ndarray], voice: np.ndar
     Batched as the backend prefers. ``progress`` counts the steps of all utterances.
     """
     lengths = [frame_count(len(rows)) for rows in latents]
-    total, mels = diffusion.steps * len(lengths), []
-    for group in group_by_frames(lengths, backend.max_batched_frames if isinstance(backend, BatchingBackend) else 0):
+    total = diffusion.steps * len(lengths)
+    mels: list[np.ndarray] = []
+    batching = backend if isinstance(backend, BatchingBackend) else None
+    for group in group_by_frames(lengths, batching.max_batched_frames if batching else 0):
         def report(done: int, _: int, before: int = diffusion.steps * len(mels), each: int = len(group)) -> None:
             progress(before + done * each, total)
 
         rows, random = [latents[index] for index in group], [rngs[index] for index in group]
-        if len(group) == 1:
+        if batching is None or len(group) == 1:
             mels.append(spectrogram(backend, rows[0], voice, diffusion, random[0], report, prediction))
             continue
         frames = [lengths[index] for index in group]
-        denoiser = backend.batched_denoiser([array[None] for array in rows], voice, frames)
+        denoiser = batching.batched_denoiser([array[None] for array in rows], voice, frames)
         normalised = sample_batch(denoiser, frames, diffusion, random, report, prediction)
         mels += [denormalise_mel(mel) for mel in normalised]
     return mels

@@ -4,7 +4,7 @@ A step is finished for a group of chunks before the next begins, and its network
 are loaded at a time.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -99,7 +99,7 @@ class Pipeline:
     # Whole chunks
 
     def sounds(self, chunks: Sequence[Chunk]) -> Iterator[VocodedChunk]:
-        """Yield the sound of every chunk, in order. When it ends or is closing_source, all networks are released."""
+        """Yield the sound of every chunk, in order. When it ends or is closed, all networks are released."""
         try:
             group = max(MIN_GROUP, 2 * self.settings.lanes // self.settings.candidates)
             for start in range(0, len(chunks), group):
@@ -156,12 +156,13 @@ class Pipeline:
 
     # Streaming
 
-    def pieces(self, chunks: Sequence[Chunk], on_chunk: Callable[[ChunkInfo], None]) -> Iterator[np.ndarray]:
+    def pieces(self, chunks: Sequence[Chunk],
+               on_chunk: Callable[[ChunkInfo], None]) -> Generator[np.ndarray, None, None]:
         """Yield the sound of the best candidates while it is computed: (m,) float32 each.
 
         ``on_chunk`` is called when a chunk has been decoded. Until the first sound is ready only the first chunk is
         decoded; then one more chunk for every chunk that has started to sound: each active lane slows the others a
-        little. When the iterator ends or is closing_source, all networks are released.
+        little. When the iterator ends or is closed, all networks are released.
         """
         try:
             yield from self._pieces(chunks, on_chunk)

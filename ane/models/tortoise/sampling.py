@@ -25,7 +25,7 @@ class Sampling:
     typical_mass: float | None = None
     max_codes: int = 500
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not 0.01 <= self.temperature <= 100:
             raise UserError(f"temperature must be from 0.01 to 100 (upstream: 0.8), got {self.temperature}")
         if not 0.01 <= self.repetition_penalty <= 100:

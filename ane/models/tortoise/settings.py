@@ -78,7 +78,7 @@ class Settings:
     silence: tuple[float, float] | None = None
     lanes: int = 16
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not 1 <= self.candidates <= MAX_CANDIDATES:
             raise UserError(f"candidates must be from 1 to {MAX_CANDIDATES}, got {self.candidates}; "
                             "upstream's most thorough preset takes 256")

@@ -23,7 +23,7 @@ class ClassifierConfig(Config):
     kernel_size: int = 5
 
 
-class ResBlock(nn.Module):
+class ClassifierResBlock(nn.Module):
     def __init__(self, channels: int, size: int):
         super().__init__()
         # upstream's indices: activations and dropout are between
@@ -55,7 +55,7 @@ class AudioMiniEncoder(nn.Module):
         self.init = nn.Sequential(nn.Conv1d(config.spec_dim, channels, 3, padding=1))
         stages: list[nn.Module] = []
         for _ in range(config.depth):
-            stages += [ResBlock(channels, config.kernel_size) for _ in range(config.resnet_blocks)]
+            stages += [ClassifierResBlock(channels, config.kernel_size) for _ in range(config.resnet_blocks)]
             stages.append(Downsample(channels, config.downsample_factor))
             channels *= 2
         self.res = nn.Sequential(*stages)

@@ -43,7 +43,7 @@ def timestep_embedding(timesteps: Tensor, width: int) -> Tensor:
     return torch.cat((angle.cos(), angle.sin()), dim=-1)
 
 
-class ResBlock(nn.Module):
+class TimestepResBlock(nn.Module):
     """Residual block over packed frames, whose second norm is scaled and shifted by the timestep."""
 
     def __init__(self, channels: int):
@@ -69,7 +69,7 @@ class ResBlock(nn.Module):
 class DiffusionLayer(nn.Module):
     def __init__(self, channels: int, heads: int):
         super().__init__()
-        self.resblk = ResBlock(channels)
+        self.resblk = TimestepResBlock(channels)
         self.attn = FrameAttention(channels, heads)
 
     def forward(self, x: Tensor, time: Tensor, packing: Packing) -> Tensor:
@@ -106,7 +106,7 @@ class DiffusionTts(nn.Module):
         self.conditioning_timestep_integrator = nn.ModuleList(DiffusionLayer(C, heads) for _ in range(3))
         self.integrating_conv = IntegratingConv(2 * C, C, 1)
         self.layers = nn.ModuleList(
-            [DiffusionLayer(C, heads) for _ in range(config.num_layers)] + [ResBlock(C) for _ in range(3)])
+            [DiffusionLayer(C, heads) for _ in range(config.num_layers)] + [TimestepResBlock(C) for _ in range(3)])
         self.out = nn.Sequential(FrameNorm(C), nn.SiLU(), FrameConv(C, config.out_channels, 3, padding=1))
 
     def condition(self, latents: Tensor, voice: Tensor, frames: int) -> Tensor:

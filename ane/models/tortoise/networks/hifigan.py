@@ -47,7 +47,7 @@ class HifiganConfig(Config):
         return self.level_margins[0] + BORDER
 
 
-class ResBlock(nn.Module):
+class HifiganResBlock(nn.Module):
     """Three times: dilated convolution, convolution, add; (B, C, 1, T) → the same."""
 
     def __init__(self, channels: int, size: int, dilations: tuple[int, ...]):
@@ -78,7 +78,7 @@ class Hifigan(nn.Module):
             for before, after, size, factor in zip(
                 widths, widths[1:], config.upsample_kernel_sizes, config.upsample_factors, strict=False))
         self.resblocks = nn.ModuleList(
-            ResBlock(width, size, dilations) for width in widths[1:]
+            HifiganResBlock(width, size, dilations) for width in widths[1:]
             for size, dilations in zip(config.resblock_kernel_sizes, config.resblock_dilation_sizes, strict=True))
         self.conv_post = ImageConv(widths[-1], config.out_channels, 7, padding=3)
 
