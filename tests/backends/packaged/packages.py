@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import nn
 
 from ane.backends.mil import Arithmetic, Interpreter, Package
@@ -19,7 +18,7 @@ NARROW = Arithmetic(fp16=True, narrow_norms=True)
 
 
 class Interpreting:
-    """``ane.backends.packaged.functions.Engine`` for packages of one function each."""
+    """``PackageRuntime`` for packages of one function each."""
 
     name = "interpreter"
 
@@ -29,7 +28,7 @@ class Interpreting:
     def forget(self, package: Path) -> None:
         pass
 
-    def load(self, package: Path, function: str, units: str) -> Interpreter:
+    def load(self, package: Path, function: str, compute_units: str) -> Interpreter:
         return Interpreter(Package(package), None, self.arithmetic)
 
 
@@ -49,17 +48,9 @@ def functions(graphs: Iterable[CoreMLGraph], paths: dict[str, Path],
             for graph in graphs]
 
 
-def twin(network: str, model: Any = None) -> nn.Module:
+def reference_network(network: str, model: Any = None) -> nn.Module:
     """The network of the random model (or another), float32, for inference."""
     model = model or RandomModel()
     module = skeleton(NETWORKS[network], model.config(network))
     module.load_state_dict({key: tensor.float() for key, tensor in model.tensors(network).items()}, assign=True)
     return module.eval().requires_grad_(False)
-
-
-def snr(wanted: np.ndarray, got: np.ndarray) -> float:
-    """Signal-to-noise ratio in dB; infinite when they are equal."""
-    wanted, got = np.asarray(wanted, np.float64), np.asarray(got, np.float64)
-    assert wanted.shape == got.shape
-    with np.errstate(divide="ignore"):
-        return float(10 * np.log10(np.square(wanted).sum() / np.square(wanted - got).sum()))

@@ -13,10 +13,11 @@ from ane.backends.mil import Arithmetic
 from ane.backends.packaged.decoder import PackagedDecoder
 from ane.backends.torch.decoder import TorchDecoder
 from ane.models.tortoise.networks.autoregressive import UnifiedVoice
+from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph, Style
 from converters.tortoise import autoregressive as gpt2
-from tests.backends.packaged.packages import FP16, NARROW, ROUNDED, functions, saved, twin
+from tests.backends.packaged.packages import FP16, NARROW, ROUNDED, functions, reference_network, saved
 
 SCALE = 1 / 32
 KINDS = ("step", "state")
@@ -36,7 +37,7 @@ def graphs(network: UnifiedVoice, scale: float = SCALE) -> list[CoreMLGraph]:
 
 @pytest.fixture(scope="module")
 def network() -> UnifiedVoice:
-    return twin("autoregressive")
+    return reference_network("autoregressive")
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +89,7 @@ def reading(decoder, turns: int = 14) -> list[np.ndarray]:
 
 
 def worst(wanted: list[np.ndarray], got: list[np.ndarray]) -> float:
-    with np.errstate(divide="ignore"):
-        return min(10 * np.log10(np.square(right).sum() / np.square(right - left).sum())
-                   for right, left in zip(wanted, got, strict=True))
+    return min(snr_db(right, left) for right, left in zip(wanted, got, strict=True))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -228,7 +227,7 @@ def test_whatever_lanes_do_they_read_as_on_torch(network, packages, schedule):
 @pytest.mark.parametrize("planted", [3000.0, 6000.0])
 def test_channels_of_thousands_in_the_residual_stream_do_no_harm(tmp_path, planted):
     """As trained networks have them; a norm whose every inner step is fp16 is the worst engine there could be."""
-    network = twin("autoregressive")
+    network = reference_network("autoregressive")
     for channel, sign in ((7, 1), (40, -0.6)):
         network.gpt.h[0].mlp.c_proj.bias[channel] += sign * planted
         for block in network.gpt.h[1:]:
@@ -247,7 +246,7 @@ def test_channels_of_thousands_in_the_residual_stream_do_no_harm(tmp_path, plant
 
 def test_the_scale_of_a_stream_leaves_room_for_its_squares(network):
     assert gpt2.stream_scale(network) == 1
-    loud = twin("autoregressive")
+    loud = reference_network("autoregressive")
     loud.gpt.h[1].mlp.c_proj.bias[3] += 3000.0
     assert 3000 * gpt2.stream_scale(loud) <= 64
 

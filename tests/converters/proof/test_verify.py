@@ -34,8 +34,7 @@ from converters.proof.coreml_activations import CoreMLActivations, CoreMLInspect
 from converters.proof.verify import PackageRunner, UnverifiedBundle, choose, package_runner, threshold_of, verify
 from converters.tortoise import diffusion_decoder as diffusion
 from tests.backends.coreml.fake_core_ml import FakeCoreML
-from tests.backends.packaged.packages import FP32, Interpreting, saved
-from tests.backends.packaged.packages import twin as reference_network
+from tests.backends.packaged.packages import FP32, Interpreting, reference_network, saved
 from tests.small_bundle import OPTIONS, spoil, write_small_bundle
 
 AUTOREGRESSIVE = "packages/autoregressive-fp16.mlpackage"
