@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from ane.system.decibels import snr_db
+
 NOISE_MULTIPLE = 10
 UNIT_ROUNDOFF = 2.0**-24      # of float32: no honest noise figure is smaller than this share of the largest value
 
@@ -91,12 +93,6 @@ def divergence(actual: np.ndarray, expected: np.ndarray, allowed: float) -> str:
         return ""
     first = np.unravel_index(parted.argmax(), parted.shape)
     index = tuple(int(axis) for axis in first)
-    return (f"max error {error.max():.3g}, tolerance {allowed:.3g}, SNR {snr(expected, error):.1f} dB; "
+    return (f"max error {error.max():.3g}, tolerance {allowed:.3g}, SNR {snr_db(expected, actual):.1f} dB; "
             f"{parted.sum()} of {parted.size} elements part, the first at {index}: "
             f"{actual[first]:.9g} instead of {expected[first]:.9g}")
-
-
-def snr(signal: np.ndarray, error: np.ndarray) -> float:
-    """Signal-to-noise ratio in dB, 10 log10(sum signal² / sum error²)."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return float(10 * np.log10(np.square(signal).sum() / np.square(error).sum()))

@@ -20,6 +20,7 @@ from ane.models.tortoise.voice_encoding import (
     conditioning_window,
     encode_clips,
 )
+from ane.system.decibels import snr_db
 
 
 class Start:
@@ -78,8 +79,8 @@ def test_the_diffusion_mel_is_upstreams(audio, tolerance, clip):
 def test_halving_the_rate_agrees_with_upstream_below_8_khz(audio):
     ours, upstream = resample(clip1_at_44100(audio), 44100, 22050), audio["clip1_22050"][0]
     assert ours.shape == upstream.shape
-    assert snr(below(upstream, 22050, 8000), below(ours, 22050, 8000)) > 45     # measured 62.7
-    assert snr(upstream, ours) > 15                                             # measured 28.0
+    assert snr_db(below(upstream, 22050, 8000), below(ours, 22050, 8000)) > 45     # measured 62.7
+    assert snr_db(upstream, ours) > 15                                             # measured 28.0
 
 
 @pytest.mark.parametrize("clip", [1, 2])
@@ -89,8 +90,8 @@ def test_where_soxr_would_differ_is_above_the_speech(audio, clip):
     upstream, soxr = resample_windowed_sinc(samples, 22050, 24000), resample(samples, 22050, 24000)
     length = min(len(upstream), len(soxr))
     upstream, soxr = upstream[:length], soxr[:length]
-    assert snr(below(upstream, 24000, 8000), below(soxr, 24000, 8000)) > 45     # measured 58.1 and 55.1
-    assert snr(upstream, soxr) < 40                                             # measured 27.7 and 24.5
+    assert snr_db(below(upstream, 24000, 8000), below(soxr, 24000, 8000)) > 45     # measured 58.1 and 55.1
+    assert snr_db(upstream, soxr) < 40                                             # measured 27.7 and 24.5
 
 
 def test_resampled_clips_give_upstreams_conditioning_mel_nearly(audio, mel_norms):
@@ -116,7 +117,7 @@ def test_every_sample_format_is_read_at_upstreams_scale(golden, audio, name):
     ours = resample(samples, rate, 22050)
     assert abs(len(ours) - len(upstream)) <= 1          # soxr rounds the length, upstream rounds it up
     length = min(len(ours), len(upstream))
-    assert snr(upstream[:length], ours[:length]) > 15     # measured 29.1, 23.8, 22.1, 26.8: short buzzes, edges
+    assert snr_db(upstream[:length], ours[:length]) > 15     # measured 29.1, 23.8, 22.1, 26.8: short buzzes, edges
     assert np.abs(ours).max() <= 1.0
 
 
@@ -138,8 +139,8 @@ def test_latents_of_clips_at_22050_hz_are_upstreams(audio, encode, golden_stage,
 def test_what_soxr_changes_in_the_latents_of_a_clip_at_another_rate(audio, encode, golden_stage):
     """44.1 kHz to 22.05 kHz by soxr here, by a windowed sinc upstream: stated, and bounded."""
     voice, stage = encode([(clip1_at_44100(audio), 44100)]), golden_stage("conditioning")
-    assert snr(stage["ar_latent_clip1"], voice.ar) > 40                 # measured 69.0
-    assert snr(stage["diffusion_latent_clip1"], voice.diffusion) > 25   # measured 35.0
+    assert snr_db(stage["ar_latent_clip1"], voice.ar) > 40                 # measured 69.0
+    assert snr_db(stage["diffusion_latent_clip1"], voice.diffusion) > 25   # measured 35.0
 
 
 @pytest.fixture
@@ -163,9 +164,3 @@ def below(audio: np.ndarray, rate: int, hertz: float) -> np.ndarray:
     spectrum = np.fft.rfft(audio.astype(np.float64))
     spectrum[np.fft.rfftfreq(len(audio), 1 / rate) > hertz] = 0
     return np.fft.irfft(spectrum, len(audio))
-
-
-def snr(signal: np.ndarray, other: np.ndarray) -> float:
-    """Decibels of a signal over its difference from another."""
-    signal = signal.astype(np.float64)
-    return float(10 * np.log10(np.square(signal).sum() / np.square(signal - other).sum()))

@@ -16,12 +16,12 @@ from ane.backends.torch.backend import TorchBackend
 from ane.bundles import Model, open_model
 from ane.models.tortoise.embeddings import Embeddings
 from ane.models.tortoise.vocoding import hifigan_sound
+from ane.system.decibels import snr_db
 from converters.coreml import package as to_coreml
 from converters.onnx import package as to_onnx
 from converters.proof.parity import UnpublishedModel
 from converters.tortoise import buckets
 from converters.tortoise import onnx_graphs as graphs
-from tests.parity.conftest import snr
 
 BAR = 90.0      # dB, of Core ML's packages; float32 on both sides, in another order
 
@@ -86,7 +86,7 @@ def near(engine, golden_stage, assert_parity) -> Near:
     def check(actual: np.ndarray, stage: str, name: str) -> None:
         wanted = golden_stage(stage)[name].astype(np.float64)
         assert actual.shape == wanted.shape, name
-        assert snr(wanted, actual - wanted) >= BAR, f"{stage}/{name}"
+        assert snr_db(wanted, actual) >= BAR, f"{stage}/{name}"
 
     return check if engine == "coreml" else assert_parity
 

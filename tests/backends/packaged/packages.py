@@ -1,4 +1,4 @@
-"""Packages for tests: graphs built on the spot, and an engine that interprets them."""
+"""Packages for tests: graphs converted when a test needs them, and a runtime that interprets them."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,8 +17,8 @@ FP32, FP16, ROUNDED = Style("fp32"), Arithmetic(), Arithmetic(fp16=True)
 NARROW = Arithmetic(fp16=True, narrow_norms=True)
 
 
-class Interpreting:
-    """``PackageRuntime`` for packages of one function each."""
+class InterpretingRuntime:
+    """``ane.backends.packaged.functions.PackageRuntime`` for packages of one function each."""
 
     name = "interpreter"
 
@@ -33,7 +33,7 @@ class Interpreting:
 
 
 def saved(graphs: Iterable[CoreMLGraph], style: Style, folder: Path) -> dict[str, Path]:
-    """Each graph as a package of its own, by the graph's name."""
+    """Save each graph as a package of its own; the packages by the graph's name."""
     paths = {}
     for graph in graphs:
         paths[graph.name] = folder / f"{graph.name}.mlpackage"
@@ -43,8 +43,8 @@ def saved(graphs: Iterable[CoreMLGraph], style: Style, folder: Path) -> dict[str
 
 def functions(graphs: Iterable[CoreMLGraph], paths: dict[str, Path],
               arithmetic: Arithmetic = FP16) -> list[PackageFunction]:
-    engine = Interpreting(arithmetic)
-    return [PackageFunction(engine, paths[graph.name], graph.name, graph.bucket, "CPU_ONLY", graph.kind)
+    runtime = InterpretingRuntime(arithmetic)
+    return [PackageFunction(runtime, paths[graph.name], graph.name, graph.bucket, "CPU_ONLY", graph.kind)
             for graph in graphs]
 
 

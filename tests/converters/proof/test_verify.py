@@ -34,7 +34,7 @@ from converters.proof.coreml_activations import CoreMLActivations, CoreMLInspect
 from converters.proof.verify import PackageRunner, UnverifiedBundle, choose, package_runner, threshold_of, verify
 from converters.tortoise import diffusion_decoder as diffusion
 from tests.backends.coreml.fake_core_ml import FakeCoreML
-from tests.backends.packaged.packages import FP32, Interpreting, reference_network, saved
+from tests.backends.packaged.packages import FP32, InterpretingRuntime, reference_network, saved
 from tests.small_bundle import OPTIONS, spoil, write_small_bundle
 
 AUTOREGRESSIVE = "packages/autoregressive-fp16.mlpackage"
@@ -92,7 +92,7 @@ def denoised_and_compared(folder: Path, steps: int, rows: int) -> list[list[Comp
     network, length = reference_network("diffusion"), 57
     graphs = [diffusion.condition(network, 16), diffusion.denoise(network, rows, 64)]
     graphs += [diffusion.sample(network, steps, rows, 64)] if steps > 1 else []
-    engine, paths = RecordingEngine(Interpreting()), saved(graphs, FP32, folder)
+    engine, paths = RecordingEngine(InterpretingRuntime()), saved(graphs, FP32, folder)
     functions = [[PackageFunction(engine, paths[graph.name], graph.name, graph.bucket, "CPU_ONLY", graph.kind)]
                  for graph in graphs]
 

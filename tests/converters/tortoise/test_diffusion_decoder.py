@@ -33,7 +33,7 @@ from tests.backends.packaged.packages import (
     FP32,
     NARROW,
     ROUNDED,
-    Interpreting,
+    InterpretingRuntime,
     functions,
     reference_network,
     saved,
@@ -279,7 +279,7 @@ def test_a_chunk_beyond_the_buckets_is_reported(odd, small, latents, length):
 def test_the_smallest_bucket_is_used_and_a_pair_only_with_guidance(odd):
     called = []
 
-    class LoggingEngine(Interpreting):
+    class LoggingEngine(InterpretingRuntime):
         def load(self, package, function, units):
             return self.named(function)
 
