@@ -18,7 +18,7 @@ FORMATS = ("coreml", "onnx")            # names of the sections
 NAMES = {"coreml": "Core ML", "onnx": "ONNX"}
 FORMAT = 1
 WEIGHTS = "bundle_weights_sha256"        # in a record's source: of the weights of the same network in the bundle
-COMPUTE_UNITS = ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL")
+COMPUTE_UNITS = ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL")       # where Core ML may run a function
 CORE_ML_FIELDS = ("scale", "compute_units", "warnings")     # not stated by records of another format
 
 

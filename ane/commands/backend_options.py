@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from ane.bundles import Model
+from ane.bundles.packages import COMPUTE_UNITS
 from ane.commands.arguments import gigabytes, positive, rare_group
 from ane.commands.messages import notice
 from ane.commands.packages import with_packages
@@ -30,7 +31,7 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
              "fp16, fp32, 8bit, 6bit, 4bit, ONNX's fp32, fp16, int8, int4 (default: the bundle's)")
     add("--cache", default="auto", choices=("auto", "io", "state"),
         help="what keeps the kv-cache of Core ML packages: io (the host) or state (Core ML)")
-    add("--compute-units", choices=("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL"),
+    add("--compute-units", choices=COMPUTE_UNITS,
         help="where Core ML may run all networks (default: what the bundle states for each)")
     add("--memory", type=gigabytes, metavar="GB",
         help="memory for ONNX graphs at a time; the least recently used are released (default: no limit)")

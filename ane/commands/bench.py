@@ -28,6 +28,7 @@ flags say otherwise. On a Mac, Core ML is measured on CPU_ONLY, CPU_AND_GPU and 
 
 def register(commands: argparse._SubParsersAction) -> None:
     from ane.backends import NAMES
+    from ane.bundles.packages import COMPUTE_UNITS
     from ane.commands.convert import comma_separated
     from ane.commands.speech_options import positive
     from ane.models.tortoise.settings import DEFAULT_PRESET, PRESETS
@@ -39,7 +40,7 @@ def register(commands: argparse._SubParsersAction) -> None:
     add("--backend", type=comma_separated, metavar="NAME,…",
         help=f"of {', '.join(NAMES[1:])} (default: torch, and onnx and coreml where they have packages)")
     add("--compute-units", type=comma_separated, metavar="COMPUTE_UNITS,…",
-        help="of CPU_ONLY, CPU_AND_GPU, CPU_AND_NE, ALL (default: the first three)")
+        help=f"of {', '.join(COMPUTE_UNITS)} (default: the first three)")
     add("--precision", type=comma_separated, metavar="P,…",
         help="precisions of Core ML packages, and int8 of torch on the CPU (default: all there are)")
     add("--networks", type=comma_separated, metavar="NETWORK,…", help="measure only these; nothing is remembered then")
@@ -98,8 +99,8 @@ def bench(args: argparse.Namespace) -> int:
 def check_arguments(args: argparse.Namespace, console: Console) -> None:
     """Raise UserError, before minutes of work, for what would fail after it."""
     from ane.backends import tuning
-    from ane.backends.coreml.runtime import COMPUTE_UNITS
     from ane.bench.report import check_plot
+    from ane.bundles.packages import COMPUTE_UNITS
     from ane.system.files import check_output_file
 
     if args.plot:

@@ -123,6 +123,7 @@ def requests(run: BenchRun, compiled: str) -> "Iterator[tuple[WorkerModel, Funct
     from ane.backends.tuning import Tuning
     from ane.bench.choosing import DECODER
     from ane.bench.worker import FunctionRequest
+    from ane.bundles.packages import COMPUTE_UNITS
     from ane.system.machine import usable_cores
 
     args = run.args
@@ -134,7 +135,7 @@ def requests(run: BenchRun, compiled: str) -> "Iterator[tuple[WorkerModel, Funct
             return worker_model(model), replace(common, tuning=tuning, **changes)
 
         if spec == "coreml":
-            for units in args.compute_units or ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE"):
+            for units in args.compute_units or COMPUTE_UNITS[:3]:
                 yield request(Tuning(spec, compute_units={"": units}))
         elif spec in ("torch:cpu", "onnx:cpu"):
             for threads in args.threads or thread_counts(usable_cores()):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from ane.backends import NAMES
+from ane.bundles.packages import COMPUTE_UNITS
 from ane.commands import arguments
 from ane.commands.messages import message_console, output_console, report_console
 from ane.commands.packages import with_packages
@@ -25,7 +26,6 @@ if TYPE_CHECKING:       # torch is imported in the handler, so that --help is qu
 
 CORE_ML_RUNNERS = ("mil", "mil:fp16", "coreml")
 ONNX_RUNNERS = tuple(name for name in NAMES if name.startswith("onnx"))
-COMPUTE_UNITS = ("ALL", "CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE")
 DESCRIPTION = """
 Compare the Core ML or ONNX packages of a bundle with its networks on float32 torch. Each function gets the same inputs
 as in `ane convert`; --layers compares every value that a module of the network returns, too, and, with mil:fp16 and

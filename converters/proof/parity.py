@@ -54,7 +54,7 @@ def measure_parity(model: Model, package: PackageRecord, bundle: Path,
     Raises:
         UserError: a function is below its threshold.
     """
-    reference = TorchBackend(model, "cpu", "fp32", keep=True)
+    reference = TorchBackend(model, "cpu", "fp32", keep=True, exact=True)
     unpublished = UnpublishedModel(model, bundle, [package], reference)
     arithmetics = {MATHS: Arithmetic()} | ({ROUNDING: Arithmetic(fp16=True)} if package.precision != "fp32" else {})
     engines = {name: MilRuntime(arithmetic) for name, arithmetic in arithmetics.items()}

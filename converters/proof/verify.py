@@ -135,7 +135,7 @@ def verify(model: Bundle, chosen: Sequence[tuple[PackageRecord, Sequence[str]]],
     ``layers``: compare the values inside too. The result of a damaged package, or of a function that cannot be run,
     states the problem.
     """
-    reference, results = TorchBackend(model, "cpu", "fp32", keep=False), []
+    reference, results = TorchBackend(model, "cpu", "fp32", keep=False, exact=True), []
     for package, functions in chosen:
         for name in functions:
             progress(f"{Path(package.path).stem} {name}")

@@ -1,4 +1,4 @@
-"""A bundle with invalid packages is reported in one line when it is open_whole."""
+"""A bundle with invalid packages is reported in one line when it is opened."""
 
 import json
 import subprocess
@@ -63,7 +63,7 @@ def test_a_package_of_another_model_is_reported(copied):
     (lambda package: package.update(files=[]), "must have functions, and files"),
     (lambda package: package.update(path="../elsewhere.mlpackage"), "files that lie in it"),
     (lambda package: next(iter(package["functions"].values())).update(bucket={"columns": "many"}), "positive numbers"),
-    (lambda package: package.update(units="GPU"), "units 'GPU' is none of"),
+    (lambda package: package.update(compute_units="GPU"), "compute_units 'GPU' is none of"),
 ])
 def test_an_invalid_record_is_reported(copied, change, problem):
     edit(copied, lambda stated: change(stated["coreml"]["packages"][0]))
@@ -82,7 +82,7 @@ def test_a_precision_without_a_decoder_package_is_refused(fp16_bundle):
 
 
 def test_compute_units_are_refused_for_the_interpreter(fp16_bundle):
-    with pytest.raises(UserError, match="no effect on --backend mil"):
+    with pytest.raises(UserError, match="compute_units has no effect on the backend mil"):
         load_backend("mil", fp16_bundle, compute_units="CPU_ONLY")
 
 

@@ -39,8 +39,8 @@ BUFFER_SECONDS = 10.0           # how long the buffers of a deleted function are
 INPUT_DTYPES = {"fp16": np.float32, "fp32": np.float32, "int32": np.int32}
 
 # compute units on which Core ML failed → what to try instead
-OTHER_UNITS = {"ALL": "CPU_AND_GPU or CPU_ONLY", "CPU_AND_NE": "CPU_AND_GPU or CPU_ONLY",
-               "CPU_AND_GPU": "CPU_AND_NE or CPU_ONLY"}
+CPU, GPU, NEURAL_ENGINE, ALL = COMPUTE_UNITS
+OTHER_UNITS = {ALL: f"{GPU} or {CPU}", NEURAL_ENGINE: f"{GPU} or {CPU}", GPU: f"{NEURAL_ENGINE} or {CPU}"}
 
 # part of a Core ML message → its meaning
 ERROR_MEANINGS = {

@@ -27,7 +27,7 @@ class PackageRuntime(Protocol):
     name: str
 
     def load(self, package: Path, function: str, compute_units: str) -> LoadedFunction:
-        """``compute_units``: where Core ML may run it: "CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE" or "ALL"."""
+        """``compute_units``: where Core ML may run it, one of ``ane.bundles.packages.COMPUTE_UNITS``."""
 
     def forget(self, package: Path) -> None:
         """Free what is cached of a package none of whose functions is in use."""

@@ -20,6 +20,7 @@ from ane.backends.torch.linear import (
     prepacking,
     quantised,
 )
+from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from tests.random_model import RandomModel
 
@@ -37,11 +38,6 @@ PACKINGS = {
     "torch int8": (Int8WeightLinear, True, 38.0),
 }
 AVAILABLE = {name: (make, threshold) for name, (make, available, threshold) in PACKINGS.items() if available}
-
-
-def snr_db(exact: torch.Tensor, actual: torch.Tensor) -> float:
-    """Signal-to-noise ratio in dB."""
-    return float(10 * torch.log10(exact.square().sum() / (exact - actual).square().sum()))
 
 
 def random_layer(inputs: int = 192, outputs: int = 130) -> tuple[torch.Tensor, torch.Tensor]:
@@ -127,7 +123,7 @@ def test_int8_is_used_only_when_requested_and_for_the_decoder_alone():
         assert default.linear not in (Int8Linear, Int8WeightLinear)
         assert int8.linear in (Int8Linear, Int8WeightLinear)
         assert int8.dtype == default.dtype
-    with pytest.raises(UserError, match="int8 is of the CPU"):
+    with pytest.raises(UserError, match="int8 runs on the CPU only"):
         choose_precision("int8", "fp16", torch.device("cuda"))
 
 
