@@ -85,7 +85,7 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
     tuned = tuning.applying(spec, model, precision, threads, cache, compute_units, notice)
     if tuned:
         spec, options = tuned.backend, replace(options, precision=tuned.precision, threads=tuned.threads,
-                                               cache=tuned.cache, compute_units=tuned.units or None)
+                                               cache=tuned.cache, compute_units=tuned.compute_units or None)
     kind, device = resolve(spec, model)
     check_options(spec, kind, device, options)
     if kind == "torch":
