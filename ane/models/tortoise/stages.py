@@ -7,7 +7,7 @@ UnivNet's noise.
 
 from ane.backends.base import DecoderStage, DenoiserStage, ModelStages, Stage, TensorSpec
 from ane.models.tortoise.packaged.clvp import run_clvp_speech, run_clvp_text
-from ane.models.tortoise.packaged.denoiser import bind_denoiser, denoiser_codes
+from ane.models.tortoise.packaged.denoiser import bind_denoiser, denoiser_conditioning
 from ane.models.tortoise.packaged.encoders import run_clip_encoder, run_random_converter
 from ane.models.tortoise.packaged.vocoders import run_vocoder
 
@@ -44,6 +44,6 @@ DECODER = DecoderStage("autoregressive", {
     "code_position": "mel_pos_embedding.emb.weight",
 })
 
-DENOISER = DenoiserStage("diffusion", denoiser_codes, lambda config: config.out_channels, bind_denoiser)
+DENOISER = DenoiserStage("diffusion", denoiser_conditioning, lambda config: config.out_channels, bind_denoiser)
 
 TORTOISE_STAGES = ModelStages(STAGES, DECODER, DENOISER)

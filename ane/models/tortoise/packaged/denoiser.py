@@ -90,9 +90,9 @@ def bind_denoiser(package: FunctionSet, latents: np.ndarray, conditioning: np.nd
     return PackagedDenoiser(*kinds, package.table("unconditioned_embedding"), latents, conditioning, frames)
 
 
-def denoiser_codes(run: Callable[[str, dict[str, np.ndarray]], np.ndarray], table: Callable[[str], np.ndarray],
+def denoiser_conditioning(run: Callable[[str, dict[str, np.ndarray]], np.ndarray], table: Callable[[str], np.ndarray],
                    latents: np.ndarray, conditioning: np.ndarray, frames: int) -> np.ndarray:
-    """``ane.backends.base.DenoiserStage.codes``."""
+    """``ane.backends.base.DenoiserStage.conditioning``."""
     code = run("condition", {"latents": latents, "voice": conditioning})
     unconditioned = np.repeat(table("unconditioned_embedding"), frames, axis=-1)
     return np.concatenate((upsample_nearest(code, frames), unconditioned))
