@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from ane.backends.base import DenoisingStep, FunctionSet
-from ane.backends.packaged.functions import PackageFunction, padded, sequence_masks, smallest
+from ane.backends.packaged.functions import PackageFunction, padded, sequence_masks, smallest_fitting
 from ane.models.tortoise.networks.diffusion_decoder import timestep_embedding
 
 WHAT = "the text"
@@ -37,13 +37,13 @@ class PackagedDenoiser:
         unconditional = np.repeat(unconditioned[:, :, None].astype(np.float32), length, axis=-1)
         self._rows = np.concatenate((conditional, unconditional))                          # (2, C, 1, L)
         self._prepared: dict[tuple[int, int], dict[str, np.ndarray]] = {}
-        smallest(denoise, WHAT, batch=1, frames=length)       # raises now, not after seconds of work
+        smallest_fitting(denoise, WHAT, batch=1, frames=length)       # raises now, not after seconds of work
 
     def fused_steps(self, guided: bool) -> Sequence[int]:
         return sorted({f.bucket["steps"] for f in self._fused(guided) if f.bucket["frames"] >= self.length})
 
     def __call__(self, x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
-        function = smallest(self._denoise, WHAT, batch=1 + guided, frames=self.length)
+        function = smallest_fitting(self._denoise, WHAT, batch=1 + guided, frames=self.length)
         outputs = function(x=self._columns(x, function), time=self._times([timestep]),
                            **self._constant_inputs(function))
         return self._output(outputs, guided)
@@ -51,7 +51,7 @@ class PackagedDenoiser:
     def advance(self, x: np.ndarray, previous_x0: np.ndarray, steps: Sequence[DenoisingStep],
                 noise: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         guided = steps[0].guided
-        function = smallest([f for f in self._fused(guided) if f.bucket["steps"] == len(steps)], WHAT,
+        function = smallest_fitting([f for f in self._fused(guided) if f.bucket["steps"] == len(steps)], WHAT,
                             frames=self.length)
         outputs = function(
             x=self._columns(x, function), before=self._columns(previous_x0, function),
@@ -101,7 +101,7 @@ def denoiser_conditioning(run: Callable[[str, dict[str, np.ndarray]], np.ndarray
 def condition_code(condition: Sequence[PackageFunction], latents: np.ndarray, conditioning: np.ndarray) -> np.ndarray:
     """Latents (1, N, D) and a voice latent (1, 2C) → conditioning, one column a latent: (1, C, 1, N) float32."""
     count = latents.shape[1]
-    function = smallest(condition, WHAT, latents=count)
+    function = smallest_fitting(condition, WHAT, latents=count)
     bucket = function.bucket["latents"]
     outputs = function(latents=padded(latents.swapaxes(1, 2)[:, :, None], bucket), voice=conditioning[:, :, None, None],
                        **sequence_masks(count, bucket))

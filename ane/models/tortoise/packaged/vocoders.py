@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from ane.backends.base import FunctionSet
-from ane.backends.packaged.functions import PackageFunction, smallest
+from ane.backends.packaged.functions import PackageFunction, smallest_fitting
 from ane.models.tortoise.networks.univnet import SILENCE, SILENT_FRAMES
 
 MIRRORED = 3        # frames of noise that UnivNet's first convolution mirrors at either end
@@ -22,7 +22,7 @@ def windows_of(functions: Sequence[PackageFunction], start: int,
     largest = max(function.bucket["frames"] for function in functions)
     while start < stop:
         count = min(stop - start, largest)
-        yield smallest(functions, "a window of sound", frames=count), start, count
+        yield smallest_fitting(functions, "a window of sound", frames=count), start, count
         start += count
 
 
