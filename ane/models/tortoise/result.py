@@ -22,7 +22,7 @@ class Speech:
         voice: name of the voice.
         chunks: the pieces of text that were spoken in one pass each.
         codes: number of codes sampled, in all candidates.
-        spent: seconds by stage of work ("voice", "decode", "rank", "diffuse", "vocode"), in the order in which they began.
+        spent: seconds by stage of work ("voice", "decode", "rank", …), in the order in which they began.
         took: total wall-clock seconds.
         notes: warnings about this result, such as a chunk that did not end.
         timeline: when each stage ran.
