@@ -44,11 +44,11 @@ def load_synthesizer(args: argparse.Namespace, model: Model, settings: "Settings
                      console: Console) -> tuple["Synthesizer", "Settings"]:
     """A synthesizer on the backend that the flags name; and the settings, with the lanes that `ane bench` chose."""
     from ane.backends import load_backend
-    from ane.backends.tuning import applying
+    from ane.backends.tuning import applicable_tuning
     from ane.models.tortoise.synthesizer import Synthesizer
 
     model = with_packages(model, args.backend, console)
-    tuned = applying(args.backend, model, args.precision, args.threads, args.cache, args.compute_units)
+    tuned = applicable_tuning(args.backend, model, args.precision, args.threads, args.cache, args.compute_units)
     if tuned and tuned.lanes and args.lanes is None:
         settings = replace(settings, lanes=tuned.lanes)
     backend = load_backend(args.backend, model, args.precision, args.threads, cache=args.cache,

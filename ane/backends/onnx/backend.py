@@ -172,7 +172,7 @@ class OnnxDenoiser:
     def __init__(self, backend: OnnxBackend, latents: np.ndarray, conditioning: np.ndarray, frames: int):
         self.backend, self.stage = backend, backend.stages.denoiser
         network = self.stage.network
-        self.codes = self.stage.codes(lambda graph, inputs: backend.run_graph(network, graph, inputs),
+        self.codes = self.stage.conditioning(lambda graph, inputs: backend.run_graph(network, graph, inputs),
                                       lambda key: backend.model.tensors(network)[key].float().numpy(),
                                       latents, conditioning, frames)
         self._calls: dict[int, BoundCall] = {}

@@ -82,7 +82,7 @@ def check_surplus(entries: Entries, used: set[str], path: Path) -> None:
                         f"{grouped(surplus)}): {_size_hint(path)}")
 
 
-def assembled(source: tuple[str, ...], entries: Entries) -> torch.Tensor:
+def assemble(source: tuple[str, ...], entries: Entries) -> torch.Tensor:
     """One tensor from its entries: as it is, or with weight norm folded in; float64 becomes float32."""
     if len(source) == 2:
         return fused(*(entries[part] for part in source))

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from ane.bundles.family import Config
 from ane.models.tortoise.networks.layers import ImageConv, ImageConvTranspose
-from ane.models.tortoise.networks.receptive_field import lost, margins
+from ane.models.tortoise.networks.receptive_field import affected_samples, margins
 
-BORDER = 3              # columns on either side that conv_pre and conv_post read
+BORDER = 3              # positions on either side that conv_pre and conv_post (kernel size 7) read
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class HifiganConfig(Config):
 
     @property
     def level_margins(self) -> list[int]:
-        """Margin in frames that each level needs (``receptive_field.py`` beside this file)."""
+        """Margin in frames that the input of each level needs (``receptive_field.margins``)."""
         blocks = max(sum((size - 1) * dilation // 2 + (size - 1) // 2 for dilation in dilations)
                      for size, dilations in zip(self.resblock_kernel_sizes, self.resblock_dilation_sizes, strict=True))
-        reaches = [blocks + lost(size, factor, (size - factor) // 2)
+        reaches = [blocks + affected_samples(size, factor, (size - factor) // 2)
                    for size, factor in zip(self.upsample_kernel_sizes, self.upsample_factors, strict=False)]
         reaches[-1] += BORDER
         return margins(list(accumulate(self.upsample_factors, mul)), reaches)
@@ -83,7 +83,7 @@ class Hifigan(nn.Module):
         self.conv_post = ImageConv(widths[-1], config.out_channels, 7, padding=3)
 
     def forward(self, frames: Tensor, conditioning: Tensor) -> Tensor:
-        """Latents at the rate of frames (B, D, L), AR conditioning latent (B, D) → (B, 1, 256·L)."""
+        """Latents at the rate of mel frames (B, D, L), the decoder's voice latent (B, D) → audio (B, 1, 256·L)."""
         x = frames[:, :, None].contiguous(memory_format=torch.channels_last)
         x = self.conv_pre(x) + self.cond_layer(conditioning[..., None])[..., None]
         sizes = len(self.config.resblock_kernel_sizes)
