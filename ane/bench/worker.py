@@ -1,4 +1,4 @@
-"""A process that speaks and measures functions on request: memory peaks stay apart, and Core ML may end it.
+"""A process that speaks and measures functions on request: it has its own memory peak, and Core ML may crash it.
 
 ``python -m ane.bench.worker`` answers requests, JSON objects one a line:
 
@@ -58,7 +58,7 @@ class SpeechRequest:
     Attributes:
         voice: None: the model's own; a model without voices speaks with random latents.
         max_codes, steps, candidates, lanes: None: the preset's.
-        stream: as a stream.
+        stream: whether to stream it.
     """
 
     text: str = ""
@@ -85,7 +85,7 @@ class SpeechRequest:
 
 @dataclass(frozen=True)
 class FunctionRequest:
-    """The functions to measure on the engine of a tuning, whose compute units hold for every network under the key "".
+    """The functions to measure with a tuning, whose ``compute_units[""]`` applies to every network.
 
     Attributes:
         preset: the functions of a sentence in this preset are measured; None: the model's default.
@@ -114,7 +114,7 @@ class FunctionRequest:
 
 
 class BenchWorker:
-    """Answers requests; see above."""
+    """Answers the requests listed above."""
 
     def __init__(self):
         self.model: Model | None = None
@@ -178,7 +178,7 @@ class BenchWorker:
 
 
 def functions(request: FunctionRequest, model: "Model") -> "Iterator[MeasuredFunction]":
-    """What a request asks to measure, on its engine."""
+    """The functions that a request asks to measure."""
     from ane.bench.package_calls import FunctionSelection, TimedToolkit, package_functions
     from ane.bench.stage_calls import StageCalls
     from ane.bench.workload import SentenceWork
@@ -214,7 +214,7 @@ def functions(request: FunctionRequest, model: "Model") -> "Iterator[MeasuredFun
 
 
 def random_voice(model: "Model") -> "Voice | None":
-    """None for a model with voices of its own; random latents for one without."""
+    """Random latents for a model without voices; None for others."""
     import numpy as np
 
     from ane.voices import Voice

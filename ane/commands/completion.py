@@ -6,7 +6,7 @@ from typing import Any
 from ane.system.errors import UserError
 
 SHELLS = ("bash", "zsh", "tcsh")
-WORDS = ("FILE", "PATH", "DIR", "OUT", "CLIP", "SOURCE", ".mlpackage")         # in the names of such arguments
+WORDS = ("FILE", "PATH", "DIR", "OUT", "CLIP", "SOURCE", ".mlpackage")         # in metavars of paths
 EPILOG = """
 to use it:
   bash: eval "$(ane completion bash)" in ~/.bashrc

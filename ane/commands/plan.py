@@ -38,7 +38,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                         help=f"chips to estimate for, and whose rules apply, such as M1,M4-Pro (default: {CHIPS})")
     parser.add_argument("--steps", metavar="N", type=arguments.positive, default=STEPS,
                         help=f"denoising steps of an utterance (default: {STEPS})")
-    parser.add_argument("--json", metavar="FILE", help="write the results to FILE as JSON; to standard output if -")
+    parser.add_argument("--json", metavar="FILE", help="write the results to FILE as JSON; - is standard output")
     parser.set_defaults(handler=plan)
 
 
@@ -77,10 +77,10 @@ def plan_package(path: Path, units: str, function: str | None, chips: "list[Chip
 
 
 def find_packages(args: argparse.Namespace) -> list[tuple[Path, str]]:
-    """Packages and the compute units of each: those that bundle.json states, else all below the folder.
+    """Packages and the compute units of each: those that bundle.json lists, else all in the folder.
 
     Raises:
-        UserError: no such bundle, or none in it.
+        UserError: no such bundle, or no packages in it.
     """
     from ane.bundles import open_model
     from ane.bundles.manifest import read_manifest
@@ -108,13 +108,13 @@ def find_packages(args: argparse.Namespace) -> list[tuple[Path, str]]:
 
 
 def read_chips(text: str) -> "list[Chip]":
-    """M1,m4-pro → chips. Raises UserError for one that is not in the table."""
+    """M1,m4-pro → chips. Raises UserError for an unknown chip."""
     from converters.proof.cost import CHIPS
 
     known = {_simplified(name): chip for name, chip in CHIPS.items()}
     for name in text.split(","):
         if _simplified(name) not in known:
-            raise UserError(f"no figures are known of a chip {name.strip()!r}; there are some of {', '.join(CHIPS)}")
+            raise UserError(f"unknown chip {name.strip()!r}; known chips: {', '.join(CHIPS)}")
     return list({_simplified(name): known[_simplified(name)] for name in text.split(",")}.values())
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FunctionPlan:
-    """What is known of a function: its cost and the rules it breaks, and on a Mac where Core ML would run it."""
+    """The cost of a function and the rules it breaks; on a Mac also where Core ML would run it."""
 
     package: Path
     function: str
@@ -115,7 +115,7 @@ def warning_table(functions: "list[FunctionPlan]") -> Table:
 
 
 def plain_table(title: str, *columns: str) -> Table:
-    """A table that cuts nothing off, however narrow the terminal."""
+    """A table that wraps long cells and truncates none."""
     table = Table(title=title, title_justify="left")
     for number, column in enumerate(columns):
         table.add_column(column, overflow="fold", no_wrap=number == 0)
@@ -126,7 +126,7 @@ def print_sources(console: Console, chips: "list[Chip]") -> None:
     from converters.proof.cost import FORMULA, SOURCES
 
     console.print(f"Estimates are not measurements. {FORMULA}.")
-    console.print("A real-time factor is seconds for a second of speech of one lane; all lanes take the same time.")
+    console.print("The real-time factor is seconds per second of speech of one lane; all lanes take the same time.")
     for chip in chips:
         console.print(f"{chip.name}: {chip.bandwidth} GB/s, {chip.tflops} TFLOPS ({chip.source}"
                       f"{'; assumed: ' + chip.assumed if chip.assumed else ''})")

@@ -10,7 +10,7 @@ import pytest
 from ane.backends import load_backend
 from ane.bundles.bundle import Bundle
 from ane.bundles.packages import WEIGHTS
-from ane.commands.packages import open_whole
+from ane.commands.packages import open_undamaged
 from ane.system.errors import UserError
 from converters.conversion import convert
 from converters.coreml.options import CoreMLOptions
@@ -91,9 +91,9 @@ def test_networks_without_a_package_are_named(copied):
 
 
 def test_a_damaged_cached_copy_of_the_embedded_voice_is_not_used(copied):
-    assert open_whole(copied.path).packages
+    assert open_undamaged(copied.path).packages
     next(copied.path.rglob("weight.bin")).unlink()
-    assert open_whole(copied.path) is None
+    assert open_undamaged(copied.path) is None
 
 
 def test_packages_of_a_later_version_are_reported(copied):
