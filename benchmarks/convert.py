@@ -29,7 +29,7 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
         workspace, bundle = Path(folder), options.bundle
         if not bundle:
             checkpoints, bundle = random_checkpoints(workspace), str(workspace / "bundle")
-            run_ane("import", str(checkpoints), bundle, "--precision", "fp16")
+            run_ane("import", str(checkpoints), "-o", bundle, "--precision", "fp16")
             shutil.rmtree(checkpoints)
         flags = ["--to", options.to, *(SHORT if options.to == "coreml" and not options.all_buckets else ())]
         rows = [converted(bundle, network, flags, workspace) for network in options.networks]

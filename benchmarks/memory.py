@@ -94,7 +94,7 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
         if not bundle:
             source = options.checkpoints or random_checkpoints(workspace, "--no-stop")
             bundle = str(workspace / "bundle")
-            imported = run_ane("import", str(source), bundle, "--precision", options.precision)
+            imported = run_ane("import", str(source), "-o", bundle, "--precision", options.precision)
             rows.append(imported.row("ane import"))
         voice = ["--voice", options.voice] if options.voice else []
         spoken = run_ane("say", options.text, "--bundle", bundle, *voice, "--seed", "0", "--json", "--backend",

@@ -94,7 +94,7 @@ def ranked_candidates(synthesizer: Synthesizer, sentences: Sequence[str],
     for index, text in enumerate(sentences):
         tokens, found = sample_candidates(synthesizer, text, voice, SETS * CANDIDATES, Randomness(SEED + index))
         spoken.append([SpokenText(text, hifigan_sound(backend, voice.ar, c.hidden), c.stopped) for c in found])
-        scores = score_candidates(backend, tokens, np.stack([c.fixed for c in found]))
+        scores = score_candidates(backend, tokens, np.stack([c.padded_codes for c in found]))
         taken.append([best_candidates(some, 1)[0] for some in scores.reshape(SETS, CANDIDATES)])
     return spoken, taken
 
@@ -115,7 +115,7 @@ def teacher_quantiser(folder: Path, voice: str) -> Callable[[np.ndarray], np.nda
     """
     checkpoint = folder / "quantiser" / "checkpoint.pt"
     if not checkpoint.exists():
-        raise UserError(f"{folder} has no quantiser: --run takes the folder of `python -m training --out`")
+        raise UserError(f"{folder} has no quantiser: --run takes the folder of `python -m training -o`")
     voices = load_recipe().voices
     if voice not in voices:
         raise UserError(f"voice {voice}: the quantiser knows {', '.join(voices)}; measure this bundle without --run")

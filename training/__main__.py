@@ -4,7 +4,7 @@ It trains training/embedded_voice.toml, or the recipe given with --config. Inter
 continues from the last checkpoint. Parts that do not depend on each other may run at the same time, in processes of
 their own: `--parts univnet` beside `--parts autoregressive`. Several processes may share a part:
 `torchrun --nproc-per-node 3 -m training --threads 1 --parts autoregressive …`.
-To measure the voice: `python -m benchmarks.quality --bundle DIR/bundle --run DIR --keep DIR/sound -o
+To measure the voice: `python -m benchmarks quality --bundle DIR/bundle --run DIR --keep DIR/sound -o
 DIR/quality.json`; then `--parts card` writes the scores into the bundle's MODEL.md.
 """
 

@@ -70,7 +70,7 @@ def sample_job(state: bytes, voices: np.ndarray, clips: Sequence[Clip], first: i
     sampling = Settings.of(model=SETTINGS).sampling
     sampling = replace(sampling, temperature=sampling.temperature + EXTRA_TEMPERATURE)
     return [[np.array(candidate.codes, dtype=np.int64) for candidate in candidates]
-            for candidates in decode(backend, chunks, config, sampling, LANES, rewritten=False)]
+            for candidates in decode(backend, chunks, config, sampling, LANES, rewrite_tail=False)]
 
 
 @torch.no_grad()

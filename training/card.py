@@ -129,7 +129,7 @@ def score_section(quality: Mapping[str, Any], identity: str) -> str:
     lines = [f"""## Quality
 
 Word error rates of an offline recogniser (pocketsphinx) on {quality["settings"]["sentences"]} sentences outside the
-training data: `python -m benchmarks.quality`, benchmarks/results/quality-demo.json. Quality path: preset
+training data: `python -m benchmarks quality`, benchmarks/results/quality-demo.json. Quality path: preset
 `{quality["settings"]["preset"]}`.
 
 | voice | spoken by | word error rate | 95 % interval | forced choices | stop token | pitch, Hz | mel distance, dB |

@@ -137,7 +137,7 @@ def code_weights(earlier: Model, voices: Sequence[str], quantiser: Quantiser, te
         chunks = [Prompt(voice.ar, text_tokens(tokenizer.encode(text), config),
                         [inverse_cdf_sampler(np.random.default_rng([index, number]))])
                   for number, text in enumerate(texts)]
-        for [candidate] in decode(backend, chunks, config, settings.sampling, LANES, rewritten=False):
+        for [candidate] in decode(backend, chunks, config, settings.sampling, LANES, rewrite_tail=False):
             audio = resample(hifigan_sound(backend, voice.ar, candidate.hidden), SAMPLE_RATE, RATE)
             mel = torch.from_numpy(code_mel(audio, earlier.mel_norms))[None]
             with torch.no_grad():
