@@ -1,8 +1,8 @@
 """Torch eager, the baseline of other engines: the plain networks of ``ane.models.tortoise.networks``.
 
-Weights are not packed, calls not recorded as CUDA graphs, prefixes not shared. Keys and values grow by concatenation, as in the GPT-2 of common
-libraries, and every lane has a copy of the prefix; a guided denoising step is a batch of two. Weights are in the
-precision asked for and, as in mixed precision, norms and the residual stream are in float32.
+Weights are not packed and calls are not recorded as CUDA graphs. Keys and values grow by concatenation, as in the GPT-2
+of common libraries, and every lane has a copy of the prefix; a guided denoising step is a batch of two. Weights are in
+the requested precision; as in mixed precision, norms and the residual stream are in float32.
 """
 
 import numpy as np
@@ -67,7 +67,7 @@ class EagerDecoder:
     @torch.inference_mode()
     def step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int = 0,
              prefix_indices: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Raises ValueError for some of the lanes only, or lanes at different lengths or on different prefixes."""
+        """Raises ValueError unless all lanes step, at the same length and on the same prefix."""
         indices = np.zeros(1, dtype=np.int64) if prefix_indices is None else prefix_indices
         if first_lane or len(columns) != self.lanes or len({*lengths}) > 1 or len({*indices}) > 1:
             raise ValueError("an eager decoder steps all lanes together, at one length and on one prefix")

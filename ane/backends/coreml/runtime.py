@@ -203,7 +203,7 @@ class CoreMLRuntime:
             signature = self._signature(package, function)
             loaded = self._functions[key] = CoreMLFunction(
                 self._open(package, function, compute_units), signature, f"function {function!r} of {package}",
-                lambda doing, error: core_ml_error(doing, package, function, compute_units, error))
+                lambda action, error: core_ml_error(action, package, function, compute_units, error))
             weakref.finalize(loaded, self._keep_for_a_while, loaded.buffers).atexit = False
         return loaded
 
@@ -248,11 +248,11 @@ class CoreMLRuntime:
         return self._models[package]
 
 
-def core_ml_error(doing: str, package: Path, function: str, compute_units: str, error: Exception) -> UserError:
+def core_ml_error(action: str, package: Path, function: str, compute_units: str, error: Exception) -> UserError:
     """Core ML's error in one line: which function failed, on which compute units, and what to try instead."""
     text = str(error)
     meaning = next((meaning for part, meaning in ERROR_MEANINGS.items() if part in text), error_summary(error))
     other = OTHER_UNITS.get(compute_units)
     advice = f"try --compute-units {other}" if other else "use --backend torch"
-    return UserError(f"Core ML cannot {doing} function {function!r} of {package} on {compute_units}: {meaning}; "
+    return UserError(f"Core ML cannot {action} function {function!r} of {package} on {compute_units}: {meaning}; "
                      f"{advice}")

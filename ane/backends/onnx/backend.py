@@ -97,7 +97,7 @@ class OnnxBackend:
                 for kind in self.packages[network].functions:
                     if kind == "step":
                         self.sessions.get(self._step(kind, {})[0])
-                    elif kind != "step_places":         # few calls need it
+                    elif kind != "step_prefixes":         # few calls need it
                         self.session(network, kind, {})
 
     def release(self, *networks: str) -> None:

@@ -160,18 +160,18 @@ class BoundCall:
                                       for name, shape in shapes.items()} for shapes in (inputs, outputs))
         self.slices = dict(slices or {})
 
-    def run(self, doing: str, **inputs: np.ndarray) -> None:
+    def run(self, action: str, **inputs: np.ndarray) -> None:
         """Copy the given inputs into their buffers and run the graph. Other inputs keep their values.
 
         Raises:
             OutOfMemoryError: memory does not suffice even without all other sessions. UserError: ONNX Runtime fails;
-                ``doing`` completes "ONNX Runtime cannot …".
+                ``action`` completes "ONNX Runtime cannot …".
         """
         for name, array in inputs.items():
             self.inputs[name].fill(array)
 
         def call(session: Any) -> None:
-            with onnx_errors(doing):
+            with onnx_errors(action):
                 session.run_with_iobinding(*self.sessions.binding(self.key, self, self._bind))
 
         self.sessions.run_or_free_memory(self.key, call)

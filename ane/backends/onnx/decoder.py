@@ -3,7 +3,7 @@
 The graph of a step reads the caches where they lie and returns the keys and values of its columns only, which are then
 written to their positions; nothing of the cache is copied, concatenated or moved to the host. A mask states what each
 column sees. The graph ``step`` serves lanes that share one prefix and attends to it in one product; the graph
-``step_places`` serves lanes with different prefixes.
+``step_prefixes`` serves lanes with different prefixes.
 """
 
 from collections.abc import Callable, Sequence
@@ -113,7 +113,7 @@ class OnnxDecoder:
                   prefix_indices: np.ndarray) -> BoundCall:
         n, T, _ = columns.shape
         call = self._step_call(n, T, first_lane, prefix_indices)
-        indices = {"place": prefix_indices} if "place" in call.inputs else {}
+        indices = {"prefix_index": prefix_indices} if "prefix_index" in call.inputs else {}
         call.run("run a decoder step", columns=columns, mask=self._mask(lengths, T, prefix_indices), **indices)
         return call
 
@@ -145,7 +145,7 @@ class OnnxDecoder:
         prefix_shape = (d.heads, P, d.width) if sole is not None else (self.prefixes, d.heads, P, d.width)
         inputs = {"columns": (n, T, d.model_dim), "mask": (n, T, P + L + T)}
         if sole is None:
-            inputs["place"] = (n,)
+            inputs["prefix_index"] = (n,)
         slices = {f"{name}_{layer}": BufferSlice(cache.buffer, cache.offset(layer, lane), shape)
                   for pair, names, lane, shape in (
                       (self.own, ("keys", "values"), first_lane, (n, d.heads, L, d.width)),
@@ -154,13 +154,13 @@ class OnnxDecoder:
         outputs = {"hidden": (n, T, d.model_dim), "logits": (n, d.codes),
                    **dict.fromkeys(("new_keys", "new_values"), (d.layers, n, d.heads, T, d.width))}
         shapes = inputs | {name: part.shape for name, part in slices.items()}
-        key, records = self.graphs.step("step" if sole is not None else "step_places", shapes)
+        key, records = self.graphs.step("step" if sole is not None else "step_prefixes", shapes)
         # each set of buffers has a recording of its own; steps of several columns are rare and not recorded
         return self._call(key, inputs, outputs, slices, T == 1 if records else None)
 
     def _call(self, key: SessionKey, inputs: dict[str, tuple[int, ...]], outputs: dict[str, tuple[int, ...]],
               slices: dict[str, BufferSlice] | None = None, recorded: bool | None = None) -> BoundCall:
-        dtypes = {"place": np.int64} | dict.fromkeys(("keys", "values", "new_keys", "new_values"),
+        dtypes = {"prefix_index": np.int64} | dict.fromkeys(("keys", "values", "new_keys", "new_values"),
                                                      self.dimensions.dtype)
         return BoundCall(self.allocator, self.graphs.sessions, key, inputs, outputs, dtypes, slices, recorded)
 
