@@ -72,7 +72,7 @@ class Wave:
 
     Attributes:
         seconds: its length. f0: median pitch of voiced frames in Hz. loudness: of the spoken frames, in dBFS.
-        silent_end: seconds of silence after the last sound. clicks: see ``clicks``. finite: no sample is NaN or infinite.
+        silent_end: seconds of silence after the last sound. clicks: their number. finite: no NaN or infinity.
     """
 
     seconds: float

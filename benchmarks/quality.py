@@ -1,8 +1,8 @@
 """Word error rates of a bundle's voices by an offline recogniser, and other measurements of their speech.
 
 Each voice speaks the held-out sentences (training/held_out.txt) and pocketsphinx transcribes them: word error rate with
-its 95 % interval (bootstrap over sentences), forced choice among the first 30 sentences, share of sentences that end with
-a stop code, and length, pitch, mel distance, silence and clicks compared with the teacher, flite. With --run, the
+its 95 % interval (bootstrap over sentences), forced choice among the first 30 sentences, share of sentences that end
+with a stop code, and length, pitch, mel distance, silence and clicks compared with the teacher, flite. With --run, the
 teacher's codes, from a training run's quantiser, are spoken too, which shows the loss by sampling. The best of 8
 candidates by CLVP is compared with the mean of the same 8, twice for each sentence.
 """

@@ -147,7 +147,8 @@ training data: `python -m benchmarks quality`, benchmarks/results/quality-demo.j
     lines += ["- {}: best of 8 candidates by CLVP {clvp:.3f}, a random one of them {random:.3f}: a gain of {gain:.3f} "
               "({gain_low:.3f} to {gain_high:.3f}; fast path).".format(voice, **result["ranking"])
               for voice, result in quality["voices"].items()]
-    missed = [f"- {claim}: {value:.3f}, threshold {bound}" for claim, value, bound, met in quality["thresholds"] if not met]
+    missed = [f"- {claim}: {value:.3f}, threshold {bound}" for claim, value, bound, met in quality["thresholds"]
+              if not met]
     lines += ["", "Thresholds of benchmarks/quality.py that it does not meet:" if missed else
               "It meets every threshold of benchmarks/quality.py.", *missed]
     return "\n".join(lines) + "\n"

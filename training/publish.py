@@ -1,4 +1,4 @@
-"""Writes the trained parts as a bundle, with voices and card."""
+"""Writes the trained networks as a bundle, with voices and model card."""
 
 import importlib.metadata
 import json
@@ -40,8 +40,10 @@ def publish(run: TrainingRun, destination: Path) -> None:
 
 
 def write_scored_card(run: TrainingRun, bundle: Path) -> None:
-    """Write the card of a bundle. Scores are read from quality.json in the run's folder, spectrograms drawn from its
-    folder sound, if ``benchmarks.quality`` wrote them there."""
+    """Write the card of a bundle.
+
+    It has scores and spectrograms if ``benchmarks.quality`` wrote quality.json and sound/ to the run's folder.
+    """
     curves = {path.parent.name: json.loads(path.read_text()) for path in sorted(run.folder.glob("*/curve.json"))}
     measured, sound = run.folder / "quality.json", run.folder / "sound"
     quality = json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else None
