@@ -34,8 +34,9 @@ class PartSchedule:
 
     Attributes:
         steps: where each leg of the training ends, ascending. A leg resumes at the step that the one before reached.
-        rate: the learning rate after ``warmup`` steps; it falls to 0 along a half cosine of ``steps[leg]`` steps.
-        decay: weight decay. clip: greatest norm of the gradient.
+        rate: the learning rate after ``warmup`` steps; then a half cosine falls to 0 at the end of the
+            current leg, as in one run of that many steps.
+        decay: weight decay. clip: maximum norm of the gradient.
     """
 
     steps: tuple[int, ...]

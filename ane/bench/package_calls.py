@@ -125,7 +125,7 @@ def smallest_fitting(names: list[str], functions: Mapping[str, FunctionRecord], 
     """The function with the smallest bucket that takes ``length`` columns, latents or frames, else the largest."""
     def size(name: str) -> int:
         bucket = functions[name].bucket
-        return max((bucket[key] for key in ("columns", "latents", "frames", "places") if key in bucket), default=0)
+        return max((bucket[key] for key in ("columns", "latents", "frames", "positions") if key in bucket), default=0)
 
     fitting = [name for name in names if size(name) >= length]
     return min(fitting, key=size) if fitting else max(names, key=size)

@@ -82,9 +82,9 @@ class StageCalls:
         yield "autoregressive", "prefill", {"columns": self.work.prefix}, self.prefill
         for count in lanes:
             yield "autoregressive", "step", {"columns": count}, lambda count=count: self.step(count)
-        yield "clvp", "clvp_text", {"places": TOKENS}, lambda: self._stage(
+        yield "clvp", "clvp_text", {"positions": TOKENS}, lambda: self._stage(
             "clvp_text", tokens=self._ids("num_text_tokens", 1, TOKENS))
-        yield "clvp", "clvp_speech", {"batch": RANKED, "places": CODES}, lambda: self._stage(
+        yield "clvp", "clvp_speech", {"batch": RANKED, "positions": CODES}, lambda: self._stage(
             "clvp_speech", codes=self._ids("num_speech_tokens", RANKED, CODES))
         yield "diffusion", "condition", {"latents": CODES}, lambda: lambda: self.backend.denoiser(
             self._latents(), self._voice(), frames)

@@ -130,7 +130,7 @@ def read_target(args: argparse.Namespace) -> "tuple[conversion.ConversionTarget,
 def read_options(args: argparse.Namespace) -> "list[conversion.ConversionOptions]":
     """Core ML's options for each precision. Raises UserError for unknown values."""
     from converters.coreml.package import CoreMLOptions
-    from converters.tortoise.buckets import COUNTED
+    from converters.tortoise.buckets import LENGTH_UNITS
 
     wide, caches = (given if given is not None else default for given, default in (
         (args.wide, []), (args.cache, list(CACHES))))
@@ -145,8 +145,8 @@ def read_options(args: argparse.Namespace) -> "list[conversion.ConversionOptions
         kind, equals, numbers = text.partition("=")
         if not equals:
             raise UserError(f"--buckets {text}: give KIND=N,…, such as prefill=64,128")
-        if kind not in COUNTED:
-            raise UserError(f"--buckets {text}: no such kind of function; there are {', '.join(COUNTED)}")
+        if kind not in LENGTH_UNITS:
+            raise UserError(f"--buckets {text}: no such kind of function; there are {', '.join(LENGTH_UNITS)}")
         try:
             buckets[kind] = counts(numbers)
         except argparse.ArgumentTypeError as error:

@@ -42,7 +42,7 @@ class OnnxTarget:
     """``converters.conversion.ConversionTarget`` that makes ONNX packages."""
 
     name = "onnx"
-    functions = 3
+    max_functions = 3
     networks: Collection[str] = convertible_networks(name)
 
     def check(self, options: Sequence[OnnxOptions], model: Model) -> None:

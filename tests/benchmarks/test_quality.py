@@ -7,7 +7,7 @@ import pytest
 
 from ane.models.tortoise.result import SAMPLE_RATE
 from benchmarks.listening import Wave
-from benchmarks.quality import ScoredSpeech, check_promises, interval, quality_row, ranking_gain, summary
+from benchmarks.quality import ScoredSpeech, check_thresholds, interval, quality_row, ranking_gain, summary
 from training.card import write_card
 
 
@@ -57,7 +57,7 @@ def results():
     ({"clicks": 1}, "clicks"), ({"finite": False}, "NaN")])
 def test_a_broken_promise_is_named(results, change, broken):
     results["rms"]["quality"] |= change
-    missed = [claim for claim, _, _, kept in check_promises(results) if not kept]
+    missed = [claim for claim, _, _, kept in check_thresholds(results) if not kept]
     assert len(missed) == (broken is not None)
     assert all(broken in claim for claim in missed)
 

@@ -24,7 +24,7 @@ from ane.system.errors import UserError
 from converters.conversion import convert
 from converters.coreml.package import CoreMLOptions
 from converters.onnx.package import OnnxOptions, OnnxTarget, write_package
-from converters.onnx.weights import FILE
+from converters.onnx.weights import WEIGHTS_FILE
 from converters.proof import onnx_parity as parity
 from converters.tortoise.onnx_graphs import make_traceable
 from tests.random_model import write_random_bundle
@@ -56,15 +56,15 @@ def test_prefill_and_steps_share_one_copy_of_the_weights(bundle):
     for name, model in graphs(bundle, "autoregressive").items():
         entries = [{entry.key: entry.value for entry in tensor.external_data}
                    for tensor in model.graph.initializer if tensor.external_data]
-        assert {entry["location"] for entry in entries} == {FILE}
+        assert {entry["location"] for entry in entries} == {WEIGHTS_FILE}
         ranges[name] = {(entry["offset"], entry["length"]): int(entry["length"]) for entry in entries}
-    assert set(ranges) == {"prefill", "step", "step_places"}
+    assert set(ranges) == {"prefill", "step", "step_prefixes"}
     large = [{part for part, size in parts.items() if size > 4096} for parts in ranges.values()]
     assert large[0] == large[1] == large[2]
     weights = sum(ranges["prefill"].values())
     config = bundle.config("autoregressive")
     assert weights >= 4 * (12 * config.layers * config.model_dim ** 2 + config.model_dim * config.number_mel_codes)
-    file = bundle.path / package_of(bundle, "autoregressive").path / FILE
+    file = bundle.path / package_of(bundle, "autoregressive").path / WEIGHTS_FILE
     assert file.stat().st_size <= weights + 4096 * (1 + sum(map(len, ranges.values())))
     assert file.stat().st_size < 1.5 * weights
 
@@ -128,7 +128,8 @@ def test_every_weight_of_a_quantised_decoder_is_quantised(bundle, precision, op)
         products = [node for node in model.graph.node if node.op_type == "MatMul" and weights & set(node.input)]
         assert not products
         assert sum(node.op_type == op for node in model.graph.node) == 4 * bundle.config("autoregressive").layers + 1
-    full, narrow = (sum(file.bytes for file in package_of(bundle, "autoregressive", each).files if FILE in file.file)
+    full, narrow = (sum(file.bytes for file in package_of(bundle, "autoregressive", each).files
+                        if WEIGHTS_FILE in file.file)
                     for each in ("fp32", precision))
     assert narrow < 0.4 * full
 
@@ -223,7 +224,7 @@ def run(bundle: Bundle) -> None:
 
 
 def test_damaged_weights_are_refused(copied):
-    path = copied.path / package_of(copied, "rlg_auto").path / FILE
+    path = copied.path / package_of(copied, "rlg_auto").path / WEIGHTS_FILE
     data = bytearray(path.read_bytes())
     data[-1] ^= 255
     path.unlink()
@@ -260,7 +261,7 @@ def test_verify_layers_compares_the_modules_of_graphs(bundle, tmp_path):
     assert len(functions) == 12
     for one in functions:
         assert one["fine"], one
-        if one["function"] == "step_places":        # on torch its lanes are separate decoders
+        if one["function"] == "step_prefixes":        # on torch its lanes are separate decoders
             continue
         modules = {value["module"]: value["snr"] for value in one["values"]}
         assert {"gpt.h.0.attn", "gpt.h.1.mlp", "gpt.h.2.ln_2", "gpt.ln_f"} <= set(modules)

@@ -142,7 +142,7 @@ def test_graphs_contain_only_operations_of_the_engine(paths):
 
 def test_too_long_or_unknown_ids_are_reported(module, paths):
     ranked = ranking(module, paths[FP32], FP16)
-    with pytest.raises(UserError, match="the text needs 41 places"):
+    with pytest.raises(UserError, match="the text needs 41 positions"):
         ranked.text(ids(41))
     with pytest.raises(UserError, match="the speech holds the id 90, and CLVP has embeddings of 90"):
         ranked.speech(np.array([[3, 90]]))
