@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ane.bundles import add_model_arguments, open_model
-from ane.commands.arguments import comma_separated, counts, positive
+from ane.commands.arguments import counts
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
