@@ -36,7 +36,7 @@ def golden_config(pytestconfig: pytest.Config) -> Path:
 
 @pytest.fixture(scope="session")
 def random_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle of random weights with upstream's tokenizer and settings, and the voice noise; tests must not change it."""
+    """A bundle of random weights with upstream's tokenizer and the voice noise; tests must not change it."""
     from tests.random_model import write_random_bundle
 
     path = tmp_path_factory.mktemp("bundles") / "random"
