@@ -116,7 +116,7 @@ def test_a_checkpoint_without_a_state_dict_is_refused(directory):
     torch.save([torch.zeros(3)], directory / "cvvp.pth")
     assert "cvvp.pth contains a list" in refusal(directory)
     torch.save({"epoch": 3, "state_dict": {"temperature": torch.zeros(())}}, directory / "cvvp.pth")
-    assert "no tensors but epoch, state_dict" in refusal(directory)
+    assert "the file has no tensors, only epoch, state_dict" in refusal(directory)
 
 
 @pytest.mark.parametrize(("written", "content"), [

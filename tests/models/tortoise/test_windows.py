@@ -22,9 +22,11 @@ class FirstChannelBackend:
     def __init__(self, noise_share: float = 0.0):
         self.noise_share = noise_share
         self.latents: list[int] = []        # of each window
+        self.first_values: list[float] = []
 
     def denoiser(self, latents: np.ndarray, voice: np.ndarray, frames: int):
         self.latents.append(latents.shape[1])
+        self.first_values.append(float(latents[0, 0, 0]))
         assert latents.dtype == np.float32
         codes = np.arange(frames) * latents.shape[1] // frames
         clean = np.broadcast_to(latents[0, codes, 0], (1, MELS, frames))
@@ -143,12 +145,12 @@ def test_no_latents_give_no_mel():
 
 
 def test_default_windows_grow_from_32_to_128_latents_and_overlap_by_12():
-    backend = FirstChannelBackend()
-    list(windowed_mels(backend, [slope(400)], VOICE, Diffusion(1, "ddim", None), np.random.default_rng(5),
+    backend, latents = FirstChannelBackend(), np.arange(400, dtype=np.float32)[:, None] / 1000
+    list(windowed_mels(backend, [latents], VOICE, Diffusion(1, "ddim", None), np.random.default_rng(5),
                        prediction="x0"))
-    assert backend.latents[:-1] == [32, 64, 128, 128]
-    starts = np.cumsum([count - 12 for count in backend.latents[:-1]])
-    assert starts[-1] + backend.latents[-1] >= 400 > starts[-1]
+    assert backend.latents == [32, 64, 128, 128, 128]
+    starts = [round(1000 * value) for value in backend.first_values]
+    assert starts == [0, 32 - 12, 84 - 12, 200 - 12, 400 - 128]         # the last window ends at the last latent
 
 
 @pytest.mark.parametrize(("first", "size", "overlap"), [(8, 8, 8), (8, 4, 2), (8, 16, 0), (4, 16, 9)])
