@@ -38,7 +38,7 @@ def register(commands: argparse._SubParsersAction) -> None:
     add = parser.add_argument_group("what is measured").add_argument
     add("--backend", type=comma_separated, metavar="NAME,…",
         help=f"of {', '.join(NAMES[1:])} (default: torch, and onnx and coreml where they have packages)")
-    add("--compute-units", type=comma_separated, metavar="COMPUTE_UNITS,…",
+    add("--compute-units", type=comma_separated, metavar="UNITS,…",
         help="of CPU_ONLY, CPU_AND_GPU, CPU_AND_NE, ALL (default: the first three)")
     add("--precision", type=comma_separated, metavar="P,…",
         help="precisions of Core ML packages, and int8 of torch on the CPU (default: all there are)")

@@ -38,7 +38,7 @@ def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
     add = rare_group(parser, "diffusion", "Defaults are the preset's.").add_argument
     add("--steps", type=positive, metavar="N", help="number of denoising steps")
     add("--sampler", choices=SAMPLERS, help="how a step is computed")
-    add("--spacing", choices=SPACINGS, help="of the steps; ddim and dpm++2m want logsnr")
+    add("--spacing", choices=SPACINGS, help="of the steps; ddim and dpm++2m need logsnr")
     add("--guidance", type=float, metavar="K", help="scale of classifier-free guidance, 0 for none")
     add("--noise", type=float, metavar="T", help="diffusion temperature: scale of the initial noise")
     add = rare_group(parser, "text").add_argument
