@@ -47,7 +47,7 @@ def test_counts_are_sorted_and_unique():
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (["say", "hello", "--stpes", "3"], "ane say: error: unrecognized arguments: --stpes (did you mean --steps?)"),
+    (["say", "hello", "--stpes"], "ane say: error: unrecognized arguments: --stpes (did you mean --steps?)"),
     (["voices", "list", "--jsno"], "ane voices list: error: unrecognized arguments: --jsno (did you mean --json?)"),
     (["cache", "list", "zzz"], "ane cache list: error: unrecognized arguments: zzz; see ane cache list --help")])
 def test_an_unknown_flag_is_an_error_of_its_command_with_the_nearest_flag(arguments, message, capsys):
