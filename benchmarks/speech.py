@@ -219,7 +219,7 @@ BENCHMARKS = {
     "sentence": Benchmark(measure_sentence, "a sentence by a new process", sentence_options,
                           "--cases one --max-codes 20 --steps 4 --rounds 1"),
     "stream": Benchmark(measure_stream, "time to first audio and cost of a second", stream_options,
-                        "--seconds 5,10 --max-codes 30 --rounds 1"),
+                        "--seconds 5,10 --presets fastest --max-codes 30 --rounds 1"),
     "scale": Benchmark(measure_scale, "cost and memory as chunks and lanes grow", scale_options,
                        "--chunks 2 --lanes 2 --lane-chunks 2 --max-codes 20 --rounds 1"),
 }

@@ -1,6 +1,7 @@
 """Shared by all commands: a parser with short and full help, the flags of every command, argument types."""
 
 import argparse
+import difflib
 import math
 import os
 import sys
@@ -25,6 +26,16 @@ class CommandParser(argparse.ArgumentParser):
 
     def format_full_help(self) -> str:
         return super().format_help()
+
+    def parse_args(self, args=None, namespace=None):
+        """As argparse's, but an unknown flag is an error of the command that it was given to."""
+        known, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            flags = known.parser._option_string_actions
+            near = difflib.get_close_matches(unknown[0].partition("=")[0], flags, n=1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            known.parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        return known
 
     def error(self, message: str):
         self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")

@@ -113,7 +113,8 @@ def check_playback() -> list[Finding]:
     try:
         check_sound_device()
     except UserError as error:
-        return [Finding("playback", "missing", str(error), "`ane say -o FILE` works without it")]
+        cause = str(error).partition("; ")[0]
+        return [Finding("playback", "missing", cause, "connect a sound device; `ane say -o FILE` works without one")]
     return [Finding("playback", "ok", "`ane say` without -o plays")]
 
 

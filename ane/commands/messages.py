@@ -58,4 +58,5 @@ def report_console(args: argparse.Namespace) -> Console:
 
 def output_console() -> Console:
     """Standard output for requested lists and tables, without markup."""
-    return Console(highlight=False, markup=False, soft_wrap=True)
+    width = None if sys.stdout.isatty() else 200        # a file or pipe has no width of its own
+    return Console(highlight=False, markup=False, soft_wrap=True, width=width)

@@ -16,6 +16,7 @@ from ane.bench.records import BenchRow, Spread
 from ane.bench.sessions import SpokenSentence
 from ane.bench.stage_calls import StageCalls
 from ane.bench.workload import SentenceWork
+from ane.bundles.family import find_family
 from ane.bundles.packages import FunctionRecord, PackageRecord
 from ane.commands import bench_run
 from tests.random_model import RandomModel
@@ -48,7 +49,7 @@ DIFFUSION = {"denoise_1_576": ("denoise", {"batch": 1, "frames": 576}),
 class PackagesModel:
     """A model of package records without files."""
 
-    name, path = "paper", Path("paper")
+    name, path, family = "paper", Path("paper"), find_family()
 
     def __init__(self, *packages: PackageRecord):
         self.packages = list(packages)

@@ -44,3 +44,13 @@ def test_values_of_another_type_are_refused(read, text):
 
 def test_counts_are_sorted_and_unique():
     assert counts("16, 1,8,8") == (1, 8, 16)
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["say", "hello", "--stpes"], "ane say: error: unrecognized arguments: --stpes (did you mean --steps?)"),
+    (["voices", "list", "--jsno"], "ane voices list: error: unrecognized arguments: --jsno (did you mean --json?)"),
+    (["cache", "list", "zzz"], "ane cache list: error: unrecognized arguments: zzz; see ane cache list --help")])
+def test_an_unknown_flag_is_an_error_of_its_command_with_the_nearest_flag(arguments, message, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert message in capsys.readouterr().err

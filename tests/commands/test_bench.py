@@ -99,7 +99,7 @@ def test_core_ml_is_measured_on_all_compute_units_compiled_once_and_chosen(ane, 
     assert len(ane.toolkit.opened) == 2 * len(rows)
     assert (sentence["what"], sentence["figures"]["first_audio_s"]) == ("sentence", 0.25)
     assert (found["chosen"]["backend"], found["remembered"]) == ("coreml", True)
-    assert set(found["chosen"]["units"]) == {"autoregressive", "clvp"}
+    assert set(found["chosen"]["compute_units"]) == {"autoregressive", "clvp"}
     assert tuning.remembered(Bundle(converted)).backend == "coreml"
     shown = ane("--show")
     assert "coreml, fp16, cache" in shown
