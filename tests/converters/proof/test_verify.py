@@ -246,7 +246,6 @@ class Inspecting:
     def __init__(self, package: Path, compute_units: str):
         assert compute_units == "CPU_AND_NE"
         self.interpreter = Interpreter(Package(package), "main", Arithmetic(fp16=True))
-        self.asked = 0
 
     def values(self, inputs, names):
         assert all(array.dtype == np.float32 for array in inputs.values())
