@@ -104,7 +104,7 @@ class Pipeline:
     # Whole chunks
 
     def sounds(self, chunks: Sequence[Chunk]) -> Iterator[VocodedChunk]:
-        """Yield the sound of every chunk, in order. When the iterator ends or is closed, all networks are released."""
+        """Yield the sound of every chunk, in order. When it ends or is closed, all networks are released."""
         try:
             group = max(MIN_GROUP, 2 * self.settings.lanes // self.settings.candidates)
             for start in range(0, len(chunks), group):
@@ -166,8 +166,8 @@ class Pipeline:
         """Yield the sound of the best candidates while it is computed: (m,) float32 each.
 
         ``on_chunk`` is called when a chunk has been decoded. Until the first sound is ready only the first chunk is
-        decoded, because each active lane slows the others a little; then the chunk after the one that is vocoded is
-        decoded too. When the iterator ends or is closed, all networks are released.
+        decoded; then one more chunk for every chunk that has started to sound: each active lane slows the others a
+        little. When the iterator ends or is closed, all networks are released.
         """
         try:
             yield from self._pieces(chunks, on_chunk)
