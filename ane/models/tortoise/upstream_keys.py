@@ -133,7 +133,8 @@ def _check_entry(key: str, entry: Any, shape: tuple[int, ...], path: Path, why: 
 
 def _why_missing(key: str, entries: Entries, path: Path, configs: Mapping[str, Any]) -> str:
     if not any(isinstance(entry, torch.Tensor) for entry in entries.values()):
-        return f"the file has no tensors, only {summarise_keys(map(str, entries)) or 'nothing'}; it must be a plain state dict"
+        found = summarise_keys(map(str, entries)) or "nothing"
+        return f"the file has no tensors, only {found}; it must be a plain state dict"
     other = looks_like(entries, path.name, configs)
     if other:
         return f"its keys are those of {other}; the file is misnamed"
