@@ -124,7 +124,7 @@ def _check_entry(key: str, entry: Any, shape: tuple[int, ...], path: Path, why: 
     if not isinstance(entry, torch.Tensor) or entry.layout != torch.strided or entry.dtype not in FLOATS:
         kind = entry.dtype if isinstance(entry, torch.Tensor) else type(entry).__name__
         raise UserError(f"{path}: {key} is {kind} where a plain tensor of floats belongs; is it a quantised copy?")
-    if entry.numel() * entry.element_size() > entry.untyped_storage().nbytes():     # copying it could exhaust memory
+    if entry.numel() * entry.element_size() > entry.untyped_storage().nbytes():     # a copy would fill the memory
         raise UserError(f"{path}: {key} claims the shape {spell(tuple(entry.shape))}, more than is stored for it; the "
                         "file is damaged")
     if tuple(entry.shape) != shape:
