@@ -154,7 +154,7 @@ def _recorded(destination: Path) -> dict[str, Any]:
 
 
 def _report(console: Console, bundle: "Bundle", surplus: dict[str, list[str]], destination: str) -> None:
-    from ane.models.tortoise.upstream_keys import grouped
+    from ane.models.tortoise.upstream_keys import summarise_keys
 
     table = Table("network", "parameters", "MB")
     for column in table.columns[1:]:
@@ -167,7 +167,7 @@ def _report(console: Console, bundle: "Bundle", surplus: dict[str, list[str]], d
                   f"{sum(n.weights.bytes for n in everything) / 1e6:.1f}")
     console.print(table)
     if surplus:
-        left = "; ".join(f"{file}: {grouped(keys)}" for file, keys in surplus.items())
+        left = "; ".join(f"{file}: {summarise_keys(keys)}" for file, keys in surplus.items())
         console.print(f"Left out, because speaking does not need it: {left}")
     if not bundle.trained:
         console.print("The weights are random numbers (config.json says so): this bundle generates noise, not speech.")

@@ -14,7 +14,7 @@ from ane.bundles import open_model
 from ane.bundles.weights import skeleton
 from ane.models.tortoise.checkpoints import REQUIRED, CheckpointDirectory
 from ane.models.tortoise.networks import NETWORKS
-from ane.models.tortoise.upstream_keys import fused, grouped, pattern
+from ane.models.tortoise.upstream_keys import fold_weight_norm, pattern, summarise_keys
 from ane.system.errors import UserError
 
 
@@ -63,7 +63,7 @@ def test_weight_norm_is_folded_in(directory):
 def test_folded_weight_norm_has_the_gains_as_norms(shape, seed):
     random = torch.Generator().manual_seed(seed)
     gain = torch.rand(shape[0], 1, 1, generator=random) * 10 - 5
-    weight = fused(gain, torch.randn(shape, generator=random) + 0.1)
+    weight = fold_weight_norm(gain, torch.randn(shape, generator=random) + 0.1)
     torch.testing.assert_close(weight.flatten(1).norm(dim=1), gain.flatten().abs(), rtol=1e-5, atol=1e-6)
 
 
@@ -173,7 +173,7 @@ def test_entries_that_inference_does_not_need_are_ignored_and_reported(directory
     model = CheckpointDirectory(directory)
     surplus = model.check()
     layers = model.config("autoregressive").layers
-    assert set(grouped(surplus["autoregressive.pth"]).split(", ")) == {
+    assert set(summarise_keys(surplus["autoregressive.pth"]).split(", ")) == {
         f"{layers} × gpt.h.N.attn.bias", f"{layers} × gpt.h.N.attn.masked_bias", "text_head.weight", "text_head.bias"}
     assert {"epoch", "model_d"} <= set(surplus["vocoder.pth"])
     assert surplus.keys() == {"autoregressive.pth", "diffusion_decoder.pth", "vocoder.pth"}
@@ -182,7 +182,7 @@ def test_entries_that_inference_does_not_need_are_ignored_and_reported(directory
 @given(st.lists(st.from_regex(r"[a-z]{1,3}(\.([a-z]{1,3}|[0-9]{1,2})){0,3}", fullmatch=True), unique=True))
 def test_grouped_keys_count_every_key_once(keys):
     counts = Counter(pattern(key) for key in keys)
-    words = [part.split(" × ") for part in grouped(keys).split(", ")] if keys else []
+    words = [part.split(" × ") for part in summarise_keys(keys).split(", ")] if keys else []
     assert {word[-1]: int(word[0]) if len(word) == 2 else 1 for word in words} == counts
 
 

@@ -132,9 +132,9 @@ class NetworkFunctions:
 
 
 def fixed_precision_networks(family: "ModelFamily", precision: str) -> frozenset[str]:
-    """Networks that are not converted to this precision, and keep another when the rest of a bundle has it."""
-    convertible = family.having("fp16_package") if precision in ("fp32", "fp16") else family.having("compressed")
-    return frozenset(family.networks) - convertible
+    """Networks whose packages keep a precision of their own when the others have this one."""
+    converted = family.having("fp16_package") if precision in ("fp32", "fp16") else family.having("compressed")
+    return frozenset(family.networks) - converted
 
 
 def select_packages(model: "Bundle", precision: str) -> dict[str, PackageRecord]:

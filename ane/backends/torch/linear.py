@@ -94,7 +94,7 @@ class HalfWeightLinear(nn.Module):
         return torch.ops.quantized.linear_dynamic_fp16(x.float(), self.packed)
 
 
-def quantised(weight: Tensor) -> tuple[Tensor, Tensor]:
+def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
     """Quantise a weight (out, in) symmetrically: int8 values, and a float32 scale for each output channel (out,)."""
     weight = weight.float().contiguous()
     scale = torch.maximum(weight.amax(1), -weight.amin(1)).div_(127).clamp_(min=torch.finfo(torch.float32).tiny)
@@ -111,7 +111,7 @@ class Int8Linear(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor):
         super().__init__()
-        values, self.scale = quantised(weight)
+        values, self.scale = quantise(weight)
         self.sums = values.sum(1, dtype=torch.int32) * self.scale
         self.weight = torch.ops.onednn.qlinear_prepack(values, None)
         self.zeros = torch.zeros(len(values), dtype=torch.int64)
@@ -133,7 +133,7 @@ class Int8WeightLinear(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor):
         super().__init__()
-        self.weight, self.scale = quantised(weight)
+        self.weight, self.scale = quantise(weight)
         self.bias = bias.to(torch.float32, copy=True)
         self.ones = torch.ones(len(weight), dtype=torch.bfloat16)       # instead of scales, which it rounds to bfloat16
 

@@ -18,7 +18,7 @@ from ane.backends.torch.linear import (
     RowsLinear,
     exact_prepacking,
     prepacking,
-    quantised,
+    quantise,
 )
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
@@ -91,7 +91,7 @@ def test_weights_stored_in_fp16_stay_exact():
 @given(st.integers(1, 9), st.integers(1, 40), st.integers(0, 2**32 - 1), st.floats(1e-6, 1e6))
 def test_a_quantised_weight_differs_by_at_most_half_a_step(outputs, inputs, seed, size):
     weight = torch.randn(outputs, inputs, generator=torch.Generator().manual_seed(seed)) * size
-    values, scale = quantised(weight)
+    values, scale = quantise(weight)
     assert values.dtype == torch.int8
     assert int(values.abs().max()) <= 127
     assert ((values * scale[:, None] - weight).abs() <= 0.5001 * scale[:, None]).all()

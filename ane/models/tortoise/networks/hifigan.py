@@ -48,7 +48,7 @@ class HifiganConfig(Config):
 
 
 class HifiganResBlock(nn.Module):
-    """Three times: dilated convolution, convolution, add; (B, C, 1, T) → the same."""
+    """For each dilation: dilated convolution, convolution, add; (B, C, 1, T) → the same."""
 
     def __init__(self, channels: int, size: int, dilations: tuple[int, ...]):
         super().__init__()

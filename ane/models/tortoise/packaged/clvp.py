@@ -35,9 +35,9 @@ class ClvpEncoder:
 
     def _vector(self, ids: np.ndarray) -> np.ndarray:
         function = smallest_fitting(self.functions, self.what, places=len(ids))
-        length = function.bucket["places"]
-        x = padded(self.table[ids].T[None, :, None], length)
-        latent = function(x=x, **sequence_masks(len(ids), length))["latent"].reshape(-1)
+        places = function.bucket["places"]
+        x = padded(self.table[ids].T[None, :, None], places)
+        latent = function(x=x, **sequence_masks(len(ids), places))["latent"].reshape(-1)
         return latent / max(np.linalg.norm(latent), np.float32(1e-12)) * self.factor
 
 

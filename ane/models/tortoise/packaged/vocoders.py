@@ -1,7 +1,7 @@
 """The vocoders on fixed-shape functions: any number of frames, in windows whose joined sound equals that of the whole.
 
-A function returns the sound of ``frames`` frames, given these and ``margin`` more on either side; both are in its
-bucket. Beyond the beginning and the end of the sound its inputs are zeros, and the input ``inside`` is 0
+A function returns the sound of ``frames`` frames, given these and ``margin`` more on either side, both in its bucket.
+Before the beginning and after the end of the sound its inputs are zeros, and a mask marks them
 (``converters.tortoise.vocoder_stretches``).
 """
 
