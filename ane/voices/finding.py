@@ -23,7 +23,7 @@ class FoundVoice:
 
 
 def find_voice(name_or_path: str, folders: Iterable[Path]) -> FoundVoice:
-    """Find a voice by name in the voice folders (the first that has it wins), or by path.
+    """Find a voice by name in the voice folders (the first folder that has it is used), or by path.
 
     A path is a folder of clips, a sound file, or a .safetensors or .pth voice. Text with a path separator or with the
     suffix of a voice file is a path; other text is looked up as a name first, then as a path.
