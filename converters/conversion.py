@@ -104,7 +104,7 @@ def convert(model: Model, destination: Path, options: Sequence[ConversionOptions
         progress("bundle", "writing")
         packages = done + _kept_packages(model, work, {_key(package) for package in done})
         bundle = write_bundle(model, destination, name=model.name if isinstance(model, Bundle) else destination.name,
-                              packages=packages, built=work, overwrite=overwrite, **provenance_of(model))
+                              packages=packages, packages_root=work, overwrite=overwrite, **provenance_of(model))
         shutil.rmtree(work)
     return bundle
 

@@ -104,7 +104,7 @@ def check_arguments(args: argparse.Namespace, console: Console) -> None:
         check_output_file(args.output)
     for units in args.compute_units or ():
         if units not in COMPUTE_UNITS:
-            raise UserError(f"--compute-units must be of {', '.join(COMPUTE_UNITS)}, got {units}")
+            raise UserError(f"--compute-units must be one of {', '.join(COMPUTE_UNITS)}, got {units}")
     if args.dry_run or args.networks:
         return
     try:

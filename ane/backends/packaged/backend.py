@@ -133,7 +133,7 @@ class NetworkFunctions:
 
 def fixed_precision_networks(family: "ModelFamily", precision: str) -> frozenset[str]:
     """Networks whose packages keep a precision of their own when the others have this one."""
-    converted = family.having("fp16_package") if precision in ("fp32", "fp16") else family.having("compressed")
+    converted = family.networks_with("fp16_package" if precision in ("fp32", "fp16") else "compressed")
     return frozenset(family.networks) - converted
 
 
@@ -180,7 +180,7 @@ def check_package_weights(model: "Bundle", packages: list[PackageRecord]) -> Non
 def describe_packages(runtime: str, packages: dict[str, PackageRecord], model: "Bundle") -> str:
     """A backend's name for reports: runtime, precisions of its packages, and the networks that run on torch."""
     precisions = "+".join(sorted({package.precision for package in packages.values()}))
-    missing = sorted(model.family.having("speaks") & set(model.networks) - set(packages))
+    missing = sorted(model.family.networks_with("for_speech") & set(model.networks) - set(packages))
     return f"{runtime} {precisions}" + (f", on torch: {', '.join(missing)}" if missing else "")
 
 

@@ -82,7 +82,7 @@ class TorchBackend:
         if threads is not None:
             torch.set_num_threads(threads)      # torch has one count for the whole process
         self.model, self.stages = model, model.family.stages
-        self.half_precision = model.family.having("half_precision")
+        self.half_precision = model.family.networks_with("half_precision")
         self.device = choose_device(device, notice)
         chosen = choose_precision(precision, model.precision, self.device)
         self.exact, self.chosen = exact, replace(chosen, linear=None) if exact else chosen

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ane.bundles.weights import FLOATS, layout, spell
+from ane.bundles.weights import FLOATS, layout, shape_text
 from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
 
@@ -125,10 +125,11 @@ def _check_entry(key: str, entry: Any, shape: tuple[int, ...], path: Path, why: 
         kind = entry.dtype if isinstance(entry, torch.Tensor) else type(entry).__name__
         raise UserError(f"{path}: {key} is {kind} where a plain tensor of floats belongs; is it a quantised copy?")
     if entry.numel() * entry.element_size() > entry.untyped_storage().nbytes():     # a copy would fill the memory
-        raise UserError(f"{path}: {key} claims the shape {spell(tuple(entry.shape))}, more than is stored for it; the "
-                        "file is damaged")
+        raise UserError(f"{path}: {key} claims the shape {shape_text(tuple(entry.shape))}, more than is stored for it; "
+                        "the file is damaged")
     if tuple(entry.shape) != shape:
-        raise UserError(f"{path}: {key} has shape {spell(tuple(entry.shape))}, the network has {spell(shape)}: {why()}")
+        raise UserError(f"{path}: {key} has shape {shape_text(tuple(entry.shape))}, the network has "
+                        f"{shape_text(shape)}: {why()}")
 
 
 def _why_missing(key: str, entries: Entries, path: Path, configs: Mapping[str, Any]) -> str:
