@@ -173,8 +173,8 @@ def measure_scale(options: argparse.Namespace) -> BenchmarkResult:
     settings = {"model": model_name(options), "preset": options.preset, "max_codes": options.max_codes,
                 "threads": options.threads, "rounds": options.rounds}
     return BenchmarkResult(rows, settings, (), [
-        BenchmarkPlot("Cost of a second as the text grows", "more chunks", "chunks", "-chunks"),
-        BenchmarkPlot("Cost of a second as lanes grow", "more lanes", "lanes", "-lanes")])
+        BenchmarkPlot("Work a second of audio as the text grows", "more chunks", "chunks", "-chunks"),
+        BenchmarkPlot("Work a second of audio as lanes grow", "more lanes", "lanes", "-lanes")])
 
 
 def scale_turn(contestant: Contestant, model: Model, request: SpeechRequest, texts: Sequence[str],
@@ -218,7 +218,7 @@ def scale_options(add: Callable[..., Any]) -> None:
 BENCHMARKS = {
     "sentence": Benchmark(measure_sentence, "a sentence by a new process", sentence_options,
                           "--cases one --max-codes 20 --steps 4 --rounds 1"),
-    "stream": Benchmark(measure_stream, "time to first audio and cost of a second", stream_options,
+    "stream": Benchmark(measure_stream, "time to first audio, and work a second of audio", stream_options,
                         "--seconds 5,10 --max-codes 30 --rounds 1"),
     "scale": Benchmark(measure_scale, "cost and memory as chunks and lanes grow", scale_options,
                        "--chunks 2 --lanes 2 --lane-chunks 2 --max-codes 20 --rounds 1"),
