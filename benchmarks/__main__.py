@@ -71,10 +71,10 @@ def flags_for(benchmark: Benchmark, options: argparse.Namespace) -> list[str]:
     embedded = "demo" if options.quick and not options.checkpoints else None
     named = {"bundle": options.bundle or embedded, "checkpoints": options.checkpoints, "threads": options.threads,
              "precision": options.precision, "upstream-python": options.upstream_python}
-    taken = {"bundle", *benchmark.uses, *(["upstream-python"] if "contestants" in benchmark.uses else [])}
+    accepted = {"bundle", *benchmark.uses, *(["upstream-python"] if "contestants" in benchmark.uses else [])}
     flags = shlex.split(benchmark.quick) if options.quick else []
     for name, value in named.items():
-        if value is not None and name in taken:
+        if value is not None and name in accepted:
             flags += [f"--{name}", str(value)]
     return flags
 

@@ -23,10 +23,10 @@ def words(text: str) -> list[str]:
 def edits(expected: Sequence[str], transcript: Sequence[str]) -> int:
     """Number of words to insert, delete or replace (Levenshtein distance)."""
     row = list(range(len(transcript) + 1))
-    for i, wanted in enumerate(expected, 1):
+    for i, word in enumerate(expected, 1):
         previous, row[0] = row[0], i
-        for j, got in enumerate(transcript, 1):
-            previous, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, previous + (wanted != got))
+        for j, recognised in enumerate(transcript, 1):
+            previous, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, previous + (word != recognised))
     return row[-1]
 
 

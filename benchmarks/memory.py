@@ -120,5 +120,5 @@ def add_options(add: Callable[..., Any]) -> None:
     add("--workspace", type=Path, metavar="DIR", help="for temporary files (default: the system's)")
 
 
-BENCHMARK = Benchmark(measure, "peak of memory of import and speech", add_options,
+BENCHMARK = Benchmark(measure, "peak memory of import and speech", add_options,
                       "--candidates 2 --max-codes 20", uses=("checkpoints", "threads"))

@@ -117,20 +117,20 @@ def score_all(pool: ProcessPoolExecutor, spoken: Iterable[SpokenText], teacher: 
 def ranking(pool: ProcessPoolExecutor, synthesizer: Synthesizer, sentences: Sequence[str],
             voice: Voice) -> dict[str, float]:
     """``ranking_gain`` of CLVP on candidates for these sentences."""
-    candidates, taken = ranked_candidates(synthesizer, sentences, voice)
+    candidates, chosen = ranked_candidates(synthesizer, sentences, voice)
     scored = score_all(pool, [one for row in candidates for one in row], None, ())
     errors = np.array([one.errors for one in scored], dtype=float).reshape(len(sentences), SETS, CANDIDATES)
-    return ranking_gain(errors, np.array([len(words(text)) for text in sentences], dtype=float), np.array(taken))
+    return ranking_gain(errors, np.array([len(words(text)) for text in sentences], dtype=float), np.array(chosen))
 
 
-def ranking_gain(errors: np.ndarray, count: np.ndarray, taken: np.ndarray) -> dict[str, float]:
-    """Word error rates of the candidates that were taken, of a random one, and of the one with the fewest errors.
+def ranking_gain(errors: np.ndarray, count: np.ndarray, chosen: np.ndarray) -> dict[str, float]:
+    """Word error rates of the chosen candidates, of a random one, and of the one with the fewest errors.
 
     Args:
-        errors: (sentences, sets, candidates) wrong words. count: (sentences,) words. taken: (sentences, sets) index of
+        errors: (sentences, sets, candidates) wrong words. count: (sentences,) words. chosen: (sentences, sets) index of
             the chosen candidate.
     """
-    ours = np.take_along_axis(errors, taken[..., None], axis=2).mean(axis=(1, 2))
+    ours = np.take_along_axis(errors, chosen[..., None], axis=2).mean(axis=(1, 2))
     gains = errors.mean(axis=(1, 2)) - ours
     low, high = interval(gains, count)
     return {"random": errors.mean(axis=(1, 2)).sum() / count.sum(), "clvp": ours.sum() / count.sum(),
@@ -152,7 +152,7 @@ def check_thresholds(results: dict[str, Any]) -> list[tuple[str, float, str, boo
                   allowed)
             check(f"{voice}, {system}: share that ends with a stop code", one["stopped"], 1, 1)
             check(f"{voice}, {system}: longest, in lengths of the teacher", one["longest"], 0, 1.5)
-            check(f"{voice}, {system}: pitch beside the teacher's", one["f0_off"], -0.15, 0.15)
+            check(f"{voice}, {system}: pitch relative to the teacher's", one["f0_off"], -0.15, 0.15)
             check(f"{voice}, {system}: silence at the end, s", one["silent_end"], 0, 0.3)
             check(f"{voice}, {system}: clicks", one["clicks"], 0, 0)
             check(f"{voice}, {system}: NaN", not one["finite"], 0, 0)

@@ -90,13 +90,13 @@ def sample_candidates(synthesizer: Synthesizer, text: str, voice: Voice, count: 
 def ranked_candidates(synthesizer: Synthesizer, sentences: Sequence[str],
                       voice: Voice) -> tuple[list[list[SpokenText]], list[list[int]]]:
     """``SETS`` · ``CANDIDATES`` candidates of each sentence, spoken by HiFi-GAN, and CLVP's choice in each set."""
-    backend, spoken, taken = synthesizer.backend, [], []
+    backend, spoken, chosen = synthesizer.backend, [], []
     for index, text in enumerate(sentences):
         tokens, found = sample_candidates(synthesizer, text, voice, SETS * CANDIDATES, Randomness(SEED + index))
         spoken.append([SpokenText(text, hifigan_sound(backend, voice.ar, c.hidden), c.stopped) for c in found])
         scores = score_candidates(backend, tokens, np.stack([c.padded_codes for c in found]))
-        taken.append([best_candidates(some, 1)[0] for some in scores.reshape(SETS, CANDIDATES)])
-    return spoken, taken
+        chosen.append([best_candidates(some, 1)[0] for some in scores.reshape(SETS, CANDIDATES)])
+    return spoken, chosen
 
 
 def save_all(made: Iterable[SpokenText], folder: Path | None, name: str) -> Iterable[SpokenText]:

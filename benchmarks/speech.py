@@ -173,8 +173,8 @@ def measure_scale(options: argparse.Namespace) -> BenchmarkResult:
     settings = {"model": model_name(options), "preset": options.preset, "max_codes": options.max_codes,
                 "threads": options.threads, "rounds": options.rounds}
     return BenchmarkResult(rows, settings, (), [
-        BenchmarkPlot("Cost of a second as the text grows", "more chunks", "chunks", "-chunks"),
-        BenchmarkPlot("Cost of a second as lanes grow", "more lanes", "lanes", "-lanes")])
+        BenchmarkPlot("Work a second of audio as the text grows", "more chunks", "chunks", "-chunks"),
+        BenchmarkPlot("Work a second of audio as lanes grow", "more lanes", "lanes", "-lanes")])
 
 
 def scale_turn(contestant: Contestant, model: Model, request: SpeechRequest, texts: Sequence[str],

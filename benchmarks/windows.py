@@ -126,5 +126,5 @@ def add_options(add: Callable[..., Any]) -> None:
     add("--windows", type=window_sizes, action="append", metavar="FIRST,SIZE,OVERLAP", help="may be given repeatedly")
 
 
-BENCHMARK = Benchmark(measure, "accuracy of windows", add_options, "--sentences 1 --steps 4 --windows 16,64,4",
+BENCHMARK = Benchmark(measure, "windowed diffusion", add_options, "--sentences 1 --steps 4 --windows 16,64,4",
                       unavailable, uses=())

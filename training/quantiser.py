@@ -21,7 +21,7 @@ from ane.system.files import replacing
 from training.speech import load_mels, voice_of
 from training.trainer import PartSchedule, Trainer, load_state_bytes, state_bytes
 
-STAMP, DONE = "quantiser.sha256", "done"        # files beside the codes: hash of the codebook; written when complete
+STAMP, DONE = "quantiser.sha256", "done"        # files beside the codes: hash of the codebook; marks completion
 WIDTH, ENTRY = 320, 64                          # width of the networks, and of a codebook entry
 DECAY, COMMITMENT = 0.99, 0.25                  # of the running means; weight of the commitment loss
 MIN_COUNT = 0.3         # an entry whose running count falls below is reset; the mean count is 1

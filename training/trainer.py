@@ -1,6 +1,6 @@
 """The training loop of every part: it resumes from checkpoints, records a curve and draws it.
 
-Under torchrun several processes share a part: each takes batches of its own, and gradients are averaged.
+Under torchrun several processes share a part: each takes other batches, and gradients are averaged.
 """
 
 import io

@@ -121,10 +121,10 @@ def torch_backend(model: "Model", device: str, options: BackendOptions) -> "Back
 
 def onnx_backend(model: "Model", device: str, options: BackendOptions) -> "Backend":
     from ane.backends.onnx.backend import OnnxBackend
-    from ane.backends.onnx.providers import choose
+    from ane.backends.onnx.providers import choose_onnx_device
     from ane.backends.onnx.tensorrt import TensorRtEngines
 
-    chosen = choose(device, options.notice)
+    chosen = choose_onnx_device(device, options.notice)
     return OnnxBackend(model, chosen, fallback_backend(model, options), options.precision, options.threads,
                        keep=chosen.memory != "cpu" if options.keep is None else options.keep,
                        budget=None if options.memory is None else round(options.memory * 1e9),

@@ -78,11 +78,11 @@ def model_for(spec: str, model: Model, subject: Model, console: Console) -> tupl
         select_packages(packaged, "auto")        # raises for a model without packages
         return spec, packaged
     if engine == "onnx":
-        from ane.backends.onnx.providers import choose as choose_provider
+        from ane.backends.onnx.providers import choose_onnx_device
         from ane.backends.onnx.selection import select_onnx_packages
 
         select_onnx_packages(subject, "auto")
-        return f"onnx:{choose_provider(device, notice).name}", subject
+        return f"onnx:{choose_onnx_device(device, notice).name}", subject
     from ane.backends.torch.device import choose_device
 
     return f"torch:{choose_device(device, notice)}", subject

@@ -104,16 +104,16 @@ def open_bundle(args: argparse.Namespace, console: Console) -> "Bundle":
 
 def chosen_functions(model: "Bundle", args: argparse.Namespace) -> "list[tuple[PackageRecord, list[str]]]":
     """The packages that the flags select, each with its selected functions. Raises UserError when there are none."""
-    from converters.proof.verify import choose
+    from converters.proof.verify import choose_packages
 
     kind = "onnx" if args.against in ONNX_RUNNERS else "coreml"
     if not args.networks:
-        return choose(model, None, args.function, kind)
+        return choose_packages(model, None, args.function, kind)
     for network in args.networks:
-        choose(model, network, None, kind)          # raises for a network without packages
-    chosen = [(package, names) for package, names in choose(model, None, args.function, kind)
+        choose_packages(model, network, None, kind)          # raises for a network without packages
+    chosen = [(package, names) for package, names in choose_packages(model, None, args.function, kind)
               if package.network in args.networks]
-    return chosen or choose(model, args.networks[0], args.function, kind)       # which raises
+    return chosen or choose_packages(model, args.networks[0], args.function, kind)       # which raises
 
 
 def verify_core_ml(model: "Bundle", runner: "PackageRunner", args: argparse.Namespace,
@@ -143,7 +143,7 @@ def onnx_runner(args: argparse.Namespace) -> "OnnxRunner":
     Raises:
         UserError: a flag without effect on ONNX packages, or a provider that does not load.
     """
-    from ane.backends.onnx.providers import choose
+    from ane.backends.onnx.providers import choose_onnx_device
     from ane.commands.messages import notice
     from converters.proof.onnx_verify import OnnxRunner
 
@@ -151,7 +151,7 @@ def onnx_runner(args: argparse.Namespace) -> "OnnxRunner":
                         ("--repair", args.repair)):
         if given:
             raise UserError(f"{flag} has no effect on --against {args.against}: it is for Core ML packages")
-    return OnnxRunner(choose(args.against.removeprefix("onnx").removeprefix(":"), notice))
+    return OnnxRunner(choose_onnx_device(args.against.removeprefix("onnx").removeprefix(":"), notice))
 
 
 def verify_onnx(model: "Bundle", runner: "OnnxRunner", args: argparse.Namespace,

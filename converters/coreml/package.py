@@ -83,8 +83,8 @@ def writing(bundle: Path) -> Iterator[None]:
     except RuntimeError as error:
         if "FileWriter" not in str(error):      # coremltools' native library raises this when it cannot write
             raise
-        raise UserError(f"cannot write a package below {bundle} or in {tempfile.gettempdir()}: is the disk full? Make "
-                        "room, or set TMPDIR to a folder with more") from error
+        raise UserError(f"cannot write a package below {bundle} or in {tempfile.gettempdir()}: is the disk full? Free "
+                        "space, or set TMPDIR to another folder") from error
 
 
 def finish_package(bundle: Path, package: PackageRecord, functions: dict[str, FunctionRecord],

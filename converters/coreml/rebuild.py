@@ -55,4 +55,4 @@ def _folder_beside(bundle: Path) -> tempfile.TemporaryDirectory:
     try:
         return tempfile.TemporaryDirectory(prefix=f".{bundle.name[:40]}.", suffix=".rebuilding", dir=bundle.parent)
     except OSError as error:
-        raise UserError(f"cannot write beside {bundle}: {error.strerror or error}") from error
+        raise UserError(f"cannot write to {bundle.parent}: {error.strerror or error}") from error

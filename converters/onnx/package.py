@@ -47,7 +47,7 @@ class OnnxTarget:
 
     def check(self, options: Sequence[OnnxOptions], model: Model) -> None:
         """Raise UserError when a library is not installed, or for an unknown precision."""
-        require()
+        require_libraries()
         for option in options:
             if option.precision not in ONNX_PRECISIONS:
                 raise UserError(f"--precision {option.precision}: ONNX packages are in {', '.join(ONNX_PRECISIONS)}")
@@ -67,7 +67,7 @@ class OnnxTarget:
         return replace(package, functions=functions)
 
 
-def require() -> None:
+def require_libraries() -> None:
     """Raise UserError when a library that writes ONNX packages is not installed."""
     try:
         import onnx

@@ -90,7 +90,7 @@ class CoreMLActivations:
 
 
 def extract_function(package: Path, function: str, destination: Path) -> None:
-    """Write one function of a package as a package of its own, in which it is called "main"."""
+    """Write one function of a package as a separate package, in which it is called "main"."""
     shutil.copytree(package, destination, copy_function=link_or_copy)
     spec = model_messages().Model()
     spec.ParseFromString((package / MODEL).read_bytes())

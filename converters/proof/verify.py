@@ -130,7 +130,7 @@ class FunctionCheck:
 
 def verify(model: Bundle, chosen: Sequence[tuple[PackageRecord, Sequence[str]]], runner: PackageRunner,
            layers: bool = False, progress: Callable[[str], None] = lambda action: None) -> list[FunctionCheck]:
-    """Compare functions of packages (``choose``) with the model's networks on float32 torch.
+    """Compare functions of packages (``choose_packages``) with the model's networks on float32 torch.
 
     ``layers``: compare the values inside too. The result of a damaged package, or of a function that cannot be run,
     states the problem.
@@ -145,8 +145,8 @@ def verify(model: Bundle, chosen: Sequence[tuple[PackageRecord, Sequence[str]]],
     return results
 
 
-def choose(model: Bundle, network: str | None = None, function: str | None = None,
-           format: str = "coreml") -> list[tuple[PackageRecord, list[str]]]:
+def choose_packages(model: Bundle, network: str | None = None, function: str | None = None,
+                    format: str = "coreml") -> list[tuple[PackageRecord, list[str]]]:
     """The packages of a bundle in this format with their functions; optionally of one network or function only.
 
     Raises:

@@ -52,7 +52,7 @@ def results():
 
 
 @pytest.mark.parametrize(("change", "broken"), [
-    ({}, None), ({"wer": 0.16}, "quality: word error rate"), ({"stopped": 0.99}, "ends by itself"),
+    ({}, None), ({"wer": 0.16}, "quality: word error rate"), ({"stopped": 0.99}, "ends with a stop code"),
     ({"longest": 1.6}, "longest"), ({"f0_off": -0.2}, "pitch"), ({"silent_end": 0.31}, "silence"),
     ({"clicks": 1}, "clicks"), ({"finite": False}, "NaN")])
 def test_a_broken_promise_is_named(results, change, broken):

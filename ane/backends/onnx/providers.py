@@ -58,8 +58,8 @@ def onnxruntime_module() -> Any:
     return onnxruntime
 
 
-def choose(name: str, notice: Callable[[str], None] = lambda line: None,
-           check: Callable[[OnnxDevice], str] | None = None) -> OnnxDevice:
+def choose_onnx_device(name: str, notice: Callable[[str], None] = lambda line: None,
+                       check: Callable[[OnnxDevice], str] | None = None) -> OnnxDevice:
     """The device of that name; "": the first of ``DEFAULT_DEVICES`` that loads.
 
     Args:

@@ -31,7 +31,14 @@ from converters.proof.activations import (
     first_drift,
 )
 from converters.proof.coreml_activations import CoreMLActivations, CoreMLInspector, extract_function
-from converters.proof.verify import PackageRunner, UnverifiedBundle, choose, package_runner, threshold_of, verify
+from converters.proof.verify import (
+    PackageRunner,
+    UnverifiedBundle,
+    choose_packages,
+    package_runner,
+    threshold_of,
+    verify,
+)
 from converters.tortoise import diffusion_decoder as diffusion
 from tests.backends.coreml.fake_core_ml import FakeCoreML
 from tests.backends.packaged.packages import FP32, InterpretingRuntime, reference_network, saved
@@ -49,7 +56,7 @@ def small(tmp_path_factory) -> Path:
 def inside(small):
     """Results for the whole bundle with fp16 rounding, with the values inside."""
     model = UnverifiedBundle(small)
-    return {one.function: one for one in verify(model, choose(model), package_runner("mil:fp16"), layers=True)}
+    return {one.function: one for one in verify(model, choose_packages(model), package_runner("mil:fp16"), layers=True)}
 
 
 @pytest.fixture
@@ -145,7 +152,7 @@ def test_every_operation_is_compared_with_float32(inside, small):
 
 def test_float32_is_not_compared_with_itself(small):
     model = UnverifiedBundle(small)
-    one, = verify(model, choose(model, function="step_2_64"), package_runner("mil"), layers=True)
+    one, = verify(model, choose_packages(model, function="step_2_64"), package_runner("mil"), layers=True)
     assert one.passed
     assert len(one.values) == 21
     assert not one.operations
@@ -155,7 +162,7 @@ def test_float32_is_not_compared_with_itself(small):
 def test_the_layer_of_a_wrong_weight_is_named(copy, layer):
     spoil(copy, AUTOREGRESSIVE, "step_2_64", layer)
     model = UnverifiedBundle(copy)
-    for one in verify(model, choose(model, "autoregressive"), package_runner("mil"), layers=True):
+    for one in verify(model, choose_packages(model, "autoregressive"), package_runner("mil"), layers=True):
         assert not one.passed
         assert one.drift.name == layer
 
@@ -164,7 +171,7 @@ def test_a_damaged_package_is_reported_and_the_others_are_verified(copy):
     file = next((copy / AUTOREGRESSIVE).rglob("weight.bin"))
     file.write_bytes(file.read_bytes()[:-64])
     model = UnverifiedBundle(copy)
-    found = {one.function: one for one in verify(model, choose(model), package_runner("mil"))}
+    found = {one.function: one for one in verify(model, choose_packages(model), package_runner("mil"))}
     assert "weight.bin has" in found["step_2_64"].problem
     assert not found["step_2_64"].passed
     assert found["ar_random"].passed
@@ -172,7 +179,7 @@ def test_a_damaged_package_is_reported_and_the_others_are_verified(copy):
 
 def test_narrow_norms_have_a_threshold_and_no_recorded_parity(small):
     model = UnverifiedBundle(small)
-    one, = verify(model, choose(model, function="prefill_32"), package_runner("mil:fp16", narrow=True))
+    one, = verify(model, choose_packages(model, function="prefill_32"), package_runner("mil:fp16", narrow=True))
     assert (one.threshold, one.recorded, one.passed) == (50, None, True)
 
 
@@ -262,7 +269,7 @@ def core_ml(tmp_path):
 
 def test_values_inside_core_ml_are_compared(small, core_ml):
     model = UnverifiedBundle(small)
-    one, = verify(model, choose(model, function="step_2_64"), core_ml(Inspecting), layers=True)
+    one, = verify(model, choose_packages(model, function="step_2_64"), core_ml(Inspecting), layers=True)
     assert one.passed, one.problem
     assert one.drift is None
     assert "gpt.h.1" not in {value.module for value in one.values}, "what Core ML does not return is left out"
@@ -273,14 +280,14 @@ def test_values_inside_core_ml_are_compared(small, core_ml):
 
 def test_a_function_with_a_state_is_verified_without_values_on_core_ml(small, core_ml):
     model = UnverifiedBundle(small)
-    one, = verify(model, choose(model, function="state_2_64"), core_ml(Inspecting), layers=True)
+    one, = verify(model, choose_packages(model, function="state_2_64"), core_ml(Inspecting), layers=True)
     assert one.passed
     assert (one.problem, one.values, one.operations) == ("", (), ())
 
 
 def test_a_failing_inspector_is_reported_beside_the_result(small, core_ml):
     model = UnverifiedBundle(small)
-    one, = verify(model, choose(model, function="ar_random"), core_ml(Failing), layers=True)
+    one, = verify(model, choose_packages(model, function="ar_random"), core_ml(Failing), layers=True)
     assert one.passed
     assert "ANECCompile() FAILED" in one.problem
 
