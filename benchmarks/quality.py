@@ -204,7 +204,7 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
     notes += [f"{'met' if met else 'NOT MET'}: {claim}: {figure:.3f}, required {bound}"
               for claim, figure, bound, met in thresholds]
     settings = {"model": model_name(options), "preset": options.preset, "sentences": sentences}
-    more = {"bundle": model.identity, "precision": model.precision, "thresholds": promises, "voices": results}
+    more = {"bundle": model.identity, "precision": model.precision, "thresholds": thresholds, "voices": results}
     return BenchmarkResult(rows, settings, notes, [BenchmarkPlot("Word error rate")], more)
 
 
