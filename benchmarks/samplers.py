@@ -33,7 +33,7 @@ from ane.audio.mel import HOP, denormalise_mel
 from ane.backends.base import Denoiser
 from ane.bench.records import BenchRow, Spread
 from ane.bundles import open_model
-from ane.models.tortoise.diffusion import SAMPLERS, Diffusion, frame_count, sample, trained_alphas_cumprod
+from ane.models.tortoise.diffusion import SOLVERS, Diffusion, frame_count, sample, trained_alphas_cumprod
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.synthesizer import SAMPLE_RATE, Synthesizer
 from ane.system.files import replacing
@@ -124,7 +124,7 @@ def systems() -> list[SamplerCase]:
 
 
 def order(system: SamplerCase) -> tuple[int, str, int]:
-    return SAMPLERS.index(system.diffusion.sampler), system.diffusion.spacing, system.diffusion.steps
+    return list(SOLVERS).index(system.diffusion.sampler), system.diffusion.spacing, system.diffusion.steps
 
 
 class EpsilonDenoiser:

@@ -14,7 +14,7 @@ import numpy as np
 
 import ane
 from ane.bench.records import BenchRow, Spread
-from ane.models.tortoise.diffusion import SAMPLERS, Diffusion, spectrogram
+from ane.models.tortoise.diffusion import SOLVERS, Diffusion, spectrogram
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.result import SAMPLE_RATE
 from ane.models.tortoise.synthesizer import Synthesizer
@@ -121,7 +121,7 @@ def unavailable(options: argparse.Namespace) -> str | None:
 def add_options(add: Callable[..., Any]) -> None:
     add("--sentences", type=count, default=24, metavar="N", help="the first N held-out ones (%(default)s)")
     add("--join", type=count, default=1, metavar="N", help="sentences of a text (%(default)s)")
-    add("--sampler", choices=SAMPLERS, default="dpm++2m", help="(%(default)s)")
+    add("--sampler", choices=tuple(SOLVERS), default="dpm++2m", help="(%(default)s)")
     add("--steps", type=count, default=12, metavar="N", help="(%(default)s)")
     add("--windows", type=window_sizes, action="append", metavar="FIRST,SIZE,OVERLAP", help="may be given repeatedly")
 

@@ -12,6 +12,7 @@ A benchmark's table names a file of `benchmarks/results/`, the index of the tabl
 headings to give them, and optionally a column and the values (a regular expression) of the rows to keep.
 """
 
+import argparse
 import ast
 import json
 import re
@@ -98,7 +99,10 @@ def generated(page: str) -> str:
     return BLOCK.sub(make, page)
 
 
-def main(check: bool) -> int:
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="rewrite nothing; exit with 1 when a page is out of date")
+    check = parser.parse_args().check
     stale = []
     for path in PAGES:
         before = path.read_text(encoding="utf-8")
@@ -113,4 +117,4 @@ def main(check: bool) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main("--check" in sys.argv[1:]))
+    sys.exit(main())

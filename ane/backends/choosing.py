@@ -102,7 +102,7 @@ def check_options(spec: str, kind: str, device: str, options: BackendOptions) ->
     """Raise UserError for an option that the backend would ignore, and for more threads than cores."""
     cores = os.cpu_count() or 1
     if options.threads is not None and options.threads > cores:
-        raise UserError(f"threads {options.threads}: this machine has {cores} cores, more threads only slow it down")
+        raise UserError(f"threads must be at most {cores}, the cores of this machine, got {options.threads}")
     ignored = (
         ("cache", options.cache != "auto", kind in PACKAGED, "for Core ML packages"),
         ("compute_units", options.compute_units is not None, kind == "coreml", "for Core ML"),

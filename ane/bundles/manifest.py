@@ -9,6 +9,7 @@ that suit this model, ``ane.models.tortoise.settings``) and clones. Other sectio
 import dataclasses
 import json
 import os
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,12 +109,16 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise UserError(f"there is no bundle at {path.parent}: "
                         + ("it is a file" if os.path.exists(path.parent) else "no such directory"))
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):     # opening a named pipe would wait for a writer
+            raise UserError(f"cannot read {path}: it is not a regular file")
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         hint = "; for a directory of .pth files use --checkpoints" if next(path.parent.glob("*.pth"), None) else ""
         raise UserError(f"{path.parent} is not a bundle: it has no {FILE}{hint}") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    except RecursionError:
+        raise UserError(f"{path} is damaged: its JSON is nested too deeply") from None
     except (UnicodeDecodeError, ValueError) as error:
         raise UserError(f"{path} is damaged (not JSON: {error}); import or copy the bundle again") from error
     if not isinstance(content, dict):

@@ -94,7 +94,7 @@ def read_tokenizer(path: Path) -> str:
         raise UserError(f"{path} is not text in UTF-8 (byte {error.start}): import or copy it again") from error
     try:
         known = isinstance(json.loads(text)["model"]["vocab"], dict)
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         known = False
     if not known:
         raise UserError(f"{path} is not a tokenizer.json of Hugging Face tokenizers (no model.vocab in it)")

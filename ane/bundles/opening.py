@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ane.bundles.family import find_family
+from ane.bundles.family import DEFAULT_FAMILY, find_family
 from ane.bundles.model import Model
 from ane.system import paths
 from ane.system.errors import UserError
@@ -47,6 +47,8 @@ def find_bundle(bundle: str | Path | None) -> Path:
         return Path(bundle)
     near = difflib.get_close_matches(bundle, names, 3)
     advice = f"do you mean {' or '.join(near)}?" if near else f"known bundles: {', '.join(names)}"
+    if bundle == DEFAULT_FAMILY:
+        advice += f"; `ane import hub -o {bundle}` makes one of the official weights"
     raise UserError(f"no bundle is named {bundle!r} in {paths.bundles_dir()}; {advice}")
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags for synthesis. Every default is None, so that a flag without effect can be refused."""
-    from ane.models.tortoise.diffusion import SAMPLERS, SPACINGS
+    from ane.models.tortoise.diffusion import SOLVERS, SPACINGS
     from ane.models.tortoise.settings import DEFAULT_PRESET
     from ane.text import NORMALISERS
 
@@ -37,7 +37,7 @@ def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-codes", type=positive, metavar="N", help="codes in a chunk at most, 21.5 a second (default: 500)")
     add = rare_group(parser, "diffusion", "Defaults are the preset's.").add_argument
     add("--steps", type=positive, metavar="N", help="number of denoising steps")
-    add("--sampler", choices=SAMPLERS, help="sampler of the diffusion")
+    add("--sampler", choices=tuple(SOLVERS), help="sampler of the diffusion")
     add("--spacing", choices=SPACINGS, help="spacing of the steps; use logsnr with ddim and dpm++2m")
     add("--guidance", type=float, metavar="K", help="scale of classifier-free guidance, 0 for none")
     add("--noise", type=float, metavar="T", help="diffusion temperature: scale of the initial noise")

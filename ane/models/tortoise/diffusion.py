@@ -19,7 +19,6 @@ from ane.system.errors import UserError
 
 TRAINED_STEPS = 4000
 MELS = 100
-SAMPLERS = ("p", "ddim", "dpm++2m")
 SPACINGS = ("even", "logsnr")               # of the steps among the trained timesteps; see ``spaced_timesteps``
 PREDICTIONS = ("epsilon", "v", "x0")        # what a network may have been trained to predict; see ``denoising_steps``
 
@@ -36,7 +35,7 @@ class Diffusion:
 
     Attributes:
         steps: denoising steps out of the 4000 trained ones.
-        sampler: a name of ``SAMPLERS``.
+        sampler: a name of ``SOLVERS``.
         guidance: classifier-free guidance scale k at the last step, ramped up from k/steps; None: no guidance.
         temperature: scale of the initial noise.
         spacing: how the steps are spaced among the trained timesteps, a name of ``SPACINGS``.
@@ -49,7 +48,7 @@ class Diffusion:
     spacing: str = "even"
 
     def __post_init__(self) -> None:
-        for kind, name, names in (("sampler", self.sampler, SAMPLERS), ("spacing", self.spacing, SPACINGS)):
+        for kind, name, names in (("sampler", self.sampler, tuple(SOLVERS)), ("spacing", self.spacing, SPACINGS)):
             if name not in names:
                 raise UserError(f"{kind} must be one of {', '.join(names)}, got {name!r}")
         if not 1 <= self.steps <= TRAINED_STEPS:
@@ -57,7 +56,7 @@ class Diffusion:
         if self.guidance is not None and not 0 <= self.guidance <= 100:
             raise UserError(f"guidance must be from 0 (none) to 100 (upstream: 2), got {self.guidance}")
         if not 0 <= self.temperature <= 100:
-            raise UserError(f"noise must be from 0 to 100 (upstream: 1), got {self.temperature}")
+            raise UserError(f"temperature must be from 0 to 100 (upstream: 1), got {self.temperature}")
 
 
 def frame_count(latents: int) -> int:
