@@ -62,7 +62,7 @@ def test_a_broken_promise_is_named(results, change, broken):
     assert all(broken in claim for claim in missed)
 
 
-def test_the_card_states_scores_licences_and_promises_that_were_not_kept(results, tmp_path):
+def test_the_card_states_scores_licences_and_unmet_thresholds(results, tmp_path):
     source = {"teachers": ["flite rms"], "clips": 10, "hours": 0.1, "held_back": 0.08, "seed": 0, "device": "a CPU",
               "batch": 4, "steps": {"clvp": 3}, "seconds": {"clvp": 60}, "versions": {"torch": "2"}}
     (tmp_path / "bundle.json").write_text(json.dumps({"source": source}))
@@ -75,7 +75,7 @@ def test_the_card_states_scores_licences_and_promises_that_were_not_kept(results
     write_card(tmp_path, curves, quality, None, "ab")
     assert "Measured on the bundle" not in (tmp_path / "MODEL.md").read_text()
     card = (tmp_path / "MODEL.md").read_text()
-    for part in ("Carnegie Mellon", "Princeton", "| rms | fast | 0.500 |", "4 / 4", "Not kept", "fast: word error"):
+    for part in ("Carnegie Mellon", "Princeton", "| rms | fast | 0.500 |", "4 / 4", "does not meet", "fast: word error"):
         assert part in card
     assert (tmp_path / "curves.jpg").stat().st_size > 1000
     row = quality_row("rms", "fast", results["rms"]["fast"], results["rms"]["teacher"])

@@ -34,10 +34,10 @@ class ClvpEncoder:
         return np.stack([self._vector(row) for row in ids])
 
     def _vector(self, ids: np.ndarray) -> np.ndarray:
-        function = smallest_fitting(self.functions, self.what, places=len(ids))
-        places = function.bucket["places"]
-        x = padded(self.table[ids].T[None, :, None], places)
-        latent = function(x=x, **sequence_masks(len(ids), places))["latent"].reshape(-1)
+        function = smallest_fitting(self.functions, self.what, positions=len(ids))
+        positions = function.bucket["positions"]
+        x = padded(self.table[ids].T[None, :, None], positions)
+        latent = function(x=x, **sequence_masks(len(ids), positions))["latent"].reshape(-1)
         return latent / max(np.linalg.norm(latent), np.float32(1e-12)) * self.factor
 
 
