@@ -94,7 +94,8 @@ def test_packages_that_a_bundle_states_come_with_its_units(random_bundle, monkey
 
     path = "packages/univnet-fp32.mlpackage"
     record = PackageRecord("univnet", "fp32", path, [FileRecord(f"{path}/Manifest.json", "0" * 64, 1)],
-                           {"univnet_14_17": FunctionRecord("univnet", {"frames": 14}, {})}, units="CPU_AND_GPU")
+                           {"univnet_14_17": FunctionRecord("univnet", {"frames": 14}, {})},
+                           compute_units="CPU_AND_GPU")
     monkeypatch.setattr(manifest, "read_manifest", lambda path: SimpleNamespace(
         sections={"coreml": section([record])}, networks={"univnet": None}))
     args = SimpleNamespace(package=None, bundle=str(random_bundle))
