@@ -19,12 +19,13 @@ __all__ = ["UserError", "load"]
 
 def load(bundle_or_checkpoints: str | Path | None = None, backend: str = "auto", precision: str = "auto",
          threads: int | None = None, keep: bool | None = None) -> "Synthesizer":
-    """Open a model on a backend.
+    """Open a model on a backend; call ``speak`` on the result.
 
     Args:
-        bundle_or_checkpoints: a bundle's name or directory, or a directory of official .pth files; None: the demo.
+        bundle_or_checkpoints: a bundle's name or directory, or a directory of official .pth files; None: the demo
+            model.
         backend: "auto", or a backend and device such as "torch:cuda".
-        precision: what to compute in: "auto", "fp32", "bf16" or "fp16".
+        precision: "auto", "fp32", "bf16" or "fp16"; others depend on the backend (``ane.backends.load_backend``).
         threads: CPU threads of the whole process; None: the backend's choice.
         keep: keep networks loaded between requests. None: only on accelerators, where loading is slow; on the CPU
             they are memory-mapped, and releasing them halves the peak memory.
@@ -36,8 +37,8 @@ def load(bundle_or_checkpoints: str | Path | None = None, backend: str = "auto",
     from ane.bundles import open_model
     from ane.models.tortoise.synthesizer import Synthesizer
 
-    where = Path(os.path.expanduser(bundle_or_checkpoints)) if bundle_or_checkpoints is not None else None
-    loose = (where is not None and os.path.isdir(where) and not os.path.exists(where / "bundle.json")
-             and any(where.glob("*.pth")))
-    model = open_model(checkpoints=where) if loose else open_model(bundle=bundle_or_checkpoints)
+    path = Path(os.path.expanduser(bundle_or_checkpoints)) if bundle_or_checkpoints is not None else None
+    checkpoints = (path is not None and os.path.isdir(path) and not os.path.exists(path / "bundle.json")
+                   and any(path.glob("*.pth")))
+    model = open_model(checkpoints=path) if checkpoints else open_model(bundle=bundle_or_checkpoints)
     return Synthesizer(model, load_backend(backend, model, precision, threads, keep))

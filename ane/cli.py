@@ -32,7 +32,7 @@ from ane.system.paths import check_working_directory
 from ane.system.streams import tolerant_streams
 from ane.system.version import version
 
-# of a standard stream that is closed, has no reader, or is full
+# raised by a standard stream that is closed, has no reader, or is full
 STREAM_ERRORS = (errno.EBADF, errno.EPIPE, errno.ENOSPC, errno.EIO)
 
 
@@ -44,6 +44,7 @@ def parser() -> argparse.ArgumentParser:
     for command in (say, voices, import_model, convert, verify, plan, bench, cache, classify, doctor, completion):
         command.register(commands)
     add_common_arguments(top)
+    top.set_defaults(top_parser=top)
     return top
 
 
@@ -63,8 +64,8 @@ def main(arguments: list[str] | None = None) -> int:
                 return status
             except BaseException as error:
                 stops.restore_default_handlers()
-                status, report = reported(error, stops, args)
-                logging.getLogger("ane").debug("the error came from here:", exc_info=error)
+                status, report = describe_error(error, stops, args)
+                logging.getLogger("ane").debug("traceback of the error:", exc_info=error)
                 with suppress(OSError, SystemExit):
                     if report:
                         Console(stderr=True, soft_wrap=True, highlight=False).print(report)
@@ -72,9 +73,9 @@ def main(arguments: list[str] | None = None) -> int:
                 return status
 
 
-def reported(error: BaseException, stops: Interruptions, args: argparse.Namespace) -> tuple[int, str]:
-    """The exit status of an error and the line for the user, in rich's markup. A bug is raised again."""
-    if stops.received:          # a library may have made another error of the interruption
+def describe_error(error: BaseException, stops: Interruptions, args: argparse.Namespace) -> tuple[int, str]:
+    """Return the exit status for an error and the line to print, in rich's markup. A bug is raised again."""
+    if stops.received:          # a library may have turned it into another error
         plain = isinstance(error, KeyboardInterrupt | SystemExit)
         cause = "" if plain else f" ({type(error).__name__}: {error})"
         return 128 + stops.received[0], f"ane: interrupted{escape(cause)}; no file was left half-written"
@@ -90,13 +91,13 @@ def reported(error: BaseException, stops: Interruptions, args: argparse.Namespac
 
 
 def with_flag(message: str, parser: argparse.ArgumentParser) -> str:
-    """A library's "lanes must be …" or "memory has no effect …" with the command's flag in place of the parameter."""
+    """Replace the parameter at the start of "lanes must be …" or "memory has no effect …" by the command's flag."""
     flags = {action.dest: action.option_strings[-1] for action in parser._actions if action.option_strings}
     return re.sub(r"^([a-z_]+)(?= (?:must be|has no effect) )", lambda found: flags.get(found[1], found[1]), message)
 
 
 def system_message(error: OSError) -> str:
-    """One line for an error of the system that no code has named. An error without a file or cause is raised again."""
+    """One line for an operating system error. Raises ``error`` again when it has no file and is not a stream's."""
     if error.filename is not None:
         home = os.environ.get("ANE_HOME")
         inside = home and str(error.filename).startswith(os.path.expanduser(home))
@@ -108,7 +109,7 @@ def system_message(error: OSError) -> str:
 
 
 def discard_unwritable_output() -> None:
-    """Python flushes standard output once more when it exits, and would complain."""
+    """Send standard output to the null device if it cannot be flushed: Python flushes it again when it exits."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -4,7 +4,7 @@
     python -m benchmarks [options]           all of them, and their results on one page, report.html
     python -m benchmarks --quick             all of them with tiny sizes, which shows that they work
 
-Each benchmark of all is a process of its own: one that fails does not stop the others, and the exit status is 1.
+Of all benchmarks, each runs in its own process; if one fails, the others still run and the exit status is 1.
 """
 
 import argparse
@@ -33,8 +33,8 @@ def arguments_parser() -> argparse.ArgumentParser:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     add_model_arguments(parser)
     add = parser.add_argument
-    add("--quick", action="store_true", help="tiny sizes; the figures mean nothing")
-    add("--only", type=listed, default=list(BENCHMARKS), metavar="NAME,…", help="some of them")
+    add("--quick", action="store_true", help="tiny sizes, to test the benchmarks; the figures mean nothing")
+    add("--only", type=listed, default=list(BENCHMARKS), metavar="NAME,…", help="run only these benchmarks")
     add("--upstream-python", type=Path, metavar="PATH", help="interpreter of upstream's environment")
     add("--precision", metavar="P,…", help="of every contestant that has it (default: each benchmark's own)")
     add("--threads", type=count, metavar="N", help="CPU threads (default: all cores)")
@@ -67,14 +67,14 @@ def run_one(name: str, options: argparse.Namespace) -> None:
 
 
 def flags_for(benchmark: Benchmark, options: argparse.Namespace) -> list[str]:
-    """The options for all benchmarks that one takes, and those of a quick run."""
+    """Flags of one benchmark when all are run: the common options that it takes, and those of a quick run."""
     embedded = "demo" if options.quick and not options.checkpoints else None
     named = {"bundle": options.bundle or embedded, "checkpoints": options.checkpoints, "threads": options.threads,
              "precision": options.precision, "upstream-python": options.upstream_python}
-    taken = {"bundle", *benchmark.uses, *(["upstream-python"] if "contestants" in benchmark.uses else [])}
+    accepted = {"bundle", *benchmark.uses, *(["upstream-python"] if "contestants" in benchmark.uses else [])}
     flags = shlex.split(benchmark.quick) if options.quick else []
     for name, value in named.items():
-        if value is not None and name in taken:
+        if value is not None and name in accepted:
             flags += [f"--{name}", str(value)]
     return flags
 
@@ -109,7 +109,7 @@ def run_all(options: argparse.Namespace) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Raises UserError."""
+    """Run the command. Raises UserError."""
     options = arguments_parser().parse_args(arguments)
     options.run(options)
 

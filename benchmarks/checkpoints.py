@@ -1,8 +1,8 @@
 """Random weights in the official files' layout: speed and memory do not depend on the weights' values.
 
 The files contain what the official ones do, with weight norm split into gain and direction and with the tensors that
-only training needs, so that importing them costs as much. No initialisation is degenerate (zero projections, unit
-gains), where whole branches of a network would do no work. The official sizes take 4.1 GB; --size tiny takes seconds.
+only training needs, so that importing them costs as much. No weights are degenerate (zero projections, unit gains),
+which would leave whole branches of a network without effect. The official sizes take 4.1 GB; --size tiny takes seconds.
 """
 
 import argparse
@@ -33,8 +33,8 @@ SIZES: dict[str, dict[str, dict[str, int]]] = {
     },
 }
 WEIGHT_NORM = {"univnet": r"weight$", "hifigan": r"^(?!cond_layer).*weight$"}
-STOP_BIAS = 2.5         # on top of logits with a deviation of 0.6: sampling ends after some dozens of codes
-NEVER_BIAS = -20.0      # of the start code too, which a trained head does not predict
+STOP_BIAS = 2.5         # added to logits with a deviation of 0.6: sampling ends after a few dozen codes
+NEVER_BIAS = -20.0      # added to the logit of a code that must not be sampled, such as the start code
 MASK_POSITIONS = 1012   # of the causal masks that older releases of transformers stored in each layer
 
 
@@ -47,7 +47,7 @@ def initialised(network: str, key: str, shape: tuple[int, ...], generator: torch
 
 
 def scale(network: str, key: str, shape: tuple[int, ...]) -> tuple[float, float]:
-    """Mean and standard deviation for a parameter: upstream's own initialisation, or its neighbourhood if that is 0."""
+    """Mean and standard deviation of a parameter: upstream's initialisation, with a small deviation if it has none."""
     if key == "temperature":
         return 1.0, 0.0
     if len(shape) == 1:
@@ -55,14 +55,14 @@ def scale(network: str, key: str, shape: tuple[int, ...]) -> tuple[float, float]
     if re.match(r"rlg_.*layers\.[0-4]\.", f"{network}.{key}"):
         return 0.0, 10.0                                                  # EqualLinear scales its weight by 1/10
     if key == "unconditioned_embedding":
-        return 0.0, 1.0                                                   # as upstream begins it
+        return 0.0, 1.0                                                   # upstream's initial value
     if re.search(r"^gpt\.|emb", key):
         return 0.0, 0.02                                                  # GPT-2 (Radford et al. 2019)
     return 0.0, (3 * math.prod(shape[1:])) ** -0.5                        # torch's default for linear layers
 
 
 def state_dict(file: str, arguments: dict[str, dict[str, int]], generator: torch.Generator, stops: bool) -> dict:
-    """The contents of an official file: every network in it."""
+    """The state dict of an official file, with every network in it; ``stops``: sampling ends (``prepare_decoder``)."""
     state: dict[str, torch.Tensor] = {}
     built = configs(arguments, "sizes")
     for network in NETWORKS.values():
@@ -87,7 +87,7 @@ def split_weight_norm(state: dict[str, torch.Tensor], key: str) -> None:
 
 
 def prepare_decoder(state: dict[str, torch.Tensor], config, stops: bool) -> None:
-    """Let sampling end, or never, and add the unused buffers that the official file has."""
+    """Bias sampling to stop, or never to stop, and add the unused buffers that the official file has."""
     state["mel_head.bias"][config.stop_mel_token] += STOP_BIAS if stops else NEVER_BIAS
     state["mel_head.bias"][config.start_mel_token] += NEVER_BIAS
     mask = torch.ones(MASK_POSITIONS, MASK_POSITIONS, dtype=torch.uint8).tril()[None, None]      # one for all layers

@@ -31,7 +31,7 @@ ENGINES = {"upstream": ("fp32",), "eager": tuple(DTYPES), "torch": ("auto", *PRE
 
 @dataclass(frozen=True)
 class Contestant:
-    """An engine on a device in a precision."""
+    """An engine on a device in a precision, compared with others in a benchmark."""
 
     engine: str
     device: str
@@ -39,7 +39,7 @@ class Contestant:
 
     @property
     def spec(self) -> str:
-        """As ``--backend`` takes it, "upstream" and "eager" apart."""
+        """ENGINE:DEVICE, the value of ``--backend`` except for "upstream" and "eager"."""
         return f"{self.engine}:{self.device}" if self.device else self.engine
 
     @property
@@ -48,7 +48,7 @@ class Contestant:
 
     @property
     def processor(self) -> str:
-        """Whose bandwidth and whose matrix products limit it."""
+        """The processor whose bandwidth and throughput limit it: "cpu" or "cuda"."""
         return "cuda" if self.device in ("cuda", "tensorrt") else "cpu"
 
     def backend(self, model: Model, threads: int) -> Backend:
@@ -58,15 +58,14 @@ class Contestant:
         return load_backend(self.spec, model, self.precision, threads, keep=True)
 
     def worker_model(self, model: Model, threads: int, keep: bool) -> WorkerModel:
-        """What ``ane.bench.worker`` opens for it."""
+        """The model and tuning that ``ane.bench.worker`` opens for it."""
         source = {"bundle" if isinstance(model, Bundle) else "checkpoints": str(Path(model.path).resolve())}
         return WorkerModel(**source, tuning=Tuning(self.spec, self.precision, threads=threads), keep=keep)
 
     def step_gigabytes(self, backend: Backend, lanes: int, prefix: int, own: float) -> float | None:
-        """GB that a decoder step reads at least: weights, keys and values of a prefix and of the lanes' own positions.
+        """Least GB that a decoder step reads: weights, keys and values of the prefix and of the lanes' own positions.
 
-        Weights of packages are the bytes of their files, with their scales; eager lanes have a prefix each. None where
-        it is not known.
+        Weights of packages are the bytes of their files; each eager lane has a copy of the prefix. None where unknown.
         """
         model = backend.model
         if self.engine == "onnx":
@@ -110,6 +109,7 @@ def chosen_contestants(options: argparse.Namespace, known: Sequence[str]) -> lis
 
 
 def default_names(options: argparse.Namespace, known: Sequence[str]) -> list[str]:
+    """The contestants without --contestants: eager, torch, and onnx if the model has ONNX packages."""
     model = open_model(options.bundle, options.checkpoints)
     packaged = ["onnx"] if getattr(model, "onnx_packages", None) else []
     return [name for name in ("eager", "torch", *packaged) if name in known]
@@ -121,7 +121,7 @@ def opened_model(options: argparse.Namespace, contestants: Sequence[Contestant],
     """The model of the options; a copy with ONNX packages, in a temporary folder, if a contestant needs them.
 
     Args:
-        networks: that are converted; None: all.
+        networks: which to convert; None: all.
     """
     model = open_model(options.bundle, options.checkpoints)
     onnx = [contestant for contestant in contestants if contestant.engine == "onnx"]

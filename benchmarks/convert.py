@@ -1,7 +1,7 @@
 """Time and memory of `ane convert`, network by network, and the parity that it records.
 
 Without --bundle, random weights of the official sizes are imported first: 8 GB of temporary files. Each network is
-converted by a process of its own, which builds its functions and compares each with the PyTorch reference.
+converted by its own process, which builds its functions and compares each with the PyTorch reference.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from ane.bundles.bundle import Bundle
 from benchmarks.harness import Benchmark, BenchmarkPlot, BenchmarkResult, listed, model_name
 from benchmarks.memory import random_checkpoints, run_ane
 
-# one bucket of each kind and two numbers of lanes: more would only repeat them
+# one bucket of each kind and two numbers of lanes: further ones would take similar time
 SHORT = ("--lanes", "1,16", *(part for bucket in (
     "prefill=64", "step=4352", "condition=128", "denoise=576", "sample=320", "steps=5", "clvp_text=128")
     for part in ("--buckets", bucket)))
@@ -29,7 +29,7 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
         workspace, bundle = Path(folder), options.bundle
         if not bundle:
             checkpoints, bundle = random_checkpoints(workspace), str(workspace / "bundle")
-            run_ane("import", str(checkpoints), bundle, "--precision", "fp16")
+            run_ane("import", str(checkpoints), "-o", bundle, "--precision", "fp16")
             shutil.rmtree(checkpoints)
         flags = ["--to", options.to, *(SHORT if options.to == "coreml" and not options.all_buckets else ())]
         rows = [converted(bundle, network, flags, workspace) for network in options.networks]
@@ -39,7 +39,7 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
 
 
 def converted(bundle: str, network: str, flags: Sequence[str], workspace: Path) -> BenchRow:
-    """The row of one network: seconds, and of its package the functions, the size and the lowest parity in dB."""
+    """The row of one network: seconds; number of functions, size and lowest parity in dB of its package."""
     output = workspace / f"converted-{network}"
     cost = run_ane("convert", bundle, *flags, "--networks", network, "-o", str(output))
     made = Bundle(output)

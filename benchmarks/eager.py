@@ -1,8 +1,8 @@
 """Torch eager, the baseline of other engines: the plain networks of ``ane.models.tortoise.networks``.
 
-Nothing is packed, recorded as graphs or shared. Keys and values grow by concatenation, as in the GPT-2 of common
-libraries, and every lane has a copy of the prefix; a guided denoising step is a batch of two. Weights are in the
-precision asked for and, as in mixed precision, norms and the residual stream are in float32.
+Weights are not packed and calls are not recorded as CUDA graphs. Keys and values grow by concatenation, as in the GPT-2
+of common libraries, and every lane has a copy of the prefix; a guided denoising step is a batch of two. Weights are in
+the requested precision; as in mixed precision, norms and the residual stream are in float32.
 """
 
 import numpy as np
@@ -32,7 +32,8 @@ class EagerBackend(TorchBackend):
         self.name, self.max_batched_frames = f"eager:{self.device} {self.chosen.name}", 0
 
     @torch.inference_mode()
-    def decoder(self, lanes: int, capacity: int, prefixes: int = 1, longest: int | None = None) -> "EagerDecoder":
+    def decoder(self, lanes: int, capacity: int, prefixes: int = 1,
+                max_prefix_length: int | None = None) -> "EagerDecoder":
         return EagerDecoder(self.network("autoregressive"), lanes, capacity, self.device, prefixes)
 
     @torch.inference_mode()
@@ -51,7 +52,7 @@ class EagerDecoder:
         self._cache: EagerCache = []
 
     @torch.inference_mode()
-    def prefill(self, prefix: np.ndarray, place: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    def prefill(self, prefix: np.ndarray, index: int = 0) -> tuple[np.ndarray, np.ndarray]:
         stored: EagerCache = []
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -60,29 +61,29 @@ class EagerDecoder:
 
         with torch_memory_errors():
             hidden = self.network(self._send(prefix[None]), [attend] * self.network.config.layers)[:, -1]
-            self._prefixes[place] = stored
+            self._prefixes[index] = stored
             return hidden[0].float().cpu().numpy(), self.network.logits(hidden)[0].cpu().numpy()
 
     @torch.inference_mode()
-    def step(self, columns: np.ndarray, length: np.ndarray, first: int = 0,
-             prefix: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Raises ValueError for some of the lanes only, or lanes at different lengths or on different prefixes."""
-        place = np.zeros(1, dtype=np.int64) if prefix is None else prefix
-        if first or len(columns) != self.lanes or len({*length}) > 1 or len({*place}) > 1:
+    def step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int = 0,
+             prefix_indices: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Raises ValueError unless all lanes step, at the same length and on the same prefix."""
+        indices = np.zeros(1, dtype=np.int64) if prefix_indices is None else prefix_indices
+        if first_lane or len(columns) != self.lanes or len({*lengths}) > 1 or len({*indices}) > 1:
             raise ValueError("an eager decoder steps all lanes together, at one length and on one prefix")
         with torch_memory_errors():
-            start = self._prefixes[int(place[0])]
-            if not length[0]:
+            start = self._prefixes[int(indices[0])]
+            if not lengths[0]:
                 self._cache = [(keys.expand(self.lanes, -1, -1, -1), values.expand(self.lanes, -1, -1, -1))
                                for keys, values in start]
-            held, layers = start[0][0].shape[2] + int(length[0]), iter(range(len(start)))
+            earlier, layers = start[0][0].shape[2] + int(lengths[0]), iter(range(len(start)))
 
             def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
                 layer = next(layers)
-                keys, values = (torch.cat((before[:, :, :held], new), dim=2)
+                keys, values = (torch.cat((before[:, :, :earlier], new), dim=2)
                                 for before, new in zip(self._cache[layer], (k, v), strict=True))
                 self._cache[layer] = keys, values
-                return F.scaled_dot_product_attention(q, keys, values, attn_mask=causal_mask(q, held))
+                return F.scaled_dot_product_attention(q, keys, values, attn_mask=causal_mask(q, earlier))
 
             hidden = self.network(self._send(columns), [attend] * len(start))
             return hidden.float().cpu().numpy(), self.network.logits(hidden[:, -1]).cpu().numpy()
@@ -91,10 +92,10 @@ class EagerDecoder:
         return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32)).to(self.device)
 
 
-def causal_mask(q: Tensor, held: int) -> Tensor | None:
-    """Which of ``held`` earlier positions and of each other T columns attend to: (T, held + T); None for one column."""
+def causal_mask(q: Tensor, earlier: int) -> Tensor | None:
+    """Mask (T, earlier + T), True where a column attends to a cached position or a column; None for one column."""
     T = q.shape[2]
-    return None if T == 1 else torch.ones(T, held + T, dtype=torch.bool, device=q.device).tril(held)
+    return None if T == 1 else torch.ones(T, earlier + T, dtype=torch.bool, device=q.device).tril(earlier)
 
 
 class EagerDenoiser:

@@ -24,7 +24,7 @@ class BenchmarkPlot:
     """A plot of a result: the rows with this ``what`` (None: all), over a setting (None: bars).
 
     Attributes:
-        suffix: added to the result's name, where a result has several plots.
+        suffix: added to the file's name when a result has several plots.
     """
 
     title: str
@@ -38,7 +38,7 @@ class BenchmarkResult:
     """What a benchmark measured.
 
     Attributes:
-        settings: that hold for all rows. more: other keys of the JSON document.
+        settings: those of all rows. more: other keys of the JSON document.
     """
 
     rows: Sequence[BenchRow]
@@ -54,7 +54,7 @@ class Benchmark:
 
     Attributes:
         add_options: adds its own options to those that all share.
-        quick: options of a short run that shows that it works.
+        quick: options of a short run that tests the benchmark.
         unavailable: why it cannot run with these options; None: it can.
         uses: the shared options that it takes, of "checkpoints", "threads", "precision", "contestants", "rounds".
     """
@@ -68,6 +68,7 @@ class Benchmark:
 
 
 def listed(text: str) -> list[str]:
+    """``a,b`` → ["a", "b"], for argparse."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
@@ -75,7 +76,7 @@ def counts(text: str) -> list[int]:
     """``1,4,16`` → [1, 4, 16], for argparse."""
     numbers = [int(part) for part in text.split(",")]
     if min(numbers) < 1:
-        raise argparse.ArgumentTypeError("numbers start at 1")
+        raise argparse.ArgumentTypeError("must be at least 1")
     return numbers
 
 
@@ -104,7 +105,7 @@ def add_shared_options(parser: argparse.ArgumentParser, uses: Sequence[str]) -> 
 
 
 def default_output(name: str) -> Path:
-    """results/<date>-<benchmark>-<chip>.json, so that results of several days and machines have different names."""
+    """results/<date>-<benchmark>-<chip>.json."""
     chip = re.sub(r"[^a-z0-9]+", "-", processor_name().lower()).strip("-")
     return RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-{name}-{chip}.json"
 
@@ -130,5 +131,5 @@ def run_benchmark(name: str, benchmark: Benchmark, options: argparse.Namespace) 
 
 
 def model_name(options: argparse.Namespace) -> str:
-    """The model for people: the last part of its path."""
+    """The name of the model: the last part of its path."""
     return Path(options.bundle or getattr(options, "checkpoints", None) or "demo").name

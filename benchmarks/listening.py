@@ -1,4 +1,4 @@
-"""What the quality benchmark measures of speech: transcript, pitch, distance of mels, and defects of the wave."""
+"""Measurements of speech for the quality benchmark: transcript, pitch, mel distance, and defects of the waveform."""
 
 import re
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from ane.system.errors import UserError
 RECOGNISED_RATE = 16000     # Hz of the recogniser's acoustic model
 FRAME = 240                 # samples of a loudness frame: 10 ms at 24 kHz
 QUIET = 10 ** (-45 / 20)    # below this a frame is silence
-CLICK = 8.0                 # a step from sample to sample so many times the loudness around it is a click
+CLICK = 8.0                 # a click is a step between samples of this many times the loudness around it
 
 
 def words(text: str) -> list[str]:
@@ -21,17 +21,17 @@ def words(text: str) -> list[str]:
 
 
 def edits(expected: Sequence[str], transcript: Sequence[str]) -> int:
-    """Words to insert, delete or replace (Levenshtein)."""
+    """Number of words to insert, delete or replace (Levenshtein distance)."""
     row = list(range(len(transcript) + 1))
-    for i, wanted in enumerate(expected, 1):
+    for i, word in enumerate(expected, 1):
         previous, row[0] = row[0], i
-        for j, got in enumerate(transcript, 1):
-            previous, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, previous + (wanted != got))
+        for j, recognised in enumerate(transcript, 1):
+            previous, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, previous + (word != recognised))
     return row[-1]
 
 
 class Recogniser:
-    """pocketsphinx with its own model of American English: free transcription, and a choice among sentences."""
+    """pocketsphinx with its model of American English: free transcription, and a choice among sentences."""
 
     def __init__(self, choices: Sequence[str]):
         from pocketsphinx import Decoder
@@ -43,8 +43,8 @@ class Recogniser:
                 raise UserError(f"the recogniser does not know the word {word!r}: choose sentences without it")
         if self.choices:        # a grammar cannot be empty
             self.forced = Decoder(samprate=RECOGNISED_RATE, loglevel="FATAL", lm=None)
-            listed = " | ".join(self.choices)
-            self.forced.add_jsgf_string("choice", f"#JSGF V1.0; grammar choice; public <s> = {listed};")
+            alternatives = " | ".join(self.choices)
+            self.forced.add_jsgf_string("choice", f"#JSGF V1.0; grammar choice; public <s> = {alternatives};")
             self.forced.activate_search("choice")
 
     def transcribe(self, audio: np.ndarray, rate: int) -> str:
@@ -52,8 +52,8 @@ class Recogniser:
         return self._decode(self.free, audio, rate)
 
     def chosen(self, audio: np.ndarray, rate: int) -> str:
-        """The one of the choices that fits best, its words alone; empty when none does, or there are none."""
-        return self.choices and self._decode(self.forced, audio, rate)
+        """The words of the choice that fits best; empty when none fits or there are no choices."""
+        return self._decode(self.forced, audio, rate) if self.choices else ""
 
     @staticmethod
     def _decode(decoder, audio: np.ndarray, rate: int) -> str:
@@ -72,7 +72,7 @@ class Wave:
 
     Attributes:
         seconds: its length. f0: median pitch of voiced frames in Hz. loudness: of the spoken frames, in dBFS.
-        silent_end: seconds of silence after the last sound. clicks: steps larger than speech has. finite: no NaN.
+        silent_end: seconds of silence after the last sound. clicks: their number. finite: no NaN or infinity.
     """
 
     seconds: float
@@ -103,7 +103,7 @@ def clicks(audio: np.ndarray) -> int:
 
 
 def median_pitch(audio: np.ndarray, rate: int, low: float = 60.0, high: float = 350.0) -> float:
-    """Median over voiced frames of 40 ms: the first strong peak of the normalised autocorrelation. NaN: none voiced."""
+    """Hz: median over voiced frames of 40 ms of the first strong autocorrelation peak. NaN without voiced frames."""
     size, hop = round(0.04 * rate), round(0.01 * rate)
     if len(audio) < size:
         return float("nan")
@@ -114,7 +114,7 @@ def median_pitch(audio: np.ndarray, rate: int, low: float = 60.0, high: float = 
     spectrum = np.fft.rfft((frames - frames.mean(axis=1, keepdims=True)) * np.hanning(size), 4 * size)
     kernel = np.fft.rfft(np.hanning(size), 4 * size)
     lags = slice(int(rate / high), int(rate / low))
-    # divided by the window's own autocorrelation, long lags are not at a disadvantage (Boersma 1993)
+    # dividing by the window's autocorrelation removes its bias against long lags (Boersma 1993)
     correlation = np.fft.irfft(np.abs(spectrum) ** 2)[:, :lags.stop]
     window = np.fft.irfft(np.abs(kernel) ** 2)[:lags.stop]
     strength = (correlation / correlation[:, :1] / (window / window[0]))[:, lags]
@@ -122,8 +122,8 @@ def median_pitch(audio: np.ndarray, rate: int, low: float = 60.0, high: float = 
     voiced = best > 0.5
     if not voiced.any():
         return float("nan")
-    first = (strength[voiced] > 0.9 * best[voiced, None]).argmax(axis=1)        # not an octave below
-    # up to the peak itself
+    first = (strength[voiced] > 0.9 * best[voiced, None]).argmax(axis=1)        # not an octave too low
+    # from the first lag above 0.9 of the maximum to the local maximum
     peaks = [lag + int(row[lag:lag + 20].argmax()) for lag, row in zip(first, strength[voiced], strict=True)]
     return float(np.median(rate / (np.array(peaks) + lags.start)))
 

@@ -1,8 +1,8 @@
-"""Peak of memory of `ane import` and of `ane say`, each a process of its own.
+"""Peak memory of `ane import` and of `ane say`, each in its own process.
 
 Without --bundle or --checkpoints, random weights of the official sizes are written and imported first: 6.2 GB of
-temporary files. The resident set includes pages of the bundle's files, which the system can drop at will; the private
-part, which it cannot, is stated where the system reports it (Linux).
+temporary files. The resident set includes pages of memory-mapped files, which the system can evict; the private
+part, which it cannot, is added where the system reports it (Linux).
 """
 
 import argparse
@@ -32,7 +32,7 @@ class ProcessCost:
 
     Attributes:
         seconds: wall time. peak_bytes: its largest resident set.
-        private_bytes: the largest part of it seen that no file backs; None where the system does not report it.
+        private_bytes: the largest anonymous part (not backed by files) seen; None where the system does not report it.
         output: its standard output.
     """
 
@@ -47,7 +47,7 @@ class ProcessCost:
 
 
 def run_command(*command: str) -> ProcessCost:
-    """Run a command to its end. Raises UserError when it fails; its own message is on standard error."""
+    """Run a command and measure it. Raises UserError when it fails; its message is on standard error."""
     with tempfile.TemporaryFile("w+") as printed:
         start = time.perf_counter()
         process = subprocess.Popen(command, stdout=printed)
@@ -72,7 +72,7 @@ def run_ane(*arguments: str) -> ProcessCost:
 
 
 def private_bytes(pid: int) -> int:
-    """Resident bytes that no file backs, now; 0 where there is no /proc or the process has ended."""
+    """Current anonymous resident bytes of a process; 0 without /proc or after its end."""
     try:
         found = re.search(r"^RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     except OSError:
@@ -81,7 +81,7 @@ def private_bytes(pid: int) -> int:
 
 
 def random_checkpoints(folder: Path, *flags: str) -> Path:
-    """Random weights of the official sizes, written by a process of its own."""
+    """Random weights of the official sizes, written by another process."""
     run_command(sys.executable, "-m", "benchmarks", "checkpoints", str(folder / "checkpoints"), *flags)
     return folder / "checkpoints"
 
@@ -94,7 +94,7 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
         if not bundle:
             source = options.checkpoints or random_checkpoints(workspace, "--no-stop")
             bundle = str(workspace / "bundle")
-            imported = run_ane("import", str(source), bundle, "--precision", options.precision)
+            imported = run_ane("import", str(source), "-o", bundle, "--precision", options.precision)
             rows.append(imported.row("ane import"))
         voice = ["--voice", options.voice] if options.voice else []
         spoken = run_ane("say", options.text, "--bundle", bundle, *voice, "--seed", "0", "--json", "--backend",
@@ -120,5 +120,5 @@ def add_options(add: Callable[..., Any]) -> None:
     add("--workspace", type=Path, metavar="DIR", help="for temporary files (default: the system's)")
 
 
-BENCHMARK = Benchmark(measure, "peak of memory of import and speech", add_options,
+BENCHMARK = Benchmark(measure, "peak memory of import and speech", add_options,
                       "--candidates 2 --max-codes 20", uses=("checkpoints", "threads"))

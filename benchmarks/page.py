@@ -1,4 +1,4 @@
-"""report.html: tables and plots of results on one page, without other files."""
+"""report.html: tables and plots of results in one self-contained page."""
 
 import base64
 import json
@@ -22,7 +22,7 @@ img { max-width: 100% }
 
 
 def write_page(path: Path, results: Sequence[Path], failed: Sequence[str], skipped: Mapping[str, str]) -> None:
-    """Write the page of results, JSON files with their plots beside them; replaces a page of that name."""
+    """Write the page of ``results``: JSON files with their plots beside them. Replaces an existing page."""
     html = Element("html", lang="en")
     head, body = SubElement(html, "head"), SubElement(html, "body")
     SubElement(head, "meta", charset="utf-8")

@@ -1,4 +1,4 @@
-"""What a machine does at most, measured, and what a call needs, counted: the two parts of a share."""
+"""A machine's memory bandwidth and matrix throughput, measured, and the bytes and operations of a call, counted."""
 
 from collections.abc import Callable, Sequence
 from math import prod
@@ -23,7 +23,7 @@ class Bandwidth:
 
     def __init__(self, device: str):
         self.size = 2**27           # float32 numbers: 0.54 GB
-        if device == "cuda":        # too short a time for a GPU: 4.3 GB, or a quarter of what is free
+        if device == "cuda":        # a GPU reads that too fast to time: 4.3 GB, or a quarter of what is free
             self.size = min(2**30, torch.cuda.mem_get_info()[0] // 16)
         self._buffer = torch.ones(self.size, device=device)
 
@@ -35,7 +35,7 @@ class Bandwidth:
 class MatrixProducts:
     """Products of two square matrices on a device, in a precision of ``DTYPES``.
 
-    In float32 they are float32, on CUDA too, where an engine may use TF32 instead: its share can exceed 1.
+    fp32 is computed in full float32 on CUDA too; a contestant that uses TF32 there can exceed a share of 1.
     """
 
     def __init__(self, device: str, precision: str):
@@ -44,9 +44,9 @@ class MatrixProducts:
 
     @torch.inference_mode()
     def reading(self) -> float:
-        """GFLOP/s of the best of two passes each of torch's product and of the networks' own."""
-        ways = [lambda: self._a @ self._b, lambda: product(self._a, self._b)] * 2
-        return 2e-9 * self.side**3 / min(timed(lambda way=way: self._finished(way))[1] for way in ways)
+        """GFLOP/s of the best of two passes each of torch's product and of ``networks.frames.product``."""
+        products = [lambda: self._a @ self._b, lambda: product(self._a, self._b)] * 2
+        return 2e-9 * self.side**3 / min(timed(lambda way=way: self._finished(way))[1] for way in products)
 
     def _finished(self, call: Callable[[], Tensor]) -> None:
         call()
@@ -55,14 +55,14 @@ class MatrixProducts:
 
 
 class Limits:
-    """What the processors do at most, measured in every round.
+    """Bandwidth and matrix throughput of the processors, measured in every round.
 
     Attributes:
         bandwidth: GB/s by processor. products: GFLOP/s by processor and precision.
     """
 
     def __init__(self, processors: Sequence[str], precisions: Sequence[str]):
-        """Of ``precisions`` those that torch multiplies in, and fp32 always."""
+        """Products are measured in fp32 and in those of ``precisions`` that torch multiplies in."""
         self._reads = {processor: Bandwidth(processor) for processor in processors}
         multiplied = dict.fromkeys(["fp32", *(name for name in precisions if name in DTYPES)])
         self._products = {(processor, name): MatrixProducts(processor, name)
@@ -71,7 +71,7 @@ class Limits:
         self.products: dict[tuple[str, str], list[float]] = {key: [] for key in self._products}
 
     def read(self, counts: bool = True) -> None:
-        """Take a reading of each; it is discarded unless it counts."""
+        """Take a reading of each; discard it unless ``counts``."""
         for source, readings in ((self._reads, self.bandwidth), (self._products, self.products)):
             for key, limit in source.items():
                 reading = limit.reading()
@@ -80,7 +80,7 @@ class Limits:
 
     def shares(self, processor: str, precision: str, operations: int | None, gigabytes: float | None,
                milliseconds: float) -> dict[str, float]:
-        """What a call reaches of the limits, as figures of its row; nothing where it is not known."""
+        """The shares of bandwidth and throughput that a call reaches, as figures of its row; none where unknown."""
         found = {}
         if gigabytes:
             found["share_of_bandwidth"] = 1000 * gigabytes / milliseconds / median(self.bandwidth[processor])
@@ -100,9 +100,9 @@ class Limits:
 
 
 class Operations:
-    """Operations of calls on a model's networks, counted by torch as each multiplication and addition of products.
+    """Floating-point operations of calls on a model's networks, counted by torch's FlopCounterMode.
 
-    The networks run without values, on torch's device "meta".
+    The networks run on torch's device "meta", without values.
     """
 
     def __init__(self, model: Model):
@@ -114,7 +114,7 @@ class Operations:
         return self._of("autoregressive", lambda network: network.logits(network(empty(1, positions, width))[:, -1]))
 
     def step(self, lanes: int, positions: float) -> int:
-        """A column for each lane, which attends to so many positions."""
+        """One column for each lane, which attends to ``positions`` positions."""
         config = self.model.config("autoregressive")
         cached = empty(lanes, config.heads, round(positions), config.model_dim // config.heads)
         attend = [lambda q, k, v: F.scaled_dot_product_attention(q, cached, cached)] * config.layers
@@ -144,12 +144,12 @@ def empty(*shape: int) -> Tensor:
 
 
 def decoder_weights(model: Model) -> int:
-    """Number of weights that a step reads whatever its lanes: all but the look-up tables."""
+    """Number of weights that a step reads, for any number of lanes: all but the look-up tables."""
     shapes = layout(model.family.networks["autoregressive"], model.config("autoregressive")).shapes
     return sum(prod(shape) for key, shape in shapes.items() if "embedding" not in key)
 
 
 def cached_numbers(model: Model, positions: float) -> float:
-    """Number of values in the keys and values of so many positions."""
+    """Number of values in the keys and values of ``positions`` positions."""
     config = model.config("autoregressive")
     return 2 * config.layers * config.model_dim * positions

@@ -1,9 +1,9 @@
-"""How well a bundle's own voices can be understood, by an offline recogniser.
+"""Word error rates of a bundle's voices by an offline recogniser, and other measurements of their speech.
 
 Each voice speaks the held-out sentences (training/held_out.txt) and pocketsphinx transcribes them: word error rate with
-its 95 % interval (bootstrap over sentences), forced choice among the first 30 sentences, share of sentences that end by
-themselves, and length, pitch, mel distance, silence and clicks compared with the teacher, flite. With --run, the
-teacher's codes, from a training run's quantiser, are spoken too: they show what sampling costs. The best of 8
+its 95 % interval (bootstrap over sentences), forced choice among the first 30 sentences, share of sentences that end
+with a stop code, and length, pitch, mel distance, silence and clicks compared with the teacher, flite. With --run, the
+teacher's codes, from a training run's quantiser, are spoken too, which shows the loss by sampling. The best of 8
 candidates by CLVP is compared with the mean of the same 8, twice for each sentence.
 """
 
@@ -62,17 +62,17 @@ class ScoredSpeech:
     stopped: bool
 
 
-def score_speech(said: SpokenText, teacher: np.ndarray | None, choices: tuple[str, ...]) -> ScoredSpeech:
+def score_speech(spoken: SpokenText, teacher: np.ndarray | None, choices: tuple[str, ...]) -> ScoredSpeech:
     """``teacher``: the same sentence by the teacher, (S,) float32 at 24 kHz, for the mel distance."""
     recogniser = cached_recogniser(choices)
-    transcript = recogniser.transcribe(said.audio, SAMPLE_RATE)
+    transcript = recogniser.transcribe(spoken.audio, SAMPLE_RATE)
     chosen = None
-    if said.text in choices:
-        chosen = recogniser.chosen(said.audio, SAMPLE_RATE) == " ".join(words(said.text))
-    distance = None if teacher is None else mel_distance(said.audio, teacher)
-    expected = words(said.text)
-    return ScoredSpeech(said.text, transcript, edits(expected, words(transcript)), len(expected), chosen,
-                        Wave.of(said.audio, SAMPLE_RATE), distance, said.stopped)
+    if spoken.text in choices:
+        chosen = recogniser.chosen(spoken.audio, SAMPLE_RATE) == " ".join(words(spoken.text))
+    distance = None if teacher is None else mel_distance(spoken.audio, teacher)
+    expected = words(spoken.text)
+    return ScoredSpeech(spoken.text, transcript, edits(expected, words(transcript)), len(expected), chosen,
+                        Wave.of(spoken.audio, SAMPLE_RATE), distance, spoken.stopped)
 
 
 @cache
@@ -100,36 +100,37 @@ def summary(scored: Sequence[ScoredSpeech], teacher: Sequence[ScoredSpeech]) -> 
 
 
 def interval(errors: np.ndarray, count: np.ndarray) -> tuple[float, float]:
-    """95 % interval of the word error rate: 2000 bootstrap samples of the sentences."""
+    """95 % interval of the word error rate, by 2000 bootstrap samples of the sentences."""
     drawn = np.random.default_rng(0).integers(0, len(errors), (2000, len(errors)))
     rates = errors[drawn].sum(axis=1) / count[drawn].sum(axis=1)
     return float(np.quantile(rates, 0.025)), float(np.quantile(rates, 0.975))
 
 
-def score_all(pool: ProcessPoolExecutor, said: Iterable[SpokenText], teacher: Sequence[SpokenText] | None,
+def score_all(pool: ProcessPoolExecutor, spoken: Iterable[SpokenText], teacher: Sequence[SpokenText] | None,
               choices: tuple[str, ...]) -> list[ScoredSpeech]:
-    """Scores in the pool while the rest is still being spoken."""
+    """Score speech in the pool while the next sentences are being spoken."""
     futures = [pool.submit(score_speech, one, None if teacher is None else teacher[index].audio, choices)
-               for index, one in enumerate(said)]
+               for index, one in enumerate(spoken)]
     return [future.result() for future in futures]
 
 
 def ranking(pool: ProcessPoolExecutor, synthesizer: Synthesizer, sentences: Sequence[str],
             voice: Voice) -> dict[str, float]:
-    candidates, taken = ranked_candidates(synthesizer, sentences, voice)
+    """``ranking_gain`` of CLVP on candidates for these sentences."""
+    candidates, chosen = ranked_candidates(synthesizer, sentences, voice)
     scored = score_all(pool, [one for row in candidates for one in row], None, ())
     errors = np.array([one.errors for one in scored], dtype=float).reshape(len(sentences), SETS, CANDIDATES)
-    return ranking_gain(errors, np.array([len(words(text)) for text in sentences], dtype=float), np.array(taken))
+    return ranking_gain(errors, np.array([len(words(text)) for text in sentences], dtype=float), np.array(chosen))
 
 
-def ranking_gain(errors: np.ndarray, count: np.ndarray, taken: np.ndarray) -> dict[str, float]:
-    """Word error rates of the candidates that were taken, of a random one, and of the one with the fewest errors.
+def ranking_gain(errors: np.ndarray, count: np.ndarray, chosen: np.ndarray) -> dict[str, float]:
+    """Word error rates of the chosen candidates, of a random one, and of the one with the fewest errors.
 
     Args:
-        errors: (sentences, sets, candidates) wrong words. count: (sentences,) words. taken: (sentences, sets) the
-            chosen ones.
+        errors: (sentences, sets, candidates) wrong words. count: (sentences,) words. chosen: (sentences, sets) index of
+            the chosen candidate.
     """
-    ours = np.take_along_axis(errors, taken[..., None], axis=2).mean(axis=(1, 2))
+    ours = np.take_along_axis(errors, chosen[..., None], axis=2).mean(axis=(1, 2))
     gains = errors.mean(axis=(1, 2)) - ours
     low, high = interval(gains, count)
     return {"random": errors.mean(axis=(1, 2)).sum() / count.sum(), "clvp": ours.sum() / count.sum(),
@@ -137,8 +138,8 @@ def ranking_gain(errors: np.ndarray, count: np.ndarray, taken: np.ndarray) -> di
             "oracle": errors.min(axis=2).mean(axis=1).sum() / count.sum()}
 
 
-def check_promises(results: dict[str, Any]) -> list[tuple[str, float, str, bool]]:
-    """What the embedded voice promises: (claim, figure, bound, whether it is kept)."""
+def check_thresholds(results: dict[str, Any]) -> list[tuple[str, float, str, bool]]:
+    """The thresholds that the embedded voice must meet: (claim, figure, range, whether it is met)."""
     found = []
 
     def check(claim: str, figure: float, least: float, most: float) -> None:
@@ -148,10 +149,10 @@ def check_promises(results: dict[str, Any]) -> list[tuple[str, float, str, bool]
         for system, allowed in (("quality", 0.15), ("fast", 0.20)):
             one = result[system]
             check(f"{voice}, {system}: word error rate above the teacher's", one["wer"] - result["teacher"]["wer"], -1,
-                 allowed)
-            check(f"{voice}, {system}: share that ends by itself", one["stopped"], 1, 1)
+                  allowed)
+            check(f"{voice}, {system}: share that ends with a stop code", one["stopped"], 1, 1)
             check(f"{voice}, {system}: longest, in lengths of the teacher", one["longest"], 0, 1.5)
-            check(f"{voice}, {system}: pitch beside the teacher's", one["f0_off"], -0.15, 0.15)
+            check(f"{voice}, {system}: pitch relative to the teacher's", one["f0_off"], -0.15, 0.15)
             check(f"{voice}, {system}: silence at the end, s", one["silent_end"], 0, 0.3)
             check(f"{voice}, {system}: clicks", one["clicks"], 0, 0)
             check(f"{voice}, {system}: NaN", not one["finite"], 0, 0)
@@ -160,22 +161,22 @@ def check_promises(results: dict[str, Any]) -> list[tuple[str, float, str, bool]
 
 
 def measure_voice(voice: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Everything about one voice of the bundle."""
+    """All measurements of one voice of the bundle."""
     synthesizer = ane.load(options.bundle, options.backend, options.precision, options.threads)
     sentences = held_out_sentences()[:options.sentences]
     latents = load_voice(synthesizer.model.voices / f"{voice}.safetensors", voice)
-    spoken = list(speak_teacher(sentences, voice, Flite(options.flite, options.flite_libraries)))
-    systems = {"teacher": spoken}
+    teacher = list(speak_teacher(sentences, voice, Flite(options.flite, options.flite_libraries)))
+    systems = {"teacher": teacher}
     if options.run_folder:
         quantiser = teacher_quantiser(options.run_folder, voice)
-        systems["codes"] = speak_codes(synthesizer, spoken, latents, quantiser, options.preset)
+        systems["codes"] = speak_codes(synthesizer, teacher, latents, quantiser, options.preset)
     systems["fast"] = speak_all(synthesizer, sentences, voice, "fastest")
     systems["quality"] = speak_all(synthesizer, sentences, voice, options.preset)
     scored = {}
     with ProcessPoolExecutor(options.workers) as pool:
-        for system, said in systems.items():
-            kept = save_all(said, options.keep, f"{voice}-{system}")
-            scored[system] = score_all(pool, kept, None if system == "teacher" else spoken, tuple(sentences[:CHOICES]))
+        for system, spoken in systems.items():
+            kept = save_all(spoken, options.keep, f"{voice}-{system}")
+            scored[system] = score_all(pool, kept, None if system == "teacher" else teacher, tuple(sentences[:CHOICES]))
         return {**{system: summary(side, scored["teacher"]) for system, side in scored.items()},
                 "ranking": ranking(pool, synthesizer, sentences, latents),
                 "sentences": {system: [asdict(one) for one in side] for system, side in scored.items()}}
@@ -199,11 +200,11 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
     notes = ["{}: word error rate of the best of {} by CLVP {clvp:.3f}, of a random one {random:.3f}, gain {gain:.3f} "
              "({gain_low:.3f} to {gain_high:.3f}), with the fewest errors {oracle:.3f}".format(
                  voice, CANDIDATES, **result["ranking"]) for voice, result in results.items()]
-    promises = check_promises(results)
-    notes += [f"{'kept' if kept else 'NOT KEPT'}: {claim}: {figure:.3f}, asked {bound}"
-              for claim, figure, bound, kept in promises]
+    thresholds = check_thresholds(results)
+    notes += [f"{'met' if met else 'NOT MET'}: {claim}: {figure:.3f}, required {bound}"
+              for claim, figure, bound, met in thresholds]
     settings = {"model": model_name(options), "preset": options.preset, "sentences": sentences}
-    more = {"bundle": model.identity, "precision": model.precision, "thresholds": promises, "voices": results}
+    more = {"bundle": model.identity, "precision": model.precision, "thresholds": thresholds, "voices": results}
     return BenchmarkResult(rows, settings, notes, [BenchmarkPlot("Word error rate")], more)
 
 

@@ -1,17 +1,17 @@
-"""Cost and loss of each sampler of the diffusion, on a bundle's own voice.
+"""Cost and accuracy of each diffusion sampler, with one of a bundle's voices.
 
-Held-out sentences are decoded to codes once; then every sampler, number of steps, spacing and guidance makes sound of
-the same codes. Three distances of log-mels, in dB: from 200 steps of upstream's ancestral ``p`` with the same seed,
-from the flow that both deterministic samplers approximate (100 steps of ddim from the same noise), and of the sound
-from the teacher's. 200 steps of ``p`` with other noise give the scale: a sampler that is nearer differs less than
-another seed does. The sound of those that a preset could use is transcribed by pocketsphinx; errors are compared,
-sentence by sentence, with those of upstream's fastest preset.
+Held-out sentences are decoded to codes once; then every sampler, number of steps, spacing and guidance renders
+the same codes. It measures three distances of log-mels, in dB: from 200 steps of upstream's ancestral ``p`` with the
+same seed; from 100 steps of ddim with the same noise, which stand for the probability flow that both deterministic
+samplers approximate; and of the audio from the teacher's. 200 steps of ``p`` with other noise are the scale: a smaller
+distance is less than the difference between two seeds. The audio of settings that a preset could use is transcribed by
+pocketsphinx; errors are compared, sentence by sentence, with those of upstream's fastest preset.
 
-The embedded network predicts x0. "ε, 2 %" makes it predict epsilon, as the official one does, with a white error of
-0.02 beside an epsilon of 1: where noise is high, x0 is then wrong by many times its range, as that of a network that
-learned epsilon is. It represents such a network in this respect only.
+The embedded network predicts x0. "ε, 2 %" makes it predict epsilon, as the official one does, with white noise of
+deviation 0.02 added to it: at high noise levels, the error of x0 is then many times its range, as with a network that
+learned epsilon. It represents such a network in this respect only.
 
-Finished sentences are kept in --workspace and are not measured again. Seconds are of the processor, on one thread.
+Finished sentences are stored in --workspace and are not measured again. Seconds are CPU time on one thread.
 """
 
 import argparse
@@ -51,12 +51,12 @@ GUIDED = (None, 2.0)
 
 @dataclass(frozen=True)
 class SamplerCase:
-    """A way to make a mel from latents.
+    """A setting of the diffusion to measure.
 
     Attributes:
-        error: the network predicts epsilon with an error of this much (root mean square); None: as it was trained.
+        error: deviation of the noise of ``EpsilonDenoiser``; None: the network as it was trained.
         seed: of the diffusion's noise, added to the sentence's.
-        transcribed: whether the recogniser transcribes it, in every sentence; of others only mels are compared.
+        transcribed: whether every sentence is transcribed; for other cases only mels are compared.
     """
 
     diffusion: Diffusion
@@ -74,33 +74,36 @@ class SamplerCase:
 
     @property
     def network_calls(self) -> int:
-        """Calls of the network: one a step, guided two."""
+        """Calls of the network: one a step, two if guided."""
         return self.diffusion.steps * (2 if self.diffusion.guidance else 1)
 
 
 def reference(guidance: float | None) -> SamplerCase:
+    """200 steps of upstream's sampler, which distances are measured from."""
     return SamplerCase(Diffusion(200, "p", guidance), transcribed=not guidance)
 
 
 def scale(guidance: float | None) -> SamplerCase:
-    """The reference with other noise."""
+    """The reference with other noise, as a scale for distances."""
     return SamplerCase(Diffusion(200, "p", guidance), seed=1000)
 
 
 def flow(guidance: float | None) -> SamplerCase:
+    """The probability flow that ddim and dpm++2m approximate."""
     return SamplerCase(Diffusion(100, "ddim", guidance, spacing="logsnr"))
 
 
 def default() -> SamplerCase:
-    """Whose errors the others are compared with: upstream's fastest preset."""
+    """Upstream's fastest preset, which word errors are compared with."""
     return SamplerCase(Diffusion(30, "p", None), transcribed=True)
 
 
-# steps by sampler, spacing and guidance; those of TRANSCRIBED a preset could use
+# (sampler, spacing, guidance) → steps; a preset could use those of TRANSCRIBED
 TRANSCRIBED = {("p", "even", None): (30,), ("p", "logsnr", None): (10,),
-         ("ddim", "even", None): (10,), ("ddim", "logsnr", None): (8, 10), ("dpm++2m", "logsnr", None): (8, 10, 15),
-         ("p", "even", 2.0): (80,), ("p", "logsnr", 2.0): (10,),
-         ("ddim", "logsnr", 2.0): (10,), ("dpm++2m", "logsnr", 2.0): (10, 15)}
+               ("ddim", "even", None): (10,), ("ddim", "logsnr", None): (8, 10),
+               ("dpm++2m", "logsnr", None): (8, 10, 15),
+               ("p", "even", 2.0): (80,), ("p", "logsnr", 2.0): (10,),
+               ("ddim", "logsnr", 2.0): (10,), ("dpm++2m", "logsnr", 2.0): (10, 15)}
 COMPARED = {("p", "even", None): (80,), ("p", "logsnr", None): (20,), ("ddim", "logsnr", None): (15, 20, 30),
         ("dpm++2m", "even", None): (10, 20), ("dpm++2m", "logsnr", None): (6, 12, 20),
         ("p", "even", 2.0): (30,), ("p", "logsnr", 2.0): (20,),
@@ -125,7 +128,7 @@ def order(system: SamplerCase) -> tuple[int, str, int]:
 
 
 class EpsilonDenoiser:
-    """A denoiser that predicts x0 as one that predicts epsilon, with a white error."""
+    """Makes a denoiser that predicts x0 predict epsilon, with white noise of deviation ``error`` added."""
 
     def __init__(self, denoiser: Denoiser, error: float):
         self.denoiser, self.error = denoiser, error
@@ -140,7 +143,7 @@ class EpsilonDenoiser:
 
 def mel_of(synthesizer: Synthesizer, latents: np.ndarray, voice: np.ndarray, system: SamplerCase,
            randomness: Randomness) -> np.ndarray:
-    """(1, 100, L) float32, as ``ane.models.tortoise.diffusion.spectrogram`` gives it."""
+    """The mel (1, 100, L) float32 of latents (N, D), as ``ane.models.tortoise.diffusion.spectrogram`` returns it."""
     frames = frame_count(len(latents))
     denoiser = synthesizer.backend.denoiser(latents[None], voice, frames)
     prediction = synthesizer.model.config("diffusion").prediction
@@ -151,7 +154,7 @@ def mel_of(synthesizer: Synthesizer, latents: np.ndarray, voice: np.ndarray, sys
 
 
 def log_spectral_distance(a: np.ndarray, b: np.ndarray) -> float:
-    """Of two mels (1, 100, L) in dB: the root mean square over bands, its mean over frames."""
+    """Distance of two log-mels (1, 100, L) in dB: root mean square over bands, mean over frames."""
     return float(np.sqrt((((a - b) * DECIBELS) ** 2).mean(axis=1)).mean())
 
 
@@ -162,7 +165,7 @@ def cached_synthesizer(bundle: str | None) -> Synthesizer:
 
 
 def measure_sentence(index: int, text: str, compared: bool, options: argparse.Namespace) -> dict[str, Any]:
-    """One sentence: the figures of each case by its name, with distances of mels when all are ``compared``."""
+    """The figures of each case by name for one sentence; ``compared``: measure all cases and their mel distances."""
     synthesizer = cached_synthesizer(options.bundle)
     voice = load_voice(synthesizer.model.voices / f"{options.voice}.safetensors", options.voice)
     latents = sample_candidates(synthesizer, text, voice, 1, Randomness(SEED + index))[1][0].latents
@@ -243,7 +246,7 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
 
 
 def sampler_row(system: SamplerCase, result: dict[str, Any]) -> BenchRow:
-    """The distance from 200 steps of ``p``, with the other figures."""
+    """A case's row: its distance from 200 steps of ``p``, with the other figures."""
     diffusion = system.diffusion
     settings = {"steps": diffusion.steps, "spacing": diffusion.spacing, "error": system.error, "seed": system.seed}
     names = ("network_calls", "from_flow", "from_teacher", "wer", "more", "cpu_seconds_per_second")
@@ -261,10 +264,10 @@ def add_options(add: Callable[..., Any]) -> None:
         help="the first of them, of which all samplers' mels are compared (%(default)s)")
     add("--workers", type=count, default=2, metavar="N", help="processes of one thread each (%(default)s)")
     add("--workspace", type=Path, default=Path("samplers-work"), metavar="DIR",
-        help="finished sentences, from which an interrupted run continues (%(default)s)")
+        help="folder of finished sentences, to resume an interrupted run (%(default)s)")
     add("--flite", default="flite", metavar="PROGRAM", help="the teacher (%(default)s)")
     add("--flite-libraries", metavar="DIR", help="folder of its libraries, if they are not installed")
 
 
-BENCHMARK = Benchmark(measure, "cost and loss of the diffusion's samplers", add_options, "--sentences 2 --compared 1",
+BENCHMARK = Benchmark(measure, "cost and accuracy of diffusion samplers", add_options, "--sentences 2 --compared 1",
                       unavailable, uses=())

@@ -1,4 +1,4 @@
-"""The speech that the quality benchmarks score: the teacher's, the teacher's codes, both paths, many candidates."""
+"""The speech that the quality benchmarks score: the teacher's, its codes resynthesised, presets, candidates."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -27,13 +27,13 @@ from training.quantiser import Quantiser
 from training.recipe import ENTRIES, load_recipe
 from training.speech import RATE, Flite, code_mel
 
-CANDIDATES, SETS = 8, 2         # candidates that CLVP chooses among, and how often for a sentence
+CANDIDATES, SETS = 8, 2         # candidates of a set, from which CLVP chooses one; sets for each sentence
 SEED = 7
 
 
 @dataclass
 class SpokenText:
-    """A sentence's speech: audio (S,) float32 at 24 kHz, and whether it ended by itself."""
+    """A sentence's speech: audio (S,) float32 at 24 kHz, and whether it ended with a stop code."""
 
     text: str
     audio: np.ndarray
@@ -53,31 +53,31 @@ def speak_teacher(sentences: Sequence[str], voice: str, flite: Flite) -> Iterabl
 
 def speak_codes(synthesizer: Synthesizer, teacher: Iterable[SpokenText], voice: Voice,
                 codes_of: Callable[[np.ndarray], np.ndarray], preset: str) -> Iterable[SpokenText]:
-    """The teacher's own codes, by latents, diffusion and UnivNet."""
+    """The codes of the teacher's speech, resynthesised by decoder latents, diffusion and UnivNet."""
     backend, model = synthesizer.backend, synthesizer.model
     config, tables = model.config("autoregressive"), Embeddings(**synthesizer.backend.embeddings())
     tokenizer, settings = Tokenizer(model.tokenizer), Settings.of(preset, model.settings)
-    for index, said in enumerate(teacher):
-        codes = np.concatenate((codes_of(resample(said.audio, SAMPLE_RATE, RATE)),
+    for index, spoken in enumerate(teacher):
+        codes = np.concatenate((codes_of(resample(spoken.audio, SAMPLE_RATE, RATE)),
                                 np.full(config.calm_run - 1, config.calm_token)))
         decoder = backend.decoder(1, len(codes))
-        first, _ = decoder.prefill(tables.prefix(voice.ar, text_tokens(tokenizer.encode(said.text), config), config))
+        first, _ = decoder.prefill(tables.prefix(voice.ar, text_tokens(tokenizer.encode(spoken.text), config), config))
         columns = tables.codes(codes, np.arange(1, len(codes) + 1))
         hidden, _ = decoder.step(columns[None], np.array([0]))
         latents = np.concatenate((first[None], hidden[0]))
         randomness = Randomness(SEED + index)
         mel = spectrogram(backend, latents, voice.diffusion, settings.diffusion, randomness.diffusion(0, 0),
                           prediction=model.config("diffusion").prediction)
-        yield SpokenText(said.text, univnet_audio(synthesizer, mel, randomness))
+        yield SpokenText(spoken.text, univnet_audio(synthesizer, mel, randomness))
 
 
 def univnet_audio(synthesizer: Synthesizer, mel: np.ndarray, randomness: Randomness) -> np.ndarray:
-    """A mel (1, 100, L) by UnivNet, as the first chunk of a request: (256·L,) float32."""
+    """UnivNet's audio (256·L,) float32 of a mel (1, 100, L), with the noise of a request's first chunk."""
     return univnet_sound(synthesizer.backend, synthesizer.model.config("univnet"), randomness.vocoder(0, 0), mel[0])
 
 
 def sample_candidates(synthesizer: Synthesizer, text: str, voice: Voice, count: int,
-                randomness: Randomness) -> tuple[list[int], list[Candidate]]:
+                      randomness: Randomness) -> tuple[list[int], list[Candidate]]:
     """A sentence's token ids, and ``count`` candidates of it, as the model's own settings sample them."""
     model = synthesizer.model
     config, settings = model.config("autoregressive"), Settings.of(model=model.settings)
@@ -88,19 +88,19 @@ def sample_candidates(synthesizer: Synthesizer, text: str, voice: Voice, count: 
 
 
 def ranked_candidates(synthesizer: Synthesizer, sentences: Sequence[str],
-                  voice: Voice) -> tuple[list[list[SpokenText]], list[list[int]]]:
-    """For every sentence ``SETS`` times ``CANDIDATES`` candidates, spoken by HiFi-GAN, and CLVP's choice of a set."""
-    backend, spoken, taken = synthesizer.backend, [], []
+                      voice: Voice) -> tuple[list[list[SpokenText]], list[list[int]]]:
+    """``SETS`` · ``CANDIDATES`` candidates of each sentence, spoken by HiFi-GAN, and CLVP's choice in each set."""
+    backend, spoken, chosen = synthesizer.backend, [], []
     for index, text in enumerate(sentences):
         tokens, found = sample_candidates(synthesizer, text, voice, SETS * CANDIDATES, Randomness(SEED + index))
         spoken.append([SpokenText(text, hifigan_sound(backend, voice.ar, c.hidden), c.stopped) for c in found])
-        scores = score_candidates(backend, tokens, np.stack([c.fixed for c in found]))
-        taken.append([best_candidates(some, 1)[0] for some in scores.reshape(SETS, CANDIDATES)])
-    return spoken, taken
+        scores = score_candidates(backend, tokens, np.stack([c.padded_codes for c in found]))
+        chosen.append([best_candidates(some, 1)[0] for some in scores.reshape(SETS, CANDIDATES)])
+    return spoken, chosen
 
 
 def save_all(made: Iterable[SpokenText], folder: Path | None, name: str) -> Iterable[SpokenText]:
-    """The same, each written to a file of ``folder`` (None: not written)."""
+    """Write each to FOLDER/NAME-NNN.wav (``folder`` None: to no file), and yield it."""
     for index, one in enumerate(made):
         if folder is not None:
             write(folder / f"{name}-{index:03d}.wav", one.audio, SAMPLE_RATE)
@@ -115,7 +115,7 @@ def teacher_quantiser(folder: Path, voice: str) -> Callable[[np.ndarray], np.nda
     """
     checkpoint = folder / "quantiser" / "checkpoint.pt"
     if not checkpoint.exists():
-        raise UserError(f"{folder} has no quantiser: --run takes the folder of `python -m training --out`")
+        raise UserError(f"{folder} has no quantiser: --run takes the folder of `python -m training -o`")
     voices = load_recipe().voices
     if voice not in voices:
         raise UserError(f"voice {voice}: the quantiser knows {', '.join(voices)}; measure this bundle without --run")

@@ -1,12 +1,12 @@
-"""`sentence`, `stream` and `scale`: speaking, by processes of their own.
+"""`sentence`, `stream` and `scale`: speech synthesis, measured in separate processes.
 
-- `sentence`: a sentence by a new process for every reading, whose cold start and peak of memory are its own; networks
-  are loaded before the sentence comes, upstream's too. Random weights do not end by themselves: both sides then sample
-  --max-codes for every candidate.
-- `stream`: time to first audio, and the cost of a second, of texts of several lengths. The process stays, with its
+- `sentence`: one sentence, by a new process for every reading, so that cold start and peak memory are measured too.
+  Networks are loaded before the sentence is sent, upstream's too. Random weights never predict the stop code: all
+  contestants then sample --max-codes for every candidate.
+- `stream`: time to first audio, and work a second of audio, of texts of several lengths, in one process with its
   networks loaded.
-- `scale`: the cost of a second and the peak of memory as chunks and lanes grow, and chunks in lanes beside the same
-  chunks one by one. Every reading is of a new process, which speaks one chunk first.
+- `scale`: work a second of audio, and peak memory, as chunks and lanes grow; and chunks in lanes compared with the same
+  chunks one by one. Every reading is by a new process, which speaks one chunk first.
 
 A chunk is a sentence of about five seconds. The voice is the model's own, or random latents.
 """
@@ -43,13 +43,13 @@ SENTENCES = (       # 60 to 70 characters each, a chunk: four to five seconds of
 
 
 def text_of_chunks(number: int) -> str:
-    """A text that is spoken in so many chunks; | is where it must be split."""
+    """A text of ``number`` chunks; it must be split at |."""
     return " | ".join(SENTENCES[index % len(SENTENCES)] for index in range(number))
 
 
 def start_worker(contestant: Contestant, model: Model, threads: int, prepare: SpeechRequest | None = None,
                  keep: bool = True) -> tuple[WorkerProcess, float]:
-    """A process that has opened the model, and its cold start in seconds: until it takes a request."""
+    """A process that has opened the model, and its cold start: seconds until it accepts a request."""
     started, process = time.perf_counter(), WorkerProcess(threads)
     try:
         process.ask({"open": asdict(contestant.worker_model(model, threads, keep))})
@@ -62,7 +62,7 @@ def start_worker(contestant: Contestant, model: Model, threads: int, prepare: Sp
 
 
 def speech_figures(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The reading of requests that followed each other: seconds of work and audio, and what is derived from them."""
+    """The figures of successive requests: seconds of work and of audio, and rates derived from them."""
     took, audio = (sum(answer[name] for answer in answers) for name in ("took", "seconds"))
     stages: dict[str, float] = {}
     for answer in answers:
@@ -77,7 +77,7 @@ def speech_figures(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class SentenceCase:
-    """What is asked of both sides: ``candidates`` and ``steps`` of upstream, and ours with a preset of its own."""
+    """A request: ``candidates`` and ``steps`` for upstream, ``preset`` for this package."""
 
     candidates: int
     steps: int
@@ -106,7 +106,7 @@ def measure_sentence(options: argparse.Namespace) -> BenchmarkResult:
 
 def sentence_turn(contestant: Contestant, case: SentenceCase, model: Model,
                   options: argparse.Namespace) -> Callable[[], dict[str, Any]]:
-    """Starts a process, lets it speak the sentence, and ends it; "value" is the seconds of the sentence."""
+    """A reading: start a process, let it speak the sentence, end it; "value" is the seconds of the sentence."""
     steps = options.steps or case.steps
 
     def read() -> dict[str, Any]:
@@ -125,7 +125,7 @@ def sentence_turn(contestant: Contestant, case: SentenceCase, model: Model,
             answer = process.ask(request)
         if options.checkpoints and answer["codes"] % options.max_codes:
             raise UserError(f"{answer['codes']} codes were sampled, no multiple of {options.max_codes}: compare with "
-                            "weights that do not end by themselves (python -m benchmarks checkpoints DIR --no-stop)")
+                            "weights that never predict the stop code (python -m benchmarks checkpoints DIR --no-stop)")
         figures = speech_figures([answer])
         return {"value": figures.pop("took_s"), "cold_start_s": cold_start, **figures, "peak_bytes": process.peak_bytes}
 
@@ -156,7 +156,7 @@ def stream_reading(process: WorkerProcess, request: SpeechRequest) -> dict[str, 
 
 
 def measure_scale(options: argparse.Namespace) -> BenchmarkResult:
-    """Rows of more chunks, of more lanes, and of chunks one by one; "value" is seconds of work a second of audio."""
+    """Rows by chunks, by lanes, and of chunks one by one; "value" is seconds of work a second of audio."""
     contestants, turns = chosen_contestants(options, KNOWN[1:]), []
     cases = [("more chunks", chunks, 8, False) for chunks in sorted(options.chunks)]
     cases += [("more lanes", options.lane_chunks, lanes, False) for lanes in sorted(options.lanes)]
@@ -173,8 +173,8 @@ def measure_scale(options: argparse.Namespace) -> BenchmarkResult:
     settings = {"model": model_name(options), "preset": options.preset, "max_codes": options.max_codes,
                 "threads": options.threads, "rounds": options.rounds}
     return BenchmarkResult(rows, settings, (), [
-        BenchmarkPlot("Cost of a second as the text grows", "more chunks", "chunks", "-chunks"),
-        BenchmarkPlot("Cost of a second as lanes grow", "more lanes", "lanes", "-lanes")])
+        BenchmarkPlot("Work a second of audio as the text grows", "more chunks", "chunks", "-chunks"),
+        BenchmarkPlot("Work a second of audio as lanes grow", "more lanes", "lanes", "-lanes")])
 
 
 def scale_turn(contestant: Contestant, model: Model, request: SpeechRequest, texts: Sequence[str],
@@ -196,7 +196,7 @@ def add_max_codes(add: Callable[..., Any], default: int) -> None:
 
 def sentence_options(add: Callable[..., Any]) -> None:
     add("--cases", type=listed, default=list(CASES), metavar="NAME,…", help=f"of {', '.join(CASES)} (default: all)")
-    add("--steps", type=count, metavar="N", help="diffusion steps of both sides, 2 or more (default: the case's)")
+    add("--steps", type=count, metavar="N", help="diffusion steps of all contestants, 2 or more (default: the case's)")
     add("--text", default="The train leaves at nine.", help="(default: %(default)s)")
     add_max_codes(add, 86)
 

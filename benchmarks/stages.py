@@ -1,12 +1,12 @@
 """`decode`, `diffusion` and `backends`: the time of a decoder step, a denoising step and a vocoder.
 
-Contestants take turns in every round. A call is of a stage, host to host: copies to the device and back count. A
-decoder step decodes a code of every lane, without sampling, after a prefix of 44 positions and half of a sentence's 86
-codes. A guided denoising step runs the network with and without conditioning; upstream makes two calls, one utterance
-at a time.
+Contestants take turns in every round. A call runs one stage on host arrays, so copies to the device and back count. A
+decoder step decodes one code of every lane, without sampling, after a prefix of 44 positions and half of a sentence's
+86 codes. A guided denoising step runs the network with and without conditioning; upstream makes two calls, one
+utterance at a time.
 
-Shares are of what the machine does in the same rounds: of its memory bandwidth, for weights, keys and values read once,
-and of its products of large matrices in that precision, or in fp32 where those are faster.
+Shares are relative to what the machine reached in the same rounds: its memory bandwidth, for weights, keys and values
+read once, and its throughput of large matrix products in that precision, or in fp32 where that is faster.
 """
 
 import argparse
@@ -38,17 +38,17 @@ Reading = Callable[[], dict[str, Any]]
 
 
 class StageContest:
-    """The turns of one part of a benchmark, and what each call asks of the machine.
+    """The turns of one part of a benchmark, and the work of each call.
 
     Attributes:
-        asked: for each turn its contestant, operations of a call, and GB that it reads (None: not counted).
+        work: for each turn its contestant, operations of a call, and GB that it reads (None: not counted).
     """
 
     def __init__(self, options: argparse.Namespace, model: Model, stack: ExitStack):
         self.options, self.model, self.stack = options, model, stack
         self.operations = Operations(model)
         self.turns: list[Turn] = []
-        self.asked: list[tuple[Contestant, int | None, float | None]] = []
+        self.work: list[tuple[Contestant, int | None, float | None]] = []
 
     def enter(self, part: str, contestant: Contestant) -> None:
         """Add a contestant's turns; one that cannot run gets a row with its error."""
@@ -74,7 +74,7 @@ class StageContest:
     def add(self, contestant: Contestant, what: str, settings: dict[str, int], reading: Reading,
             operations: int | None = None, gigabytes: float | None = None) -> None:
         self.turns.append(Turn(BenchRow(contestant.name, what, settings=settings), reading))
-        self.asked.append((contestant, operations, gigabytes))
+        self.work.append((contestant, operations, gigabytes))
 
     def decoder(self, contestant: Contestant, backend: Backend) -> Iterator[tuple]:
         calls, prefix = StageCalls(backend, WORK), WORK.prefix
@@ -103,7 +103,7 @@ class StageContest:
                        self.operations.vocode(network, *shapes[network]), None)
 
     def reading(self, call: Callable[[], object], lanes: int | None = None, seconds: float | None = None) -> Reading:
-        """The median of some calls, with codes a second of all lanes, or seconds of work a second of sound."""
+        """The median of some calls, in ms, with codes a second of all lanes, or seconds of work a second of audio."""
         def read() -> dict[str, Any]:
             times = sorted(repeated(call, self.options.calls))
             value = times[len(times) // 2]
@@ -139,12 +139,12 @@ class StageContest:
                              lambda frames=frames, utterances=utterances: denoise(frames, utterances))
 
     def measure(self, limits: Limits) -> list[BenchRow]:
-        """The rows, with shares of the limits that were measured in the same rounds."""
+        """The rows, with shares of the limits measured in the same rounds."""
         rows = take_turns(self.turns, self.options.rounds, before_round=limits.read)
         return [row if row.value is None else replace(row, figures={
             **row.figures, **limits.shares(contestant.processor, contestant.precision, operations, gigabytes,
                                            row.value.median)})
-            for row, (contestant, operations, gigabytes) in zip(rows, self.asked, strict=True)]
+            for row, (contestant, operations, gigabytes) in zip(rows, self.work, strict=True)]
 
 
 def measure(options: argparse.Namespace) -> BenchmarkResult:

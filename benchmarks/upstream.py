@@ -1,6 +1,6 @@
-"""Upstream's package in an environment of its own, and its processes that decode, denoise or speak on request.
+"""Upstream's package in a separate environment, and its processes that decode, denoise or speak on request.
 
-Its pinned dependencies conflict with recent ones, so it never shares an environment with this package.
+Its pinned dependencies conflict with recent ones, so it cannot share an environment with this package.
 """
 
 import os
@@ -14,7 +14,7 @@ FILES = {"decoder": ("autoregressive.pth",), "diffusion": ("diffusion_decoder.pt
          "speech": ("autoregressive.pth", "diffusion_decoder.pth", "clvp2.pth", "vocoder.pth")}
 PYTHON = "3.11"                       # the newest that tokenizers 0.13.3 has wheels for
 REQUIREMENTS = (
-    "torch==2.13.0",                  # the newest that this package has run; both sides are timed on the same torch
+    "torch==2.13.0",                  # the newest that this package was run with: both are timed on the same torch
     "transformers==4.31.0",           # upstream's pin: its GPT-2 wrapper needs this version's generate() and caches
     "tokenizers==0.13.3",             # transformers 4.31 refuses 0.14
     "huggingface-hub<1",              # transformers 4.31 imports names that 1.0 removed

@@ -2,7 +2,7 @@
 
     python upstream_worker.py decoder|diffusion|speech CHECKPOINTS --threads 1
 
-Nothing of upstream is changed; its functions are wrapped in clocks. Requests and answers are JSON, one a line; a line
+Upstream's code is unchanged; its functions are wrapped to time them. Requests and answers are JSON, one a line; a line
 {"ready": true} comes first, when the models are loaded. Requests, and their answers:
 
 - decoder: {"lanes", "prefix", "steps"} → {"prefill_ms", "step_ms": [..]}: ``UnifiedVoice.inference_speech`` with its
@@ -30,7 +30,7 @@ SAMPLE_RATE, TIMESTEP = 24000, 2000
 
 
 def stand_in(name: str, **names: object) -> types.ModuleType:
-    """An empty module for one that upstream imports and never uses in what is timed."""
+    """Install an empty module in place of one that upstream imports and does not use in the timed code."""
     module = types.ModuleType(name)
     module.__spec__ = importlib.machinery.ModuleSpec(name, None)      # transformers asks find_spec for torchaudio
     module.__dict__.update(names)
@@ -106,7 +106,7 @@ class UpstreamDenoiser:
         self.model.eval()
 
     def answer(self, request: dict) -> dict:
-        """The conditioning is aligned beforehand, as upstream's api.py does."""
+        """The conditioning is precomputed, as upstream's api.py does."""
         generator = torch.Generator().manual_seed(0)
         x, code = (torch.randn(1, width, request["frames"], generator=generator)
                    for width in (self.model.in_channels, self.model.model_channels))
@@ -136,7 +136,7 @@ class UpstreamSpeaker:
             setattr(owner, name, self.timed(stage, getattr(owner, name)))
 
     def timed(self, stage: str, function: Callable) -> Callable:
-        """``function`` with a clock; of "decode" the codes are counted."""
+        """``function``, timed as ``stage``; for "decode", codes are counted too."""
         def call(*args, **kwargs):
             start = time.perf_counter()
             result = function(*args, **kwargs)

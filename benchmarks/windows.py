@@ -1,8 +1,8 @@
-"""How near speech diffused in windows is to speech diffused in one go.
+"""Compares speech diffused in windows with speech diffused whole.
 
-Latents of held-out sentences are diffused whole and in windows of several lengths, on the same noise, and once more
-whole on other noise, which gives the scale of distances. Measured are the distance of the mels in dB (root mean square
-over bands, mean over frames), and the word error rate of an offline recogniser.
+Latents of held-out sentences are diffused whole and in windows of several lengths, with the same noise, and once
+more whole with other noise, as a scale for the distances. It measures the distance of the mels in dB (root mean square
+over bands, mean over frames) and the word error rate of an offline recogniser.
 """
 
 import argparse
@@ -31,7 +31,10 @@ TRIED = ((16, 16, 4), (16, 64, 4), (24, 96, 8), (32, 32, 8), (32, 128, 4), (32, 
 
 
 class RepeatableNoise:
-    """Replaces a random generator: every draw of number k is the next part of the k-th long array of noise."""
+    """Stands in for a random generator so that windows and whole get the same noise.
+
+    Each utterance takes ``draws`` draws a window. Draw k of a window is the next slice of the k-th of ``draws`` arrays.
+    """
 
     def __init__(self, seed: int, draws: int):
         self.seed, self.draws, self.turn = seed, draws, 0
@@ -46,7 +49,7 @@ class RepeatableNoise:
 
 
 def latents_of(synthesizer: Synthesizer, sentences: Sequence[str], voice: Voice) -> list[np.ndarray]:
-    """Of one candidate of each: (N, D)."""
+    """Latents (N, D) of one candidate for each sentence."""
     found = []
     for index, text in enumerate(sentences):
         _, [candidate] = sample_candidates(synthesizer, text, voice, 1, Randomness(SEED + index))
@@ -55,12 +58,12 @@ def latents_of(synthesizer: Synthesizer, sentences: Sequence[str], voice: Voice)
 
 
 def distance(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Of log-mels (100, L), in dB."""
+    """Distance of log-mels (100, L), in dB."""
     return float(np.sqrt(np.square(ours - theirs).mean(axis=0)).mean() * 20 / np.log(10))
 
 
 def measure(options: argparse.Namespace) -> BenchmarkResult:
-    """Rows of the whole, of the whole on other noise, and of each kind of windows."""
+    """Rows: diffused whole, whole with other noise, and with each setting of windows."""
     synthesizer = ane.load(options.bundle)
     model, backend = synthesizer.model, synthesizer.backend
     name = model.default_voice
@@ -103,7 +106,7 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
         rows.append(BenchRow(system, "mel distance", "dB", {}, spread, {"word_error_rate": errors(mels)}))
     settings = {"model": model_name(options), **{name: getattr(options, name) for name in (
         "sentences", "join", "sampler", "steps")}, "latents": float(np.mean([len(some) for some in latents]))}
-    return BenchmarkResult(rows, settings, (), [BenchmarkPlot("Distance from diffusing in one go")])
+    return BenchmarkResult(rows, settings, (), [BenchmarkPlot("Distance from diffusing whole")])
 
 
 def window_sizes(text: str) -> tuple[int, ...]:
@@ -123,5 +126,5 @@ def add_options(add: Callable[..., Any]) -> None:
     add("--windows", type=window_sizes, action="append", metavar="FIRST,SIZE,OVERLAP", help="may be given repeatedly")
 
 
-BENCHMARK = Benchmark(measure, "speech diffused in windows", add_options, "--sentences 1 --steps 4 --windows 16,64,4",
+BENCHMARK = Benchmark(measure, "windowed diffusion", add_options, "--sentences 1 --steps 4 --windows 16,64,4",
                       unavailable, uses=())

@@ -34,7 +34,7 @@ from converters.coreml.graph import Style, Var, array, mb, value_name
 
 
 def kernel(layer: nn.Module) -> tuple[np.ndarray, np.ndarray | None]:
-    """Weight (out, in, 1, k) and bias (out,) of a linear layer or convolution, float32."""
+    """Weight (out, in, 1, k) and bias (out,) or None, float32; raises TypeError unless linear layer or convolution."""
     if isinstance(layer, EqualLinear):
         return array(layer.weight)[:, :, None, None] * layer.scale, array(layer.bias) * layer.rate
     weight = array(layer.weight)
@@ -82,14 +82,15 @@ def same_conv(s: Style, x: Var, layer: nn.Conv1d, name: str | None = None, scale
 
 
 def scaled(s: Style, x: Var, factor: float) -> Var:
+    """``x · factor``; ``x`` itself for a factor of 1."""
     return x if factor == 1 else mb.mul(x=x, y=s.dtype(factor))
 
 
 def layer_norm(s: Style, x: Var, layer: nn.LayerNorm, name: str | None = None, scale: float = 1.0) -> Var:
     """Layer norm over channels: (B, C, 1, S). ``scale`` is that of ``x`` (principles 4 and 7).
 
-    The scaled eps, 1e-8, is 0 in fp16. That costs less (70 dB at a variance of 0.016, 83 at 0.3) than fp16's smallest
-    number would (55 and 80), but no column may be constant (``ane.backends.packaged.decoder.packed``).
+    The scaled eps, 1e-8, is 0 in fp16. That is more exact (SNR of 70 dB at a variance of 0.016, 83 at 0.3) than fp16's
+    smallest number (55 and 80), but no column may be constant (``ane.backends.packaged.decoder.pack_columns``).
     """
     def normalise(x: Var, dtype: type) -> Var:
         gain, shift = array(layer.weight).astype(dtype), array(layer.bias).astype(dtype)
@@ -125,7 +126,7 @@ class PaddingMask:
 VARIANCE_SCALE = 16     # of group norms: a scaled stream's eps alone would underflow in fp16 (below 6e-8)
 
 
-def group_norm(s: Style, x: Var, layer: nn.GroupNorm, frames: PaddingMask | None = None, scale: float = 1.0,
+def group_norm(s: Style, x: Var, layer: nn.GroupNorm, padding: PaddingMask | None = None, scale: float = 1.0,
                modulation: tuple[Var, Var] | None = None, name: str | None = None) -> Var:
     """Group norm over channels and the unpadded positions: (B, C, 1, S), at rank 4 throughout (principle 1).
 
@@ -140,9 +141,9 @@ def group_norm(s: Style, x: Var, layer: nn.GroupNorm, frames: PaddingMask | None
             return value if dtype is s.dtype else mb.cast(x=value, dtype="fp32")
 
         def mean(values: Var) -> Var:
-            if frames is None:
+            if padding is None:
                 return mb.reduce_mean(x=values, axes=[2, 3], keep_dims=True)
-            values = mb.mul(x=mb.reduce_mean(x=values, axes=[2], keep_dims=True), y=cast(frames.weight))
+            values = mb.mul(x=mb.reduce_mean(x=values, axes=[2], keep_dims=True), y=cast(padding.weight))
             return mb.reduce_mean(x=values, axes=[3], keep_dims=True)
 
         gain, shift = (values.reshape(grouped).astype(dtype) for values in
@@ -155,7 +156,7 @@ def group_norm(s: Style, x: Var, layer: nn.GroupNorm, frames: PaddingMask | None
         centred = mb.sub(x=x, y=mean(x))
         variance = mb.mul(x=mean(mb.square(x=centred)), y=dtype(VARIANCE_SCALE))
         inverse = mb.rsqrt(x=variance, epsilon=dtype(layer.eps * scale * scale * VARIANCE_SCALE))
-        # the two small factors are multiplied first: one product of the sequence's size less, and one rounding less
+        # the two small factors are multiplied first, which saves one product over the sequence, and its rounding
         return mb.add(x=mb.mul(x=centred, y=mb.mul(x=inverse, y=gain)), y=shift)
 
     y = s.widened("norm", normalise, x)
@@ -253,7 +254,7 @@ def _split(x: Var, parts: int, axis: int) -> Sequence[Var]:
     return [x] if parts == 1 else mb.split(x=x, num_splits=parts, axis=axis)
 
 
-QUERY_BLOCK = 128   # queries computed at once in relative attention: bounds the scores and the stored bias
+QUERY_BLOCK = 128   # queries computed at once in relative attention, which limits the size of scores and stored bias
 BIAS_REACH = 64     # the bias is constant beyond this distance (ane.models.tortoise.networks.layers: from 50 on)
 
 
@@ -261,9 +262,9 @@ def relative_attention(s: Style, q: Var, k: Var, v: Var, heads: int, bias: Relat
                        mask: Var | None) -> Var:
     """Attention with a bias by relative position, in blocks of queries (principle 5, by matmul).
 
-    The full bias (heads, S, S) would take 150 MB a layer at S = 2176. It is one number per head beyond ``BIAS_REACH``
-    on either side, so only the band between is stored, (heads, QUERY_BLOCK, QUERY_BLOCK + 2·BIAS_REACH); all blocks and
-    buckets share it.
+    The full bias (heads, S, S) would take 150 MB a layer at S = 2176. Beyond ``BIAS_REACH`` it is constant per head
+    and side, so only the band between is stored, (heads, QUERY_BLOCK, QUERY_BLOCK + 2·BIAS_REACH); all blocks
+    and buckets share it.
 
     Args:
         q, k, v: (B, C, 1, S); q and k are already multiplied by width^−¼ each. mask: (1, 1, 1, S), added to the scores.
@@ -293,21 +294,21 @@ def relative_attention(s: Style, q: Var, k: Var, v: Var, heads: int, bias: Relat
     return join_heads(attended[0] if len(attended) == 1 else mb.concat(values=attended, axis=3))
 
 
-def attention_block(s: Style, x: Var, layer: AttentionBlock, frames: PaddingMask | None = None, scale: float = 1.0,
+def attention_block(s: Style, x: Var, layer: AttentionBlock, padding: PaddingMask | None = None, scale: float = 1.0,
                     name: str | None = None, columns: int | None = None) -> Var:
     """Normalise, attend, project, add: x (B, C, 1, S), scaled by ``scale``, → the same (principle 7).
 
-    ``columns``: compute only the first so many, (B, C, 1, columns); not available with a relative bias.
+    ``columns``: compute only the first ``columns`` outputs; not available with a relative bias.
     """
     B, C, *_ = x.shape
     heads, bias = layer.heads, layer.relative_pos_embeddings
-    y = group_norm(s, x, layer.norm, frames, scale)
+    y = group_norm(s, x, layer.norm, padding, scale)
     queries = y
     if columns is not None:
         x, queries = (mb.slice_by_index(x=whole, begin=(0, 0, 0, 0), end=(B, C, 1, columns)) for whole in (x, y))
     q, k, v = (conv(s, source, *part) for source, part in
                zip((queries, y, y), _queries_keys_values(layer), strict=True))
-    mask = frames and frames.mask
+    mask = padding and padding.mask
     y = attention(s, q, k, v, heads, mask) if bias is None else relative_attention(s, q, k, v, heads, bias, mask)
     return mb.add(x=x, y=linear(s, y, layer.proj_out, scale=scale), **named(name))
 

@@ -24,11 +24,11 @@ from ane.system.errors import UserError
 from ane.system.files import link_or_copy, read_json, replacing
 from converters.coreml.target import CoreMLTarget
 from converters.fingerprint import graph_fingerprint
-from converters.provenance import described
+from converters.provenance import provenance_of
 
 Progress = Callable[[str, str], None]       # network, activity
 PROGRESS_FILE = "progress.json"
-WEIGHT_BYTES = {**dict.fromkeys(("fp32", "int8", "int4"), 4),   # bytes of a weight while converting
+WEIGHT_BYTES = {**dict.fromkeys(("fp32", "int8", "int4"), 4),   # bytes per weight on disk during conversion
                 **dict.fromkeys(("fp16", "8bit", "6bit", "4bit"), 2)}
 
 
@@ -37,20 +37,21 @@ class ConversionOptions(Protocol):
 
     precision: str
 
-    def stored(self, network: str) -> str: ...
+    def stored(self, network: str) -> str:
+        """The precision of this network's package."""
 
 
 class ConversionTarget(Protocol):
     """A format of packages.
 
     Attributes:
-        name: one of ``ane.bundles.packages.FORMATS``. networks: those that can be converted, in order.
-        functions: the largest number of functions in a package; each is first saved with its own weights.
+        name: one of ``ane.bundles.packages.FORMATS``. networks: the convertible networks, in order.
+        max_functions: the largest number of functions in a package; each is first saved with its own weights.
     """
 
     name: str
     networks: Collection[str]
-    functions: int
+    max_functions: int
 
     def check(self, options: Sequence[Any], model: Model) -> None:
         """Raise UserError for invalid options, or on a machine that cannot convert."""
@@ -93,7 +94,7 @@ def convert(model: Model, destination: Path, options: Sequence[ConversionOptions
         work = destination.with_name(f"{destination.name}.converting")
         fingerprint = _fingerprint(model, options, chosen, target)
         done = _resume(work, fingerprint, overwrite, target)
-        licence = described(model)["licence"]
+        licence = provenance_of(model)["licence"]
         for option in options:
             for network in chosen:
                 if (target.name, network, option.stored(network)) in map(_key, done):
@@ -103,7 +104,7 @@ def convert(model: Model, destination: Path, options: Sequence[ConversionOptions
         progress("bundle", "writing")
         packages = done + _kept_packages(model, work, {_key(package) for package in done})
         bundle = write_bundle(model, destination, name=model.name if isinstance(model, Bundle) else destination.name,
-                              packages=packages, built=work, overwrite=overwrite, **described(model))
+                              packages=packages, packages_root=work, overwrite=overwrite, **provenance_of(model))
         shutil.rmtree(work)
     return bundle
 
@@ -132,10 +133,10 @@ def _key(package: PackageRecord) -> tuple[str, str, str]:
     return package.format, package.network, package.precision
 
 
-def _kept_packages(model: Model, work: Path, made: set[tuple[str, str, str]]) -> list[PackageRecord]:
+def _kept_packages(model: Model, work: Path, converted: set[tuple[str, str, str]]) -> list[PackageRecord]:
     """Copy the model's packages of any format, except those converted again, to ``work``."""
     kept = [package for attribute in ("packages", "onnx_packages") for package in getattr(model, attribute, [])
-            if _key(package) not in made]
+            if _key(package) not in converted]
     for package in kept:
         for file in package.files:
             check_hash(model.path, file)
@@ -200,15 +201,15 @@ def _save_progress(work: Path, fingerprint: str, done: list[PackageRecord], targ
 
 
 def _check_disk_space(destination: Path, model: Model, networks: Sequence[str], options: Sequence[ConversionOptions],
-                target: ConversionTarget) -> None:
-    """Raise UserError without space for the packages, the unmerged functions of the largest, and the weights."""
+                      target: ConversionTarget) -> None:
+    """Raise UserError unless the disk has room for the packages, the largest one's unmerged functions, the weights."""
     layouts = [layout(model.family.networks[network], model.config(network)) for network in networks]
     values = [sum(math.prod(shape) for shape in each.shapes.values()) for each in layouts]
     width = max(WEIGHT_BYTES[option.precision] for option in options)
     largest = width * max(values)
     parent = next(folder for folder in destination.absolute().parents if folder.is_dir())
     for folder, needed, advice in (
-            (parent, (len(options) + 2) * width * sum(values) + target.functions * largest, "choose another -o"),
+            (parent, (len(options) + 2) * width * sum(values) + target.max_functions * largest, "choose another -o"),
             (Path(tempfile.gettempdir()), 2 * largest, "set TMPDIR to another folder")):
         free = shutil.disk_usage(folder).free
         if free < needed:

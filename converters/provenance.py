@@ -8,7 +8,7 @@ from ane.bundles.hashes import sha256_of
 from ane.models.tortoise.networks import NETWORKS
 
 
-def described(model: Model) -> dict[str, Any]:
+def provenance_of(model: Model) -> dict[str, Any]:
     """Licence, description and source, which a conversion of ``model`` keeps."""
     if not isinstance(model, Bundle):
         return {"licence": "", "description": "", "source": {"checkpoints": str(model.path)}}

@@ -1,4 +1,4 @@
-"""Fixtures of all tests, and the option that points them at another set of golden vectors."""
+"""Fixtures of all tests, and the option for another set of golden vectors."""
 
 import os
 from pathlib import Path
@@ -10,11 +10,11 @@ GOLDEN = Path(__file__).parent / "parity" / "golden"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden", type=Path, default=GOLDEN, metavar="DIR",
-                     help="golden vectors to hold the code against (default: the set in tests/parity/golden)")
+                     help="golden vectors to compare with (default: the set in tests/parity/golden)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # one thread a worker, also in the processes that tests start: more would wait for each other
+    # one thread a worker, also in the processes that tests start: more would only compete
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     directory = config.getoption("golden")
     if not (directory / "config.json").is_file():
@@ -24,7 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def golden_checkpoints(pytestconfig: pytest.Config) -> Path:
-    """Directory of tiny random checkpoints under the official file names; read-only by agreement."""
+    """Directory of tiny random checkpoints under the official file names; tests must not change it."""
     return pytestconfig.getoption("golden").resolve() / "checkpoints"
 
 
@@ -36,7 +36,7 @@ def golden_config(pytestconfig: pytest.Config) -> Path:
 
 @pytest.fixture(scope="session")
 def random_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle of random weights with upstream's tokenizer and settings, and the voice noise; not to be changed."""
+    """A bundle of random weights with upstream's tokenizer and the voice noise; tests must not change it."""
     from tests.random_model import write_random_bundle
 
     path = tmp_path_factory.mktemp("bundles") / "random"

@@ -1,4 +1,4 @@
-"""A model of random weights at tiny sizes: every network of a real one, with upstream's own settings and tokens."""
+"""A model of random weights at tiny sizes, with the networks, settings and tokens of a real one."""
 
 import hashlib
 import tempfile
@@ -41,12 +41,12 @@ CONFIGS: dict[str, Config] = {
     "rlg_diffuser": RandomLatentConverterConfig(channels=64),
 }
 DATA = Path(str(resources.files("ane.models.tortoise"))) / "data"
-STOP_BIAS = 1.2         # ends a reading after a few seconds
-LOUDNESS = 0.02         # noise is easier on the ear when it is quiet
+STOP_BIAS = 1.2         # ends a candidate after a few seconds
+LOUDNESS = 0.02         # of the vocoders' noise
 
 
 class RandomModel(Model):
-    """Weights drawn from a seed; nothing is left at a value that training would not leave it at."""
+    """Weights drawn from a seed; none keeps an initial value that training would change."""
 
     name, trained, default_voice = "random", False, "noise"
     networks, precision = frozenset(CONFIGS), "fp32"
@@ -83,8 +83,8 @@ class RandomModel(Model):
 
 
 def draw(key: str, parameter: nn.Parameter, generator: torch.Generator) -> Tensor:
-    """Norm gains near 1, biases near 0, matrices and kernels so that they keep the size of what they are given; what
-    stands in for conditioning is normal, as upstream begins it."""
+    """Norm gains near 1, biases near 0, matrices and kernels that keep the scale of their input; the unconditioned
+    embedding is normal, as upstream initialises it."""
     noise = torch.randn(parameter.shape, generator=generator)
     if key == "unconditioned_embedding":
         return noise
@@ -95,7 +95,7 @@ def draw(key: str, parameter: nn.Parameter, generator: torch.Generator) -> Tenso
 
 
 def write_random_bundle(destination: Path) -> None:
-    """The same bundle in every run."""
+    """Write the same bundle in every run."""
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
         latents = (rng.standard_normal((1, width), dtype=np.float32) for width in RandomModel().widths)

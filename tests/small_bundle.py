@@ -1,4 +1,4 @@
-"""A tiny bundle with Core ML packages, and ways to spoil them."""
+"""A tiny bundle with Core ML packages, and a way to damage them."""
 
 import json
 from pathlib import Path
@@ -18,33 +18,33 @@ NETWORKS = ["autoregressive", "clvp", "contextual_embedder", "rlg_auto", "univne
 
 
 def write_small_bundle(folder: Path, networks: list[str] | None = None) -> Path:
-    """``folder``/plain, and its packages in ``folder``/small."""
+    """Write ``folder``/plain, and that bundle with packages as ``folder``/small; the path of the latter."""
     write_random_bundle(folder / "plain")
     return convert(Bundle(folder / "plain"), folder / "small", [OPTIONS], networks or NETWORKS).path
 
 
 def spoil(bundle: Path, package: str, function: str, value: str) -> None:
-    """Turn round the order of the numbers that the convolution ``value`` has for weights, and bundle.json knows it."""
+    """Reverse the weights of the convolution ``value``, and update bundle.json."""
     path = bundle / package
     op = next(op for op in Package(path).function(function).ops if value in op.outputs)
     weight, = op.arguments["weight"]
     blob = Package(path).function(function).constants[weight] if isinstance(weight, str) else weight
     file = path / "Data" / "com.apple.CoreML" / "weights" / blob.file
     data = bytearray(file.read_bytes())
-    stated = np.frombuffer(data, METADATA, 1, blob.offset)[0]
-    start, size = int(stated["offset"]), int(stated["bytes"])
+    header = np.frombuffer(data, METADATA, 1, blob.offset)[0]
+    start, size = int(header["offset"]), int(header["bytes"])
     data[start:start + size] = np.frombuffer(bytes(data[start:start + size]), np.uint16)[::-1].tobytes()
-    file.unlink()           # links to it, of other bundles, keep what they have
+    file.unlink()           # hard links to it in other bundles are unchanged
     file.write_bytes(data)
-    restate(bundle, file)
+    record_again(bundle, file)
 
 
-def restate(bundle: Path, file: Path) -> None:
-    """Let bundle.json say what a package's file has become."""
+def record_again(bundle: Path, file: Path) -> None:
+    """Update the SHA-256 and size of a package's file in bundle.json."""
     manifest = json.loads((bundle / "bundle.json").read_text())
-    now = record(bundle, file.relative_to(bundle).as_posix())
+    current = record(bundle, file.relative_to(bundle).as_posix())
     for package in manifest["coreml"]["packages"]:
         for stated in package["files"]:
-            if stated["file"] == now.file:
-                stated.update(sha256=now.sha256, bytes=now.bytes)
+            if stated["file"] == current.file:
+                stated.update(sha256=current.sha256, bytes=current.bytes)
     (bundle / "bundle.json").write_text(json.dumps(manifest))

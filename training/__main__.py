@@ -1,8 +1,8 @@
 """`python -m training -o DIR`: train the embedded voice, from texts to bundle. Run it in a clone of the repository.
 
 It trains training/embedded_voice.toml, or the recipe given with --config. Interrupt it at any time; the same command
-continues from the last checkpoint. Parts that do not depend on each other may run at the same time, in processes of
-their own: `--parts univnet` beside `--parts autoregressive`. Several processes may share a part:
+continues from the last checkpoint. Parts that do not depend on each other may run at the same time, in separate
+processes: `--parts univnet` beside `--parts autoregressive`. Several processes may share a part:
 `torchrun --nproc-per-node 3 -m training --threads 1 --parts autoregressive …`.
 To measure the voice: `python -m benchmarks quality --bundle DIR/bundle --run DIR --keep DIR/sound -o
 DIR/quality.json`; then `--parts card` writes the scores into the bundle's MODEL.md.
@@ -61,7 +61,7 @@ def train(options: argparse.Namespace) -> None:
         run.device = join_processes(parts, folder, options.device)
     if options.threads:
         torch.set_num_threads(options.threads)
-    _ = run.earlier_voice       # raises before any work is done
+    _ = run.earlier_voice       # raises UserError before any work is done
     for part in parts:
         if part == "bundle":
             publish(run, folder / "bundle")

@@ -1,4 +1,4 @@
-"""Candidates that the decoder samples for texts new to it, each with its score by the listener."""
+"""Candidates that the decoder samples for texts it was not trained on, each with the listener's score."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -24,7 +24,7 @@ from training.trainer import load_state_bytes, state_bytes
 
 MAX_TEXTS, CANDIDATES = 4000, 8     # texts at most, and candidates of each
 EXTRA_TEMPERATURE = 0.3             # above the model's own, so that candidates differ in clarity
-LANES, TEXTS_PER_JOB = 48, 200      # of a process
+LANES, TEXTS_PER_JOB = 48, 200      # of one process
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def sample_candidates(decoder: nn.Module, clips: Sequence[Clip], voices: np.ndar
 
 
 def sample_job(state: bytes, voices: np.ndarray, clips: Sequence[Clip], first: int) -> list[list[np.ndarray]]:
-    """Sample in a process of its own.
+    """Sample in a separate process.
 
     ``state``: ``state_bytes`` of the decoder; ``first``: the number of the first clip. A clip's number seeds its
     candidates.
@@ -70,7 +70,7 @@ def sample_job(state: bytes, voices: np.ndarray, clips: Sequence[Clip], first: i
     sampling = Settings.of(model=SETTINGS).sampling
     sampling = replace(sampling, temperature=sampling.temperature + EXTRA_TEMPERATURE)
     return [[np.array(candidate.codes, dtype=np.int64) for candidate in candidates]
-            for candidates in decode(backend, chunks, config, sampling, LANES, rewritten=False)]
+            for candidates in decode(backend, chunks, config, sampling, LANES, rewrite_tail=False)]
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Clips as the networks are trained on them, token ids and codes, and batches of clips of similar length."""
+"""Training clips (token ids and codes), and batches of clips of similar length."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,10 +29,11 @@ class Clip:
 
 def load_clips(shards: Sequence[Path], codes: Sequence[Path], voices: Sequence[str],
                tokenizer: Tokenizer) -> list[Clip]:
+    """The clips of shards and of their files of codes."""
     clips = []
     for shard_path, codes_path in zip(shards, codes, strict=True):
         voice = voice_of(shard_path, voices)
-        with np.load(shard_path) as data:       # reads two of its arrays
+        with np.load(shard_path) as data:       # loads only the arrays it uses
             texts, frames = data["texts"].tolist(), data["frames"]
         rows = np.split(np.load(codes_path).astype(np.int64), np.cumsum(frames // 4)[:-1])
         clips += [Clip(tokenizer.encode_normalised(text), row, voice, shard_path, index)

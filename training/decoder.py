@@ -3,7 +3,7 @@
 Three choices make it learn within an hour on a CPU. Position tables are initialised with sinusoids that place code j
 where the text it speaks is expected, and one head of some layers is initialised to attend to equal positions. Codes are
 masked at a rate drawn for each batch, so that it cannot predict from codes alone. A small head predicts the mel of each
-code from the latents, which vocoders and denoiser take as input: latents depend on the text, so they can carry more of
+code from the latents, which vocoders and denoiser take as input: latents depend on the text, so they can hold more of
 the mel than the codes do.
 """
 
@@ -25,7 +25,7 @@ from training.trainer import Initialise, PartSchedule, Trainer
 
 POSITIONS = 1500            # of a batch
 TEXT_WEIGHT, MEL_WEIGHT = 0.01, 1.0
-MAX_MASKED = 0.30           # greatest share of a batch's codes that is masked
+MAX_MASKED = 0.30           # largest share of a batch's codes that is masked
 DROPOUT = 0.05
 SILENT_CODES = 4            # silence codes after the stop, as in the pipeline's input
 ALIGNED_LAYERS = (1, 2, 3)  # whose first head is initialised to attend to equal positions
@@ -48,6 +48,7 @@ class DecoderInTraining(nn.Module):
 
     @torch.no_grad()
     def initialise(self, characters_per_code: float) -> None:
+        """Set the initial weights; codes are expected to speak ``characters_per_code`` characters each."""
         D, layers, heads = self.config.model_dim, self.config.layers, self.config.heads
         for name, parameter in self.named_parameters():
             if parameter.ndim > 1:
@@ -59,7 +60,7 @@ class DecoderInTraining(nn.Module):
         width = D // heads                          # of a head
         for table in (self.network.text_embedding, self.network.mel_embedding):
             nn.init.normal_(table.weight, std=0.3)
-            table.weight[:, :width] *= 0.1          # leaves these channels to the positions
+            table.weight[:, :width] *= 0.1          # these channels are for the positions
         nn.init.normal_(self.voices, std=0.3)
         positions = self.network.text_pos_embedding.emb.weight
         positions[:, :width] = sinusoids(torch.arange(len(positions)).float(), width)
@@ -145,6 +146,7 @@ class DecoderObjective:
 
     def losses(self, clips: Sequence[Clip], masked: float = 0.0, dropout: float = 0.0,
                generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """Losses by name; ``masked``: share of the input codes to mask."""
         model, config = self.model, self.model.config
         tokens = config.number_text_tokens + 1
         zero_row = tokens + config.number_mel_codes + len(model.voices)

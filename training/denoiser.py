@@ -1,4 +1,4 @@
-"""Training of the diffusion decoder, on latents of clips that the autoregressive decoder was not trained on."""
+"""Training of the diffusion decoder on latents of clips that the autoregressive decoder was not trained on."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from training.vocoders import clip_at_24k
 
 FRAMES = 3000               # of a batch
 UNCONDITIONED = 0.12        # share of clips without conditioning, for classifier-free guidance
-BLENDED = 0.10              # share with a blend of voices, so that a voice unlike the latents' is tolerated
+BLENDED = 0.10              # share with a blend of voices, so that voice and latents may come from different speakers
 
 
 class DenoiserInTraining(nn.Module):

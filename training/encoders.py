@@ -27,7 +27,7 @@ from training.trainer import Initialise, PartSchedule, Trainer
 
 BATCH = 6
 RECORDINGS = 200        # of each teacher
-SHARPNESS = 6.0         # the greater, the more rarely noise becomes a blend of the voices
+SHARPNESS = 6.0         # larger: noise is mapped to a blend of the voices less often
 
 
 def recordings(shards: Sequence[Path], voices: Sequence[str], seed: int) -> list[tuple[int, np.ndarray]]:

@@ -1,4 +1,4 @@
-"""A small grammar of everyday English, for plain sentences, which word lists and dictionaries lack."""
+"""A small grammar of everyday English, for plain sentences, of which dictionaries have few."""
 
 import random
 import re
@@ -152,7 +152,7 @@ RULES = {name: options.split("|") for name, options in GRAMMAR.items()}
 
 
 def plain_sentence(rng: random.Random, rule: str = "sentence", depth: int = 0) -> str:
-    """A random sentence; nested clauses are limited in depth."""
+    """A random expansion of a rule; the nesting of statements is limited."""
     option = rng.choice(RULES[rule])
     while depth > 3 and "<statement>" in option:
         option = rng.choice(RULES[rule])

@@ -1,4 +1,4 @@
-"""The listener: a recogniser that reads letters from codes, and so measures how clearly codes speak a text.
+"""The listener: a recogniser that predicts letters from codes; its loss measures how clearly codes speak a text.
 
 Convolutions over codes, at most two letters for each code, trained with connectionist temporal classification (Graves
 et al. 2006) on the codes of the teachers' speech. CLVP is trained to rank candidates by its score.
@@ -20,12 +20,14 @@ from training.trainer import PartSchedule, Trainer
 WIDTH = 128
 DILATIONS = (1, 1, 1, 2, 2, 2)
 LETTERS_PER_CODE = 2    # at most
-BLANK = 0               # the class of no letter: the stop token, which no text contains
+BLANK = 0               # CTC's blank: the stop token, which no text contains
 CODES_PER_BATCH = 3000
 REPLACED = 0.1          # share of codes replaced at random in training, so that it relies on no single code
 
 
 class Listener(nn.Module):
+    """Codes of known voices → letters; see the module."""
+
     def __init__(self, voices: int):
         super().__init__()
         self.codes, self.voices = nn.Embedding(ENTRIES, WIDTH), nn.Embedding(voices, WIDTH)
@@ -48,7 +50,7 @@ class Listener(nn.Module):
                         voices: Sequence[int]) -> Tensor:
         """CTC loss of the texts (token ids) given codes (n,) without silence: (B,) nats a letter, low for clear speech.
 
-        Infinity where there are too few codes for the text.
+        Infinite where there are too few codes for the text.
         """
         device = self.letters.weight.device
         lengths = torch.tensor([len(row) for row in codes], device=device)

@@ -1,4 +1,4 @@
-"""Writes the trained parts as a bundle, with voices and card."""
+"""Writes the trained networks as a bundle, with voices and model card."""
 
 import importlib.metadata
 import json

@@ -21,9 +21,9 @@ from ane.system.files import replacing
 from training.speech import load_mels, voice_of
 from training.trainer import PartSchedule, Trainer, load_state_bytes, state_bytes
 
-STAMP, DONE = "quantiser.sha256", "done"        # in the folder of codes: hash of the codebook; all files are written
-WIDTH, ENTRY = 320, 64
-DECAY, COMMITMENT = 0.99, 0.25
+STAMP, DONE = "quantiser.sha256", "done"        # files beside the codes: hash of the codebook; marks completion
+WIDTH, ENTRY = 320, 64                          # width of the networks, and of a codebook entry
+DECAY, COMMITMENT = 0.99, 0.25                  # of the running means; weight of the commitment loss
 MIN_COUNT = 0.3         # an entry whose running count falls below is reset; the mean count is 1
 CROP = 64               # frames of a training crop
 BATCH = 64
@@ -31,6 +31,8 @@ ENVELOPE_COSINES, ENVELOPE_WEIGHT = 20, 8.0     # cosines that make up the envel
 
 
 class QuantiserResidual(nn.Module):
+    """A residual block of two convolutions, (B, C, T)."""
+
     def __init__(self, channels: int):
         super().__init__()
         self.layers = nn.Sequential(nn.ReLU(), nn.Conv1d(channels, channels, 3, padding=1), nn.ReLU(),
@@ -69,6 +71,7 @@ class Quantiser(nn.Module):
         return self.encoder(x).transpose(1, 2).reshape(-1, ENTRY)
 
     def nearest(self, encodings: Tensor) -> Tensor:
+        """Encodings (n, ENTRY) → indices (n,) of the nearest codebook entries."""
         with torch.autocast(encodings.device.type, enabled=False):
             return (self.codebook.square().sum(dim=1) - 2 * encodings @ self.codebook.T).argmin(dim=1)
 
@@ -77,6 +80,7 @@ class Quantiser(nn.Module):
         return self.decoder(self.decoder_input(entries) + self.decoder_voices(voices)[:, :, None])
 
     def codes(self, mel: Tensor, voices: Tensor) -> Tensor:
+        """(B, 80, 4T), (B,) → (B, T)."""
         return self.nearest(self.encode(mel, voices)).view(len(mel), -1)
 
     def mel(self, codes: Tensor, voices: Tensor) -> Tensor:
@@ -103,6 +107,7 @@ class Quantiser(nn.Module):
                 self.envelope @ (difference * self.deviation / self.deviation.mean())).abs().mean()
 
     def loss(self, mel: Tensor, voices: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+        """Losses of a batch by name; also updates the codebook."""
         encodings = self.encode(mel, voices).float()
         codes = self.nearest(encodings.detach())
         entries = self.codebook[codes]
@@ -171,7 +176,7 @@ def write_codes(folder: Path, quantiser: Quantiser, shards: Sequence[Path], voic
 
 @torch.no_grad()
 def write_shard(state: bytes, entries: int, voices: int, path: Path, source: Path, voice: int) -> None:
-    """Write the codes of one shard, in a process of its own. ``state``: ``state_bytes`` of the quantiser."""
+    """Write the codes of one shard, in a separate process. ``state``: ``state_bytes`` of the quantiser."""
     torch.set_num_threads(1)
     quantiser = Quantiser(entries, voices)
     load_state_bytes(quantiser, state)

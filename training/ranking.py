@@ -28,12 +28,12 @@ from training.trainer import Initialise, PartSchedule, Trainer
 BATCH, RANKED = 16, 12  # clips of a step, and clips whose candidates are ranked
 MIN_GROUP = 4           # clips of equal text length that are worth comparing
 ALTERED = 2             # altered texts for each clip
-MAX_SILENCE = 16        # codes of silence after the longest clip of a batch, fewer than that,
-FULL_LENGTH = 0.25      # except in this share of batches, which are padded as far as the pipeline pads
-SHARPNESS = 10.0        # the target probability of a candidate is softmax(−SHARPNESS · nats a letter)
+MAX_SILENCE = 16        # limit of the random number of silence codes after the longest clip of a batch
+FULL_LENGTH = 0.25      # share of batches that are instead padded to the pipeline's length
+SHARPNESS = 10.0        # target probabilities of candidates are softmax(−SHARPNESS · nats a letter)
 ORDER_WEIGHT = 3.0
 VALIDATION_BATCHES = 12
-VALIDATION_STRIDE = 20  # every 20th clip is excluded from ranking, for validation
+VALIDATION_STRIDE = 20  # every 20th clip's candidates are for validation
 
 Item = TypeVar("Item")
 
@@ -81,8 +81,7 @@ class CLVPInTraining(nn.Module):
                             speech.unflatten(0, (len(rows), -1)))
 
     def losses(self, clips: Sequence[Clip], altered: Sequence[Sequence[int]], length: int) -> dict[str, Tensor]:
-        """Losses of clips whose texts are equally long. ``altered``: a text for each clip in turn, ``ALTERED`` times.
-        """
+        """Losses of clips whose texts are equally long; ``altered``: one text for each clip, ``ALTERED`` times over."""
         encoded = self.encode_speech([clip.codes for clip in clips], length)
         texts = self.text([*(clip.text for clip in clips), *altered])
         scores = (texts @ self.speech(encoded).T).view(1 + ALTERED, len(clips), len(clips))
@@ -95,10 +94,11 @@ class CLVPInTraining(nn.Module):
                 "accuracy, own text": (versions.argmax(dim=1) == 0).float().mean()}
 
     def spelling(self, encoded: Tensor, clips: Sequence[Clip]) -> Tensor:
+        """CTC loss of the texts given the output of ``encode_speech``."""
         likely = F.log_softmax(self.speller(encoded), dim=2).transpose(0, 1)
         codes, letters = torch.tensor([[len(clip.codes), len(clip.text)] for clip in clips]).T
         return F.ctc_loss(likely, torch.tensor([clip.text for clip in clips], device=encoded.device), codes, letters,
-                          blank=self.stop, zero_infinity=True)      # infinite where there are fewer codes than letters
+                          blank=self.stop, zero_infinity=True)      # otherwise infinite for fewer codes than letters
 
 
 @dataclass
@@ -130,6 +130,7 @@ class CLVPObjective:
         return {"loss": loss, **losses, "order": order}
 
     def padded_length(self, codes: Sequence[np.ndarray], full: bool, rng: np.random.Generator) -> int:
+        """The length that a batch's codes are padded to with silence."""
         if full:
             return self.model.max_codes
         return min(max(map(len, codes)) + int(rng.integers(MAX_SILENCE)), self.model.max_codes)
@@ -178,8 +179,10 @@ def listwise_loss(scores: Tensor, nats: Tensor) -> Tensor:
 
 
 def ranking_gain(scores: Tensor, nats: Tensor) -> float:
-    """The reduction of nats a letter by taking the highest of scores (n, candidates) instead of a random candidate, as
-    a share of the greatest possible reduction."""
+    """How far choosing by score reduces nats a letter: 0 as by chance, 1 as by the best choice.
+
+    Scores and nats are (n, candidates).
+    """
     finite = nats.isfinite().all(dim=1)
     scores, nats = scores[finite], nats[finite]
     if not len(nats):

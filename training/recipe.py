@@ -24,7 +24,7 @@ SPECIAL = ("[STOP]", "[UNK]", "[SPACE]")
 LETTER_TOKENS = range(len(SPECIAL), len(SPECIAL) + 26)  # a to z
 TOKENS = len(SPECIAL) + len(CHARACTERS) - 1             # [SPACE] is also the first of CHARACTERS
 ENTRIES = 1023                                          # of the quantiser's codebook
-CALM_TOKEN = ENTRIES                                    # the code of the silence after the end, not in the codebook
+CALM_TOKEN = ENTRIES                                    # code of silence after the end, outside the codebook
 D, C, HEADS = 192, 80, 4
 
 # 16 MB of fp16 in all; nearly half for the autoregressive decoder, whose errors the later networks cannot correct
@@ -46,9 +46,9 @@ CONFIGS: dict[str, Config] = {
     "rlg_diffuser": RandomLatentConverterConfig(channels=2 * C),
 }
 
-# where upstream's settings do not suit the embedded voice: its speech repeats codes often, so a penalty on repetition
-# would exclude correct ones; it was trained on no clip longer than a few sentences; codes close to silence often follow
-# the last word; guidance makes an audible difference, ranking and more diffusion steps do not
+# settings that differ from upstream's: the embedded voice repeats codes often, so a repetition penalty would exclude
+# correct codes; it was trained on clips of a few sentences at most; codes close to silence often follow the last word;
+# guidance makes an audible difference, ranking and more diffusion steps do not
 SETTINGS = {"sampling": {"temperature": 0.6, "repetition_penalty": 1.0, "max_codes": 260}, "split": [80, 125],
             "silence": [0.1, 0.25], "preset": "1x10_guided"}
 
@@ -102,7 +102,7 @@ def load_recipe(path: Path = EMBEDDED_VOICE) -> Recipe:
     """Read a recipe.
 
     Raises:
-        UserError: the file is not there, is not TOML, or its keys are not those of ``Recipe``.
+        UserError: the file is missing, is not TOML, or its keys are not those of ``Recipe``.
     """
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -120,12 +120,12 @@ def load_recipe(path: Path = EMBEDDED_VOICE) -> Recipe:
 
 
 def tuples(values: dict[str, Any]) -> dict[str, Any]:
-    """The same with tuples for lists."""
+    """A copy with tuples in place of lists."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
 
 
 def tokenizer_json() -> str:
-    """A tokenizer of one token a character, which drops characters that it has no token for."""
+    """A tokenizer with one token for each character; it drops characters without a token."""
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     letters = [*SPECIAL, *CHARACTERS.replace(" ", "")]

@@ -51,7 +51,7 @@ from training.warm_start import (
     start_denoiser,
 )
 
-CLIP_SECONDS = 2.82         # mean, for the number of clips
+CLIP_SECONDS = 2.82         # mean length, to compute the number of clips from hours
 VALIDATION_CLIPS = 320
 EARLIER, BEGAN_AS = "earlier_voice", "began_as.json"    # in the run's folder: the earlier bundle, its description
 
@@ -95,6 +95,7 @@ class TrainingRun:
 
     @cached_property
     def texts(self) -> list[str]:
+        """The texts of the training speech. Raises UserError without WordNet."""
         path, count = self.folder / "text.txt", round(self.recipe.hours * 3600 / CLIP_SECONDS)
         if not path.exists():
             if not (self.wordnet / "data.noun").exists():
@@ -127,6 +128,7 @@ class TrainingRun:
 
     @property
     def validation_clips(self) -> list[Clip]:
+        """About ``VALIDATION_CLIPS`` held-back clips."""
         held_back = self.clips(self.held_back_shards)
         return held_back[::max(1, len(held_back) // VALIDATION_CLIPS)]
 

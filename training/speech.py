@@ -1,4 +1,4 @@
-"""Speech of the teachers, flite's voices, stored with the mel that the quantiser codes."""
+"""Speech of the teachers (voices of flite), stored with the mel that the quantiser encodes."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ class Flite:
     libraries: str | None = None
 
     def speak(self, text: str, voice: str) -> np.ndarray:
-        """(S,) float32 at 16 kHz, at equal loudness, its silent ends cut to ``LEAD`` and ``TAIL``.
+        """(S,) float32 at 16 kHz, at equal loudness, silence at its ends trimmed to ``LEAD`` and ``TAIL``.
 
         Raises:
             UserError: flite is not installed, or lacks the voice.
@@ -67,7 +67,7 @@ def trim_and_level(audio: np.ndarray) -> np.ndarray:
 
 @dataclass
 class Shard:
-    """Some hundred clips of one voice.
+    """Up to ``MAX_CLIPS`` clips of one voice.
 
     Attributes:
         texts: of the clips.
@@ -103,7 +103,7 @@ class Shard:
 
 def load_mels(shard: Path) -> list[np.ndarray]:
     """(L, 80) float16 of every clip of a shard."""
-    with np.load(shard) as data:            # reads two of its arrays
+    with np.load(shard) as data:            # loads only the arrays it uses
         return np.split(data["mel"], data["frames"].cumsum()[:-1])
 
 
@@ -129,12 +129,13 @@ def voice_of(shard: Path, voices: Sequence[str]) -> int:
 
 
 def shard_size(clips: int) -> int:
+    """Number of clips in a shard when there are ``clips`` in all."""
     return min(MAX_CLIPS, -(-clips // MIN_SHARDS))
 
 
 def speak_all(folder: Path, texts: Sequence[str], voices: Sequence[str], flite: Flite, mel_norms: np.ndarray,
-             workers: int) -> list[Path]:
-    """Write the speech of all texts, a shard of each voice in turn. Existing shards are kept."""
+              workers: int) -> list[Path]:
+    """Write the speech of all texts as shards, alternating between the voices. Existing shards are kept."""
     folder.mkdir(parents=True, exist_ok=True)
     jobs, size = [], shard_size(len(texts))
     for index, start in enumerate(range(0, len(texts), size)):
@@ -142,5 +143,5 @@ def speak_all(folder: Path, texts: Sequence[str], voices: Sequence[str], flite: 
         jobs.append((folder / f"{index:04d}-{voice}.npz", texts[start:start + size], voice, flite, mel_norms))
     missing = [job for job in jobs if not job[0].exists()]
     with ProcessPoolExecutor(workers) as pool:
-        list(pool.map(speak_shard, *zip(*missing, strict=True)))     # an error or Ctrl-C cancels the rest
+        list(pool.map(speak_shard, *zip(*missing, strict=True)))     # list(): an error or Ctrl-C cancels the rest
     return [job[0] for job in jobs]

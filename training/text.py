@@ -1,6 +1,6 @@
 """The texts of the training speech: plain sentences, dictionary examples and definitions, and strings of words.
 
-All are lower case and spelled out, as the English normaliser passes text to the networks.
+All are lower case with numbers spelled out, the output of the English normaliser.
 """
 
 import random
@@ -18,20 +18,20 @@ from training.grammar import plain_sentence
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 MARKS = "',.?!;:-"
 MIN_CHARACTERS, MAX_CHARACTERS = 3, 130
-SHARED_WORDS = 5                # of a held-out sentence exclude a text
+SHARED_WORDS = 5                # successive words in common with a held-out sentence exclude a text
 UNFIT = re.compile(r"fuck|shit|cunt|nigg|whore|slut|rape|penis|vagina|porn|bitch|fagg|sex|breast|genital|excre|copul|"
                    r"\barse")
 SHARES = (0.40, 0.27, 0.15, 0.18)      # of the draws: plain sentences, examples, definitions, words
 
 
 def held_out_sentences() -> list[str]:
-    """The sentences that quality is measured on, which no training text may resemble."""
+    """The sentences for measuring quality; no training text shares ``SHARED_WORDS`` successive words with them."""
     text = (resources.files("training") / "held_out.txt").read_text(encoding="utf-8")
     return [line for line in text.splitlines() if line and not line.startswith("#")]
 
 
 def training_texts(wordnet: Path, seed: int) -> Iterator[str]:
-    """Endless texts without repetition, none of which resembles a held-out sentence.
+    """Endless different texts, none of which shares ``SHARED_WORDS`` successive words with a held-out sentence.
 
     Args:
         wordnet: folder of WordNet's data.noun, data.verb, data.adj and data.adv (Debian's wordnet-base).
@@ -91,8 +91,10 @@ def cleaned(text: str) -> str:
 
 
 def spoken_words() -> tuple[list[str], list[float]]:
-    """The 40,000 most frequent English words of plain letters, and the cumulative sum of their weights, which are
-    flatter than their frequencies."""
+    """Frequent English words (those of a to z among the first 40,000), and the cumulative sum of their weights.
+
+    A weight is frequency ** 0.3, so that rare words occur too.
+    """
     from wordfreq import get_frequency_dict
 
     frequent = sorted(get_frequency_dict("en").items(), key=lambda item: (-item[1], item[0]))[:40000]
@@ -111,7 +113,7 @@ def read_text(path: Path, count: int) -> list[str]:
     """Read what ``write_text`` wrote.
 
     Raises:
-        UserError: there are not ``count`` texts, or one of them resembles a held-out sentence.
+        UserError: the number of texts is not ``count``, or one shares a run of words with a held-out sentence.
     """
     texts = path.read_text(encoding="utf-8").splitlines()
     if len(texts) != count:

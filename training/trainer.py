@@ -1,6 +1,6 @@
 """The training loop of every part: it resumes from checkpoints, records a curve and draws it.
 
-Under torchrun several processes share a part: each takes batches of its own, and gradients are averaged.
+Under torchrun several processes share a part: each takes other batches, and gradients are averaged.
 """
 
 import io
@@ -34,8 +34,9 @@ class PartSchedule:
 
     Attributes:
         steps: where each leg of the training ends, ascending. A leg resumes at the step that the one before reached.
-        rate: the learning rate after ``warmup`` steps; it falls to 0 along a half cosine of ``steps[leg]`` steps.
-        decay: weight decay. clip: greatest norm of the gradient.
+        rate: the learning rate after ``warmup`` steps; then a half cosine falls to 0 at the end of the
+            current leg, as in one run of that many steps.
+        decay: weight decay. clip: maximum norm of the gradient.
     """
 
     steps: tuple[int, ...]

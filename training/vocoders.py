@@ -1,7 +1,7 @@
 """Training of the two vocoders: UnivNet from mels, HiFi-GAN from the decoder's latents.
 
 The loss compares spectra at several resolutions (Yamamoto et al. 2020, section 2.3) and the largest differences of
-successive samples. There is no discriminator, to train within hours on a CPU.
+successive samples. There is no discriminator, so that training takes hours on a CPU.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,12 +21,12 @@ from training.speech import RATE, Shard
 from training.trainer import Initialise, PartSchedule, Trainer
 
 WINDOWS = ((512, 120, 480), (1024, 240, 1000), (2048, 480, 2000), (256, 60, 240))   # FFT, hop, window
-FRAMES, EDGE = 56, 4        # frames of a crop, and of each end of it that padding affects and the loss ignores
+FRAMES, EDGE = 56, 4        # frames of a crop; frames at each end, which padding affects, that the loss ignores
 LATENTS = 12                # of a crop
 SAMPLES_PER_LATENT = 1024 * DIFFUSION_RATE / 22050
 MEL_WEIGHT, CLICK_WEIGHT = 1.0, 0.5
-CLICK_WINDOW, FLOOR = 60, 1e-3      # samples whose largest difference is compared, and a negligible difference
-CLIP_ENDS = 0.25            # share of the batches with crops from the start of clips, and for HiFi-GAN from the end
+CLICK_WINDOW, FLOOR = 60, 1e-3      # samples in which the largest difference is compared; added before the log
+CLIP_ENDS = 0.25            # share of batches with crops at the start of clips, and (HiFi-GAN) of those at the end
 
 # index of a clip, generator → input of the network, and its target, the waveform (S,) float32
 Crop = Callable[[int, torch.Generator], tuple[np.ndarray, np.ndarray]]

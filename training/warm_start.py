@@ -1,8 +1,8 @@
 """Initial weights from an earlier voice.
 
-The codes of a new quantiser are not those of the earlier one. The earlier voice speaks some sentences and the new
-quantiser codes its speech; how often a new code coincides with each earlier one weights the earlier embeddings in the
-new embedding's initial value.
+The codes of a new quantiser are not those of the earlier one. The earlier voice speaks some sentences, and the
+new quantiser encodes this speech. A new code's embedding starts as the mean of earlier embeddings, weighted by how
+often the new code coincides with each earlier code.
 """
 
 import subprocess
@@ -38,7 +38,7 @@ from training.ranking import CLVPInTraining
 from training.recipe import FOLDER, C, D, EarlierVoice
 from training.speech import RATE, code_mel
 
-SENTENCES = 250         # that the earlier voice speaks, in each of its voices
+SENTENCES = 250         # that each of the earlier voices speaks
 LANES = 32
 PRIOR_WEIGHT = 0.02     # weight of the mean of all earlier embeddings in a new one
 CODE_KEYS = ("mel_embedding.weight", "mel_head.weight", "mel_head.bias")    # one row for each code
@@ -67,6 +67,7 @@ def open_earlier_voice(earlier: EarlierVoice, folder: Path, voices: Sequence[str
 
 
 def extract_from_history(earlier: EarlierVoice, folder: Path) -> None:
+    """Extract the bundle from its commit. Raises UserError when git does not find it."""
     try:
         archive = subprocess.run(["git", "archive", "--format=tar", f"{earlier.commit}:{earlier.bundle}"],
                                  cwd=FOLDER.parent, capture_output=True, check=True).stdout
@@ -98,6 +99,7 @@ def start_clvp(model: CLVPInTraining, earlier: Model) -> None:
 
 
 def start_denoiser(model: DenoiserInTraining, earlier: Model, voices: Sequence[str]) -> None:
+    """Copy weights and voice latents."""
     copy_matching_weights(model.network, earlier, "diffusion")
     with torch.no_grad():
         model.voices.copy_(earlier_latents(earlier, voices)[1])
@@ -128,7 +130,7 @@ def earlier_latents(earlier: Model, voices: Sequence[str]) -> tuple[Tensor, Tens
 
 
 def code_weights(earlier: Model, voices: Sequence[str], quantiser: Quantiser, texts: Sequence[str]) -> Tensor:
-    """(new codes, earlier codes) float32: the share of each earlier code in a new one. Each row sums to 1."""
+    """(new codes, earlier codes) float32: weights of the earlier codes in each new one. Each row sums to 1."""
     config, backend = earlier.config("autoregressive"), TorchBackend(earlier, "cpu")
     tokenizer, settings = Tokenizer(earlier.tokenizer), Settings.of(model=earlier.settings)
     counts = torch.zeros(len(quantiser.codebook), config.calm_token)
@@ -137,7 +139,7 @@ def code_weights(earlier: Model, voices: Sequence[str], quantiser: Quantiser, te
         chunks = [Prompt(voice.ar, text_tokens(tokenizer.encode(text), config),
                         [inverse_cdf_sampler(np.random.default_rng([index, number]))])
                   for number, text in enumerate(texts)]
-        for [candidate] in decode(backend, chunks, config, settings.sampling, LANES, rewritten=False):
+        for [candidate] in decode(backend, chunks, config, settings.sampling, LANES, rewrite_tail=False):
             audio = resample(hifigan_sound(backend, voice.ar, candidate.hidden), SAMPLE_RATE, RATE)
             mel = torch.from_numpy(code_mel(audio, earlier.mel_norms))[None]
             with torch.no_grad():

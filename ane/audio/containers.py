@@ -1,4 +1,4 @@
-"""How many bytes a sound file lacks, by the sizes that its container states.
+"""The number of bytes missing at the end of a sound file, from the sizes that its container states.
 
 libsndfile reads a wav, aiff or ogg file that was cut off as if it ended there. A clip without its end gives another
 voice, so such files are refused.

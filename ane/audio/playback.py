@@ -23,14 +23,14 @@ from ane.audio.writer import pcm16
 from ane.system.errors import UserError
 
 PERIOD_MS = 100         # milliseconds of sound that the device takes at a time
-PERIODS = 3             # of them that it holds
+PERIODS = 3             # number of them that the device buffers
 STALLED_SECONDS = 10.0  # a device that takes no samples for so long has failed
 
 _ADVICE = "check the device, or write a file instead: -o speech.wav"
 
 
 class PlayerError(UserError):
-    """The sound device failed, not what produces the sound."""
+    """The sound device failed; the producer of the sound did not."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class Buffering:
     """When playing begins, and how far the producer may be ahead of it. All in seconds of sound.
 
     Attributes:
-        max_queued: length of the queue, one piece aside. Playing begins at the latest when it is full.
-        assumed_remaining: sound that is taken to be still to come when the total is not known.
-        safety_factor: ``required`` is multiplied by it, because no measured rate lasts.
+        max_queued: length above which the producer waits. Playing begins at the latest when it is reached.
+        assumed_remaining: sound assumed to be still to come when the total is not known.
+        safety_factor: ``required`` is multiplied by it, because the rate varies.
     """
 
     max_queued: float = 60.0
@@ -109,7 +109,7 @@ class DefaultSoundDevice:
     def __init__(self, sample_rate: int, backends: Sequence[Any] | None = None):
         import miniaudio  # 0.1 s
 
-        if backends is None:        # Null would play to nowhere without an error
+        if backends is None:        # the Null backend discards sound without an error
             backends = [one for one in miniaudio.Backend if one.name not in ("NULL", "CUSTOM")]
         self._error = miniaudio.MiniaudioError
         try:
@@ -145,6 +145,7 @@ class Player:
 
     @property
     def queued_seconds(self) -> float:
+        """Seconds of sound in the queue."""
         return self._queued_bytes / (2 * self.sample_rate)
 
     def feed(self, audio: np.ndarray) -> None:
@@ -231,8 +232,8 @@ def playing(sample_rate: int, expected: float | None = None,
             buffering: Buffering | None = None) -> Iterator[Callable[[np.ndarray], None]]:
     """Yield a function that plays audio (n,) float32 at ``sample_rate`` Hz after what it was given before.
 
-    Playing begins when the rest is likely to follow without a gap (``Buffering``). The end of the block waits until all
-    has been played; an error in the block stops the sound at once.
+    Playing begins when the rest is likely to follow without a gap (``Buffering``). The end of the block waits until
+    everything has been played; an error in the block stops the sound at once.
 
     Args:
         expected: estimate of the seconds of sound in all.

@@ -1,4 +1,4 @@
-"""Reading sound files, and checking whether a clip is fit to take a voice from."""
+"""Reading sound files, and checking whether a clip is usable as reference audio."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,7 @@ from ane.system.errors import UserError
 CLIP_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif")     # of the clips in a folder of clips
 MIN_CLIP_SECONDS = 0.5          # a shorter clip holds a syllable at most; the encoders want 4 to 6 seconds
 MAX_CLIP_SECONDS = 600.0        # the encoders use 6 s of a clip; ten minutes at 48 kHz take 115 MB of memory
-MIN_RATE, MAX_RATE = 4_000, 768_000     # Hz; from narrower than a telephone to the highest rate of studio equipment
+MIN_RATE, MAX_RATE = 4_000, 768_000     # Hz; from half of a telephone's rate to the highest of studio equipment
 MAX_SILENT_DBFS = -60.0         # peak of a clip without speech, at most
 MAX_PEAK = 2.0                  # louder floats are on another scale than [-1, 1] (upstream warns at 2)
 
@@ -22,7 +22,7 @@ _MAGIC = (b"RIFF", b"RIFX", b"RF64", b"fLaC", b"OggS", b"FORM", b"caff")
 
 
 def read_clip(path: Path | str) -> tuple[np.ndarray, int]:
-    """Read reference audio that is fit to take a voice from: ``read_audio``, then ``check_clip``.
+    """Read a clip of reference audio: ``read_audio``, then ``check_clip``.
 
     Returns:
         audio (S,) float32 mono, sample rate in Hz.
@@ -45,8 +45,8 @@ def read_audio(path: Path | str) -> tuple[np.ndarray, int]:
         audio (S,) float32 mono, sample rate in Hz. Floating-point files may exceed [-1, 1].
 
     Raises:
-        UserError: missing, a directory, unreadable, not a sound file, cut off, of a rate that no recording has, or
-            longer than ``MAX_CLIP_SECONDS``.
+        UserError: missing, a directory, unreadable, not a sound file, cut off, a rate outside ``MIN_RATE`` to
+            ``MAX_RATE``, or longer than ``MAX_CLIP_SECONDS``.
     """
     path = Path(os.path.expanduser(path))
     if not os.path.exists(path):
@@ -58,22 +58,22 @@ def read_audio(path: Path | str) -> tuple[np.ndarray, int]:
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     if missing:
-        raise UserError(f"{path}: ends {missing} bytes before its header says; {_DAMAGED}")
+        raise UserError(f"{path}: ends {missing} bytes earlier than its header states; {_DAMAGED}")
     try:
         with soundfile.SoundFile(path) as file:
             return _read_mono(file, path), file.samplerate
     except soundfile.LibsndfileError as error:
         raise UserError(f"{path}: {_open_error(path, error)}") from error
-    except TypeError as error:      # libsndfile takes .raw for samples without a header
-        raise UserError(f"{path}: a file of that name has no header that gives its rate; convert it to wav, with "
+    except TypeError as error:      # the suffix .raw means samples without a header
+        raise UserError(f"{path}: a .raw file has no header that states its rate; convert it to wav, with "
                         "ffmpeg for example") from error
 
 
 def check_clip(audio: np.ndarray, rate: int, origin: str) -> None:
-    """Check that a voice can be taken from audio (S,) at ``rate`` Hz; ``origin`` is its name in messages.
+    """Check that audio (S,) at ``rate`` Hz is usable as reference audio; ``origin`` is its name in messages.
 
     Raises:
-        UserError: NaN or infinite samples, a rate that no recording has, shorter than ``MIN_CLIP_SECONDS`` or longer
+        UserError: NaN or infinite samples, a rate outside the limits, shorter than ``MIN_CLIP_SECONDS`` or longer
             than ``MAX_CLIP_SECONDS``, silent, or not on the scale [-1, 1].
     """
     _check_size(len(audio), rate, origin)
@@ -100,7 +100,7 @@ def _check_size(samples: int, rate: int, origin: str) -> None:
 
 
 def _read_mono(file: soundfile.SoundFile, path: Path) -> np.ndarray:
-    """All frames of an open file as (S,) float32, channels averaged; UserError when it is too long or frames lack."""
+    """All frames of an open file as (S,) float32, channels averaged; UserError when it is too long or cut off."""
     _check_size(file.frames, file.samplerate, str(path))
     block = max(1, _BLOCK // file.channels)
     blocks = []
@@ -113,7 +113,7 @@ def _read_mono(file: soundfile.SoundFile, path: Path) -> np.ndarray:
     slack = 2304 if file.format == "MP3" else 0         # two frames: encoders differ on the padding they count
     if len(audio) + slack < file.frames:
         raise UserError(f"{path}: gives {len(audio) / file.samplerate:.2f} s of the "
-                        f"{file.frames / file.samplerate:.2f} s its header says; {_DAMAGED}")
+                        f"{file.frames / file.samplerate:.2f} s that its header states; {_DAMAGED}")
     if not len(audio):
         raise UserError(f"{path}: holds no samples; it is empty or cut off")
     return audio

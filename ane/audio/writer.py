@@ -25,7 +25,7 @@ def check_output(path: Path | str) -> None:
     """Check, before any work is done, that ``write`` can write a file.
 
     Raises:
-        UserError: a suffix without a format, a directory of that name, or a folder that cannot be created or written;
+        UserError: an unknown suffix, a directory of that name, or a folder that cannot be created or written;
             for "-", a standard output that is closed or a terminal.
     """
     if str(path) == "-":
@@ -53,15 +53,15 @@ def write(path: Path | str, audio: np.ndarray, sample_rate: int) -> None:
 
 @contextmanager
 def writing(path: Path | str, sample_rate: int) -> Iterator[Callable[[np.ndarray], None]]:
-    """Yield a function that appends audio (n,) float32, clipped to [-1, 1], to a file: ``write`` while sound arrives.
+    """Yield a function that appends audio (n,) float32, clipped to [-1, 1], to a file as it arrives.
 
-    The suffix gives the format. "-" is standard output, which receives a 16-bit WAV whose header leaves the length
-    open. A file appears when the block ends without an error and the file is complete. ``~`` at the start of the path
-    is the user's home.
+    The suffix gives the format. "-" is standard output, which receives a 16-bit WAV whose header does not state
+    the length. A file appears when the block ends without an error and the file is complete. ``~`` at the start of the
+    path is the user's home.
 
     Raises:
-        UserError: another suffix, NaN or infinite samples, a rate that the format lacks, a path that cannot be written,
-            or a standard output that is closed, a terminal or no longer read.
+        UserError: an unknown suffix, NaN or infinite samples, a rate that the format lacks, a path that cannot be
+            written, or a standard output that is closed, a terminal or no longer read.
     """
     check_output(path)
     path = Path(path)
@@ -161,6 +161,7 @@ def pcm16(audio: np.ndarray) -> np.ndarray:
 
 
 def _clipped(audio: np.ndarray) -> np.ndarray:
+    """Clip to [-1, 1], float32. UserError for NaN or infinite samples."""
     if not np.isfinite(audio).all():
         raise UserError("cannot write or play sound that holds NaN or infinite samples; "
                         "check the voice, the weights and the precision")

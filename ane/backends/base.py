@@ -1,12 +1,13 @@
-"""The contract between models and backends: stages, named network calls on NumPy arrays with declared shapes.
+"""The contract between models and backends. A stage is a named network call on NumPy arrays of declared shapes.
 
-A model declares its stages (``ModelStages``); a backend runs them and knows no model. Three kinds of call:
+A model declares its stages (``ModelStages``); a backend runs them for any model. Three kinds of call:
 
 * ``Backend.run``: a stateless stage;
 * ``Backend.decoder``: an autoregressive network, whose kv-cache the backend keeps;
 * ``Backend.denoiser``: a diffusion network bound to one utterance, so that its conditioning is computed once.
 
-Arrays have their true length here. A backend with fixed shapes pads to its bucket and crops the result.
+Arrays are not padded here. A backend with fixed shapes pads them to a bucket, one of the lengths that a package has
+functions for, and crops the result.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ import numpy as np
 
 from ane.system.errors import UserError
 
-MASKED = -1e4       # added to the score of a masked position: finite, so that no sum overflows fp16; its exp() is 0
+MASKED = -1e4       # added to the attention score of a masked position: its exp() is 0, and no sum overflows fp16
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,10 @@ class FunctionSet(Protocol):
     """Fixed-shape functions of one network's package, as a stage with a ``packaged`` call uses them."""
 
     def functions(self, kind: str) -> Sequence[Any]:
-        """The functions of a kind, one a bucket; none when the package was converted without that kind."""
+        """The functions of a kind, one per bucket; none when the package was converted without that kind."""
 
     def table(self, key: str) -> np.ndarray:
-        """A parameter that the host uses itself, float32, by its key in the state dict."""
+        """The parameter with this key in the state dict, float32, for computations in NumPy."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,11 @@ class Stage:
     """A stateless network call.
 
     Attributes:
-        network: the network that serves it.
+        network: name of the network to call.
         inputs: by name. output: its single output.
         method: method of the PyTorch network to call, with the inputs in their order.
-        packaged: (functions, stage, inputs) → output on a package's fixed-shape functions; None: the network has none.
+        packaged: (functions, stage's name, inputs) → output, on a package's fixed-shape functions; None: the network
+            is never in a package.
     """
 
     network: str
@@ -58,13 +60,13 @@ class Stage:
 
 @dataclass(frozen=True)
 class DecoderShape:
-    """Size of an autoregressive network: layers, heads, width of a head, of a column, and number of codes."""
+    """Size of an autoregressive network."""
 
     layers: int
     heads: int
     head_width: int
-    width: int
-    codes: int
+    width: int          # of a column (one embedded input position) and of a hidden state
+    codes: int          # size of the vocabulary
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class DecoderStage:
     for each layer, and ``network.logits(hidden)``; its config has a ``decoder_shape``.
 
     Attributes:
-        tables: look-up tables that the host reads itself: name → key in the state dict.
+        tables: embedding tables that are looked up in NumPy: name → key in the state dict.
     """
 
     network: str
@@ -90,14 +92,15 @@ class DenoiserStage:
     has the graphs ``condition`` and ``denoise``.
 
     Attributes:
-        codes: (run, table, latents, conditioning, frames) → what no step changes, (2, C, L) float32: the conditional
-            row, then the unconditional one. ``run(graph, inputs)`` runs a graph, ``table(key)`` reads a parameter.
+        conditioning: (run, table, latents, voice latent, frames) → the input ``code`` of every step, (2, C, L) float32:
+            the conditional row, then the unconditional one. ``run(graph, inputs)`` runs a graph, ``table(key)`` reads
+            a parameter.
         out_channels: the network's config → channels of its output.
         packaged: (functions, latents, conditioning, frames) → ``Denoiser`` on a package's fixed-shape functions.
     """
 
     network: str
-    codes: Callable[..., np.ndarray]
+    conditioning: Callable[..., np.ndarray]
     out_channels: Callable[[Any], int]
     packaged: "Callable[[FunctionSet, np.ndarray, np.ndarray, int], Denoiser]"
 
@@ -112,10 +115,14 @@ class ModelStages:
 
 
 class Decoder(Protocol):
-    """An autoregressive network over a few prefixes and a number of lanes; the backend keeps its kv-cache.
+    """An autoregressive network with its kv-cache, which decodes several sequences (lanes) in one call.
 
-    The caller owns the positions: the ``lengths`` it passes rewind, reset or refill a lane, and the
-    ``prefix_indices`` move it to another prefix.
+    Each lane continues one of the stored prefixes. The decoder does not record how long a lane is: the ``lengths`` that
+    the caller passes rewind, reset or refill a lane, and the ``prefix_indices`` move it to another prefix.
+
+    Attributes:
+        lanes: number of lanes. capacity: positions of each lane after its prefix (its own positions).
+        prefixes: number of prefixes that can be stored.
     """
 
     lanes: int
@@ -143,14 +150,15 @@ class Denoiser(Protocol):
     """A diffusion network bound to one utterance: what does not depend on the timestep is computed once."""
 
     def __call__(self, x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
-        """x (1, 100, L) float32 at the original timestep → (1, 200, L); guided: (2, 200, L), conditional first."""
+        """x (1, 100, L) float32 at ``timestep`` of the trained ones → (1, 200, L), or when ``guided`` (2, 200, L):
+        the output with conditioning, then without."""
 
 
 @dataclass(frozen=True)
 class DenoisingStep:
-    """The numbers of one denoising step, float32 except the original timestep; the same for every sampler.
+    """The coefficients of one denoising step, float32, and its timestep among the trained ones; for every sampler.
 
-        prediction = conditional·output + unconditional·output without conditioning
+        prediction = conditional·(output with conditioning) + unconditional·(output without)
         x0         = clip(x0_from_x·x + x0_from_prediction·prediction, −1, 1)
         next x     = next_from_x·x + next_from_x0·x0 + next_from_previous_x0·(x0 of the previous step) + σ·N(0, 1)
         σ          = noise·exp(variance_slope·v), v the second half of the output
@@ -173,6 +181,7 @@ class DenoisingStep:
 
     @property
     def guided(self) -> bool:
+        """Whether the step uses the output without conditioning."""
         return bool(self.unconditional)
 
     @property
@@ -183,14 +192,14 @@ class DenoisingStep:
 
 @runtime_checkable
 class FusedDenoiser(Denoiser, Protocol):
-    """A denoiser that can also take several steps in one call."""
+    """A denoiser that can also compute several steps in one call."""
 
     def fused_steps(self, guided: bool) -> Sequence[int]:
-        """The numbers of steps that one call can take, each at least 2; empty: only single steps."""
+        """The step counts that one call can compute, each at least 2; empty: only single steps."""
 
     def advance(self, x: np.ndarray, previous_x0: np.ndarray, steps: Sequence[DenoisingStep],
                 noise: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Take all ``steps``, whose number is one of ``fused_steps``.
+        """Compute all ``steps``, whose number is one of ``fused_steps``.
 
         x and the x0 of the previous step (zeros at first): (1, 100, L) float32; noise for each step (n, 100, L).
         Returns the next x, the last x0, and the network's last output as ``__call__`` returns it.
@@ -218,18 +227,18 @@ class Backend(Protocol):
     def decoder(self, lanes: int, capacity: int, prefixes: int = 1, max_prefix_length: int | None = None) -> Decoder:
         """A decoder with an empty cache: ``capacity`` own positions for each of ``lanes`` lanes.
 
-        It stores up to ``prefixes`` prefixes of at most ``max_prefix_length`` positions each. None, with one prefix:
-        of any length; a prefix longer than all before it may clear the lanes.
+        It stores up to ``prefixes`` prefixes of at most ``max_prefix_length`` positions each. None, allowed with one
+        prefix: of any length, but a prefix longer than all before it may clear the lanes.
         """
 
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Denoiser:
-        """Bind the diffusion network to latents (1, N, D), a voice latent (1, C), both float32, and L frames."""
+        """Bind the diffusion network to latents (1, N, D) and a voice latent (1, C), both float32, for L ``frames``."""
 
     def load(self, *networks: str) -> None:
-        """Load these networks now, so that their first call is no slower than the others."""
+        """Load these networks now, so that their first call is not slowed by loading."""
 
     def release(self, *networks: str) -> None:
-        """The caller is done with these networks (none named: with all), so their memory may be freed."""
+        """Allow the memory of these networks (none named: of all) to be freed; a later call loads them again."""
 
 
 @runtime_checkable
@@ -237,8 +246,8 @@ class BatchingBackend(Backend, Protocol):
     """A backend that can also denoise several utterances in one call.
 
     Attributes:
-        max_batched_frames: frames of all utterances together that one call should have at most; 0: one utterance a
-            call.
+        max_batched_frames: frames of all utterances together that one call should have at most; 0: one utterance
+            per call.
     """
 
     max_batched_frames: int

@@ -1,4 +1,4 @@
-"""From the text of ``--backend`` to a backend."""
+"""Load a backend by its name, as given to ``--backend``."""
 
 import os
 import platform
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 NAMES = ("auto", "torch", "torch:cpu", "torch:cuda", "torch:mps", "coreml", "mil", "mil:fp16", "onnx", "onnx:cpu",
          "onnx:cuda", "onnx:tensorrt", "onnx:coreml")
-PACKAGED = ("coreml", "mil")        # backends that run Core ML packages
+PACKAGED = ("coreml", "mil")        # these run Core ML packages
 
 
 def core_ml_runs() -> bool:
@@ -33,7 +33,7 @@ def resolve(spec: str, model: "Model") -> tuple[str, str]:
     kind, colon, device = spec.partition(":")
     if spec == "auto":
         return ("coreml" if core_ml_runs() and getattr(model, "packages", None) else "torch"), "auto"
-    if kind == "torch" and (device or not colon):       # whether torch has the device is checked when it is opened
+    if kind == "torch" and (device or not colon):       # TorchBackend checks whether torch has the device
         return kind, device or "auto"
     if spec not in NAMES:
         raise UserError(f"no backend is named {spec!r}; there are {', '.join(NAMES)}")
@@ -61,19 +61,22 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
     """A backend for the networks of ``model``.
 
     Args:
-        spec: one of ``NAMES``. "torch" takes the best device there is; "onnx" runs ONNX packages on CUDA where that
-            loads, else on the CPU, and on TensorRT or Core ML only when they are named; "mil" interprets Core ML
-            packages anywhere, "mil:fp16" with fp16 rounding after every operation; "auto" takes what `ane bench`
-            found fastest for this model on this machine (the other arguments override it), else ``resolve``'s choice.
-        precision: "auto"; what torch computes in ("fp32", "bf16", "fp16", on the CPU "int8"); or which packages to use.
+        spec: one of ``NAMES``, or "torch:cuda:N". "torch" uses CUDA, else MPS, else the CPU; "onnx" runs ONNX packages
+            on CUDA where that loads, else on the CPU, and on TensorRT or Core ML only when they are named; "mil"
+            interprets Core ML packages on any machine, "mil:fp16" with fp16 rounding after every operation; "auto"
+            uses what `ane bench` found fastest for this model on this machine (the other arguments override it), else
+            ``resolve``'s choice.
+        precision: "auto"; what torch computes in ("fp32", "bf16", "fp16", on the CPU "int8"); or that of the packages
+            to use ("fp32", "fp16", "8bit", "6bit", "4bit", for onnx also "int8", "int4").
         threads: CPU threads of the whole process (None: the backend's own choice).
         keep: keep released networks loaded (None: only on CUDA, TensorRT, MPS and Core ML).
         cache: kind of kv-cache of Core ML packages: "io", "state" or "auto".
-        compute_units: where Core ML may run every network, or each by name (None: what the bundle states).
+        compute_units: where Core ML may run all networks ("CPU_AND_NE", say), or each by name (None: what the bundle
+            states).
         memory: GB that loaded ONNX graphs may take (None: no limit); the least recently used are unloaded first.
-        rebuild_engines: build TensorRT's engines again.
-        notice: called with one line before something slow, and when remembered settings or an NVIDIA GPU cannot be
-            used.
+        rebuild_engines: build TensorRT's engines again even if they are cached.
+        notice: called with one line of text before something slow, and when remembered settings or an NVIDIA GPU cannot
+            be used.
 
     Raises:
         UserError: unknown backend, a device or precision that this machine lacks, more threads than cores, a model
@@ -82,10 +85,10 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
     from ane.backends import tuning
 
     options = BackendOptions(precision, threads, keep, cache, compute_units, memory, rebuild_engines, notice)
-    tuned = tuning.applying(spec, model, precision, threads, cache, compute_units, notice)
+    tuned = tuning.applicable_tuning(spec, model, precision, threads, cache, compute_units, notice)
     if tuned:
         spec, options = tuned.backend, replace(options, precision=tuned.precision, threads=tuned.threads,
-                                               cache=tuned.cache, compute_units=tuned.units or None)
+                                               cache=tuned.cache, compute_units=tuned.compute_units or None)
     kind, device = resolve(spec, model)
     check_options(spec, kind, device, options)
     if kind == "torch":
@@ -118,10 +121,10 @@ def torch_backend(model: "Model", device: str, options: BackendOptions) -> "Back
 
 def onnx_backend(model: "Model", device: str, options: BackendOptions) -> "Backend":
     from ane.backends.onnx.backend import OnnxBackend
-    from ane.backends.onnx.providers import choose
+    from ane.backends.onnx.providers import choose_onnx_device
     from ane.backends.onnx.tensorrt import TensorRtEngines
 
-    chosen = choose(device, options.notice)
+    chosen = choose_onnx_device(device, options.notice)
     return OnnxBackend(model, chosen, fallback_backend(model, options), options.precision, options.threads,
                        keep=chosen.memory != "cpu" if options.keep is None else options.keep,
                        budget=None if options.memory is None else round(options.memory * 1e9),
@@ -132,20 +135,21 @@ def packaged_backend(model: "Model", kind: str, device: str, options: BackendOpt
     from ane.backends.packaged.backend import PackagedBackend
 
     units: Any = options.compute_units
-    everywhere = dict.fromkeys(model.networks, units) if isinstance(units, str) else units
+    units_by_network = dict.fromkeys(model.networks, units) if isinstance(units, str) else units
     return PackagedBackend(model, package_runtime(kind, device, options.notice), fallback_backend(model, options),
-                           options.precision, options.cache, everywhere,
+                           options.precision, options.cache, units_by_network,
                            keep=kind == "coreml" if options.keep is None else options.keep)
 
 
 def fallback_backend(model: "Model", options: BackendOptions) -> "Backend":
-    """What runs the networks without packages."""
+    """The backend of networks that have no packages."""
     from ane.backends.torch.backend import TorchBackend
 
     return TorchBackend(model, "cpu", "auto", options.threads, options.keep)
 
 
 def package_runtime(kind: str, device: str, notice: Callable[[str], None]) -> "PackageRuntime":
+    """Core ML itself, or the interpreter of its packages."""
     if kind == "mil":
         from ane.backends.mil import Arithmetic, MilRuntime
 

@@ -1,7 +1,8 @@
-"""The fastest settings that `ane bench` found, by model and machine. The backend "auto" uses them; flags override.
+"""The fastest settings (tuning) that `ane bench` found, by model and machine.
 
-They are stored in ``tuning.json`` of the data directory, written atomically: {"format": 1, "tunings": [entry, …]}, an
-entry being ``TuningEntry``. A file that is damaged, or of a later version, causes one notice and is left unchanged.
+The backend "auto" uses them; other options override them. They are stored in ``tuning.json`` in the data directory,
+written atomically: {"format": 1, "tunings": [entry, …]}, each entry a ``TuningEntry``. A file that is damaged or of a
+later version causes one notice and is left unchanged.
 """
 
 import dataclasses
@@ -27,11 +28,11 @@ if TYPE_CHECKING:
 FORMAT = 1
 FILE = "tuning.json"
 TUNED_BACKENDS, CACHES = ("torch", "coreml", "mil", "onnx"), ("auto", "io", "state")
-PACKAGE_PRECISIONS = ("8bit", "6bit", "4bit")       # that torch does not compute in
+PACKAGE_PRECISIONS = ("8bit", "6bit", "4bit")       # only Core ML packages have them
 
 
 class LaterFormatError(UserError):
-    """The file was written by a later version of this program, which still needs it."""
+    """The file was written by a later version of this program, so it must not be overwritten."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Tuning:
     measured: dict[str, Any] = field(default_factory=dict)
 
     def overridden(self, precision: str, threads: int | None, cache: str, compute_units: Any) -> Self | None:
-        """These settings with the user's options in place of them; None when an option is not for this backend."""
+        """These settings, overridden by options that the user gave; None when an option is not for this backend."""
         if self.backend.startswith(("torch", "onnx")) and (
                 cache != "auto" or compute_units is not None or precision in PACKAGE_PRECISIONS):
             return None
@@ -66,7 +67,12 @@ class Tuning:
 
 @dataclass(frozen=True)
 class TuningEntry:
-    """A tuning, the model (``key``, and its name for display) and the machine that it was measured on."""
+    """A tuning, and the model and machine that it was measured on.
+
+    Attributes:
+        bundle: the model's ``key``. model: its name, for display.
+        chip, os_build: the result of ``here``.
+    """
 
     bundle: str
     model: str
@@ -79,11 +85,12 @@ class TuningEntry:
 
 
 def path() -> Path:
+    """The file of all tunings."""
     return paths.data_dir() / FILE
 
 
 def key(model: "Model") -> str:
-    """Hexadecimal digest of the model's identity and of its packages, any of which changes what is fastest."""
+    """Hexadecimal digest of the model's identity and its packages; a change of either may change what is fastest."""
     packages = sorted(file.sha256 for package in getattr(model, "packages", None) or () for file in package.files)
     return hashlib.sha256(json.dumps([model.identity, packages]).encode()).hexdigest()
 
@@ -95,14 +102,14 @@ def entries() -> list[TuningEntry]:
         return []
     advice = "`ane bench` replaces it, `ane bench --forget` deletes it"
     try:
-        stated = read_json(file)
-        version = stated["format"]
+        content = read_json(file)
+        version = content["format"]
         if type(version) is not int:
             raise TypeError
         if version > FORMAT:
             raise LaterFormatError(f"the remembered tuning has format {version}, this version reads format {FORMAT}: "
                                    f"update tortoise-ane, or delete it with `ane bench --forget` ({file})")
-        return [_entry(item) for item in stated["tunings"]]
+        return [_entry(item) for item in content["tunings"]]
     except LaterFormatError:
         raise
     except UserError as error:
@@ -124,7 +131,7 @@ def remembered(model: "Model", notice: Callable[[str], None] = lambda line: None
     return next((entry.tuning for entry in found if entry.matches(bundle, machine)), None)
 
 
-def applying(spec: str, model: "Model", precision: str, threads: int | None, cache: str, compute_units: Any,
+def applicable_tuning(spec: str, model: "Model", precision: str, threads: int | None, cache: str, compute_units: Any,
              notice: Callable[[str], None] = lambda line: None) -> Tuning | None:
     """The tuning that ``load_backend`` uses for these arguments; None unless ``spec`` is "auto"."""
     found = remembered(model, notice) if spec == "auto" else None
@@ -132,19 +139,19 @@ def applying(spec: str, model: "Model", precision: str, threads: int | None, cac
 
 
 def remember(model: "Model", tuning: Tuning) -> TuningEntry:
-    """Store it for this model on this machine, in place of an earlier one; a damaged file is replaced.
+    """Store a tuning for this model on this machine, in place of an earlier one; a damaged file is replaced.
 
     Raises:
         UserError: the file is of a later version, or cannot be written.
     """
     try:
-        kept = entries()
+        stored = entries()
     except LaterFormatError:
         raise
     except UserError:
-        kept = []
+        stored = []
     entry = TuningEntry(key(model), model.name, *here(), tuning)
-    _write([other for other in kept if not other.matches(entry.bundle, here())] + [entry])
+    _write([other for other in stored if not other.matches(entry.bundle, here())] + [entry])
     return entry
 
 
@@ -152,7 +159,7 @@ def forget(model: "Model | None" = None) -> int:
     """Delete all stored tunings, or those of one model; returns how many (1 for a file that cannot be read).
 
     Raises:
-        UserError: it cannot be deleted; with ``model``: it cannot be read.
+        UserError: the file cannot be deleted; with ``model``: it cannot be read or written.
     """
     if model is not None:
         stored, bundle = entries(), key(model)
@@ -171,16 +178,16 @@ def forget(model: "Model | None" = None) -> int:
     return count
 
 
-def _write(kept: list[TuningEntry]) -> None:
+def _write(tunings: list[TuningEntry]) -> None:
     with replacing(path()) as temporary:
-        temporary.write_text(json.dumps({"format": FORMAT, "tunings": [dataclasses.asdict(entry) for entry in kept]},
+        temporary.write_text(json.dumps({"format": FORMAT, "tunings": [dataclasses.asdict(entry) for entry in tunings]},
                                         indent=1), encoding="utf-8")
 
 
-def _entry(stated: Mapping[str, Any]) -> TuningEntry:
-    """Raises KeyError, TypeError or ValueError when ``stated`` is not an entry."""
-    tuning = Tuning(**stated["tuning"])
-    names = [stated[name] for name in ("bundle", "model", "chip", "os_build")]
+def _entry(item: Mapping[str, Any]) -> TuningEntry:
+    """The entry from its JSON object. Raises KeyError, TypeError or ValueError when it is none."""
+    tuning = Tuning(**item["tuning"])
+    names = [item[name] for name in ("bundle", "model", "chip", "os_build")]
     texts = (*names, tuning.backend, tuning.precision, tuning.cache, *tuning.compute_units,
              *tuning.compute_units.values())
     counts = (count for count in (tuning.lanes, tuning.threads) if count is not None)
@@ -192,14 +199,13 @@ def _entry(stated: Mapping[str, Any]) -> TuningEntry:
     return TuningEntry(*names, tuning)
 
 
-# The machine
 
 @cache
 def here() -> tuple[str, str]:
-    """Chip and build of the system; off macOS, "chip" also has the cores and the GPU.
+    """(Chip, system build) of this machine; except on macOS, the chip's name includes the cores and the NVIDIA GPU.
 
     Raises:
-        UserError: macOS does not answer.
+        UserError: macOS does not report them.
     """
     if sys.platform == "darwin":
         from ane.backends.coreml.compiled import this_machine

@@ -4,7 +4,7 @@ Read in this order: ``records`` (a measured value), ``measure`` (how it is measu
 and ``package_calls`` (what is called), ``process``, ``worker`` and ``sessions`` (in processes of their own),
 ``choosing`` (the fastest settings), ``report`` (table, plot, JSON).
 
-coremltools' MLModelBenchmarker is not used: it compiles a package at each load, where `ane say` opens a compiled model
-that is kept; it makes a new state for each prediction; and its time of an operation is not measured, but the
+coremltools' MLModelBenchmarker is not used: it compiles a package at each load, where `ane say` opens a cached
+compiled model; it makes a new state for each prediction; and its time of an operation is not measured, but the
 prediction's time multiplied by the share that the compute plan estimates.
 """

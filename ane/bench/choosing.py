@@ -74,7 +74,7 @@ def candidates(model: "Model", rows: Sequence[BenchRow], work: SentenceWork,
                 except UserError:           # the precision of one network only: not a choice for all
                     continue
                 try:
-                    found.append(_of_packages(packages, backend, precision, own, work, has_parity))
+                    found.append(_package_candidate(packages, backend, precision, own, work, has_parity))
                 except UserError as error:
                     refused.append(RefusedSettings(f"{backend} {precision}", str(error)))
     return found, refused
@@ -100,6 +100,7 @@ def _by_threads(backend: str, rows: list[BenchRow], work: SentenceWork,
 
 def _best_threads(backend: str, precision: str, rows: list[BenchRow], work: SentenceWork,
                   refused: list[RefusedSettings]) -> TuningCandidate | None:
+    """The fastest number of threads in one precision; numbers at which a function failed go to ``refused``."""
     options = []
     for threads in dict.fromkeys(row.settings["threads"] for row in rows):
         own = _in_precision(precision, [row for row in rows if row.settings["threads"] == threads])
@@ -124,7 +125,7 @@ def _in_precision(precision: str, rows: list[BenchRow]) -> list[BenchRow]:
                   if row.settings["precision"] == "auto" and row.settings["network"] not in measured]
 
 
-def _of_packages(packages: Mapping[str, PackageRecord], backend: str, precision: str, rows: list[BenchRow],
+def _package_candidate(packages: Mapping[str, PackageRecord], backend: str, precision: str, rows: list[BenchRow],
                  work: SentenceWork, has_parity: PackageCheck) -> TuningCandidate:
     """For each network that has a package in this precision, the fastest compute units.
 
@@ -165,7 +166,7 @@ def _best_units(rows: list[BenchRow], work: SentenceWork) -> tuple[str, float] |
 def cost(rows: Iterable[BenchRow], work: SentenceWork) -> float:
     """Seconds that one network's functions need for the sentence: the mean of each kind.
 
-    Of the decoder's steps the best are taken. Fused and single diffusion steps do the same work: the faster are taken.
+    Only the fastest decoder steps count, and the faster of fused and single diffusion steps, which do the same work.
     """
     by_kind: dict[str, list[float]] = defaultdict(list)
     rows = list(rows)
@@ -192,7 +193,7 @@ def decoder_steps(rows: Iterable[BenchRow], work: SentenceWork) -> DecoderSteps 
 
 
 def tuning_text(tuning: Tuning) -> str:
-    """A tuning in one line, for people."""
+    """A tuning in one line, for display."""
     parts: list[Any] = [tuning.backend]
     if tuning.precision != "auto":
         parts.append(tuning.precision)

@@ -9,8 +9,8 @@ from ane.models.tortoise.embeddings import Embeddings
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 
-# dB of latents and logits. The embedded decoder reaches 31, random weights of official size 30 to 31 (int8 weights
-# alone, with exact activations, cost all but 2 of the loss); a layer that int8 does not suit costs far more.
+# dB of latents and logits. The embedded decoder reaches 31, random weights of official size 30 to 31 (all but 2 dB of
+# the loss come from the weights alone); a layer that int8 does not suit costs far more.
 THRESHOLD_DB = 25.0
 STEPS = 16      # codes that are decoded one by one and compared
 

@@ -9,7 +9,7 @@ from typing import Any
 from ane.bench.records import BenchRow, Spread
 from ane.system.errors import UserError
 
-FEWEST_CALLS, PATIENCE = 5, 20.0        # after PATIENCE seconds no more than FEWEST_CALLS are made
+MIN_CALLS, MAX_SECONDS = 5, 20.0        # after MAX_SECONDS no more than MIN_CALLS are made
 Clock = Callable[[], float]
 
 
@@ -21,9 +21,9 @@ def timed(call: Callable[[], Any], clock: Clock = time.perf_counter) -> tuple[An
 
 
 def repeated(call: Callable[[], object], runs: int, clock: Clock = time.perf_counter) -> list[float]:
-    """Seconds of each of ``runs`` calls; of ``FEWEST_CALLS`` when they take longer than ``PATIENCE`` in all."""
+    """Seconds of each of ``runs`` calls; fewer, but at least ``MIN_CALLS``, once they take ``MAX_SECONDS`` in all."""
     times: list[float] = []
-    while len(times) < runs and (len(times) < FEWEST_CALLS or sum(times) < PATIENCE):
+    while len(times) < runs and (len(times) < MIN_CALLS or sum(times) < MAX_SECONDS):
         times.append(timed(call, clock)[1])
     return times
 
@@ -34,8 +34,8 @@ class MeasuredFunction:
 
     Attributes:
         row: what it is, without figures.
-        load: loads it. prepare: returns a call of what ``load`` returned. unload: releases it, so that loading works.
-        compile_seconds: seconds that compiling took since it was last asked; None: nothing was compiled.
+        load: loads it. prepare: returns a call of what ``load`` returned. unload: releases it.
+        compile_seconds: seconds of compiling since its last call; None: nothing was compiled.
     """
 
     row: BenchRow
@@ -49,7 +49,7 @@ def measure_function(function: MeasuredFunction, runs: int, clock: Clock = time.
     """The row with its figures, or with the error that the user would get.
 
     The value is of ``runs`` calls after a warm-up, in ms. Figures: cold_load_s without compiling, compile_s, first_ms
-    (the first call, which does what Core ML postpones), warm_load_s.
+    (the first call, in which Core ML may still prepare), warm_load_s.
     """
     try:
         loaded, cold = timed(function.load, clock)
@@ -104,17 +104,17 @@ def take_turns(turns: Sequence[Turn], rounds: int, warm_up: bool = True,
         warm_up: a first round is made and not counted.
         before_round: called before every round with whether it counts.
 
-    A contestant that raises UserError leaves the contest; its row has the error and no value.
+    A contestant that raises UserError is not called again; its row has the error and no value.
     """
-    left = list(turns)
+    active = list(turns)
     for number in range(-warm_up, rounds):
         before_round(number >= 0)
-        for turn in list(left):
+        for turn in list(active):
             try:
                 reading = turn.take()
             except UserError as error:
                 turn.row, turn.readings = replace(turn.row, error=str(error)), []
-                left.remove(turn)
+                active.remove(turn)
                 continue
             if number >= 0:
                 turn.readings.append(reading)

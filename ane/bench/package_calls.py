@@ -28,7 +28,7 @@ CACHES = {"step": "io", "state": "state"}      # kind of a decoder's step functi
 
 
 class TimedToolkit:
-    """A toolkit that times compiling."""
+    """A Core ML toolkit that measures the time of compiling."""
 
     def __init__(self, toolkit: CoreMLApi):
         self.toolkit, self._seconds = toolkit, None
@@ -43,7 +43,7 @@ class TimedToolkit:
         return self.toolkit.open(compiled, function, units)
 
     def compile_seconds(self) -> float | None:
-        """Seconds that the last compiling took, returned once; None: nothing was compiled since."""
+        """Seconds of the last compilation; None if there was none since the previous call."""
         seconds, self._seconds = self._seconds, None
         return seconds
 
@@ -96,7 +96,7 @@ class FunctionSelection:
     """Which functions are measured: of each kind the one that the sentence takes, and all of a decoder's steps.
 
     Attributes:
-        networks, precisions: None: all of them. every: every function of them.
+        networks, precisions: only these; None: all. every: all their functions.
     """
 
     networks: frozenset[str] | None = None
@@ -125,7 +125,7 @@ def smallest_fitting(names: list[str], functions: Mapping[str, FunctionRecord], 
     """The function with the smallest bucket that takes ``length`` columns, latents or frames, else the largest."""
     def size(name: str) -> int:
         bucket = functions[name].bucket
-        return max((bucket[key] for key in ("columns", "latents", "frames", "places") if key in bucket), default=0)
+        return max((bucket[key] for key in ("columns", "latents", "frames", "positions") if key in bucket), default=0)
 
     fitting = [name for name in names if size(name) >= length]
     return min(fitting, key=size) if fitting else max(names, key=size)

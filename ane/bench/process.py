@@ -1,4 +1,4 @@
-"""A program in a process of its own that answers requests: its cold start and its peak of memory are its own."""
+"""A program in its own process that answers requests, so that its cold start and peak memory can be measured."""
 
 import json
 import os
@@ -25,7 +25,7 @@ class JsonProcess:
     Use it as a context manager. Leaving it closes the program's input and waits for its end.
 
     Args:
-        command: the program. environment: variables to add. advice: what to do when it cannot be run.
+        command: the program and its arguments. environment: variables to add. advice: what to do when it cannot be run.
 
     Attributes:
         ready: the first line. cold_start: seconds from the start until then.

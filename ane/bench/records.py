@@ -1,4 +1,4 @@
-"""The record of a measurement, which `ane bench` and ``benchmarks`` write, and comparisons of several."""
+"""The record of a measurement, which `ane bench` and ``benchmarks`` write, and comparison of records."""
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -54,10 +54,10 @@ class BenchRow:
     error: str | None = None
 
     @classmethod
-    def read(cls, stated: Mapping[str, Any]) -> Self:
-        """The row that JSON states."""
-        value = stated["value"]
-        return cls(**{each.name: stated[each.name] for each in fields(cls)} | {"value": value and Spread(**value)})
+    def read(cls, content: Mapping[str, Any]) -> Self:
+        """The row in a JSON object."""
+        value = content["value"]
+        return cls(**{each.name: content[each.name] for each in fields(cls)} | {"value": value and Spread(**value)})
 
 
 def compare(rows: Iterable[BenchRow], reference: Callable[[BenchRow], bool], figure: str,

@@ -25,6 +25,7 @@ HIDDEN = ("bucket", "kind")        # settings that the name of a function states
 
 def document(benchmark: str, settings: Mapping[str, Any], rows: Sequence[BenchRow], notes: Sequence[str] = (),
              plots: Sequence[str] = (), machine: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    """The JSON document (see above); ``more`` are its other keys."""
     return {"format": FORMAT, "benchmark": benchmark, "machine": dict(machine or describe_machine()),
             "settings": dict(settings), "rows": [asdict(row) for row in rows], "notes": list(notes),
             "plots": list(plots), **more}
@@ -114,7 +115,7 @@ def plot(path: Path, title: str, rows: Sequence[BenchRow], x: str | None = None)
 
 
 def check_plot(path: Path) -> None:
-    """Raise UserError when no plot can be written there: no matplotlib, another suffix, or not a writable file."""
+    """Raise UserError when no plot can be written: no matplotlib, an unknown suffix, or a read-only path."""
     if importlib.util.find_spec("matplotlib") is None:
         raise UserError("plots need matplotlib, which is not installed: pip install 'tortoise-ane[plots]'")
     if path.suffix not in PLOT_SUFFIXES:

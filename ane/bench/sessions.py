@@ -15,7 +15,7 @@ from ane.system.errors import UserError
 
 
 class WorkerProcess(JsonProcess):
-    """``ane.bench.worker`` in a process of its own."""
+    """``ane.bench.worker`` in its own process; ``threads`` limits OpenMP."""
 
     def __init__(self, threads: int | None = None):
         environment = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}

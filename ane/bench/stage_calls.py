@@ -1,4 +1,4 @@
-"""Calls of every stage of a backend, each with the sizes that speaking a sentence has."""
+"""Calls of every stage of a backend, with the sizes of a spoken sentence."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -36,10 +36,10 @@ class StageCalls:
         """
         for network, kind, bucket, prepare in self._all(lanes):
             if network in self.model.networks:
-                several = next(iter(bucket.values())) if kind in ("step", "denoise") else None
-                row = BenchRow(spec, f"{kind}_{several}" if several else kind, settings={
+                count = next(iter(bucket.values())) if kind in ("step", "denoise") else None
+                row = BenchRow(spec, f"{kind}_{count}" if count else kind, settings={
                     "network": network, "kind": kind, "bucket": bucket, "precision": precision, "threads": threads,
-                    "lanes": several if kind == "step" else None})
+                    "lanes": count if kind == "step" else None})
                 yield MeasuredFunction(row, lambda network=network: self._load(network, precision),
                                        lambda loaded, prepare=prepare: prepare(), self.backend.release)
 
@@ -63,10 +63,10 @@ class StageCalls:
         noisy = [self._normal(1, 100, frames) for _ in range(utterances)]
         if utterances > 1 and hasattr(self.backend, "batched_denoiser"):
             latents = [self._latents() for _ in noisy]
-            together = self.backend.batched_denoiser(latents, self._voice(), [frames] * utterances)
-            return lambda: together(noisy, TIMESTEP, guided)
-        batched_denoiser = [self.backend.denoiser(self._latents(), self._voice(), frames) for _ in noisy]
-        return lambda: [denoiser(x, TIMESTEP, guided) for denoiser, x in zip(batched_denoiser, noisy, strict=True)]
+            batched = self.backend.batched_denoiser(latents, self._voice(), [frames] * utterances)
+            return lambda: batched(noisy, TIMESTEP, guided)
+        denoisers = [self.backend.denoiser(self._latents(), self._voice(), frames) for _ in noisy]
+        return lambda: [denoiser(x, TIMESTEP, guided) for denoiser, x in zip(denoisers, noisy, strict=True)]
 
     def vocoder(self, network: str) -> StageCall:
         frames = self.work.frames
@@ -77,13 +77,14 @@ class StageCalls:
         return self._stage("hifigan", frames=self._normal(1, width, frames), conditioning=self._normal(1, width))
 
     def _all(self, lanes: Sequence[int]) -> Iterator[tuple[str, str, dict[str, int], Callable[[], StageCall]]]:
+        """Yield network, kind, bucket, and a function that prepares the call."""
         frames = self.work.frames
         yield "autoregressive", "prefill", {"columns": self.work.prefix}, self.prefill
         for count in lanes:
             yield "autoregressive", "step", {"columns": count}, lambda count=count: self.step(count)
-        yield "clvp", "clvp_text", {"places": TOKENS}, lambda: self._stage(
+        yield "clvp", "clvp_text", {"positions": TOKENS}, lambda: self._stage(
             "clvp_text", tokens=self._ids("num_text_tokens", 1, TOKENS))
-        yield "clvp", "clvp_speech", {"batch": RANKED, "places": CODES}, lambda: self._stage(
+        yield "clvp", "clvp_speech", {"batch": RANKED, "positions": CODES}, lambda: self._stage(
             "clvp_speech", codes=self._ids("num_speech_tokens", RANKED, CODES))
         yield "diffusion", "condition", {"latents": CODES}, lambda: lambda: self.backend.denoiser(
             self._latents(), self._voice(), frames)
@@ -101,7 +102,7 @@ class StageCalls:
                 stage, noise=self._normal(1, self.model.widths[index]))
 
     def _load(self, network: str, precision: str) -> Any:
-        """Loads a network. Raises UserError for an int8 decoder on torch that is not accurate enough."""
+        """Load a network. Raises UserError for an int8 decoder on torch that is not accurate enough."""
         if precision == "int8" and not self._int8_checked and self.backend.name.startswith("torch"):
             check_int8(self.model)
             self._int8_checked = True
@@ -117,6 +118,7 @@ class StageCalls:
         return self.rng.integers(0, getattr(self.model.config("clvp"), limit), (batch, length))
 
     def _latents(self) -> np.ndarray:
+        """(1, codes, latent channels) for the fewest codes that give ``work.frames`` frames."""
         from ane.models.tortoise.diffusion import frame_count
 
         codes = next(count for count in range(1, self.work.frames + 1) if frame_count(count) >= self.work.frames)
@@ -126,7 +128,7 @@ class StageCalls:
         return 0.6 * self._normal(1, self.model.widths[1])
 
     def _prefix(self) -> np.ndarray:
-        """(prefix, D): conditioning and text."""
+        """Conditioning and text: (work.prefix, D)."""
         config = self.model.config("autoregressive")
         ids = self.rng.integers(1, config.number_text_tokens, self.work.prefix - 4)
         return Embeddings(**self.backend.embeddings()).prefix(self._normal(1, config.model_dim), ids.tolist(), config)

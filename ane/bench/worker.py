@@ -1,4 +1,4 @@
-"""A process that speaks and measures functions on request: memory peaks stay apart, and Core ML may end it.
+"""A process that speaks and measures functions on request: it has its own memory peak, and Core ML may crash it.
 
 ``python -m ane.bench.worker`` answers requests, JSON objects one a line:
 
@@ -47,8 +47,8 @@ class WorkerModel:
     keep: bool | None = None
 
     @classmethod
-    def read(cls, stated: Mapping[str, Any]) -> "WorkerModel":
-        return cls(**{**stated, "tuning": Tuning(**stated["tuning"])})
+    def read(cls, content: Mapping[str, Any]) -> "WorkerModel":
+        return cls(**{**content, "tuning": Tuning(**content["tuning"])})
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class SpeechRequest:
     Attributes:
         voice: None: the model's own; a model without voices speaks with random latents.
         max_codes, steps, candidates, lanes: None: the preset's.
-        stream: as a stream.
+        stream: whether to stream it.
     """
 
     text: str = ""
@@ -85,7 +85,7 @@ class SpeechRequest:
 
 @dataclass(frozen=True)
 class FunctionRequest:
-    """The functions to measure on the engine of a tuning, whose compute units hold for every network under the key "".
+    """The functions to measure with a tuning, whose ``compute_units[""]`` applies to every network.
 
     Attributes:
         preset: the functions of a sentence in this preset are measured; None: the model's default.
@@ -108,13 +108,14 @@ class FunctionRequest:
         return self.tuning.compute_units.get("")
 
     @classmethod
-    def read(cls, stated: Mapping[str, Any]) -> "FunctionRequest":
-        tuples = {name: tuple(stated[name]) for name in ("lanes", "networks", "precisions") if stated[name] is not None}
-        return cls(**{**stated, **tuples, "tuning": Tuning(**stated["tuning"])})
+    def read(cls, content: Mapping[str, Any]) -> "FunctionRequest":
+        tuples = {name: tuple(content[name]) for name in ("lanes", "networks", "precisions")
+                  if content[name] is not None}
+        return cls(**{**content, **tuples, "tuning": Tuning(**content["tuning"])})
 
 
 class BenchWorker:
-    """Answers requests; see above."""
+    """Answers the requests listed above."""
 
     def __init__(self):
         self.model: Model | None = None
@@ -123,15 +124,15 @@ class BenchWorker:
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Raises UserError for what the user can act on."""
-        (kind, stated), = request.items()
-        return getattr(self, f"_{kind}")(stated)
+        (kind, content), = request.items()
+        return getattr(self, f"_{kind}")(content)
 
-    def _open(self, stated: Mapping[str, Any]) -> dict[str, Any]:
+    def _open(self, content: Mapping[str, Any]) -> dict[str, Any]:
         from ane.backends import load_backend
         from ane.bundles import open_model
         from ane.models.tortoise.synthesizer import Synthesizer
 
-        opened = WorkerModel.read(stated)
+        opened = WorkerModel.read(content)
         tuning = opened.tuning
         self.model = open_model(opened.bundle and Path(opened.bundle), opened.checkpoints)
         backend = load_backend(tuning.backend, self.model, tuning.precision, tuning.threads, opened.keep,
@@ -139,15 +140,15 @@ class BenchWorker:
         self.synthesizer = Synthesizer(self.model, backend)
         return {"backend": backend.name}
 
-    def _prepare(self, stated: Mapping[str, Any]) -> dict[str, Any]:
-        request = SpeechRequest(**stated)
+    def _prepare(self, content: Mapping[str, Any]) -> dict[str, Any]:
+        request = SpeechRequest(**content)
         self.synthesizer.prepare(request.voice or random_voice(self.model), request.settings(self.model))
         return {}
 
-    def _speak(self, stated: Mapping[str, Any]) -> dict[str, Any]:
+    def _speak(self, content: Mapping[str, Any]) -> dict[str, Any]:
         from ane.system.machine import peak_memory_bytes
 
-        request = SpeechRequest(**stated)
+        request = SpeechRequest(**content)
         voice, settings = request.voice or random_voice(self.model), request.settings(self.model)
         if request.stream:
             self.synthesizer.prepare(voice, settings)
@@ -162,11 +163,11 @@ class BenchWorker:
         return {"took": speech.took, "seconds": speech.seconds, "codes": speech.codes, "chunks": len(speech.chunks),
                 "first_audio": first_audio, "stages": speech.spent, "peak_bytes": peak_memory_bytes()}
 
-    def _list(self, stated: Mapping[str, Any]) -> dict[str, Any]:
+    def _list(self, content: Mapping[str, Any]) -> dict[str, Any]:
         from ane.bundles import open_model
 
-        request = FunctionRequest.read({name: value for name, value in stated.items() if name != "model"})
-        opened = WorkerModel.read(stated["model"])
+        request = FunctionRequest.read({name: value for name, value in content.items() if name != "model"})
+        opened = WorkerModel.read(content["model"])
         self.model = open_model(opened.bundle and Path(opened.bundle), opened.checkpoints)
         self.functions, self.runs = list(functions(request, self.model)), request.runs
         return {"rows": [asdict(function.row) for function in self.functions]}
@@ -178,7 +179,7 @@ class BenchWorker:
 
 
 def functions(request: FunctionRequest, model: "Model") -> "Iterator[MeasuredFunction]":
-    """What a request asks to measure, on its engine."""
+    """The functions that a request asks to measure."""
     from ane.bench.package_calls import FunctionSelection, TimedToolkit, package_functions
     from ane.bench.stage_calls import StageCalls
     from ane.bench.workload import SentenceWork
@@ -214,7 +215,7 @@ def functions(request: FunctionRequest, model: "Model") -> "Iterator[MeasuredFun
 
 
 def random_voice(model: "Model") -> "Voice | None":
-    """None for a model with voices of its own; random latents for one without."""
+    """Random latents for a model without voices; None for others."""
     import numpy as np
 
     from ane.voices import Voice

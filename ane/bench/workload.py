@@ -1,4 +1,4 @@
-"""How often speaking a sentence calls each function, by which functions' times are weighted."""
+"""How often speaking a sentence calls each function, by which the functions' times are weighted."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,9 +14,10 @@ TOKENS = 40         # of the sentence's text
 
 @dataclass(frozen=True)
 class SentenceWork:
-    """Numbers of a sentence in one preset.
+    """The work of speaking a sentence in one preset.
 
     Attributes:
+        candidates: sampled for the sentence. frames: of its mel. guided: whether a step runs the denoiser twice.
         steps: diffusion steps; 0: HiFi-GAN speaks without diffusion.
         capacity: codes that a lane has slots for. prefix: positions before the first code.
     """
@@ -39,11 +40,11 @@ class SentenceWork:
     def calls(self, kind: str, bucket: Mapping[str, int]) -> float:
         """Calls of a function of this kind and bucket; of a decoder step as if every lane were in use."""
         batch = bucket.get("batch", 1)
-        sounds = self.frames / bucket.get("frames", self.frames)
+        vocoder_calls = self.frames / bucket.get("frames", self.frames)
         counts = {"prefill": 1, "condition": 1, "clvp_text": 1, "clvp_speech": self.candidates / batch,
                   "denoise": self.steps * (batch == 1 + self.guided),
                   "sample": self.steps / bucket.get("steps", 1) * (batch == 1 + self.guided),
-                  "univnet": sounds * (self.steps > 0), "hifigan": sounds * (self.steps == 0)}
+                  "univnet": vocoder_calls * (self.steps > 0), "hifigan": vocoder_calls * (self.steps == 0)}
         if kind in ("step", "state"):
             return CODES * self.candidates / max(self.lanes(bucket), 1)
         return counts.get(kind, 0)

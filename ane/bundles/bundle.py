@@ -28,7 +28,7 @@ from ane.bundles.hashes import FileRecord, check_hash, check_size, record
 from ane.bundles.manifest import FILE, Manifest, NetworkRecord, read_manifest, write_manifest
 from ane.bundles.model import Model, read_tokenizer
 from ane.bundles.packages import FORMATS, WEIGHTS, PackageRecord, read_section, sections_of
-from ane.bundles.weights import convert_precision, layout, spell
+from ane.bundles.weights import convert_precision, layout, shape_text
 from ane.system.errors import UserError
 from ane.system.files import link_or_copy, replacing
 from ane.system.version import version
@@ -50,8 +50,8 @@ class Bundle(Model):
         self.packages, self.onnx_packages = (
             read_section(self.manifest.sections, str(self.path / FILE), self.manifest.networks, name)
             for name in FORMATS)
-        for wanted in self.files:
-            check_size(self.path, wanted)
+        for file in self.files:
+            check_size(self.path, file)
         self.family = find_family(self.manifest.family)
         self.name = self.manifest.name
         self.networks = frozenset(self.manifest.networks)
@@ -64,8 +64,8 @@ class Bundle(Model):
     def identity(self) -> str:
         manifest = self.manifest
         parts = [[name, network.weights.sha256, asdict(network.config)] for name, network in manifest.networks.items()]
-        stated = json.dumps([sorted(parts), manifest.tokenizer.sha256, manifest.mel_norms.sha256])
-        return hashlib.sha256(stated.encode()).hexdigest()
+        content = json.dumps([sorted(parts), manifest.tokenizer.sha256, manifest.mel_norms.sha256])
+        return hashlib.sha256(content.encode()).hexdigest()
 
     @property
     def files(self) -> list[FileRecord]:
@@ -86,10 +86,10 @@ class Bundle(Model):
         """
         if not self.manifest.voices:
             return None
-        for wanted in self.manifest.voices.values():
-            check_hash(self.path, wanted)
+        for file in self.manifest.voices.values():
+            check_hash(self.path, file)
         directory = self.path / "voices"
-        named = {self.path / wanted.file for wanted in self.manifest.voices.values()}
+        named = {self.path / voice.file for voice in self.manifest.voices.values()}
         for entry in sorted(directory.glob("[!.]*")):
             if entry not in named:
                 raise UserError(f"{entry} is not in bundle.json: remove it; add a voice of your own with "
@@ -102,12 +102,12 @@ class Bundle(Model):
 
     def tensors(self, network: str) -> dict[str, torch.Tensor]:
         self.require(network)
-        stated = self.manifest.networks[network]
-        check_hash(self.path, stated.weights)
-        path = self.path / stated.weights.file
+        known = self.manifest.networks[network]
+        check_hash(self.path, known.weights)
+        path = self.path / known.weights.file
         try:
             with safe_open(path, framework="pt", device="cpu") as file:
-                _check_layout(path, self.family.networks[network], stated.config, file)
+                _check_layout(path, self.family.networks[network], known.config, file)
                 return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no mapping)
         except (SafetensorError, OSError) as error:
             raise UserError(f"{path} cannot be read as safetensors ({error}): it is truncated or damaged; "
@@ -132,15 +132,15 @@ class Bundle(Model):
         return norms
 
     def verify(self) -> None:
-        """Read every file and compare it with bundle.json. Raises UserError at the first that differs."""
-        for wanted in self.files:
-            check_hash(self.path, wanted, recompute=True)
+        """Read every file and compare it with bundle.json. Raises UserError for the first that differs."""
+        for file in self.files:
+            check_hash(self.path, file, recompute=True)
         for network in self.networks:
             self.tensors(network)
 
 
 def _check_layout(path: Path, network: Network, config: Any, file: Any) -> None:
-    """Compare keys, shapes and dtypes of an open safetensors file with the network at ``config``."""
+    """Compare keys, shapes and dtypes of an open safetensors file with the network that ``config`` gives."""
     shapes, keys = layout(network, config).shapes, set(file.keys())
     missing, surplus = sorted(set(shapes) - keys), sorted(keys - set(shapes))
     if missing or surplus:
@@ -149,8 +149,8 @@ def _check_layout(path: Path, network: Network, config: Any, file: Any) -> None:
     for key, shape in shapes.items():
         view = file.get_slice(key)
         if tuple(view.get_shape()) != shape:
-            raise UserError(f"{path}: {key} has shape {spell(tuple(view.get_shape()))}, the network of bundle.json has "
-                            f"{spell(shape)}; import it again")
+            raise UserError(f"{path}: {key} has shape {shape_text(tuple(view.get_shape()))}, the network of "
+                            f"bundle.json has {shape_text(shape)}; import it again")
         if view.get_dtype() not in ("F32", "F16", "BF16"):
             raise UserError(f"{path}: {key} is {view.get_dtype()}, weights are F32, F16 or BF16; import it again")
 
@@ -178,12 +178,12 @@ def check_destination(destination: Path, overwrite: bool, source: Path | None = 
 def write_bundle(model: Model, destination: Path | str, *, precision: str | None = None, name: str | None = None,
                  description: str = "", licence: str = "", default_voice: str | None = None,
                  source: Mapping[str, Any] | None = None, packages: Sequence[PackageRecord] = (),
-                 built: Path | None = None, overwrite: bool = False,
+                 packages_root: Path | None = None, overwrite: bool = False,
                  progress: Callable[[str], None] = lambda network: None) -> Bundle:
     """Write ``model`` as a bundle, network by network; it appears at ``destination`` complete or not at all.
 
     ``precision`` (default: the model's own) applies to all parameters; buffers stay float32, integers are
-    unchanged. ``source`` states where the weights came from. ``packages`` of any format are below ``built``, from
+    unchanged. ``source`` states where the weights came from. ``packages`` of any format are in ``packages_root``, from
     where they are linked, or copied where links cannot be. ``progress`` is called with each network's name before
     it is written. Peak memory is about the size of the largest network.
 
@@ -202,7 +202,7 @@ def write_bundle(model: Model, destination: Path | str, *, precision: str | None
         (directory / "tokenizer.json").write_text(model.tokenizer, encoding="utf-8")
         _save({"mel_norms": torch.from_numpy(model.mel_norms.copy())}, directory / "mel_norms.safetensors")
         for package in packages:
-            shutil.copytree(built / package.path, directory / package.path, copy_function=link_or_copy)
+            shutil.copytree(packages_root / package.path, directory / package.path, copy_function=link_or_copy)
         write_manifest(directory, Manifest(
             name=name or destination.name, precision=precision, trained=model.trained,
             default_voice=model.default_voice if default_voice is None else default_voice, networks=networks,

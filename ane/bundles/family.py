@@ -16,8 +16,6 @@ from ane.system.errors import UserError
 if TYPE_CHECKING:       # torch takes a second to import
     from torch import nn
 
-    from ane.bundles.model import Model
-
 DEFAULT_FAMILY = "tortoise"     # of a bundle.json that names none
 
 
@@ -33,11 +31,12 @@ class Config:
 
 
 def freeze(value):
-    """JSON lists as tuples, so that configs stay hashable and compare equal after a round trip."""
+    """Convert JSON lists to tuples, so that configs stay hashable and compare equal after a round trip."""
     return tuple(freeze(item) for item in value) if isinstance(value, list | tuple) else value
 
 
 def no_unused_keys(config: Config) -> dict[str, tuple[int, ...]]:
+    """The default of ``Network.unused``."""
     return {}
 
 
@@ -52,10 +51,10 @@ class Network:
         unused: returns the keys that only training needs, with their shapes.
         half_precision: computed in fp16 or bf16 when that precision is chosen. The others are small or run once, and
             rounding in a vocoder is audible.
-        quantised: its ONNX weights may be int8 or int4: they are all read for every code, so their bytes decide.
+        quantised: its ONNX weights may be int8 or int4, which is faster: all of them are read for every code.
         compressed: its Core ML weights may have 8, 6 or 4 bits.
         fp16_package: False where a Core ML package in fp16 is not accurate enough (UnivNet keeps 40 dB of its mel).
-        speaks: needed by synthesis itself; the others encode voices or classify.
+        for_speech: needed to speak; the others encode voices or classify.
     """
 
     name: str
@@ -70,9 +69,10 @@ class Network:
     quantised: bool = False
     compressed: bool = False
     fp16_package: bool = True
-    speaks: bool = False
+    for_speech: bool = False
 
     def official(self) -> Config:
+        """The config of the official checkpoint."""
         return self.config(**dict(self.defaults))
 
 
@@ -85,10 +85,10 @@ class ModelFamily:
         stages: ``ane.backends.base.ModelStages``: what a backend runs.
         check_value: (name, JSON value, official value, where) raises UserError for a value of the wrong kind.
         check_config: (network, config, where) raises UserError for values that do not describe a network.
-        voice_widths: widths of the two latents of a model's voices.
-        open_checkpoints: (directory, constructor arguments or None, their origin) opens official checkpoints.
+        voice_widths: (``ane.bundles.Model``) → widths of the two latents of its voices.
+        open_checkpoints: (directory, constructor arguments or None, their origin) → ``ane.bundles.Model``.
         required_files: official checkpoints without which the model cannot speak.
-        extra_files: other files that are taken when they lie beside them.
+        extra_files: other files that are used if they are in the same directory.
         repository: the Hugging Face repository with the official checkpoints.
     """
 
@@ -97,8 +97,8 @@ class ModelFamily:
     stages: Any
     check_value: Callable[[str, Any, Any, str], None]
     check_config: Callable[[str, Any, str], None]
-    voice_widths: "Callable[[Model], tuple[int, int]]"
-    open_checkpoints: "Callable[[Path, Mapping[str, Any] | None, str], Model]"
+    voice_widths: Callable[[Any], tuple[int, int]]
+    open_checkpoints: Callable[[Path, Mapping[str, Any] | None, str], Any]
     required_files: tuple[str, ...]
     extra_files: tuple[str, ...]
     repository: str
@@ -108,8 +108,8 @@ class ModelFamily:
         """Every official file, in the order of the networks, then ``extra_files``."""
         return (*dict.fromkeys(network.file for network in self.networks.values()), *self.extra_files)
 
-    def having(self, attribute: str) -> frozenset[str]:
-        """Names of the networks for which a flag of ``Network`` is true, such as "speaks"."""
+    def networks_with(self, attribute: str) -> frozenset[str]:
+        """Names of the networks for which a flag of ``Network`` is true, such as "quantised"."""
         return frozenset(name for name, network in self.networks.items() if getattr(network, attribute))
 
 

@@ -35,34 +35,34 @@ def record(directory: Path, file: str) -> FileRecord:
     return FileRecord(file, sha256_of(directory / file), (directory / file).stat().st_size)
 
 
-def check_size(directory: Path, wanted: FileRecord) -> None:
+def check_size(directory: Path, expected: FileRecord) -> None:
     """Raise UserError unless the file is there and as long as recorded."""
-    path = directory / wanted.file
+    path = directory / expected.file
     try:
         size = path.stat().st_size
     except FileNotFoundError:
         raise UserError(f"{path} is missing: the bundle is incomplete, import or copy it again") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    if size != wanted.bytes:
-        raise UserError(f"{path} has {size} bytes, bundle.json states {wanted.bytes}: the file is truncated or was "
+    if size != expected.bytes:
+        raise UserError(f"{path} has {size} bytes, bundle.json states {expected.bytes}: the file is truncated or was "
                         "replaced; import or copy the bundle again")
 
 
-def check_hash(directory: Path, wanted: FileRecord, recompute: bool = False) -> None:
+def check_hash(directory: Path, expected: FileRecord, recompute: bool = False) -> None:
     """Raise UserError unless the file's bytes are the recorded ones.
 
     A file that matched is not read again while its size and times are unchanged; ``recompute`` reads it in any case.
     """
-    check_size(directory, wanted)
-    path = directory / wanted.file
+    check_size(directory, expected)
+    path = directory / expected.file
     stamp = _stamp_path(path)
-    state = _state(path, wanted.sha256)
+    state = _state(path, expected.sha256)
     if not recompute and _remembered(stamp) == state:
         return
     actual = sha256_of(path)
-    if actual != wanted.sha256:
-        raise UserError(f"{path} has SHA-256 {actual[:12]}…, bundle.json states {wanted.sha256[:12]}…: the file was "
+    if actual != expected.sha256:
+        raise UserError(f"{path} has SHA-256 {actual[:12]}…, bundle.json states {expected.sha256[:12]}…: the file was "
                         "damaged or replaced; import or copy the bundle again")
     with contextlib.suppress(UserError), replacing(stamp) as temporary:     # without a cache files are read each time
         temporary.write_text(json.dumps(state), encoding="utf-8")

@@ -15,7 +15,7 @@ from ane.bundles.hashes import sha256_of
 from ane.system.errors import UserError
 from ane.system.files import read_json
 
-FOLDERS = ("", ".models/")              # where the two repositories keep the checkpoints
+FOLDERS = ("", ".models/")              # of a repository that may hold the checkpoints; the latter is upstream's
 HTTP_LIBRARIES = {"requests", "urllib3", "httpx", "httpx2", "httpcore", "httpcore2"}    # of huggingface_hub, by version
 
 
@@ -50,48 +50,48 @@ def snapshot(repository: str | None = None, revision: str | None = None, *, fami
 
     family = family or find_family()
     repository, required = repository or family.repository, family.required_files
-    wanted = revision or "main"
+    revision = revision or "main"
     try:
-        with _explained(repository, wanted):
-            info = HfApi().model_info(repository, revision=wanted, files_metadata=True, timeout=30)
+        with _translated_errors(repository, revision):
+            info = HfApi().model_info(repository, revision=revision, files_metadata=True, timeout=30)
     except _UnreachableError as unreachable:
-        return _from_cache(repository, wanted, family, unreachable, progress)
+        return _from_cache(repository, revision, family, unreachable, progress)
     entries = {entry.rfilename: entry for entry in info.siblings or []}
     folder = next((folder for folder in FOLDERS if folder + required[0] in entries), "")
     missing = [file for file in required if folder + file not in entries]
     if missing:
-        raise UserError(f"{repository} at {wanted} has no {', '.join(missing)}: it is not a Tortoise repository")
-    files, places = {}, set()
+        raise UserError(f"{repository} at {revision} has no {', '.join(missing)}: it is not a Tortoise repository")
+    files, directories = {}, set()
     for file in (file for file in family.files if folder + file in entries):
         progress(file)
         try:
-            path = _download(repository, folder + file, wanted)
+            path = _download(repository, folder + file, revision)
         except _UnreachableError as unreachable:
             raise UserError(str(unreachable)) from unreachable
-        places.add(path.parent)
+        directories.add(path.parent)
         files[file] = sha256_of(path)
-        stated = getattr(entries[folder + file].lfs, "sha256", None)
-        if stated and stated != files[file]:
-            raise UserError(f"{path} has SHA-256 {files[file]}, {repository} states {stated}: the download is damaged; "
-                            "delete that file and import again")
-    directory = places.pop()
-    if places or _commit(directory, folder) != info.sha:
-        raise UserError(f"{wanted} of {repository} moved while it was being downloaded; import again")
+        expected = getattr(entries[folder + file].lfs, "sha256", None)
+        if expected and expected != files[file]:
+            raise UserError(f"{path} has SHA-256 {files[file]}, {repository} states {expected}: the download is "
+                            "damaged; delete that file and import again")
+    directory = directories.pop()
+    if directories or _commit(directory, folder) != info.sha:
+        raise UserError(f"{revision} of {repository} moved while it was being downloaded; import again")
     return Snapshot(repository, info.sha, directory, files, str(getattr(info.card_data, "license", None) or ""))
 
 
-def check_recorded_hashes(expected: Mapping[str, str], files: Mapping[str, str], who: str) -> None:
-    """Compare the hashes that ``who`` recorded with those of the files; files without a recorded hash pass.
+def check_recorded_hashes(expected: Mapping[str, str], files: Mapping[str, str], recorder: str) -> None:
+    """Compare the hashes that ``recorder``, a file, lists with those of the files; other files pass.
 
     Raises:
         UserError: a recorded file is absent or has another SHA-256.
     """
     for file, sha256 in expected.items():
         if file not in files:
-            raise UserError(f"{who} records a SHA-256 for {file}, but there is no such file to import")
+            raise UserError(f"{recorder} records a SHA-256 for {file}, but there is no such file to import")
         if files[file] != str(sha256).lower():
-            raise UserError(f"{file} has SHA-256 {files[file]}, {who} records {sha256}: refused; these are not the "
-                            "weights that were recorded")
+            raise UserError(f"{file} has SHA-256 {files[file]}, {recorder} records {sha256}: refused; these are not "
+                            "the weights that were recorded")
 
 
 def read_expected(path: Path) -> dict[str, str]:
@@ -100,13 +100,13 @@ def read_expected(path: Path) -> dict[str, str]:
     Raises:
         UserError: not readable, or no such mapping.
     """
-    stated = read_json(path)
-    if isinstance(stated, dict) and isinstance(stated.get("source"), dict):
-        stated = stated["source"].get("files")
-    if not isinstance(stated, dict) or not stated or not all(
-            isinstance(value, str) and re.fullmatch("[0-9a-fA-F]{64}", value) for value in stated.values()):
+    content = read_json(path)
+    if isinstance(content, dict) and isinstance(content.get("source"), dict):
+        content = content["source"].get("files")
+    if not isinstance(content, dict) or not content or not all(
+            isinstance(value, str) and re.fullmatch("[0-9a-fA-F]{64}", value) for value in content.values()):
         raise UserError(f'{path} must map files to their SHA-256: {{"autoregressive.pth": "<64 hexadecimal digits>"}}')
-    return stated
+    return content
 
 
 class _UnreachableError(Exception):
@@ -116,13 +116,13 @@ class _UnreachableError(Exception):
 def _download(repository: str, file: str, revision: str, cached_only: bool = False) -> Path:
     from huggingface_hub import hf_hub_download
 
-    with _explained(repository, revision, file):
+    with _translated_errors(repository, revision, file):
         return Path(hf_hub_download(repository, file, revision=revision, local_files_only=cached_only))
 
 
 def _from_cache(repository: str, revision: str, family: ModelFamily, unreachable: _UnreachableError,
                 progress: Callable[[str], None]) -> Snapshot:
-    """The files of ``revision`` as last downloaded; a set without the required ones is no set."""
+    """The files of ``revision`` as last downloaded. Raises UserError unless all required ones are there."""
     for folder in FOLDERS:
         found: dict[str, Path] = {}
         for file in family.files:
@@ -147,7 +147,7 @@ def _commit(directory: Path, folder: str) -> str:
 
 
 @contextmanager
-def _explained(repository: str, revision: str, file: str = "") -> Iterator[None]:
+def _translated_errors(repository: str, revision: str, file: str = "") -> Iterator[None]:
     """Turn the failures of huggingface_hub into one line each, or into _UnreachableError."""
     from huggingface_hub import constants, errors
 
@@ -175,7 +175,7 @@ def _explained(repository: str, revision: str, file: str = "") -> Iterator[None]
 
 
 def _explain_transport(error: Exception, repository: str, endpoint: str) -> None:
-    """Raise the line for a failure below the hub's own errors; return when it is none of those known."""
+    """Raise a one-line error for a known failure of the connection; return for any other error."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None:
         raise UserError(f"{endpoint} answered {status} for {repository}; try again later") from error

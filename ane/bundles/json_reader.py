@@ -10,24 +10,26 @@ from ane.system.errors import UserError
 
 
 class JsonReader:
-    """Typed access to a JSON object, with errors that name what is missing or wrong."""
+    """Reads the values of one JSON object; ``where`` names it in errors. All methods raise UserError."""
 
-    def __init__(self, stated: Mapping[str, Any], where: str):
-        self.stated, self.where = stated, where
+    def __init__(self, content: Mapping[str, Any], where: str):
+        self.content, self.where = content, where
 
     def take(self, key: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
         """The value, which must be there unless there is a default for it."""
-        value = self.stated.get(key, default)
+        value = self.content.get(key, default)
         if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
             kinds = kind if isinstance(kind, tuple) else (kind,)
             names = " or ".join(item.__name__ for item in kinds)
-            raise self.damaged(f"{key} " + ("is missing" if key not in self.stated else f"must be of type {names}"))
+            raise self.damaged(f"{key} " + ("is missing" if key not in self.content else f"must be of type {names}"))
         return value
 
     def damaged(self, fault: str) -> UserError:
+        """The error for a damaged file, to be raised by the caller."""
         return UserError(f"{self.where}: {fault}: the file is damaged; import or copy the bundle again")
 
     def at(self, key: str) -> "JsonReader":
+        """The reader of a nested object."""
         return JsonReader(self.take(key, dict), f"{self.where}: {key}")
 
     def each(self, key: str) -> list["JsonReader"]:
@@ -40,7 +42,7 @@ class JsonReader:
 
 
 def file_record(reader: JsonReader) -> FileRecord:
-    """A file of a bundle. Raises UserError when its path leads outside, or its hash is none."""
+    """A file of a bundle. Raises UserError when its path leads outside, or its hash is malformed."""
     file, sha256 = reader.take("file", str), reader.take("sha256", str)
     parts = PurePosixPath(file)
     if parts.is_absolute() or ".." in parts.parts or "\\" in file:

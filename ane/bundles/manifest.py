@@ -3,7 +3,7 @@
 Version 1 has: format, name, description, licence, created_by, precision, trained, default_voice, source (where the
 weights came from, with the SHA-256 of every original file), networks (name → config, file, sha256, bytes, parameters),
 tokenizer, mel_norms and voices (each file, sha256, bytes); optionally model (its family), settings (synthesis settings
-that suit this model, ``ane.models.tortoise.settings``) and clones. Other sections are kept unread.
+that suit this model, ``ane.models.tortoise.settings``) and clones. Other sections are kept as they are.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ FILE = "bundle.json"
 
 @dataclass(frozen=True)
 class NetworkRecord:
-    """One network: its config, the file of its weights and how many parameters they are."""
+    """One network: its config, the file of its weights and the number of its parameters."""
 
     config: Any
     weights: FileRecord
@@ -63,12 +63,12 @@ class Manifest:
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Write ``directory``/bundle.json. Raises UserError when it cannot be written."""
-    stated = {key: value for key, value in dataclasses.asdict(manifest).items()
-              if key not in ("networks", "sections", "family")}
+    plain = {key: value for key, value in dataclasses.asdict(manifest).items()
+             if key not in ("networks", "sections", "family")}
     networks = {name: {"config": dataclasses.asdict(network.config), **dataclasses.asdict(network.weights),
                        "parameters": network.parameters} for name, network in manifest.networks.items()}
     with replacing(directory / FILE) as path:
-        content = {"format": FORMAT, "model": manifest.family, **stated, "networks": networks, **manifest.sections}
+        content = {"format": FORMAT, "model": manifest.family, **plain, "networks": networks, **manifest.sections}
         path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -79,17 +79,17 @@ def read_manifest(directory: Path) -> Manifest:
         UserError: there is none, it is damaged, or of a format this version does not know.
     """
     path = directory / FILE
-    stated = _read_json(path)
-    version = JsonReader(stated, str(path)).take("format", int)
+    content = _read_json(path)
+    version = JsonReader(content, str(path)).take("format", int)
     if version > FORMAT:
         raise UserError(f"{path} has format {version}, this version reads format {FORMAT}: update tortoise-ane")
-    reader = JsonReader(stated, str(path))
+    reader = JsonReader(content, str(path))
     precision = reader.take("precision", str)
     if precision not in PRECISIONS:
         raise UserError(f"{path}: precision {precision!r} is none of {', '.join(PRECISIONS)}")
     family = find_family(reader.take("model", str, DEFAULT_FAMILY))
     networks = {name: _network(family, name, reader.at("networks").at(name))
-                for name in reader.take("networks", dict) if name in family.networks}   # others: later versions
+                for name in reader.take("networks", dict) if name in family.networks}   # others are of later versions
     known = {item.name for item in dataclasses.fields(Manifest)} | {"format", "model"}
     return Manifest(
         name=reader.take("name", str), precision=precision, trained=reader.take("trained", bool),
@@ -100,7 +100,7 @@ def read_manifest(directory: Path) -> Manifest:
         description=reader.take("description", str), created_by=reader.take("created_by", str),
         settings=reader.take("settings", dict, {}), clones=reader.take("clones", bool, True),
         family=family.name,
-        sections={key: value for key, value in stated.items() if key not in known})
+        sections={key: value for key, value in content.items() if key not in known})
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise UserError(f"there is no bundle at {path.parent}: "
                         + ("it is a file" if os.path.exists(path.parent) else "no such directory"))
     try:
-        stated = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         hint = "; for a directory of .pth files use --checkpoints" if next(path.parent.glob("*.pth"), None) else ""
         raise UserError(f"{path.parent} is not a bundle: it has no {FILE}{hint}") from None
@@ -116,22 +116,22 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
     except (UnicodeDecodeError, ValueError) as error:
         raise UserError(f"{path} is damaged (not JSON: {error}); import or copy the bundle again") from error
-    if not isinstance(stated, dict):
-        raise UserError(f"{path} is damaged: it is a {type(stated).__name__} instead of an object")
-    return stated
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is damaged: it is a {type(content).__name__} instead of an object")
+    return content
 
 
 def _network(family: ModelFamily, name: str, reader: JsonReader) -> NetworkRecord:
-    stated = reader.take("config", dict)
+    values = reader.take("config", dict)
     network = family.networks[name]
     cls = network.config
-    unknown = set(stated) - {item.name for item in dataclasses.fields(cls)}
+    unknown = set(values) - {item.name for item in dataclasses.fields(cls)}
     if unknown:
         raise UserError(f"{reader.where}: config has {', '.join(sorted(unknown))}, which this version does not know: "
                         "update tortoise-ane")
     where = f"{reader.where}: config"
-    for key, value in stated.items():
+    for key, value in values.items():
         family.check_value(key, value, getattr(network.official(), key), where)
-    config = cls.from_upstream(stated)
+    config = cls.from_upstream(values)
     family.check_config(name, config, where)
     return NetworkRecord(config, file_record(reader), reader.take("parameters", int))

@@ -1,4 +1,4 @@
-"""The interface that a bundle and a directory of official checkpoints both fulfil."""
+"""The interface that a bundle and a directory of official checkpoints both implement."""
 
 import json
 from abc import ABC, abstractmethod
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ane.bundles.family import ModelFamily, find_family
 from ane.system.errors import UserError
 
-if TYPE_CHECKING:       # torch takes a second to import, and every command's --help passes here
+if TYPE_CHECKING:       # torch takes a second to import, and every command's --help imports this module
     import numpy as np
     import torch
 
@@ -85,7 +85,7 @@ class Model(ABC):
 
 
 def read_tokenizer(path: Path) -> str:
-    """The text of a file that is known to be a tokenizer's JSON then. Raises UserError when it is not."""
+    """Read a tokenizer's JSON as text. Raises UserError when the file holds anything else."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

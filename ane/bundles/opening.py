@@ -55,7 +55,7 @@ def open_model(bundle: str | Path | None = None, checkpoints: str | Path | None 
     """Open a bundle (by name or path; the demo when nothing is given) or a directory of official checkpoints.
 
     ``config`` is a JSON file of upstream's constructor arguments for the checkpoints, in place of their config.json.
-    All keys and shapes are compared with the configs here, so a model that opens is complete; data is read later.
+    All keys and shapes are compared with the configs here, so a model that opens is complete; weights are read later.
 
     Raises:
         UserError: unknown name, no such directory, a bundle or checkpoint that is damaged or does not fit.
@@ -68,16 +68,16 @@ def open_model(bundle: str | Path | None = None, checkpoints: str | Path | None 
         return Bundle(find_bundle(bundle))
     if bundle is not None:
         raise UserError("bundle and checkpoints exclude each other: pass one of them")
-    stated = None if config is None else read_constructor_arguments(config)
-    return find_family().open_checkpoints(Path(os.path.expanduser(checkpoints)), stated, str(config))
+    arguments = None if config is None else read_constructor_arguments(config)
+    return find_family().open_checkpoints(Path(os.path.expanduser(checkpoints)), arguments, str(config))
 
 
 def read_constructor_arguments(path: Path) -> dict[str, Any]:
     """Upstream's constructor arguments by file, from JSON. Raises UserError when it is not a JSON object."""
-    stated = read_json(path)
-    if not isinstance(stated, dict):
+    arguments = read_json(path)
+    if not isinstance(arguments, dict):
         raise UserError(f'{path} must be an object like {{"autoregressive.pth": {{"layers": 30}}}}')
-    return stated
+    return arguments
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,8 +1,8 @@
-"""The sections "coreml" and "onnx" of bundle.json: the packages of a bundle, and what was measured of them.
+"""The sections "coreml" and "onnx" of bundle.json: the packages of a bundle, with the results of their tests.
 
 Version 1 of either: {"format": 1, "packages": [record, …]}, a record being ``PackageRecord``. Core ML packages are
 stored as ``packages/<network>-<precision>.mlpackage``, ONNX packages as ``packages/<network>-<precision>.onnx``: a
-folder with a graph for each function and the weights that they share. 
+folder with a graph for each function and the weights that they share.
 """
 
 import dataclasses
@@ -17,9 +17,9 @@ from ane.system.errors import UserError
 FORMATS = ("coreml", "onnx")            # names of the sections
 NAMES = {"coreml": "Core ML", "onnx": "ONNX"}
 FORMAT = 1
-WEIGHTS = "bundle_weights_sha256"        # in a record's source: of the weights of the same network in the bundle
+WEIGHTS = "bundle_weights_sha256"        # key in a record's source: SHA-256 of the network's weights in the bundle
 COMPUTE_UNITS = ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL")
-CORE_ML_FIELDS = ("scale", "compute_units", "warnings")     # not stated by records of another format
+CORE_ML_FIELDS = ("scale", "compute_units", "warnings")     # only in records of Core ML packages
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class PackageRecord:
     """One package.
 
     Attributes:
-        network: whose weights it holds.
+        network: name of the network whose weights it holds.
         precision: "fp32" or "fp16"; of Core ML also "8bit", "6bit" or "4bit", of ONNX "int8" or "int4".
         path: of the package directory, inside the bundle.
         files: every file in it.
@@ -61,24 +61,24 @@ class PackageRecord:
 
 
 def section(packages: Sequence[PackageRecord]) -> dict[str, Any]:
-    """The section that states these packages, all of one format."""
-    return {"format": FORMAT, "packages": [_stated(package) for package in packages]}
+    """The section of bundle.json for these packages, all of one format."""
+    return {"format": FORMAT, "packages": [_content(package) for package in packages]}
 
 
 def sections_of(packages: Sequence[PackageRecord]) -> dict[str, Any]:
-    """The sections that state these packages, by name."""
+    """The sections of bundle.json for these packages, by name."""
     found = {name: [package for package in packages if package.format == name] for name in FORMATS}
     return {name: section(those) for name, those in found.items() if those}
 
 
-def _stated(package: PackageRecord) -> dict[str, Any]:
+def _content(package: PackageRecord) -> dict[str, Any]:
     left_out = {"format", *(() if package.format == "coreml" else CORE_ML_FIELDS)}
     return {key: value for key, value in dataclasses.asdict(package).items() if key not in left_out}
 
 
 def read_section(sections: Mapping[str, Any], where: str, networks: Collection[str],
                  name: str = "coreml") -> list[PackageRecord]:
-    """The packages of these networks that a manifest's section ``name`` states; none without the section.
+    """The packages of these networks in a manifest's section ``name``; [] without the section.
 
     Raises:
         UserError: the section is damaged, or of a later version.

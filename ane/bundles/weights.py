@@ -19,7 +19,7 @@ FP16_MAX = 65504.0
 
 @dataclass(frozen=True)
 class Layout:
-    """Keys and shapes of a network's state dict; ``buffers`` are the keys of constants, not parameters."""
+    """Keys and shapes of a network's state dict; ``buffers`` are the keys that are not parameters."""
 
     shapes: dict[str, tuple[int, ...]]
     buffers: frozenset[str]
@@ -55,24 +55,24 @@ def skeleton(network: Network, config: Any) -> nn.Module:
 
 @functools.cache
 def layout(network: Network, config: Any) -> Layout:
-    """The state dict that ``network`` has at ``config``. Raises UserError as ``skeleton`` does."""
+    """The layout of ``network`` built from ``config``. Raises UserError as ``skeleton`` does."""
     module = skeleton(network, config)
     state = module.state_dict()
     buffers = frozenset(state) - {name for name, _ in module.named_parameters(remove_duplicate=False)}
     return Layout({key: tuple(value.shape) for key, value in state.items()}, buffers)
 
 
-def spell(shape: tuple[int, ...]) -> str:
+def shape_text(shape: tuple[int, ...]) -> str:
     """(1024, 80, 1) → "1024×80×1"; a scalar → "a single number"."""
     return "×".join(map(str, shape)) or "a single number"
 
 
 def convert_precision(tensors: Mapping[str, torch.Tensor], precision: str, buffers: frozenset[str],
-              where: str) -> dict[str, torch.Tensor]:
+                      where: str) -> dict[str, torch.Tensor]:
     """Parameters in ``precision``, contiguous and none sharing memory, as safetensors needs them.
 
     Integers stay as they are. Buffers become float32 at every precision: a rotary frequency rounded to 8 or 11 bits
-    and multiplied by a position of some hundreds is another angle altogether.
+    and multiplied by a position of some hundreds gives another angle.
 
     Raises:
         UserError: a value is NaN or infinite, or beyond the range of fp16; the message names the tensor.

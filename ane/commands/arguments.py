@@ -1,4 +1,4 @@
-"""What all commands share: a parser with help in two lengths, the flags of every command, types of values."""
+"""Shared by all commands: a parser with short and full help, the flags of every command, argument types."""
 
 import argparse
 import difflib
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser whose flags cannot be abbreviated, and whose ``--help`` leaves out what was marked as rare.
+    """A parser whose flags cannot be abbreviated, and whose ``--help`` hides options marked as rare.
 
     ``args.parser`` is the parser of the command that was given.
     """
@@ -99,7 +99,7 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
                            help="print errors only, and the output that was asked for")
 
 
-# Types of values
+# Argument types, for ``type=``
 
 def positive(text: str) -> int:
     value = natural(text)
@@ -109,6 +109,7 @@ def positive(text: str) -> int:
 
 
 def natural(text: str) -> int:
+    """A whole number, 0 included."""
     if not text.isascii() or not text.isdigit() or len(text) > 18:
         raise argparse.ArgumentTypeError(f"it must be a whole number of at most 18 digits, got {text!r}")
     return int(text)
@@ -125,6 +126,7 @@ def gigabytes(text: str) -> float:
 
 
 def pair(text: str) -> tuple[int, int]:
+    """"200,300" → (200, 300)."""
     first, _, second = text.partition(",")
     return positive(first), positive(second)
 
@@ -134,7 +136,7 @@ def comma_separated(text: str) -> list[str]:
 
 
 def counts(text: str) -> tuple[int, ...]:
-    """Positive numbers separated by commas, ascending."""
+    """Positive numbers separated by commas, sorted, without duplicates."""
     return tuple(sorted({positive(part.strip()) for part in text.split(",")}))
 
 

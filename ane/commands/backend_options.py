@@ -1,4 +1,4 @@
-"""The flags that choose a backend and how it runs, and the synthesizer they make."""
+"""The flags that choose a backend and how it runs, and loading a synthesizer from them."""
 
 import argparse
 from dataclasses import replace
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from ane.bundles import Model
+from ane.bundles.packages import COMPUTE_UNITS
 from ane.commands.arguments import gigabytes, positive, rare_group
 from ane.commands.messages import notice
 from ane.commands.packages import with_packages
@@ -20,34 +21,40 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
     from ane.backends import NAMES
 
     parser.add_argument("--backend", default="auto", metavar="NAME",
-                        help=f"what runs the networks: {', '.join(NAMES)} (default: auto, the best there is)")
+                        help=f"what runs the networks: {', '.join(NAMES)} (default: auto, the best available)")
     add = rare_group(parser, "backend", "coreml runs a bundle's Core ML packages on a Mac; mil interprets them on\n"
                      "any machine, slowly, to check them; onnx runs its ONNX packages.").add_argument
     add("--precision", default="auto", metavar="P",
         choices=("auto", "fp32", "bf16", "fp16", "8bit", "6bit", "4bit", "int8", "int4"),
-        help="what torch computes in: fp32, bf16 or fp16 (default: what the weights are stored in, where the device is "
-             "good at it), int8 (the decoder on the CPU: fastest, less exact); or which packages are taken: Core ML's "
-             "fp16, fp32, 8bit, 6bit, 4bit, ONNX's fp32, fp16, int8, int4 (default: the bundle's)")
+        help="for torch: fp32, bf16 or fp16 (default: the type of the stored weights, where the device computes it "
+             "fast), or int8 (the decoder on the CPU: fastest, less exact); for packages: those of Core ML in fp16, "
+             "fp32, 8bit, 6bit, 4bit, or of ONNX in fp32, fp16, int8, int4 (default: the bundle's)")
     add("--cache", default="auto", choices=("auto", "io", "state"),
         help="what keeps the kv-cache of Core ML packages: io (the host) or state (Core ML)")
-    add("--compute-units", choices=("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL"),
+    add("--compute-units", choices=COMPUTE_UNITS,
         help="where Core ML may run all networks (default: what the bundle states for each)")
     add("--memory", type=gigabytes, metavar="GB",
-        help="memory for ONNX graphs at a time; the least recently used are released (default: no limit)")
+        help="memory limit for loaded ONNX graphs; the least recently used are released (default: no limit)")
     add("--rebuild-engines", action="store_true", help="build TensorRT engines even if they are cached (onnx:tensorrt)")
     add("--threads", type=positive, metavar="N", help="CPU threads (default: the backend's choice)")
-    add("--lanes", type=positive, metavar="N", help="candidates of all chunks sampled at a time (default: 16)")
+    add("--lanes", type=positive, metavar="N", help="candidates sampled at a time, over all chunks (default: 16)")
 
 
 def load_synthesizer(args: argparse.Namespace, model: Model, settings: "Settings",
                      console: Console) -> tuple["Synthesizer", "Settings"]:
-    """A synthesizer on the backend that the flags name; and the settings, with the lanes that `ane bench` chose."""
+    """Return a synthesizer on the backend that the flags name, and the settings.
+
+    Without ``--lanes`` the settings get the lanes that `ane bench` remembered for this machine, if any.
+
+    Raises:
+        UserError: the backend or its packages are not available here.
+    """
     from ane.backends import load_backend
-    from ane.backends.tuning import applying
+    from ane.backends.tuning import applicable_tuning
     from ane.models.tortoise.synthesizer import Synthesizer
 
     model = with_packages(model, args.backend, console)
-    tuned = applying(args.backend, model, args.precision, args.threads, args.cache, args.compute_units)
+    tuned = applicable_tuning(args.backend, model, args.precision, args.threads, args.cache, args.compute_units)
     if tuned and tuned.lanes and args.lanes is None:
         settings = replace(settings, lanes=tuned.lanes)
     backend = load_backend(args.backend, model, args.precision, args.threads, cache=args.cache,

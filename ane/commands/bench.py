@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ane.bundles import add_model_arguments, open_model
+from ane.commands.arguments import counts
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ flags say otherwise. On a Mac, Core ML is measured on CPU_ONLY, CPU_AND_GPU and 
 
 def register(commands: argparse._SubParsersAction) -> None:
     from ane.backends import NAMES
+    from ane.bundles.packages import COMPUTE_UNITS
     from ane.commands.convert import comma_separated
     from ane.commands.speech_options import positive
     from ane.models.tortoise.settings import DEFAULT_PRESET, PRESETS
@@ -37,19 +39,19 @@ def register(commands: argparse._SubParsersAction) -> None:
     add_model_arguments(parser)
     add = parser.add_argument_group("what is measured").add_argument
     add("--backend", type=comma_separated, metavar="NAME,…",
-        help=f"of {', '.join(NAMES[1:])} (default: torch, and onnx and coreml where they have packages)")
-    add("--compute-units", type=comma_separated, metavar="UNITS,…",
-        help="of CPU_ONLY, CPU_AND_GPU, CPU_AND_NE, ALL (default: the first three)")
+        help=f"backends, of {', '.join(NAMES[1:])} (default: torch, and onnx and coreml where there are packages)")
+    add("--compute-units", type=comma_separated, metavar="COMPUTE_UNITS,…",
+        help=f"of {', '.join(COMPUTE_UNITS)} (default: the first three)")
     add("--precision", type=comma_separated, metavar="P,…",
-        help="precisions of Core ML packages, and int8 of torch on the CPU (default: all there are)")
-    add("--networks", type=comma_separated, metavar="NETWORK,…", help="measure only these; nothing is remembered then")
+        help="precisions of Core ML packages, and int8 of torch on the CPU (default: all)")
+    add("--networks", type=comma_separated, metavar="NETWORK,…", help="measure only these, and remember nothing")
     add("--all", action="store_true", dest="every",
         help="every function of the packages, not only those that the sentence uses")
-    add("--threads", type=numbers, metavar="N,…", help="CPU threads to try (default: 1, 2, 4, … all cores)")
-    add("--lanes", type=numbers, default=(1, 4, 8, 16), metavar="N,…",
-        help="lanes to try torch's and ONNX Runtime's decoder with (default: 1,4,8,16); Core ML packages have theirs")
+    add("--threads", type=counts, metavar="N,…", help="CPU threads to try (default: 1, 2, 4, … all cores)")
+    add("--lanes", type=counts, default=(1, 4, 8, 16), metavar="N,…",
+        help="lanes to try, where packages do not fix them (default: 1,4,8,16)")
     add("--runs", type=positive, default=20, metavar="N", help="calls of each function (default: 20)")
-    add("--no-speech", action="store_true", help="functions only; settings are chosen by the sum of their times")
+    add("--no-speech", action="store_true", help="measure functions only; the sum of their times decides")
     add("--text", help="the sentence to speak")
     add("--preset", choices=PRESETS, help=f"how to speak it (default: the model's, or {DEFAULT_PRESET})")
     add("-v", "--voice", metavar="VOICE", help="voice to speak it with (default: the model's own)")
@@ -63,12 +65,6 @@ def register(commands: argparse._SubParsersAction) -> None:
     group.add_argument("--forget", action="store_true",
                        help="delete the remembered settings, with --bundle those of this model only; measure nothing")
     parser.set_defaults(handler=bench)
-
-
-def numbers(text: str) -> tuple[int, ...]:
-    from ane.commands.convert import counts
-
-    return counts(text)
 
 
 def bench(args: argparse.Namespace) -> int:
@@ -96,10 +92,10 @@ def bench(args: argparse.Namespace) -> int:
 
 
 def check_arguments(args: argparse.Namespace, console: Console) -> None:
-    """Raise UserError, before minutes of work, for what would fail after it."""
+    """Raise UserError, before anything is measured, for flags that would fail later."""
     from ane.backends import tuning
-    from ane.backends.coreml.runtime import COMPUTE_UNITS
     from ane.bench.report import check_plot
+    from ane.bundles.packages import COMPUTE_UNITS
     from ane.system.files import check_output_file
 
     if args.plot:
@@ -108,7 +104,7 @@ def check_arguments(args: argparse.Namespace, console: Console) -> None:
         check_output_file(args.output)
     for units in args.compute_units or ():
         if units not in COMPUTE_UNITS:
-            raise UserError(f"--compute-units {units}: there are {', '.join(COMPUTE_UNITS)}")
+            raise UserError(f"--compute-units must be one of {', '.join(COMPUTE_UNITS)}, got {units}")
     if args.dry_run or args.networks:
         return
     try:
@@ -120,7 +116,7 @@ def check_arguments(args: argparse.Namespace, console: Console) -> None:
 
 
 def remember(run: "BenchRun", chosen: "Tuning | None") -> bool:
-    """Remember the chosen settings, unless the flags say not to; whether it was done."""
+    """Store the chosen settings, unless a flag prevents it. Returns whether they were stored."""
     from ane.backends import tuning
 
     if chosen is None or run.args.dry_run or run.args.networks:
@@ -131,7 +127,7 @@ def remember(run: "BenchRun", chosen: "Tuning | None") -> bool:
 
 def report(run: "BenchRun", machine: dict[str, Any], rows: "list[BenchRow]", spoken: "Sequence[SpokenSentence]",
            refused: "Sequence[RefusedSettings]", chosen: "Tuning | None", remembered: bool) -> None:
-    """Write the JSON where it is asked for, and print the tables unless it went to standard output."""
+    """Write the JSON if asked for, and print the tables unless the JSON went to standard output."""
     from ane.backends import tuning
     from ane.bench.choosing import tuning_text
     from ane.bench.report import document, print_rows

@@ -27,11 +27,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class BenchRun:
-    """What is measured.
+    """What one run of `ane bench` measures.
 
     Attributes:
-        subject: the model as `ane say` opens it here. models: the model that each backend needs.
-        notes: lines for the reader.
+        args: the flags. console: for progress.
+        subject: the model as `ane say` opens it here. models: by backend, the model that it needs.
+        work: how often the sentence calls each function. preset, text: how the sentence is spoken.
+        notes: lines printed below the tables.
     """
 
     args: argparse.Namespace
@@ -45,7 +47,7 @@ class BenchRun:
 
 
 def prepare(args: argparse.Namespace, console: Console) -> BenchRun:
-    """Open the model for each backend. Raises UserError for a backend or a network that there is not."""
+    """Open the model for each backend. Raises UserError for an unknown backend or network."""
     from ane.bench.workload import SENTENCE, SentenceWork
     from ane.models.tortoise.settings import Settings, default_preset
 
@@ -76,11 +78,11 @@ def model_for(spec: str, model: Model, subject: Model, console: Console) -> tupl
         select_packages(packaged, "auto")        # raises for a model without packages
         return spec, packaged
     if engine == "onnx":
-        from ane.backends.onnx.providers import choose as choose_provider
+        from ane.backends.onnx.providers import choose_onnx_device
         from ane.backends.onnx.selection import select_onnx_packages
 
         select_onnx_packages(subject, "auto")
-        return f"onnx:{choose_provider(device, notice).name}", subject
+        return f"onnx:{choose_onnx_device(device, notice).name}", subject
     from ane.backends.torch.device import choose_device
 
     return f"torch:{choose_device(device, notice)}", subject
@@ -96,16 +98,16 @@ def measure_functions(run: BenchRun) -> "list[BenchRow]":
     from ane.bench.sessions import function_rows
 
     rows = []
-    # an own folder for compiled models: those of the user would make a first load fast, and would be replaced
+    # compiled models go to a temporary folder: cached ones would make the first load fast, and would be replaced
     with run.console.status("measuring") as status, tempfile.TemporaryDirectory(prefix="ane-bench.") as compiled:
         for model, request in requests(run, compiled):
             threads, units = request.tuning.threads, request.compute_units
-            doing = " ".join(["measuring", request.tuning.backend, units or "",
+            task = " ".join(["measuring", request.tuning.backend, units or "",
                               f"{request.tuning.precision}, threads {threads}" if threads else ""])
-            status.update(doing)
+            status.update(task)
             for row in function_rows(model, request):
                 rows.append(row)
-                status.update(f"{doing}: {row.settings['network']}, {row.what} is done")
+                status.update(f"{task}: {row.settings['network']}, {row.what} is done")
     return with_placement(run, rows) if run.args.placement and sys.platform == "darwin" else rows
 
 
@@ -119,10 +121,11 @@ def worker_model(model: Model, tuning: "Tuning | None" = None) -> "WorkerModel":
 
 
 def requests(run: BenchRun, compiled: str) -> "Iterator[tuple[WorkerModel, FunctionRequest]]":
-    """A process for each backend with each of its compute units or numbers of threads."""
+    """Yield what one worker process measures: each backend with each of its compute units or numbers of threads."""
     from ane.backends.tuning import Tuning
     from ane.bench.choosing import DECODER
     from ane.bench.worker import FunctionRequest
+    from ane.bundles.packages import COMPUTE_UNITS
     from ane.system.machine import usable_cores
 
     args = run.args
@@ -134,7 +137,7 @@ def requests(run: BenchRun, compiled: str) -> "Iterator[tuple[WorkerModel, Funct
             return worker_model(model), replace(common, tuning=tuning, **changes)
 
         if spec == "coreml":
-            for units in args.compute_units or ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE"):
+            for units in args.compute_units or COMPUTE_UNITS[:3]:
                 yield request(Tuning(spec, compute_units={"": units}))
         elif spec in ("torch:cpu", "onnx:cpu"):
             for threads in args.threads or thread_counts(usable_cores()):
@@ -146,7 +149,7 @@ def requests(run: BenchRun, compiled: str) -> "Iterator[tuple[WorkerModel, Funct
 
 
 def int8_is_measured(run: BenchRun) -> bool:
-    """Whether the decoder is measured in int8 on torch, where the other networks have no int8."""
+    """Whether the decoder is measured in int8 on torch; other networks have no int8."""
     from ane.bench.choosing import DECODER
 
     precisions, networks = run.args.precision, run.args.networks or run.subject.networks
@@ -154,12 +157,12 @@ def int8_is_measured(run: BenchRun) -> bool:
 
 
 def thread_counts(cores: int) -> list[int]:
-    """1, 2, 4, … and all."""
+    """1, 2, 4, … and ``cores``."""
     return sorted({*(2 ** power for power in range(cores.bit_length()) if 2 ** power <= cores), cores})
 
 
 def with_placement(run: BenchRun, rows: "list[BenchRow]") -> "list[BenchRow]":
-    """The rows with, for Core ML's, the share of estimated cost on each device, as the compute plan states it."""
+    """The rows; those of Core ML with the share of the estimated cost on each device, from the compute plan."""
     from ane.backends.mil.package import Package
     from ane.commands.placement import package_placements
 
@@ -186,7 +189,11 @@ def with_placement(run: BenchRun, rows: "list[BenchRow]") -> "list[BenchRow]":
 
 def choose(run: BenchRun, rows: "Sequence[BenchRow]"
            ) -> "tuple[list[SpokenSentence], Tuning | None, list[RefusedSettings]]":
-    """The sentence spoken with the best settings of each backend, the fastest of them, and those refused."""
+    """Speak the sentence with the best settings of each backend.
+
+    Returns:
+        the spoken sentences, the fastest settings, the refused settings.
+    """
     from ane.backends import resolve
     from ane.backends.tuning import Tuning
     from ane.bench.choosing import TuningCandidate, candidates, fastest, tuning_text
@@ -197,9 +204,9 @@ def choose(run: BenchRun, rows: "Sequence[BenchRow]"
     if run.args.no_speech or run.args.networks:
         return [], fastest(tried, []), refused
     engine, _ = resolve("auto", run.subject)
-    usual = next((Tuning(spec) for spec in run.models if spec.startswith(engine)), None)
-    if usual and tried:     # what `ane say` uses without a tuning, to compare with
-        tried = [TuningCandidate(usual, float("inf")), *tried]
+    default = next((Tuning(spec) for spec in run.models if spec.startswith(engine)), None)
+    if default and tried:     # what `ane say` uses without a tuning, to compare with
+        tried = [TuningCandidate(default, float("inf")), *tried]
     if not tried:
         return [], None, refused
     with_energy, spoken = energy_is_measured(run), []
@@ -214,7 +221,7 @@ def choose(run: BenchRun, rows: "Sequence[BenchRow]"
 
 
 def energy_is_measured(run: BenchRun) -> bool:
-    """Whether energy can be measured; on a Mac where it cannot, a note says how to allow it."""
+    """Whether energy can be measured; on a Mac where it cannot, adds a note that explains how to allow it."""
     from ane.bench.energy import unavailable
 
     reason = unavailable()

@@ -34,8 +34,8 @@ class CacheItem:
 
     Attributes:
         kind: a description in ``FOLDERS``, LEFTOVERS, or "compiled models".
-        used: time of the last use. stale: why it is of no more use, or "".
-        entry: of a compiled model.
+        used: time of the last use, in seconds since the epoch. stale: why it will not be used again, or "".
+        entry: the cache entry of a compiled model; None for other kinds.
     """
 
     kind: str
@@ -56,10 +56,10 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     listing = commands.add_parser("list", help="show what is cached, its size and its folder")
     listing.add_argument("--json", action="store_true", help="print JSON")
     listing.set_defaults(handler=list_command)
-    clearing = commands.add_parser("clear", help="delete it")
+    clearing = commands.add_parser("clear", help="delete caches and leftovers")
     clearing.add_argument("--stale", action="store_true",
-                          help="only what is of no more use: of another macOS or chip, of a package that is gone or "
-                               "was replaced, damaged, unfinished, or unused for 90 days")
+                          help="only what will not be used again: of another macOS or chip, of a package that is gone "
+                               "or was replaced, damaged, unfinished, or unused for 90 days")
     clearing.add_argument("--dry-run", action="store_true", help="print what would be deleted, and delete nothing")
     clearing.set_defaults(handler=clear_command)
 
@@ -116,11 +116,11 @@ def collect() -> list[CacheItem]:
     from ane.backends.coreml.compiled import CompiledCache
     from ane.backends.onnx.tensorrt import this_machine
 
-    now, machine, runs_engines = time.time(), known_machine(), cache(this_machine)
+    now, machine, nvidia_machine = time.time(), known_machine(), cache(this_machine)
     models = [CacheItem("compiled models", entry.path, entry.bytes, entry.used, entry.stale(machine, now), entry)
               for entry in CompiledCache().entries()]
     files = [item for folder, kind in FOLDERS.items()
-             for item in _files(kind, paths.cache_dir() / folder, now, runs_engines)]
+             for item in _files(kind, paths.cache_dir() / folder, now, nvidia_machine)]
     known = {item.path for item in models}
     return models + files + [item for item in _leftovers() if item.path not in known]
 
@@ -132,7 +132,7 @@ def known_machine() -> "MacMachine | None":
     return this_machine() if sys.platform == "darwin" else None
 
 
-def _files(kind: str, folder: Path, now: float, runs_engines: "Callable[[], NvidiaMachine]") -> list[CacheItem]:
+def _files(kind: str, folder: Path, now: float, nvidia_machine: "Callable[[], NvidiaMachine]") -> list[CacheItem]:
     """The program's own files in a folder; links and other files are left alone."""
     from ane.backends.coreml.compiled import UNUSED_DAYS, size_of
     from ane.backends.onnx.tensorrt import RECORD
@@ -148,7 +148,7 @@ def _files(kind: str, folder: Path, now: float, runs_engines: "Callable[[], Nvid
         stat = path.stat()
         used, stale = max(stat.st_mtime, stat.st_atime), ""         # reading it sets atime
         if (path / RECORD).is_file():
-            used, stale = (path / RECORD).stat().st_mtime, _stale_engine(path, runs_engines())
+            used, stale = (path / RECORD).stat().st_mtime, _stale_engine(path, nvidia_machine())
         if now - used > UNUSED_DAYS * 86400:
             stale = stale or f"unused for {UNUSED_DAYS} days"
         items.append(CacheItem(kind, path, size_of(path), used, stale))

@@ -15,7 +15,7 @@ def register(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser(
         "classify", help="estimate whether a clip was made by Tortoise",
         description="Estimate the probability that Tortoise made a clip, with upstream's classifier. "
-                    "It was trained on upstream's own output and knows no other systems.")
+                    "It was trained on upstream's own output and does not recognise other systems.")
     parser.add_argument("clip", type=arguments.path, metavar="FILE", help="sound file: wav, flac, mp3 or ogg")
     add_model_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")

@@ -6,7 +6,7 @@ from typing import Any
 from ane.system.errors import UserError
 
 SHELLS = ("bash", "zsh", "tcsh")
-WORDS = ("FILE", "PATH", "DIR", "OUT", "CLIP", "SOURCE", ".mlpackage")         # in the names of such arguments
+WORDS = ("FILE", "PATH", "DIR", "OUT", "CLIP", "SOURCE", ".mlpackage")         # in metavars of paths
 EPILOG = """
 to use it:
   bash: eval "$(ane completion bash)" in ~/.bashrc
@@ -28,11 +28,8 @@ def print_completion(args: argparse.Namespace) -> int:
         import shtab
     except ImportError:
         raise UserError("completion needs shtab: pip install shtab") from None
-    from ane.cli import parser
-
-    top = parser()
-    complete_files(top, shtab.FILE)
-    print(shtab.complete(top, args.shell))
+    complete_files(args.top_parser, shtab.FILE)
+    print(shtab.complete(args.top_parser, args.shell))
     return 0
 
 

@@ -29,8 +29,8 @@ CACHES = ("io", "state")
 DESCRIPTION = """
 Convert a model for another engine. SOURCE is a bundle (a name or a path; demo is the embedded one) or a directory of
 official .pth files. --to coreml and --to onnx write a bundle with packages of its networks added; every function is
-compared with the float32 networks before it is published. An interrupted conversion continues when the same command is
-given again; until then finished packages are kept in OUT.converting, which may be deleted.
+compared with the float32 networks before the bundle appears at OUT. An interrupted conversion continues when the same
+command is given again; until then finished packages are kept in OUT.converting, which may be deleted.
 --to gguf writes the whole model as one GGUF file; --to ggml the files that tortoise.cpp reads, with one voice.
 """
 NETWORKS = ("autoregressive, diffusion, clvp, univnet, hifigan, conditioning_encoder, contextual_embedder, rlg_auto, "
@@ -46,8 +46,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                         help="where to write the bundle (coreml, onnx), the .gguf file (gguf), the files (ggml: a "
                              "directory)")
     parser.add_argument("--precision", type=comma_separated, metavar="P,…",
-                        help=f"coreml: one or more of {', '.join(PRECISIONS['coreml'])} (default: fp16, all that the "
-                             f"Neural Engine computes in). onnx: of {', '.join(PRECISIONS['onnx'])} (default: fp32). "
+                        help=f"coreml: one or more of {', '.join(PRECISIONS['coreml'])} (default: fp16, which "
+                             f"the Neural Engine takes). onnx: of {', '.join(PRECISIONS['onnx'])} (default: fp32). "
                              "The first is used unless `ane say --precision` names another. "
                              f"gguf: one of {', '.join(GGUF_PRECISIONS)} (default: f16)")
     parser.add_argument("--wide", type=comma_separated, metavar="KIND,…",
@@ -57,13 +57,13 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                         help="coreml: the decoder's attention as one product for all heads, or as one for each head "
                              "(default: matmul)")
     parser.add_argument("--lanes", type=counts, metavar="N,…",
-                        help="coreml: candidates that a decoder step takes at once, a function each "
+                        help="coreml: numbers of candidates that a decoder step takes at once, each a function "
                              "(default: 1,8,16,32)")
     parser.add_argument("--cache", type=comma_separated, metavar="KIND,…",
-                        help="coreml: what keeps the decoder's kv-cache: io (the host), state (Core ML), or both "
-                             "separated by a comma (default: io,state)")
+                        help="coreml: where the decoder's kv-cache is kept: io (by the host), state (by Core ML), or "
+                             "both separated by a comma (default: io,state)")
     parser.add_argument("--buckets", action="append", metavar="KIND=N,…",
-                        help="coreml: lengths of a kind of function, in place of those that suit the model; kinds: "
+                        help="coreml: lengths of a kind of function, in place of the model's defaults; kinds: "
                              "prefill, step (slots), condition, denoise, sample, steps (fused), clvp_text, "
                              "clvp_speech, univnet, hifigan. May be given more than once")
     parser.add_argument("--networks", type=comma_separated, metavar="NETWORK,…",
@@ -76,6 +76,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 
 def convert_command(args: argparse.Namespace) -> int:
+    """Convert. Raises UserError for a flag that has no effect on the target."""
     target = TARGETS[args.to]
     for option in sorted({option for other in TARGETS.values() for option in other.options} - target.options):
         if getattr(args, option) is not None:
@@ -111,7 +112,7 @@ def open_source(source: str) -> Model:
 
 
 def read_target(args: argparse.Namespace) -> "tuple[conversion.ConversionTarget, list[conversion.ConversionOptions]]":
-    """The target and one set of options for each precision. Raises UserError for values that no option has."""
+    """The target and one set of options for each precision. Raises UserError for unknown values."""
     if args.precision is not None and not args.precision:
         raise UserError("--precision names nothing: give at least one, or leave it out")
     for value in args.precision or ():
@@ -127,9 +128,9 @@ def read_target(args: argparse.Namespace) -> "tuple[conversion.ConversionTarget,
 
 
 def read_options(args: argparse.Namespace) -> "list[conversion.ConversionOptions]":
-    """Core ML's options for each precision. Raises UserError for values that no option has."""
+    """Core ML's options for each precision. Raises UserError for unknown values."""
     from converters.coreml.package import CoreMLOptions
-    from converters.tortoise.buckets import COUNTED
+    from converters.tortoise.buckets import LENGTH_UNITS
 
     wide, caches = (given if given is not None else default for given, default in (
         (args.wide, []), (args.cache, list(CACHES))))
@@ -144,19 +145,19 @@ def read_options(args: argparse.Namespace) -> "list[conversion.ConversionOptions
         kind, equals, numbers = text.partition("=")
         if not equals:
             raise UserError(f"--buckets {text}: give KIND=N,…, such as prefill=64,128")
-        if kind not in COUNTED:
-            raise UserError(f"--buckets {text}: no such kind of function; there are {', '.join(COUNTED)}")
+        if kind not in LENGTH_UNITS:
+            raise UserError(f"--buckets {text}: no such kind of function; there are {', '.join(LENGTH_UNITS)}")
         try:
             buckets[kind] = counts(numbers)
         except argparse.ArgumentTypeError as error:
             raise UserError(f"--buckets {text}: {error}") from error
     lanes = args.lanes or CoreMLOptions.lanes
-    return [CoreMLOptions(precision, args.attention or "matmul", frozenset(wide), lanes, tuple(caches),
-                    buckets) for precision in dict.fromkeys(args.precision or ["fp16"])]
+    return [CoreMLOptions(precision, args.attention or "matmul", frozenset(wide), lanes, tuple(caches), buckets)
+            for precision in dict.fromkeys(args.precision or ["fp16"])]
 
 
 def report_core_ml(console: Console, bundle: "Bundle") -> None:
-    """Print a row a package: its size, and its worst function against the networks."""
+    """Print one row per package: its size, and the signal-to-noise ratio of its worst function."""
     table = Table(Column("network", no_wrap=True), "precision", "functions", "MB", "dB, fp32 maths",
                   "dB, fp16 rounding")
     for column in table.columns[2:]:
@@ -172,7 +173,7 @@ def report_core_ml(console: Console, bundle: "Bundle") -> None:
 
 
 def report_onnx(console: Console, bundle: "Bundle") -> None:
-    """Print a row a package: its size, and its worst graph against the networks."""
+    """Print one row per package: its size, and the signal-to-noise ratio of its worst graph."""
     table = Table(Column("network", no_wrap=True), "precision", "graphs", "MB", "dB", "largest error")
     for column in table.columns[2:]:
         column.justify = "right"

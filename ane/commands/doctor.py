@@ -18,7 +18,7 @@ from ane.system.errors import UserError
 from ane.system.machine import memory_bytes, processor_name, system_version, usable_cores
 from ane.system.version import version as ane_version
 
-MIN_DISK = 1e9          # bytes: room for a converted embedded voice
+MIN_DISK = 1e9          # bytes: a converted embedded voice fits
 STYLES = {"ok": "green", "missing": "yellow", "broken": "red"}
 OPTIONAL = (            # package, extra of tortoise-ane (None: the package itself), purpose
     ("onnxruntime", "onnx", "backend onnx"), ("gguf", "gguf", "`ane convert --to gguf`"),
@@ -33,13 +33,13 @@ class Finding:
 
     Attributes:
         state: "ok"; "missing": something optional is not there; "broken": it stops `ane say`.
-        mend: the command or the step that adds or repairs it; "" when there is nothing to do.
+        fix: the command or the step that adds or repairs it; "" when there is nothing to do.
     """
 
     subject: str
     state: str
     detail: str
-    mend: str = ""
+    fix: str = ""
 
 
 def register(commands: argparse._SubParsersAction) -> None:
@@ -59,8 +59,8 @@ def doctor(args: argparse.Namespace) -> int:
     console = output_console()
     for finding in findings:
         line = Text.assemble((f"{finding.state:<8}", STYLES[finding.state]), f"{finding.subject}: {finding.detail}")
-        console.print(line.append(f"\n{'':8}  to mend it: {finding.mend}") if finding.mend else line)
-    console.print("`ane say` cannot work until what is broken is mended." if broken else "`ane say` works here.")
+        console.print(line.append(f"\n{'':8}  to fix it: {finding.fix}") if finding.fix else line)
+    console.print("`ane say` cannot work until what is broken is fixed." if broken else "`ane say` works here.")
     return int(broken)
 
 
@@ -93,8 +93,8 @@ def check_core_ml() -> list[Finding]:
 
     if core_ml_runs():
         return [Finding("backend coreml", "ok", f"macOS {platform.mac_ver()[0]}")]
-    mend = "update to macOS 15 or later" if sys.platform == "darwin" else "use a Mac; `--backend mil` checks packages"
-    return [Finding("backend coreml", "missing", "Core ML runs on macOS 15 and later", mend)]
+    fix = "update to macOS 15 or later" if sys.platform == "darwin" else "use a Mac; `--backend mil` checks packages"
+    return [Finding("backend coreml", "missing", "Core ML runs on macOS 15 and later", fix)]
 
 
 def check_onnx() -> list[Finding]:
@@ -130,7 +130,7 @@ def check_packages() -> list[Finding]:
 
 
 def check_folders() -> list[Finding]:
-    """Writable or not; a folder that is not there yet is as good as the nearest one above it."""
+    """Check that the folders can be written; of a folder that does not exist yet, the nearest existing parent."""
     findings = []
     for subject, folder in (("cache folder", paths.cache_dir), ("data folder", paths.data_dir)):
         try:

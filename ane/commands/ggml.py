@@ -1,4 +1,4 @@
-"""``ane convert --to gguf`` and ``--to ggml``: a model in the files of programs that use ggml."""
+"""``ane convert --to gguf`` and ``--to ggml``: write a model as files for programs that use ggml."""
 
 import argparse
 from importlib.util import find_spec
@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from ane.bundles import Model
 from ane.commands.messages import message_console, report_console
 from ane.commands.progress import working
-from ane.commands.voices import resolved
+from ane.commands.voices import resolve_for_model
 from ane.system.errors import UserError
 
 GGUF_PRECISIONS = ("f16", "f32", "q8_0", "q4_0")
@@ -39,7 +39,7 @@ def write_ggml_files(args: argparse.Namespace, model: Model) -> int:
 
     for network in FILES:       # before clips are encoded, which takes a while
         check_size(model, network)
-    voice = resolved(args.voice or model.default_voice, model)
+    voice = resolve_for_model(args.voice or model.default_voice, model)
     with working(message_console(args), "writing") as show:
         paths = write_ggml(model, voice, args.output, args.force, progress=show)
     console = report_console(args)

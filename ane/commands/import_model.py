@@ -23,13 +23,13 @@ if TYPE_CHECKING:       # torch is imported in the handler, so that --help is qu
 HUB = "hub"
 DESCRIPTION = """
 Read official Tortoise checkpoints and write them as a bundle, which loads lazily and is checked by SHA-256.
-SOURCE is a directory with autoregressive.pth, diffusion_decoder.pth, vocoder.pth and clvp2.pth (further files are
-taken when they are there), a Hugging Face repository OWNER/NAME, or the word hub for upstream's own repository.
+SOURCE is a directory with autoregressive.pth, diffusion_decoder.pth, vocoder.pth and clvp2.pth (other files are
+read if present), a Hugging Face repository OWNER/NAME, or the word hub for upstream's own repository.
 -o NAME stores the bundle where --bundle NAME finds it; a path has a slash in it.
 """
 PRECISION = """
 type of the stored parameters (default: fp32, which keeps every bit of the official files; fp16 halves the size and is
-what the Neural Engine computes in; bf16 halves it too, with fp32's range and three bits less of each value)
+what the Neural Engine computes in; bf16 halves it too, with fp32's range and three fewer bits of precision)
 """
 
 
@@ -87,7 +87,7 @@ def import_command(args: argparse.Namespace) -> int:
 
 
 def _destination(text: str) -> Path:
-    """The path, or the folder of a bare name among the stored bundles."""
+    """The path of the bundle; a bare name is a folder among the stored bundles."""
     if is_path(text):
         return Path(os.path.expanduser(text))
     if text == DEMO:
@@ -96,7 +96,7 @@ def _destination(text: str) -> Path:
 
 
 def _origin(args: argparse.Namespace, directory: Path, destination: Path, console: Console) -> CheckpointOrigin:
-    """The checkpoints of SOURCE, downloaded if need be, and checked against every hash recorded for them."""
+    """The checkpoints of SOURCE, downloaded if necessary, and checked against every hash recorded for them."""
     from ane.bundles.hub import check_recorded_hashes, is_repository, read_expected
     from ane.bundles.opening import read_constructor_arguments
 
@@ -154,7 +154,7 @@ def _recorded(destination: Path) -> dict[str, Any]:
 
 
 def _report(console: Console, bundle: "Bundle", surplus: dict[str, list[str]], destination: str) -> None:
-    from ane.models.tortoise.upstream_keys import grouped
+    from ane.models.tortoise.upstream_keys import summarise_keys
 
     table = Table("network", "parameters", "MB")
     for column in table.columns[1:]:
@@ -167,7 +167,7 @@ def _report(console: Console, bundle: "Bundle", surplus: dict[str, list[str]], d
                   f"{sum(n.weights.bytes for n in everything) / 1e6:.1f}")
     console.print(table)
     if surplus:
-        left = "; ".join(f"{file}: {grouped(keys)}" for file, keys in surplus.items())
+        left = "; ".join(f"{file}: {summarise_keys(keys)}" for file, keys in surplus.items())
         console.print(f"Left out, because speaking does not need it: {left}")
     if not bundle.trained:
         console.print("The weights are random numbers (config.json says so): this bundle generates noise, not speech.")

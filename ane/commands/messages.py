@@ -14,7 +14,7 @@ LOGGER = logging.getLogger("ane")
 
 
 class MessageHandler(logging.Handler):
-    """Writes each record as a line to the standard error of the moment, which a progress display may have wrapped."""
+    """Writes each record as a line to the current ``sys.stderr``, which a progress display may have wrapped."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.WARNING:
@@ -28,8 +28,8 @@ class MessageHandler(logging.Handler):
 
 @contextmanager
 def logging_to_standard_error(verbose: bool = False, quiet: bool = False) -> Iterator[None]:
-    """While the block lasts, print the records of the logger ``ane``: information and worse; --verbose: debugging too;
-    --quiet: errors only."""
+    """While the block lasts, print the records of the logger ``ane``: from INFO on; ``verbose``: from DEBUG on;
+    ``quiet``: errors only."""
     handler, level = MessageHandler(), LOGGER.level
     LOGGER.addHandler(handler)
     LOGGER.setLevel(logging.DEBUG if verbose else logging.ERROR if quiet else logging.INFO)
@@ -46,17 +46,17 @@ def notice(line: str) -> None:
 
 
 def message_console(args: argparse.Namespace) -> Console:
-    """Standard error for progress and closing lines. It takes text literally and prints nothing with --quiet."""
+    """Standard error for progress and closing lines, without markup. It prints nothing with --quiet."""
     return Console(stderr=True, highlight=False, markup=False, soft_wrap=True, quiet=getattr(args, "quiet", False))
 
 
 def report_console(args: argparse.Namespace) -> Console:
-    """Standard output for the report of work that is done, which stays done when the report cannot be written."""
+    """Standard output for the report of finished work. A report that cannot be written is dropped."""
     return Console(file=TolerantStream(sys.stdout), highlight=False, markup=False, soft_wrap=True,
                    quiet=getattr(args, "quiet", False))
 
 
 def output_console() -> Console:
-    """Standard output for what was asked for: lists and tables. It takes text literally."""
+    """Standard output for requested lists and tables, without markup."""
     width = None if sys.stdout.isatty() else 200        # a file or pipe has no width of its own
     return Console(highlight=False, markup=False, soft_wrap=True, width=width)

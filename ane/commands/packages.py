@@ -20,7 +20,7 @@ def with_packages(model: Model, backend: str, console: Console) -> Model:
     by `ane convert`.
 
     Raises:
-        UserError: the cache cannot be written, no backend of that name, Core ML off macOS.
+        UserError: the cache cannot be written, the backend is unknown, or it is Core ML off macOS.
     """
     embedded = getattr(model, "path", None) == demo_bundle()
     needed = resolve(backend, model)[0] in PACKAGED or (backend == "auto" and core_ml_runs())
@@ -51,7 +51,7 @@ def cached_packages(model: Model, console: Console) -> Model:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{folder}.lock"):            # another process may be converting
-            bundle = open_whole(folder)
+            bundle = open_undamaged(folder)
             if bundle is not None:
                 return bundle
             LOGGER.info("%s: a minute or two", task)
@@ -63,7 +63,7 @@ def cached_packages(model: Model, console: Console) -> Model:
                         "that can be written") from error
 
 
-def open_whole(folder: Path) -> Model | None:
+def open_undamaged(folder: Path) -> Model | None:
     """The bundle in ``folder`` if every file of it is as it was written; None when it is missing or damaged."""
     from ane.bundles.bundle import Bundle
     from ane.bundles.hashes import check_hash

@@ -100,7 +100,11 @@ def _device(device: Any) -> str:
 
 
 def package_placements(package: "Package", units: str, names: list[str]) -> dict[str, Placement | None]:
-    """On a Mac: compile the package, or take it from the cache, and read Core ML's plan of each function."""
+    """Compile the package (or use the cached model) and read Core ML's plan of each function; macOS only.
+
+    Raises:
+        UserError: not on a Mac, or Core ML returns no plan.
+    """
     from ane.backends.coreml.compiled import CompiledCache
     from ane.backends.coreml.runtime import CoreMLTools
     from converters.quiet import quiet

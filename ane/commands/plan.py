@@ -2,19 +2,19 @@
 
 import argparse
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ane.commands import arguments
 from ane.commands.messages import message_console, output_console
-from ane.commands.placement import Placement, package_placements
+from ane.commands.placement import package_placements
+from ane.commands.plan_report import FunctionPlan, print_plans
 from ane.system.errors import UserError
 from ane.system.files import check_output_file, write_json
 
 if TYPE_CHECKING:       # torch is imported in the handler, so that --help is quick
-    from converters.proof.cost import Chip, CostEstimate, FunctionCost
-    from converters.proof.lint import WarningSummary
+    from converters.proof.cost import Chip
 
 DESCRIPTION = """
 Show how Core ML packages fit the Neural Engine. On a Mac, Core ML reports where it would run each operation. On any
@@ -38,14 +38,12 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                         help=f"chips to estimate for, and whose rules apply, such as M1,M4-Pro (default: {CHIPS})")
     parser.add_argument("--steps", metavar="N", type=arguments.positive, default=STEPS,
                         help=f"denoising steps of an utterance (default: {STEPS})")
-    parser.add_argument("--json", metavar="FILE", help="write the results to FILE as JSON; to standard output if -")
+    parser.add_argument("--json", metavar="FILE", help="write the results to FILE as JSON; - is standard output")
     parser.set_defaults(handler=plan)
 
 
 def plan(args: argparse.Namespace) -> int:
     """Examine the packages; print tables or JSON."""
-    from ane.commands.plan_report import print_plans
-
     if args.json:
         check_output_file(args.json)
     chips = read_chips(args.chip)
@@ -58,18 +56,6 @@ def plan(args: argparse.Namespace) -> int:
     if args.json != "-":
         print_plans(output_console(), plans, chips, args.steps)
     return 0
-
-
-@dataclass(frozen=True)
-class FunctionPlan:
-    """What is known of a function: its cost and the rules it breaks, and on a Mac where Core ML would run it."""
-
-    package: Path
-    function: str
-    cost: "FunctionCost"
-    estimates: "dict[str, CostEstimate]"
-    warnings: "list[WarningSummary]"
-    placement: Placement | None
 
 
 def plan_package(path: Path, units: str, function: str | None, chips: "list[Chip]", steps: int) -> list[FunctionPlan]:
@@ -91,10 +77,10 @@ def plan_package(path: Path, units: str, function: str | None, chips: "list[Chip
 
 
 def find_packages(args: argparse.Namespace) -> list[tuple[Path, str]]:
-    """Packages and the compute units of each: those that bundle.json states, else all below the folder.
+    """Packages and the compute units of each: those that bundle.json lists, else all in the folder.
 
     Raises:
-        UserError: no such bundle, or none in it.
+        UserError: no such bundle, or no packages in it.
     """
     from ane.bundles import open_model
     from ane.bundles.manifest import read_manifest
@@ -122,13 +108,13 @@ def find_packages(args: argparse.Namespace) -> list[tuple[Path, str]]:
 
 
 def read_chips(text: str) -> "list[Chip]":
-    """M1,m4-pro → chips. Raises UserError for one that is not in the table."""
+    """M1,m4-pro → chips. Raises UserError for an unknown chip."""
     from converters.proof.cost import CHIPS
 
     known = {_simplified(name): chip for name, chip in CHIPS.items()}
     for name in text.split(","):
         if _simplified(name) not in known:
-            raise UserError(f"no figures are known of a chip {name.strip()!r}; there are some of {', '.join(CHIPS)}")
+            raise UserError(f"unknown chip {name.strip()!r}; known chips: {', '.join(CHIPS)}")
     return list({_simplified(name): known[_simplified(name)] for name in text.split(",")}.values())
 
 

@@ -1,6 +1,8 @@
 """The tables of `ane plan`."""
 
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -9,9 +11,20 @@ from rich.table import Table
 from ane.commands.placement import NEURAL_ENGINE, Placement
 
 if TYPE_CHECKING:
-    from ane.commands.plan import FunctionPlan
-    from converters.proof.cost import Chip
+    from converters.proof.cost import Chip, CostEstimate, FunctionCost
     from converters.proof.lint import WarningSummary
+
+
+@dataclass(frozen=True)
+class FunctionPlan:
+    """The cost of a function and the rules it breaks; on a Mac also where Core ML would run it."""
+
+    package: Path
+    function: str
+    cost: "FunctionCost"
+    estimates: "dict[str, CostEstimate]"
+    warnings: "list[WarningSummary]"
+    placement: Placement | None
 
 
 def print_plans(console: Console, plans: "list[FunctionPlan]", chips: "list[Chip]", steps: int) -> None:
@@ -102,7 +115,7 @@ def warning_table(functions: "list[FunctionPlan]") -> Table:
 
 
 def plain_table(title: str, *columns: str) -> Table:
-    """A table that cuts nothing off, however narrow the terminal."""
+    """A table that wraps long cells and truncates none."""
     table = Table(title=title, title_justify="left")
     for number, column in enumerate(columns):
         table.add_column(column, overflow="fold", no_wrap=number == 0)
@@ -113,7 +126,7 @@ def print_sources(console: Console, chips: "list[Chip]") -> None:
     from converters.proof.cost import FORMULA, SOURCES
 
     console.print(f"Estimates are not measurements. {FORMULA}.")
-    console.print("A real-time factor is seconds for a second of speech of one lane; all lanes take the same time.")
+    console.print("The real-time factor is seconds per second of speech of one lane; all lanes take the same time.")
     for chip in chips:
         console.print(f"{chip.name}: {chip.bandwidth} GB/s, {chip.tflops} TFLOPS ({chip.source}"
                       f"{'; assumed: ' + chip.assumed if chip.assumed else ''})")

@@ -9,10 +9,9 @@ WIDTH = 44          # characters of a bar over the whole time
 
 
 def print_profile(timeline: Timeline, console: Console) -> None:
-    """Print a bar for each stage, and for three parts of the time: before the text was known, until there was audio,
-    after.
+    """Print a bar for each stage, and for three periods: before the text was known, until the first audio, the rest.
 
-    Work of the first part is done once for many texts; a listener waits for the second.
+    Work of the first period is done once for many texts; a listener waits for the second.
     """
     total = max([timeline.text_ready, timeline.first_sound or 0.0, *(span.end for span in timeline.spans)])
     first_audio = total if timeline.first_sound is None else timeline.first_sound

@@ -44,7 +44,7 @@ class ProgressDisplay:
 
 
 class PlainLines:
-    """Prints a line if ``INTERVAL`` seconds have passed since the last one, or since it was made."""
+    """Prints a line if ``INTERVAL`` seconds have passed since the last one, or since it was created."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic):
         self.console, self.clock, self.last = console, clock, clock()
@@ -57,7 +57,7 @@ class PlainLines:
 
 @contextmanager
 def working(console: Console, text: str) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows what is being done now: beside a spinner in a terminal, else in plain lines."""
+    """Yield a function that shows the current step: beside a spinner in a terminal, else in plain lines."""
     if console.is_terminal:
         with console.status(text) as status:
             yield status.update

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ane.models.tortoise.settings import Settings
     from ane.models.tortoise.synthesizer import Stream, Synthesizer
 
-CHARACTERS_A_SECOND = 14        # of English speech, about: 150 words of 5.6 characters a minute
+CHARACTERS_PER_SECOND = 14        # of English speech, about: 150 words of 5.6 characters a minute
 EXAMPLES = """
 examples:
   ane say Hello world                          play it
@@ -126,7 +126,7 @@ def list_presets(args: argparse.Namespace) -> int:
 
 
 def refuse_conflicting_flags(args: argparse.Namespace) -> None:
-    """Raise UserError for flags that cannot be combined, or a count that is refused whatever the model is."""
+    """Raise UserError for flags that cannot be combined, or too many candidates."""
     from ane.models.tortoise.settings import MAX_CANDIDATES
 
     for first, second in (("stream", "lines"), ("stream", "best"), ("lines", "best"), ("lines", "play")):
@@ -143,7 +143,7 @@ def refuse_conflicting_flags(args: argparse.Namespace) -> None:
 
 
 def check_outputs(args: argparse.Namespace) -> None:
-    """Raise UserError, before any work, for a file that cannot be written or audio that cannot be played."""
+    """Raise UserError, before any work, for a file that cannot be written or a missing sound device."""
     from ane.audio import check_output, check_sound_device
 
     for path in output_paths(args.output, args.best or 1):
@@ -152,11 +152,11 @@ def check_outputs(args: argparse.Namespace) -> None:
         check_sound_device()
 
 
-Spoken = Iterator[tuple["Speech | Stream", list[Path]]]
+SpeechOutputs = Iterator[tuple["Speech | Stream", list[Path]]]
 
 
 def speak_whole(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, settings: "Settings",
-                timeline: Timeline, progress: ProgressDisplay) -> Spoken:
+                timeline: Timeline, progress: ProgressDisplay) -> SpeechOutputs:
     """Generate all audio, then write it."""
     from ane.audio import write
 
@@ -169,7 +169,7 @@ def speak_whole(args: argparse.Namespace, synthesizer: "Synthesizer", text: str,
 
 
 def speak_lines(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, settings: "Settings",
-                timeline: Timeline, progress: ProgressDisplay) -> Spoken:
+                timeline: Timeline, progress: ProgressDisplay) -> SpeechOutputs:
     """Speak each line on its own, and write each as soon as it is complete."""
     from ane.audio import write
 
@@ -185,7 +185,7 @@ def speak_lines(args: argparse.Namespace, synthesizer: "Synthesizer", text: str,
 
 
 def speak_stream(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, settings: "Settings",
-                 timeline: Timeline, progress: ProgressDisplay) -> Spoken:
+                 timeline: Timeline, progress: ProgressDisplay) -> SpeechOutputs:
     """Send each piece of audio to the file, the loudspeaker or both as soon as it is generated."""
     from ane.audio import writing
     from ane.audio.playback import PlayerError, playing
@@ -199,7 +199,7 @@ def speak_stream(args: argparse.Namespace, synthesizer: "Synthesizer", text: str
         try:
             with ExitStack() as playback:
                 if args.play or args.output is None:
-                    expected = sum(map(len, stream.chunks)) / CHARACTERS_A_SECOND
+                    expected = sum(map(len, stream.chunks)) / CHARACTERS_PER_SECOND
                     sinks.append(playback.enter_context(playing(stream.sample_rate, expected)))
                 for piece in stream:
                     for sink in sinks:
@@ -207,7 +207,7 @@ def speak_stream(args: argparse.Namespace, synthesizer: "Synthesizer", text: str
         except PlayerError as error:
             if args.output is None:
                 raise
-            failure = error         # the file is written to its end all the same
+            failure = error         # the file is still completed
             for piece in stream:
                 sinks[0](piece)
     if failure:
@@ -219,6 +219,6 @@ def output_paths(output: Path | None, count: int) -> list[Path]:
     """OUT, or OUT-1 … OUT-N with its suffix for several outputs."""
     if output is None:
         return []
-    if count == 1 or not output.name:       # "." has no name to number, and is refused as what it is
+    if count == 1 or not output.name:       # "." has no name to number; ``check_output`` refuses it
         return [output]
     return [output.with_name(f"{output.stem}-{number}{output.suffix}") for number in range(1, count + 1)]

@@ -1,4 +1,4 @@
-"""The flags that shape speech, and the settings they make."""
+"""The flags for synthesis, and reading settings from them."""
 
 import argparse
 import re
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what shapes the speech. Every default is None, so that a flag without effect can be refused."""
+    """Add the flags for synthesis. Every default is None, so that a flag without effect can be refused."""
     from ane.models.tortoise.diffusion import SAMPLERS, SPACINGS
     from ane.models.tortoise.settings import DEFAULT_PRESET
     from ane.text import NORMALISERS
@@ -23,22 +23,22 @@ def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", metavar="NAME", help="how much work to do; '?' lists the presets (default: the "
                                                          f"model's, or {DEFAULT_PRESET})")
     parser.add_argument("--seed", type=natural, metavar="N",
-                        help="say it the same way again (default: a new seed, which is printed)")
+                        help="random seed, to repeat a result (default: a new one, which is printed)")
     add = rare_group(parser, "candidates and codes",
                      "A model may have defaults of its own, as the embedded one does.").add_argument
     add("--candidates", type=positive, metavar="N", help="candidates sampled for each chunk (default: the preset's)")
     add("--best", type=positive, metavar="K", help="write the K best candidates, as OUT-1.wav, OUT-2.wav, …")
     add("--cvvp-amount", type=float, metavar="SHARE", help="share of CVVP in ranking, 0 to 1 (default: 0)")
-    add("--temperature", type=float, metavar="T", help="of the codes: lower is more regular (default: 0.8)")
+    add("--temperature", type=float, metavar="T", help="sampling temperature of the codes (default: 0.8)")
     add("--top-p", type=float, metavar="P", help="share of probability to sample codes from (default: 0.8)")
     add("--top-k", type=int, metavar="K", help="number of codes to sample from (default: 50)")
-    add("--repetition-penalty", type=float, metavar="R", help="against codes sampled before (default: 2)")
+    add("--repetition-penalty", type=float, metavar="R", help="penalty for codes already sampled (default: 2)")
     add("--typical-mass", type=float, metavar="M", help="typical sampling with this mass (default: off)")
     add("--max-codes", type=positive, metavar="N", help="codes in a chunk at most, 21.5 a second (default: 500)")
     add = rare_group(parser, "diffusion", "Defaults are the preset's.").add_argument
     add("--steps", type=positive, metavar="N", help="number of denoising steps")
-    add("--sampler", choices=SAMPLERS, help="how a step is computed")
-    add("--spacing", choices=SPACINGS, help="of the steps; ddim and dpm++2m need logsnr")
+    add("--sampler", choices=SAMPLERS, help="sampler of the diffusion")
+    add("--spacing", choices=SPACINGS, help="spacing of the steps; use logsnr with ddim and dpm++2m")
     add("--guidance", type=float, metavar="K", help="scale of classifier-free guidance, 0 for none")
     add("--noise", type=float, metavar="T", help="diffusion temperature: scale of the initial noise")
     add = rare_group(parser, "text").add_argument
@@ -77,6 +77,7 @@ def read_diffusion(args: argparse.Namespace, diffusion: "Diffusion | None") -> "
 
 
 def given(args: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:
+    """The flags among ``names`` that were given, with their values."""
     return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
 
 

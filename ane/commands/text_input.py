@@ -28,7 +28,7 @@ def reads_standard_input(args: argparse.Namespace) -> bool:
 def read_text(args: argparse.Namespace) -> str:
     """The text. Raises UserError when it cannot be read, is not UTF-8, or nothing was piped in."""
     if args.text:
-        # bytes of the command line that are not text reach Python as lone surrogates, which must not pass for text
+        # bytes of the command line that are not UTF-8 reach Python as lone surrogates, which must not pass for text
         return decoded(" ".join(args.text).encode("utf-8", "surrogatepass"), "the text on the command line")
     piped = args.file in (None, "-")
     where = "standard input" if piped else args.file
@@ -42,7 +42,7 @@ def read_text(args: argparse.Namespace) -> str:
 
 
 def decoded(content: bytes, where: str) -> str:
-    """UTF-8 with universal newlines. Raises UserError when it is not UTF-8."""
+    """Decode UTF-8 and convert line ends to \"\\n\". Raises UserError when it is not UTF-8."""
     try:
         return re.sub("\r\n?", "\n", content.decode("utf-8"))
     except UnicodeDecodeError as error:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from ane.backends import NAMES
+from ane.bundles.packages import COMPUTE_UNITS
 from ane.commands import arguments
 from ane.commands.messages import message_console, output_console, report_console
 from ane.commands.packages import with_packages
@@ -25,12 +26,11 @@ if TYPE_CHECKING:       # torch is imported in the handler, so that --help is qu
 
 CORE_ML_RUNNERS = ("mil", "mil:fp16", "coreml")
 ONNX_RUNNERS = tuple(name for name in NAMES if name.startswith("onnx"))
-COMPUTE_UNITS = ("ALL", "CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE")
 DESCRIPTION = """
 Compare the Core ML or ONNX packages of a bundle with its networks on float32 torch. Each function gets the same inputs
 as in `ane convert`; --layers compares every value that a module of the network returns, too, and, with mil:fp16 and
-coreml, measures what each operation loses against the same program in float32. The exit status is 1 when a function is
-below its threshold.
+coreml, measures the loss of each operation compared with the same program in float32. The exit status is 1 when a
+function is below its threshold.
 """
 
 
@@ -52,7 +52,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                         help=f"with coreml: where it may run: {', '.join(COMPUTE_UNITS)} (default: what the bundle "
                              "states)")
     parser.add_argument("--layers", action="store_true", help="compare the values inside the functions too")
-    parser.add_argument("--json", metavar="FILE", help="write the results to FILE as JSON; to standard output if -")
+    parser.add_argument("--json", metavar="FILE", help="write the results to FILE as JSON; - is standard output")
     parser.add_argument("--plot", metavar="FILE.png", type=arguments.path,
                         help="plot the signal-to-noise ratio along the program of each function; with --layers")
     parser.add_argument("--repair", action="store_true",
@@ -67,17 +67,17 @@ def verify_command(args: argparse.Namespace) -> int:
 
     check_outputs(args)
     onnx = args.against in ONNX_RUNNERS
-    runs = onnx_runner(args) if onnx else package_runner(args.against, args.narrow_norms, args.compute_units)
+    runner = onnx_runner(args) if onnx else package_runner(args.against, args.narrow_norms, args.compute_units)
     console = message_console(args)
     model = open_bundle(args, console)
     chosen_functions(model, args)           # raises before any work
-    model, results = (verify_onnx if onnx else verify_core_ml)(model, runs, args, console)
+    model, results = (verify_onnx if onnx else verify_core_ml)(model, runner, args, console)
     if args.json:
-        write_json(args.json, results_json(model, runs, results))
+        write_json(args.json, results_json(model, runner, results))
     if args.plot:
         plot_results(args.plot, results)
     if args.json != "-":
-        print_results(output_console(), results, runs, args.layers)
+        print_results(output_console(), results, runner, args.layers)
     raise_failures(results, "" if args.repair or onnx else "; --repair converts such packages again")
     return 0
 
@@ -103,27 +103,27 @@ def open_bundle(args: argparse.Namespace, console: Console) -> "Bundle":
 
 
 def chosen_functions(model: "Bundle", args: argparse.Namespace) -> "list[tuple[PackageRecord, list[str]]]":
-    """The packages with their functions that the flags name. Raises UserError when there are none."""
-    from converters.proof.verify import choose
+    """The packages that the flags select, each with its selected functions. Raises UserError when there are none."""
+    from converters.proof.verify import choose_packages
 
     kind = "onnx" if args.against in ONNX_RUNNERS else "coreml"
     if not args.networks:
-        return choose(model, None, args.function, kind)
+        return choose_packages(model, None, args.function, kind)
     for network in args.networks:
-        choose(model, network, None, kind)          # raises for a network without packages
-    chosen = [(package, names) for package, names in choose(model, None, args.function, kind)
+        choose_packages(model, network, None, kind)          # raises for a network without packages
+    chosen = [(package, names) for package, names in choose_packages(model, None, args.function, kind)
               if package.network in args.networks]
-    return chosen or choose(model, args.networks[0], args.function, kind)       # which raises
+    return chosen or choose_packages(model, args.networks[0], args.function, kind)       # which raises
 
 
-def verify_core_ml(model: "Bundle", runs: "PackageRunner", args: argparse.Namespace,
+def verify_core_ml(model: "Bundle", runner: "PackageRunner", args: argparse.Namespace,
                    console: Console) -> "tuple[Bundle, list[FunctionCheck]]":
     """The bundle and the results; with --repair, after the packages that failed were converted again."""
     from converters.coreml.rebuild import rebuild
     from converters.proof.verify import UnverifiedBundle, verify
 
     with working(console, "verifying") as show:
-        results = verify(model, chosen_functions(model, args), runs, args.layers, show)
+        results = verify(model, chosen_functions(model, args), runner, args.layers, show)
         failed = {result.package for result in results if not result.passed}
         if not (failed and args.repair):
             return model, results
@@ -131,15 +131,19 @@ def verify_core_ml(model: "Bundle", runs: "PackageRunner", args: argparse.Namesp
         model = UnverifiedBundle(model.path)
         again = [(package, [name for name in names if name in package.functions])
                  for package, names in chosen_functions(model, args) if Path(package.path).stem in failed]
-        repaired = {(one.package, one.function): one for one in verify(model, again, runs, args.layers, show)}
+        repaired = {(one.package, one.function): one for one in verify(model, again, runner, args.layers, show)}
     if args.json != "-":
         report_console(args).print(f"Converted again: {', '.join(sorted(failed))}")
     return model, [repaired.get((one.package, one.function), one) for one in results]
 
 
 def onnx_runner(args: argparse.Namespace) -> "OnnxRunner":
-    """Raises UserError for flags that have no effect on ONNX packages, and for a provider that does not load."""
-    from ane.backends.onnx.providers import choose
+    """The runner that ``--against`` names.
+
+    Raises:
+        UserError: a flag without effect on ONNX packages, or a provider that does not load.
+    """
+    from ane.backends.onnx.providers import choose_onnx_device
     from ane.commands.messages import notice
     from converters.proof.onnx_verify import OnnxRunner
 
@@ -147,15 +151,15 @@ def onnx_runner(args: argparse.Namespace) -> "OnnxRunner":
                         ("--repair", args.repair)):
         if given:
             raise UserError(f"{flag} has no effect on --against {args.against}: it is for Core ML packages")
-    return OnnxRunner(choose(args.against.removeprefix("onnx").removeprefix(":"), notice))
+    return OnnxRunner(choose_onnx_device(args.against.removeprefix("onnx").removeprefix(":"), notice))
 
 
-def verify_onnx(model: "Bundle", runs: "OnnxRunner", args: argparse.Namespace,
+def verify_onnx(model: "Bundle", runner: "OnnxRunner", args: argparse.Namespace,
                 console: Console) -> "tuple[Bundle, list[FunctionCheck]]":
     from converters.proof.onnx_verify import verify
 
     with working(console, "verifying") as show:
-        return model, verify(model, chosen_functions(model, args), runs, args.layers, show)
+        return model, verify(model, chosen_functions(model, args), runner, args.layers, show)
 
 
 def raise_failures(results: "Sequence[FunctionCheck]", advice: str) -> None:

@@ -20,7 +20,7 @@ def check_plot(path: Path) -> None:
 
 
 def plot_results(path: Path, results: "Sequence[FunctionCheck]") -> None:
-    """Plot a row a function: its values along the program, its operations dotted, its threshold dashed."""
+    """Plot one row per function: its values along the program, its operations dotted, its threshold dashed."""
     plotted = [one for one in results if one.values or one.operations]
     figure = _figure()(figsize=(11, 0.6 + 2.2 * max(len(plotted), 1)), layout="constrained")
     for number, one in enumerate(plotted):

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 COSTLIEST = 12          # operations shown of those that lose most
 
 
-def results_json(model: "Bundle", runs: "PackageRunner", results: "Sequence[FunctionCheck]") -> dict[str, Any]:
+def results_json(model: "Bundle", runner: "PackageRunner", results: "Sequence[FunctionCheck]") -> dict[str, Any]:
     functions = [asdict(one) | {"required": one.required, "passed": one.passed, "drift": one.drift and one.drift.name,
                                 "worst": one.worst and one.worst.name} for one in results]
-    return {"bundle": str(model.path), "against": runs.name, "functions": functions}
+    return {"bundle": str(model.path), "against": runner.name, "functions": functions}
 
 
-def print_results(console: Console, results: "Sequence[FunctionCheck]", runs: "PackageRunner", layers: bool) -> None:
-    console.print(function_table(results, runs))
+def print_results(console: Console, results: "Sequence[FunctionCheck]", runner: "PackageRunner", layers: bool) -> None:
+    console.print(function_table(results, runner))
     if not layers:
         return
     if len(results) == 1:
@@ -36,8 +36,8 @@ def print_results(console: Console, results: "Sequence[FunctionCheck]", runs: "P
         console.print("A function that fails, or that has a state on Core ML, has no values to show.")
 
 
-def function_table(results: "Sequence[FunctionCheck]", runs: "PackageRunner") -> Table:
-    table = plain_table(f"On {runs.name}, compared with float32 torch", "package", "function", "dB", "threshold",
+def function_table(results: "Sequence[FunctionCheck]", runner: "PackageRunner") -> Table:
+    table = plain_table(f"On {runner.name}, compared with float32 torch", "package", "function", "dB", "threshold",
                         "largest error", "", numbers=(2, 3, 4))
     for one in results:
         verdict = one.problem or ("passes" if one.passed else "fails")
@@ -48,7 +48,7 @@ def function_table(results: "Sequence[FunctionCheck]", runs: "PackageRunner") ->
 
 
 def layer_table(results: "Sequence[FunctionCheck]") -> Table:
-    """A row a function: its worst value, the first that drifts, and the operation that loses most."""
+    """One row per function: its worst value, the first that drifts (``FunctionCheck.drift``), the worst operation."""
     table = plain_table("Inside", "package", "function", "values", "worst", "dB", "first that drifts", "dB",
                         "operation that loses most", "dB lost", numbers=(2, 4, 6, 8))
     for one in results:
@@ -62,9 +62,9 @@ def layer_table(results: "Sequence[FunctionCheck]") -> Table:
 
 
 def value_table(one: "FunctionCheck") -> Table:
-    """A row a value that a module of the network returns, in program order."""
+    """One row per value that a module of the network returns, in program order."""
     table = plain_table(f"{one.function}: values compared with the modules that return them", "module", "operation",
-                        "dB", "times", "largest error", "", numbers=(2, 3, 4))
+                        "dB", "scale", "largest error", "", numbers=(2, 3, 4))
     for value in one.values:
         marks = [word for word, marked in (("drifts first", one.drift), ("worst", one.worst)) if value is marked]
         table.add_row(label(value), value.op, decibels(value.snr), f"{value.factor:g}", f"{value.error:.1e}",
@@ -93,7 +93,7 @@ def decibels(value: float | None) -> str:
 
 
 def plain_table(title: str, *columns: str, numbers: Sequence[int] = ()) -> Table:
-    """A table that cuts nothing off, however narrow the terminal."""
+    """A table that wraps long cells and truncates none; columns ``numbers`` are right-aligned."""
     table = Table(title=title, title_justify="left")
     for number, column in enumerate(columns):
         table.add_column(column, overflow="fold", justify="right" if number in numbers else "left")

@@ -40,7 +40,7 @@ def check_name(name: str, model: Model) -> None:
         raise UserError(f"{name!r} cannot name a voice: choose one without / \\ & : and without . - ~ in front, "
                         f"other than {RANDOM} and ?")
     if not name or name != name.strip() or not name.isprintable() or is_voice_file(Path(name)):
-        raise UserError(f"{name!r} cannot name a voice: choose printable characters, without blanks at the ends and "
+        raise UserError(f"{name!r} cannot name a voice: choose printable characters, without spaces at the ends and "
                         "without the suffix of a file")
     if model.voices and name in list_voices([model.voices]):
         raise UserError(f"{model.name} has a voice {name} already, which would hide yours; choose another name")

@@ -27,30 +27,30 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
     listing = commands.add_parser("list", help="list the voices")
     listing.add_argument("--json", action="store_true", help="print JSON")
-    _finish(listing, list_command)
+    _set_handler(listing, list_command)
 
     adding = commands.add_parser("add", help="make a voice from clips and store it")
     adding.add_argument("clips", metavar="CLIP", nargs="+", help="sound files, folders of them, or a .pth voice")
     _add_output_arguments(adding)
-    _finish(adding, add_command)
+    _set_handler(adding, add_command)
 
     showing = commands.add_parser("show", help="show what a voice consists of")
     showing.add_argument("name", metavar="NAME", help="name or path")
     showing.add_argument("--json", action="store_true", help="print JSON")
-    _finish(showing, show_command)
+    _set_handler(showing, show_command)
 
     mixing = commands.add_parser("mix", help="store a mix of voices as a voice")
     mixing.add_argument("spec", metavar="SPEC", help="such as 'a&b', 'a:0.3&b:0.7' or random")
     _add_output_arguments(mixing)
-    _finish(mixing, mix_command)
+    _set_handler(mixing, mix_command)
 
     exporting = commands.add_parser("export", help="write a voice to a file")
     exporting.add_argument("spec", metavar="VOICE", help="name, path or mix")
     _add_output_arguments(exporting, stored=False)
-    _finish(exporting, mix_command)
+    _set_handler(exporting, mix_command)
 
 
-def _finish(parser: argparse.ArgumentParser, handler) -> None:
+def _set_handler(parser: argparse.ArgumentParser, handler) -> None:
     add_model_arguments(parser)
     parser.set_defaults(handler=handler)
 
@@ -61,7 +61,8 @@ def _add_output_arguments(parser: argparse.ArgumentParser, stored: bool = True) 
                         help=f"a NAME to store the voice under, or {file}" if stored else file)
     parser.add_argument("--backend", default="auto", metavar="NAME", help="what encodes clips (default: auto)")
     parser.add_argument("--seed", type=natural, default=0, metavar="N",
-                        help="chooses the part of clips longer than 6 s, and what random draws (default: 0)")
+                        help="random seed for the part of clips longer than 6 s, and for the voice random "
+                             "(default: 0)")
     parser.add_argument("--force", action="store_true", help="replace what is there")
     parser.set_defaults(stored=stored)
 
@@ -128,7 +129,7 @@ def mix_command(args: argparse.Namespace) -> int:
     """Mix voices, or take one as it is, and store the result under a name or write it to a file."""
     model = open_model(args.bundle, args.checkpoints)
     destination = voice_destination(args.output, model, args.force, args.stored)
-    voice = resolved(args.spec, model, args.backend, args.seed)
+    voice = resolve_for_model(args.spec, model, args.backend, args.seed)
     return _store(args, dataclasses.replace(voice, name=destination.stem) if args.stored else voice, destination)
 
 
@@ -136,8 +137,8 @@ def _folders(model: Model) -> list[Path]:
     return [folder for folder in (model.voices, paths.voices_dir()) if folder]
 
 
-def resolved(spec: str, model: Model, backend: str = "auto", seed: int = 0) -> "Voice":
-    """The voice that ``spec`` asks for, as ``resolve_voice`` reads it, among the model's and the user's voices."""
+def resolve_for_model(spec: str, model: Model, backend: str = "auto", seed: int = 0) -> "Voice":
+    """The voice or mix ``spec``, as ``resolve_voice`` reads it, from the model's and the user's voices."""
     import numpy as np
 
     from ane.backends import load_backend
@@ -149,7 +150,7 @@ def resolved(spec: str, model: Model, backend: str = "auto", seed: int = 0) -> "
 
 
 def _gather(name: str, clips: list[str]):
-    """All files behind the arguments as one voice of clips, or the one voice of latents that was given."""
+    """One voice from the arguments: the clips of all of them, or a single voice of latents."""
     from ane.voices import Clips, find_voice, open_voice
 
     voices = [open_voice(name, find_voice(os.path.join(".", clip), []).files) for clip in clips]

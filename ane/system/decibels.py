@@ -1,4 +1,4 @@
-"""Signal-to-noise ratio: how near one array is to another."""
+"""Signal-to-noise ratio: how close one array is to another."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ def snr_db(reference: Any, actual: Any) -> float:
     """10·log10(Σ reference² / Σ (reference − actual)²), computed in float64.
 
     Args:
-        reference, actual: arrays, or CPU tensors, of one shape.
+        reference, actual: arrays, or CPU tensors, of the same shape.
 
     Returns:
-        Decibels: ∞ where both are equal, −∞ where the reference is silent and ``actual`` is not, or where any number
+        Decibels: ∞ where both are equal, −∞ where the reference is all zeros and ``actual`` is not, or where any number
         is NaN or infinite.
 
     Raises:
@@ -20,7 +20,7 @@ def snr_db(reference: Any, actual: Any) -> float:
     """
     reference, actual = np.asarray(reference, np.float64), np.asarray(actual, np.float64)
     if reference.shape != actual.shape:
-        raise ValueError(f"reference and actual must have one shape, got {reference.shape} and {actual.shape}")
+        raise ValueError(f"reference and actual must have the same shape, got {reference.shape} and {actual.shape}")
     if not (np.isfinite(reference).all() and np.isfinite(actual).all()):
         return -np.inf
     signal, noise = np.square(reference).sum(), np.square(reference - actual).sum()

@@ -23,12 +23,12 @@ def replacing(destination: Path | str, *, directory: bool = False) -> Iterator[P
 
     The temporary path has the same file name, so a writer that chooses its format by suffix works unchanged. With
     ``directory=True`` it is a new directory, and an existing directory at ``destination`` is replaced as a whole: the
-    old one exists until the new one does, whatever interrupts. ``~`` at the start of ``destination`` is the user's
+    old one exists until the new one does, even if interrupted. ``~`` at the start of ``destination`` is the user's
     home. What killed processes left of earlier writes to ``destination`` is removed.
 
     Raises:
-        UserError: ``destination`` cannot be written: a missing or read-only folder, a full disk, or something of
-            another kind of that name.
+        UserError: ``destination`` cannot be written: a missing or read-only folder, a full disk, or a file
+            where a directory is to be written, or the reverse.
     """
     destination = Path(os.path.expanduser(destination))
     _check_name(destination)
@@ -94,7 +94,7 @@ def make_folder(path: Path) -> None:
 
 
 def write_whole(file: RawIOBase, data: bytes) -> None:
-    """Write all of ``data`` to a file without a buffer, which may accept less at a time."""
+    """Write all of ``data`` to an unbuffered file, each ``write`` of which may accept only a part."""
     rest = memoryview(data)
     while rest:
         rest = rest[file.write(rest):]

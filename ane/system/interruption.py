@@ -43,7 +43,7 @@ class Interruptions:
             raise Stopped
 
     def restore_default_handlers(self) -> None:
-        """From now on a signal ends the process at once. For when everything has been cleaned up."""
+        """Let the next signal end the process at once. Call it after cleaning up."""
         for number in (signal.SIGTERM, signal.SIGINT):
             if signal.getsignal(number) is self:
                 signal.signal(number, signal.SIG_DFL)

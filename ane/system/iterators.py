@@ -1,4 +1,4 @@
-"""Iterators that draw from each other."""
+"""Closing of generators that read from other generators."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 def closing_source(source: Iterable) -> Iterator[None]:
     """Close ``source`` when the block is left, if it can be closed.
 
-    A generator that draws from another generator closes it this way when it is itself closed.
+    A generator that reads from another one closes it this way when it is itself closed.
     """
     try:
         yield

@@ -23,7 +23,7 @@ def cache_dir() -> Path:
 
 
 def data_dir() -> Path:
-    """Folder of what cannot be computed again."""
+    """Folder of what cannot be computed again: voices and bundles."""
     return _ane_home() or _of_platform(platformdirs.user_data_dir)
 
 
@@ -47,12 +47,12 @@ def _of_platform(folder_of: Callable[..., str]) -> Path:
         folder = Path(folder_of(_APPLICATION, appauthor=False))
         if folder.is_absolute():
             return folder
-    # the user of a container, for example, whom neither HOME nor the system's list of users knows
+    # in a container, for example, whose user has neither HOME nor an entry in the user database
     raise UserError("this user has no home directory: set ANE_HOME to a folder for voices, bundles and the cache")
 
 
 def check_working_directory() -> None:
-    """Raise UserError when the working directory was deleted, in which some libraries end the process (oneMKL)."""
+    """Raise UserError when the working directory was deleted: oneMKL, for one, ends the process there."""
     try:
         os.getcwd()
     except OSError:

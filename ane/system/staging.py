@@ -20,7 +20,7 @@ except ImportError:         # Windows
 
 _NAME = re.compile(r"\.(.*)\.[0-9a-f]{16}\.partial", re.DOTALL)
 _LOCK = ".lock"
-_OLD = "old-"               # prefix of the folder in which a replaced directory waits for its deletion
+_OLD = "old-"               # prefix of the folder that holds a replaced directory until it is deleted
 _DAY = 24 * 3600            # seconds after which a staging folder without a lock is taken for abandoned
 
 
@@ -39,7 +39,7 @@ class StagingFolder:
             return
         unlocked = self.path / f"{_LOCK}.new"
         self._lock = os.open(unlocked, os.O_RDWR | os.O_CREAT, 0o600)
-        with contextlib.suppress(OSError):      # a file system without locks: nobody else gets one either
+        with contextlib.suppress(OSError):      # a file system without locks: no process gets one
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.rename(unlocked, self.path / _LOCK)  # under this name it is locked from the start
 

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, full or gone: a command does its work all the same where it does not need them."""
+"""Standard streams that are closed, full or gone: a command that does not need them still works."""
 
 import os
 import sys
@@ -8,9 +8,9 @@ from typing import Any, TextIO
 
 
 def open_closed_streams() -> None:
-    """Put the null device where a standard stream is closed, so that no other file takes its number.
+    """Put the null device where a standard stream is closed, so that no other file takes its descriptor.
 
-    It is opened in the wrong direction for input and output, so that using them is an error: "Bad file descriptor".
+    For input it is opened write-only and for output read-only, so that using them is an error: "Bad file descriptor".
     """
     modes = (("stdin", os.O_WRONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_WRONLY, "w"))
     for number, (name, flags, mode) in enumerate(modes):
@@ -58,7 +58,7 @@ class TolerantStream:
 
 @contextmanager
 def tolerant_streams() -> Iterator[None]:
-    """Within the block standard error never raises, and names that are not text can be printed to standard output."""
+    """Within the block standard error never raises, and names that are not valid UTF-8 can be printed."""
     open_closed_streams()
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -72,7 +72,7 @@ def tolerant_streams() -> Iterator[None]:
 
 
 def discard(stream: TextIO) -> None:
-    """Send what a stream still holds, and what comes, to the null device."""
+    """Redirect a stream, its buffered output included, to the null device."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, stream.fileno())
     os.close(null)

@@ -1,4 +1,4 @@
-"""When each stage of a request worked: `ane say` reports it, and ``--profile`` draws it."""
+"""When each stage of a request ran: `ane say` reports it, and ``--profile`` draws it."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Span:
-    """A period in which a stage worked, in seconds since the timeline began."""
+    """A period in which a stage ran, in seconds since the timeline began."""
 
     stage: str
     start: float

@@ -1,4 +1,4 @@
-"""The text front end: converts text to chunks and token ids."""
+"""The text front end: normalises text, splits it into chunks, converts it to token ids."""
 
 from ane.text.english import normalise_english
 from ane.text.splitter import split

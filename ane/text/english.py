@@ -17,7 +17,7 @@ Where English leaves a choice:
 * Roman numerals are numbers after words such as "Chapter" and names of rulers, in capitals too. Elsewhere they are
   numbers if they have two or more letters and are no common abbreviation (XII, but not IV).
 * HTML tags, square brackets, double quotation marks, Markdown and emoji are not read; of a placeholder such as
-  <name> the words are. Dashes between words become commas.
+  <name> only the words are read. Dashes between words become commas.
 """
 
 import html
@@ -56,7 +56,7 @@ def expand_ending(match: re.Match) -> str:
 
 
 def expand_street(match: re.Match) -> str:
-    """5 Main St. → "5 Main street"; after a name, St. is no saint and Dr. no doctor."""
+    """5 Main St. → "5 Main street": after a name, St. and Dr. are street and drive, not saint and doctor."""
     return match[1] + {"st": "street", "dr": "drive"}[match[2].lower()] + (period_after(match) if match[3] else "")
 
 

@@ -102,8 +102,9 @@ SPACED_UNITS = frozenset({"s", "t", "J"})
 UNSPACED_UNITS = frozenset({"in"})              # "5in" is inches, "5 in" may be "5 in the morning"
 IRREGULAR_PLURALS = {"foot": "feet", "inch": "inches", "hertz": "hertz", "percent": "percent", "per mille": "per mille",
                      "p s i": "p s i"}
-PER_WORDS = {"day": "day", "week": "week", "month": "month", "year": "year", "hour": "hour", "minute": "minute",
-       "second": "second", "person": "person", "night": "night", "mo": "month", "yr": "year", "hr": "hour"}
+PER_WORDS = {       # after a slash, beside ``UNITS``: "$5/day"
+    "day": "day", "week": "week", "month": "month", "year": "year", "hour": "hour", "minute": "minute",
+    "second": "second", "person": "person", "night": "night", "mo": "month", "yr": "year", "hr": "hour"}
 
 # --- words in capitals -----------------------------------------------------------------------------------------------
 

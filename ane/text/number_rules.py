@@ -1,4 +1,4 @@
-"""Rules for everything with digits but dates and times: money, units, telephone numbers, ranges, fractions, years."""
+"""Rules for digits other than dates and times: money, units, telephone numbers, ranges, fractions, years."""
 
 import re
 

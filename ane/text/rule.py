@@ -29,6 +29,7 @@ class TextRule:
 
 
 def rule(name: str, pattern: str, replacement: str | Callable[[re.Match], str]) -> TextRule:
+    """A ``TextRule`` from an uncompiled pattern."""
     return TextRule(name, re.compile(pattern), replacement)
 
 

@@ -1,7 +1,7 @@
 """Splits text into chunks, each spoken in one pass.
 
-Breaks have costs: they fall between paragraphs and sentences, and within a sentence only if it is too long. Chunks are
-kept even, since the model tends to babble on very short ones.
+Each break has a cost, lowest between paragraphs and sentences; a sentence is broken only if it is too long. Chunks are
+kept even in length, since the model tends to babble on very short ones.
 """
 
 import re
@@ -71,7 +71,7 @@ def split_sentences(text: str, desired: int = DESIRED, maximum: int = MAXIMUM) -
 
 
 def words(text: str) -> list[TextPiece]:
-    """The words of ``text``, each with the cost of a break after it."""
+    """The words of ``text`` with their punctuation, each with the cost of a break after it."""
     spans = list(re.finditer(r"\S+", text))
     found, quoted, gap = [], False, "\n"
     for span, following in pairwise([*spans, None]):
@@ -142,6 +142,7 @@ def cut_after(found: list[TextPiece], cost: float) -> list[list[TextPiece]]:
 
 
 def join(run: list[TextPiece]) -> TextPiece:
+    """One piece from several, with the break after the last."""
     return TextPiece(" ".join(piece.text for piece in run), run[-1].cost)
 
 

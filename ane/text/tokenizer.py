@@ -61,7 +61,7 @@ class Tokenizer:
         return ids
 
     def speakable_ids(self, text: str) -> list[int]:
-        """As ``encode``, but an empty list where that raises."""
+        """Like ``encode``, but returns an empty list where that raises."""
         ids = self.encode_normalised(self.normalise(text))
         return ids if any(character.isalnum() for character in self.decode(ids)) else []
 

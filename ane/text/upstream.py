@@ -78,7 +78,7 @@ def transliterate(character: str) -> str:
         ascii_letter = GREEK[letter.lower()]
         return ascii_letter if letter.islower() else ascii_letter.capitalize()
     if "∀" <= character <= "⋿" or "☀" <= character <= "➿" or "\U0001f200" <= character <= "\U0001faff":
-        return ""       # mathematical operators, dingbats, emoji: nothing upstream, names or look-alikes in anyascii
+        return ""       # mathematical operators, dingbats, emoji: upstream drops them, anyascii spells them
     ascii_text = anyascii(character)
     if "一" <= character <= "\u9fff":
         return f"{ascii_text} "

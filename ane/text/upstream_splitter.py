@@ -8,7 +8,7 @@ from ane.text.splitter import DESIRED, MAXIMUM, check_lengths
 def split_upstream(text: str, desired: int = DESIRED, maximum: int = MAXIMUM) -> list[str]:
     """The chunks of upstream's split_and_recombine_text (tortoise/utils/text.py), character for character.
 
-    Whitespace and double quotation marks are normalised, periods of abbreviations end sentences, and chunks of
+    Whitespace and double quotation marks are normalised, a period after an abbreviation ends a sentence, and chunks of
     punctuation only are dropped.
 
     Raises:

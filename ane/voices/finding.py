@@ -11,7 +11,7 @@ from ane.system.errors import UserError
 from ane.voices.voice import LATENT_SUFFIXES
 
 RANDOM = "random"       # the name of a voice that is drawn at random
-_FEW = 12               # greatest number of names in an error message
+_MAX = 12               # names listed in an error message, at most
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class FoundVoice:
 
 
 def find_voice(name_or_path: str, folders: Iterable[Path]) -> FoundVoice:
-    """Find a voice by name in the voice folders (the first that has it wins), or by path.
+    """Find a voice by name in the voice folders (the first folder that has it is used), or by path.
 
     A path is a folder of clips, a sound file, or a .safetensors or .pth voice. Text with a path separator or with the
     suffix of a voice file is a path; other text is looked up as a name first, then as a path.
@@ -100,7 +100,7 @@ def _files_in(folder: Path) -> tuple[Path, ...]:
     if len(latents) == 1:
         return (latents[0],)
     if latents:
-        raise UserError(f"{folder}: holds {len(latents)} files of latents ({', '.join(e.name for e in latents[:_FEW])})"
+        raise UserError(f"{folder}: holds {len(latents)} files of latents ({', '.join(e.name for e in latents[:_MAX])})"
                         "; name one of them")
     raise UserError(f"{folder}: holds no clips ({', '.join(CLIP_SUFFIXES)}) and no latents "
                     f"({', '.join(LATENT_SUFFIXES)})")
@@ -143,5 +143,5 @@ def _not_found(name: str, folders: list[Path]) -> str:
         return f"no voice {name!r}: there are no voices in {where}; add one with `ane voices add {name} clip.wav`"
     similar = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     hint = f"did you mean {' or '.join(similar)}? " if similar else ""
-    known = f"the voices are {', '.join(names)}" if len(names) <= _FEW else f"`ane voices list` shows all {len(names)}"
+    known = f"the voices are {', '.join(names)}" if len(names) <= _MAX else f"`ane voices list` shows all {len(names)}"
     return f"no voice {name!r} in {where}: {hint}{known}, and {RANDOM}"

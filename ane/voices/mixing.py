@@ -53,6 +53,7 @@ def mix_voices(voices: Sequence[Voice], weights: Sequence[float] | None = None, 
 
 
 def _name_and_weight(part: str) -> tuple[str, float | None]:
+    """"a:0.3" → ("a", 0.3); "a" → ("a", None)."""
     name, colon, tail = part.rpartition(":")
     if not colon:
         return part, None

@@ -16,7 +16,7 @@ from ane.system.errors import UserError
 from ane.system.files import replacing
 
 LATENT_SUFFIXES = (".safetensors", ".pth")
-_NEEDED = ("ar_latent", "diffusion_latent")
+_LATENT_KEYS = ("ar_latent", "diffusion_latent")
 _MEL = 80, 517          # shape of the mel of 6 s, which the decoder's encoder takes of a clip
 _FORMAT = "tortoise-ane voice 1"
 
@@ -28,7 +28,7 @@ class Voice:
     ar: np.ndarray                          # (1, D) float32, conditions the autoregressive model
     diffusion: np.ndarray                   # (1, C) float32, conditions the diffusion model
     name: str
-    source: str = ""                        # description for people: the clips or the mix it was made from
+    source: str = ""                        # for display: the clips or the mix it was made from
     clip_mels: tuple[np.ndarray, ...] = ()  # (80, 517) float32 each; CVVP compares candidates with them
 
     @property
@@ -95,22 +95,22 @@ def load_voice(path: Path | str, name: str = "") -> Voice:
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
-            kept = set(file.keys()) & {*_NEEDED, "clip_mels"}
+            kept = set(file.keys()) & {*_LATENT_KEYS, "clip_mels"}
             tensors = {key: file.get_tensor(key) for key in kept}
         for tensor in tensors.values():
             if tensor.dtype.kind == "V":        # bfloat16, which a library such as ml_dtypes adds to NumPy
                 raise TypeError(f"numbers of type {tensor.dtype}")
     except (safetensors.SafetensorError, OSError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{path}: cannot be read as a safetensors voice ({error}); create it again") from error
-    missing = [key for key in _NEEDED if key not in tensors]
+    missing = [key for key in _LATENT_KEYS if key not in tensors]
     if missing:
-        raise UserError(f"{path}: lacks {' and '.join(missing)}; a voice file holds {' and '.join(_NEEDED)}")
-    ar, diffusion = (_latent(tensors[key], path, key) for key in _NEEDED)
+        raise UserError(f"{path}: lacks {' and '.join(missing)}; a voice file holds {' and '.join(_LATENT_KEYS)}")
+    ar, diffusion = (_latent(tensors[key], path, key) for key in _LATENT_KEYS)
     mels = tensors.get("clip_mels", np.empty((0, *_MEL), np.float32))
-    narrow = _as_float32(mels)
-    if mels.dtype.kind != "f" or mels.shape != (len(mels), *_MEL) or not np.isfinite(narrow).all():
+    mels32 = _as_float32(mels)
+    if mels.dtype.kind != "f" or mels.shape != (len(mels), *_MEL) or not np.isfinite(mels32).all():
         raise UserError(f"{path}: clip_mels is not (clips, {_MEL[0]}, {_MEL[1]}) of finite numbers; create it again")
-    return Voice(ar, diffusion, name or metadata.get("name") or path.stem, metadata.get("source", ""), tuple(narrow))
+    return Voice(ar, diffusion, name or metadata.get("name") or path.stem, metadata.get("source", ""), tuple(mels32))
 
 
 def save_voice(path: Path | str, voice: Voice) -> None:
@@ -157,10 +157,10 @@ def _latent(array: np.ndarray, path: Path, key: str) -> np.ndarray:
     """Return one latent as (1, width) float32. UserError when it is not a row of finite numbers."""
     if array.size == 0 or array.dtype.kind != "f" or array.shape not in ((1, array.size), (array.size,)):
         raise UserError(f"{path}: {key} is {array.dtype} {array.shape}; a latent is one row of floats")
-    narrow = _as_float32(array)
-    if not np.isfinite(narrow).all():
+    latent = _as_float32(array)
+    if not np.isfinite(latent).all():
         raise UserError(f"{path}: {key} holds NaN, infinite or far too large values; create the voice again")
-    return narrow.reshape(1, -1)
+    return latent.reshape(1, -1)
 
 
 def _as_float32(array: np.ndarray) -> np.ndarray:

@@ -22,7 +22,7 @@ class Compression:
     palette: bool
 
 
-# random weights are the hardest to compress: 36, 23 and 11 dB in a decoder of 3 layers of 64
+# random weights are the hardest to compress: 36, 23 and 11 dB in a decoder of 3 layers of width 64
 COMPRESSIONS = {
     "8bit": Compression(8, 33.0, palette=False),
     "6bit": Compression(6, 20.0, palette=True),

@@ -1,8 +1,8 @@
 """A Core ML graph before it is built: named inputs, and a body that computes the outputs.
 
 Graphs are written with coremltools' own builder, not traced from torch: the operations written are the operations run.
-No tracer splits an attention or inserts a cast, values keep the name of the reference's module that computes the same,
-and 30 layers build in seconds instead of minutes.
+No tracer splits an attention or inserts a cast, values keep the name of the reference's module that computes them, and
+30 layers build in seconds instead of minutes.
 """
 
 from collections.abc import Callable, Mapping
@@ -69,7 +69,7 @@ class CoreMLGraph:
 
     Attributes:
         kind: what it computes; functions of one kind differ only in their bucket.
-        bucket: its fixed lengths, by name.
+        bucket: its fixed lengths, by name ("columns", "slots", "frames", …).
         inputs: shapes by name, all in the style's precision.
         body: called with the style, and inputs and states by keyword; returns the outputs by name.
         states: shapes by name, always fp16 (Core ML supports no other).
@@ -97,14 +97,14 @@ class CoreMLGraph:
         program = Program()
         program.add_function("main", function)
         with quiet():
-            # only the pass for equal weights changes these graphs; leaving out the others takes a sixth of the time.
-            # FLOAT32 means: keep every dtype as written here
+            # only the pass for equal weights changes these graphs; without the others this takes a sixth of the time.
+            # FLOAT32: keep every dtype as written here
             return ct.convert(program, convert_to="mlprogram", minimum_deployment_target=TARGET, skip_model_load=True,
                               compute_precision=ct.precision.FLOAT32, pass_pipeline=ct.PassPipeline(PASSES))
 
 
 def renamed(value: Var, name: str) -> Var:
-    """``value``, renamed."""
+    """Rename a value in place, and return it."""
     value.name = value.op.name = name
     return value
 

@@ -1,8 +1,8 @@
 """Merges one-function packages into one package of several functions, which stores each weight once.
 
 coremltools' ``save_multifunction`` parses every program, infers all types again and writes it out: 94 s for the 16
-functions of a tiny diffusion decoder, and several times the weights in memory. Here the protobuf messages are copied
-with new weight offsets only, and weights are compared by content and copied from file to file: 1 s for the same 16.
+functions of a tiny diffusion decoder, with several copies of the weights in memory. Here the protobuf messages are
+copied with new weight offsets, and weights are compared by content and copied from file to file: 1 s for these 16.
 """
 
 import hashlib
@@ -18,27 +18,27 @@ from ane.backends.mil.proto import model_messages
 
 ALIGNMENT = 64
 HEADER = np.dtype([("count", "<u4"), ("version", "<u4"), ("reserved", "<u8", (7,))])
-INSIDE = Path("Data") / "com.apple.CoreML"
-STORED_AT = "@model_path/weights/weight.bin"
+MODEL_FOLDER = Path("Data") / "com.apple.CoreML"           # in a package
+BLOB_FILE = "@model_path/weights/weight.bin"
 
 
 def merge(parts: Mapping[str, Path], destination: Path) -> None:
-    """Write the functions "main" of the packages ``parts``, by new name, as one package.
+    """Write the function "main" of each of ``parts`` (new name → package) into one package.
 
     The first is the default function. ``destination`` must not exist.
     """
     messages = model_messages()
     shutil.copytree(next(iter(parts.values())), destination)
     merged = messages.Model()
-    with (destination / INSIDE / "weights" / "weight.bin").open("wb") as file:
+    with (destination / MODEL_FOLDER / "weights" / "weight.bin").open("wb") as file:
         weights = WeightBlobs(file)
         for name, path in parts.items():
             part = messages.Model()
-            part.ParseFromString((path / INSIDE / "model.mlmodel").read_bytes())
-            weights.move(part, path / INSIDE / "weights" / "weight.bin")
+            part.ParseFromString((path / MODEL_FOLDER / "model.mlmodel").read_bytes())
+            weights.move(part, path / MODEL_FOLDER / "weights" / "weight.bin")
             _append(merged, name, part)
         weights.close()
-    (destination / INSIDE / "model.mlmodel").write_bytes(merged.SerializeToString())
+    (destination / MODEL_FOLDER / "model.mlmodel").write_bytes(merged.SerializeToString())
 
 
 def _append(merged, name: str, part) -> None:
@@ -70,7 +70,7 @@ class WeightBlobs:
         for blob in blobs(part):
             if blob.offset not in moved:
                 moved[blob.offset] = self._add(data, blob.offset)
-            blob.offset, blob.fileName = moved[blob.offset], STORED_AT
+            blob.offset, blob.fileName = moved[blob.offset], BLOB_FILE
 
     def close(self) -> None:
         header = np.zeros(1, HEADER)

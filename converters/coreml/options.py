@@ -32,6 +32,7 @@ class CoreMLOptions:
     buckets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def style(self, network: str) -> Style:
+        """Precision and attention form of a network's graphs."""
         return Style("fp32" if self.stored(network) == "fp32" else "fp16", self.wide, self.heads)
 
     def stored(self, network: str) -> str:
@@ -50,7 +51,7 @@ class CoreMLOptions:
         """
         stated = package.source.get("options")
         if not isinstance(stated, dict) or set(stated) != {item.name for item in fields(cls)}:
-            raise UserError(f"{package.path}: bundle.json does not say with which options it was made: convert the "
+            raise UserError(f"{package.path}: bundle.json does not state the options it was made with: convert the "
                             "model again")
         return cls(stated["precision"], stated["heads"], frozenset(stated["wide"]), tuple(stated["lanes"]),
                    tuple(stated["caches"]), {kind: tuple(sizes) for kind, sizes in stated["buckets"].items()})

@@ -25,7 +25,7 @@ from converters.coreml.options import CoreMLOptions
 from converters.models import graph_builder
 from converters.provenance import weights_sha256
 
-ON_GPU = frozenset({"univnet"})     # long rows and a kernel for each frame do not suit the Neural Engine
+ON_GPU = frozenset({"univnet"})     # long rows and a kernel per frame are slow on the Neural Engine
 LAYOUT = "(batch, channels, 1, sequence)"
 
 
@@ -42,7 +42,7 @@ def write_package(model: Model, network: str, options: CoreMLOptions, bundle: Pa
 
     Each function is built, compressed and saved alone; then all are merged into one package, which stores shared
     weights once. ``progress`` is called with each function's name, then with "merging". The record has no files and no
-    parity yet; ``seal`` adds them.
+    parity yet; ``finish_package`` adds them.
 
     Raises:
         UserError: the folder cannot be written, the disk is full.
@@ -71,10 +71,9 @@ def write_package(model: Model, network: str, options: CoreMLOptions, bundle: Pa
 
 @contextmanager
 def writing(bundle: Path) -> Iterator[None]:
-    """Raise one clear error when a package cannot be written; coremltools writes to the temporary folder first.
+    """Convert errors of writing a package to UserError: the disk is full, permission is missing.
 
-    Raises:
-        UserError: the disk is full, permission is missing.
+    coremltools writes to the temporary folder first.
     """
     try:
         yield
@@ -84,12 +83,12 @@ def writing(bundle: Path) -> Iterator[None]:
     except RuntimeError as error:
         if "FileWriter" not in str(error):      # coremltools' native library raises this when it cannot write
             raise
-        raise UserError(f"cannot write a package below {bundle} or in {tempfile.gettempdir()}: is the disk full? Make "
-                        "room, or set TMPDIR to a folder with more") from error
+        raise UserError(f"cannot write a package below {bundle} or in {tempfile.gettempdir()}: is the disk full? Free "
+                        "space, or set TMPDIR to another folder") from error
 
 
-def seal(bundle: Path, package: PackageRecord, functions: dict[str, FunctionRecord], warnings: list[dict[str, Any]],
-         licence: str) -> PackageRecord:
+def finish_package(bundle: Path, package: PackageRecord, functions: dict[str, FunctionRecord],
+                   warnings: list[dict[str, Any]], licence: str) -> PackageRecord:
     """Write the measurements into the package's metadata; return the record with them and the files' hashes."""
     path = bundle / package.path
     model = path / "Data" / "com.apple.CoreML" / "model.mlmodel"
@@ -122,7 +121,7 @@ def _origin(model: Model, network: str, options: CoreMLOptions) -> dict[str, Any
 
 
 def _make_readable(package: Path) -> None:
-    """Set the usual permissions of new files; coremltools creates some that only their owner can read."""
+    """Set the umask's permissions; coremltools creates some files that only their owner can read."""
     umask = os.umask(0)
     os.umask(umask)
     for path in (package, *package.rglob("*")):

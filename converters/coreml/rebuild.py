@@ -12,13 +12,13 @@ from ane.bundles.packages import WEIGHTS, PackageRecord, section
 from ane.system.errors import UserError
 from ane.system.files import link_or_copy, replacing
 from converters.coreml.options import CoreMLOptions
-from converters.coreml.package import seal, write_package
+from converters.coreml.package import finish_package, write_package
 from converters.proof.accepted_warnings import warnings_of
 from converters.proof.parity import measure_parity
 
 
 def rebuild(model: Bundle, damaged: Sequence[PackageRecord],
-            progress: Callable[[str], None] = lambda doing: None) -> None:
+            progress: Callable[[str], None] = lambda action: None) -> None:
     """Convert these packages again and replace them in the bundle.
 
     Raises:
@@ -39,13 +39,13 @@ def rebuild(model: Bundle, damaged: Sequence[PackageRecord],
 
 
 def _rebuild(model: Bundle, package: PackageRecord, folder: Path, progress: Callable[[str], None]) -> PackageRecord:
-    """Build the package in ``folder``, measure and seal it."""
-    def report(doing: str) -> Callable[[str], None]:
-        return lambda function: progress(f"{package.network}: {doing} {function}")
+    """Build the package in ``folder``, measure and finish_package it."""
+    def report(action: str) -> Callable[[str], None]:
+        return lambda function: progress(f"{package.network}: {action} {function}")
 
     fresh = write_package(model, package.network, CoreMLOptions.of(package), folder, report("building"))
     functions = measure_parity(model, fresh, folder, report("measuring"))
-    sealed = seal(folder, fresh, functions, warnings_of(folder / fresh.path), model.manifest.licence)
+    sealed = finish_package(folder, fresh, functions, warnings_of(folder / fresh.path), model.manifest.licence)
     weights = model.manifest.networks[package.network].weights.sha256
     return replace(sealed, source={**sealed.source, WEIGHTS: weights})
 
@@ -55,4 +55,4 @@ def _folder_beside(bundle: Path) -> tempfile.TemporaryDirectory:
     try:
         return tempfile.TemporaryDirectory(prefix=f".{bundle.name[:40]}.", suffix=".rebuilding", dir=bundle.parent)
     except OSError as error:
-        raise UserError(f"cannot write beside {bundle}: {error.strerror or error}") from error
+        raise UserError(f"cannot write to {bundle.parent}: {error.strerror or error}") from error

@@ -9,7 +9,7 @@ from ane.bundles.packages import PackageRecord
 from ane.system.errors import UserError
 from converters.coreml.graph import ct
 from converters.coreml.options import CoreMLOptions
-from converters.coreml.package import seal, write_package
+from converters.coreml.package import finish_package, write_package
 from converters.models import convertible_networks, graph_builder
 from converters.proof.accepted_warnings import STRICT, refusals, warnings_of
 from converters.proof.parity import measure_parity
@@ -19,7 +19,7 @@ class CoreMLTarget:
     """``converters.conversion.ConversionTarget`` that makes .mlpackage folders."""
 
     name = "coreml"
-    functions = 16
+    max_functions = 16
     networks = convertible_networks(name)
 
     def check(self, options: Sequence[CoreMLOptions], model: Model) -> None:
@@ -42,4 +42,4 @@ class CoreMLTarget:
             raise UserError(f"{package.path} contains what the Neural Engine refuses, {refused[0]}: it is not "
                             "published")
         functions = measure_parity(model, package, work, lambda function: progress(f"measuring {function}"))
-        return seal(work, package, functions, warnings, licence)
+        return finish_package(work, package, functions, warnings, licence)

@@ -10,7 +10,7 @@ import gguf
 from ane.bundles import Model
 from ane.system.version import version
 from converters.ggml.gguf_layout import PRECISIONS
-from converters.provenance import described, weights_sha256
+from converters.provenance import provenance_of, weights_sha256
 
 ARCHITECTURE = "tortoise"
 TOKENIZER = "tortoise"      # BPE of characters, which llama.cpp does not implement; it refuses an unknown name
@@ -23,7 +23,7 @@ def add_metadata(writer: gguf.GGUFWriter, model: Model, networks: Sequence[str],
     ``general.*``: the model's name, licence and source. ``tortoise.block_count`` and other usual keys: the decoder's
     sizes. ``tortoise.<network>.*``: each network's config, and the SHA-256 of the file with its weights.
     """
-    origin = described(model)
+    origin = provenance_of(model)
     writer.add_type(gguf.GGUFType.MODEL)
     writer.add_name(model.name)
     writer.add_file_type(PRECISIONS[precision])

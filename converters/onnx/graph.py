@@ -39,7 +39,7 @@ class OnnxGraph:
 
 
 class NetworkCall(nn.Module):
-    """A call on a network, as a module of its own."""
+    """A module that calls ``call(network, *inputs)``, for export."""
 
     def __init__(self, network: nn.Module, call: Callable[..., Any]):
         super().__init__()

@@ -42,12 +42,12 @@ class OnnxTarget:
     """``converters.conversion.ConversionTarget`` that makes ONNX packages."""
 
     name = "onnx"
-    functions = 3
+    max_functions = 3
     networks: Collection[str] = convertible_networks(name)
 
     def check(self, options: Sequence[OnnxOptions], model: Model) -> None:
         """Raise UserError when a library is not installed, or for an unknown precision."""
-        require()
+        require_libraries()
         for option in options:
             if option.precision not in ONNX_PRECISIONS:
                 raise UserError(f"--precision {option.precision}: ONNX packages are in {', '.join(ONNX_PRECISIONS)}")
@@ -67,7 +67,7 @@ class OnnxTarget:
         return replace(package, functions=functions)
 
 
-def require() -> None:
+def require_libraries() -> None:
     """Raise UserError when a library that writes ONNX packages is not installed."""
     try:
         import onnx

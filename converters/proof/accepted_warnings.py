@@ -16,7 +16,7 @@ UNEXPLAINED = "not examined yet"
 REASONS = {
     "fp32": "requested: an fp32 package, or --wide",
     "dimension": "a vocoder's samples: it runs on the GPU or the CPU",
-    "singleton-width": "inherently one column (a latent, a single lane, numbers of a step): a few kB a call",
+    "singleton-width": "inherently one column (a latent, a single lane, a step's coefficients): a few kB a call",
     "kernel-width": "the network's own kernels",
     "dilation": "the network's own dilations",
     "upsample": "the network's own strides",

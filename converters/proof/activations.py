@@ -26,9 +26,9 @@ from ane.models.tortoise.networks.frames import FrameAttention, FrameConv, Frame
 from ane.system.decibels import snr_db
 
 MAX_DROP = 8.0      # dB below the lowest earlier value; a larger drop is drift
-HEADROOM = 10.0     # dB above the function's threshold: the level that values are first compared with
-ROUNDED = 73.0      # dB of numbers that were rounded to fp16 once
-MAX_SNR = 200.0     # dB of equal arrays, and with a minus of arrays that are not finite
+HEADROOM = 10.0     # dB above the function's threshold: the level that the first value is compared with
+ROUNDED = 73.0      # dB of numbers rounded to fp16 once
+MAX_SNR = 200.0     # dB recorded for equal arrays; −200 for arrays that are not finite
 DECODER, VOCODERS = ("prefill", "step", "state"), ("univnet", "hifigan")
 
 # Layouts of module outputs. All modules of these networks return (B, T, C) or (B, C). In other networks, FRAMES return
@@ -54,7 +54,7 @@ class ComparedValue:
 
     Attributes:
         error: largest absolute difference. snr: in dB, between ±``MAX_SNR``; −``MAX_SNR`` when a number is not finite.
-        factor: power of two that the value was first multiplied by: residual streams are scaled.
+        factor: power of two that the value was first multiplied by, because residual streams are scaled.
         module: the reference's module; None if the reference is another run.
         lost: dB below the worst of the op's inputs; None if the reference is a module.
     """
@@ -91,7 +91,7 @@ class ActivationSource(Protocol):
     def activations(self, package: Path, function: str, call: FunctionCall) -> Activations: ...
 
     def forget(self, package: Path) -> None:
-        """Release what was loaded of a package."""
+        """Free what was loaded from a package."""
 
 
 class InterpretedActivations:
@@ -116,14 +116,17 @@ class RecordingEngine:
         self.engine, self.name = engine, engine.name
         self.calls: dict[str, FunctionCall] = {}
 
-    def load(self, package: Path, function: str, units: str) -> "RecordedFunction":
-        return RecordedFunction(self.engine.load(package, function, units), function, units, self.calls)
+    def load(self, package: Path, function: str, compute_units: str) -> "RecordedFunction":
+        loaded = self.engine.load(package, function, compute_units)
+        return RecordedFunction(loaded, function, compute_units, self.calls)
 
     def forget(self, package: Path) -> None:
         self.engine.forget(package)
 
 
 class RecordedFunction:
+    """A loaded function that records its last call in ``calls``."""
+
     def __init__(self, loaded: LoadedFunction, name: str, compute_units: str, calls: dict[str, FunctionCall]):
         self.loaded, self.name, self.compute_units, self.calls = loaded, name, compute_units, calls
 
@@ -141,12 +144,12 @@ def _copied(state: InterpreterState | None) -> InterpreterState | None:
     return state and InterpreterState({name: array.copy() for name, array in state.items()})
 
 
-# Compared with the reference's modules
+# Comparison with the reference's modules
 
 class CapturedOutputs:
-    """Outputs of the reference's modules in their last ``steps`` calls, by path.
+    """Outputs of the reference's modules in their last calls (one for each fused step), by path.
 
-    ``names``: of the function's values.
+    ``names``: names of the function's values.
     """
 
     def __init__(self, network: str, function: FunctionRecord, names: Iterable[str], reference: nn.Module):
@@ -190,7 +193,7 @@ class CapturedOutputs:
         path, step = self.modules_and_steps[name]
         outputs = self._outputs[path]
         expected = [outputs[-1 if step is None else step]]
-        if step is None and self.steps > 1:         # computed for all steps at once, a row each
+        if step is None and self.steps > 1:         # a value computed for all steps at once, one row each
             expected = [output[:1] for output in outputs]
         pair = self._cut(np.concatenate(expected), actual.reshape(*actual.shape[:2], -1), call)
         return pair and replace(compare(name, op, *pair, scaled=True), module=path or "(the network)")
@@ -245,13 +248,13 @@ def compare_with_modules(captured: CapturedOutputs, activations: Activations,
     return [value for value in found if value is not None]
 
 
-# Compared with another run
+# Comparison with another run
 
 def compare_with_run(program: Program, call: FunctionCall, reference: ActivationSource, candidate: ActivationSource,
                      package: Path) -> list[ComparedValue]:
     """All values that both runs of a call return, in program order, with the dB that each operation lost.
 
-    Padding at the end is left out, and so are masked scores, whose size would hide errors of the others.
+    Padding at the end is left out, and so are masked scores, whose magnitude would hide errors of the others.
     """
     call, length = _with_padding_filled(call), _length(call)
     producers = {name: op for op in program.ops for name in op.outputs}
@@ -297,7 +300,7 @@ def _pairs(reference: Activations, candidate: Activations) -> Iterator[tuple[tup
 
 
 def compare(name: str, op: str, expected: np.ndarray, actual: np.ndarray, scaled: bool = False) -> ComparedValue:
-    """``scaled``: after multiplying ``actual`` by the power of two that fits best."""
+    """Compare two arrays; ``scaled``: first multiply ``actual`` by the power of two that fits best."""
     expected, actual = expected.astype(np.float64), actual.astype(np.float64)
     if not (np.isfinite(expected).all() and np.isfinite(actual).all()):
         return ComparedValue(name, op, float("inf"), -MAX_SNR)
@@ -310,7 +313,7 @@ def compare(name: str, op: str, expected: np.ndarray, actual: np.ndarray, scaled
 
 
 def first_drift(values: Sequence[ComparedValue], threshold: float) -> ComparedValue | None:
-    """The first value more than ``MAX_DROP`` below all earlier ones, else the first so far below the threshold."""
+    """The first value more than ``MAX_DROP`` dB below all earlier ones, else the first as far below the threshold."""
     level = threshold + HEADROOM
     for value in values:
         if value.snr < level - MAX_DROP:

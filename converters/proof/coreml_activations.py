@@ -2,7 +2,7 @@
 
 The inspector adds values to a model's outputs and compiles it again: a minute or more for a large function.
 coremltools' MLModelComparator compares Core ML models only, and its ``compute_snr_and_psnr`` adds 1e-5 to the signal,
-which exceeds that of some scaled streams. So values are compared by ``converters.proof.activations``.
+which exceeds the signal of some scaled streams. So values are compared by ``converters.proof.activations``.
 
 The inspector (coremltools 9.0) supports models of one function without a state. So a function is first extracted from
 its package, and functions with a state cannot be inspected.
@@ -21,12 +21,12 @@ from ane.backends.mil import Package
 from ane.backends.mil.proto import model_messages
 from ane.system.errors import UserError
 from ane.system.files import link_or_copy
-from converters.coreml.merge import INSIDE
+from converters.coreml.merge import MODEL_FOLDER
 from converters.proof.activations import Activations, FunctionCall
 from converters.quiet import quiet
 
-BATCH = 40                  # values for each model that is compiled
-MODEL = INSIDE / "model.mlmodel"
+BATCH = 40                  # values that one compiled model returns
+MODEL = MODEL_FOLDER / "model.mlmodel"
 
 
 class Inspector(Protocol):
@@ -90,7 +90,7 @@ class CoreMLActivations:
 
 
 def extract_function(package: Path, function: str, destination: Path) -> None:
-    """Write one function of a package as a package of its own, in which it is called "main"."""
+    """Write one function of a package as a separate package, in which it is called "main"."""
     shutil.copytree(package, destination, copy_function=link_or_copy)
     spec = model_messages().Model()
     spec.ParseFromString((package / MODEL).read_bytes())

@@ -1,4 +1,4 @@
-"""A function's cost on paper: bytes moved, arithmetic, and the minimum time that these take on a chip.
+"""A function's estimated cost: bytes moved, arithmetic, and the minimum time that these take on a chip.
 
 All figures are **estimates** from the program and published chip data, not measurements. Activations are assumed to
 stay on the chip, and a layer's slice of the cache not to be copied. Core ML reportedly reaches 45 to 65 % of such
@@ -138,7 +138,7 @@ class FunctionUse:
 
     Attributes:
         unit: what a call computes: "codes", "positions" or "". columns: how many of them.
-        calls: for a second of speech of one lane, the others being computed in the same calls; None if unknown.
+        calls: for a second of speech of one lane (other lanes share the calls); None if unknown.
     """
 
     unit: str = ""
@@ -150,7 +150,7 @@ def use(function: ProgramFunction, steps: int) -> FunctionUse:
     """How speech uses a function, inferred from the names of its inputs and outputs.
 
     ``steps``: denoising steps of a chunk. A function "sample" computes several in one call, and both rows of a guided
-    step are in one call. Padding of the bucket, and the overlap of stretches, are ignored.
+    step are in one call. Padding of the bucket, and the overlap of segments, are ignored.
     """
     inputs, outputs = function.inputs, function.outputs
     columns = inputs["x"].shape[-1] if "x" in inputs and inputs["x"].shape else 0
@@ -184,10 +184,11 @@ class CostEstimate:
 
 
 def estimate(cost: FunctionCost, use: FunctionUse, chip: Chip) -> CostEstimate:
+    """The least time of a call on a chip, by ``FORMULA``."""
     seconds, bound = roofline(cost.streamed(chip), cost.flops, chip, cost.dispatches * DISPATCH)
     calls = use.calls
     return CostEstimate(seconds, bound, use.unit, use.columns / seconds if use.unit else None,
-                    calls and seconds * calls, calls and cost.dispatches * calls)
+                        calls and seconds * calls, calls and cost.dispatches * calls)
 
 
 def roofline(bytes: float, flops: float, chip: Chip, dispatch: float = DISPATCH) -> tuple[float, str]:
@@ -208,7 +209,7 @@ def values(function: ProgramFunction) -> dict[str, TensorType]:
 
 
 def nbytes(type: TensorType, alignment: int = 1) -> int:
-    """Bytes of a value, its last axis padded to a multiple of ``alignment`` bytes; open dimensions count as 1."""
+    """Bytes of a value, its last axis padded to a multiple of ``alignment`` bytes; dynamic dimensions count as 1."""
     if type.dtype not in DTYPES or not type.shape:
         return 0
     *outer, last = type.shape
@@ -217,7 +218,7 @@ def nbytes(type: TensorType, alignment: int = 1) -> int:
 
 
 def size(shape: Iterable[int]) -> int:
-    """Values of a shape; an open dimension, −1, counts as 1."""
+    """Number of values of a shape; a dynamic dimension, −1, counts as 1."""
     return prod(map(abs, shape))
 
 
@@ -240,7 +241,7 @@ def form(constant: Constant) -> str:
 
 
 def weights(function: ProgramFunction) -> Iterator[tuple[str, Constant]]:
-    """Weights by name, once for each op that reads one: constants stored in a file, compressed or not."""
+    """Weights by name, once for each op that reads them: all constants that are not immediate values."""
     for op in function.ops:
         for binding in (binding for bindings in op.arguments.values() for binding in bindings):
             constant = function.constants.get(binding) if isinstance(binding, str) else binding

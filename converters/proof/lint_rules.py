@@ -10,13 +10,14 @@ from ane.backends.mil.values import Constant, TensorType
 from converters.engine_limits import MAX_AXIS, ROW_BYTES
 from converters.proof.cost import constant_of, form, nbytes, size, unique_bytes, unique_weights, values
 
-MAX_RANK, ENGINE_RANK = 4, 5            # of graphs here; of the engine
+MAX_RANK, ENGINE_RANK = 4, 5            # of our graphs; that the engine supports
 MAX_KERNEL = 13
 MAX_UPSAMPLE = 2
 MAX_STATES = 2
 MAX_BYTES, MIN_BYTES = 950e6, 50e6      # of a function's weights
 
-REFUSED, WARNING, NOTE = "refused", "warning", "note"       # an error in decoder and denoiser; doubtful; information
+# severities: conversion of decoder and denoiser fails; may leave the engine; information
+REFUSED, WARNING, NOTE = "refused", "warning", "note"
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def _dimension(function: LintedFunction) -> Iterator[Violation]:
 def _dynamic(function: LintedFunction) -> Iterator[Violation]:
     for op, name, type in function.activations:
         if min(type.shape, default=0) < 0:
-            yield Violation(op, name, f"an open dimension: {type.shape}")
+            yield Violation(op, name, f"a dynamic dimension: {type.shape}")
 
 
 def _singleton(function: LintedFunction) -> Iterator[Violation]:
@@ -282,8 +283,8 @@ RULES = (
              APPLE_RULES, _of_types("scaled_dot_product_attention")),
     LintRule("fp32", WARNING, "All values are fp16: an fp32 value leaves the engine and returns through a cast.",
              APPLE_RULES, _wide),
-    LintRule("dimension", WARNING, "No axis is above 16384 (65536 from the M4 on, by the same source).", ANE_GUIDE,
-             _dimension),
+    LintRule("dimension", WARNING, f"No axis is above {MAX_AXIS} (65536 from the M4 on, by the same source).",
+             ANE_GUIDE, _dimension),
     LintRule("singleton-width", WARNING,
              "The last axis is padded to 64 bytes: one of size 1 costs 32 times its memory.", APPLE_RULES, _singleton),
     LintRule("kernel-width", WARNING, "A kernel is at most 13 wide in fp16 (15 or 16 on later chips).", ANE_GUIDE,

@@ -24,10 +24,11 @@ MAX_ERROR = 1e-4        # of an fp32 graph, as a share of the largest value
 # UnivNet predicts convolution kernels, which amplifies rounding: torch's own float32 is 99 dB and 4e-5 from its float64
 # with trained weights, 91 dB and 5e-4 with random ones.
 UNIVNET_THRESHOLDS = 80.0, 2e-3
-SNR, ERROR = "cpu", "error"             # names that parity is recorded under
+SNR, ERROR = "cpu", "error"             # keys of a function's recorded parity: dB on the CPU, relative error
 
 
 def run_probe(backend: Backend, model: Model, package: PackageRecord, kind: str) -> list[np.ndarray]:
+    """Outputs of the probe of a kind of function on a backend."""
     module = probes("onnx", package.network)
     return module.PROBES[kind](backend, model, module.LENGTHS.get(kind, {}), np.random.default_rng(0))
 
@@ -69,7 +70,7 @@ def check_threshold(package: PackageRecord, name: str, parity: Mapping[str, floa
 def thresholds_of(package: PackageRecord) -> tuple[float, float]:
     """dB that a package's graphs must reach, and the largest relative error allowed in fp32."""
     if package.precision not in THRESHOLDS:
-        raise UserError(f"{package.path}: this version knows no ONNX packages in {package.precision}; convert the "
+        raise UserError(f"{package.path}: ONNX packages in {package.precision} are not supported; convert the "
                         "model again, or update tortoise-ane")
     return UNIVNET_THRESHOLDS if package.network == "univnet" else (THRESHOLDS[package.precision], MAX_ERROR)
 

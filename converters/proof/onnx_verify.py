@@ -25,7 +25,7 @@ from ane.bundles.packages import PackageRecord
 from ane.system.errors import UserError
 from ane.system.files import link_or_copy
 from converters.onnx.export import NETWORK_PREFIX, SCOPES
-from converters.onnx.weights import FILE
+from converters.onnx.weights import WEIGHTS_FILE
 from converters.proof.activations import ComparedValue, compare
 from converters.proof.onnx_parity import SNR, run_probe, thresholds_of
 from converters.proof.parity import UnpublishedModel, mean_snr_db
@@ -34,7 +34,7 @@ from converters.proof.verify import FunctionCheck, largest_error
 
 @dataclass(frozen=True)
 class OnnxRunner:
-    """What runs the graphs."""
+    """Runs the graphs on an ONNX Runtime device."""
 
     device: OnnxDevice
 
@@ -44,7 +44,7 @@ class OnnxRunner:
 
 
 def verify(model: Bundle, chosen: Sequence[tuple[PackageRecord, Sequence[str]]], runner: OnnxRunner,
-           layers: bool = False, progress: Callable[[str], None] = lambda doing: None) -> list[FunctionCheck]:
+           layers: bool = False, progress: Callable[[str], None] = lambda action: None) -> list[FunctionCheck]:
     """Compare graphs of packages with the model's networks on float32 torch.
 
     ``layers``: compare the modules' outputs inside too. The result of a damaged package, or of a graph that cannot be
@@ -172,7 +172,7 @@ def instrument(graph: Path) -> Iterator[InstrumentedGraph]:
     with tempfile.TemporaryDirectory(prefix="ane-verify.") as folder:
         copy = Path(folder) / graph.name
         copy.write_bytes(model.SerializeToString())
-        link_or_copy(graph.parent / FILE, copy.parent / FILE)
+        link_or_copy(graph.parent / WEIGHTS_FILE, copy.parent / WEIGHTS_FILE)
         yield InstrumentedGraph(graph, copy, modules)
 
 

@@ -20,18 +20,18 @@ from ane.system.errors import UserError
 from converters.coreml.compress import COMPRESSIONS
 from converters.models import probes
 
-MATHS, ROUNDING = "fp32 maths", "fp16 rounding"     # the interpreter's arithmetic, by the name parity is recorded under
+MATHS, ROUNDING = "fp32 maths", "fp16 rounding"     # keys of a function's recorded parity: the interpreter's arithmetic
 MAX_SNR = 200.0         # dB recorded for equal arrays
 
 # Precision → dB that a function must reach with fp32 maths, and with every operation rounded to fp16. Trained weights,
 # and random weights at the official size, reach 54 dB with rounding.
 THRESHOLDS = {"fp32": (100.0, None), "fp16": (60.0, 50.0),
               **{name: (compression.threshold, compression.threshold) for name, compression in COMPRESSIONS.items()}}
-# The same by kind and precision, where a kind of function is less exact
+# The same, by kind and precision, for kinds of function that are less exact
 KIND_THRESHOLDS = {
     ("state", "fp32"): (60.0, None), ("fill", "fp32"): (60.0, None),    # a state is always fp16
     ("sample", "fp32"): (90.0, None), ("sample", "fp16"): (50.0, 40.0),     # errors of several steps add up
-    ("hifigan", "fp16"): (60.0, 45.0),      # rounding latents and slopes alone leaves a trained network 56 dB
+    ("hifigan", "fp16"): (60.0, 45.0),      # rounding only latents and slopes already limits a trained network to 56 dB
 }
 
 
@@ -54,7 +54,7 @@ def measure_parity(model: Model, package: PackageRecord, bundle: Path,
     Raises:
         UserError: a function is below its threshold.
     """
-    reference = TorchBackend(model, "cpu", "fp32", keep=True)
+    reference = TorchBackend(model, "cpu", "fp32", keep=True, exact=True)
     unpublished = UnpublishedModel(model, bundle, [package], reference)
     arithmetics = {MATHS: Arithmetic()} | ({ROUNDING: Arithmetic(fp16=True)} if package.precision != "fp32" else {})
     engines = {name: MilRuntime(arithmetic) for name, arithmetic in arithmetics.items()}
@@ -72,6 +72,7 @@ def measure_parity(model: Model, package: PackageRecord, bundle: Path,
 
 
 def run_probe(backend: Backend, model: Model, package: PackageRecord, function: FunctionRecord) -> list[np.ndarray]:
+    """Outputs of the function's probe on a backend."""
     probe = probes("coreml", package.network).PROBES[function.kind]
     return probe(backend, model, function.bucket, np.random.default_rng(0))
 
@@ -90,7 +91,7 @@ def threshold_of(package: PackageRecord, function: str, arithmetic: str | None) 
     """
     kind = package.functions[function].kind
     if package.precision not in THRESHOLDS or kind not in probes("coreml", package.network).PROBES:
-        raise UserError(f"{package.path}, function {function}: this version knows no {package.precision} {kind}; "
+        raise UserError(f"{package.path}, function {function}: {package.precision} {kind} is not supported; "
                         "convert the model again, or update tortoise-ane")
     maths, rounding = KIND_THRESHOLDS.get((kind, package.precision), THRESHOLDS[package.precision])
     return maths if arithmetic == MATHS or rounding is None else rounding

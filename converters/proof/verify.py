@@ -37,7 +37,7 @@ from converters.proof.parity import (
 
 RUNNERS = ("mil", "mil:fp16", "coreml")
 SLACK = 3.0             # dB that another processor may lose against the recorded parity
-FLOAT32_NOISE = 90.0    # dB above which recorded parity depends on float32's own rounding
+FLOAT32_NOISE = 90.0    # dB above which recorded parity depends on the rounding of float32
 
 
 class UnverifiedBundle(Bundle):
@@ -50,13 +50,13 @@ class UnverifiedBundle(Bundle):
 
 @dataclass(frozen=True)
 class PackageRunner:
-    """What runs the packages.
+    """A way to run packages.
 
     Attributes:
-        engine: for the stages. source: for the values inside.
+        engine: runs functions. source: returns the values inside a function.
         arithmetic: name of the recorded parity that a function should reach; None: none was recorded for this runner.
         compute_units: where Core ML may run every network; None: as the bundle states for each.
-        exact: it computes in float32, so there is nothing to compare a float32 run with.
+        exact: it computes in float32, so a comparison with a float32 run is skipped.
     """
 
     name: str
@@ -93,8 +93,8 @@ class FunctionCheck:
         threshold: dB that it must reach. recorded: dB at conversion, with the same arithmetic.
         snr: dB of its probe's outputs. error: largest absolute difference of these. None when it could not be run.
         problem: why it could not be run, or why there are no values.
-        values: those that a module of the reference computes too, in program order. operations: all, compared with a
-            float32 run.
+        values: those compared with a module of the reference, in program order. operations: all values, compared with
+            a float32 run.
     """
 
     network: str
@@ -129,13 +129,13 @@ class FunctionCheck:
 
 
 def verify(model: Bundle, chosen: Sequence[tuple[PackageRecord, Sequence[str]]], runner: PackageRunner,
-           layers: bool = False, progress: Callable[[str], None] = lambda doing: None) -> list[FunctionCheck]:
-    """Compare functions of packages (``choose``) with the model's networks on float32 torch.
+           layers: bool = False, progress: Callable[[str], None] = lambda action: None) -> list[FunctionCheck]:
+    """Compare functions of packages (``choose_packages``) with the model's networks on float32 torch.
 
     ``layers``: compare the values inside too. The result of a damaged package, or of a function that cannot be run,
     states the problem.
     """
-    reference, results = TorchBackend(model, "cpu", "fp32", keep=False), []
+    reference, results = TorchBackend(model, "cpu", "fp32", keep=False, exact=True), []
     for package, functions in chosen:
         for name in functions:
             progress(f"{Path(package.path).stem} {name}")
@@ -145,8 +145,8 @@ def verify(model: Bundle, chosen: Sequence[tuple[PackageRecord, Sequence[str]]],
     return results
 
 
-def choose(model: Bundle, network: str | None = None, function: str | None = None,
-           format: str = "coreml") -> list[tuple[PackageRecord, list[str]]]:
+def choose_packages(model: Bundle, network: str | None = None, function: str | None = None,
+                    format: str = "coreml") -> list[tuple[PackageRecord, list[str]]]:
     """The packages of a bundle in this format with their functions; optionally of one network or function only.
 
     Raises:

@@ -22,12 +22,12 @@ from converters import blocks
 from converters.blocks import LayerPool
 from converters.coreml.graph import CoreMLGraph, Style, Var, mb
 
-LARGEST = 64.0          # of a scaled stream: the square of four times that still fits fp16
+LARGEST = 64.0          # value of a scaled stream; the square of four times that still fits fp16
 SMALLEST_SCALE = 1 / 64
 
 
 def stream_scale(network: UnifiedVoice) -> float:
-    """The power of two to scale the residual stream by (``blocks``, principle 7); 1 if its values are small.
+    """Power of two by which the residual stream is multiplied (``blocks``, principle 7); 1 if its values are small.
 
     Measured on random tokens and codes. Scaling by more than the network needs costs precision: a norm's eps shrinks
     with the square of the scale and underflows in fp16, which matters where embeddings are small.
@@ -80,7 +80,7 @@ def step(network: UnifiedVoice, columns: int, slots: int, cache: str = "io", sca
 
 
 def fill(network: UnifiedVoice, columns: int, slots: int, scale: float = 1.0) -> CoreMLGraph:
-    """A wide ``step`` with cache "state": writes many positions of a prefix at once."""
+    """A ``step`` with cache "state" and many columns, which writes many positions of a prefix in one call."""
     return replace(step(network, columns, slots, "state", scale), kind="fill")
 
 

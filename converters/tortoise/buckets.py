@@ -19,15 +19,15 @@ from converters.tortoise import clvp, conditioning, hifigan, univnet
 from converters.tortoise import diffusion_decoder as diffusion
 
 UPSTREAM_CODES = 500                            # max_codes of upstream's presets
-PREFILL_COLUMNS = 64                            # of "fill" (apple/coreai-models: one at a time drifts in fp16)
-SLOTS_PER_LANE = 256                            # 12 s of speech; the prefix gets as many
+PREFILL_COLUMNS = 64                            # of "fill" (apple/coreai-models: one a call loses precision in fp16)
+SLOTS_PER_LANE = 256                            # 12 s of speech; as many again hold the prefix
 
 # kind → smallest length that its probe supports
 SMALLEST = {"prefill": 16, "step": 64, "condition": 16, "denoise": 64, "sample": 64, "clvp_text": 16, "clvp_speech": 16,
             "univnet": 4, "hifigan": 8}
 
 # kind → what its length counts, for messages about --buckets
-COUNTED = {
+LENGTH_UNITS = {
     "prefill": "columns", "step": "slots", "condition": "latents", "denoise": "frames", "sample": "frames",
     "steps": "fused diffusion steps", "clvp_text": "tokens", "clvp_speech": "codes", "univnet": "frames",
     "hifigan": "frames",
@@ -35,13 +35,13 @@ COUNTED = {
 
 
 def scale_of(network: str, reference: Any) -> float:
-    """The factor that the host multiplies inputs by which are a residual stream."""
+    """The factor that the host multiplies the decoder's input columns by; 1 for other networks."""
     return gpt2.stream_scale(reference) if network == "autoregressive" else 1.0
 
 
 @dataclass(frozen=True)
 class GraphSettings:
-    """What a network's functions depend on besides its weights: lengths by kind, options, scale of its inputs."""
+    """Lengths by kind of function, options, and the scale of the inputs (``scale_of``)."""
 
     lengths: Mapping[str, tuple[int, ...]]
     options: CoreMLOptions
@@ -97,6 +97,7 @@ def doubling(first: int, most: int) -> tuple[int, ...]:
 
 
 def rounded(length: int, unit: int) -> int:
+    """``length`` rounded up to a multiple of ``unit``."""
     return -(-length // unit) * unit
 
 
@@ -106,7 +107,7 @@ def _autoregressive(network: Any, settings: GraphSettings) -> list[CoreMLGraph]:
     positions = rounded(network.config.max_text_tokens + 3 + network.config.max_mel_tokens, 64)
     pools = [(lanes, slots) for lanes in options.lanes for slots in sizes.get("step", (_slots(lanes, positions),))]
     steps = [gpt2.step(network, lanes, slots, cache, scale) for cache in options.caches for lanes, slots in pools]
-    if "state" in options.caches:       # only steps write to a state, and a prefix one column at a time is slow
+    if "state" in options.caches:       # only steps write to a state; filling it one column a call is slow
         wide = {slots for lanes, slots in pools if lanes < PREFILL_COLUMNS and slots >= 2 * PREFILL_COLUMNS}
         steps += [gpt2.fill(network, PREFILL_COLUMNS, slots, scale) for slots in sorted(wide)]
     return [*(gpt2.prefill(network, columns, scale) for columns in sizes["prefill"] if "io" in options.caches), *steps]
@@ -118,7 +119,7 @@ def _slots(lanes: int, positions: int) -> int:
 
 
 def _diffusion(network: Any, settings: GraphSettings) -> list[CoreMLGraph]:
-    """The part before the loop, the network for one row and for a guided pair, and several fused steps."""
+    """The conditioning, one denoising step for one row and for a guided pair, and several fused steps."""
     sizes = settings.lengths
     batches = (1, 2)
     return [
@@ -130,8 +131,8 @@ def _diffusion(network: Any, settings: GraphSettings) -> list[CoreMLGraph]:
 
 
 def _clvp(network: Any, settings: GraphSettings) -> list[CoreMLGraph]:
-    return [*(clvp.clvp_text(network, places) for places in settings.lengths["clvp_text"]),
-            *(clvp.clvp_speech(network, places) for places in settings.lengths["clvp_speech"])]
+    return [*(clvp.clvp_text(network, positions) for positions in settings.lengths["clvp_text"]),
+            *(clvp.clvp_speech(network, positions) for positions in settings.lengths["clvp_speech"])]
 
 
 GRAPHS = {

@@ -17,45 +17,46 @@ from converters.coreml.graph import CoreMLGraph, Style, Var, array, mb
 SCALE = 1 / 64          # of the residual stream (blocks, principle 7)
 
 
-def clvp_text(network: CLVP, places: int) -> CoreMLGraph:
+def clvp_text(network: CLVP, positions: int) -> CoreMLGraph:
     """x (1, width, 1, T), inside and share (1, 1, 1, T) → latent (1, E, 1, 1), not normalised.
 
     x holds embeddings, 0 in the padding; inside and share as in ``blocks.PaddingMask``.
     """
-    return _graph("clvp_text", network, "text_transformer.transformer", network.to_text_latent, places)
+    return _graph("clvp_text", network, "text_transformer.transformer", network.to_text_latent, positions)
 
 
-def clvp_speech(network: CLVP, places: int) -> CoreMLGraph:
+def clvp_speech(network: CLVP, positions: int) -> CoreMLGraph:
     """As ``clvp_text``, for codes."""
-    return _graph("clvp_speech", network, "speech_transformer.transformer", network.to_speech_latent, places)
+    return _graph("clvp_speech", network, "speech_transformer.transformer", network.to_speech_latent, positions)
 
 
-def _graph(kind: str, network: CLVP, encoder: str, projection: nn.Linear, places: int) -> CoreMLGraph:
+def _graph(kind: str, network: CLVP, encoder: str, projection: nn.Linear, positions: int) -> CoreMLGraph:
     """``encoder``: path of the encoder's module in the network."""
-    row = (1, 1, 1, places)
-    inputs = {"x": (1, projection.in_features, 1, places), "inside": row, "share": row}
-    return CoreMLGraph(kind, {"places": places}, inputs, partial(
+    row = (1, 1, 1, positions)
+    inputs = {"x": (1, projection.in_features, 1, positions), "inside": row, "share": row}
+    return CoreMLGraph(kind, {"positions": positions}, inputs, partial(
         _latent, encoder=network.get_submodule(encoder), projection=projection, path=encoder))
 
 
 def _latent(s: Style, x: Var, inside: Var, share: Var, *, encoder: RotaryEncoder,
             projection: nn.Linear, path: str) -> dict[str, Var]:
-    frames = PaddingMask.of(s, inside, share)
+    padding = PaddingMask.of(s, inside, share)
     rotation = _rotation(s, encoder, x.shape[3])
     x = mb.mul(x=x, y=s.dtype(SCALE))
     for index, ((norm,), block) in enumerate(encoder.attn_layers.layers):
         block, name = getattr(block, "wrap", block), f"{path}.attn_layers.layers.{index}.1"
-        y = unit(s, x)
-        y = (_attention(s, y, block, norm, frames.mask, rotation, name) if isinstance(block, RotaryAttention)
+        y = unit_norm(s, x)
+        y = (_attention(s, y, block, norm, padding.mask, rotation, name) if isinstance(block, RotaryAttention)
              else _feed_forward(s, y, block, norm, name))
         x = mb.add(x=x, y=y)
     x = blocks.layer_norm(s, x, encoder.norm, f"{path}.norm", SCALE)
-    mean = mb.reduce_sum(x=mb.mul(x=x, y=frames.share), axes=[3], keep_dims=True)
+    mean = mb.reduce_sum(x=mb.mul(x=x, y=padding.share), axes=[3], keep_dims=True)
     return {"latent": blocks.linear(s, mean, projection)}
 
 
-def unit(s: Style, x: Var) -> Var:
-    """Each column divided by its L2 norm: (1, C, 1, T). RMSNorm is that times √C · g, folded into the next weights.
+def unit_norm(s: Style, x: Var) -> Var:
+    """Each column divided by its L2 norm: (1, C, 1, T). RMSNorm is this times √C · g, which
+    ``_after_norm`` folds into the next weights.
 
     Columns are first divided by their largest value, so that the sum of squares lies between 1 and C and neither
     overflows nor underflows fp16 at any scale of the stream; RMSNorm's eps is not needed. (``mb.l2_norm`` normalises
@@ -75,7 +76,7 @@ def unit(s: Style, x: Var) -> Var:
 
 
 def _after_norm(norm: RMSNorm, *linears: nn.Linear) -> np.ndarray:
-    """Stacked weights of layers that read a norm, with the norm's gains folded in: (O, C, 1, 1), to follow ``unit``."""
+    """Stacked weights of the layers after a norm, its gains folded in: (O, C, 1, 1), for inputs of ``unit_norm``."""
     weight = np.concatenate([blocks.kernel(linear)[0] for linear in linears])
     return weight * (array(norm.g) * np.float32(len(norm.g) ** 0.5))[:, None, None]
 

@@ -1,14 +1,15 @@
 """The diffusion decoder as Core ML graphs; reference: ``ane.models.tortoise.networks.diffusion_decoder``.
 
-Three kinds of function. ``condition`` runs once for a chunk: latents and voice → code, one column a latent, which the
-host repeats to frames. ``denoise`` calls the network once. ``sample`` computes several denoising steps in one call
-(``ane.models.tortoise.diffusion.take``), which saves dispatches; any sampler works, since its coefficients are inputs.
+Three kinds of function. ``condition`` runs once for a chunk: latents and voice → code (upstream's ``code_emb``, not a
+discrete code), one column a latent, which the host repeats to frames. ``denoise`` calls the network once. ``sample``
+computes several denoising steps in one call (``ane.models.tortoise.diffusion.take_step``), which saves dispatches; any
+sampler works, since its coefficients are inputs.
 
 A guided step has a batch of two, with and without conditioning. What both rows share is computed once: the convolution
 of the noisy mel, and all that depends on the timestep, which the host passes as sinusoids (``blocks``, principle 6).
 
-A convolution with neighbours must see zeros beyond the last frame, as in the reference, so its input is multiplied by
-``inside``. Norms and attention mask the padding: its content never reaches a frame of the sequence.
+The reference pads convolutions with zeros after the last frame, so the input of a convolution wider than 1 is
+multiplied by ``inside``. Norms and attention mask the padding, so its content never reaches a frame of the sequence.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +24,7 @@ from converters.blocks import PaddingMask
 from converters.coreml.graph import CoreMLGraph, Style, Var, mb
 
 SCALE = 1 / 32          # of the residual streams (blocks, principle 7): squares of 8000 fit, and squares of 0.1 too
-COEFFICIENTS = 9        # of a step: ane.backends.base.Step.coefficients
+COEFFICIENTS = 9        # of a step: ane.backends.base.DenoisingStep.coefficients
 
 Modulation = tuple[Var, Var]        # scale and shift of a block, computed from the timestep, (1, C, 1, 1) each
 
@@ -36,8 +37,9 @@ def condition(network: DiffusionTts, latents: int) -> CoreMLGraph:
     """
     config = network.config
     return CoreMLGraph("condition", {"latents": latents},
-                 {"latents": (1, config.in_latent_channels, 1, latents), "voice": (1, 2 * config.model_channels, 1, 1),
-                        **_padding_inputs(latents)}, partial(_condition, network=network))
+                       {"latents": (1, config.in_latent_channels, 1, latents),
+                        "voice": (1, 2 * config.model_channels, 1, 1), **_padding_inputs(latents)},
+                       partial(_condition, network=network))
 
 
 def denoise(network: DiffusionTts, batch: int, frames: int) -> CoreMLGraph:
@@ -57,7 +59,7 @@ def sample(network: DiffusionTts, steps: int, batch: int, frames: int) -> CoreML
     """K denoising steps.
 
     x and before (the previous x0) (1, 100, 1, S), code (B, C, 1, S), times (K, C, 1, 1), coefficients (K, 9, 1, 1;
-    ``ane.backends.base.Step.coefficients``), noise (K, 100, 1, S), inside and share (1, 1, 1, S) → next_x and
+    ``ane.backends.base.DenoisingStep.coefficients``), noise (K, 100, 1, S), inside and share (1, 1, 1, S) → next_x and
     next_before (1, 100, 1, S), and the last step's prediction (B, 200, 1, S).
     """
     config = network.config
@@ -101,19 +103,19 @@ def _sample(s: Style, x: Var, before: Var, code: Var, times: Var, coefficients: 
 
 
 def _take(s: Style, x: Var, before: Var, prediction: Var, numbers: Sequence[Var], noise: Var) -> tuple[Var, Var]:
-    """A step of ``ane.models.tortoise.diffusion.take``; ``numbers`` are (1, 1, 1, 1) each.
+    """A step of ``ane.models.tortoise.diffusion.take_step``; ``numbers`` are (1, 1, 1, 1) each.
 
     Returns the next x and this step's x0.
     """
-    (conditional, unconditional, x0_from_x, x0_from_prediction, next_from_x, next_from_x0, next_from_previous_x0, size,
-     spread) = numbers
+    (conditional, unconditional, x0_from_x, x0_from_prediction, next_from_x, next_from_x0, next_from_previous_x0,
+     noise_scale, variance_slope) = numbers
     rows = _by_row(prediction)
     mean, variance = mb.split(x=rows[0], num_splits=2, axis=1)
     if len(rows) == 2:
         unguided, _ = mb.split(x=rows[1], num_splits=2, axis=1)
         mean = _sum((mean, conditional), (unguided, unconditional))
     x0 = mb.clip(x=_sum((x, x0_from_x), (mean, x0_from_prediction)), alpha=s.dtype(-1), beta=s.dtype(1))
-    deviation = mb.mul(x=mb.exp(x=mb.mul(x=variance, y=spread)), y=size)
+    deviation = mb.mul(x=mb.exp(x=mb.mul(x=variance, y=variance_slope)), y=noise_scale)
     return _sum((x, next_from_x), (x0, next_from_x0), (before, next_from_previous_x0), (noise, deviation)), x0
 
 
@@ -149,7 +151,7 @@ def _network(s: Style, x: Var, code: Var, modulations: Sequence[Modulation], fra
              prefix: str = "") -> Var:
     """Noisy mel (1, 100, 1, S), code (B, C, 1, S) scaled by ``SCALE`` → prediction (B, 200, 1, S).
 
-    ``prefix`` of the values' names.
+    ``prefix``: of the names of the values.
     """
     time = iter(modulations)
     for index, layer in enumerate(network.conditioning_timestep_integrator):

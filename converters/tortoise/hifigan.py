@@ -1,4 +1,4 @@
-"""HiFi-GAN in stretches of sound, as Core ML graphs; reference: ``ane.models.tortoise.networks.hifigan``.
+"""HiFi-GAN in segments of audio, as Core ML graphs; reference: ``ane.models.tortoise.networks.hifigan``.
 
 The mean over a level's blocks is computed as their sum. The division is folded into the weights that read it, which is
 exact because the leaky ReLU in between commutes with a positive factor.
@@ -10,7 +10,7 @@ from functools import partial, reduce
 from ane.models.tortoise.networks.hifigan import BORDER, Hifigan, HifiganResBlock
 from converters import blocks
 from converters.coreml.graph import CoreMLGraph, Style, Var, mb
-from converters.tortoise.vocoder_stretches import SoundMask, check_width, cropped, leaky, upsampled
+from converters.tortoise.vocoder_segments import SoundMask, check_width, cropped, leaky, upsampled
 
 SLOPE, LAST_SLOPE = 0.1, 0.01
 

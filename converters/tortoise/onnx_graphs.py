@@ -75,7 +75,7 @@ def _clvp(network: nn.Module, dtype: torch.dtype) -> list[OnnxGraph]:
     ids = {"tokens": network.text_emb.num_embeddings, "codes": network.speech_emb.num_embeddings}
     calls = {"tokens": lambda network, tokens: network.text(tokens),
              "codes": lambda network, codes: network.speech(codes)}
-    return [_one(stage, network, calls[name], "vector", {name: {0: "batch", 1: "places"}},
+    return [_one(stage, network, calls[name], "vector", {name: {0: "batch", 1: "positions"}},
                  **{name: _ids(ids[name], 2, 21)})
             for stage, name in (("clvp_text", "tokens"), ("clvp_speech", "codes"))]
 
@@ -84,7 +84,7 @@ def _cvvp(network: nn.Module, dtype: torch.dtype) -> list[OnnxGraph]:
     return [_one("cvvp_clip", network, lambda network, mel: network.clip(mel), "vector",
                  {"mel": {0: "batch", 2: "frames"}}, mel=_noise(2, network.cond_emb[0].in_channels, 133)),
             _one("cvvp_speech", network, lambda network, codes: network.speech(codes), "vector",
-                 {"codes": {0: "batch", 1: "places"}}, codes=_ids(network.speech_emb.emb.num_embeddings, 2, 21))]
+                 {"codes": {0: "batch", 1: "positions"}}, codes=_ids(network.speech_emb.emb.num_embeddings, 2, 21))]
 
 
 def _diffusion(network: nn.Module, dtype: torch.dtype) -> list[OnnxGraph]:
@@ -129,7 +129,7 @@ def _autoregressive(network: nn.Module, dtype: torch.dtype) -> list[OnnxGraph]:
                   ("hidden", "logits", "keys", "values")),
         OnnxGraph("step", NetworkCall(network, decoder.step),
                   *decoder.step_examples(network.config, dtype, shared=True), new),
-        OnnxGraph("step_places", NetworkCall(network, decoder.step_places),
+        OnnxGraph("step_prefixes", NetworkCall(network, decoder.step_prefixes),
                   *decoder.step_examples(network.config, dtype, shared=False), new),
     ]
 

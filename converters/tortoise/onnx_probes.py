@@ -1,6 +1,6 @@
 """Test inputs for Tortoise's ONNX graphs: the probes of ``converters.tortoise.probes``, and those of ONNX alone.
 
-ONNX graphs take any length, so each is probed with another length than the one it was traced with.
+ONNX graphs take any length; each is probed with another length than it was traced with.
 """
 
 from collections.abc import Mapping
@@ -14,21 +14,21 @@ from ane.models.tortoise.embeddings import Embeddings
 from converters.tortoise import probes
 from converters.tortoise.probes import Probe
 
-# kind → the lengths it is probed with; a probe leaves part of each unused
+# kind → the lengths it is probed with; the inputs are a little shorter
 LENGTHS: dict[str, dict[str, int]] = {
-    "prefill": {"columns": 40}, "step": {"columns": 3, "slots": 64}, "step_places": {"lanes": 4},
+    "prefill": {"columns": 40}, "step": {"columns": 3, "slots": 64}, "step_prefixes": {"lanes": 4},
     "condition": {"latents": 17}, "denoise": {"frames": 67, "batch": 2},
-    "clvp_text": {"places": 33}, "clvp_speech": {"places": 40}, "cvvp_speech": {"places": 40},
+    "clvp_text": {"positions": 33}, "clvp_speech": {"positions": 40}, "cvvp_speech": {"positions": 40},
     "ar_conditioning": {"frames": 97}, "diffusion_conditioning": {"frames": 101}, "cvvp_clip": {"frames": 90},
     "univnet": {"frames": 19}, "hifigan": {"frames": 30}, "classifier": {"samples": 8000},
 }
 
 
-def step_places(backend: Backend, model: Model, lengths: Mapping[str, int],
+def step_prefixes(backend: Backend, model: Model, lengths: Mapping[str, int],
                 rng: np.random.Generator) -> list[np.ndarray]:
     """Lanes at different positions, with prefixes of different lengths; one lane changes to another prefix.
 
-    On the reference, each lane is a decoder of its own.
+    On the torch backend, each lane is a separate decoder.
     """
     lanes = lengths["lanes"]
     starts = [probes.prefix(backend, model, length, rng) for length in (9, 14)]
@@ -51,6 +51,7 @@ def step_places(backend: Backend, model: Model, lengths: Mapping[str, int],
 
 def _single_lane(backend: Backend, starts: list[np.ndarray], prefix: int, before: np.ndarray, columns: np.ndarray,
                  length: int, moved: bool) -> list[np.ndarray]:
+    """What ``step_prefixes`` does with one lane; ``moved``: it changes to the second prefix after the first step."""
     decoder = backend.decoder(1, 8)
     decoder.prefill(starts[prefix])
     position = np.array([length])
@@ -67,12 +68,12 @@ def cvvp_speech(backend: Backend, model: Model, lengths: Mapping[str, int],
                 rng: np.random.Generator) -> list[np.ndarray]:
     """CVVP's encoder of codes."""
     count = model.config("cvvp").mel_codes
-    return [backend.run("cvvp_speech", codes=rng.integers(0, count, (1, lengths["places"])))]
+    return [backend.run("cvvp_speech", codes=rng.integers(0, count, (1, lengths["positions"])))]
 
 
 PROBES: dict[str, Probe] = probes.PROBES | {
-    "step_places": step_places,
+    "step_prefixes": step_prefixes,
     "cvvp_speech": cvvp_speech,
-    "cvvp_clip": probes.of_stage("cvvp_clip", mel=lambda model, lengths: (1, 80, lengths["frames"])),
-    "classifier": probes.of_stage("classifier", audio=lambda model, lengths: (1, 1, lengths["samples"])),
+    "cvvp_clip": probes.stage_probe("cvvp_clip", mel=lambda model, lengths: (1, 80, lengths["frames"])),
+    "classifier": probes.stage_probe("classifier", audio=lambda model, lengths: (1, 1, lengths["samples"])),
 }

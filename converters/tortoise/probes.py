@@ -1,7 +1,7 @@
 """Test inputs for Tortoise's packages: one probe for each kind of function.
 
-A probe calls one function through ``ane.backends.base``, host side included, with deterministic inputs, and returns the
-outputs. On the float32 torch backend, the same probe returns the reference.
+A probe calls one function through a backend, with deterministic inputs, and returns the outputs. On the float32 torch
+backend, the same probe returns the reference.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,7 +43,7 @@ def step(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.rand
 
 
 def prefix(backend: Backend, model: Model, length: int, rng: np.random.Generator) -> np.ndarray:
-    """The columns (length, D) of a text, at most as many as the decoder has positions."""
+    """The columns (length, D) of a voice and a text; ``length`` is limited to the decoder's positions."""
     config = model.config("autoregressive")
     length = min(length, config.text_positions + 2)
     tokens = rng.integers(1, config.number_text_tokens, length - 4)
@@ -57,6 +57,7 @@ def condition(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np
 
 
 def denoise(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
+    """A denoising step on frames that nearly fill the bucket, guided if the bucket's batch is 2."""
     frames = bucket["frames"] - 7
     return _denoise_once(backend, model, max(frames // 5, 1), frames, bucket["batch"] == 2, rng)
 
@@ -76,12 +77,12 @@ def _denoise_once(backend: Backend, model: Model, latents: int, frames: int, gui
 
 
 def bind_denoiser(backend: Backend, model: Model, latents: int, frames: int, rng: np.random.Generator) -> Any:
-    """A denoiser for a chunk of so many latents."""
+    """A denoiser of an utterance with this number of latents and frames."""
     voice = 0.6 * rng.standard_normal((1, 2 * model.config("diffusion").model_channels), dtype=np.float32)
     return backend.denoiser(decoder_latents(model, latents, rng)[None], voice, frames)
 
 
-def of_stage(stage: str, **shapes: Callable[[Model, Mapping[str, int]], tuple[int, ...]]) -> Probe:
+def stage_probe(stage: str, **shapes: Callable[[Model, Mapping[str, int]], tuple[int, ...]]) -> Probe:
     """A probe of a stateless stage: normally distributed inputs of these shapes."""
     def probe(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
         return [backend.run(stage, **{name: rng.standard_normal(shape(model, bucket), dtype=np.float32)
@@ -91,23 +92,24 @@ def of_stage(stage: str, **shapes: Callable[[Model, Mapping[str, int]], tuple[in
 
 
 def hifigan(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
+    """The audio of latents that nearly fill the bucket."""
     voice = rng.standard_normal((1, model.config("hifigan").cond_channels), dtype=np.float32)
     latents = decoder_latents(model, max(bucket["frames"] // 5, 1), rng)
     return [hifigan_sound(backend, voice, latents)[None, None]]
 
 
-def of_ids(stage: str, name: str, ids: str) -> Probe:
-    """A probe of one of CLVP's encoders: ids that nearly fill the bucket. ``ids``: the config's count."""
+def id_probe(stage: str, name: str, ids: str) -> Probe:
+    """A probe of one of CLVP's encoders: ids that nearly fill the bucket. ``ids``: config field with their number."""
     def probe(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
         count = getattr(model.config("clvp"), ids)
-        return [backend.run(stage, **{name: rng.integers(0, count, (1, bucket["places"] - 5))})]
+        return [backend.run(stage, **{name: rng.integers(0, count, (1, bucket["positions"] - 5))})]
 
     return probe
 
 
 def sample_steps(backend: Backend, model: Model, bucket: Mapping[str, int],
                  rng: np.random.Generator) -> list[np.ndarray]:
-    """A sampling run of exactly as many steps as the function fuses."""
+    """Samples with as many steps as the function fuses."""
     frames = bucket["frames"] - 7
     denoiser = bind_denoiser(backend, model, max(frames // 5, 1), frames, rng)
     settings = Diffusion(bucket["steps"], "ddim", 2.0 if bucket["batch"] == 2 else None)
@@ -117,18 +119,19 @@ def sample_steps(backend: Backend, model: Model, bucket: Mapping[str, int],
 PROBES: dict[str, Probe] = {
     "prefill": prefill, "fill": prefill, "step": step, "state": step, "condition": condition, "denoise": denoise,
     "sample": sample_steps,
-    "clvp_text": of_ids("clvp_text", "tokens", "num_text_tokens"),
-    "clvp_speech": of_ids("clvp_speech", "codes", "num_speech_tokens"),
-    "ar_conditioning": of_stage("ar_conditioning", mel=lambda model, bucket: (1, 80, bucket["frames"])),
-    "diffusion_conditioning": of_stage("diffusion_conditioning", mel=lambda model, bucket: (1, 100, bucket["frames"])),
-    "ar_random": of_stage("ar_random", noise=lambda model, bucket: (1, model.widths[0])),
-    "diffusion_random": of_stage("diffusion_random", noise=lambda model, bucket: (1, model.widths[1])),
-    "univnet": of_stage(
+    "clvp_text": id_probe("clvp_text", "tokens", "num_text_tokens"),
+    "clvp_speech": id_probe("clvp_speech", "codes", "num_speech_tokens"),
+    "ar_conditioning": stage_probe("ar_conditioning", mel=lambda model, bucket: (1, 80, bucket["frames"])),
+    "diffusion_conditioning": stage_probe("diffusion_conditioning",
+                                          mel=lambda model, bucket: (1, 100, bucket["frames"])),
+    "ar_random": stage_probe("ar_random", noise=lambda model, bucket: (1, model.widths[0])),
+    "diffusion_random": stage_probe("diffusion_random", noise=lambda model, bucket: (1, model.widths[1])),
+    "univnet": stage_probe(
         "univnet", mel=lambda model, bucket: (1, 100, bucket["frames"] - 1),
         noise=lambda model, bucket: (1, model.config("univnet").noise_dim, bucket["frames"] - 1 + SILENT_FRAMES)),
     "hifigan": hifigan,
 }
 
-# kind → kinds of the other functions that its probe calls
+# kind → kinds of other functions that its probe calls
 COMPANIONS = {"prefill": ("step",), "fill": ("state",), "denoise": ("condition",), "condition": ("denoise",),
               "sample": ("condition", "denoise")}

@@ -1,4 +1,4 @@
-"""UnivNet in stretches of sound, as Core ML graphs; reference: ``ane.models.tortoise.networks.univnet``.
+"""UnivNet in segments of audio, as Core ML graphs; reference: ``ane.models.tortoise.networks.univnet``.
 
 The location-variable convolution has a kernel for each frame, so it is a matrix product for each frame: frames are
 transposed off the last axis and back. Its three taps come from a depthwise convolution with weights of 0 and 1, which
@@ -14,7 +14,7 @@ import numpy as np
 from ane.models.tortoise.networks.univnet import BORDER, TAPS, KernelPredictor, LVCBlock, UnivNet
 from converters import blocks
 from converters.coreml.graph import CoreMLGraph, Style, Var, mb
-from converters.tortoise.vocoder_stretches import SoundMask, check_width, cropped, leaky, upsampled
+from converters.tortoise.vocoder_segments import SoundMask, check_width, cropped, leaky, upsampled
 
 
 def univnet(network: UnivNet, frames: int) -> CoreMLGraph:
@@ -108,7 +108,7 @@ def _last(s: Style, x: Var, inside: SoundMask, network: UnivNet, crop: int) -> V
     """conv_post without the margins: (1, C, 1, S + 2·crop) → (1, 1, 1, S).
 
     It mirrors at the left end of the sound, where the other convolutions pad with zeros. Outputs 0, 1 and 2 read the
-    mirrored samples 1, 2 and 3: their part is added in the first stretch. At the right end, the sound is silent.
+    mirrored samples 1, 2 and 3: their part is added in the first segment only. At the right end, the sound is silent.
     """
     x = leaky(s, x, network.config.lReLU_slope)
     weight, bias = blocks.kernel(network.conv_post["1"])

@@ -1,4 +1,4 @@
-"""What `ane bench` remembers, and who takes it."""
+"""Settings that `ane bench` remembers: which model and machine they apply to, and what overrides them."""
 
 import dataclasses
 import json
@@ -16,11 +16,13 @@ from ane.bundles.hashes import FileRecord
 from ane.bundles.packages import FunctionRecord, PackageRecord
 from ane.commands.backend_options import load_synthesizer
 from ane.system.errors import UserError
+from ane.system.machine import processor_name, system_version, usable_cores
 from tests.backends.coreml.fake_core_ml import FakeCoreML
 
 HERE = ("Apple M2", "24F74")
+describe_machine = tuning.here.__wrapped__       # without its cache, and before a fixture replaces it
 FAST = Tuning("torch:cpu", "fp32", lanes=3, threads=1, measured={"real_time_factor": 0.5})
-UNITS = {"autoregressive": "CPU_AND_NE", "univnet": "CPU_AND_GPU"}
+COMPUTE_UNITS = {"autoregressive": "CPU_AND_NE", "univnet": "CPU_AND_GPU"}
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +39,7 @@ def model(random_bundle) -> Bundle:
 
 @pytest.fixture
 def packaged(random_bundle) -> Bundle:
-    """The model with a package on paper."""
+    """The model with the record of a package that does not exist."""
     model = Bundle(random_bundle)
     files = [FileRecord("packages/autoregressive-fp16.mlpackage/Manifest.json", "0" * 64, 1)]
     model.packages = [PackageRecord("autoregressive", "fp16", "packages/autoregressive-fp16.mlpackage", files,
@@ -47,35 +49,35 @@ def packaged(random_bundle) -> Bundle:
 
 @pytest.fixture
 def threads():
-    """torch has one number of threads for the whole process."""
+    """Restores torch's number of threads, which is one for the whole process."""
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
 
 
-def written(home: Path, content: str) -> Path:
+def write_tuning(home: Path, content: str) -> Path:
     home.mkdir(exist_ok=True)
     (home / tuning.FILE).write_text(content, encoding="utf-8")
     return home / tuning.FILE
 
 
-def test_what_is_remembered_comes_back_for_this_model_on_this_machine_alone(model, packaged, monkeypatch):
+def test_a_remembered_tuning_applies_to_its_model_on_its_machine_only(model, packaged, monkeypatch):
     assert tuning.remembered(model) is None
     entry = tuning.remember(model, FAST)
     assert (entry.model, entry.chip, entry.os_build) == ("random", *HERE)
     assert tuning.remembered(model) == FAST
-    assert tuning.remembered(packaged) is None          # packages make it another thing to tune
+    assert tuning.remembered(packaged) is None          # its packages make it another model
     for elsewhere in (("Apple M2", "25A354"), ("Apple M4", "24F74")):
         monkeypatch.setattr(tuning, "here", lambda elsewhere=elsewhere: elsewhere)
         assert tuning.remembered(model) is None
 
 
-def test_a_second_tuning_replaces_the_first_and_leaves_others(model, packaged):
-    tuning.remember(packaged, Tuning("coreml", compute_units=UNITS))
+def test_a_second_tuning_replaces_the_first_and_leaves_those_of_other_models(model, packaged):
+    tuning.remember(packaged, Tuning("coreml", compute_units=COMPUTE_UNITS))
     for tuned in (FAST, dataclasses.replace(FAST, lanes=4)):
         tuning.remember(model, tuned)
     assert [entry.tuning.lanes for entry in tuning.entries()] == [None, 4]
-    assert tuning.remembered(packaged).units == UNITS
+    assert tuning.remembered(packaged).compute_units == COMPUTE_UNITS
 
 
 def test_forgetting_deletes_the_file(model, home):
@@ -92,79 +94,79 @@ def test_forgetting_deletes_the_file(model, home):
     '{"format": 1, "tunings": [{"bundle": "a", "model": "b", "chip": "c", "os_build": "d", '
     '"tuning": {"backend": "torch", "threads": 0}}]}',
     '{"format": 1, "tunings": [{"bundle": "a", "model": "b", "chip": "c", "os_build": "d", '
-    '"tuning": {"backend": "coreml", "units": {"clvp": "NPU"}}}]}'])
-def test_a_damaged_file_is_told_in_one_line_and_stops_nobody(model, home, content):
-    written(home, content)
+    '"tuning": {"backend": "coreml", "compute_units": {"clvp": "NPU"}}}]}'])
+def test_a_damaged_file_causes_one_notice_and_stops_nothing(model, home, content):
+    write_tuning(home, content)
     with pytest.raises(UserError, match=r"ane bench") as caught:
         tuning.entries()
-    told = []
-    assert tuning.remembered(model, told.append) is None
-    line, = told
+    notices = []
+    assert tuning.remembered(model, notices.append) is None
+    line, = notices
     assert str(caught.value) in line
     assert "\n" not in line
-    load_backend("auto", model, notice=told.append)
-    assert len(told) == 2
+    load_backend("auto", model, notice=notices.append)
+    assert len(notices) == 2
     tuning.remember(model, FAST)
     assert tuning.remembered(model) == FAST
-    written(home, content)
+    write_tuning(home, content)
     assert tuning.forget() == 1
 
 
-def test_a_file_of_a_later_version_is_told_and_kept(model, home):
-    file = written(home, json.dumps({"format": 2, "tunings": "unheard of"}))
-    told = []
-    assert tuning.remembered(model, told.append) is None
-    assert "update tortoise-ane" in told[0]
+def test_a_file_of_a_later_version_causes_a_notice_and_is_kept(model, home):
+    file = write_tuning(home, json.dumps({"format": 2, "tunings": "unheard of"}))
+    notices = []
+    assert tuning.remembered(model, notices.append) is None
+    assert "update tortoise-ane" in notices[0]
     with pytest.raises(LaterFormatError, match="--forget"):
         tuning.remember(model, FAST)
     assert json.loads(file.read_text())["format"] == 2
 
 
-def test_auto_takes_what_is_remembered_and_flags_win(model, threads):
-    usual = load_backend("auto", model)
+def test_auto_uses_the_remembered_tuning_and_arguments_override_it(model, threads):
+    default = load_backend("auto", model)
     tuning.remember(model, dataclasses.replace(FAST, precision="bf16"))
     tuned = load_backend("auto", model)
     assert (tuned.dtype, torch.get_num_threads()) == (torch.bfloat16, 1)
     assert load_backend("auto", model, "fp32").dtype == torch.float32
     load_backend("auto", model, threads=2)
     assert torch.get_num_threads() == 2
-    assert load_backend("torch", model).dtype == usual.dtype         # asked for by name, it is as ever
+    assert load_backend("torch", model).dtype == default.dtype         # a named backend ignores the tuning
 
 
-def test_flags_for_another_engine_leave_the_tuning_out(model):
+def test_arguments_for_another_backend_disable_the_tuning(model):
     tuning.remember(model, FAST)
-    for flags in ({"cache": "io"}, {"units": "CPU_ONLY"}):
+    for flags in ({"cache": "io"}, {"compute_units": "CPU_ONLY"}):
         with pytest.raises(UserError, match="no effect"):
             load_backend("auto", model, **flags)
     with pytest.raises(UserError, match="8bit"):
         load_backend("auto", model, "8bit")
 
 
-def test_units_and_cache_reach_core_ml_network_by_network(packaged, tmp_path, monkeypatch):
+def test_compute_units_and_cache_of_a_tuning_reach_core_ml(packaged, tmp_path, monkeypatch):
     monkeypatch.setattr(coreml, "CoreMLTools", lambda: FakeCoreML(tmp_path / "log"))
-    tuning.remember(packaged, Tuning("coreml", "fp16", UNITS, "state", lanes=8))
+    tuning.remember(packaged, Tuning("coreml", "fp16", COMPUTE_UNITS, "state", lanes=8))
     backend = load_backend("auto", packaged)
-    assert (backend.engine.name, backend.cache, backend._units) == ("coreml", "state", UNITS)
+    assert (backend.runtime.name, backend.cache, backend._compute_units) == ("coreml", "state", COMPUTE_UNITS)
     backend = load_backend("auto", packaged, cache="io", compute_units="CPU_ONLY")
-    assert (backend.cache, set(backend._units.values())) == ("io", {"CPU_ONLY"})
+    assert (backend.cache, set(backend._compute_units.values())) == ("io", {"CPU_ONLY"})
 
 
 def test_a_notice_reaches_core_ml(packaged, tmp_path, monkeypatch):
     monkeypatch.setattr(coreml, "CoreMLTools", lambda: FakeCoreML(tmp_path / "log"))
-    told = []
-    load_backend("coreml", packaged, notice=told.append).engine.notice("Compiling")
-    assert told == ["Compiling"]
+    notices = []
+    load_backend("coreml", packaged, notice=notices.append).runtime.notice("Compiling")
+    assert notices == ["Compiling"]
 
 
-def test_say_samples_as_many_lanes_as_were_found_best(model, threads):
+def test_say_uses_the_remembered_number_of_lanes(model, threads):
     from rich.console import Console
 
     from ane.cli import parser
     from ane.models.tortoise.settings import Settings
 
-    for flags, remembered, lanes in (([], False, 16), ([], True, 3), (["--lanes", "5"], True, 5),
+    for flags, is_remembered, lanes in (([], False, 16), ([], True, 3), (["--lanes", "5"], True, 5),
                                      (["--backend", "torch"], True, 16)):
-        tuning.remember(model, FAST) if remembered else tuning.forget()
+        tuning.remember(model, FAST) if is_remembered else tuning.forget()
         args = parser().parse_args(["say", "hello", *flags])
         settings = Settings.of(candidates=16, lanes=args.lanes or Settings.of().lanes)
         assert load_synthesizer(args, model, settings, Console(stderr=True))[1].lanes == lanes
@@ -175,12 +177,12 @@ def test_core_ml_off_macos_is_refused_before_anything_is_converted(monkeypatch):
     from converters import conversion
 
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(conversion, "convert", lambda *_, **__: pytest.fail("it converts"))
+    monkeypatch.setattr(conversion, "convert", lambda *_, **__: pytest.fail("convert was called"))
     assert main(["say", "hello", "--backend", "coreml", "-o", "a.wav"]) == 1
 
 
-def test_the_machine_is_known_by_what_settings_depend_on():
-    chip, system = tuning.processor(), tuning.system_version()
-    assert chip
-    assert system
-    assert tuning.cores() >= 1
+def test_a_machine_is_described_by_its_chip_cores_and_system(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
+    chip, system = describe_machine()
+    assert chip.startswith(f"{processor_name()}, {usable_cores()} cores")
+    assert system == system_version() != ""

@@ -7,7 +7,7 @@ import pytest
 
 from ane.models.tortoise.result import SAMPLE_RATE
 from benchmarks.listening import Wave
-from benchmarks.quality import ScoredSpeech, check_promises, interval, quality_row, ranking_gain, summary
+from benchmarks.quality import ScoredSpeech, check_thresholds, interval, quality_row, ranking_gain, summary
 from training.card import write_card
 
 
@@ -52,12 +52,12 @@ def results():
 
 
 @pytest.mark.parametrize(("change", "broken"), [
-    ({}, None), ({"wer": 0.16}, "quality: word error rate"), ({"stopped": 0.99}, "ends by itself"),
+    ({}, None), ({"wer": 0.16}, "quality: word error rate"), ({"stopped": 0.99}, "ends with a stop code"),
     ({"longest": 1.6}, "longest"), ({"f0_off": -0.2}, "pitch"), ({"silent_end": 0.31}, "silence"),
     ({"clicks": 1}, "clicks"), ({"finite": False}, "NaN")])
 def test_a_broken_promise_is_named(results, change, broken):
     results["rms"]["quality"] |= change
-    missed = [claim for claim, _, _, kept in check_promises(results) if not kept]
+    missed = [claim for claim, _, _, kept in check_thresholds(results) if not kept]
     assert len(missed) == (broken is not None)
     assert all(broken in claim for claim in missed)
 
@@ -67,7 +67,7 @@ def test_the_card_states_scores_licences_and_promises_that_were_not_kept(results
               "batch": 4, "steps": {"clvp": 3}, "seconds": {"clvp": 60}, "versions": {"torch": "2"}}
     (tmp_path / "bundle.json").write_text(json.dumps({"source": source}))
     results["rms"]["fast"]["wer"] = 0.5
-    quality = {"settings": {"sentences": 4, "preset": "1x10"}, "voices": results, "thresholds": check_promises(results),
+    quality = {"settings": {"sentences": 4, "preset": "1x10"}, "voices": results, "thresholds": check_thresholds(results),
                "bundle": "ab"}
     curves = {"clvp": [{"step": 1, "seconds": 1.0, "loss": 2.0}]}
     write_card(tmp_path, curves, quality, None, "cd")

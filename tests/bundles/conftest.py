@@ -1,4 +1,4 @@
-"""Shared by the tests of models on disk: tiny checkpoints to spoil, and a Hugging Face hub on loopback."""
+"""Fixtures for the tests of models on disk: tiny checkpoints to damage, and a Hugging Face hub on loopback."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def copy_checkpoints(golden_checkpoints: Path, golden_config: Path) -> Callable[[Path], Path]:
-    """Fill a directory with writable copies of the golden checkpoints and their config.json."""
+    """``copy_checkpoints(directory)``: writable copies of the golden checkpoints and their config.json."""
 
     def copy(directory: Path) -> Path:
         directory.mkdir(parents=True)
@@ -43,13 +43,13 @@ def copy_checkpoints(golden_checkpoints: Path, golden_config: Path) -> Callable[
 
 @pytest.fixture
 def directory(copy_checkpoints: Callable[[Path], Path], tmp_path: Path) -> Path:
-    """A directory of tiny checkpoints of this test's own."""
+    """A directory of tiny checkpoints that the test may change."""
     return copy_checkpoints(tmp_path / "checkpoints")
 
 
 @pytest.fixture(scope="session")
 def edit() -> Callable[..., None]:
-    """Load a checkpoint, let a function alter its dictionary in place, save it again."""
+    """``edit(path, change)``: change the dictionary in a checkpoint in place and save it."""
 
     def edit(path: Path, change: Callable[[dict], Any], **saving: Any) -> None:
         loaded = torch.load(path, weights_only=True)
@@ -61,7 +61,7 @@ def edit() -> Callable[..., None]:
 
 @pytest.fixture(scope="session")
 def edit_json() -> Callable[[Path, Callable[[dict], Any]], None]:
-    """Let a function alter the JSON object in a file in place."""
+    """``edit_json(path, change)``: change the JSON object in a file in place."""
 
     def edit_json(path: Path, change: Callable[[dict], Any]) -> None:
         stated = json.loads(path.read_text())
@@ -79,7 +79,7 @@ def checkpoints(copy_checkpoints: Callable[[Path], Path],
 
 @pytest.fixture(scope="session")
 def original(checkpoints: CheckpointDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle of the tiny checkpoints in fp32; tests copy it before they spoil it."""
+    """A bundle of the tiny checkpoints in fp32; tests copy it before they change it."""
     return write_bundle(checkpoints, tmp_path_factory.mktemp("bundle") / "tiny", precision="fp32").path
 
 
@@ -90,15 +90,20 @@ def path(original: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def hub() -> SimpleNamespace:
-    """``hub.Repository`` to describe repositories, ``hub.serving`` to serve them: what model_info and hf_hub_download
-    ask of a hub, and no more."""
-    return SimpleNamespace(Repository=Repository, serving=serving)
+    """``hub.Repository`` describes a repository, ``hub.serving`` serves several: only what model_info and
+    hf_hub_download request."""
+    return SimpleNamespace(Repository=HubRepository, serving=serving)
 
 
 @dataclass
-class Repository:
-    """Commits by hash, branches and tags by name, the licence on its card, and its faults: files whose stated SHA-256
-    is a lie, files that are listed and gone, a commit that every branch moves to once the files were listed."""
+class HubRepository:
+    """Commits by hash, branches and tags by name, the licence on its card, and its faults.
+
+    Attributes:
+        lies: files with a wrong SHA-256, and that SHA-256.
+        gone: files that are listed and cannot be downloaded.
+        moves_to: the commit that every branch moves to after its files were listed.
+    """
 
     commits: dict[str, dict[str, bytes]]
     names: dict[str, str]
@@ -115,9 +120,9 @@ class Repository:
 
 
 @contextmanager
-def serving(repositories: dict[str, Repository]) -> Iterator[str]:
-    """The endpoint's address while the block runs."""
-    handler = type("Handler", (_Handler,), {"repositories": repositories})
+def serving(repositories: dict[str, HubRepository]) -> Iterator[str]:
+    """Serves the repositories while the block runs; yields the address."""
+    handler = type("Handler", (_HubHandler,), {"repositories": repositories})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
@@ -129,8 +134,8 @@ def serving(repositories: dict[str, Repository]) -> Iterator[str]:
         thread.join()
 
 
-class _Handler(BaseHTTPRequestHandler):
-    repositories: dict[str, Repository]
+class _HubHandler(BaseHTTPRequestHandler):
+    repositories: dict[str, HubRepository]
     protocol_version = "HTTP/1.1"
 
     def do_HEAD(self) -> None:
@@ -168,7 +173,7 @@ class _Handler(BaseHTTPRequestHandler):
         data = repository.commits[commit][file]
         self._answer(200, data, commit=commit, etag=repository.sha256(commit, file))
 
-    def _find(self, name: str, revision: str) -> tuple[Repository | None, str | None]:
+    def _find(self, name: str, revision: str) -> tuple[HubRepository | None, str | None]:
         repository = self.repositories.get(name)
         commit = repository.commit(revision) if repository else None
         if repository is None:
@@ -189,4 +194,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, *args: object) -> None:
-        """Silence."""
+        """Log nothing."""

@@ -1,4 +1,4 @@
-"""Bad directories, files and configs of checkpoints: each is refused in one line that names it, and none is run."""
+"""Bad directories, files and configs of checkpoints: each is refused in one line, and no code in them is run."""
 
 import os
 import pickle
@@ -18,8 +18,8 @@ from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
 
 
-def fault(directory: Path, config: dict | None = None) -> str:
-    """The one line that a bad directory is refused with."""
+def refusal(directory: Path, config: dict | None = None) -> str:
+    """The one-line message that a bad directory is refused with."""
     with pytest.raises(UserError) as caught:
         CheckpointDirectory(directory, config).check()
     message = str(caught.value)
@@ -27,96 +27,96 @@ def fault(directory: Path, config: dict | None = None) -> str:
     return message
 
 
-# bad directories
+# Bad directories
 
 @pytest.mark.parametrize("file", REQUIRED)
-def test_a_required_file_that_is_absent_is_named(directory, file):
+def test_a_missing_required_file_is_named(directory, file):
     (directory / file).unlink()
-    assert f"holds no {file}" in fault(directory)
+    assert f"has no {file}" in refusal(directory)
 
 
-def test_an_empty_directory_is_told_what_belongs_there(tmp_path):
-    message = fault(tmp_path)
+def test_the_error_for_an_empty_directory_lists_the_required_files(tmp_path):
+    message = refusal(tmp_path)
     assert all(file in message for file in REQUIRED)
 
 
-def test_what_is_no_directory_of_checkpoints_is_said(directory, tmp_path):
-    assert "does not exist" in fault(tmp_path / "nowhere")
-    assert "is a file" in fault(directory / "clvp2.pth")
+def test_a_path_that_is_no_directory_of_checkpoints_is_refused(directory, tmp_path):
+    assert "does not exist" in refusal(tmp_path / "nowhere")
+    assert "is a file" in refusal(directory / "clvp2.pth")
     (tmp_path / "bundle.json").write_text("{}")
-    assert "--bundle" in fault(tmp_path)
+    assert "--bundle" in refusal(tmp_path)
 
 
-# bad files
+# Bad files
 
-class Code:
-    """A pickle that would create a file if it were ever executed."""
+class DirectoryMaker:
+    """A pickle of this makes a directory when it is executed."""
 
-    def __init__(self, victim: Path):
-        self.victim = victim
+    def __init__(self, path: Path):
+        self.path = path
 
     def __reduce__(self):
-        return os.mkdir, (str(self.victim),)
+        return os.mkdir, (str(self.path),)
 
 
 @pytest.mark.parametrize("zipped", [True, False])
 def test_code_in_a_checkpoint_is_refused_and_not_run(directory, tmp_path, zipped):
-    victim = tmp_path / "created"
-    torch.save({"x": Code(victim)}, directory / "clvp2.pth", _use_new_zipfile_serialization=zipped)
-    message = fault(directory)
+    created = tmp_path / "created"
+    torch.save({"x": DirectoryMaker(created)}, directory / "clvp2.pth", _use_new_zipfile_serialization=zipped)
+    message = refusal(directory)
     assert "clvp2.pth refused: contains code (" in message
-    assert not victim.exists()
+    assert not created.exists()
     torch.load(directory / "clvp2.pth", weights_only=False)
-    assert victim.exists(), "the file would have done it"
+    assert created.exists(), "the code works"
 
 
 def test_a_bare_pickle_of_code_is_refused_and_not_run(directory, tmp_path):
-    victim = tmp_path / "created"
-    (directory / "cvvp.pth").write_bytes(pickle.dumps(Code(victim)))
-    assert "cvvp.pth" in fault(directory)
-    assert not victim.exists()
+    created = tmp_path / "created"
+    (directory / "cvvp.pth").write_bytes(pickle.dumps(DirectoryMaker(created)))
+    assert "cvvp.pth" in refusal(directory)
+    assert not created.exists()
 
 
 @pytest.mark.parametrize("kept", [0.1, 0.5, 0.999])
 @pytest.mark.parametrize("zipped", [True, False])
-def test_a_truncated_checkpoint_is_said_to_be_truncated(directory, zipped, kept, edit):
+def test_a_truncated_checkpoint_is_refused(directory, zipped, kept, edit):
     path = directory / "clvp2.pth"
     edit(path, lambda entries: None, _use_new_zipfile_serialization=zipped)
     whole = path.read_bytes()
     path.write_bytes(whole[:int(len(whole) * kept)])
-    message = fault(directory)
+    message = refusal(directory)
     assert "clvp2.pth" in message
     assert "truncated" in message
 
 
-@pytest.mark.parametrize(("content", "says"), [
+@pytest.mark.parametrize(("content", "message"), [
     (b"", "is empty"),
     (b"<!DOCTYPE html><html>Please log in</html>", "web page"),
     (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n", "git lfs pull"),
     (b"just some text", "not a PyTorch checkpoint"),
     (b"PK\x03\x04" + bytes(200), "truncated or damaged"),
 ])
-def test_what_is_no_checkpoint_is_recognised(directory, content, says):
+def test_a_file_that_is_no_checkpoint_is_recognised(directory, content, message):
     (directory / "vocoder.pth").write_bytes(content)
-    message = fault(directory)
-    assert "vocoder.pth" in message
-    assert says in message
+    refused = refusal(directory)
+    assert "vocoder.pth" in refused
+    assert message in refused
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.binary(min_size=1, max_size=300), st.sampled_from([b"", b"\x80\x02", b"PK\x03\x04", b"\x80\x04\x95"]))
-def test_no_bytes_whatever_escape_as_anything_but_one_line(tmp_path_factory, content, start):
+def test_random_bytes_are_refused_with_the_file_named(tmp_path_factory, content, start):
     path = tmp_path_factory.mktemp("bytes") / "x.pth"
     path.write_bytes(start + content)
     with pytest.raises(UserError, match=r"x\.pth"):
         load_pickle(path)
 
 
-def test_what_holds_no_state_dict_is_refused(directory):
+def test_a_checkpoint_without_a_state_dict_is_refused(directory):
     torch.save([torch.zeros(3)], directory / "cvvp.pth")
-    assert "cvvp.pth holds a list" in fault(directory)
+    assert "cvvp.pth contains a list" in refusal(directory)
     torch.save({"epoch": 3, "state_dict": {"temperature": torch.zeros(())}}, directory / "cvvp.pth")
-    assert "no tensors but epoch, state_dict" in fault(directory)
+    assert "the file has no tensors, only epoch, state_dict" in refusal(directory)
 
 
 @pytest.mark.parametrize(("written", "content"), [
@@ -126,7 +126,7 @@ def test_what_holds_no_state_dict_is_refused(directory):
 ])
 def test_a_misnamed_checkpoint_is_recognised(directory, golden_checkpoints, written, content):
     shutil.copyfile(golden_checkpoints / content, directory / written)
-    message = fault(directory)
+    message = refusal(directory)
     assert str(directory / written) in message
     assert content in message
     assert "misnamed" in message
@@ -134,51 +134,51 @@ def test_a_misnamed_checkpoint_is_recognised(directory, golden_checkpoints, writ
 
 def test_a_missing_key_is_named(directory, edit):
     edit(directory / "autoregressive.pth", lambda entries: entries.pop("final_norm.bias"))
-    message = fault(directory)
+    message = refusal(directory)
     assert "autoregressive.pth: key final_norm.bias is missing" in message
 
 
-def test_half_a_weight_norm_is_a_missing_key(directory, edit):
+def test_a_weight_norm_without_its_gain_is_a_missing_key(directory, edit):
     edit(directory / "hifidecoder.pth", lambda entries: entries.pop("conv_pre.weight_g"))
-    assert "hifidecoder.pth: key conv_pre.weight is missing" in fault(directory)
+    assert "hifidecoder.pth: key conv_pre.weight is missing" in refusal(directory)
 
 
 @pytest.mark.parametrize(("file", "key"), [
     ("clvp2.pth", "text_emb.weight"), ("clvp2.pth", "temperature"), ("autoregressive.pth", "mel_head.bias"),
     ("hifidecoder.pth", "conv_pre.weight_g"), ("hifidecoder.pth", "conv_pre.weight_v"),
 ])
-def test_a_misshapen_key_is_named_with_both_shapes(directory, file, key, edit):
+def test_a_key_of_another_shape_is_named_with_both_shapes(directory, file, key, edit):
     shape = torch.load(directory / file, weights_only=True)[key].shape
     edit(directory / file, lambda entries: entries.update({key: torch.zeros(*shape, 7)}))
-    message = fault(directory)
+    message = refusal(directory)
     assert f"{file}: {key} has shape {'×'.join(map(str, (*shape, 7)))}" in message
     assert f"the network has {'×'.join(map(str, shape)) or 'a single number'}: " in message
     assert "config.json" in message
 
 
 @pytest.mark.parametrize("value", [torch.zeros(256, 32, dtype=torch.int8), [1, 2], torch.zeros(256, 32).to_sparse()])
-def test_an_entry_that_is_no_plain_float_tensor_is_refused(directory, value, edit):
+def test_an_entry_other_than_a_float_tensor_is_refused(directory, value, edit):
     edit(directory / "clvp2.pth", lambda entries: entries.update({"text_emb.weight": value}))
-    assert "clvp2.pth: text_emb.weight" in fault(directory)
+    assert "clvp2.pth: text_emb.weight" in refusal(directory)
 
 
-def test_a_checkpoint_of_another_size_is_told_of_the_config(directory):
+def test_the_error_for_a_checkpoint_of_another_size_mentions_config_json(directory):
     (directory / "config.json").unlink()
-    message = fault(directory)
+    message = refusal(directory)
     assert "autoregressive.pth" in message
     assert "config.json" in message
 
 
-@pytest.mark.parametrize(("more", "says"), [(-1, "beyond the network"), (1, "fewer layers")])
-def test_more_or_fewer_layers_than_the_config_says_are_refused(directory, more, says, edit_json):
+@pytest.mark.parametrize(("more", "message"), [(-1, "beyond the network"), (1, "fewer layers")])
+def test_more_or_fewer_layers_than_in_the_config_are_refused(directory, more, message, edit_json):
     layers = CheckpointDirectory(directory).config("autoregressive").layers + more
     edit_json(directory / "config.json", lambda c: c["autoregressive.pth"]["constructor"].update(layers=layers))
-    message = fault(directory)
-    assert "autoregressive.pth" in message
-    assert says in message
+    refused = refusal(directory)
+    assert "autoregressive.pth" in refused
+    assert message in refused
 
 
-# configs
+# Configs
 
 def test_every_constructor_argument_of_the_official_files_is_known(directory, golden_config):
     configs = {name: CheckpointDirectory(directory).config(name) for name in NETWORKS}
@@ -189,48 +189,48 @@ def test_every_constructor_argument_of_the_official_files_is_known(directory, go
     assert all(CheckpointDirectory(directory, bare).config(name) == configs[name] for name in NETWORKS)
 
 
-def test_without_a_config_the_sizes_are_the_official_ones(directory):
+def test_without_a_config_the_sizes_are_official(directory):
     model = CheckpointDirectory(directory, {})
     assert all(model.config(name) == network.official() for name, network in NETWORKS.items())
     assert model.widths == (1024, 2048)
 
 
-@pytest.mark.parametrize(("config", "says"), [
+@pytest.mark.parametrize(("config", "message"), [
     ({"autoregressive.pth": {"layer": 3}}, "unknown constructor argument 'layer'; do you mean layers"),
     ({"autoregressive.pth": {"layers": "3"}}, "layers must be like 30, not '3'"),
     ({"autoregressive.pth": {"layers": True}}, "layers must be like"),
     ({"autoregressive.pth": {"layers": 0}}, "layers must be like"),
     ({"autoregressive.pth": {"heads": 5, "model_dim": 32}}, "model_dim 32 cannot be split among 5 heads"),
-    ({"autoregressive.pth": {"types": 2}}, "types=2 makes another network"),
+    ({"autoregressive.pth": {"types": 2}}, "types=2 is not supported, only"),
     ({"autoregressive.pth": 3}, "must map"),
     ({"autoregresive.pth": {}}, "do you mean autoregressive.pth"),
     ({"hifidecoder.pth": {"upsample_factors": 8}}, "upsample_factors must be like"),
-    ({"hifidecoder.pth": {"resblock_type": "2"}}, "makes another network"),
+    ({"hifidecoder.pth": {"resblock_type": "2"}}, "is not supported, only"),
     ({"hifidecoder.pth": {"upsample_factors": [8, 8, 2]}}, "hifidecoder.pth"),
     ({"diffusion_decoder.pth": {"prediction": "eps"}}, "prediction 'eps' is none of epsilon, v, x0"),
     ({"autoregressive.pth": {"start_mel_token": 9999}}, "start_mel_token 9999 is beyond the decoder's table"),
 ])
-def test_a_config_that_is_not_upstreams_is_refused(directory, config, says):
+def test_a_config_with_other_arguments_than_upstreams_is_refused(directory, config, message):
     stated = read_constructor_arguments(directory / "config.json")
     bare = {file: entry.get("constructor", {}) for file, entry in stated.items() if not file.startswith("_")}
     changed = {file: {**bare.get(file, {}), **entry} if isinstance(entry, dict) else entry
                for file, entry in config.items()}
-    assert says in fault(directory, {**bare, **changed})
+    assert message in refusal(directory, {**bare, **changed})
 
 
-def test_a_fault_in_a_config_file_is_said_to_be_there(directory, tmp_path):
+def test_an_error_in_a_config_file_names_the_file(directory, tmp_path):
     (tmp_path / "sizes.json").write_text('{"clvp2.pth": {"depth": 2}}')
     with pytest.raises(UserError, match=r"sizes\.json: clvp2\.pth: unknown constructor argument 'depth'"):
         open_model(checkpoints=directory, config=tmp_path / "sizes.json")
 
 
-@pytest.mark.parametrize(("text", "says"), [("{", "is not JSON"), ("[]", "must be an object")])
-def test_a_config_file_that_is_no_json_object_is_refused(directory, text, says):
+@pytest.mark.parametrize(("text", "message"), [("{", "is not JSON"), ("[]", "must be an object")])
+def test_a_config_file_other_than_a_json_object_is_refused(directory, text, message):
     (directory / "config.json").write_text(text)
-    assert f"config.json {says}" in fault(directory)
+    assert f"config.json {message}" in refusal(directory)
 
 
-def test_random_weights_are_marked_by_the_config(directory, edit_json):
+def test_a_config_can_mark_the_weights_as_random(directory, edit_json):
     assert CheckpointDirectory(directory).trained
     edit_json(directory / "config.json", lambda config: config.update(trained=False))
     assert not CheckpointDirectory(directory).trained

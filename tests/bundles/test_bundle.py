@@ -1,4 +1,4 @@
-"""Bundles: what is written is what is read, and nothing of the user's is overwritten."""
+"""Bundles: reading returns what was written, and no file of the user is overwritten."""
 
 import json
 import shutil
@@ -21,9 +21,9 @@ from ane.models.tortoise.sampling import Sampling
 from ane.models.tortoise.settings import Settings
 from ane.system.errors import UserError
 
-# what is written is what is read
+# Reading and writing
 
-def test_a_bundle_gives_what_its_checkpoints_gave(checkpoints, original):
+def test_a_bundle_has_the_content_of_its_checkpoints(checkpoints, original):
     bundle = Bundle(original)
     assert bundle.networks == checkpoints.networks == set(NETWORKS)
     assert bundle.precision == "fp32"
@@ -38,7 +38,7 @@ def test_a_bundle_gives_what_its_checkpoints_gave(checkpoints, original):
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_half_precision_rounds_parameters_and_leaves_buffers_alone(checkpoints, tmp_path, precision):
+def test_half_precision_rounds_parameters_and_not_buffers(checkpoints, tmp_path, precision):
     bundle = write_bundle(checkpoints, tmp_path / "half", precision=precision)
     assert bundle.precision == precision
     for name in NETWORKS:
@@ -49,10 +49,10 @@ def test_half_precision_rounds_parameters_and_leaves_buffers_alone(checkpoints, 
     assert layout(NETWORKS["clvp"], bundle.config("clvp")).buffers, "the rotary frequencies"
 
 
-def test_a_bundle_can_be_rewritten_in_another_precision_without_its_checkpoints(checkpoints, original, tmp_path):
+def test_a_bundle_can_be_written_again_in_another_precision(checkpoints, original, tmp_path):
     direct = write_bundle(checkpoints, tmp_path / "direct", precision="fp16")
-    again = write_bundle(Bundle(original), tmp_path / "again", precision="fp16")
-    assert again.identity == direct.identity
+    rewritten = write_bundle(Bundle(original), tmp_path / "rewritten", precision="fp16")
+    assert rewritten.identity == direct.identity
     assert direct.identity != Bundle(original).identity
 
 
@@ -62,7 +62,7 @@ def test_every_network_loads_strictly_into_its_module(original):
         skeleton(NETWORKS[name], bundle.config(name)).load_state_dict(bundle.tensors(name), strict=True, assign=True)
 
 
-def test_tensors_are_mapped_from_the_file_not_copied(path):
+def test_tensors_are_memory_mapped(path):
     tensors = Bundle(path).tensors("univnet")
     before = {key: tensor.clone() for key, tensor in tensors.items()}
     file = path / "weights" / "univnet.safetensors"
@@ -70,16 +70,16 @@ def test_tensors_are_mapped_from_the_file_not_copied(path):
         size = file.stat().st_size
         opened.seek(size // 2)
         opened.write(bytes(size - size // 2))
-    assert any(not torch.equal(tensors[key], before[key]) for key in tensors), "the file shows through"
+    assert any(not torch.equal(tensors[key], before[key]) for key in tensors), "the file changes the tensors"
 
 
-def test_identity_is_of_the_content_not_of_the_place(original, path, edit_json):
+def test_the_identity_depends_on_the_content_and_not_on_the_path(original, path, edit_json):
     assert Bundle(path).identity == Bundle(original).identity
     edit_json(path / "bundle.json", lambda stated: stated["networks"]["clvp"]["config"].update(text_heads=1))
     assert Bundle(path).identity != Bundle(original).identity
 
 
-def test_parameters_and_sizes_are_stated_per_network(original):
+def test_bundle_json_states_parameters_and_bytes_of_each_network(original):
     stated = json.loads((original / "bundle.json").read_text())
     for name, network in stated["networks"].items():
         tensors = load_file(original / network["file"])
@@ -88,7 +88,7 @@ def test_parameters_and_sizes_are_stated_per_network(original):
         assert network["bytes"] == (original / network["file"]).stat().st_size
 
 
-def test_voices_come_along(checkpoints, original, path, tmp_path):
+def test_voices_are_copied_and_checked(checkpoints, original, path, tmp_path):
     assert Bundle(original).voices is None
     voice = {"any": torch.ones(1, 32)}
     directory = Path(shutil.copytree(checkpoints.path, tmp_path / "pth"))
@@ -103,13 +103,13 @@ def test_voices_come_along(checkpoints, original, path, tmp_path):
         _ = Bundle(bundle.path).voices
 
 
-def test_random_weights_stay_marked(checkpoints, tmp_path):
+def test_random_weights_are_marked_in_the_bundle(checkpoints, tmp_path):
     random = CheckpointDirectory(checkpoints.path, {**json.loads((checkpoints.path / "config.json").read_text()),
                                                     "trained": False})
     assert not write_bundle(random, tmp_path / "random").trained
 
 
-def test_settings_of_the_model_and_that_it_does_not_clone_come_along(checkpoints, original, tmp_path, monkeypatch):
+def test_the_settings_of_the_model_are_copied(checkpoints, original, tmp_path, monkeypatch):
     assert Bundle(original).settings == {}
     assert Bundle(original).clones
     monkeypatch.setattr(checkpoints, "settings", {"split": [80, 125], "sampling": {"top_k": 20}}, raising=False)
@@ -117,19 +117,19 @@ def test_settings_of_the_model_and_that_it_does_not_clone_come_along(checkpoints
     bundle = write_bundle(checkpoints, tmp_path / "small")
     assert not bundle.clones
     assert Settings.of(model=bundle.settings) == Settings.of(split=(80, 125), sampling=Sampling(top_k=20))
-    again = write_bundle(bundle, tmp_path / "again")
-    assert (again.settings, again.clones) == (bundle.settings, bundle.clones)
+    rewritten = write_bundle(bundle, tmp_path / "rewritten")
+    assert (rewritten.settings, rewritten.clones) == (bundle.settings, bundle.clones)
 
 
-def test_files_are_as_readable_as_any_new_file(original):
+def test_files_have_the_permissions_of_any_new_file(original):
     mode = (original / "bundle.json").stat().st_mode
     assert {path.stat().st_mode for path in original.rglob("*") if path.is_file()} == {mode}
 
 
-# numbers that a precision cannot hold
+# Values outside the range of a precision
 
 @given(arrays.arrays(np.float32, st.integers(0, 6), elements=st.floats(-65504, 65504, width=32)))
-def test_what_fits_fp16_is_rounded_to_it_and_integers_are_never_touched(values):
+def test_values_are_rounded_to_fp16_and_integers_are_unchanged(values):
     tensors = {"x": torch.from_numpy(values), "count": torch.arange(3), "buffer": torch.from_numpy(values)}
     result = convert_precision(tensors, "fp16", frozenset({"buffer"}), "here")
     assert torch.equal(result["x"], torch.from_numpy(values.astype(np.float16)))
@@ -137,44 +137,44 @@ def test_what_fits_fp16_is_rounded_to_it_and_integers_are_never_touched(values):
     assert torch.equal(result["buffer"], tensors["buffer"])
 
 
-@pytest.mark.parametrize(("value", "says"), [(70000.0, "beyond the range of fp16"), (float("nan"), "NaN or infinite"),
-                                             (float("-inf"), "NaN or infinite")])
-def test_a_value_that_fp16_cannot_hold_is_refused_by_name(tmp_path, value, says, edit, copy_checkpoints):
+@pytest.mark.parametrize(("value", "message"), [
+    (70000.0, "beyond the range of fp16"), (float("nan"), "NaN or infinite"), (float("-inf"), "NaN or infinite")])
+def test_a_value_outside_the_range_of_fp16_is_refused_with_its_name(tmp_path, value, message, edit, copy_checkpoints):
     directory = copy_checkpoints(tmp_path / "pth")
     edit(directory / "cvvp.pth", lambda entries: entries["cond_emb.1.bias"].__setitem__(3, value))
-    with pytest.raises(UserError, match=f"cvvp: cond_emb.1.bias holds.*{says}"):
+    with pytest.raises(UserError, match=f"cvvp: cond_emb.1.bias has.*{message}"):
         write_bundle(CheckpointDirectory(directory), tmp_path / "out", precision="fp16")
     assert not (tmp_path / "out").exists()
-    assert not list(tmp_path.glob(".*")), "no half bundle is left behind"
+    assert not list(tmp_path.glob(".*")), "no partial bundle is left"
 
 
-def test_bf16_holds_what_fp16_cannot():
+def test_bf16_has_the_range_that_fp16_lacks():
     assert convert_precision({"x": torch.tensor([70000.0])}, "bf16", frozenset(), "here")["x"].isfinite().all()
 
 
-def test_tensors_that_share_memory_are_written_apart(tmp_path):
+def test_tensors_that_share_memory_are_written_separately(tmp_path):
     whole = torch.arange(6.0)
     result = convert_precision({"a": whole[:3], "b": whole[3:], "c": whole.view(2, 3).T}, "fp32", frozenset(), "here")
     save_file(result, tmp_path / "x.safetensors")
     assert torch.equal(load_file(tmp_path / "x.safetensors")["c"], whole.view(2, 3).T)
 
 
-# destinations
+# Destinations
 
-def test_nothing_but_a_bundle_is_ever_replaced(checkpoints, path, tmp_path):
+def test_only_a_bundle_is_replaced_and_only_on_request(checkpoints, path, tmp_path):
     with pytest.raises(UserError, match="--force"):
         write_bundle(checkpoints, path)
     assert write_bundle(checkpoints, path, precision="fp16", overwrite=True).precision == "fp16"
     (tmp_path / "letters").mkdir()
-    (tmp_path / "letters" / "dear.txt").write_text("x")
+    (tmp_path / "letters" / "letter.txt").write_text("x")
     with pytest.raises(UserError, match="is not a bundle"):
         write_bundle(checkpoints, tmp_path / "letters", overwrite=True)
     with pytest.raises(UserError, match="is a file"):
-        write_bundle(checkpoints, tmp_path / "letters" / "dear.txt", overwrite=True)
-    assert (tmp_path / "letters" / "dear.txt").read_text() == "x"
+        write_bundle(checkpoints, tmp_path / "letters" / "letter.txt", overwrite=True)
+    assert (tmp_path / "letters" / "letter.txt").read_text() == "x"
 
 
-def test_a_failed_rewrite_leaves_the_bundle_that_was_there(path, tmp_path, copy_checkpoints):
+def test_a_failed_write_leaves_the_earlier_bundle(path, tmp_path, copy_checkpoints):
     directory = copy_checkpoints(tmp_path / "pth")
     model = CheckpointDirectory(directory)
     (directory / "classifier.pth").write_bytes(b"")
@@ -185,20 +185,20 @@ def test_a_failed_rewrite_leaves_the_bundle_that_was_there(path, tmp_path, copy_
     assert Bundle(path).identity == before
 
 
-# names
+# Names
 
-def test_bundles_are_found_by_name_by_path_and_the_demo_by_default(path, home, monkeypatch):
+def test_bundles_are_found_by_name_or_path_and_the_demo_by_default(path, home, monkeypatch):
     shutil.copytree(path, home / "bundles" / "mine")
     assert bundle_names() == ["demo", "mine"]
     assert open_model("mine").identity == open_model(path).identity == open_model(str(path)).identity
     monkeypatch.chdir(path.parent)
     assert open_model("./tiny").path == Path("tiny")
-    assert find_bundle("tiny") == Path("tiny"), "a directory here, when no stored bundle has the name"
+    assert find_bundle("tiny") == Path("tiny"), "a directory, when no stored bundle has the name"
     assert find_bundle(None) == find_bundle("demo") == demo_bundle()
     assert demo_bundle().parts[-3:] == ("ane", "demo", "bundle")
 
 
-def test_an_unknown_name_is_answered_with_near_ones(path, home):
+def test_the_error_for_an_unknown_name_suggests_similar_ones(path, home):
     shutil.copytree(path, home / "bundles" / "official")
     with pytest.raises(UserError, match=r"no bundle is named 'oficial'.*do you mean official"):
         open_model("oficial")

@@ -1,4 +1,4 @@
-"""Spoilt bundles: all damage is found, when the bundle is opened or the file is used, and said in one line."""
+"""Damaged bundles: all damage is found when the bundle is opened or the file is used, and reported in one line."""
 
 import hashlib
 import json
@@ -6,8 +6,10 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import load_file, save_file
 
 from ane.bundles import hashes
@@ -17,19 +19,20 @@ from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
 
 
-def fault(path: Path, network: str = "cvvp") -> str:
-    """The one line that a spoilt bundle is refused with, when it is opened or ``network`` is read."""
+def refusal(path: Path, network: str = "cvvp") -> str:
+    """The one-line message that a damaged bundle is refused with, when it is opened or ``network`` is read."""
     with pytest.raises(UserError) as caught:
         Bundle(path).tensors(network)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-def restate(path: Path, file: str) -> None:
-    """Make bundle.json agree with what ``file`` is now."""
+def record_again(path: Path, file: str) -> None:
+    """Update the SHA-256 and size of ``file`` in bundle.json."""
     data = (path / file).read_bytes()
     stated = json.loads((path / "bundle.json").read_text())
-    stated["networks"][Path(file).stem].update(sha256=hashlib.sha256(data).hexdigest(), bytes=len(data))
+    entry = stated["networks"].get(Path(file).stem) or stated[Path(file).stem]
+    entry.update(sha256=hashlib.sha256(data).hexdigest(), bytes=len(data))
     (path / "bundle.json").write_text(json.dumps(stated))
 
 
@@ -43,12 +46,38 @@ def test_a_changed_byte_is_found_in_any_file(path, file):
     data[-9] ^= 1
     (path / file).write_bytes(data)
     bundle = Bundle(path)
-    assert bundle.tensors("classifier"), "what is whole still loads"
+    assert bundle.tensors("classifier"), "an intact file still loads"
     with pytest.raises(UserError, match=f"{Path(file).name} has SHA-256"):
         bundle.verify()
 
 
-def test_a_changed_byte_is_found_at_load_even_after_a_good_load_and_with_the_old_time(path):
+@pytest.mark.parametrize(("file", "read"), [
+    ("weights/cvvp.safetensors", lambda bundle: bundle.tensors("cvvp")),
+    ("tokenizer.json", lambda bundle: bundle.tokenizer), ("mel_norms.safetensors", lambda bundle: bundle.mel_norms)])
+def test_a_changed_byte_is_found_when_the_file_is_read(path, file, read):
+    data = bytearray((path / file).read_bytes())
+    data[-1] ^= 1
+    (path / file).write_bytes(data)
+    with pytest.raises(UserError, match=f"{Path(file).name} has SHA-256"):
+        read(Bundle(path))
+
+
+@pytest.mark.parametrize("norms", [np.ones(81, np.float32), np.ones((80, 1), np.float32), np.ones(80, np.float64)])
+def test_mel_norms_of_another_shape_or_type_are_refused(path, norms):
+    save_arrays({"mel_norms": norms}, path / "mel_norms.safetensors")
+    record_again(path, "mel_norms.safetensors")
+    with pytest.raises(UserError, match=r"mel_norms\.safetensors: mel_norms must be 80 values of float32, not"):
+        _ = Bundle(path).mel_norms
+
+
+def test_mel_norms_under_another_name_are_refused(path):
+    save_arrays({"norms": np.ones(80, np.float32)}, path / "mel_norms.safetensors")
+    record_again(path, "mel_norms.safetensors")
+    with pytest.raises(UserError, match=r"mel_norms\.safetensors has no mel_norms"):
+        _ = Bundle(path).mel_norms
+
+
+def test_a_changed_byte_is_found_after_an_earlier_load_even_with_the_old_time(path):
     file = path / "weights" / "cvvp.safetensors"
     assert Bundle(path).tensors("cvvp")
     times = file.stat()
@@ -56,17 +85,18 @@ def test_a_changed_byte_is_found_at_load_even_after_a_good_load_and_with_the_old
     data[-1] ^= 1
     file.write_bytes(data)
     os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert "cvvp.safetensors has SHA-256" in fault(path)
+    assert "cvvp.safetensors has SHA-256" in refusal(path)
 
 
-def test_a_file_found_right_is_not_hashed_again_until_asked(path, monkeypatch):
-    Bundle(path).tensors("cvvp")
-    hashed = []
-    monkeypatch.setattr(hashes, "sha256_of", lambda file: hashed.append(file) or "0" * 64)
-    Bundle(path).tensors("cvvp")
+def test_a_file_is_hashed_once_and_again_only_by_verify(path, monkeypatch):
+    Bundle(path).verify()
+    hashed, sha256_of = [], hashes.sha256_of
+    monkeypatch.setattr(hashes, "sha256_of", lambda file: hashed.append(file) or sha256_of(file))
+    assert Bundle(path).tensors("cvvp")
+    assert Bundle(path).tokenizer
     assert not hashed
-    with pytest.raises(UserError, match="has SHA-256 000000000000"):
-        Bundle(path).verify()
+    Bundle(path).verify()
+    assert sorted(hashed) == sorted(path / wanted.file for wanted in Bundle(path).files)
 
 
 def test_a_bundle_loads_without_a_writable_cache(path, monkeypatch, tmp_path):
@@ -75,44 +105,44 @@ def test_a_bundle_loads_without_a_writable_cache(path, monkeypatch, tmp_path):
     assert Bundle(path).tensors("cvvp")
 
 
-def test_missing_and_truncated_files_are_found_when_the_bundle_is_opened(path):
+def test_missing_and_truncated_files_are_found_on_opening(path):
     file = path / "weights" / "clvp.safetensors"
     data = file.read_bytes()
     file.write_bytes(data[:1000])
-    assert "clvp.safetensors has 1000 bytes" in fault(path)
+    assert "clvp.safetensors has 1000 bytes" in refusal(path)
     file.unlink()
-    assert "clvp.safetensors is missing" in fault(path)
+    assert "clvp.safetensors is missing" in refusal(path)
 
 
 @pytest.mark.parametrize("keep", [0, 4, 1000, -1])
-def test_safetensors_that_were_truncated_before_they_were_recorded_are_refused(path, keep):
+def test_safetensors_truncated_before_they_were_recorded_are_refused(path, keep):
     file = path / "weights" / "cvvp.safetensors"
     file.write_bytes(file.read_bytes()[:keep])
-    restate(path, "weights/cvvp.safetensors")
-    assert "cvvp.safetensors cannot be read as safetensors" in fault(path)
+    record_again(path, "weights/cvvp.safetensors")
+    assert "cvvp.safetensors cannot be read as safetensors" in refusal(path)
 
 
-@pytest.mark.parametrize(("change", "says"), [
+@pytest.mark.parametrize(("change", "message"), [
     (lambda tensors: tensors.pop("temperature"), "temperature is missing"),
-    (lambda tensors: tensors.update(more=torch.zeros(1)), "more is not of this network"),
+    (lambda tensors: tensors.update(more=torch.zeros(1)), "more does not belong to this network"),
     (lambda tensors: tensors.update(temperature=torch.zeros(2)), "temperature has shape 2, the network of bundle.json "
                                                                  "has a single number"),
     (lambda tensors: tensors.update(temperature=torch.tensor(1)), "temperature is I64"),
 ])
-def test_weights_that_do_not_fit_the_stated_network_are_refused(path, change, says):
+def test_weights_that_do_not_fit_the_network_are_refused(path, change, message):
     tensors = {key: tensor.clone() for key, tensor in load_file(path / "weights" / "cvvp.safetensors").items()}
     change(tensors)
     save_file(tensors, path / "weights" / "cvvp.safetensors")
-    restate(path, "weights/cvvp.safetensors")
-    assert says in fault(path)
+    record_again(path, "weights/cvvp.safetensors")
+    assert message in refusal(path)
 
 
 def test_a_config_that_does_not_fit_the_weights_is_refused(path, edit_json):
     edit_json(path / "bundle.json", lambda stated: stated["networks"]["cvvp"]["config"].update(speech_enc_depth=99))
-    assert "cvvp.safetensors does not fit the cvvp network" in fault(path)
+    assert "cvvp.safetensors does not fit the cvvp network" in refusal(path)
 
 
-@pytest.mark.parametrize(("change", "says"), [
+@pytest.mark.parametrize(("change", "message"), [
     (lambda s: s.update(format=2), "has format 2, this version reads format 1: update"),
     (lambda s: s.pop("format"), "format is missing"),
     (lambda s: s.update(format="1"), "format must be of type int"),
@@ -122,18 +152,18 @@ def test_a_config_that_does_not_fit_the_weights_is_refused(path, edit_json):
     (lambda s: s["networks"]["cvvp"].pop("sha256"), "networks: cvvp: sha256 is missing"),
     (lambda s: s["networks"]["cvvp"].update(sha256="abc"), "sha256 'abc' is no SHA-256"),
     (lambda s: s["networks"]["cvvp"].update(bytes=True), "bytes must be of type int"),
-    (lambda s: s["networks"]["cvvp"].update(file="../../secret"), "lies outside the bundle"),
-    (lambda s: s["networks"]["cvvp"].update(file="/etc/passwd"), "lies outside the bundle"),
+    (lambda s: s["networks"]["cvvp"].update(file="../../secret"), "is outside the bundle"),
+    (lambda s: s["networks"]["cvvp"].update(file="/etc/passwd"), "is outside the bundle"),
     (lambda s: s["networks"]["cvvp"]["config"].update(later=1), "config has later, which this version does not know"),
 ])
-def test_a_bundle_json_that_cannot_be_followed_is_refused(path, change, says, edit_json):
+def test_a_bundle_json_of_invalid_values_is_refused(path, change, message, edit_json):
     edit_json(path / "bundle.json", change)
-    message = fault(path)
-    assert "bundle.json" in message
-    assert says in message
+    refused = refusal(path)
+    assert "bundle.json" in refused
+    assert message in refused
 
 
-@pytest.mark.parametrize(("network", "change", "says"), [
+@pytest.mark.parametrize(("network", "change", "message"), [
     ("autoregressive", {"layers": {}}, "layers must be like 30, not {}"),
     ("autoregressive", {"layers": 0}, "layers must be like 30, not 0"),
     ("autoregressive", {"max_text_tokens": "134"}, "max_text_tokens must be like 402, not '134'"),
@@ -150,33 +180,33 @@ def test_a_bundle_json_that_cannot_be_followed_is_refused(path, change, says, ed
     ("diffusion", {"prediction": "V"}, "prediction 'V' is none of epsilon, v, x0"),
     ("univnet", {"lReLU_slope": float("nan")}, "lReLU_slope must be like 0.2"),
 ])
-def test_a_config_of_which_no_network_can_be_made_is_refused(path, network, change, says, edit_json):
+def test_a_config_that_describes_no_network_is_refused(path, network, change, message, edit_json):
     edit_json(path / "bundle.json", lambda stated: stated["networks"][network]["config"].update(change))
-    message = fault(path)
-    assert f"bundle.json: networks: {network}: config: " in message
-    assert says in message
+    refused = refusal(path)
+    assert f"bundle.json: networks: {network}: config: " in refused
+    assert message in refused
 
 
-def test_code_zero_may_be_the_code_of_silence(path, edit_json):
+def test_the_silent_code_can_be_zero(path, edit_json):
     config = {"calm_token": 0, "tail_tokens": [0]}
     edit_json(path / "bundle.json", lambda stated: stated["networks"]["autoregressive"]["config"].update(config))
     assert Bundle(path).config("autoregressive").calm_token == 0
 
 
-def test_what_is_no_bundle_is_said(path, checkpoints):
+def test_a_path_that_is_no_bundle_is_refused(path, checkpoints):
     (path / "bundle.json").write_text('{"format": 1, ')
-    assert "bundle.json is damaged (not JSON" in fault(path)
+    assert "bundle.json is damaged (not JSON" in refusal(path)
     (path / "bundle.json").write_text("[]")
-    assert "holds a list" in fault(path)
+    assert "it is a list instead of an object" in refusal(path)
     (path / "bundle.json").write_bytes(b"\xff\xfe")
-    assert "bundle.json is damaged" in fault(path)
+    assert "bundle.json is damaged" in refusal(path)
     (path / "bundle.json").unlink()
-    assert "has no bundle.json" in fault(path)
-    assert "--checkpoints" in fault(checkpoints.path)
-    assert "no such directory" in fault(path / "nowhere")
+    assert "it has no bundle.json" in refusal(path)
+    assert "--checkpoints" in refusal(checkpoints.path)
+    assert "no such directory" in refusal(path / "nowhere")
 
 
-def test_sections_and_networks_of_later_versions_are_kept_and_ignored(path, edit_json):
+def test_sections_and_networks_of_later_versions_are_ignored_and_kept(path, edit_json):
     edit_json(path / "bundle.json", lambda stated: stated.update(packages={"gpt2": {"bytes": 3}}))
     edit_json(path / "bundle.json", lambda stated: stated["networks"].update(upsampler={"anything": 1}))
     assert Bundle(path).networks == set(NETWORKS)
@@ -185,7 +215,7 @@ def test_sections_and_networks_of_later_versions_are_kept_and_ignored(path, edit
     Bundle(path).verify()
 
 
-def test_a_voice_that_bundle_json_does_not_name_is_not_used_unchecked(random_bundle, tmp_path):
+def test_a_voice_that_bundle_json_does_not_list_is_refused(random_bundle, tmp_path):
     bundle = Path(shutil.copytree(random_bundle, tmp_path / "bundle"))
     (bundle / "voices" / ".DS_Store").touch()
     assert Bundle(bundle).voices == bundle / "voices"
@@ -194,7 +224,7 @@ def test_a_voice_that_bundle_json_does_not_name_is_not_used_unchecked(random_bun
         _ = Bundle(bundle).voices
 
 
-def test_a_tokenizer_that_is_not_text_is_refused(path, edit_json):
+def test_a_tokenizer_that_is_not_utf_8_is_refused(path, edit_json):
     data = b"\xff" + (path / "tokenizer.json").read_bytes()
     (path / "tokenizer.json").write_bytes(data)
     record = {"file": "tokenizer.json", "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
@@ -203,6 +233,6 @@ def test_a_tokenizer_that_is_not_text_is_refused(path, edit_json):
         _ = Bundle(path).tokenizer
 
 
-def test_a_network_that_a_bundle_lacks_is_named_with_its_file(path, edit_json):
+def test_a_missing_network_is_reported_with_its_upstream_file(path, edit_json):
     edit_json(path / "bundle.json", lambda stated: stated["networks"].pop("cvvp"))
-    assert "cvvp.pth" in fault(path)
+    assert "cvvp.pth" in refusal(path)

@@ -1,4 +1,4 @@
-"""A directory of official checkpoints: what loads, and what is tolerated."""
+"""A directory of official checkpoints: what it loads, and what it ignores."""
 
 import json
 import os
@@ -14,16 +14,16 @@ from ane.bundles import open_model
 from ane.bundles.weights import skeleton
 from ane.models.tortoise.checkpoints import REQUIRED, CheckpointDirectory
 from ane.models.tortoise.networks import NETWORKS
-from ane.models.tortoise.upstream_keys import fused, grouped, pattern
+from ane.models.tortoise.upstream_keys import fold_weight_norm, pattern, summarise_keys
 from ane.system.errors import UserError
 
 
 def copies(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Tensors that stay what they are when the file they are mapped from is written anew."""
+    """Copies that do not change when the memory-mapped file is written again."""
     return {key: tensor.clone() for key, tensor in tensors.items()}
 
 
-# what loads
+# Loading
 
 def test_every_network_loads_strictly_into_its_module(directory):
     model = CheckpointDirectory(directory)
@@ -34,14 +34,14 @@ def test_every_network_loads_strictly_into_its_module(directory):
         assert not any(value.is_meta for value in module.state_dict().values())
 
 
-def test_tensors_are_the_files_own_bit_for_bit(directory):
+def test_tensors_equal_those_of_the_file(directory):
     loaded = torch.load(directory / "clvp2.pth", weights_only=True)
     tensors = CheckpointDirectory(directory).tensors("clvp")
     assert tensors.keys() == loaded.keys()
     assert all(torch.equal(tensors[key], loaded[key]) for key in loaded)
 
 
-def test_a_prefix_tells_two_networks_of_one_file_apart(directory):
+def test_a_prefix_separates_two_networks_of_one_file(directory):
     loaded = torch.load(directory / "diffusion_decoder.pth", weights_only=True)
     tensors = CheckpointDirectory(directory).tensors("contextual_embedder")
     assert {f"contextual_embedder.{key}" for key in tensors} == {k for k in loaded if k.startswith("contextual_emb")}
@@ -63,32 +63,32 @@ def test_weight_norm_is_folded_in(directory):
 def test_folded_weight_norm_has_the_gains_as_norms(shape, seed):
     random = torch.Generator().manual_seed(seed)
     gain = torch.rand(shape[0], 1, 1, generator=random) * 10 - 5
-    weight = fused(gain, torch.randn(shape, generator=random) + 0.1)
+    weight = fold_weight_norm(gain, torch.randn(shape, generator=random) + 0.1)
     torch.testing.assert_close(weight.flatten(1).norm(dim=1), gain.flatten().abs(), rtol=1e-5, atol=1e-6)
 
 
-def test_weight_norm_spelt_as_a_parametrization_gives_the_same_weights(directory, edit):
+def test_weight_norm_as_a_parametrization_gives_the_same_weights(directory, edit):
     before = copies(CheckpointDirectory(directory).tensors("hifigan"))
 
-    def respell(entries: dict) -> None:
+    def rename_keys(entries: dict) -> None:
         for key in [key for key in entries if key.endswith(("weight_g", "weight_v"))]:
             new = key.replace("weight_g", "parametrizations.weight.original0")
             entries[new.replace("weight_v", "parametrizations.weight.original1")] = entries.pop(key)
 
-    edit(directory / "hifidecoder.pth", respell)
+    edit(directory / "hifidecoder.pth", rename_keys)
     after = CheckpointDirectory(directory).tensors("hifigan")
     assert after.keys() == before.keys()
     assert all(torch.equal(after[key], before[key]) for key in before)
 
 
-def test_weights_already_free_of_weight_norm_load_too(directory):
+def test_weights_without_weight_norm_load(directory):
     before = copies(CheckpointDirectory(directory).tensors("hifigan"))
     torch.save(before, directory / "hifidecoder.pth")
     after = CheckpointDirectory(directory).tensors("hifigan")
     assert all(torch.equal(after[key], before[key]) for key in before)
 
 
-def test_old_checkpoints_that_are_no_zip_files_load(directory, edit):
+def test_checkpoints_of_the_old_format_load(directory, edit):
     before = copies(CheckpointDirectory(directory).tensors("rlg_auto"))
     edit(directory / "rlg_auto.pth", lambda entries: None, _use_new_zipfile_serialization=False)
     assert not (directory / "rlg_auto.pth").read_bytes().startswith(b"PK")
@@ -104,28 +104,28 @@ def test_half_and_double_precision_checkpoints_load(directory, edit):
     assert {tensor.dtype for tensor in model.tensors("cvvp").values()} == {torch.bfloat16}
 
 
-def test_precision_is_the_decoders(directory, edit):
+def test_the_precision_is_that_of_the_decoder(directory, edit):
     assert CheckpointDirectory(directory).precision == "fp32"
     edit(directory / "autoregressive.pth", lambda e: e.update({key: value.half() for key, value in e.items()}))
     assert CheckpointDirectory(directory).precision == "fp16"
 
 
-def test_widths_are_those_of_a_voices_two_latents(directory):
+def test_the_widths_are_those_of_the_two_latents_of_a_voice(directory):
     loaded = torch.load(directory / "diffusion_decoder.pth", weights_only=True)
     decoder = torch.load(directory / "autoregressive.pth", weights_only=True)["final_norm.weight"]
     voice_channels = 2 * len(loaded["code_norm.weight"])
     assert CheckpointDirectory(directory).widths == (len(decoder), voice_channels)
 
 
-def test_open_model_takes_a_directory_and_a_config_elsewhere(directory, golden_config):
+def test_open_model_accepts_a_directory_and_a_config_elsewhere(directory, golden_config):
     configs = CheckpointDirectory(directory).config("autoregressive")
     (directory / "config.json").unlink()
     assert open_model(checkpoints=directory, config=golden_config).config("autoregressive") == configs
-    with pytest.raises(UserError, match="not both"):
+    with pytest.raises(UserError, match="bundle and checkpoints exclude each other"):
         open_model(bundle="demo", checkpoints=directory)
 
 
-def test_identity_follows_files_and_configs(directory, edit_json):
+def test_the_identity_changes_with_files_and_configs(directory, edit_json):
     before = CheckpointDirectory(directory).identity
     assert CheckpointDirectory(directory).identity == before
     os.utime(directory / "cvvp.pth", ns=(1, 1))
@@ -134,9 +134,9 @@ def test_identity_follows_files_and_configs(directory, edit_json):
     assert len({before, touched, CheckpointDirectory(directory).identity}) == 3
 
 
-# what lies beside the checkpoints
+# Files beside the checkpoints
 
-def test_tokenizer_and_mel_norms_come_from_the_package_or_from_beside(directory):
+def test_tokenizer_and_mel_norms_beside_the_checkpoints_replace_the_packaged_ones(directory):
     (directory / "mel_norms.pth").unlink()
     packaged = CheckpointDirectory(directory)
     assert packaged.mel_norms.shape == (80,)
@@ -153,41 +153,41 @@ def test_tokenizer_and_mel_norms_come_from_the_package_or_from_beside(directory)
 @pytest.mark.parametrize("norms", [
     torch.ones(81), {"mel_norms": torch.ones(80)}, torch.zeros(80), torch.full((80,), torch.nan),
     torch.ones(80).long()])
-def test_mel_norms_that_cannot_divide_a_spectrogram_are_refused(directory, norms):
+def test_unusable_mel_norms_are_refused(directory, norms):
     torch.save(norms, directory / "mel_norms.pth")
     with pytest.raises(UserError, match=r"mel_norms\.pth"):
         _ = CheckpointDirectory(directory).mel_norms
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"model": 3}', "not json"])
-def test_a_tokenizer_that_is_none_is_refused(directory, text):
+def test_a_file_that_is_no_tokenizer_is_refused(directory, text):
     (directory / "tokenizer.json").write_text(text)
     with pytest.raises(UserError, match=r"tokenizer\.json"):
         _ = CheckpointDirectory(directory).tokenizer
 
 
-# what is tolerated
+# Surplus and optional files
 
-def test_entries_that_inference_does_not_need_are_tolerated_and_named(directory, edit):
+def test_entries_that_inference_does_not_need_are_ignored_and_reported(directory, edit):
     edit(directory / "vocoder.pth", lambda loaded: loaded.update(epoch=7, model_d={"x": torch.zeros(1)}))
     model = CheckpointDirectory(directory)
     surplus = model.check()
     layers = model.config("autoregressive").layers
-    assert set(grouped(surplus["autoregressive.pth"]).split(", ")) == {
+    assert set(summarise_keys(surplus["autoregressive.pth"]).split(", ")) == {
         f"{layers} × gpt.h.N.attn.bias", f"{layers} × gpt.h.N.attn.masked_bias", "text_head.weight", "text_head.bias"}
     assert {"epoch", "model_d"} <= set(surplus["vocoder.pth"])
     assert surplus.keys() == {"autoregressive.pth", "diffusion_decoder.pth", "vocoder.pth"}
 
 
 @given(st.lists(st.from_regex(r"[a-z]{1,3}(\.([a-z]{1,3}|[0-9]{1,2})){0,3}", fullmatch=True), unique=True))
-def test_grouping_counts_every_key_once(keys):
+def test_grouped_keys_count_every_key_once(keys):
     counts = Counter(pattern(key) for key in keys)
-    words = [part.split(" × ") for part in grouped(keys).split(", ")] if keys else []
+    words = [part.split(" × ") for part in summarise_keys(keys).split(", ")] if keys else []
     assert {word[-1]: int(word[0]) if len(word) == 2 else 1 for word in words} == counts
 
 
 @pytest.mark.parametrize("file", sorted({n.file for n in NETWORKS.values()} - set(REQUIRED)))
-def test_an_optional_file_may_be_absent_until_it_is_asked_for(directory, file):
+def test_an_optional_file_is_missed_only_when_its_network_is_used(directory, file):
     (directory / file).unlink()
     model = CheckpointDirectory(directory)
     model.check()
@@ -199,7 +199,7 @@ def test_an_optional_file_may_be_absent_until_it_is_asked_for(directory, file):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_skeleton_of_full_size_takes_no_memory(name):
+def test_a_skeleton_of_official_size_takes_no_memory(name):
     state = skeleton(NETWORKS[name], NETWORKS[name].official()).state_dict().values()
     assert sum(value.nbytes for value in state if not value.is_meta) < 1_000_000
     assert sum(value.nbytes for value in state) > 20_000_000

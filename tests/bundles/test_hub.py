@@ -1,5 +1,7 @@
-"""Importing from a Hugging Face hub (a small one on the loopback interface), each time in a process of its own, as
-huggingface_hub reads its environment once."""
+"""Imports from a Hugging Face hub (a small one on the loopback interface).
+
+Each runs in a process of its own, because huggingface_hub reads its environment once.
+"""
 
 import hashlib
 import json
@@ -32,18 +34,20 @@ def files(golden_checkpoints: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def import_in(golden_config: Path) -> Callable[[Path], Importer]:
-    """``import_in(place)(endpoint, *arguments)``: run `ane import` in a folder, with the hub at an address; the hub's
-    cache and all else lie in that folder."""
+    """``import_in(folder)(endpoint, *arguments)``: run `ane import` in a folder with the hub at ``endpoint``.
 
-    def import_in(place: Path) -> Importer:
+    The hub's cache and all other files are in that folder.
+    """
+
+    def import_in(folder: Path) -> Importer:
         def run(endpoint: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
             source = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
             inherited = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HUGGING"))}
-            env = {**inherited, "HF_ENDPOINT": endpoint, "HF_HOME": str(place / "cache"), "HF_HUB_DISABLE_XET": "1",
-                   "HF_HUB_DISABLE_TELEMETRY": "1", "ANE_HOME": str(place / "home"), "OMP_NUM_THREADS": "1",
+            env = {**inherited, "HF_ENDPOINT": endpoint, "HF_HOME": str(folder / "cache"), "HF_HUB_DISABLE_XET": "1",
+                   "HF_HUB_DISABLE_TELEMETRY": "1", "ANE_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1",
                    "NO_PROXY": "127.0.0.1", "PYTHONPATH": source, **environment}
             command = [sys.executable, "-m", "ane", "import", *arguments, "--config", str(golden_config)]
-            return subprocess.run(command, env=env, cwd=place, capture_output=True, text=True, timeout=120)
+            return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=120)
 
         return run
 
@@ -59,21 +63,21 @@ def run_import(import_in: Callable[[Path], Importer], tmp_path: Path) -> Importe
 def imported(import_in: Callable[[Path], Importer], files: dict[str, bytes], hub: SimpleNamespace,
              tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which upstream's default repository was imported as the bundle "out" and is now in the cache."""
-    place = tmp_path_factory.mktemp("imported")
+    folder = tmp_path_factory.mktemp("imported")
     unrelated = {"README.md": b"hello", "config.json": b'{"model_type": "something else"}'}
     with hub.serving({"Manmay/tortoise-tts": hub.Repository({FIRST: files | unrelated}, {"main": FIRST})}) as endpoint:
-        result = import_in(place)(endpoint, "hub", "./out")
+        result = import_in(folder)(endpoint, "hub", "-o", "./out")
     assert result.returncode == 0, result.stderr
-    return place
+    return folder
 
 
 def error_of(result: subprocess.CompletedProcess) -> str:
-    """The one line of a refusal."""
+    """The one-line error of a failed import."""
     assert result.returncode == 1, result.stdout + result.stderr
     lines = [line for line in result.stderr.splitlines() if line.startswith("ane: error: ")]
     assert len(lines) == 1, result.stderr
     assert "Traceback" not in result.stderr
-    assert result.stderr.rstrip().endswith(lines[0]), "and it is the last line"
+    assert result.stderr.rstrip().endswith(lines[0]), "the error is the last line"
     return lines[0]
 
 
@@ -91,11 +95,12 @@ def test_an_import_records_repository_commit_licence_and_hashes(imported, files,
     assert all((bundle.tensors("clvp")[key] == value).all() for key, value in local.tensors("clvp").items())
 
 
-def test_the_origins_layout_and_a_tag_are_found(run_import, files, tmp_path, hub):
+def test_checkpoints_in_the_models_folder_of_a_tag_are_found(run_import, files, tmp_path, hub):
     hidden = {f".models/{name}": data for name, data in files.items()}
     repository = hub.Repository({FIRST: hidden, SECOND: {}}, {"main": SECOND, "v2": FIRST})
     with hub.serving({"jbetker/tortoise-tts-v2": repository}) as endpoint:
-        result = run_import(endpoint, "jbetker/tortoise-tts-v2", "./out", "--revision", "v2", "--precision", "bf16")
+        result = run_import(endpoint, "jbetker/tortoise-tts-v2", "-o", "./out", "--revision", "v2",
+                            "--precision", "bf16")
     assert result.returncode == 0, result.stderr
     bundle = Bundle(tmp_path / "out")
     assert bundle.manifest.source["revision"] == FIRST
@@ -103,80 +108,79 @@ def test_the_origins_layout_and_a_tag_are_found(run_import, files, tmp_path, hub
     assert bundle.precision == "bf16"
 
 
-def test_a_repository_without_checkpoints_is_one_line(run_import, hub):
+def test_a_repository_without_checkpoints_is_refused(run_import, hub):
     with hub.serving({"me/tts": hub.Repository({FIRST: {"README.md": b""}}, {"main": FIRST})}) as endpoint:
-        message = error_of(run_import(endpoint, "me/tts", "./out"))
-    assert "me/tts at main holds no autoregressive.pth" in message
+        message = error_of(run_import(endpoint, "me/tts", "-o", "./out"))
+    assert "me/tts at main has no autoregressive.pth" in message
 
 
-def test_offline_without_a_cache_is_one_line(run_import):
-    message = error_of(run_import("http://127.0.0.1:9", "me/tts", "./out", HF_HUB_OFFLINE="1"))
+def test_offline_mode_without_a_cache_is_refused(run_import):
+    message = error_of(run_import("http://127.0.0.1:9", "me/tts", "-o", "./out", HF_HUB_OFFLINE="1"))
     assert "cannot download me/tts: HF_HUB_OFFLINE is set" in message
     assert "not all in the cache" in message
 
 
 @pytest.mark.parametrize("offline", [{"HF_HUB_OFFLINE": "1"}, {}], ids=["offline", "unreachable"])
-def test_what_was_downloaded_before_is_imported_without_the_hub(imported, import_in, offline):
+def test_cached_checkpoints_are_imported_without_the_hub(imported, import_in, offline):
     destination = f"./again{len(offline)}"
-    result = import_in(imported)("http://127.0.0.1:9", "hub", destination, **offline)
+    result = import_in(imported)("http://127.0.0.1:9", "hub", "-o", destination, **offline)
     assert result.returncode == 0, result.stderr
-    again, before = Bundle(imported / destination).manifest, Bundle(imported / "out").manifest
-    assert again.source == before.source
+    assert Bundle(imported / destination).manifest.source == Bundle(imported / "out").manifest.source
 
 
-def test_a_refused_connection_is_one_line(run_import):
+def test_a_refused_connection_is_reported(run_import):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         endpoint = f"http://127.0.0.1:{free.getsockname()[1]}"
-    message = error_of(run_import(endpoint, "me/tts", "./out"))
+    message = error_of(run_import(endpoint, "me/tts", "-o", "./out"))
     assert f"the hub at {endpoint} cannot be reached" in message
 
 
-def test_an_unknown_repository_is_one_line(run_import, files, hub):
+def test_an_unknown_repository_is_reported(run_import, files, hub):
     with hub.serving({}) as endpoint:
-        assert "has no repository you/tts" in error_of(run_import(endpoint, "you/tts", "./out"))
+        assert "has no repository you/tts" in error_of(run_import(endpoint, "you/tts", "-o", "./out"))
 
 
-def test_an_unknown_revision_is_one_line(run_import, files, hub):
+def test_an_unknown_revision_is_reported(run_import, files, hub):
     with hub.serving({"me/tts": hub.Repository({FIRST: files}, {"main": FIRST})}) as endpoint:
-        message = error_of(run_import(endpoint, "me/tts", "./out", "--revision", "v9"))
+        message = error_of(run_import(endpoint, "me/tts", "-o", "./out", "--revision", "v9"))
     assert "me/tts has no revision 'v9'" in message
 
 
-@pytest.mark.parametrize(("place", "says"), [("elsewhere", "answered 404"), ("portal", "does not answer like a")])
-def test_a_server_that_is_no_hub_is_one_line(run_import, hub, place, says):
+@pytest.mark.parametrize(("path", "message"), [("elsewhere", "answered 404"), ("portal", "does not answer like a")])
+def test_a_server_that_is_no_hub_is_reported(run_import, hub, path, message):
     with hub.serving({}) as endpoint:
-        assert says in error_of(run_import(f"{endpoint}/{place}", "me/tts", "./out"))
+        assert message in error_of(run_import(f"{endpoint}/{path}", "me/tts", "-o", "./out"))
 
 
-def test_a_listed_file_that_is_gone_is_one_line(run_import, files, hub):
+def test_a_listed_file_that_is_gone_is_reported(run_import, files, hub):
     with hub.serving({"me/tts": hub.Repository({FIRST: files}, {"main": FIRST}, gone=("vocoder.pth",))}) as endpoint:
-        assert "me/tts at main has no file vocoder.pth" in error_of(run_import(endpoint, "me/tts", "./out"))
+        assert "me/tts at main has no file vocoder.pth" in error_of(run_import(endpoint, "me/tts", "-o", "./out"))
 
 
-def test_a_branch_that_moves_during_the_download_is_not_mixed(run_import, files, tmp_path, hub):
+def test_a_branch_that_moves_during_the_download_is_refused(run_import, files, tmp_path, hub):
     repository = hub.Repository({FIRST: files, SECOND: files}, {"main": FIRST}, moves_to=SECOND)
     with hub.serving({"me/tts": repository}) as endpoint:
-        assert "moved while it was being downloaded" in error_of(run_import(endpoint, "me/tts", "./out"))
+        assert "moved while it was being downloaded" in error_of(run_import(endpoint, "me/tts", "-o", "./out"))
     assert not (tmp_path / "out").exists()
 
 
-def test_bytes_that_are_not_what_the_hub_states_are_refused(run_import, files, tmp_path, hub):
+def test_a_download_with_another_hash_than_the_hub_states_is_refused(run_import, files, tmp_path, hub):
     repository = hub.Repository({FIRST: files}, {"main": FIRST}, lies={"vocoder.pth": "f" * 64})
     with hub.serving({"me/tts": repository}) as endpoint:
-        message = error_of(run_import(endpoint, "me/tts", "./out"))
+        message = error_of(run_import(endpoint, "me/tts", "-o", "./out"))
     assert "vocoder.pth has SHA-256" in message
     assert f"me/tts states {'f' * 64}" in message
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("arguments", [("./out", "--force"), ("./new", "--expect", "out/bundle.json")])
-def test_the_same_commit_with_other_bytes_is_refused_by_the_bundle_that_recorded_it(
+def test_other_bytes_of_a_commit_that_a_bundle_recorded_are_refused(
         imported, run_import, files, tmp_path, arguments, hub):
     shutil.copytree(imported / "out", tmp_path / "out")
     forged = files | {"rlg_auto.pth": files["rlg_auto.pth"] + b"\0"}
     with hub.serving({"Manmay/tortoise-tts": hub.Repository({FIRST: forged}, {"main": FIRST})}) as endpoint:
-        message = error_of(run_import(endpoint, "hub", *arguments))
+        message = error_of(run_import(endpoint, "hub", "-o", *arguments))
     assert "rlg_auto.pth has SHA-256" in message
     assert "out/bundle.json records" in message
     assert not (tmp_path / "new").exists()
@@ -184,19 +188,19 @@ def test_the_same_commit_with_other_bytes_is_refused_by_the_bundle_that_recorded
     assert Bundle(tmp_path / "out").identity == Bundle(imported / "out").identity
 
 
-def test_a_new_commit_may_have_new_bytes(imported, run_import, files, tmp_path, hub):
+def test_a_new_commit_can_have_other_bytes(imported, run_import, files, tmp_path, hub):
     shutil.copytree(imported / "out", tmp_path / "out")
-    renewed = {name: data for name, data in files.items() if name != "rlg_auto.pth"}
-    repository = hub.Repository({FIRST: files, SECOND: renewed}, {"main": SECOND})
+    changed = {name: data for name, data in files.items() if name != "rlg_auto.pth"}
+    repository = hub.Repository({FIRST: files, SECOND: changed}, {"main": SECOND})
     with hub.serving({"Manmay/tortoise-tts": repository}) as endpoint:
-        assert run_import(endpoint, "hub", "./out", "--force").returncode == 0
+        assert run_import(endpoint, "hub", "-o", "./out", "--force").returncode == 0
     assert Bundle(tmp_path / "out").manifest.source["revision"] == SECOND
     assert "rlg_auto" not in Bundle(tmp_path / "out").networks
 
 
-# recorded hashes, without a hub
+# Recorded hashes
 
-def test_recorded_hashes_are_read_from_a_mapping_or_a_bundle(tmp_path, edit_json):
+def test_recorded_hashes_are_read_from_a_mapping_or_a_bundle_json(tmp_path, edit_json):
     path = tmp_path / "expected.json"
     path.write_text(json.dumps({"a.pth": "A" * 64}))
     assert read_expected(path) == {"a.pth": "A" * 64}
@@ -205,20 +209,20 @@ def test_recorded_hashes_are_read_from_a_mapping_or_a_bundle(tmp_path, edit_json
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"a.pth": "12"}', '{"source": {}}', '{"a.pth": 3}'])
-def test_what_records_no_hashes_is_refused(tmp_path, text):
+def test_a_file_without_hashes_is_refused(tmp_path, text):
     (tmp_path / "expected.json").write_text(text)
     with pytest.raises(UserError, match=r"expected\.json"):
         read_expected(tmp_path / "expected.json")
 
 
-def test_hashes_are_compared_whatever_their_case_and_absent_files_are_no_match():
+def test_hashes_are_compared_without_case_and_every_recorded_file_must_exist():
     check_recorded_hashes({"a.pth": "AB"}, {"a.pth": "ab", "b.pth": "cd"}, "x")
     with pytest.raises(UserError, match=r"x records a SHA-256 for c\.pth"):
         check_recorded_hashes({"c.pth": "ab"}, {"a.pth": "ab"}, "x")
 
 
-@pytest.mark.parametrize(("text", "is_one"), [
+@pytest.mark.parametrize(("text", "expected"), [
     ("Manmay/tortoise-tts", True), ("a/b", True), ("a", False), ("./a", False), ("/a/b", False), ("a/b/c", False),
     ("../b", False), ("~/b", False), ("a/", False)])
-def test_repository_ids_are_told_from_paths(text, is_one):
-    assert is_repository(text) is is_one
+def test_repository_ids_are_distinguished_from_paths(text, expected):
+    assert is_repository(text) is expected

@@ -1,5 +1,7 @@
-"""``ane import`` from a directory: where the bundle goes, what is said, what is left alone. Imports from a hub are in
-test_hub.py."""
+"""``ane import`` from a directory: where it writes the bundle, what it prints, what it leaves unchanged.
+
+Imports from a hub are in test_hub.py.
+"""
 
 import hashlib
 import json
@@ -39,13 +41,13 @@ def test_a_directory_becomes_a_bundle_that_loads(run, directory):
     bundle, checkpoints = Bundle("out"), CheckpointDirectory(directory)
     bundle.verify()
     assert bundle.networks == checkpoints.networks
-    assert bundle.precision == "fp32", "which keeps every bit"
+    assert bundle.precision == "fp32", "unless another is chosen"
     assert bundle.manifest.source == {"files": {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.glob("*.pth")}}
     assert "Use it with --bundle ./out" in out
 
 
-def test_every_network_is_reported_with_its_parameters_and_what_was_left_out(run):
+def test_networks_and_left_out_entries_are_reported(run):
     _, out, _ = run("checkpoints", "-o", "./out", "--precision", "fp16")
     rows = {cells[0]: cells[1:] for line in out.splitlines() if "│" in line
             for cells in [[cell.strip() for cell in line.strip("│").split("│")]]}
@@ -60,14 +62,14 @@ def test_every_network_is_reported_with_its_parameters_and_what_was_left_out(run
     assert "diffusion_decoder.pth: code_embedding.weight" in left_out[0]
 
 
-def test_a_bare_name_is_stored_where_bundle_finds_it(run, home):
+def test_a_bare_name_is_stored_where_the_bundle_flag_finds_it(run, home):
     assert run("checkpoints", "-o", "mine", "--name", "My voice")[0] == 0
     assert (home / "bundles" / "mine" / "bundle.json").is_file()
     assert bundle_names() == ["demo", "mine"]
     assert open_model("mine").name == "My voice"
 
 
-def test_a_bundle_is_replaced_only_when_asked(run):
+def test_a_bundle_is_replaced_only_with_force(run):
     assert run("checkpoints", "-o", "./out")[0] == 0
     before = Bundle("out").identity
     status, _, err = run("checkpoints", "-o", "./out", "--precision", "bf16")
@@ -78,14 +80,14 @@ def test_a_bundle_is_replaced_only_when_asked(run):
     assert Bundle("out").precision == "bf16"
 
 
-def test_random_weights_are_announced(run, directory, edit_json):
+def test_random_weights_are_reported(run, directory, edit_json):
     assert "random numbers" not in run("checkpoints", "-o", "./out")[1]
     edit_json(directory / "config.json", lambda config: config.update(trained=False))
     assert "random numbers" in run("checkpoints", "-o", "./random")[1]
     assert not Bundle("random").trained
 
 
-def test_expected_hashes_are_held_to(run, directory):
+def test_files_are_compared_with_the_expected_hashes(run, directory):
     recorded = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.glob("r*.pth")}
     Path("good.json").write_text(json.dumps(recorded))
     Path("bad.json").write_text(json.dumps(recorded | {"cvvp.pth": "0" * 64}))
@@ -98,7 +100,7 @@ def test_expected_hashes_are_held_to(run, directory):
     assert not Path("no").exists()
 
 
-def test_a_config_is_taken_from_a_file(run, directory):
+def test_a_config_is_read_from_a_file(run, directory):
     shutil.move(directory / "config.json", "sizes.json")
     status, _, err = run("checkpoints", "-o", "./out")
     assert status == 1
@@ -106,33 +108,33 @@ def test_a_config_is_taken_from_a_file(run, directory):
     assert run("checkpoints", "-o", "./out", "--config", "sizes.json")[0] == 0
 
 
-@pytest.mark.parametrize(("arguments", "says"), [
+@pytest.mark.parametrize(("arguments", "message"), [
     (("nowhere", "-o", "./out"), "nowhere is neither a directory nor a repository OWNER/NAME"),
     (("checkpoints", "-o", "demo"), "the name demo belongs to the embedded bundle"),
-    (("checkpoints", "-o", "./checkpoints", "--force"), "holds the checkpoints to import"),
-    (("checkpoints", "-o", ".", "--force"), "holds the checkpoints to import"),
+    (("checkpoints", "-o", "./checkpoints", "--force"), "contains the checkpoints to import"),
+    (("checkpoints", "-o", ".", "--force"), "contains the checkpoints to import"),
     (("checkpoints", "-o", "./letters", "--force"), "letters exists and is not a bundle"),
-    (("checkpoints", "-o", "./letters/dear.txt", "--force"), "dear.txt is a file"),
-    (("checkpoints", "-o", "./letters/dear.txt/out"), "cannot write"),
-    (("letters", "-o", "./out"), "letters holds no autoregressive.pth"),
+    (("checkpoints", "-o", "./letters/letter.txt", "--force"), "letter.txt is a file"),
+    (("checkpoints", "-o", "./letters/letter.txt/out"), "cannot write"),
+    (("letters", "-o", "./out"), "letters has no autoregressive.pth"),
     (("checkpoints", "-o", "./out", "--revision", "main"), "--revision is for the hub"),
     (("checkpoints", "-o", "./out", "--config", "none.json"), "cannot read none.json"),
     (("checkpoints", "-o", "./out", "--expect", "none.json"), "cannot read none.json"),
 ])
-def test_what_cannot_be_done_is_one_line_and_touches_nothing(run, tmp_path, arguments, says):
+def test_a_refused_import_prints_one_line_and_changes_no_file(run, tmp_path, arguments, message):
     Path("letters").mkdir()
-    Path("letters/dear.txt").write_text("x")
+    Path("letters/letter.txt").write_text("x")
     before = sorted(tmp_path.rglob("*"))
     status, out, err = run(*arguments)
     assert (status, out) == (1, "")
     assert len(err.splitlines()) == 1
     assert err.startswith("ane: error: ")
-    assert says in err
+    assert message in err
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_full_disk_leaves_no_half_bundle(directory, tmp_path, home):
-    """The kernel's limit on file size stands in for a disk that fills up."""
+def test_a_full_disk_leaves_no_partial_bundle(directory, tmp_path, home):
+    """Simulated by a limit on the size of files."""
     limited = ("import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
                "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000));"
                "from ane.cli import main; sys.exit(main(sys.argv[1:]))")

@@ -26,7 +26,7 @@ def test_this_machine_can_speak_and_every_gap_has_a_remedy(capsys):
     for subject in ("python", "backend torch", "bundle demo", "cache folder", "data folder"):
         assert found[subject]["state"] == "ok"
     assert found.keys() >= {"backend coreml", "backend onnx", "playback", "gguf", "matplotlib"}
-    assert all(finding["mend"] for finding in found.values() if finding["state"] == "missing")
+    assert all(finding["fix"] for finding in found.values() if finding["state"] == "missing")
 
 
 def test_a_missing_optional_package_is_named_with_the_command_that_installs_it(monkeypatch, capsys):
@@ -50,4 +50,4 @@ def test_the_status_is_1_when_ane_say_cannot_work(monkeypatch, capsys):
     broken = Finding("backend torch", "broken", "no torch", "pip install torch")
     monkeypatch.setattr(doctor, "CHECKS", (lambda: [broken],))
     assert main(["doctor"]) == 1
-    assert "to mend it: pip install torch" in capsys.readouterr().out
+    assert "to fix it: pip install torch" in capsys.readouterr().out

@@ -73,5 +73,5 @@ def test_every_module_that_builds_graphs_is_covered():
     names = {path.relative_to(ROOT).as_posix() for path in graph_sources("coreml")}
     assert names >= {f"converters/tortoise/{name}.py" for name in (
         "autoregressive", "buckets", "clvp", "conditioning", "diffusion_decoder", "hifigan", "univnet",
-        "vocoder_stretches")}
+        "vocoder_segments")}
     assert names >= {f"converters/coreml/{name}.py" for name in ("compress", "graph", "merge", "options", "package")}

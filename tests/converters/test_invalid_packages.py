@@ -1,4 +1,4 @@
-"""A bundle with invalid packages is reported in one line when it is open_whole."""
+"""A bundle with invalid packages is reported in one line when it is opened."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 from ane.backends import load_backend
 from ane.bundles.bundle import Bundle
 from ane.bundles.packages import WEIGHTS
-from ane.commands.packages import open_whole
+from ane.commands.packages import open_undamaged
 from ane.system.errors import UserError
 from converters.conversion import convert
 from converters.coreml.options import CoreMLOptions
@@ -63,7 +63,7 @@ def test_a_package_of_another_model_is_reported(copied):
     (lambda package: package.update(files=[]), "must have functions, and files"),
     (lambda package: package.update(path="../elsewhere.mlpackage"), "files that lie in it"),
     (lambda package: next(iter(package["functions"].values())).update(bucket={"columns": "many"}), "positive numbers"),
-    (lambda package: package.update(units="GPU"), "units 'GPU' is none of"),
+    (lambda package: package.update(compute_units="GPU"), "compute_units 'GPU' is none of"),
 ])
 def test_an_invalid_record_is_reported(copied, change, problem):
     edit(copied, lambda stated: change(stated["coreml"]["packages"][0]))
@@ -82,7 +82,7 @@ def test_a_precision_without_a_decoder_package_is_refused(fp16_bundle):
 
 
 def test_compute_units_are_refused_for_the_interpreter(fp16_bundle):
-    with pytest.raises(UserError, match="no effect on --backend mil"):
+    with pytest.raises(UserError, match="compute_units has no effect on the backend mil"):
         load_backend("mil", fp16_bundle, compute_units="CPU_ONLY")
 
 
@@ -91,9 +91,9 @@ def test_networks_without_a_package_are_named(copied):
 
 
 def test_a_damaged_cached_copy_of_the_embedded_voice_is_not_used(copied):
-    assert open_whole(copied.path).packages
+    assert open_undamaged(copied.path).packages
     next(copied.path.rglob("weight.bin")).unlink()
-    assert open_whole(copied.path) is None
+    assert open_undamaged(copied.path) is None
 
 
 def test_packages_of_a_later_version_are_reported(copied):

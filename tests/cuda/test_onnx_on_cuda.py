@@ -166,7 +166,7 @@ def test_tensorrt_reuses_an_engine_for_each_bucket(bundle, reference, tmp_path, 
     assert all(TensorRtRecord.read(path.parent).gpu == TensorRtEngines().machine.gpu for path in kept)
     load_backend("onnx:tensorrt", bundle, "fp32").run("ar_conditioning", mel=mel[..., :70])        # the same bucket
     assert engines() == kept
-    load_backend("onnx:tensorrt", bundle, "fp32", afresh=True).run("ar_conditioning", mel=mel)
+    load_backend("onnx:tensorrt", bundle, "fp32", rebuild_engines=True).run("ar_conditioning", mel=mel)
     again = engines()
     assert again.keys() == kept.keys()
     assert all(again[path] != kept[path] for path in kept)

@@ -15,6 +15,7 @@ import pytest
 
 from ane.backends.coreml.runtime import CoreMLRuntime, CoreMLTools
 from ane.backends.mil import Arithmetic, Interpreter, Package
+from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 
 pytestmark = pytest.mark.skipif(sys.platform != "darwin",
@@ -68,11 +69,6 @@ def package(tmp_path_factory) -> Path:
 def core_ml(tmp_path, monkeypatch) -> CountingCoreML:
     monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
     return CountingCoreML()
-
-
-def snr_db(expected: np.ndarray, got: np.ndarray) -> float:
-    """Signal-to-noise ratio."""
-    return 10 * np.log10(np.square(expected).sum() / max(np.square(expected - got).sum(), 1e-30))
 
 
 @pytest.mark.parametrize("compute_units", ["CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL"])

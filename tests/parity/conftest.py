@@ -1,11 +1,11 @@
-"""Golden vectors, their tolerances, and the one comparison that all parity tests share.
+"""Golden vectors, their tolerances, and the comparison that all parity tests share.
 
 A tolerance is ten times the rounding noise that the golden set records for an output: the largest difference between
 upstream in float32 and upstream with every operator evaluated in float64.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from ane.system.decibels import snr_db
+
 NOISE_MULTIPLE = 10
-UNIT_ROUNDOFF = 2.0**-24      # of float32: no honest noise figure is smaller than this share of the largest value
+UNIT_ROUNDOFF = 2.0**-24      # of float32: smaller noise figures are raised to this share of the largest value
 
 
 @pytest.fixture(scope="session")
@@ -80,23 +82,27 @@ def assert_parity(golden_stage, tolerance, assert_close) -> Callable[[np.ndarray
 
 
 def divergence(actual: np.ndarray, expected: np.ndarray, allowed: float) -> str:
-    """What parts the two arrays, in one line; empty when nothing does. Errors are taken in float64; NaN parts."""
+    """How the arrays differ, in one line; empty when they agree. Computed in float64; NaN differs from all."""
     if actual.shape != expected.shape:
         return f"shape {actual.shape}, expected {expected.shape}"
     actual, expected = actual.astype(np.float64), expected.astype(np.float64)
     with np.errstate(invalid="ignore"):
-        error = np.where(actual == expected, 0.0, np.abs(actual - expected))      # equal infinities differ by nothing
-    parted = ~(error <= allowed)
-    if not parted.any():
+        error = np.where(actual == expected, 0.0, np.abs(actual - expected))      # equal infinities have no error
+    beyond = ~(error <= allowed)
+    if not beyond.any():
         return ""
-    first = np.unravel_index(parted.argmax(), parted.shape)
+    first = np.unravel_index(beyond.argmax(), beyond.shape)
     index = tuple(int(axis) for axis in first)
-    return (f"max error {error.max():.3g}, tolerance {allowed:.3g}, SNR {snr(expected, error):.1f} dB; "
-            f"{parted.sum()} of {parted.size} elements part, the first at {index}: "
+    return (f"max error {error.max():.3g}, tolerance {allowed:.3g}, SNR {snr_db(expected, actual):.1f} dB; "
+            f"{beyond.sum()} of {beyond.size} elements differ, the first at {index}: "
             f"{actual[first]:.9g} instead of {expected[first]:.9g}")
 
 
-def snr(signal: np.ndarray, error: np.ndarray) -> float:
-    """Signal-to-noise ratio in dB, 10 log10(sum signal² / sum error²)."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return float(10 * np.log10(np.square(signal).sum() / np.square(error).sum()))
+class RecordedNoise:
+    """A random generator that returns recorded arrays, in order."""
+
+    def __init__(self, arrays: Iterable[np.ndarray]):
+        self.arrays = iter(arrays)
+
+    def standard_normal(self, shape: tuple[int, ...], dtype: type) -> np.ndarray:
+        return next(self.arrays).reshape(shape).astype(dtype)

@@ -1,8 +1,8 @@
-"""Reading, resampling and mels against upstream's.
+"""Reading, resampling and mels equal upstream's.
 
-Mels, latents and the last resampling step are equal to rounding. The way from a clip's own rate to 22050 Hz differs by
-design: soxr here, a windowed sinc with a wide transition band there. What soxr must share with it is the band that the
-mels hear; the bounds below are measured.
+Mels, latents and the last resampling step are equal up to rounding. Resampling from a clip's own rate to 22050 Hz
+differs by design: soxr here, a windowed sinc with a wide transition band upstream. Both must agree in the band that the
+mels use; the bounds below are measured.
 """
 
 import numpy as np
@@ -14,16 +14,18 @@ from ane.audio import read_audio, resample, resample_windowed_sinc
 from ane.audio.mel import conditioning_mel, diffusion_mel
 from ane.backends import load_backend
 from ane.bundles import open_model
+from ane.models.tortoise.checkpoints import packaged_file
 from ane.models.tortoise.voice_encoding import (
     CONDITIONING_SAMPLES,
     DIFFUSION_SAMPLES,
     conditioning_window,
     encode_clips,
 )
+from ane.system.decibels import snr_db
 
 
-class Start:
-    """A generator whose one draw is the golden crop's start."""
+class FixedStart:
+    """A generator that returns the start of the golden crop."""
 
     def __init__(self, start: int):
         self.start = start
@@ -40,13 +42,13 @@ def audio(golden):
 
 
 @pytest.fixture(scope="module")
-def mel_norms(pytestconfig):
-    return load_file(pytestconfig.rootpath / "ane" / "data" / "mel_norms.safetensors")["mel_norms"]
+def mel_norms():
+    return load_file(packaged_file("mel_norms.safetensors"))["mel_norms"]
 
 
 @pytest.mark.parametrize("clip", [1, 2])
 def test_the_conditioning_mel_is_upstreams(audio, mel_norms, tolerance, clip):
-    window = conditioning_window(clip_at_22050(audio, clip), Start(int(audio["crop_start"][clip - 1])))
+    window = conditioning_window(clip_at_22050(audio, clip), FixedStart(int(audio["crop_start"][clip - 1])))
     assert window.shape == (CONDITIONING_SAMPLES,)
     mel = conditioning_mel(window, mel_norms)
     expected = audio[f"ar_mel_clip{clip}"][0]
@@ -61,7 +63,7 @@ def test_the_resampler_to_24_khz_is_upstreams(audio):
 
 def test_the_diffusion_mel_of_stored_samples_is_upstreams(audio, tolerance):
     mel = diffusion_mel(audio["clip2_24000_head"][0])
-    frames = (8000 - 512) // 256 + 1        # those that do not reach beyond the stored samples
+    frames = (8000 - 512) // 256 + 1        # those within the stored samples
     error = np.abs(mel[:, :frames] - audio["diffusion_mel_clip2"][0][:, :frames])
     assert error.max() <= tolerance("audio", "diffusion_mel_clip2")
 
@@ -78,24 +80,24 @@ def test_the_diffusion_mel_is_upstreams(audio, tolerance, clip):
 def test_halving_the_rate_agrees_with_upstream_below_8_khz(audio):
     ours, upstream = resample(clip1_at_44100(audio), 44100, 22050), audio["clip1_22050"][0]
     assert ours.shape == upstream.shape
-    assert snr(below(upstream, 22050, 8000), below(ours, 22050, 8000)) > 45     # measured 62.7
-    assert snr(upstream, ours) > 15                                             # measured 28.0
+    assert snr_db(below(upstream, 22050, 8000), below(ours, 22050, 8000)) > 45     # measured 62.7
+    assert snr_db(upstream, ours) > 15                                             # measured 28.0
 
 
 @pytest.mark.parametrize("clip", [1, 2])
-def test_where_soxr_would_differ_is_above_the_speech(audio, clip):
-    """Why the last step is not soxr's: the same speech below 8 kHz, but no images above 11 kHz."""
+def test_soxr_would_differ_from_upstream_only_above_the_speech(audio, clip):
+    """The reason not to use soxr in the last step: equal below 8 kHz, but without upstream's images above 11 kHz."""
     samples = clip_at_22050(audio, clip)
     upstream, soxr = resample_windowed_sinc(samples, 22050, 24000), resample(samples, 22050, 24000)
     length = min(len(upstream), len(soxr))
     upstream, soxr = upstream[:length], soxr[:length]
-    assert snr(below(upstream, 24000, 8000), below(soxr, 24000, 8000)) > 45     # measured 58.1 and 55.1
-    assert snr(upstream, soxr) < 40                                             # measured 27.7 and 24.5
+    assert snr_db(below(upstream, 24000, 8000), below(soxr, 24000, 8000)) > 45     # measured 58.1 and 55.1
+    assert snr_db(upstream, soxr) < 40                                             # measured 27.7 and 24.5
 
 
-def test_resampled_clips_give_upstreams_conditioning_mel_nearly(audio, mel_norms):
+def test_resampled_clips_give_nearly_upstreams_conditioning_mel(audio, mel_norms):
     samples = resample(clip1_at_44100(audio), 44100, 22050)
-    mel = conditioning_mel(conditioning_window(samples, Start(0)), mel_norms)
+    mel = conditioning_mel(conditioning_window(samples, FixedStart(0)), mel_norms)
     assert np.abs(mel - audio["ar_mel_clip1"][0]).mean() < 2e-3      # measured 7.7e-5 (largest 3.3e-3)
 
 
@@ -116,7 +118,7 @@ def test_every_sample_format_is_read_at_upstreams_scale(golden, audio, name):
     ours = resample(samples, rate, 22050)
     assert abs(len(ours) - len(upstream)) <= 1          # soxr rounds the length, upstream rounds it up
     length = min(len(ours), len(upstream))
-    assert snr(upstream[:length], ours[:length]) > 15     # measured 29.1, 23.8, 22.1, 26.8: short buzzes, edges
+    assert snr_db(upstream[:length], ours[:length]) > 15     # measured 29.1, 23.8, 22.1, 26.8: short buzzes, edges
     assert np.abs(ours).max() <= 1.0
 
 
@@ -130,23 +132,23 @@ def test_overdriven_floats_are_clipped_as_upstream_clips_them(golden, audio):
 @pytest.mark.parametrize("clips", [(1,), (1, 2)])
 def test_latents_of_clips_at_22050_hz_are_upstreams(audio, encode, golden_stage, tolerance, clips):
     voice = encode([(clip_at_22050(audio, clip), 22050) for clip in clips])
-    for mine, name in ((voice.ar, "ar_latent"), (voice.diffusion, "diffusion_latent")):
+    for latent, name in ((voice.ar, "ar_latent"), (voice.diffusion, "diffusion_latent")):
         name = "_".join((name, *(f"clip{clip}" for clip in clips)))
-        assert np.abs(mine - golden_stage("conditioning")[name]).max() <= tolerance("conditioning", name)
+        assert np.abs(latent - golden_stage("conditioning")[name]).max() <= tolerance("conditioning", name)
 
 
-def test_what_soxr_changes_in_the_latents_of_a_clip_at_another_rate(audio, encode, golden_stage):
-    """44.1 kHz to 22.05 kHz by soxr here, by a windowed sinc upstream: stated, and bounded."""
+def test_the_latents_of_a_clip_at_another_rate_are_close_to_upstreams(audio, encode, golden_stage):
+    """44.1 kHz to 22.05 kHz by soxr here, by a windowed sinc upstream."""
     voice, stage = encode([(clip1_at_44100(audio), 44100)]), golden_stage("conditioning")
-    assert snr(stage["ar_latent_clip1"], voice.ar) > 40                 # measured 69.0
-    assert snr(stage["diffusion_latent_clip1"], voice.diffusion) > 25   # measured 35.0
+    assert snr_db(stage["ar_latent_clip1"], voice.ar) > 40                 # measured 69.0
+    assert snr_db(stage["diffusion_latent_clip1"], voice.diffusion) > 25   # measured 35.0
 
 
 @pytest.fixture
 def encode(golden_checkpoints, golden_config, audio):
     """``encode(clips)``: the voice of these clips, the second one cropped where the golden set crops it."""
     model = open_model(checkpoints=golden_checkpoints, config=golden_config)
-    start = Start(int(audio["crop_start"][1]))          # clip 1 is too short to draw one
+    start = FixedStart(int(audio["crop_start"][1]))          # clip 1 is too short to draw one
     return lambda clips: encode_clips(clips, load_backend("torch:cpu", model), model.mel_norms, start)
 
 
@@ -159,13 +161,7 @@ def clip_at_22050(audio: dict[str, np.ndarray], clip: int) -> np.ndarray:
 
 
 def below(audio: np.ndarray, rate: int, hertz: float) -> np.ndarray:
-    """The part of audio (S,) below a frequency, cut sharply."""
+    """The part of audio (S,) below a frequency, by an ideal low-pass filter."""
     spectrum = np.fft.rfft(audio.astype(np.float64))
     spectrum[np.fft.rfftfreq(len(audio), 1 / rate) > hertz] = 0
     return np.fft.irfft(spectrum, len(audio))
-
-
-def snr(signal: np.ndarray, other: np.ndarray) -> float:
-    """Decibels of a signal over its difference from another."""
-    signal = signal.astype(np.float64)
-    return float(10 * np.log10(np.square(signal).sum() / np.square(signal - other).sum()))

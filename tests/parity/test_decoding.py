@@ -1,4 +1,4 @@
-"""Decoding on lanes gives upstream's codes, and out of its steps the latents of upstream's second pass."""
+"""Decoding on lanes samples upstream's codes; its steps compute the latents of upstream's second pass."""
 
 from collections.abc import Iterable
 
@@ -23,29 +23,29 @@ def backend(model) -> TorchBackend:
 
 
 def replay(codes: Iterable[int]) -> Sampler:
-    """Chooses these codes, one after the other, each of which must be among those that may follow."""
-    following = iter(codes)
+    """Samples these codes in order; each must be among those that can be sampled."""
+    remaining = iter(codes)
 
-    def choose(ids: np.ndarray, probabilities: np.ndarray) -> int:
-        code = int(next(following))
+    def sample(ids: np.ndarray, probabilities: np.ndarray) -> int:
+        code = int(next(remaining))
         assert code in ids
         return code
 
-    return choose
+    return sample
 
 
-def upstreams(ids: np.ndarray, exponential: np.ndarray) -> Sampler:
-    """Chooses by upstream's random numbers: torch takes argmax(probability / Exp(1) variate)."""
+def sampler_of_upstream(ids: np.ndarray, exponential: np.ndarray) -> Sampler:
+    """Samples with upstream's random numbers: torch takes argmax(probability / Exp(1) variate)."""
     steps = zip(ids, exponential, strict=True)
 
-    def choose(mine: np.ndarray, probabilities: np.ndarray) -> int:
-        theirs, variates = next(steps)
-        there = theirs >= 0
-        assert set(mine) == set(theirs[there])
-        variate = dict(zip(theirs[there], variates[there], strict=True))
-        return int(mine[np.argmax(probabilities / [variate[i] for i in mine])])
+    def sample(own_ids: np.ndarray, probabilities: np.ndarray) -> int:
+        upstream_ids, variates = next(steps)
+        possible = upstream_ids >= 0
+        assert set(own_ids) == set(upstream_ids[possible])
+        variate = dict(zip(upstream_ids[possible], variates[possible], strict=True))
+        return int(own_ids[np.argmax(probabilities / [variate[i] for i in own_ids])])
 
-    return choose
+    return sample
 
 
 @pytest.mark.parametrize(("name", "penalty", "stops"), [("greedy_no_cache_rp1", 1.0, False),
@@ -60,25 +60,25 @@ def test_greedy_codes_are_upstreams(golden_stage, model, backend, name, penalty,
 
     sampling = Sampling(temperature=1.0, repetition_penalty=penalty, top_k=config.number_mel_codes, top_p=1.0,
                         max_codes=len(expected))
-    chunk = Prompt(stage["cond_latent"], stage["text_ids"][0], [greedy])
-    [[candidate]] = decode(backend, [chunk], config, sampling)
+    prompt = Prompt(stage["cond_latent"], stage["text_ids"][0], [greedy])
+    [[candidate]] = decode(backend, [prompt], config, sampling)
     codes = candidate.codes + [config.stop_mel_token] * candidate.stopped
     np.testing.assert_array_equal(codes, expected[:len(codes)])
     assert candidate.stopped or len(codes) == len(expected)
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 3])
-def test_latents_come_out_of_the_step_on_any_number_of_lanes(golden_stage, model, backend, assert_close, tolerance,
+def test_steps_compute_upstreams_latents_on_any_number_of_lanes(golden_stage, model, backend, assert_close, tolerance,
                                                              lanes):
-    """What single_pass proves of upstream: states met while decoding, then seven more, equal the second pass."""
+    """In upstream too (single_pass), the states of decoding and seven more equal the second pass."""
     stage = golden_stage("single_pass")
     allowed = tolerance("single_pass", "second_pass_latents")
-    chunk = Prompt(stage["cond_latent"], stage["text_ids"][0], [replay(stage["codes"][0]) for _ in range(3)])
-    [candidates] = decode(backend, [chunk], model.config("autoregressive"),
+    prompt = Prompt(stage["cond_latent"], stage["text_ids"][0], [replay(stage["codes"][0]) for _ in range(3)])
+    [candidates] = decode(backend, [prompt], model.config("autoregressive"),
                           Sampling(max_codes=stage["codes_fixed"].shape[1]), lanes)
     for candidate in candidates:
         assert candidate.stopped
-        np.testing.assert_array_equal(candidate.pad_codes, stage["codes_fixed"][0])
+        np.testing.assert_array_equal(candidate.padded_codes, stage["codes_fixed"][0])
         assert_close(candidate.hidden, stage["decode_states"][0], allowed, "decode_states")
         assert len(candidate.latents) == stage["trimmed_length"]
         assert_close(candidate.latents, stage["second_pass_latents"][0, :len(candidate.latents)], allowed, "latents")
@@ -88,19 +88,19 @@ def test_with_upstreams_random_numbers_all_candidates_are_upstreams(golden_stage
     stage, config = golden_stage("end_to_end"), model.config("autoregressive")
     batches = [f"batch{index}" for index in range(len([name for name in stage if name.endswith(".codes")]))]
     rows = [(batch, row) for batch in batches for row in range(len(stage[f"{batch}.codes"]))]
-    choices = [upstreams(stage[f"{batch}.multinomial_ids"][:, row], stage[f"{batch}.multinomial_exponential"][:, row])
-               for batch, row in rows]
-    [candidates] = decode(backend, [Prompt(stage["ar_latent"], stage["text_ids"][0], choices)], config,
+    samplers = [sampler_of_upstream(*(stage[f"{batch}.multinomial_{part}"][:, row] for part in ("ids", "exponential")))
+                for batch, row in rows]
+    [candidates] = decode(backend, [Prompt(stage["ar_latent"], stage["text_ids"][0], samplers)], config,
                           Sampling(max_codes=stage["codes_fixed"].shape[1]), lanes=3)
     for (batch, row), candidate, whole in zip(rows, candidates, stage["codes_fixed"], strict=True):
         codes = candidate.codes + [config.stop_mel_token] * candidate.stopped
         np.testing.assert_array_equal(codes, stage[f"{batch}.codes"][row, :len(codes)])
-        np.testing.assert_array_equal(candidate.pad_codes, whole)
+        np.testing.assert_array_equal(candidate.padded_codes, whole)
     for rank, index in enumerate(stage["order"]):
         assert_parity(candidates[index].latents[None], "end_to_end", f"cand{rank}.latents")
 
 
-def test_codes_are_rewritten_and_trimmed_as_upstream_does(golden_stage, model):
+def test_codes_are_padded_and_trimmed_as_upstream_does(golden_stage, model):
     stage, config = golden_stage("postprocess"), model.config("autoregressive")
     for sampled, expected, length in zip(stage["codes_in"], stage["codes_fixed"], stage["latent_length"], strict=True):
         stops = np.flatnonzero(sampled == config.stop_mel_token)

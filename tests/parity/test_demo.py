@@ -1,6 +1,6 @@
-"""The embedded bundle, trained weights and all, says what unmodified upstream says of the same weights.
+"""The networks of the embedded bundle return what unmodified upstream returns with the same weights.
 
-tests/parity/upstream_demo.py made the golden file, in upstream's own environment.
+tests/parity/upstream_demo.py wrote the golden file, in upstream's own environment.
 """
 
 import json
@@ -16,7 +16,7 @@ from ane.models.tortoise.embeddings import Embeddings
 from ane.models.tortoise.vocoding import hifigan_sound
 
 GOLDEN = Path(__file__).with_name("demo.safetensors")
-FAITHFUL = 10       # times upstream's own float32 noise
+NOISE_MULTIPLE = 10     # of upstream's own float32 noise
 
 
 @pytest.fixture(scope="module")
@@ -31,41 +31,41 @@ def golden() -> dict[str, np.ndarray]:
 
 
 @pytest.fixture
-def given(golden) -> dict[str, np.ndarray]:
+def inputs(golden) -> dict[str, np.ndarray]:
     return {key.removeprefix("in."): value for key, value in golden.items() if key.startswith("in.")}
 
 
-def latents(backend: TorchBackend, given: dict[str, np.ndarray]) -> np.ndarray:
-    config, codes = open_model().config("autoregressive"), given["codes"][0]
+def latents(backend: TorchBackend, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    config, codes = open_model().config("autoregressive"), inputs["codes"][0]
     tables = Embeddings(**backend.embeddings())
     decoder = backend.decoder(1, len(codes))
-    first, _ = decoder.prefill(tables.prefix(given["ar_latent"], given["tokens"][0], config))
+    first, _ = decoder.prefill(tables.prefix(inputs["ar_latent"], inputs["tokens"][0], config))
     hidden, _ = decoder.step(tables.codes(codes[:-1], np.arange(1, len(codes)))[None], np.array([0]))
     return np.concatenate((first[None], hidden[0]))[None]
 
 
-def denoised(backend: TorchBackend, given: dict[str, np.ndarray]) -> np.ndarray:
-    denoiser = backend.denoiser(given["latents"], given["diffusion_latent"], given["x"].shape[-1])
-    return denoiser(given["x"], int(given["timestep"][0]), True)
+def denoised(backend: TorchBackend, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    denoiser = backend.denoiser(inputs["latents"], inputs["diffusion_latent"], inputs["x"].shape[-1])
+    return denoiser(inputs["x"], int(inputs["timestep"][0]), True)
 
 
-def clvp(backend: TorchBackend, given: dict[str, np.ndarray]) -> np.ndarray:
-    text = backend.run("clvp_text", tokens=given["tokens"])
-    return (text * backend.run("clvp_speech", codes=given["codes"])).sum(axis=1)
+def clvp(backend: TorchBackend, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    text = backend.run("clvp_text", tokens=inputs["tokens"])
+    return (text * backend.run("clvp_speech", codes=inputs["codes"])).sum(axis=1)
 
 
-SAID = {
-    "ar_conditioning": lambda engine, given: engine.run("ar_conditioning", mel=given["clip_mel"]),
-    "diffusion_conditioning": lambda engine, given: engine.run("diffusion_conditioning",
-                                                               mel=given["clip_diffusion_mel"]),
+OUTPUTS = {
+    "ar_conditioning": lambda backend, inputs: backend.run("ar_conditioning", mel=inputs["clip_mel"]),
+    "diffusion_conditioning": lambda backend, inputs: backend.run("diffusion_conditioning",
+                                                               mel=inputs["clip_diffusion_mel"]),
     "latents": latents,
-    "denoised": lambda engine, given: denoised(engine, given)[:1],
-    "unconditioned": lambda engine, given: denoised(engine, given)[1:],
+    "denoised": lambda backend, inputs: denoised(backend, inputs)[:1],
+    "unconditioned": lambda backend, inputs: denoised(backend, inputs)[1:],
     "clvp": clvp,
-    "univnet": lambda engine, given: engine.run("univnet", mel=given["mel"], noise=given["noise"]),
-    "hifigan": lambda engine, given: hifigan_sound(engine, given["ar_latent"], given["latents"][0])[None, None],
-    "rlg_auto": lambda engine, given: engine.run("ar_random", noise=given["ar_latent"]),
-    "rlg_diffuser": lambda engine, given: engine.run("diffusion_random", noise=given["diffusion_latent"]),
+    "univnet": lambda backend, inputs: backend.run("univnet", mel=inputs["mel"], noise=inputs["noise"]),
+    "hifigan": lambda backend, inputs: hifigan_sound(backend, inputs["ar_latent"], inputs["latents"][0])[None, None],
+    "rlg_auto": lambda backend, inputs: backend.run("ar_random", noise=inputs["ar_latent"]),
+    "rlg_diffuser": lambda backend, inputs: backend.run("diffusion_random", noise=inputs["diffusion_latent"]),
 }
 
 
@@ -77,13 +77,13 @@ def test_the_golden_file_was_made_from_the_embedded_bundle():
         "run tests/parity/upstream_demo.py again: the bundle has changed"
 
 
-def test_every_network_was_asked(golden):
-    assert {key.removeprefix("out.") for key in golden if key.startswith("out.")} == set(SAID)
+def test_every_output_of_the_golden_file_is_compared(golden):
+    assert {key.removeprefix("out.") for key in golden if key.startswith("out.")} == set(OUTPUTS)
 
 
-@pytest.mark.parametrize("name", SAID)
-def test_trained_networks_say_what_upstream_says(backend, golden, given, name):
-    ours, theirs = SAID[name](backend, given), golden[f"out.{name}"]
-    assert ours.shape == theirs.shape
-    allowed = FAITHFUL * max(float(golden[f"noise.{name}"]), float(np.spacing(np.abs(theirs).max())))
-    assert np.abs(ours - theirs).max() <= allowed
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_a_trained_network_returns_upstreams_output(backend, golden, inputs, name):
+    actual, expected = OUTPUTS[name](backend, inputs), golden[f"out.{name}"]
+    assert actual.shape == expected.shape
+    allowed = NOISE_MULTIPLE * max(float(golden[f"noise.{name}"]), float(np.spacing(np.abs(expected).max())))
+    assert np.abs(actual - expected).max() <= allowed

@@ -1,7 +1,6 @@
-"""Schedules, samplers and whole sampling runs give upstream's numbers."""
+"""Schedules, samplers and complete sampling runs equal upstream's."""
 
 import re
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -17,29 +16,20 @@ from ane.models.tortoise.diffusion import (
     spectrogram,
     take_step,
 )
+from tests.parity.conftest import RecordedNoise
 
-# ten times what float64 arithmetic on the stored model outputs differs by: cancellation in the first steps
+# ten times the difference from float64 arithmetic on the stored outputs; the first steps have cancellation
 ARITHMETIC = 10 * 6e-5
 COEFFICIENTS = ("betas", "alphas_cumprod", "posterior_mean_coef1", "posterior_mean_coef2",
                 "posterior_log_variance_clipped", "sqrt_recip_alphas_cumprod", "sqrt_recipm1_alphas_cumprod")
-
-
-class Recorded:
-    """A generator that gives these arrays, one after the other."""
-
-    def __init__(self, arrays: Sequence[np.ndarray]):
-        self.arrays = iter(arrays)
-
-    def standard_normal(self, shape: tuple[int, ...], dtype: type) -> np.ndarray:
-        return next(self.arrays).reshape(shape).astype(dtype)
 
 
 def runs(stage: dict[str, np.ndarray]) -> list[str]:
     return sorted(name.removesuffix(".x_T") for name in stage if name.endswith(".x_T"))
 
 
-def noises(stage: dict[str, np.ndarray], run: str) -> Recorded:
-    return Recorded([stage[f"{run}.x_T"], *stage.get(f"{run}.noise", [])])
+def recorded_noise(stage: dict[str, np.ndarray], run: str) -> RecordedNoise:
+    return RecordedNoise([stage[f"{run}.x_T"], *stage.get(f"{run}.noise", [])])
 
 
 def test_schedules_are_upstreams_to_twelve_digits(golden_stage):
@@ -52,22 +42,22 @@ def test_schedules_are_upstreams_to_twelve_digits(golden_stage):
 
 
 def test_sampler_arithmetic_is_upstreams(golden_stage, assert_close):
-    """The stored model outputs, fed step by step; the sample must follow upstream's."""
+    """With the stored model outputs, every step gives upstream's sample."""
     stage = golden_stage("sampler")
     for run in runs(stage):
         guided = f"{run}.model_out_uncond" in stage
         guidance = (1.5 if run == "p30" else 2.0) if guided else None
         diffusion = Diffusion(len(stage[f"{run}.timesteps"]), re.match(r"p|ddim", run).group(), guidance)
-        rng = noises(stage, run)
+        rng = recorded_noise(stage, run)
         x = rng.standard_normal(stage[f"{run}.x_T"].shape, np.float32)
-        before = np.zeros_like(x)
+        previous_x0 = np.zeros_like(x)
         for number, step in enumerate(denoising_steps(Schedule(diffusion.steps), diffusion)):
             assert step.timestep == stage[f"{run}.timesteps"][number]
             branches = ("model_out", "model_out_uncond") if guided else ("model_out",)
             output = np.stack([stage[f"{run}.{branch}"][number] for branch in branches])
             noise = rng.standard_normal(x.shape, np.float32) if diffusion.sampler == "p" else np.zeros_like(x)
-            x, before = take_step(step, x, before, output, noise)
-            assert_close(before[0], stage[f"{run}.pred_xstart"][number], ARITHMETIC, f"{run} x0 of step {number}")
+            x, previous_x0 = take_step(step, x, previous_x0, output, noise)
+            assert_close(previous_x0[0], stage[f"{run}.pred_xstart"][number], ARITHMETIC, f"{run} x0 of step {number}")
             assert_close(x[0], stage[f"{run}.samples"][number], ARITHMETIC, f"{run} step {number}")
 
 
@@ -76,7 +66,7 @@ def backend(golden_checkpoints, golden_config) -> TorchBackend:
     return TorchBackend(open_model(checkpoints=golden_checkpoints, config=golden_config), "cpu", "fp32")
 
 
-def test_whole_sampling_runs_are_upstreams(golden_stage, backend, tolerance, assert_close):
+def test_complete_sampling_runs_are_upstreams(golden_stage, backend, tolerance, assert_close):
     stage = golden_stage("diffusion")
     for run in runs(stage):
         samples = stage[f"{run}.samples"]
@@ -84,7 +74,8 @@ def test_whole_sampling_runs_are_upstreams(golden_stage, backend, tolerance, ass
         diffusion = Diffusion(len(samples), sampler, None if run.endswith("nocf") else 2.0)
         frames = frame_count(stage["latents"].shape[1])
         denoiser = backend.denoiser(stage["latents"], stage["conditioning_latent"], frames)
-        mel = sample(denoiser, frames, diffusion, noises(stage, run))
+        mel = sample(denoiser, frames, diffusion, recorded_noise(stage, run))
         assert_close(mel[0], samples[-1], tolerance("diffusion", f"{run}.samples"), run)
-        mel = spectrogram(backend, stage["latents"][0], stage["conditioning_latent"], diffusion, noises(stage, run))
+        mel = spectrogram(backend, stage["latents"][0], stage["conditioning_latent"], diffusion,
+                          recorded_noise(stage, run))
         assert_close(mel, stage[f"{run}.mel"], tolerance("diffusion", f"{run}.mel"), f"{run}, denormalised")

@@ -1,4 +1,4 @@
-"""The whole route, text to sound, gives upstream's samples when it is handed upstream's random numbers."""
+"""From text to sound: with upstream's random numbers the audio is upstream's."""
 
 import json
 
@@ -7,17 +7,17 @@ import pytest
 
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import open_model
-from ane.models.tortoise import pipeline as route
-from ane.models.tortoise import synthesizer
+from ane.models.tortoise import pipeline, synthesizer
 from ane.models.tortoise.diffusion import Diffusion
 from ane.models.tortoise.sampling import Sampling
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.synthesizer import Synthesizer
 from ane.voices import Voice
+from tests.parity.conftest import RecordedNoise
 
 
-class Upstream:
-    """Randomness of a golden run, in place of a seed's."""
+class UpstreamRandomness:
+    """``Randomness`` with the numbers of a golden run."""
 
     def __init__(self, stage: dict[str, np.ndarray]):
         self.stage = stage
@@ -38,52 +38,44 @@ class Upstream:
         return RecordedNoise([self.stage[f"cand{rank}.z"][0].T])       # a row a frame
 
 
-class RecordedNoise:
-    def __init__(self, arrays):
-        self.arrays = iter(arrays)
-
-    def standard_normal(self, shape, dtype):
-        return next(self.arrays).reshape(shape).astype(dtype)
-
-
-def by_variates(steps):
-    """Sampler as torch does with the run's Exp(1) variates."""
-    def choose(ids: np.ndarray, probabilities: np.ndarray) -> int:
-        theirs, variates = next(steps)
-        variate = dict(zip(theirs, variates, strict=True))
+def sampler_of_variates(steps):
+    """Samples as torch does with the Exp(1) variates of the run."""
+    def sample(ids: np.ndarray, probabilities: np.ndarray) -> int:
+        upstream_ids, variates = next(steps)
+        variate = dict(zip(upstream_ids, variates, strict=True))
         return int(ids[np.argmax(probabilities / [variate[i] for i in ids])])
-    return choose
+    return sample
 
 
 @pytest.fixture
 def speak(golden_checkpoints, golden_config, golden_stage, monkeypatch):
-    """``speak(stage, voice, **settings)``: the route on a golden run's text and random numbers."""
+    """``speak(stage, voice, **settings)``: speech from the text and random numbers of a golden run."""
     model = open_model(checkpoints=golden_checkpoints, config=golden_config)
     text = json.loads(golden_config.read_text())["_generation"]["e2e_text"]
-    monkeypatch.setattr(route, "inverse_cdf_sampler", by_variates)
+    monkeypatch.setattr(pipeline, "inverse_cdf_sampler", sampler_of_variates)
 
     def run(name: str, voice: tuple[np.ndarray, np.ndarray], **settings):
-        monkeypatch.setattr(synthesizer, "Randomness", lambda seed: Upstream(golden_stage(name)))
+        monkeypatch.setattr(synthesizer, "Randomness", lambda seed: UpstreamRandomness(golden_stage(name)))
         return Synthesizer(model, TorchBackend(model, "cpu", "fp32")).speak(
             text, Voice(*voice, name="golden"), settings=Settings(normaliser="upstream", split=None, **settings))
 
     return run
 
 
-def test_the_quality_path_gives_upstreams_sound(speak, golden_stage, assert_parity):
+def test_the_path_with_diffusion_gives_upstreams_audio(speak, golden_stage, assert_parity):
     stage = golden_stage("end_to_end")
-    heard = [rank for rank in range(len(stage["order"])) if f"cand{rank}.wave" in stage]
+    ranks = [rank for rank in range(len(stage["order"])) if f"cand{rank}.wave" in stage]
     steps = len(stage["cand0.noise"])
     candidates, codes = stage["codes_fixed"].shape
     speech = speak("end_to_end", (stage["ar_latent"], stage["diffusion_latent"]), candidates=candidates,
-                   best=len(heard), diffusion=Diffusion(steps), sampling=Sampling(max_codes=codes))
-    for rank, audio in zip(heard, [speech.audio, *speech.alternatives], strict=True):
+                   best=len(ranks), diffusion=Diffusion(steps), sampling=Sampling(max_codes=codes))
+    for rank, audio in zip(ranks, [speech.audio, *speech.alternatives], strict=True):
         assert_parity(audio[None, None], "end_to_end", f"cand{rank}.wave")
 
 
-def test_the_fast_path_gives_upstreams_sound(speak, golden_stage, golden_stage_widths, assert_parity):
+def test_the_path_without_diffusion_gives_upstreams_audio(speak, golden_stage, golden_stage_widths, assert_parity):
     stage = golden_stage("end_to_end_fast")
-    silent = np.zeros((1, golden_stage_widths[1]), np.float32)      # HiFi-GAN does not hear the diffusion latent
+    silent = np.zeros((1, golden_stage_widths[1]), np.float32)      # HiFi-GAN does not use the diffusion latent
     speech = speak("end_to_end_fast", (stage["speaker_latent"], silent), candidates=1, diffusion=None)
     assert_parity(speech.audio[None, None], "end_to_end_fast", "wave")
 

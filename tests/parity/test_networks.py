@@ -1,4 +1,4 @@
-"""Every network, run through its own forward in float32, gives what upstream's gives on the same weights and inputs."""
+"""Every network in float32 returns what upstream's returns with the same weights and inputs."""
 
 import re
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def model(golden_checkpoints, golden_config) -> Model:
 
 @pytest.fixture(scope="module")
 def network(model) -> Callable[[str], nn.Module]:
-    """``network(name)``: a reference network with the golden set's weights."""
+    """``network(name)``: the PyTorch network with the golden set's weights."""
 
     def build(name: str) -> nn.Module:
         with torch.device("meta"):
@@ -44,7 +44,7 @@ def as_tensor(array: np.ndarray) -> Tensor:
 
 
 def columns(voice, cond_latent: Tensor, text_ids: Tensor, codes: Tensor) -> tuple[Tensor, int]:
-    """What upstream feeds in its second pass, [voice][start, text, stop][start, codes, stop], and where codes begin."""
+    """The input of upstream's second pass, [voice][start, text, stop][start, codes, stop], and where codes begin."""
     config = voice.config
 
     def framed(start: int, ids: Tensor, stop: int) -> Tensor:
@@ -65,11 +65,11 @@ def hidden_states(voice, stage: dict[str, np.ndarray], codes: str) -> Tensor:
 
 
 @pytest.fixture
-def primed(model, golden_stage):
-    """``primed(lanes)``: a float32 decoder that holds the golden prefix, what prefill gave, and the codes' columns."""
+def prefilled(model, golden_stage):
+    """``prefilled(lanes)``: a float32 decoder with the golden prefix, prefill's outputs, the columns of the codes."""
     stage = golden_stage("autoregressive")
 
-    def prime(lanes: int):
+    def prefill(lanes: int):
         backend, config = TorchBackend(model, device="cpu", precision="fp32"), model.config("autoregressive")
         tables = Embeddings(**backend.embeddings())
         fed = np.append(stage["codes"][0], config.stop_mel_token)
@@ -77,11 +77,11 @@ def primed(model, golden_stage):
         first = decoder.prefill(tables.prefix(stage["cond_latent"], stage["text_ids"][0], config))
         return decoder, first, tables.codes(fed, np.arange(1, len(fed) + 1))      # columns (codes + 1, D)
 
-    return prime
+    return prefill
 
 
 @pytest.mark.parametrize(("name", "kind"), [("conditioning_encoder", "ar"), ("contextual_embedder", "diffusion")])
-def test_a_voice_is_the_mean_of_what_is_heard_in_its_clips(network, golden_stage, assert_parity, name, kind):
+def test_a_voice_is_the_mean_of_the_latents_of_its_clips(network, golden_stage, assert_parity, name, kind):
     encoder, audio = network(name), golden_stage("audio")
     one, other = (encoder(as_tensor(audio[f"{kind}_mel_{clip}"])) for clip in ("clip1", "clip2"))
     assert_parity(one, "conditioning", f"{kind}_latent_clip1")
@@ -89,12 +89,12 @@ def test_a_voice_is_the_mean_of_what_is_heard_in_its_clips(network, golden_stage
 
 
 @pytest.mark.parametrize(("name", "kind"), [("rlg_auto", "ar"), ("rlg_diffuser", "diffusion")])
-def test_noise_becomes_the_same_random_voice(network, golden_stage, assert_parity, name, kind):
+def test_noise_gives_upstreams_random_voice(network, golden_stage, assert_parity, name, kind):
     noise = as_tensor(golden_stage("random_latent")[f"{kind}_noise"])
     assert_parity(network(name)(noise), "random_latent", f"{kind}_latent")
 
 
-def test_the_decoder_predicts_every_code_from_trained_positions(network, golden_stage, assert_parity):
+def test_the_decoder_computes_upstreams_logits_at_every_position(network, golden_stage, assert_parity):
     voice = network("autoregressive")
     hidden = hidden_states(voice, golden_stage("autoregressive"), "codes")
     assert_parity(voice.logits(hidden), "autoregressive", "logits_train_positions")
@@ -105,13 +105,13 @@ def test_a_latent_is_the_hidden_state_that_predicts_its_code(network, golden_sta
     assert_parity(hidden[None, :-2], "autoregressive", "latents")
 
 
-def test_latents_of_a_whole_buffer_of_codes(network, golden_stage, assert_parity):
+def test_padded_codes_have_upstreams_latents(network, golden_stage, assert_parity):
     hidden = hidden_states(network("autoregressive"), golden_stage("single_pass"), "codes_fixed")
     assert_parity(hidden[None, :-2], "single_pass", "second_pass_latents")
 
 
-def test_the_cached_decoder_takes_all_codes_in_one_step(primed, golden_stage, tolerance, assert_close):
-    decoder, (hidden, logits), columns = primed(lanes=1)
+def test_the_cached_decoder_accepts_all_codes_in_one_step(prefilled, golden_stage, tolerance, assert_close):
+    decoder, (hidden, logits), columns = prefilled(lanes=1)
     states, last = decoder.step(columns[None], np.zeros(1, dtype=np.int64))
     stage = golden_stage("autoregressive")
     allowed = {name: tolerance("autoregressive", name) for name in ("latents", "logits_train_positions")}
@@ -120,9 +120,9 @@ def test_the_cached_decoder_takes_all_codes_in_one_step(primed, golden_stage, to
     assert_close(np.stack((logits, last[0])), expected, allowed["logits_train_positions"], "first and last logits")
 
 
-def test_lanes_of_different_lengths_do_not_disturb_each_other(primed, golden_stage, assert_parity):
-    decoder, (_, logits), columns = primed(lanes=3)
-    lags = np.array([0, 3, 1])      # a lane that waits rewrites its first position until its turn has come
+def test_lanes_of_different_lengths_do_not_affect_each_other(prefilled, golden_stage, assert_parity):
+    decoder, (_, logits), columns = prefilled(lanes=3)
+    lags = np.array([0, 3, 1])      # a lane overwrites its first position until its lag has passed
     rows = [[logits] for _ in lags]
     for turn in range(len(columns) + max(lags)):
         length = np.clip(turn - lags, 0, len(columns) - 1)
@@ -153,8 +153,8 @@ def test_clvp_scores_are_products_of_text_and_speech(network, golden_stage, asse
 def test_cvvp_scores_are_products_of_clip_and_speech(network, golden_stage, assert_parity, codes, clip, scores):
     cvvp = network("cvvp")
     speech = cvvp.speech(as_tensor(golden_stage("cvvp")[codes]))
-    heard = cvvp.clip(as_tensor(golden_stage("audio")[f"ar_mel_{clip}"]))
-    assert_parity((heard * speech).sum(dim=-1), "cvvp", scores)
+    clip_latent = cvvp.clip(as_tensor(golden_stage("audio")[f"ar_mel_{clip}"]))
+    assert_parity((clip_latent * speech).sum(dim=-1), "cvvp", scores)
 
 
 def test_diffusion_aligns_latents_with_mel_frames(network, golden_stage, assert_parity):
@@ -177,21 +177,21 @@ def test_diffusion_denoises_at_every_recorded_timestep(network, golden_stage, as
             assert_parity(row[None], "diffusion", f"out_t{timestep}{suffix}")
 
 
-def test_univnet_sounds_the_same_mel(network, golden_stage, assert_parity):
+def test_univnet_gives_upstreams_audio(network, golden_stage, assert_parity):
     stage = golden_stage("vocoder")
     assert_parity(network("univnet")(as_tensor(stage["mel"]), as_tensor(stage["z"])), "vocoder", "wave")
 
 
-def test_hifigan_sounds_the_same_latents(network, golden_stage, assert_parity):
+def test_hifigan_gives_upstreams_audio(network, golden_stage, assert_parity):
     stage = golden_stage("hifigan")
     frames = as_tensor(interpolate_latents(stage["latents"][0])[None])
     wave = network("hifigan")(frames, as_tensor(stage["speaker_latent"]))
     assert_parity(wave, "hifigan", "wave")
 
 
-def test_the_classifier_gives_the_same_verdict(network, golden_stage, tolerance, assert_close, assert_parity):
+def test_the_classifier_gives_upstreams_probability(network, golden_stage, tolerance, assert_close, assert_parity):
     stage = golden_stage("classifier")
     logits = network("classifier")(as_tensor(stage["clip"])[:, None])
     assert_parity(logits, "classifier", "logits")
-    # a probability of two classes moves at most half as much as the logits together
+    # a probability of two classes changes at most half as much as both logits together
     assert_close(logits.softmax(dim=-1)[:, 0], stage["probability"], tolerance("classifier", "logits"), "probability")

@@ -1,4 +1,4 @@
-"""Packages of the golden checkpoints give what upstream gives: Core ML's interpreted in float32, ONNX's on the CPU."""
+"""Packages of the golden checkpoints return upstream's outputs: Core ML's interpreted in float32, ONNX's on the CPU."""
 
 from collections.abc import Callable
 from functools import cache
@@ -16,16 +16,16 @@ from ane.backends.torch.backend import TorchBackend
 from ane.bundles import Model, open_model
 from ane.models.tortoise.embeddings import Embeddings
 from ane.models.tortoise.vocoding import hifigan_sound
+from ane.system.decibels import snr_db
 from converters.coreml import package as to_coreml
 from converters.onnx import package as to_onnx
 from converters.proof.parity import UnpublishedModel
 from converters.tortoise import buckets
 from converters.tortoise import onnx_graphs as graphs
-from tests.parity.conftest import snr
 
-BAR = 90.0      # dB, of Core ML's packages; float32 on both sides, in another order
+CORE_ML_SNR_DB = 90.0      # float32 on both sides, summed in another order
 
-Near = Callable[[np.ndarray, str, str], None]
+Comparison = Callable[[np.ndarray, str, str], None]
 
 
 @pytest.fixture(scope="module")
@@ -70,28 +70,26 @@ def onnx(model, tmp_path_factory) -> Callable[[str], Backend]:
 
 
 @pytest.fixture(scope="module", params=["coreml", "onnx"])
-def engine(request) -> str:
+def format_name(request) -> str:
     return request.param
 
 
 @pytest.fixture(scope="module")
-def packaged(engine, request) -> Callable[[str], Backend]:
-    """``packaged(network)``: that network as the engine's package."""
-    return request.getfixturevalue(engine)
+def packaged(format_name, request) -> Callable[[str], Backend]:
+    """``packaged(network)``: that network as a package of that format."""
+    return request.getfixturevalue(format_name)
 
 
 @pytest.fixture
-def near(engine, golden_stage, assert_parity) -> Near:
-    """``near(actual, stage, name)``: the golden tensor, within torch's own tolerance or, of Core ML, ``BAR``."""
+def near(format_name, golden_stage, assert_parity) -> Comparison:
+    """``near(actual, stage, name)``: the golden tensor, within torch's tolerance; for Core ML, ``CORE_ML_SNR_DB``."""
     def check(actual: np.ndarray, stage: str, name: str) -> None:
-        wanted = golden_stage(stage)[name].astype(np.float64)
-        assert actual.shape == wanted.shape, name
-        assert snr(wanted, actual - wanted) >= BAR, f"{stage}/{name}"
+        assert snr_db(golden_stage(stage)[name], actual) >= CORE_ML_SNR_DB, f"{stage}/{name}"
 
-    return check if engine == "coreml" else assert_parity
+    return check if format_name == "coreml" else assert_parity
 
 
-def test_the_golden_set_knows_every_network_that_is_converted(model):
+def test_the_golden_set_has_every_network_that_is_converted(model):
     assert set(buckets.GRAPHS) <= model.networks
     assert set(graphs.GRAPHS) == model.networks
 
@@ -144,12 +142,12 @@ def test_the_denoiser_gives_upstreams_predictions(packaged, golden_stage, near):
             near(unconditional[None], "diffusion", f"out_t{timestep}_uncond")
 
 
-def test_univnet_gives_upstreams_sound(packaged, golden_stage, near):
+def test_univnet_gives_upstreams_audio(packaged, golden_stage, near):
     stage = golden_stage("vocoder")
     near(packaged("univnet").run("univnet", mel=stage["mel"], noise=stage["z"]), "vocoder", "wave")
 
 
-def test_hifigan_gives_upstreams_sound(packaged, golden_stage, near):
+def test_hifigan_gives_upstreams_audio(packaged, golden_stage, near):
     stage = golden_stage("hifigan")
     sound = hifigan_sound(packaged("hifigan"), stage["speaker_latent"], stage["latents"][0])
     near(sound[None, None], "hifigan", "wave")
@@ -158,11 +156,11 @@ def test_hifigan_gives_upstreams_sound(packaged, golden_stage, near):
 @pytest.mark.parametrize(("codes", "scores"), [("codes", "scores_clip1"), ("codes_500", "scores_500_clip1")])
 def test_cvvp_gives_upstreams_scores(onnx, golden_stage, assert_parity, codes, scores):
     backend, stage = onnx("cvvp"), golden_stage("cvvp")
-    heard = backend.run("cvvp_clip", mel=golden_stage("audio")["ar_mel_clip1"])
+    clip_latent = backend.run("cvvp_clip", mel=golden_stage("audio")["ar_mel_clip1"])
     speech = backend.run("cvvp_speech", codes=stage[codes].astype(np.int64))
-    assert_parity((heard * speech).sum(axis=-1), "cvvp", scores)
+    assert_parity((clip_latent * speech).sum(axis=-1), "cvvp", scores)
 
 
-def test_the_classifier_gives_the_same_verdict(onnx, golden_stage, assert_parity):
+def test_the_classifier_gives_upstreams_logits(onnx, golden_stage, assert_parity):
     stage = golden_stage("classifier")
     assert_parity(onnx("classifier").run("classifier", audio=stage["clip"][:, None]), "classifier", "logits")

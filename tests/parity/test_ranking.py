@@ -1,4 +1,4 @@
-"""Scores of whole candidates, CLVP's alone and mixed with CVVP's, are upstream's."""
+"""Scores of candidates, by CLVP alone and mixed with CVVP, are upstream's."""
 
 import re
 
@@ -37,7 +37,7 @@ def test_cvvp_scores_are_the_mean_over_the_clips(backend, golden_stage, clip_mel
     assert_close(scores, expected, allowed, "cvvp")
 
 
-def test_clvp_and_cvvp_mix_as_upstream_mixes_them(backend, golden_stage, clip_mels, tolerance, assert_close):
+def test_clvp_and_cvvp_are_mixed_as_in_upstream(backend, golden_stage, clip_mels, tolerance, assert_close):
     stage = golden_stage("cvvp")
     allowed = tolerance("cvvp", "scores_clip1") + tolerance("clvp", "scores")
     for name in (name for name in stage if name.startswith("total_")):
@@ -46,7 +46,7 @@ def test_clvp_and_cvvp_mix_as_upstream_mixes_them(backend, golden_stage, clip_me
         assert_close(scores, stage[name], allowed, name)
 
 
-def test_the_candidates_of_a_whole_run_come_in_upstreams_order(backend, golden_stage, assert_parity):
+def test_the_candidates_of_a_complete_run_have_upstreams_order(backend, golden_stage, assert_parity):
     stage = golden_stage("end_to_end")
     scores = score_candidates(backend, stage["text_ids"][0], stage["codes_fixed"])
     assert_parity(scores, "end_to_end", "clvp_scores")

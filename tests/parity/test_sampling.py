@@ -1,4 +1,4 @@
-"""The sampling chain gives exactly the scores of upstream's logits processors, and the choices they led to."""
+"""The processors of logits return exactly the scores of upstream's, and lead to the same codes."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ from ane.models.tortoise.sampling import (
 UPSTREAM = Sampling(temperature=0.8, repetition_penalty=2.0, top_k=50, top_p=0.8)
 TYPICAL = Sampling(temperature=0.8, repetition_penalty=2.0, top_k=50, top_p=0.8, typical_mass=0.9)
 
-LINKS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+PROCESSORS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "repetition_penalty": lambda scores, history: repetition_penalty(scores, history, 2.0),
     "temperature": lambda scores, history: scores / np.float32(0.8),
     "top_k": lambda scores, history: top_k(scores, 50),
@@ -28,22 +28,22 @@ LINKS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 }
 
 
-def test_each_link_and_the_whole_chain_equal_transformers(golden_stage):
-    """A golden set may leave single links out, never the chain."""
+def test_each_processor_and_the_chain_equal_transformers(golden_stage):
+    """A golden set can omit single processors, but not the chain."""
     stage = golden_stage("logits")
     assert "chain" in stage
-    for link in LINKS.keys() & stage.keys():
-        for raw, history, expected in zip(stage["raw"], stage["history"], stage[link], strict=True):
-            np.testing.assert_array_equal(LINKS[link](raw, history), expected, err_msg=link)
+    for name in PROCESSORS.keys() & stage.keys():
+        for raw, history, expected in zip(stage["raw"], stage["history"], stage[name], strict=True):
+            np.testing.assert_array_equal(PROCESSORS[name](raw, history), expected, err_msg=name)
 
 
-def test_with_upstreams_random_numbers_the_same_codes_are_chosen(golden_stage):
+def test_with_upstreams_random_numbers_the_same_codes_are_sampled(golden_stage):
     stage = golden_stage("logits")
     for draw, chosen in enumerate(stage["multinomial_chosen"]):
         for row, (raw, history) in enumerate(zip(stage["raw"], stage["history"], strict=True)):
             ids, probabilities = distribution(raw, history, UPSTREAM)
-            there = stage["multinomial_ids"][draw, row] >= 0
-            assert set(ids) == set(stage["multinomial_ids"][draw, row][there])
-            exponential = dict(zip(stage["multinomial_ids"][draw, row][there],
-                                   stage["multinomial_exponential"][draw, row][there], strict=True))
+            possible = stage["multinomial_ids"][draw, row] >= 0
+            assert set(ids) == set(stage["multinomial_ids"][draw, row][possible])
+            exponential = dict(zip(stage["multinomial_ids"][draw, row][possible],
+                                   stage["multinomial_exponential"][draw, row][possible], strict=True))
             assert ids[np.argmax(probabilities / [exponential[i] for i in ids])] == chosen[row]

@@ -1,4 +1,4 @@
-"""The text front-end against upstream's: cleaned text, token ids, decoded text and chunks are equal, not close."""
+"""Cleaned text, token ids, decoded text and chunks are exactly upstream's."""
 
 import json
 from pathlib import Path
@@ -46,6 +46,6 @@ def test_chunks_are_upstreams(vectors):
         assert chunks == vector["out"], vector["text"]
 
 
-def test_there_are_vectors_to_hold_against(vectors):
+def test_the_golden_set_has_enough_texts(vectors):
     assert len(vectors["tokenize"]) >= 100
     assert len(vectors["split"]) >= 20

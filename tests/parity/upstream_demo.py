@@ -1,9 +1,9 @@
-"""Runs the networks of the embedded bundle as unmodified upstream has them, for tests/parity/test_demo.py.
+"""Runs unmodified upstream on the weights of the embedded bundle, for tests/parity/test_demo.py.
 
     UPSTREAM_ENV/bin/python tests/parity/upstream_demo.py ane/demo/bundle tests/parity/demo.safetensors
 
-The environment is that of `python -m benchmarks.upstream --make-env UPSTREAM_ENV`; nothing of this project is imported.
-Written: inputs (in.*), upstream's float32 outputs (out.*), and how far they are from its float64 outputs (noise.*).
+`python -m benchmarks upstream-env UPSTREAM_ENV` makes the environment; nothing of this project is imported.
+Writes inputs (in.*), upstream's float32 outputs (out.*), and their largest errors against float64 (noise.*).
 """
 
 import functools
@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 
 
 def stand_in(name: str, **attributes: object) -> None:
-    """An empty module: upstream imports some that none of its networks calls."""
+    """Replace a module that upstream imports and that none of its networks calls."""
     module = types.ModuleType(name)
     module.__spec__ = importlib.machinery.ModuleSpec(name, None)
     module.__dict__.update(attributes)
@@ -40,7 +40,7 @@ from tortoise.models.random_latent_generator import RandomLatentConverter  # noq
 
 
 def loaded(module: torch.nn.Module, *parts: tuple[str, dict[str, torch.Tensor]]) -> torch.nn.Module:
-    """Weights put in, weight norm unfolded (g = ‖v‖); what training alone uses stays as it was made."""
+    """Load weights, with weight norm unfolded (g = ‖v‖); parameters of training keep their initial values."""
     weights = {prefix + key: tensor.float() for prefix, part in parts for key, tensor in part.items()}
     state, used = module.state_dict(), set()
     for key in state:
@@ -91,7 +91,7 @@ def main(bundle: Path, destination: Path) -> None:
 
 def run(config: dict, weights: dict, given: dict, dtype: torch.dtype, ar: dict,
         diffusion: dict) -> dict[str, torch.Tensor]:
-    if dtype == torch.float64:          # upstream knows float32 alone: it forces some tensors to it, and asks for it
+    if dtype == torch.float64:          # upstream supports float32 only: it casts some tensors to it, and checks for it
         diffusion_decoder.is_latent = torch.is_floating_point
         for kind, forward in ((arch_util.GroupNorm32, torch.nn.GroupNorm.forward), (torch.nn.Linear, None),
                               (torch.nn.Conv1d, None), (torch.nn.GroupNorm, None)):

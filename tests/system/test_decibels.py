@@ -44,5 +44,5 @@ def test_tensors_are_compared_too():
 
 
 def test_different_shapes_are_refused():
-    with pytest.raises(ValueError, match=r"one shape, got \(2,\) and \(1,\)"):
+    with pytest.raises(ValueError, match=r"the same shape, got \(2,\) and \(1,\)"):
         snr_db(SIGNAL, [3.0])

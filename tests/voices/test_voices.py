@@ -1,4 +1,4 @@
-"""Encoding, resolving and caching voices, with the tiny encoders of the golden set."""
+"""Voices encoded from clips, resolved from names and mixes, and cached, with the encoders of the golden set."""
 
 import os
 from pathlib import Path

@@ -73,7 +73,10 @@ class CompiledRecord:
 
 @dataclass(frozen=True)
 class CompiledModelEntry:
-    """An entry of the cache. ``record`` is None when it is damaged or was left by a process that was killed."""
+    """An entry of the cache: its size, the time of its last use (seconds since the epoch), and its record.
+
+    ``record`` is None when the entry is damaged or was left by a process that was killed.
+    """
 
     path: Path
     record: CompiledRecord | None
@@ -81,7 +84,7 @@ class CompiledModelEntry:
     used: float
 
     def stale(self, machine: MacMachine | None, now: float) -> str:
-        """The reason why no later run will use it, or "". ``machine``: of later runs; None: unknown, not compared."""
+        """Why no later run will use the entry, or "". ``machine``: this Mac; None: do not compare it."""
         if self.record is None:
             return "unfinished" if self.path.name.endswith(".partial") else "damaged"
         if machine is not None and self.record.os_build != machine.os_build:
@@ -137,7 +140,7 @@ class CompiledCache:
         return entry / model, True
 
     def entries(self) -> list[CompiledModelEntry]:
-        """All entries, also unfinished ones, most recently used first."""
+        """All entries, including unfinished ones, most recently used first."""
         folders = [path for path in _children(self.folder)
                    if ENTRY_NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
         entries = [CompiledModelEntry(path, CompiledRecord.read(path), size_of(path), _last_used(path))
@@ -153,7 +156,7 @@ class CompiledCache:
                 remove(entry.path)
 
     def _reuse(self, entry: Path, package: Path) -> bool:
-        """Whether the entry is complete. If so, note this use, and the package's path if it has moved."""
+        """Whether the entry is complete. If so, record this use, and the package's path if it has moved."""
         record = CompiledRecord.read(entry)
         if record is None or _file_sizes(entry / record.model) != record.files:
             return False

@@ -1,7 +1,7 @@
 """Core ML on a Mac: loads functions of packages, each from a compiled model in the cache, and calls them.
 
-Everything that only macOS can do is behind ``CoreMLApi``. Tests replace it by a fake that runs ``ane.backends.mil``, so
-that the rest runs anywhere. On a Mac, ``pytest tests/mac`` compares Core ML itself with that interpreter.
+Everything that needs macOS is behind ``CoreMLApi``. Tests replace it with a fake that runs ``ane.backends.mil``, so the
+rest is tested anywhere. On a Mac, ``pytest tests/mac`` compares Core ML itself with that interpreter.
 
 Properties of coremltools 9.0 and its binding (CoreMLPythonArray.mm, CoreMLPythonUtils.mm), and what follows:
 
@@ -39,8 +39,8 @@ BUFFER_SECONDS = 10.0           # how long the buffers of a deleted function are
 INPUT_DTYPES = {"fp16": np.float32, "fp32": np.float32, "int32": np.int32}
 
 # compute units on which Core ML failed → what to try instead
-OTHER_UNITS = {"ALL": "CPU_AND_GPU or CPU_ONLY", "CPU_AND_NE": "CPU_AND_GPU or CPU_ONLY",
-               "CPU_AND_GPU": "CPU_AND_NE or CPU_ONLY"}
+CPU, GPU, NEURAL_ENGINE, ALL = COMPUTE_UNITS
+OTHER_UNITS = {ALL: f"{GPU} or {CPU}", NEURAL_ENGINE: f"{GPU} or {CPU}", GPU: f"{NEURAL_ENGINE} or {CPU}"}
 
 # part of a Core ML message → its meaning
 ERROR_MEANINGS = {
@@ -62,7 +62,7 @@ class CompiledFunction(Protocol):
 
 
 class CoreMLApi(Protocol):
-    """What only macOS can do. ``compile`` and ``open`` raise RuntimeError when Core ML fails."""
+    """The calls that only macOS supports. ``compile`` and ``open`` raise RuntimeError when Core ML fails."""
 
     def machine(self) -> MacMachine: ...
 
@@ -137,7 +137,7 @@ class CoreMLFunction:
         for key, array in inputs.items():
             self._fill(key, array)
         try:
-            outputs = self._loaded.predict(dict(self.buffers), state)       # a copy: coremltools changes the dict
+            outputs = self._loaded.predict(dict(self.buffers), state)       # coremltools changes the dict
         except RuntimeError as error:
             raise self._make_error("run", error) from error
         return {key: np.ascontiguousarray(outputs[key], np.float32).reshape(type.shape)
@@ -203,7 +203,7 @@ class CoreMLRuntime:
             signature = self._signature(package, function)
             loaded = self._functions[key] = CoreMLFunction(
                 self._open(package, function, compute_units), signature, f"function {function!r} of {package}",
-                lambda doing, error: core_ml_error(doing, package, function, compute_units, error))
+                lambda action, error: core_ml_error(action, package, function, compute_units, error))
             weakref.finalize(loaded, self._keep_for_a_while, loaded.buffers).atexit = False
         return loaded
 
@@ -229,15 +229,15 @@ class CoreMLRuntime:
 
     def _open(self, package: Path, function: str, compute_units: str) -> CompiledFunction:
         """Open a function; if the cached model does not open, compile the package again and retry once."""
-        only = "" if set(self._signatures[package]) == {"main"} else function
+        name = "" if set(self._signatures[package]) == {"main"} else function
         model, is_new = self._compiled(package)
         try:
             try:
-                return self.api.open(model, only, compute_units)
+                return self.api.open(model, name, compute_units)
             except RuntimeError:
                 if is_new:
                     raise
-                return self.api.open(self._compiled(package, recompile=True)[0], only, compute_units)
+                return self.api.open(self._compiled(package, recompile=True)[0], name, compute_units)
         except RuntimeError as error:
             raise core_ml_error("load", package, function, compute_units, error) from error
 
@@ -248,11 +248,11 @@ class CoreMLRuntime:
         return self._models[package]
 
 
-def core_ml_error(doing: str, package: Path, function: str, compute_units: str, error: Exception) -> UserError:
+def core_ml_error(action: str, package: Path, function: str, compute_units: str, error: Exception) -> UserError:
     """Core ML's error in one line: which function failed, on which compute units, and what to try instead."""
     text = str(error)
     meaning = next((meaning for part, meaning in ERROR_MEANINGS.items() if part in text), error_summary(error))
     other = OTHER_UNITS.get(compute_units)
     advice = f"try --compute-units {other}" if other else "use --backend torch"
-    return UserError(f"Core ML cannot {doing} function {function!r} of {package} on {compute_units}: {meaning}; "
+    return UserError(f"Core ML cannot {action} function {function!r} of {package} on {compute_units}: {meaning}; "
                      f"{advice}")

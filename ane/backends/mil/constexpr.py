@@ -1,6 +1,8 @@
 """Decodes compressed weights: one function per constexpr op, for both of its forms.
 
-The iOS 16 form has flat packed bytes and the shape of the result, the iOS 18 form an array of that shape.
+The iOS 16 form has flat packed bytes and the shape of the result, the iOS 18 form an array of that shape. Arguments are
+named as in coremltools' documentation of the ops; results are dense arrays, or (mask, nonzero values) of the sparse
+ones.
 """
 
 from collections.abc import Callable
@@ -31,7 +33,7 @@ def blockwise_shift_scale(data: np.ndarray, scale: np.ndarray, offset: np.ndarra
 
 def lut_to_dense(indices: np.ndarray, lut: np.ndarray, shape: np.ndarray | None = None,
                  vector_axis: np.ndarray | None = None) -> np.ndarray:
-    """iOS 18: lut (blocks of each axis …, palette, vector); iOS 16: lut (palette,)."""
+    """Look indices up. iOS 18: lut (blocks of each axis …, palette entries, vector); iOS 16: lut (entries,)."""
     if shape is not None:
         bits = int(lut.size).bit_length() - 1
         return lut[unpack(indices, bits, int(np.prod(shape, dtype=np.int64)))].reshape(shape)

@@ -24,7 +24,7 @@ class Arithmetic:
     Attributes:
         fp16: round the result of every op to the dtype that the program declares for it. False: compute in float32.
         narrow_norms: also round to fp16 inside layer_norm, batch_norm, instance_norm, l2_norm and softmax with fp16
-            results (mean, centred, square, mean of squares, rsqrt …), as the least exact hardware would. Needs fp16.
+            results (mean, centred, square, mean of squares, rsqrt …), as the least exact hardware would. Requires fp16.
 
     A state is always stored in its declared dtype.
     """
@@ -54,7 +54,7 @@ class Interpreter:
         self._plan_frees()
 
     def make_state(self) -> InterpreterState:
-        """Zeros."""
+        """A new state of zeros."""
         return InterpreterState({name: np.zeros(type.shape, DTYPES[type.dtype])
                                  for name, type in self.function.states.items()})
 
@@ -85,7 +85,7 @@ class Interpreter:
 
     @torch.inference_mode()
     def _run(self, values: dict[str, Tensor], state: InterpreterState | None) -> Iterator[ProgramOp]:
-        """Run the ops. Yield each when its results are in ``values``, which drops them after their last use."""
+        """Run the ops. Yield each when its results are in ``values``; they are deleted after their last use."""
         for prepared in self._ops:
             results = (prepared.access_state(values, state) if prepared.op.type in STATE_OPS
                        else prepared.call(values))
@@ -156,7 +156,7 @@ class PreparedOp:
         self.names = frozenset(part for argument in op.arguments.values() for part in argument
                                if isinstance(part, str) and part not in constants)
         self._kernel, self._package = kernel, package
-        # argument → its parts: names of values, or constants
+        # argument → its values, each a name of a computed value or a constant
         self._parts = {key: tuple(constants.get(part, part) if isinstance(part, str) else part for part in argument)
                        for key, argument in op.arguments.items()}
         self._computed = tuple(key for key, parts in self._parts.items()

@@ -54,7 +54,7 @@ def scatter_along_axis(data: Tensor, indices: Tensor, updates: Tensor, axis: int
 @op
 def scatter(data: Tensor, indices: Tensor, updates: Tensor, axis: int = 0, mode: str = "add",
             validate_indices: bool = False) -> Tensor:
-    """indices (n,): whole slices along the axis."""
+    """indices (n,) select whole slices along the axis."""
     axis %= data.ndim
     spread = indices.reshape(-1, *[1] * (data.ndim - axis - 1)).expand(updates.shape)
     return scatter_along_axis(data, spread, updates, axis, mode)

@@ -34,7 +34,7 @@ def transpose(x: Tensor, perm: Ints) -> Tensor:
 
 @op(exact=True)
 def reshape(x: Tensor, shape: Ints) -> Tensor:
-    """0 keeps the dimension, −1 takes the rest."""
+    """A size of 0 keeps the dimension, −1 is inferred."""
     return x.reshape([x.shape[axis] if size == 0 else size for axis, size in enumerate(shape)])
 
 
@@ -109,7 +109,7 @@ def slice_update(x: Tensor, update: Tensor, begin: Ints, end: Ints, stride: Ints
 
 def _slices(x: Tensor, begin: Ints, end: Ints, stride: Ints | None, begin_mask: Bools | None,
             end_mask: Bools | None, squeeze_mask: Bools | None) -> tuple[tuple[slice, ...], Ints]:
-    """The same as slices with positive steps, and the axes to flip after slicing."""
+    """These arguments as slices with positive steps, and the axes to flip after slicing."""
     absent = (False,) * x.ndim
     slices, flipped = [], []
     for axis, size in enumerate(x.shape):

@@ -94,6 +94,7 @@ class Package:
         return self.functions[name]
 
     def damaged(self, what: str) -> UserError:
+        """The error to raise when a file of the package is damaged."""
         return UserError(f"the Core ML package {self.path} is damaged: {what}; convert the model again")
 
     def tensor(self, constant: Constant) -> torch.Tensor | str:
@@ -157,7 +158,7 @@ class Package:
                 arguments = {key: tuple(self._binding(binding) for binding in argument.arguments)
                              for key, argument in operation.inputs.items()}
                 ops.append(ProgramOp(operation.type, arguments,
-                              {item.name: _tensor_type(item.type) for item in operation.outputs}))
+                                     {item.name: _tensor_type(item.type) for item in operation.outputs}))
         types = inputs | {key: constant.type for key, constant in constants.items()}
         for op in ops:
             types |= op.outputs
@@ -219,7 +220,7 @@ def _tensor_type(message) -> TensorType:
 
 
 def _compute_tensor(array: np.ndarray) -> torch.Tensor:
-    """As float32, int64 or bool, the dtypes that ops compute in."""
+    """The array as a float32, int64 or bool tensor, the dtypes that ops compute in."""
     if array.dtype.kind == "f":
         return torch.from_numpy(np.ascontiguousarray(array)).float()
     return torch.from_numpy(array if array.dtype.kind == "b" else array.astype(np.int64))

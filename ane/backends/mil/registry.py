@@ -33,9 +33,9 @@ CONVERTERS: dict[object, Callable] = {
 
 @dataclass(frozen=True)
 class Kernel:
-    """The implementation of an op, on tensors of float32, int64 or bool that it must not change.
+    """The implementation of an op on float32, int64 or bool tensors, which it must not change in place.
 
-    exact: the op only moves values, so its results need no rounding.
+    ``exact``: the op only moves values, so its results need no rounding.
     """
 
     function: Callable
@@ -43,15 +43,17 @@ class Kernel:
 
     @cached_property
     def converters(self) -> dict[str, Callable]:
-        """Parameter → conversion of a tensor to its argument; without parameters of type ``Tensors`` and ``inner``."""
+        """Parameter → conversion of a tensor to its argument; without ``variadic`` parameters and ``inner``."""
         return {name: CONVERTERS[kind] for name, kind in self._kinds.items() if kind in CONVERTERS}
 
     @cached_property
     def variadic(self) -> frozenset[str]:
+        """Parameters that take several tensors (``Tensors``)."""
         return frozenset(name for name, kind in self._kinds.items() if kind == Tensors)
 
     @cached_property
     def has_inner(self) -> bool:
+        """Whether it takes ``inner``, which rounds its intermediate results."""
         return "inner" in self._kinds
 
     @cached_property

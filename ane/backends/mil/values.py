@@ -10,13 +10,13 @@ DTYPES = {"fp16": np.float16, "fp32": np.float32, "fp64": np.float64, "bool": np
           "int16": np.int16, "int32": np.int32, "int64": np.int64, "uint8": np.uint8, "uint16": np.uint16,
           "uint32": np.uint32, "uint64": np.uint64}
 
-# packed types → bits of a number
+# packed type → bits of each number
 PACKED = {"uint1": 1, "uint2": 2, "uint3": 3, "uint4": 4, "int4": 4, "uint6": 6}
 
 
 @dataclass(frozen=True)
 class TensorType:
-    """Shape, with −1 for a free dimension, and dtype: fp16, fp32, int32, bool, uint4, string …"""
+    """Shape, with −1 for a dynamic dimension, and dtype: fp16, fp32, int32, bool, uint4, string …"""
 
     shape: tuple[int, ...]
     dtype: str
@@ -32,6 +32,7 @@ class TensorType:
         return self.size * np.dtype(DTYPES[self.dtype]).itemsize
 
     def fits(self, shape: tuple[int, ...]) -> bool:
+        """Whether an array of this shape has the type's shape."""
         return len(shape) == len(self.shape) and all(
             declared in (-1, size) for declared, size in zip(self.shape, shape, strict=True))
 

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int64)": np.int64}
 CUDA_GRAPH = (("enable_cuda_graph", "1"),)
-MAX_RECORDINGS = 64     # CUDA graphs of a session before it is reloaded: it never frees one by itself
+MAX_RECORDINGS = 64     # CUDA graphs of a session before it is reloaded, which frees them
 
 
 class OnnxBackend:
     """Runs the stages on the graphs of a bundle's ONNX packages.
 
-    On CUDA a decoder step is recorded as a CUDA graph and replayed where ONNX Runtime can; that, and everything else
-    that needs an NVIDIA GPU, is tested by ``pytest tests/cuda`` on a machine with one.
+    On CUDA a decoder step is recorded as a CUDA graph and replayed where ONNX Runtime supports it
+    (``pytest tests/cuda`` tests this on an NVIDIA GPU).
 
     Args:
         fallback: runs the networks that have no package, and the decoder's tables.
@@ -58,7 +58,7 @@ class OnnxBackend:
         self.memory = BufferAllocator(device, free_memory=self.sessions.unload)
         self.name = describe_packages(f"onnx:{device.name}", self.packages, model)
         self._checked: set[str] = set()
-        self._replays = device.name == "cuda"
+        self._recording = device.name == "cuda"
 
     def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
         declared = self.stages.calls[stage]
@@ -76,14 +76,14 @@ class OnnxBackend:
             return self.fallback.decoder(lanes, capacity, prefixes, max_prefix_length)
         shape = self.model.config(network).decoder_shape
         half = self.packages[network].precision == "fp16"
-        geometry = DecoderDimensions(shape.layers, shape.heads, shape.head_width, shape.width, shape.codes,
-                            np.dtype(np.float16 if half else np.float32))
+        dimensions = DecoderDimensions(shape.layers, shape.heads, shape.head_width, shape.width, shape.codes,
+                                       np.dtype(np.float16 if half else np.float32))
         graphs = DecoderGraphs(self.sessions,
-                        lambda P: self.wanted(network, "prefill", {"columns": (1, P, shape.width)}),
-                        self._step, self._unrecorded)
-        if self.engines is not None:        # the engine of a step takes exactly its shapes
+                               lambda P: self.session_key(network, "prefill", {"columns": (1, P, shape.width)}),
+                               self._step, self._stop_recording)
+        if self.engines is not None:        # each step shape has its own engine: round lengths up
             graphs = replace(graphs, padded_length=lambda positions: bucket_range(positions, LENGTHS)[1])
-        return OnnxDecoder(graphs, geometry, self.memory, lanes, capacity, prefixes, max_prefix_length)
+        return OnnxDecoder(graphs, dimensions, self.memory, lanes, capacity, prefixes, max_prefix_length)
 
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Denoiser:
         if self.stages.denoiser.network not in self.packages:
@@ -97,7 +97,7 @@ class OnnxBackend:
                 for kind in self.packages[network].functions:
                     if kind == "step":
                         self.sessions.get(self._step(kind, {})[0])
-                    elif kind != "step_places":         # few calls need it
+                    elif kind != "step_prefixes":         # few calls need it
                         self.session(network, kind, {})
 
     def release(self, *networks: str) -> None:
@@ -109,8 +109,8 @@ class OnnxBackend:
                 self.sessions.unload(self.model.path / self.packages[network].path)
 
     def run_graph(self, network: str, kind: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
-        """The one output of a graph, float32."""
-        wanted = self.wanted(network, kind, {name: array.shape for name, array in inputs.items()})
+        """Run a graph with one output; returns it as float32."""
+        key = self.session_key(network, kind, {name: array.shape for name, array in inputs.items()})
 
         def call(session: Any) -> np.ndarray:
             kinds = {each.name: DTYPES[each.type] for each in session.get_inputs()}
@@ -118,34 +118,34 @@ class OnnxBackend:
             with onnx_errors(f"run {kind} of {self.packages[network].path}"):
                 return session.run(None, feeds)[0].astype(np.float32, copy=False)
 
-        return self.sessions.run_or_free_memory(wanted, call)
+        return self.sessions.run_or_free_memory(key, call)
 
     def session(self, network: str, kind: str, shapes: dict[str, tuple[int, ...]],
                 options: tuple[tuple[str, str], ...] = (), fixed: bool = False) -> Any:
-        return self.sessions.get(self.wanted(network, kind, shapes, options, fixed))
+        return self.sessions.get(self.session_key(network, kind, shapes, options, fixed))
 
     def _step(self, kind: str, shapes: dict[str, tuple[int, ...]]) -> tuple[SessionKey, bool]:
         """The session for steps of these shapes, and whether it records CUDA graphs."""
-        if self._replays:
-            wanted = self.wanted(self.stages.decoder.network, kind, shapes, CUDA_GRAPH)
-            self.sessions.unload_after(wanted, MAX_RECORDINGS)
+        if self._recording:
+            key = self.session_key(self.stages.decoder.network, kind, shapes, CUDA_GRAPH)
+            self.sessions.unload_after(key, MAX_RECORDINGS)
             try:
-                self.sessions.get(wanted)
-                return wanted, True
+                self.sessions.get(key)
+                return key, True
             except CudaGraphError as error:
-                self._unrecorded(error)
-        return self.wanted(self.stages.decoder.network, kind, shapes, fixed=True), False
+                self._stop_recording(error)
+        return self.session_key(self.stages.decoder.network, kind, shapes, fixed=True), False
 
-    def _unrecorded(self, error: CudaGraphError) -> None:
+    def _stop_recording(self, error: CudaGraphError) -> None:
         """Stop recording CUDA graphs, with one notice."""
-        if self._replays:
-            self._replays = False
+        if self._recording:
+            self._recording = False
             self.sessions.unload(self.model.path / self.packages[self.stages.decoder.network].path)
             self.notice(f"Steps are not recorded as CUDA graphs: {error}")
 
-    def wanted(self, network: str, kind: str, shapes: dict[str, tuple[int, ...]],
-               options: tuple[tuple[str, str], ...] = (), fixed: bool = False) -> SessionKey:
-        """The session for a graph at inputs of these shapes; ``fixed``: for no other shapes.
+    def session_key(self, network: str, kind: str, shapes: dict[str, tuple[int, ...]],
+                    options: tuple[tuple[str, str], ...] = (), fixed: bool = False) -> SessionKey:
+        """The session for a graph with inputs of these shapes; ``fixed``: for exactly these shapes.
 
         Raises:
             UserError: the package is damaged.
@@ -158,8 +158,8 @@ class OnnxBackend:
         path: Path = self.model.path / package.path / f"{kind}.onnx"
         if self.engines is not None:
             content = hashlib.sha256("".join(file.sha256 for file in package.files).encode()).hexdigest()
-            own = self.engines.options(path, content, package.precision, shape_profile(input_axes(path), shapes, fixed))
-            options = (*options, *own.items())
+            profile = shape_profile(input_axes(path), shapes, fixed)
+            options = (*options, *self.engines.options(path, content, package.precision, profile).items())
         return SessionKey(path, sum(file.bytes for file in package.files), options)
 
 
@@ -172,7 +172,7 @@ class OnnxDenoiser:
     def __init__(self, backend: OnnxBackend, latents: np.ndarray, conditioning: np.ndarray, frames: int):
         self.backend, self.stage = backend, backend.stages.denoiser
         network = self.stage.network
-        self.codes = self.stage.codes(lambda graph, inputs: backend.run_graph(network, graph, inputs),
+        self.codes = self.stage.conditioning(lambda graph, inputs: backend.run_graph(network, graph, inputs),
                                       lambda key: backend.model.tensors(network)[key].float().numpy(),
                                       latents, conditioning, frames)
         self._calls: dict[int, BoundCall] = {}
@@ -190,8 +190,8 @@ class OnnxDenoiser:
         network = self.stage.network
         out = self.stage.out_channels(self.backend.model.config(network))
         dtype = np.float16 if self.backend.packages[network].precision == "fp16" else np.float32
-        call = BoundCall(self.backend.memory, self.backend.sessions, self.backend.wanted(network, "denoise", shapes),
-                     shapes, {"prediction": (batch, out, frames)},
+        key = self.backend.session_key(network, "denoise", shapes)
+        call = BoundCall(self.backend.memory, self.backend.sessions, key, shapes, {"prediction": (batch, out, frames)},
                      {"x": dtype, "code": dtype, "prediction": dtype, "timesteps": np.int64})
         call.inputs["code"].fill(self.codes[:batch])
         return call

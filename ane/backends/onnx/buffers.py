@@ -15,7 +15,7 @@ from ane.backends.onnx.sessions import SessionCache, SessionKey
 
 Shape = tuple[int, ...]
 OPSET, IR_VERSION = 18, 8           # of the graph that writes rows
-NOT_RECORDED = -1                   # ONNX Runtime's number for a run that is not recorded as a CUDA graph
+NOT_RECORDED = -1                   # gpu_graph_id of a run that is not recorded as a CUDA graph
 
 
 class Buffer(Protocol):
@@ -35,6 +35,8 @@ class Buffer(Protocol):
 
 
 class HostBuffer:
+    """A ``Buffer`` in a NumPy array."""
+
     def __init__(self, shape: Shape, dtype: Any):
         self.array = np.zeros(shape, dtype)
         self.shape, self.dtype = shape, self.array.dtype
@@ -51,6 +53,8 @@ class HostBuffer:
 
 
 class DeviceBuffer:
+    """A ``Buffer`` in an OrtValue in device memory."""
+
     def __init__(self, shape: Shape, dtype: Any, memory: str):
         self.shape, self.dtype = shape, np.dtype(dtype)
         self.value = onnxruntime_module().OrtValue.ortvalue_from_numpy(np.zeros(shape, dtype), memory, 0)
@@ -70,12 +74,11 @@ class BufferAllocator:
     """Makes buffers in the memory of a device, and binds them to sessions.
 
     Args:
-        rows_by_graph: ``write_rows`` runs a graph, the only way on a GPU. On the host NumPy writes rows in place,
-            unless a test asks for the graph. None: the device decides.
+        rows_by_graph: write cache rows with a graph, the only way on a GPU, instead of with NumPy. None: on a GPU only.
         free_memory: is called when memory runs out, before a second attempt.
 
     Attributes:
-        where: "cpu" or "cuda".
+        where: memory of the buffers: "cpu" or "cuda".
     """
 
     def __init__(self, device: OnnxDevice, rows_by_graph: bool | None = None,
@@ -147,8 +150,8 @@ class BoundCall:
     It holds no reference to the session, so that an unloaded session is really freed. ``run`` loads it again.
 
     Args:
-        inputs, outputs: shapes of the buffers that the call allocates. dtypes: of those that are not float32.
-        slices: inputs that are parts of other buffers.
+        inputs, outputs: shapes of the buffers that the call allocates. dtypes: of buffers that are not float32.
+        slices: inputs that are slices of other buffers.
         recorded: whether to record the call as a CUDA graph; None: the session does not support it.
     """
 
@@ -160,18 +163,18 @@ class BoundCall:
                                       for name, shape in shapes.items()} for shapes in (inputs, outputs))
         self.slices = dict(slices or {})
 
-    def run(self, doing: str, **inputs: np.ndarray) -> None:
+    def run(self, action: str, **inputs: np.ndarray) -> None:
         """Copy the given inputs into their buffers and run the graph. Other inputs keep their values.
 
         Raises:
             OutOfMemoryError: memory does not suffice even without all other sessions. UserError: ONNX Runtime fails;
-                ``doing`` completes "ONNX Runtime cannot …".
+                ``action`` completes "ONNX Runtime cannot …".
         """
         for name, array in inputs.items():
             self.inputs[name].fill(array)
 
         def call(session: Any) -> None:
-            with onnx_errors(doing):
+            with onnx_errors(action):
                 session.run_with_iobinding(*self.sessions.binding(self.key, self, self._bind))
 
         self.sessions.run_or_free_memory(self.key, call)
@@ -193,7 +196,7 @@ class BoundCall:
 
 
 def row_writer_graph(dtype: np.dtype) -> bytes:
-    """A graph that writes rows with ScatterND. Where its output is bound to its input, it writes those rows only."""
+    """A graph that writes rows with ScatterND; with its output bound to its input, it writes only those rows."""
     from onnx import TensorProto, helper
 
     kind = helper.np_dtype_to_tensor_dtype(dtype)

@@ -1,9 +1,9 @@
 """The decoder on ONNX Runtime, with caches that its graphs read in place.
 
-The graph of a step reads the caches where they lie and returns the keys and values of its columns only, which are then
+The graph of a step reads the caches in place and returns only the keys and values of its columns, which are then
 written to their positions; nothing of the cache is copied, concatenated or moved to the host. A mask states what each
-column sees. The graph ``step`` serves lanes that share one prefix and attends to it in one product; the graph
-``step_places`` serves lanes with different prefixes.
+column attends to. The graph ``step`` serves lanes that share one prefix and attends to it in one product; the graph
+``step_prefixes`` serves lanes with different prefixes.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,20 +35,19 @@ class DecoderDimensions:
 
 @dataclass(frozen=True)
 class DecoderGraphs:
-    """Where the decoder gets its sessions from.
+    """The sessions of the decoder's graphs.
 
     Attributes:
-        prefill: the session for a prefix of so many positions.
-        step: the session for a step, by the graph's name and the shapes of its inputs, and whether it records CUDA
-            graphs.
-        unrecorded: is called when a step cannot be recorded; from then on ``step`` returns sessions that do not record.
-        padded_length: positions to allocate for a prefix of so many; the mask hides the rest.
+        prefill: returns the session for a prefix of this number of positions.
+        step: (graph, shapes of its inputs) → the session for a step, and whether it records CUDA graphs.
+        stop_recording: called when a step cannot be recorded; later sessions from ``step`` do not record.
+        padded_length: positions of a prefix → positions to allocate for it; the mask hides the rest.
     """
 
     sessions: SessionCache
     prefill: Callable[[int], SessionKey]
     step: Callable[[str, dict[str, tuple[int, ...]]], tuple[SessionKey, bool]]
-    unrecorded: Callable[[CudaGraphError], None]
+    stop_recording: Callable[[CudaGraphError], None]
     padded_length: Callable[[int], int] = lambda positions: positions
 
 
@@ -59,17 +58,17 @@ class OnnxDecoder:
         max_prefix_length: positions of the longest prefix; None: of the first that is stored.
 
     Attributes:
-        own: keys and values of the lanes' own positions. stored: of the prefixes; None before the first prefill.
-        held: (prefixes,) positions of each stored prefix.
+        lane_caches: keys and values of the lanes' own positions. prefix_caches: of the prefixes; None before a prefill.
+        prefix_lengths: (prefixes,) number of positions of each stored prefix.
     """
 
     def __init__(self, graphs: DecoderGraphs, dimensions: DecoderDimensions, allocator: BufferAllocator, lanes: int,
                  capacity: int, prefixes: int = 1, max_prefix_length: int | None = None):
         self.graphs, self.dimensions, self.allocator = graphs, dimensions, allocator
         self.lanes, self.capacity, self.prefixes, self.max_prefix_length = lanes, capacity, prefixes, max_prefix_length
-        self.own = self._caches(lanes, min(GROWTH, capacity))
-        self.stored: tuple[OnnxKvCache, OnnxKvCache] | None = None
-        self.held = np.zeros(prefixes, dtype=np.int64)
+        self.lane_caches = self._caches(lanes, min(GROWTH, capacity))
+        self.prefix_caches: tuple[OnnxKvCache, OnnxKvCache] | None = None
+        self.prefix_lengths = np.zeros(prefixes, dtype=np.int64)
         self._calls: dict[tuple, BoundCall] = {}
 
     def prefill(self, prefix: np.ndarray, index: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -82,9 +81,9 @@ class OnnxDecoder:
                   **dict.fromkeys(("keys", "values"), (d.layers, d.heads, P, d.width))}
         call = self._call(self.graphs.prefill(P), {"columns": (1, P, d.model_dim)}, shapes)
         call.run("prefill the decoder", columns=prefix[None])
-        for cache, name in zip(self.stored, ("keys", "values"), strict=True):
+        for cache, name in zip(self.prefix_caches, ("keys", "values"), strict=True):
             cache.write(index, np.arange(P)[None], _reshaped(call.outputs[name], (d.layers, 1, d.heads, P, d.width)))
-        self.held[index] = P
+        self.prefix_lengths[index] = P
         return call.outputs["hidden"].numpy()[0], call.outputs["logits"].numpy()[0]
 
     def step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int = 0,
@@ -94,18 +93,18 @@ class OnnxDecoder:
         if end > self.capacity or first_lane + n > self.lanes:
             raise ValueError(f"this decoder has {self.lanes} lanes of {self.capacity} positions, got lane "
                              f"{first_lane + n - 1}, position {end - 1}")
-        if self.stored is None:
+        if self.prefix_caches is None:
             raise ValueError("step was called before any prefill")
         indices = np.zeros(n, dtype=np.int64) if prefix_indices is None else np.asarray(prefix_indices, dtype=np.int64)
         self._grow(end)
         try:
             call = self._run_step(columns, lengths, first_lane, indices)
         except CudaGraphError as error:
-            self.graphs.unrecorded(error)
+            self.graphs.stop_recording(error)
             self._calls.clear()
             call = self._run_step(columns, lengths, first_lane, indices)
         position = lengths[:, None] + np.arange(T)
-        for cache, name in zip(self.own, ("new_keys", "new_values"), strict=True):
+        for cache, name in zip(self.lane_caches, ("new_keys", "new_values"), strict=True):
             cache.write(first_lane, position, call.outputs[name])
         return call.outputs["hidden"].numpy(), call.outputs["logits"].numpy()
 
@@ -113,54 +112,54 @@ class OnnxDecoder:
                   prefix_indices: np.ndarray) -> BoundCall:
         n, T, _ = columns.shape
         call = self._step_call(n, T, first_lane, prefix_indices)
-        indices = {"place": prefix_indices} if "place" in call.inputs else {}
+        indices = {"prefix_index": prefix_indices} if "prefix_index" in call.inputs else {}
         call.run("run a decoder step", columns=columns, mask=self._mask(lengths, T, prefix_indices), **indices)
         return call
 
     def _mask(self, lengths: np.ndarray, columns: int, prefix_indices: np.ndarray) -> np.ndarray:
-        """(n, T, P + L + T) float32: a column sees its prefix, its lane's earlier positions, and columns up to itself.
+        """(n, T, P + L + T) float32: a column attends to its prefix, its lane's positions, and columns up to itself.
 
         P and L are the positions allocated for a prefix and for a lane.
         """
-        P, L = self.stored[0].length, self.own[0].length
+        P, L = self.prefix_caches[0].length, self.lane_caches[0].length
         seen = np.zeros((len(lengths), columns, P + L + columns), dtype=bool)
-        seen[..., :P] = (np.arange(P) < self.held[prefix_indices][:, None])[:, None]
+        seen[..., :P] = (np.arange(P) < self.prefix_lengths[prefix_indices][:, None])[:, None]
         seen[..., P:P + L] = (np.arange(L) < lengths[:, None])[:, None]
         seen[..., P + L:] = np.tri(columns, dtype=bool)
         return np.where(seen, np.float32(0), np.float32(MASKED))
 
     def _step_call(self, n: int, T: int, first_lane: int, prefix_indices: np.ndarray) -> BoundCall:
-        """The call for ``n`` lanes from ``first_lane`` on, with the buffers of the last call of these shapes."""
-        sole = int(prefix_indices[0]) if (prefix_indices == prefix_indices[0]).all() else None
-        key = n, T, first_lane, sole
+        """The call for ``n`` lanes from ``first_lane`` on; it is cached, with its buffers, by these arguments."""
+        common_prefix = int(prefix_indices[0]) if (prefix_indices == prefix_indices[0]).all() else None
+        key = n, T, first_lane, common_prefix
         if key not in self._calls:
             if len(self._calls) >= KEPT_CALLS:
                 self._calls.clear()
-            self._calls[key] = self._bind_step(n, T, first_lane, sole)
+            self._calls[key] = self._bind_step(n, T, first_lane, common_prefix)
         return self._calls[key]
 
-    def _bind_step(self, n: int, T: int, first_lane: int, sole: int | None) -> BoundCall:
-        """``sole``: the index of the prefix that all lanes see; None: they see different ones."""
-        d, P, L = self.dimensions, self.stored[0].length, self.own[0].length
-        prefix_shape = (d.heads, P, d.width) if sole is not None else (self.prefixes, d.heads, P, d.width)
+    def _bind_step(self, n: int, T: int, first_lane: int, common_prefix: int | None) -> BoundCall:
+        """``common_prefix``: index of the prefix of all lanes; None: they have different ones."""
+        d, P, L = self.dimensions, self.prefix_caches[0].length, self.lane_caches[0].length
+        prefix_shape = (d.heads, P, d.width) if common_prefix is not None else (self.prefixes, d.heads, P, d.width)
         inputs = {"columns": (n, T, d.model_dim), "mask": (n, T, P + L + T)}
-        if sole is None:
-            inputs["place"] = (n,)
+        if common_prefix is None:
+            inputs["prefix_index"] = (n,)
         slices = {f"{name}_{layer}": BufferSlice(cache.buffer, cache.offset(layer, lane), shape)
                   for pair, names, lane, shape in (
-                      (self.own, ("keys", "values"), first_lane, (n, d.heads, L, d.width)),
-                      (self.stored, ("prefix_keys", "prefix_values"), sole or 0, prefix_shape))
+                      (self.lane_caches, ("keys", "values"), first_lane, (n, d.heads, L, d.width)),
+                      (self.prefix_caches, ("prefix_keys", "prefix_values"), common_prefix or 0, prefix_shape))
                   for cache, name in zip(pair, names, strict=True) for layer in range(d.layers)}
         outputs = {"hidden": (n, T, d.model_dim), "logits": (n, d.codes),
                    **dict.fromkeys(("new_keys", "new_values"), (d.layers, n, d.heads, T, d.width))}
         shapes = inputs | {name: part.shape for name, part in slices.items()}
-        key, records = self.graphs.step("step" if sole is not None else "step_places", shapes)
-        # each set of buffers has a recording of its own; steps of several columns are rare and not recorded
+        key, records = self.graphs.step("step" if common_prefix is not None else "step_prefixes", shapes)
+        # each set of buffers has its own recording; steps of several columns are rare and not recorded
         return self._call(key, inputs, outputs, slices, T == 1 if records else None)
 
     def _call(self, key: SessionKey, inputs: dict[str, tuple[int, ...]], outputs: dict[str, tuple[int, ...]],
               slices: dict[str, BufferSlice] | None = None, recorded: bool | None = None) -> BoundCall:
-        dtypes = {"place": np.int64} | dict.fromkeys(("keys", "values", "new_keys", "new_values"),
+        dtypes = {"prefix_index": np.int64} | dict.fromkeys(("keys", "values", "new_keys", "new_values"),
                                                      self.dimensions.dtype)
         return BoundCall(self.allocator, self.graphs.sessions, key, inputs, outputs, dtypes, slices, recorded)
 
@@ -170,13 +169,13 @@ class OnnxDecoder:
         return OnnxKvCache(self.allocator, shape, d.dtype), OnnxKvCache(self.allocator, shape, d.dtype)
 
     def _reserve_prefix(self, positions: int) -> None:
-        """Allocate for a prefix of so many positions; all prefixes are allocated the same length."""
+        """Allocate ``positions`` for a prefix; all prefixes are allocated the same length."""
         limit = 0 if self.prefixes == 1 else self.max_prefix_length or 0
         length = self.graphs.padded_length(max(positions, limit))
-        if self.stored is None or (self.prefixes == 1 and self.stored[0].length != length):
-            self.stored = self._caches(self.prefixes, length)
-        elif self.stored[0].length < length:
-            for cache in self.stored:
+        if self.prefix_caches is None or (self.prefixes == 1 and self.prefix_caches[0].length != length):
+            self.prefix_caches = self._caches(self.prefixes, length)
+        elif self.prefix_caches[0].length < length:
+            for cache in self.prefix_caches:
                 cache.grow(length)
         else:
             return
@@ -184,12 +183,12 @@ class OnnxDecoder:
 
     def _grow(self, end: int) -> None:
         """Grow the lanes' caches if ``end`` positions do not fit."""
-        length = self.own[0].length
+        length = self.lane_caches[0].length
         if end <= length:
             return
         while length < end:
             length = length + GROWTH if self.allocator.where == "cpu" else 2 * length
-        for cache in self.own:
+        for cache in self.lane_caches:
             cache.grow(min(length, self.capacity))
         self._calls.clear()
 

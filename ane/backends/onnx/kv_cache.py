@@ -23,7 +23,7 @@ class OnnxKvCache:
         return self.shape[3]
 
     def offset(self, layer: int, lane: int) -> int:
-        """The element of the buffer at which a lane of a layer begins."""
+        """Index of the buffer's element at which a lane of a layer begins."""
         _, lanes, *rest = self.shape
         return (layer * lanes + lane) * prod(rest)
 

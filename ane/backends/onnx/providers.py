@@ -58,8 +58,8 @@ def onnxruntime_module() -> Any:
     return onnxruntime
 
 
-def choose(name: str, notice: Callable[[str], None] = lambda line: None,
-           check: Callable[[OnnxDevice], str] | None = None) -> OnnxDevice:
+def choose_onnx_device(name: str, notice: Callable[[str], None] = lambda line: None,
+                       check: Callable[[OnnxDevice], str] | None = None) -> OnnxDevice:
     """The device of that name; "": the first of ``DEFAULT_DEVICES`` that loads.
 
     Args:
@@ -143,8 +143,8 @@ DRIVER_MESSAGES = ("driver version is insufficient", "CUDA failure 35", "no kern
 
 
 @contextmanager
-def onnx_errors(doing: str) -> Iterator[None]:
-    """Convert ONNX Runtime's errors to one line for the user. ``doing`` completes "ONNX Runtime cannot …".
+def onnx_errors(action: str) -> Iterator[None]:
+    """Convert ONNX Runtime's errors to one line for the user. ``action`` completes "ONNX Runtime cannot …".
 
     Raises:
         OutOfMemoryError: no memory is left. CudaGraphError: it cannot record this as a CUDA graph. UserError: any other
@@ -159,12 +159,12 @@ def onnx_errors(doing: str) -> Iterator[None]:
         if any(part in text for part in MEMORY_MESSAGES):
             raise OutOfMemoryError(OUT_OF_MEMORY) from error
         if any(part in text for part in DRIVER_MESSAGES):
-            raise UserError(f"ONNX Runtime cannot {doing}: the GPU or its driver is too old for this onnxruntime; "
+            raise UserError(f"ONNX Runtime cannot {action}: the GPU or its driver is too old for this onnxruntime; "
                             "update the driver, or use --backend onnx:cpu") from error
         if not type(error).__module__.startswith("onnxruntime"):
             raise
         line = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
         if any(part in text for part in CUDA_GRAPH_MESSAGES):
-            raise CudaGraphError(f"ONNX Runtime cannot {doing}: {line[:300]}") from error
-        raise UserError(f"ONNX Runtime cannot {doing}: {line[:300]}; convert the model again, or use --backend "
+            raise CudaGraphError(f"ONNX Runtime cannot {action}: {line[:300]}") from error
+        raise UserError(f"ONNX Runtime cannot {action}: {line[:300]}; convert the model again, or use --backend "
                         "torch") from error

@@ -24,7 +24,7 @@ PROVIDER_OPTIONS = {CUDA: {"use_tf32": "0"}}    # ONNX Runtime's default compute
 
 @dataclass(frozen=True)
 class SessionKey:
-    """Which session: a graph, and options of the provider (for TensorRT the shapes that its engine takes).
+    """Identifies a session: a graph, and options of the provider (for TensorRT the shapes that its engine takes).
 
     Attributes:
         path: of the graph. size: bytes of the graph and its weights, an estimate of the memory it takes.
@@ -48,7 +48,7 @@ class LoadedSession:
 
 
 class SessionCache:
-    """Loads sessions and keeps them, least recently used first to go when the budget or the memory runs out.
+    """Loads sessions and caches them; the least recently used are unloaded when the budget or the memory runs out.
 
     Args:
         load: makes the session of a key; raises OutOfMemoryError.
@@ -101,13 +101,13 @@ class SessionCache:
         return bindings[owner]
 
     def next_recording(self, key: SessionKey) -> int:
-        """A new number for a CUDA graph of the session. None is reused: a recording holds addresses of buffers."""
+        """A new number for a CUDA graph of the session. No number is reused, since recordings hold buffer addresses."""
         self.get(key)
         self._loaded[key].recordings += 1
         return self._loaded[key].recordings
 
     def unload_after(self, key: SessionKey, recordings: int) -> None:
-        """Unload a session that has made at least so many recordings, and with it the recordings."""
+        """Unload a session, and with it its recordings, once it has made ``recordings`` of them."""
         if key in self._loaded and self._loaded[key].recordings >= recordings:
             del self._loaded[key]
 

@@ -1,11 +1,11 @@
 """Options of TensorRT: each of its engines takes a range of shapes, is built once and cached on disk.
 
 ONNX Runtime's TensorRT provider builds an engine for the shapes of a profile when a session is first run, which takes
-minutes at official size. All graphs have free axes, so an engine takes every length of its bucket without padding. A
-cache key covers everything an engine depends on: model, profile, precision, GPU and library versions. So an outdated
-engine is never loaded.
+minutes at official size. All graphs have dynamic axes, so an engine takes every length of its bucket without padding.
+The cache key covers everything that an engine depends on (model, profile, precision, GPU, library versions), so an
+outdated engine is never loaded.
 
-The decisions are tested on any machine, TensorRT itself by ``pytest tests/cuda`` on a machine with an NVIDIA GPU.
+Tests of these options run on any machine; ``pytest tests/cuda`` runs TensorRT itself, on an NVIDIA GPU.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from ane.system.files import read_json, replacing
 FOLDER, RECORD = "engines", "engine.json"
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
-COUNT_AXES = frozenset({"batch", "lanes", "places"})    # their buckets are ``BATCHES``, those of other axes ``LENGTHS``
+COUNT_AXES = frozenset({"batch", "lanes", "prefixes"})      # have the buckets ``BATCHES``; other axes ``LENGTHS``
 LIBRARIES = ("onnxruntime-gpu", "onnxruntime", "tensorrt", "tensorrt-cu12", "tensorrt-cu13")
 
 Shape = tuple[int, ...]
@@ -65,9 +65,9 @@ def shape_profile(axes: Mapping[str, Sequence[int | str]], shapes: Mapping[str, 
     """The profile of an engine that takes inputs of these shapes.
 
     Args:
-        axes: of each input: the sizes of fixed axes, the names of free ones. The name "frames_and_10" means ten more
+        axes: of each input: the sizes of fixed axes, the names of dynamic ones. The name "frames_and_10" means ten more
             than "frames".
-        fixed: for these shapes only, as buffers at fixed addresses have them.
+        fixed: for exactly these shapes, instead of their buckets.
     """
     ranges: dict[str, tuple[int, int]] = {}
     for name, shape in shapes.items():
@@ -88,7 +88,7 @@ def shape_profile(axes: Mapping[str, Sequence[int | str]], shapes: Mapping[str, 
 
 
 def input_axes(graph: Path) -> dict[str, list[int | str]]:
-    """The axes of a graph's inputs: sizes, or names of free axes. Its weights are not read."""
+    """The axes of a graph's inputs: sizes, or names of dynamic axes. Its weights are not read."""
     import onnx
 
     inputs = onnx.load(graph, load_external_data=False).graph.input
@@ -121,7 +121,7 @@ def this_machine() -> NvidiaMachine:
 
 @dataclass(frozen=True)
 class TensorRtRecord:
-    """The content of ``engine.json`` beside an engine: what it was built from and for."""
+    """The content of ``engine.json`` beside an engine: the graph and the machine that it was built for."""
 
     graph: str
     content: str

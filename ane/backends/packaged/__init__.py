@@ -1,1 +1,1 @@
-"""Fixed-shape packages: selection of packages and functions, and the slot pools of the decoder's kv-cache."""
+"""The backend on fixed-shape Core ML packages: selection of packages and functions, and the decoder's kv-cache."""

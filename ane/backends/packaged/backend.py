@@ -20,14 +20,15 @@ STEP_KINDS = {"io": "step", "state": "state"}       # kind of kv-cache → kind 
 
 
 class PackagedBackend:
-    """Runs the stages on the functions of a bundle's packages, whichever runtime loads them.
+    """Runs the stages on the functions of a bundle's packages.
 
     Args:
-        fallback: runs the networks that have no package (CVVP, the classifier) and the decoder's tables.
+        runtime: loads the functions: Core ML, or the interpreter of its packages.
+        fallback: runs the networks that have no package (CVVP, the classifier) and reads the decoder's tables.
         precision: of the packages to use; "auto": the first that the bundle has of each network.
         cache: kind of kv-cache, "io" or "state"; "auto": io, unless the bundle has only the other.
-        compute_units: where Core ML may run each network, in place of what the bundle states.
-        only: names of functions to use, and no others.
+        compute_units: where Core ML may run networks, by name; the bundle states it for the others.
+        only: names of the functions to use; None: all.
         keep: keep functions of released networks loaded.
 
     Raises:
@@ -72,7 +73,7 @@ class PackagedBackend:
         return stage.packaged(NetworkFunctions(self, stage.network), latents, conditioning, frames)
 
     def load(self, *networks: str) -> None:
-        """Check the packages of these networks; which of their functions are needed depends on the text."""
+        """Check the files of these networks' packages. No function is loaded: which are needed depends on the text."""
         for network in networks:
             if network in self.packages:
                 self.functions(network, "")
@@ -88,7 +89,7 @@ class PackagedBackend:
                 self.runtime.forget(self.model.path / self.packages[network].path)
 
     def functions(self, network: str, kind: str) -> list[PackageFunction]:
-        """The functions of a kind, none when the package was converted without it."""
+        """The functions of a kind, one per bucket; none when the package was converted without that kind."""
         if network not in self._functions:
             package = self.packages[network]
             for file in package.files:
@@ -101,7 +102,7 @@ class PackagedBackend:
         return [function for function in self._functions[network] if function.kind == kind]
 
     def table(self, network: str, key: str) -> np.ndarray:
-        """A parameter that the host uses itself, float32."""
+        """The parameter with this key in the network's state dict, float32."""
         tables = self._tables.setdefault(network, {})
         if key not in tables:
             tables[key] = self.model.tensors(network)[key].float().numpy()
@@ -132,12 +133,12 @@ class NetworkFunctions:
 
 def fixed_precision_networks(family: "ModelFamily", precision: str) -> frozenset[str]:
     """Networks whose packages keep a precision of their own when the others have this one."""
-    converted = family.having("fp16_package") if precision in ("fp32", "fp16") else family.having("compressed")
+    converted = family.networks_with("fp16_package" if precision in ("fp32", "fp16") else "compressed")
     return frozenset(family.networks) - converted
 
 
 def select_packages(model: "Bundle", precision: str) -> dict[str, PackageRecord]:
-    """One package for each network that has any: of that precision, or of another where there is no choice.
+    """One package for each network that has any: of this precision, or, for a network that has only one, of that.
 
     Raises:
         UserError: the bundle has no packages, none of that precision, or one made from other weights than the bundle's.
@@ -152,7 +153,7 @@ def select_packages(model: "Bundle", precision: str) -> dict[str, PackageRecord]
     check_precision_available(model, model.packages, found, precision,
                               fixed_precision_networks(model.family, precision))
     check_package_weights(model, model.packages)
-    for package in model.packages:      # a vocoder has one precision whatever the others have
+    for package in model.packages:      # UnivNet, say, is never converted to fp16
         found.setdefault(package.network, package)
     return found
 
@@ -177,13 +178,13 @@ def check_package_weights(model: "Bundle", packages: list[PackageRecord]) -> Non
 
 
 def describe_packages(runtime: str, packages: dict[str, PackageRecord], model: "Bundle") -> str:
-    """Name of a backend for reports: the precisions of its packages, and the networks that run on torch."""
+    """A backend's name for reports: runtime, precisions of its packages, and the networks that run on torch."""
     precisions = "+".join(sorted({package.precision for package in packages.values()}))
-    missing = sorted(model.family.having("speaks") & set(model.networks) - set(packages))
+    missing = sorted(model.family.networks_with("for_speech") & set(model.networks) - set(packages))
     return f"{runtime} {precisions}" + (f", on torch: {', '.join(missing)}" if missing else "")
 
 
 def input_dtype(package: PackageRecord) -> type:
-    """Of a package's inputs."""
+    """The dtype of the inputs of a package's functions."""
     return np.float32 if package.precision == "fp32" else np.float16
 

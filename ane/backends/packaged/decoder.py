@@ -1,10 +1,11 @@
-"""The decoder on fixed-shape functions: lanes are columns of a call, their keys and values are in pools of slots.
+"""The decoder on fixed-shape functions. A function computes several columns (embedded positions) in one call.
 
-A pool serves at most as many lanes as its function has columns. Its first slots are reserved for prefixes, one region
-as long as the longest prefix for each; position p of lane l is in slot p · lanes + l after them, so that lanes that
-advance together fill it from the front. A mask alone decides what a column attends to: its prefix, its lane's earlier
-positions, itself. So rewinding or refilling a lane moves no data: positions beyond its length are masked and later
-overwritten. A pool has at most one prefix region for each of its lanes, and loads a prefix when a lane first needs it.
+The columns of a call belong to different lanes (sequences). Their keys and values are stored in a pool of slots, which
+serves at most as many lanes as its function has columns. The first slots of a pool are reserved for prefixes, in
+regions as long as the longest prefix; position p of lane l is in slot p · lanes + l after them, so that lanes that
+advance together fill the pool from the front. Only the mask defines what a column attends to: its prefix, its lane's
+earlier positions, itself. So rewinding or refilling a lane moves no data: positions beyond its length are masked and
+later overwritten. A pool has at most one prefix region per lane, and loads a prefix when a lane first needs it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,18 +22,20 @@ NO_LANE = -1        # of a slot that belongs to no lane
 
 
 class PackagedDecoder:
-    """``ane.backends.base.Decoder`` on functions of the kinds prefill and step, or fill and state.
+    """``ane.backends.base.Decoder`` on functions of the kinds "prefill" and "step", or "fill" and "state".
 
     Args:
-        prefills: functions without a cache, for the prefix; where none is large enough, it is fed as steps.
-        fills: wide steps on states, for a prefix.
-        steps: functions with a pool, all of one kind: "step" (the host keeps the pool) or "state" (Core ML does).
+        prefills: functions without a cache, which compute a prefix in one call. A prefix that is too long for all of
+            them is computed by ``steps``.
+        fills: functions as those of the kind "state", but with more columns, for prefixes.
+        steps: functions with a pool, all of one kind: "step" (the pool is in NumPy arrays) or "state" (in Core ML).
         geometry: (layers, heads, head width) of the network.
-        scale: of the columns that the graphs take.
+        scale: factor on the columns that the functions take (``PackageRecord.scale``).
+        dtype: of the functions' inputs.
         prefixes, max_prefix_length: see ``ane.backends.base.Backend.decoder``.
 
     Raises:
-        UserError: no pool has slots for even one lane and a prefix.
+        UserError: no function has enough slots for one lane and its prefix (raised by ``prefill``).
     """
 
     def __init__(self, prefills: Sequence[PackageFunction], fills: Sequence[PackageFunction],
@@ -79,8 +82,9 @@ class PackagedDecoder:
         return np.concatenate(hidden), np.concatenate(logits)
 
     def _make_pools(self) -> list["SlotPool"]:
-        """Pools that take all lanes in the fewest calls; of those, the ones of the narrowest function."""
+        """Pools that compute all lanes in the fewest calls; of equals, those of the function with fewest columns."""
         def max_lanes(step: PackageFunction) -> int:
+            """Lanes for which a pool of this function has columns and slots."""
             lanes = (step.bucket["slots"] - self.prefixes * self.prefix_slots) // self.capacity
             if lanes < self.prefixes:           # then each lane may need a prefix region of its own
                 lanes = min(step.bucket["slots"] // (self.capacity + self.prefix_slots), self.prefixes)
@@ -103,6 +107,7 @@ class PackagedDecoder:
 
     def _prefill_without_cache(self, function: PackageFunction,
                                prefix: "StoredPrefix") -> tuple[np.ndarray, np.ndarray]:
+        """Compute a prefix in one call and keep its keys and values: hidden (D,), logits (V,) of its last position."""
         P, L = len(prefix.columns), function.bucket["columns"]
         x = pack_columns(prefix.columns, L, self.scale, self.dtype)
         mask = np.where(np.tri(L, dtype=bool), 0, MASKED).astype(self.dtype)[None, None]
@@ -113,7 +118,7 @@ class PackagedDecoder:
 
 @dataclass(eq=False)
 class StoredPrefix:
-    """Columns (P, D); keys and values (layers, heads, width, P) where a function without a cache computed them."""
+    """Columns (P, D); keys and values (layers, heads, width, P) if a function without a cache has computed them."""
 
     columns: np.ndarray
     keys: np.ndarray | None = None
@@ -121,10 +126,10 @@ class StoredPrefix:
 
 
 def pack_columns(columns: np.ndarray, count: int, scale: float, dtype: type) -> np.ndarray:
-    """Columns (n, D) as x (1, D, 1, count).
+    """Columns (n, D) times ``scale``, padded to ``count``: (1, D, 1, count).
 
-    A column of zeros (an idle lane's) has no norm, and its NaN would reach the others through the pool: such columns,
-    and the padding, get a ramp instead.
+    Normalising a column of zeros (an idle lane's) would divide by zero, and the NaN would reach other lanes through the
+    pool. Such columns and the padding are therefore filled with a ramp.
     """
     x = np.empty((1, columns.shape[1], 1, count), dtype)
     x[0, :, 0, :] = np.linspace(-1, 1, columns.shape[1])[:, None] * scale
@@ -134,10 +139,13 @@ def pack_columns(columns: np.ndarray, count: int, scale: float, dtype: type) -> 
 
 
 class SlotPool:
-    """Slots of one function and the lanes that share them; a subclass keeps the keys and values.
+    """The slots of functions with equally many of them, and the lanes that share them; a subclass keeps their content.
 
     Args:
+        functions: they differ in columns only.
         stored: the decoder's prefixes by index; the region of a prefix that is no longer among them is free.
+        prefix_slots: length of a prefix region. lanes: of this pool. prefixes: that the decoder may store.
+        only_pool: whether the decoder has no other pool.
     """
 
     def __init__(self, functions: Sequence[PackageFunction], stored: Mapping[int, StoredPrefix], prefix_slots: int,
@@ -160,11 +168,11 @@ class SlotPool:
 
     def call(self, function: PackageFunction, x: np.ndarray, mask: np.ndarray,
              slots: np.ndarray) -> dict[str, np.ndarray]:
-        """Run a function, and store the keys and values of its first ``len(slots)`` columns in these slots."""
+        """Run a function and store the keys and values of its first ``len(slots)`` columns in these slots."""
         raise NotImplementedError
 
     def prefill(self, prefix: StoredPrefix, needed: Sequence[StoredPrefix] = ()) -> tuple[np.ndarray, np.ndarray]:
-        """Feed a prefix as steps of as many columns as possible, into a region that none of ``needed`` occupies.
+        """Compute a prefix, as many columns per call as possible, into a region that none of ``needed`` occupies.
 
         Returns hidden (D,), logits (V,) of its last position.
         """
@@ -179,7 +187,7 @@ class SlotPool:
 
     def step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int,
              prefixes: Sequence[StoredPrefix]) -> tuple[np.ndarray, np.ndarray]:
-        """Append (n, T, D) to the lanes ``first_lane`` … of this pool, each attending to its prefix.
+        """Append columns (n, T, D) to the lanes ``first_lane`` … of this pool, each attending to its prefix.
 
         Returns hidden (n, T, D), logits (n, V) of the last column.
         """
@@ -202,7 +210,7 @@ class SlotPool:
         return np.concatenate(hidden, axis=1), logits.reshape(n, t, -1)[:, -1]
 
     def load_prefix(self, prefix: StoredPrefix, needed: Sequence[StoredPrefix]) -> None:
-        """Copy a prefix into a region of the pool that none of ``needed`` occupies."""
+        """Store a prefix in a region of the pool that none of ``needed`` occupies."""
         self.prefill(prefix, needed)
 
     def free_regions(self) -> list[int]:
@@ -228,7 +236,10 @@ class SlotPool:
 
     def _run(self, columns: np.ndarray, slots: np.ndarray, visible: np.ndarray,
              visible_columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Columns (n, D) that attend to slots (n, N) and to each other (n, n): hidden (n, D), logits (n, V)."""
+        """Compute columns (n, D), store their keys and values in ``slots``, return hidden (n, D) and logits (n, V).
+
+        ``visible`` (n, N) and ``visible_columns`` (n, n) mark the slots and the columns that each column attends to.
+        """
         n = len(columns)
         function = next(f for f in self.functions if f.bucket["columns"] >= n)
         L = function.bucket["columns"]
@@ -240,16 +251,16 @@ class SlotPool:
 
 
 class HostPool(SlotPool):
-    """Keys and values in arrays of the host (layers, heads, width, N): inputs of a call, which returns the new ones.
+    """Keys and values in NumPy arrays (layers, heads, width, N): inputs of a call, whose outputs are the new columns'.
 
-    Core ML is given float32, and its runtime keeps a function's inputs in buffers of its own: a decoder's only pool
-    uses those buffers directly, so that no step copies it (0.5 s a step at official size when it is converted too). A
-    later decoder on the same functions clears the buffers.
+    A function that Core ML has loaded takes float32 inputs and keeps a buffer for each. A decoder's only pool uses
+    those buffers as its arrays, so that steps need not copy them (0.5 s per step at official size, with conversion).
+    A later decoder on the same functions clears the buffers.
     """
 
     def allocate(self, geometry: tuple[int, int, int]) -> None:
-        usual = next(f for f in self.functions if f.bucket["columns"] >= self.lanes)
-        buffers = getattr(usual.loaded, "buffers", None)
+        stepping = next(f for f in self.functions if f.bucket["columns"] >= self.lanes)
+        buffers = getattr(stepping.loaded, "buffers", None)
         if buffers is not None and self.only_pool:
             self.keys, self.values = buffers["keys"], buffers["values"]
             self.keys.fill(0)

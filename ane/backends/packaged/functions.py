@@ -1,7 +1,7 @@
 """Functions of Core ML packages: fixed shapes, selected by bucket, loaded when they are first called.
 
-Two runtimes load them: Core ML itself on a Mac (``ane.backends.coreml``), and the interpreter (``ane.backends.mil``)
-anywhere. Padding, masks, chunking and cropping are on the host and the same for both.
+Two runtimes load them: Core ML itself on a Mac (``ane.backends.coreml``), and an interpreter on any machine
+(``ane.backends.mil``). Padding, masks, windows and cropping are computed in NumPy, the same for both.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,8 @@ class LoadedFunction(Protocol):
 
     def predict(self, inputs: Mapping[str, np.ndarray], state: Any = None) -> dict[str, np.ndarray]: ...
 
-    def make_state(self) -> Any: ...
+    def make_state(self) -> Any:
+        """A new state, all zeros, for ``predict`` to update."""
 
 
 class PackageRuntime(Protocol):
@@ -27,14 +28,19 @@ class PackageRuntime(Protocol):
     name: str
 
     def load(self, package: Path, function: str, compute_units: str) -> LoadedFunction:
-        """``compute_units``: where Core ML may run it: "CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE" or "ALL"."""
+        """``compute_units``: where Core ML may run it, one of ``ane.bundles.packages.COMPUTE_UNITS``."""
 
     def forget(self, package: Path) -> None:
-        """Free what is cached of a package none of whose functions is in use."""
+        """Free what is cached for a package; none of its functions may be in use."""
 
 
 class PackageFunction:
-    """A function of a package in a bundle: its bucket is known at once, it is loaded when it is first called."""
+    """A function of a package in a bundle, loaded when it is first called.
+
+    Args:
+        bucket: the lengths that its shapes have, by name, such as {"columns": 16, "slots": 512}.
+        compute_units: where Core ML may run it. kind: what it computes, such as "step".
+    """
 
     def __init__(self, runtime: PackageRuntime, package: Path, name: str, bucket: Mapping[str, int],
                  compute_units: str, kind: str = ""):
@@ -55,11 +61,11 @@ class PackageFunction:
         return self._loaded
 
 
-def smallest(functions: Sequence[PackageFunction], what: str, **lengths: int) -> PackageFunction:
-    """The function with the smallest bucket that takes all of ``lengths``; the first length is compared first.
+def smallest_fitting(functions: Sequence[PackageFunction], what: str, **lengths: int) -> PackageFunction:
+    """The function with the smallest bucket that all of ``lengths`` fit in; the first length is compared first.
 
     Raises:
-        UserError: no bucket is large enough; ``what`` is what the user has too much of ("the text", "the clip").
+        UserError: no bucket is large enough; the message says that ``what`` ("the text", "the clip") is too long.
     """
     fitting = [f for f in functions if all(f.bucket[name] >= length for name, length in lengths.items())]
     if not fitting:
@@ -72,7 +78,7 @@ def smallest(functions: Sequence[PackageFunction], what: str, **lengths: int) ->
 
 
 def padded(array: np.ndarray, length: int, value: float = 0.0) -> np.ndarray:
-    """The last axis padded to ``length``."""
+    """``array`` with ``value`` appended on the last axis up to ``length``."""
     widths = [(0, 0)] * (array.ndim - 1) + [(0, length - array.shape[-1])]
     return np.pad(array, widths, constant_values=value)
 

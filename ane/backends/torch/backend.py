@@ -29,8 +29,8 @@ class TorchPrecision:
 
     Attributes:
         name: a key of ``PRECISIONS``.
-        dtype: of the networks with ``half_precision``, except the decoder's linear layers where they are packed.
-        linear: how the decoder's linear layers are packed; None: not packed.
+        dtype: of the networks with ``half_precision``; a decoder with packed linear layers stays in float32.
+        linear: makes the decoder's packed linear layers; None: they are not packed.
     """
 
     name: str
@@ -39,9 +39,9 @@ class TorchPrecision:
 
 
 def choose_precision(wanted: str, stored: str, device: torch.device) -> TorchPrecision:
-    """The precision wanted; "auto" is the precision of the stored weights where the device is fast at it, else float32.
+    """The precision wanted; "auto" is that of the stored weights where the device is fast at it, else float32.
 
-    On the CPU the decoder's weights stay as small as they are stored even where its arithmetic is float32.
+    On the CPU, "auto" keeps the decoder's weights in their stored size even if it computes in float32.
 
     Raises:
         UserError: no such precision, or not on this device.
@@ -72,7 +72,9 @@ class TorchBackend:
     """Runs the stages with the reference networks, each loaded when it is first called and kept until released.
 
     Args:
-        exact: for the reference of a comparison: norms are computed in two passes, and no layer is repacked.
+        device, precision: see ``choose_device`` and ``choose_precision``.
+        threads, keep, notice: see ``ane.backends.load_backend``.
+        exact: for the reference of a comparison: norms are computed in two passes, and no layer is packed.
     """
 
     def __init__(self, model: Model, device: str = "auto", precision: str = "auto", threads: int | None = None,
@@ -80,7 +82,7 @@ class TorchBackend:
         if threads is not None:
             torch.set_num_threads(threads)      # torch has one count for the whole process
         self.model, self.stages = model, model.family.stages
-        self.half_precision = model.family.having("half_precision")
+        self.half_precision = model.family.networks_with("half_precision")
         self.device = choose_device(device, notice)
         chosen = choose_precision(precision, model.precision, self.device)
         self.exact, self.chosen = exact, replace(chosen, linear=None) if exact else chosen
@@ -147,16 +149,16 @@ class TorchBackend:
         return_freed_memory(self.device)
 
     def precision(self, network: str) -> torch.dtype:
-        """Of activations and of all weights except packed ones."""
+        """The dtype of a network's activations and of its weights, except packed ones."""
         return self.dtype if network in self.half_precision and not self._packs(network) else torch.float32
 
     def network(self, name: str) -> nn.Module:
         """The network, its parameters on the device; memory-mapped where they can be used as they are on disk."""
         if name not in self._networks:
             network = skeleton(self.model.family.networks[name], self.model.config(name)).eval().requires_grad_(False)
-            on_host = self.stages.decoder.tables.values() if name == self.stages.decoder.network else ()
+            tables = self.stages.decoder.tables.values() if name == self.stages.decoder.network else ()
             network.load_state_dict({key: tensor for key, tensor in self.model.tensors(name).items()
-                                     if key not in on_host}, strict=False, assign=True)
+                                     if key not in tables}, strict=False, assign=True)
             if self._packs(name):
                 prepack(network, self.chosen.linear)
             buffers = dict(network.named_buffers())
@@ -172,6 +174,7 @@ class TorchBackend:
         return self._networks[name]
 
     def _packs(self, network: str) -> bool:
+        """Whether this network has packed linear layers."""
         return network == self.stages.decoder.network and self.chosen.linear is not None
 
     @cached_property
@@ -184,13 +187,13 @@ class TorchBackend:
         return tensor.to(self.device, dtype if tensor.is_floating_point() else None)
 
     def _convert(self, network: nn.Module, key: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
-        """A parameter or buffer on the device. Norms and single numbers stay in float32 whatever the precision."""
+        """A parameter or buffer on the device. Norms and scalars are float32 in every precision."""
         module = network.get_submodule(key.rpartition(".")[0])
         norm = isinstance(module, nn.LayerNorm | nn.GroupNorm) or getattr(module, "float32", False) is True
         if norm or not tensor.ndim:
             dtype = torch.float32
         tensor = tensor.to(self.device, dtype)
         if getattr(network, "channels_last_kernels", False) and tensor.ndim == 3 and tensor.shape[-1] > 1:
-            # else oneDNN reorders the kernel at every call, a tenth of its time
+            # else oneDNN reorders the kernel in every call, which takes a tenth of its time
             return tensor.transpose(1, 2).contiguous().transpose(1, 2)
         return tensor

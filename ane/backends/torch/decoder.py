@@ -1,4 +1,4 @@
-"""An autoregressive network with a static kv-cache: prefixes that lanes share, and each lane's own positions."""
+"""An autoregressive network with a static kv-cache: prefixes that lanes share, and the positions of each lane."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -27,9 +27,9 @@ class CachedNetwork(Protocol):
 class TorchDecoder:
     """``ane.backends.base.Decoder`` on PyTorch.
 
-    A prefix is stored once, and all lanes that use it attend to it in one product. Buffers never move: prefixes
-    (layers, prefixes, heads, prefix_capacity, head_width), own keys and values (layers, lanes, heads, capacity,
-    head_width).
+    A prefix is stored once, and all lanes that use it attend to it in one matrix product. The caches are allocated
+    once: prefixes (layers, prefixes, heads, prefix_capacity, head_width), the lanes' own positions (layers, lanes,
+    heads, capacity, head_width). Only without ``max_prefix_length`` a longer prefix reallocates that of the prefixes.
     """
 
     def __init__(self, network: CachedNetwork, lanes: int, capacity: int, device: torch.device, dtype: torch.dtype,
@@ -45,7 +45,7 @@ class TorchDecoder:
     @torch.inference_mode()
     def prefill(self, prefix: np.ndarray, index: int = 0) -> tuple[np.ndarray, np.ndarray]:
         with torch_memory_errors():
-            grows = (self.max_prefix_length is None and self.prefixes == 1 and len(prefix) > self.prefix_capacity)
+            grows = self.max_prefix_length is None and self.prefixes == 1 and len(prefix) > self.prefix_capacity
             if index >= self.prefixes or (len(prefix) > self.prefix_capacity and not grows):
                 raise ValueError(f"a decoder of {self.prefixes} prefixes of {self.prefix_capacity} positions got "
                                  f"prefix {index} of {len(prefix)} positions")
@@ -111,10 +111,13 @@ class TorchDecoder:
 
 
 class LanesByPrefix:
-    """The lanes of a call grouped by prefix, so that all lanes of a prefix are rows of one product.
+    """The lanes of a call grouped by prefix, so that all lanes of a prefix are rows of one matrix product.
 
     Args:
         indices: (n,) prefix of each lane. prefix_lengths: positions of each prefix.
+
+    Attributes:
+        mask: (n, 1, 1, longest prefix) float32 to add to the scores; None: all lanes have the same prefix.
     """
 
     def __init__(self, indices: np.ndarray, prefix_lengths: list[int], device: torch.device):
@@ -125,7 +128,7 @@ class LanesByPrefix:
             indices = indices - self.low
             groups = [np.flatnonzero(indices == index) for index in range(self.high - self.low)]
             rows = max(map(len, groups))
-            # groups with fewer lanes are padded with lane 0, whose product there is not used
+            # groups with fewer lanes are padded with lane 0; its results there are not used
             order = np.stack([np.pad(lanes, (0, rows - len(lanes))) for lanes in groups])       # (prefixes, rows)
             inverse = np.empty(len(indices), dtype=np.int64)
             for index, lanes in enumerate(groups):
@@ -136,7 +139,7 @@ class LanesByPrefix:
             self.mask = torch.zeros(masked.shape, device=device).masked_fill(masked, float("-inf"))[:, None, None]
 
     def read(self, cache: Tensor) -> Tensor:
-        """The part of a layer's cache (prefixes, heads, capacity, w) that the call reads."""
+        """The part of a layer's cache (prefixes, heads, prefix_capacity, w) that the call reads."""
         return cache[self.low:self.high, :, :self.longest]
 
     def group(self, x: Tensor) -> Tensor:
@@ -159,16 +162,21 @@ class LanesByPrefix:
 
 
 class OwnPositions:
-    """Which lanes a call extends, where their new columns go, and which own positions each column attends to."""
+    """The lanes that a call extends, where it writes their columns, and what each column attends to in its lane.
+
+    Attributes:
+        position: (n, T) of the new columns; None: the same in all lanes, from ``start`` to ``end``.
+        mask: (n, 1, T, end) float32 to add to the scores; None: every column attends to all positions before ``end``.
+    """
 
     def __init__(self, lanes: slice, lengths: np.ndarray, columns: int, device: torch.device):
         self.lanes = lanes
         self.start, self.end = int(lengths.min()), int(lengths.max()) + columns
-        even = self.start + columns == self.end
+        same_length = self.start + columns == self.end
         position = torch.from_numpy(lengths).to(device)[:, None] + torch.arange(columns, device=device)  # (n, T)
-        self.position = None if even else position
+        self.position = None if same_length else position
         self.mask = None
-        if not even or columns > 1:
+        if not same_length or columns > 1:
             masked = torch.arange(self.end, device=device) > position[..., None]                         # (n, T, end)
             self.mask = torch.zeros(masked.shape, device=device).masked_fill(masked, float("-inf"))[:, None]
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from ane.backends.torch.memory import torch_memory_errors
 
 # Frames of several utterances that one call should have at most. On a CPU one utterance already keeps the cores busy:
-# batching gains nothing there (benchmarks/results/diffusion-1-thread.json). On CUDA the number of launches limits; 4096
-# is an estimate, not measured: about 10^3 frames, both rows of guidance, fill the largest GPUs.
+# batching gains nothing there (benchmarks/results/diffusion-1-thread.json). On CUDA short calls are limited by kernel
+# launches; 4096 is an estimate, not measured: about 1000 frames, each twice for guidance, fill the largest GPUs.
 MAX_BATCHED_FRAMES = {"cpu": 0, "cuda": 4096, "mps": 0}
 
 
@@ -20,7 +20,11 @@ class BindableNetwork(Protocol):
 
     def bind(self, latents: Sequence[Tensor], conditioning: Tensor,
              frames: Sequence[int]) -> Callable[[Sequence[Tensor], int, bool], list[Tensor]]:
-        """Latents (1, N, D) and frames of each utterance → (noisy mels, timestep, guided) → an output for each."""
+        """Latents (1, N, D) and number of frames of each utterance, a voice latent (1, C) → the bound network.
+
+        It is called with noisy mels (1, 100, L), the timestep and ``guided``; it returns what
+        ``ane.backends.base.Denoiser`` does for each.
+        """
 
 
 class TorchBatchedDenoiser:

@@ -1,4 +1,4 @@
-"""Which device torch computes on, and why CUDA is not available when it is not."""
+"""Which device torch computes on, and the reason if CUDA is not available."""
 
 import os
 import shutil
@@ -22,16 +22,16 @@ CUDA_PROBLEMS = {
                        "(https://pytorch.org/get-started/previous-versions)",
     "No CUDA GPUs": "torch finds no NVIDIA GPU{hidden}: `nvidia-smi` lists those that the driver finds",
 }
-WITHOUT_GPU = ("not compiled with CUDA", "no NVIDIA driver", "No CUDA GPUs")    # usual on machines without NVIDIA GPU
+EXPECTED_PROBLEMS = ("not compiled with CUDA", "no NVIDIA driver", "No CUDA GPUs")      # without an NVIDIA GPU
 
 
 @dataclass(frozen=True)
 class CudaProblem:
-    """Why CUDA does not start.
+    """Why torch cannot use CUDA.
 
     Attributes:
         message: the cause and what to do, in one line.
-        unexpected: whether the machine seems to have an NVIDIA GPU, so that the user should be told.
+        unexpected: whether the machine seems to have an NVIDIA GPU, so that the user should know.
     """
 
     message: str
@@ -41,7 +41,7 @@ class CudaProblem:
 def cuda_problem() -> CudaProblem | None:
     """Why torch cannot compute on CUDA here; None: it can."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")             # torch warns of what is returned here
+        warnings.simplefilter("ignore")             # torch also warns of the problem
         try:
             torch.cuda.init()
             torch.ones(1, device="cuda").neg_()     # a GPU can be listed and yet not supported
@@ -53,7 +53,7 @@ def cuda_problem() -> CudaProblem | None:
             visible = os.environ.get("CUDA_VISIBLE_DEVICES")
             hidden = "" if visible is None else f" (CUDA_VISIBLE_DEVICES is {visible!r})"
             message = meaning.format(built=torch.version.cuda, hidden=hidden)
-            return CudaProblem(message, part not in WITHOUT_GPU or shutil.which("nvidia-smi") is not None)
+            return CudaProblem(message, part not in EXPECTED_PROBLEMS or shutil.which("nvidia-smi") is not None)
     return CudaProblem(f"CUDA does not start: {text.strip().partition(chr(10))[0]}", True)
 
 

@@ -1,7 +1,7 @@
 """Linear layers of the decoder for the CPU, their weights packed when the network is loaded.
 
-A step multiplies all weights with a few rows of activations, so its speed is that of reading the weights: fewer bytes
-are faster, if there is a kernel that keeps up. All layers take and return float32. Attention, norms and gelu between
+A step multiplies all weights with a few rows of activations, so reading the weights limits its speed: smaller weights
+are faster, if there is a fast kernel for them. All layers take and return float32. Attention, norms and GELU between
 them are faster and more exact in float32 (with AVX-512 bf16, attention in bfloat16 takes 1.2 to 2.2 times as long).
 """
 
@@ -18,9 +18,9 @@ Prepacking = Callable[[Tensor, Tensor], nn.Module]
 
 
 def prepacking(weights: str) -> Prepacking | None:
-    """The fastest layer on this CPU for weights in "fp32", "bf16", "fp16" or "int8"; None: torch's own.
+    """The fastest layer on this CPU for weights in "fp32", "bf16", "fp16" or "int8"; None: the network's own.
 
-    Where the CPU lacks instructions, a portable kernel is chosen: as exact, but slower.
+    Where the CPU lacks the instructions, a portable kernel is chosen: as exact, but slower.
     """
     one_dnn = torch.backends.mkldnn.is_available() and platform.machine() in ("x86_64", "AMD64")
     if weights == "int8":       # without VNNI, oneDNN's accumulators saturate
@@ -34,13 +34,13 @@ def prepacking(weights: str) -> Prepacking | None:
 
 
 def exact_prepacking(stored: str) -> Prepacking | None:
-    """The layer with the smallest weights, for weights stored in that precision, that computes in float32."""
+    """The layer that computes in float32 with the smallest weights, for weights stored in precision ``stored``."""
     half = stored != "fp32" and "fbgemm" in torch.backends.quantized.supported_engines
     return HalfWeightLinear if half else prepacking("fp32")
 
 
 def prepack(network: nn.Module, make: Prepacking) -> None:
-    """Replace the linear layers of ``network`` by packed ones, one at a time, so that memory holds few copies.
+    """Replace the linear layers of ``network`` by packed ones, one at a time to save memory.
 
     A linear layer is an ``nn.Linear``, or a module whose attribute ``weight_layout`` is "(in, out)".
     """
@@ -55,7 +55,7 @@ def transposed(layer: nn.Module) -> bool:
 
 
 class RowsLinear(nn.Module):
-    """Plain torch in half precision, with the weight as (out, in): as (in, out) it is 1.6 to 50 times slower."""
+    """``F.linear`` in half precision, its weight stored as (out, in): as (in, out) it is 1.6 to 50 times slower."""
 
     def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype):
         super().__init__()
@@ -67,7 +67,7 @@ class RowsLinear(nn.Module):
 
 
 class PackedLinear(nn.Module):
-    """oneDNN on a weight in its own blocked layout, into which F.linear would convert it at every call."""
+    """oneDNN on a weight in oneDNN's blocked layout, to which F.linear would convert it in every call."""
 
     def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype):
         super().__init__()
@@ -82,7 +82,8 @@ class PackedLinear(nn.Module):
 class HalfWeightLinear(nn.Module):
     """FBGEMM: weights in fp16, activations and sums in float32. Exact for weights stored in fp16.
 
-    Weights stored in bfloat16 are exact down to 2^-14, since their 8 digits fit; below, the error is at most 2^-25.
+    Weights stored in bfloat16 are exact from 2^-14 up, since their 8 significant bits fit; below, the error is at most
+    2^-25.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor):
@@ -93,7 +94,7 @@ class HalfWeightLinear(nn.Module):
         return torch.ops.quantized.linear_dynamic_fp16(x.float(), self.packed)
 
 
-def quantised(weight: Tensor) -> tuple[Tensor, Tensor]:
+def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
     """Quantise a weight (out, in) symmetrically: int8 values, and a float32 scale for each output channel (out,)."""
     weight = weight.float().contiguous()
     scale = torch.maximum(weight.amax(1), -weight.amin(1)).div_(127).clamp_(min=torch.finfo(torch.float32).tiny)
@@ -101,16 +102,16 @@ def quantised(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Int8Linear(nn.Module):
-    """oneDNN with VNNI: int8 weights with a scale per output channel, 8-bit activations with a range per row.
+    """oneDNN with VNNI: int8 weights with a scale per output channel, uint8 activations with a range per row.
 
-    Each row has its own range, from its least to its largest value, so that no lane depends on its neighbours: x =
-    least + step * integer, hence x W^T = step * (integer W^T) + least * (sum of each channel's weights). The output of
-    gelu is nearly all positive, so a range symmetric about zero would waste half of the integers.
+    Each row is quantised from its minimum to its maximum, so that no lane depends on the others: x = low + step *
+    integer, hence x W^T = step * (integer W^T) + low * (sum of each channel's weights). The output of GELU is nearly
+    all positive, so a range symmetric about zero would waste half of the integers.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor):
         super().__init__()
-        values, self.scale = quantised(weight)
+        values, self.scale = quantise(weight)
         self.sums = values.sum(1, dtype=torch.int32) * self.scale
         self.weight = torch.ops.onednn.qlinear_prepack(values, None)
         self.zeros = torch.zeros(len(values), dtype=torch.int64)
@@ -118,23 +119,23 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.float().reshape(-1, x.shape[-1])
-        least = rows.amin(1, keepdim=True)
-        step = rows.amax(1, keepdim=True).sub_(least).div_(255).clamp_(min=1e-20)
-        integers = rows.sub(least).div_(step).add_(0.5).to(torch.uint8)         # rounds, as the cast truncates
+        low = rows.amin(1, keepdim=True)
+        step = rows.amax(1, keepdim=True).sub_(low).div_(255).clamp_(min=1e-20)
+        integers = rows.sub(low).div_(step).add_(0.5).to(torch.uint8)           # rounds, as the cast truncates
         y = torch.ops.onednn.qlinear_pointwise(integers, 1.0, 0, self.weight, self.scale, self.zeros, None,
                                                1.0, 0, torch.float32, "none", [], "")
-        y = y.mul_(step).addcmul_(least, self.sums).add_(self.bias)
+        y = y.mul_(step).addcmul_(low, self.sums).add_(self.bias)
         return y.view(*x.shape[:-1], -1)
 
 
 class Int8WeightLinear(nn.Module):
-    """Torch's own kernel, for any CPU: int8 weights with a scale per output channel, activations in bfloat16."""
+    """torch's kernel for any CPU: int8 weights with a scale per output channel, activations in bfloat16."""
 
     def __init__(self, weight: Tensor, bias: Tensor):
         super().__init__()
-        self.weight, self.scale = quantised(weight)
+        self.weight, self.scale = quantise(weight)
         self.bias = bias.to(torch.float32, copy=True)
-        self.ones = torch.ones(len(weight), dtype=torch.bfloat16)       # the kernel would round scales to bfloat16
+        self.ones = torch.ones(len(weight), dtype=torch.bfloat16)       # instead of scales, which it rounds to bfloat16
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1]).bfloat16()

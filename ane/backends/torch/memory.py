@@ -31,9 +31,9 @@ def torch_memory_errors() -> Iterator[None]:
 
 
 def out_of_memory(error: BaseException | None) -> bool:
-    """Whether an error, or one that led to it, is an out-of-memory error.
+    """Whether an error, or one that caused it, is an out-of-memory error.
 
-    An error while a CUDA graph is recorded is followed by another one of the aborted recording.
+    An error while a CUDA graph is recorded causes another one, about the aborted recording.
     """
     while error is not None:
         if (isinstance(error, torch.OutOfMemoryError | MemoryError)

@@ -1,6 +1,6 @@
-"""Decoder steps of a fixed shape, all lanes with one column each, which CUDA can replay as a graph.
+"""Decoder steps of a fixed shape, all lanes with one column each, which can be replayed as a CUDA graph.
 
-For one column per lane a GPU computes faster than the host can launch kernels. So lengths, prefixes and masks are
+For one column per lane a GPU computes faster than the host can launch kernels. So lengths, prefix indices and masks are
 tensors on the device, and a step is a function from buffers to buffers. CUDA records it once and replays it.
 """
 
@@ -18,7 +18,7 @@ from ane.backends.torch.memory import torch_memory_errors
 
 SMALLEST_BUCKET = 64    # own positions; each next bucket is twice as long, the last one is the capacity
 
-# Runs a function that reads and writes only tensors at fixed addresses. A key always comes with the same function.
+# (key, function): runs a function that only uses tensors at fixed addresses. A key identifies the function.
 StepRunner = Callable[[Hashable, Callable[[], None]], None]
 
 
@@ -66,7 +66,7 @@ class CudaGraphRunner:
 
 
 class HostDeviceTensor:
-    """A tensor on the device and one on the host, pinned so that copies are asynchronous; on the CPU both are the same.
+    """A tensor on the device and one on the host, pinned so that copies are asynchronous; on the CPU they are one.
 
     After ``send`` do not write ``host``, and after ``fetch`` do not read it, before the stream is synchronized.
     """
@@ -87,13 +87,13 @@ class HostDeviceTensor:
 class StaticDecoder(TorchDecoder):
     """A ``TorchDecoder`` whose steps of one column have a fixed shape. Prefills and steps of several columns do not.
 
-    Every step computes all lanes. A lane outside the request writes to a spare position after the last, which is never
-    read, and its results are dropped. A step reads as many own positions as its bucket has, the smallest that fits the
-    longest requested lane.
+    Every step computes all lanes. A lane that was not requested writes to an extra position at the end, which is never
+    read, and its results are discarded. A step reads as many positions of each lane as its bucket has, the smallest
+    that fits the longest requested lane.
 
     Args:
         run: runs the steps of this decoder, and of no other.
-        smallest: own positions of the first bucket.
+        smallest: positions of the first bucket.
     """
 
     def __init__(self, network: CachedNetwork, lanes: int, capacity: int, device: torch.device, dtype: torch.dtype,
@@ -102,7 +102,7 @@ class StaticDecoder(TorchDecoder):
         super().__init__(network, lanes, capacity + 1, device, dtype, prefixes, max_prefix_length)
         self.capacity, self.run, self.smallest = capacity, run, smallest
         self.columns = HostDeviceTensor(device, lanes, 1, self.shape.width)
-        self.indices = HostDeviceTensor(device, 2, lanes, dtype=torch.int64)     # own positions; index of the prefix
+        self.indices = HostDeviceTensor(device, 2, lanes, dtype=torch.int64)     # lanes' lengths, then prefix indices
         self.hidden = HostDeviceTensor(device, lanes, 1, self.shape.width)
         self.logits = HostDeviceTensor(device, lanes, self.shape.codes)
         self.prefix_length = torch.zeros(prefixes, dtype=torch.int64, device=device)
@@ -117,8 +117,8 @@ class StaticDecoder(TorchDecoder):
     @torch.inference_mode()
     def step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int = 0,
              prefix_indices: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        lanes, columns_each, _ = columns.shape
-        if columns_each > 1:
+        lanes, columns_per_lane, _ = columns.shape
+        if columns_per_lane > 1:
             return super().step(columns, lengths, first_lane, prefix_indices)
         end = self._check_end(columns, lengths, first_lane)
         bucket = min(self.capacity, max(self.smallest, 1 << (end - 1).bit_length()))
@@ -140,7 +140,8 @@ class StaticDecoder(TorchDecoder):
     def _advance(self, bucket: int) -> None:
         """The step, from buffers to buffers: its kernels and their addresses depend on the bucket only.
 
-        When a longer prefix replaces the buffer of prefixes, ``prefix_capacity`` in the key retires the older graphs.
+        When a longer prefix reallocates the prefixes, ``prefix_capacity`` in the key ensures that no older graph is
+        replayed.
         """
         lengths, prefix_indices = self.indices.device
         static = StaticStep(lengths, prefix_indices, self.rows, bucket, self.prefix_length, self.prefix_capacity)
@@ -153,12 +154,12 @@ class StaticDecoder(TorchDecoder):
         """Write k, v (lanes, heads, 1, w) to the lanes' positions, then attend to prefixes and own positions."""
         keys, values = (static.write(cache[layer], new) for cache, new in ((self.keys, k), (self.values, v)))
         q = q * q.shape[-1] ** -0.5
-        of_prefix = static.times_prefix(q, self.prefix_keys[layer].transpose(2, 3))    # (lanes, heads, 1, prefix)
-        of_own = q @ keys.transpose(2, 3)                                                   # (lanes, heads, 1, bucket)
-        score = torch.cat((of_prefix, of_own), dim=-1) + static.mask
-        weight = F.softmax(score.float(), dim=-1).to(q.dtype)
-        on_prefix, on_own = weight.split((of_prefix.shape[-1], of_own.shape[-1]), dim=-1)
-        return on_own @ values + static.times_prefix(on_prefix, self.prefix_values[layer])
+        prefix_scores = static.times_prefix(q, self.prefix_keys[layer].transpose(2, 3))     # (lanes, heads, 1, prefix)
+        own_scores = q @ keys.transpose(2, 3)                                               # (lanes, heads, 1, bucket)
+        scores = torch.cat((prefix_scores, own_scores), dim=-1) + static.mask
+        weights = F.softmax(scores.float(), dim=-1).to(q.dtype)
+        prefix_weights, own_weights = weights.split((prefix_scores.shape[-1], own_scores.shape[-1]), dim=-1)
+        return own_weights @ values + static.times_prefix(prefix_weights, self.prefix_values[layer])
 
 
 @dataclass
@@ -166,10 +167,10 @@ class StaticStep:
     """Which positions each lane of a static step reads, and where it writes.
 
     Args:
-        lengths: (lanes,) own positions of each lane; the new column is written after them.
+        lengths: (lanes,) positions of each lane so far; the new column is written after them.
         prefix_indices: (lanes,) index of each lane's prefix.
         rows: (lanes,) 0, 1, 2, …
-        bucket: own positions to read. prefix_capacity: positions of a prefix to read.
+        bucket: positions of a lane to read. prefix_capacity: positions of a prefix to read.
         prefix_length: (prefixes,) positions of each prefix.
 
     Attributes:
@@ -186,9 +187,9 @@ class StaticStep:
     def __post_init__(self):
         device = self.lengths.device
         prefix_lengths = self.prefix_length[self.prefix_indices]
-        unseen = torch.cat((torch.arange(self.prefix_capacity, device=device) >= prefix_lengths[:, None],
+        masked = torch.cat((torch.arange(self.prefix_capacity, device=device) >= prefix_lengths[:, None],
                             torch.arange(self.bucket, device=device) > self.lengths[:, None]), dim=1)
-        self.mask = torch.zeros(unseen.shape, device=device).masked_fill(unseen, float("-inf"))[:, None, None]
+        self.mask = torch.zeros(masked.shape, device=device).masked_fill(masked, float("-inf"))[:, None, None]
 
     def write(self, cache: Tensor, new: Tensor) -> Tensor:
         """Write new (lanes, heads, 1, w) to cache (lanes, heads, capacity + 1, w); return the positions to read."""
@@ -196,10 +197,10 @@ class StaticStep:
         return cache[:, :, :self.bucket]
 
     def times_prefix(self, x: Tensor, prefixes: Tensor) -> Tensor:
-        """x (lanes, heads, 1, n) times each lane's matrix of prefixes (prefixes, heads, n, m): (lanes, heads, 1, m).
+        """x (lanes, heads, 1, n) times its lane's matrix in prefixes (prefixes, heads, n, m): (lanes, heads, 1, m).
 
-        All lanes are multiplied with all prefixes, and each keeps the product with its own. So each prefix is read
-        once, where fused attention would need a copy for every lane.
+        Every lane is multiplied with all prefixes, and the product with its own is selected. So each prefix is read
+        once, where fused attention would need a copy per lane.
         """
         product = x.transpose(0, 2) @ prefixes                      # (prefixes, heads, lanes, m)
         if len(prefixes) == 1:

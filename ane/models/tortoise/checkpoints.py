@@ -17,7 +17,7 @@ from ane.bundles.pickles import load_pickle
 from ane.bundles.weights import PRECISIONS
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.upstream_config import configs
-from ane.models.tortoise.upstream_keys import assembled, check_surplus, match, networks_of
+from ane.models.tortoise.upstream_keys import assemble, check_surplus, match, networks_of
 from ane.system.errors import UserError
 
 REQUIRED = ("autoregressive.pth", "diffusion_decoder.pth", "vocoder.pth", "clvp2.pth")
@@ -26,7 +26,7 @@ WRAPPERS = {network.wrapper for network in NETWORKS.values() if network.wrapper}
 
 
 def present_files(path: Path) -> list[str]:
-    """The official names among the files of ``path``. Raises UserError when a required one is not there."""
+    """The official checkpoints in directory ``path``, by file name. Raises UserError when a required one is missing."""
     if not os.path.isdir(path):
         fault = "is a file; give its directory" if os.path.exists(path) else "does not exist"
         raise UserError(f"checkpoint directory {path} {fault}")
@@ -42,16 +42,19 @@ def present_files(path: Path) -> list[str]:
 
 
 def packaged_file(name: str) -> Path:
-    """A data file that ships with the package, used where the checkpoints bring none."""
+    """A data file of this package, used where the checkpoint directory has none."""
     return Path(str(resources.files("ane.models.tortoise").joinpath("data", name)))
 
 
 class CheckpointDirectory(Model):
-    """The official .pth files of one directory; a network whose optional file is absent is one it does not have.
+    """The official .pth files of one directory. A network whose optional file is absent is not in ``networks``.
 
-    ``config`` (else the directory's config.json, else the official values) has upstream's constructor arguments:
-    {"autoregressive.pth": {"layers": 30, …}, …}. The key "trained": false marks random weights. A tokenizer.json and
-    a mel_norms.pth beside the checkpoints replace the packaged ones. ``where`` is what messages call ``config``.
+    A tokenizer.json and a mel_norms.pth beside the checkpoints replace those of this package.
+
+    Args:
+        config: upstream's constructor arguments, {"autoregressive.pth": {"layers": 30, …}, …}; None: those in the
+            directory's config.json, or else the official values. The key "trained": false marks random weights.
+        where: name of ``config`` in messages.
 
     Raises:
         UserError: a required file is missing, or the arguments are not upstream's.
@@ -81,7 +84,7 @@ class CheckpointDirectory(Model):
 
     @property
     def precision(self) -> str:
-        """That of the decoder (the official files are fp32 throughout)."""
+        """The precision of the decoder's weights (all official files are fp32)."""
         dtype = next(iter(self.tensors("autoregressive").values())).dtype
         return next(precision for precision, known in PRECISIONS.items() if known == dtype)
 
@@ -90,22 +93,22 @@ class CheckpointDirectory(Model):
         return self._configs[network]
 
     def tensors(self, network: str) -> dict[str, torch.Tensor]:
-        """Exactly the network's state dict; only tensors under weight norm are copied (to fold it in)."""
+        """The network's state dict, without keys that it does not use; only weight-normed tensors are copied."""
         self.require(network)
         file = NETWORKS[network].file
         entries, _ = self._entries(file)
         found = match(network, self._configs, entries, self.path / file)
-        return {key: assembled(source, entries) for key, source in found.items()}
+        return {key: assemble(source, entries) for key, source in found.items()}
 
     def check(self) -> dict[str, list[str]]:
-        """Compare every key and shape of every file with the configs; returns the entries that are not needed.
+        """Compare every key and shape of every file with the configs; returns the entries that are not used.
 
         Returns:
             By file, the names of entries that no network uses: parameters that inference never reads (the decoder's
             text_head), buffers of older releases (gpt.h.N.attn.bias), anything beside a wrapped state dict.
 
         Raises:
-            UserError: a file is damaged, another model, or another size than its config says.
+            UserError: a file is damaged, another model, or another size than its config states.
         """
         surplus = {}
         for file in self.files:
@@ -130,7 +133,7 @@ class CheckpointDirectory(Model):
             return load_file(packaged_file("mel_norms.safetensors"))["mel_norms"]
         norms = load_pickle(own)
         if not isinstance(norms, torch.Tensor) or tuple(norms.shape) != (80,) or not norms.is_floating_point():
-            raise UserError(f"{own} must be one tensor of 80 floats, as upstream's data/mel_norms.pth does")
+            raise UserError(f"{own} must be one tensor of 80 floats, as upstream's data/mel_norms.pth is")
         if not torch.isfinite(norms).all() or (norms == 0).any():
             raise UserError(f"{own} has zero, NaN or infinite values, so no spectrogram can be divided by it")
         return norms.detach().float().numpy().copy()

@@ -27,7 +27,7 @@ class Chunk:
 def split_into_chunks(text: str, model: Model, settings: Settings) -> list[Chunk]:
     """The chunks of a text, without empty ones.
 
-    A chunk that normalisation made too long for the decoder (many digits, say) is split again into smaller ones.
+    A chunk that is too long for the decoder after normalisation (many digits, say) is split again into smaller ones.
 
     Raises:
         UserError: nothing to say, or a chunk that is too long and cannot be split or must not be.
@@ -36,6 +36,7 @@ def split_into_chunks(text: str, model: Model, settings: Settings) -> list[Chunk
     config = model.config("autoregressive")
 
     def fitting(piece: str, desired: int, maximum: int) -> list[tuple[str, list[int]]]:
+        """(Text, tokens) of the piece, or of its parts if it is too long; lengths in characters."""
         ids = tokenizer.speakable_ids(piece)
         if not ids:
             return []
@@ -57,7 +58,7 @@ def split_into_chunks(text: str, model: Model, settings: Settings) -> list[Chunk
 
 
 def text_tokens(ids: Sequence[int], config: UnifiedVoiceConfig) -> list[int]:
-    """Token ids as the networks take them: a stop token after the text (upstream api.py pads by one).
+    """Token ids as the networks take them: with a stop token after the text (upstream api.py pads by one).
 
     Raises:
         UserError: more tokens than the decoder has text positions, or tokens that it does not know.
@@ -72,10 +73,10 @@ def text_tokens(ids: Sequence[int], config: UnifiedVoiceConfig) -> list[int]:
 
 
 def fits(ids: Sequence[int], config: UnifiedVoiceConfig) -> bool:
-    """Whether a text fits in one pass: upstream requires fewer than 400 tokens, including one stop token."""
+    """Whether a text fits in one pass: upstream requires fewer than 400 tokens, including a stop token."""
     return len(ids) <= max_text_tokens(config)
 
 
 def max_text_tokens(config: UnifiedVoiceConfig) -> int:
-    """Number of tokens of the text itself that the decoder takes in one pass."""
+    """Number of tokens, without the stop token, that the decoder takes in one pass."""
     return config.max_text_tokens - 4

@@ -8,14 +8,14 @@ from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 
 
 def pad_codes(codes: Sequence[int], length: int, config: UnifiedVoiceConfig) -> np.ndarray:
-    """Codes padded as upstream does: silent codes after the stop code, and a fixed tail at the very end.
+    """Codes padded as in upstream: silent codes from the stop code on, and ``config.tail_tokens`` as the last ones.
 
     Args:
         codes: sampled codes before the stop code, at most ``length``.
         length: of upstream's array, its max_mel_tokens.
 
     Returns:
-        (length,) int64; without a stop code (``len(codes) == length``) the codes unchanged.
+        (length,) int64; if there was no stop code (``len(codes) == length``), the codes unchanged.
     """
     out = np.full(length, config.calm_token, dtype=np.int64)
     out[:len(codes)] = codes
@@ -26,9 +26,9 @@ def pad_codes(codes: Sequence[int], length: int, config: UnifiedVoiceConfig) -> 
 
 
 def trimmed_length(codes: np.ndarray, config: UnifiedVoiceConfig) -> int:
-    """Number of latents that diffusion gets: all up to the silent code that exceeds ``calm_run`` in a row.
+    """Number of latents that diffusion gets: those before the first silent code that exceeds ``calm_run`` in a row.
 
-    Upstream keeps eight in a row for every model (api.py, calm_tokens); here the config states it.
+    Upstream keeps eight in a row for every model (api.py, calm_tokens); here the config has the number.
     """
     run = 0
     for index, code in enumerate(codes):

@@ -1,4 +1,4 @@
-"""Checks of the config values that bundle.json or a config.json states."""
+"""Checks of network config values that are read from bundle.json or a config.json."""
 
 import math
 from typing import Any
@@ -7,7 +7,7 @@ from ane.bundles.family import Config
 from ane.models.tortoise.diffusion import PREDICTIONS
 from ane.system.errors import UserError
 
-# Attention splits a width evenly among its heads; shapes alone would not tell that it cannot.
+# Width that attention splits evenly among heads, and number of heads; the shapes of the state dict do not depend on it.
 HEADS = {
     "autoregressive": ("model_dim", "heads"),
     "conditioning_encoder": ("model_dim", "heads"),
@@ -17,7 +17,7 @@ HEADS = {
     "classifier": ("embedding_dim", "num_attn_heads"),
 }
 
-# Ids that the decoder looks up, and the number of the highest in its table.
+# Config values that are ids: of text tokens, and of codes.
 TEXT_TOKENS = ("start_text_token", "stop_text_token")
 CODES = ("start_mel_token", "stop_mel_token", "calm_token", "tail_tokens")
 
@@ -26,10 +26,11 @@ def check_value(name: str, value: Any, official: Any, where: str) -> None:
     """Raise UserError unless the JSON ``value`` has the type of the ``official`` value.
 
     Counts are positive integers, ids integers (``check_config`` checks their range), lists represent tuples.
+    ``where`` begins the message.
     """
-    least = None if name in (*TEXT_TOKENS, *CODES) else 1
-    if not _same_kind(value, official, least):
-        raise UserError(f"{where}: {name} must be like {_spelt(official)}, not {_spelt(value)}")
+    minimum = None if name in (*TEXT_TOKENS, *CODES) else 1
+    if not _same_kind(value, official, minimum):
+        raise UserError(f"{where}: {name} must be like {_as_json(official)}, not {_as_json(value)}")
 
 
 def check_config(network: str, config: Config, where: str) -> None:
@@ -53,22 +54,22 @@ def _check_ids(config: Config, names: tuple[str, ...], highest: int, where: str)
         value = getattr(config, name)
         for token in value if isinstance(value, tuple) else (value,):
             if not 0 <= token <= highest:
-                raise UserError(f"{where}: {name} {_spelt(value)} is beyond the decoder's table: 0 to {highest}")
+                raise UserError(f"{where}: {name} {_as_json(value)} is beyond the decoder's table: 0 to {highest}")
 
 
-def _same_kind(value: Any, official: Any, least: int | None) -> bool:
+def _same_kind(value: Any, official: Any, minimum: int | None) -> bool:
     if isinstance(official, bool) or isinstance(value, bool):
         return isinstance(value, bool) and isinstance(official, bool)
     if isinstance(official, int):
-        return isinstance(value, int) and (least is None or value >= least)
+        return isinstance(value, int) and (minimum is None or value >= minimum)
     if isinstance(official, float):
         return isinstance(value, int | float) and math.isfinite(value)
     if isinstance(official, tuple | list):
         return (isinstance(value, tuple | list) and len(value) > 0
-                and all(_same_kind(item, official[0], least) for item in value))
+                and all(_same_kind(item, official[0], minimum) for item in value))
     return official is None or isinstance(value, type(official))
 
 
-def _spelt(value: Any) -> str:
-    """As JSON would have it, for lists and tuples are one there."""
+def _as_json(value: Any) -> str:
+    """The value for a message: a tuple is shown as the list that it is in JSON."""
     return repr(list(value)) if isinstance(value, tuple) else repr(value)

@@ -1,13 +1,14 @@
 """Sampling candidates on the lanes of one decoder: continuous batching (Yu et al. 2022, Orca).
 
 When a candidate ends, its lane takes the next waiting candidate, of the same chunk or of another, while the others
-continue. The prefix of a chunk is computed once, when its first candidate starts, and all its lanes attend to it. Each
-candidate has its own random generator, so its codes do not depend on the number of lanes or on the other candidates,
-except through rounding: no difference was observed in float32, an occasional code differs with fewer bits.
+continue. The prefix of a chunk (voice and text) is computed once, when its first candidate starts, and the lanes of all
+its candidates attend to it. Each candidate has its own random generator, so its codes do not depend on the number of
+lanes or on the other candidates, except through rounding: no difference was observed in float32, an occasional code
+differs in lower precision.
 
-Latents come out of the step: the hidden state that predicts code i *is* latent i of upstream's second pass, because
-the network is causal and positions are learned. Upstream then overwrites what follows the stop code; only those few
-latents need one more call, on the lane's own cache.
+Upstream computes latents in a second pass over the codes. Here the steps return them: the hidden state that predicts
+code i is latent i of that pass, because the network is causal. Upstream also overwrites the codes after the stop code
+before that pass; only the few latents that this changes need another call, with the lane's cache.
 """
 
 from collections import deque
@@ -30,7 +31,7 @@ DecodingProgress = Callable[[int, int], None]       # codes sampled, candidates 
 
 @dataclass(frozen=True)
 class Prompt:
-    """What the decoder continues for one chunk, once for each of ``samplers``.
+    """What the decoder continues for one chunk; each of ``samplers`` samples one candidate.
 
     Attributes:
         conditioning: the voice's conditioning latent (1, D) float32.
@@ -48,10 +49,10 @@ class Candidate:
 
     Attributes:
         codes: the sampled codes, without the stop code.
-        stopped: whether the stop code was sampled before ``max_codes``.
+        stopped: whether the stop code was sampled within ``max_codes`` codes.
         hidden: (len(codes) + stopped, D) float32: latents of the codes and of the stop code.
         padded_codes: (max_codes,) int64: the codes as upstream ranks them (``pad_codes``).
-        latents: (t, D) float32: the input of diffusion, after upstream's rewriting and trimming.
+        latents: (t, D) float32: the input of diffusion: those of ``padded_codes``, trimmed (``trimmed_length``).
     """
 
     codes: list[int]
@@ -80,9 +81,9 @@ class ActivePrefix:
     """The prefix of a chunk that is being sampled.
 
     Attributes:
-        index: where the decoder stores it.
-        first: hidden state and logits at its last position.
-        unfinished: candidates of the chunk that have not ended.
+        index: the decoder's index of the prefix.
+        first: hidden state (D,) and logits (V,) at its last position, from which every candidate starts.
+        unfinished: number of the chunk's candidates that have not ended.
     """
 
     index: int
@@ -95,8 +96,7 @@ def decode(backend: Backend, prompts: Sequence[Prompt], config: UnifiedVoiceConf
            progress: DecodingProgress = lambda codes, finished: None) -> Iterator[list[Candidate]]:
     """Yield the candidates of each chunk in order, as soon as they and those of earlier chunks have ended.
 
-    Work is done while the caller waits for a result, and stops within one step when the iterator is closed. Arguments
-    and errors: ``LaneScheduler``.
+    Work is done only while the caller waits for a result. Arguments and errors: ``LaneScheduler``.
     """
     scheduler = LaneScheduler(backend, prompts, config, sampling, lanes, rewrite_tail, progress)
     for chunk in range(len(prompts)):
@@ -108,8 +108,8 @@ class LaneScheduler:
 
     Args:
         lanes: candidates sampled at a time, at most.
-        rewrite_tail: compute the latents that upstream's rewriting of codes adds (see ``Candidate``), which takes
-            another call; otherwise ``latents`` ends where they would begin.
+        rewrite_tail: compute the latents of the codes that upstream writes after the stop code, which takes another
+            call per candidate; otherwise ``Candidate.latents`` ends before them.
         progress: called after every step.
 
     Attributes:
@@ -142,7 +142,7 @@ class LaneScheduler:
         self.code_count = self.finished_count = 0
 
     def candidates(self, chunk: int) -> list[Candidate]:
-        """All candidates of a chunk; samples until they have ended. The scheduler does not keep them."""
+        """All candidates of a chunk; takes steps until they have ended. The scheduler does not keep them."""
         count = len(self.prompts[chunk].samplers)
         while len(self.finished[chunk]) < count:
             self.advance()
@@ -150,10 +150,10 @@ class LaneScheduler:
         return [finished[index] for index in range(count)]
 
     def stream(self, chunk: int, latents: bool) -> Iterator[np.ndarray]:
-        """Yield a single candidate's ``hidden``, or its ``latents``, as they are sampled, (n, D) each."""
+        """Yield ``hidden`` or ``latents`` of a chunk with a single candidate during sampling, (n, D) each."""
         yielded = 0
         while 0 not in self.finished[chunk]:
-            candidate = next((one for one in self.active.values() if one.chunk == chunk), None)
+            candidate = next((active for active in self.active.values() if active.chunk == chunk), None)
             if candidate is not None:
                 known = trimmed_length(candidate.codes, self.config) if latents else len(candidate.hidden)
                 if known > yielded:
@@ -178,7 +178,7 @@ class LaneScheduler:
         self.progress(self.code_count, self.finished_count)
 
     def _start_next(self) -> ActiveCandidate | None:
-        """The next waiting candidate, its first code sampled; None: there is none, or all prefixes are in use."""
+        """The next waiting candidate, its first code sampled; None: there is none, or no free prefix for it."""
         if not self.waiting or (self.waiting[0][0] not in self.prefixes and not self.free_prefixes):
             return None
         chunk, index = self.waiting.popleft()
@@ -206,13 +206,13 @@ class LaneScheduler:
             self.code_count += 1
 
     def _step(self) -> None:
-        """Feed every active lane its newest code, and sample the next; idle lanes between them are computed too."""
+        """Feed every active lane its last code and sample the next; idle lanes between active ones are computed too."""
         low, high = min(self.active), max(self.active) + 1
         columns = np.zeros((high - low, 1, self.tables.code.shape[1]), dtype=np.float32)
         lengths = np.zeros(high - low, dtype=np.int64)
         prefix_indices = np.full(high - low, self._prefix_index(self.active[low]))
         for lane, candidate in self.active.items():
-            position = len(candidate.codes)                 # code i is at mel position i + 1, own position i
+            position = len(candidate.codes)                 # code i is at mel position i + 1, position i of its lane
             columns[lane - low, 0] = self.tables.codes(candidate.codes[-1], position)
             lengths[lane - low], prefix_indices[lane - low] = position - 1, self._prefix_index(candidate)
         hidden, logits = check_finite(*self.decoder.step(columns, lengths, low, prefix_indices))
@@ -237,7 +237,7 @@ class LaneScheduler:
             del self.prefixes[candidate.chunk]
 
     def _finished_candidate(self, lane: int, candidate: ActiveCandidate) -> Candidate:
-        """The candidate, with the latents that upstream's rewriting of the codes after the stop code adds."""
+        """The candidate's result, including the latents of the codes that upstream writes after the stop code."""
         hidden = np.stack(candidate.hidden)
         codes = pad_codes(candidate.codes, self.sampling.max_codes, self.config)
         length = trimmed_length(codes, self.config)

@@ -1,10 +1,10 @@
 """Latents to a mel spectrogram: the noise schedule, the samplers and the denoising loop.
 
-A schedule and a sampler give each step a few coefficients (``ane.backends.base.DenoisingStep``), the same set for every
-sampler, so that a backend can take several steps in one call.
+Schedule and sampler define the coefficients of each step (``ane.backends.base.DenoisingStep``). Every sampler uses the
+same ones, so that a backend can compute several steps in one call.
 
 Upstream: utils/diffusion.py (OpenAI improved-diffusion), api.py. Schedules are float64; arithmetic on the sample is
-float32, as upstream's.
+float32, as in upstream.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,6 +36,7 @@ class Diffusion:
 
     Attributes:
         steps: denoising steps out of the 4000 trained ones.
+        sampler: a name of ``SAMPLERS``.
         guidance: classifier-free guidance scale k at the last step, ramped up from k/steps; None: no guidance.
         temperature: scale of the initial noise.
         spacing: how the steps are spaced among the trained timesteps, a name of ``SPACINGS``.
@@ -60,7 +61,7 @@ class Diffusion:
 
 
 def frame_count(latents: int) -> int:
-    """Mel frames at 24 kHz for a number of latents: four frames a code at 22.05 kHz, upstream's rounding."""
+    """Mel frames at 24 kHz for a number of latents: four frames per latent at 22.05 kHz, rounded as in upstream."""
     return latents * 4 * 24000 // 22050
 
 
@@ -99,11 +100,11 @@ def _even(steps: int) -> np.ndarray:
 
 def _even_in_log_snr(steps: int) -> np.ndarray:
     rising, order = log_snr(trained_alphas_cumprod())[::-1], np.arange(steps)
-    wanted = np.linspace(rising[0], rising[-1], steps)[::-1]
-    nearest = np.rint(np.interp(wanted, rising, np.arange(TRAINED_STEPS)[::-1])).astype(np.int64)
-    # with many steps, those at low noise would be denser than the trained timesteps: keep them one apart
-    apart = np.maximum.accumulate(nearest - order) + order
-    return np.minimum(apart, TRAINED_STEPS - steps + order)
+    even = np.linspace(rising[0], rising[-1], steps)[::-1]
+    nearest = np.rint(np.interp(even, rising, np.arange(TRAINED_STEPS)[::-1])).astype(np.int64)
+    # with many steps, some at low noise would round to the same timestep: make them distinct
+    distinct = np.maximum.accumulate(nearest - order) + order
+    return np.minimum(distinct, TRAINED_STEPS - steps + order)
 
 
 class Schedule:
@@ -111,8 +112,8 @@ class Schedule:
 
     def __init__(self, steps: int, spacing: str = "even"):
         self.timesteps = spaced_timesteps(steps, spacing)
-        kept = trained_alphas_cumprod()[self.timesteps]
-        self.betas = 1 - kept / np.append(1.0, kept[:-1])
+        alphas_cumprod = trained_alphas_cumprod()[self.timesteps]
+        self.betas = 1 - alphas_cumprod / np.append(1.0, alphas_cumprod[:-1])
 
     @cached_property
     def alphas_cumprod(self) -> np.ndarray:
@@ -161,19 +162,19 @@ def denoising_steps(schedule: Schedule, diffusion: Diffusion, prediction: str = 
 
 
 def guidance_weights(schedule: Schedule, index: int, guidance: float | None) -> dict[str, float]:
-    """(1 + c)·m_cond − c·m_uncond, c = k·(1 − index / steps) (Ho & Salimans 2022, ramped as upstream)."""
+    """(1 + c)·m_cond − c·m_uncond, c = k·(1 − index / steps) (Ho & Salimans 2022, ramped as in upstream)."""
     scale = (guidance or 0.0) * (1 - index / len(schedule.betas))
     return {"conditional": 1 + scale, "unconditional": -scale}
 
 
 def x0_weights(schedule: Schedule, index: int, prediction: str) -> dict[str, float]:
     """Weights of x and of the network's prediction in the estimate of the clean sample x0."""
-    kept = schedule.alphas_cumprod[index]
+    alpha_bar = schedule.alphas_cumprod[index]
     if prediction == "epsilon":
         return {"x0_from_x": schedule.sqrt_recip_alphas_cumprod[index],
                 "x0_from_prediction": -schedule.sqrt_recipm1_alphas_cumprod[index]}
     if prediction == "v":
-        return {"x0_from_x": np.sqrt(kept), "x0_from_prediction": -np.sqrt(1 - kept)}
+        return {"x0_from_x": np.sqrt(alpha_bar), "x0_from_prediction": -np.sqrt(1 - alpha_bar)}
     if prediction == "x0":
         return {"x0_from_x": 0.0, "x0_from_prediction": 1.0}
     raise ValueError(f"prediction must be one of {', '.join(PREDICTIONS)}, got {prediction!r}")
@@ -182,7 +183,7 @@ def x0_weights(schedule: Schedule, index: int, prediction: str) -> dict[str, flo
 def ancestral(schedule: Schedule, index: int) -> dict[str, float]:
     """The posterior's mean plus noise of the learned variance (Ho et al. 2020); no noise at the last step.
 
-    The variance lies between the posterior's and beta, interpolated in the log domain by the network's second half
+    The variance is between the posterior's and beta, interpolated in the log domain by the network's second half
     v ∈ ±1 (Nichol & Dhariwal 2021, eq. 15): with their logarithms l and h, σ = exp((h + l) / 4)·exp((h − l) / 4·v).
     """
     low, high = schedule.posterior_log_variance_clipped[index], np.log(schedule.betas[index])
@@ -192,9 +193,10 @@ def ancestral(schedule: Schedule, index: int) -> dict[str, float]:
 
 def ddim(schedule: Schedule, index: int) -> dict[str, float]:
     """Deterministic, η = 0 (Song et al. 2021): x' = √ᾱ'·x0 + √(1−ᾱ')·ε, with ε = (√(1/ᾱ)·x − x0) / √(1/ᾱ−1)."""
-    kept, onward = schedule.alphas_cumprod_prev[index], np.sqrt(1 - schedule.alphas_cumprod_prev[index])
-    onward = onward / schedule.sqrt_recipm1_alphas_cumprod[index]
-    return {"next_from_x": onward * schedule.sqrt_recip_alphas_cumprod[index], "next_from_x0": np.sqrt(kept) - onward}
+    next_alpha_bar = schedule.alphas_cumprod_prev[index]
+    ratio = np.sqrt(1 - next_alpha_bar) / schedule.sqrt_recipm1_alphas_cumprod[index]
+    return {"next_from_x": ratio * schedule.sqrt_recip_alphas_cumprod[index],
+            "next_from_x0": np.sqrt(next_alpha_bar) - ratio}
 
 
 def dpmpp_2m(schedule: Schedule, index: int) -> dict[str, float]:
@@ -203,12 +205,12 @@ def dpmpp_2m(schedule: Schedule, index: int) -> dict[str, float]:
         return {"next_from_x": 0.0, "next_from_x0": 1.0}
     snr = log_snr(schedule.alphas_cumprod)
     h = snr[index - 1] - snr[index]
-    kept, kept_next = schedule.alphas_cumprod[index], schedule.alphas_cumprod[index - 1]
-    weight, extrapolation = -np.sqrt(kept_next) * np.expm1(-h), 0.0     # extrapolation along the last two x0
+    alpha_bar, next_alpha_bar = schedule.alphas_cumprod[index], schedule.alphas_cumprod[index - 1]
+    weight, extrapolation = -np.sqrt(next_alpha_bar) * np.expm1(-h), 0.0    # extrapolation along the last two x0
     if index + 1 < len(schedule.betas):
         extrapolation = h / (2 * (snr[index] - snr[index + 1]))
-    return {"next_from_x": np.sqrt((1 - kept_next) / (1 - kept)), "next_from_x0": weight * (1 + extrapolation),
-            "next_from_previous_x0": -weight * extrapolation}
+    return {"next_from_x": np.sqrt((1 - next_alpha_bar) / (1 - alpha_bar)),
+            "next_from_x0": weight * (1 + extrapolation), "next_from_previous_x0": -weight * extrapolation}
 
 
 SOLVERS = {"p": ancestral, "ddim": ddim, "dpm++2m": dpmpp_2m}
@@ -218,7 +220,7 @@ def take_step(step: DenoisingStep, x: np.ndarray, previous_x0: np.ndarray, outpu
               noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Take one step from x (1, 100, L), given the previous x0, the network's output (1 or 2, 200, L) and noise.
 
-    Returns the next x, and the x0 of this step, within ±1; formulae: ``DenoisingStep``.
+    Returns the next x and the x0 of this step, which is clipped to ±1; the formulas are in ``DenoisingStep``.
     """
     prediction, variance = np.split(output[:1], 2, axis=1)
     if step.guided:
@@ -234,7 +236,7 @@ def sample(denoiser: Denoiser, frames: int, diffusion: Diffusion, rng: np.random
            progress: StepProgress = no_step_progress, prediction: str = "epsilon") -> np.ndarray:
     """Sample a normalised mel (1, 100, frames) float32 within ±1; ``prediction``: see ``denoising_steps``.
 
-    Draws from ``rng``, all (1, 100, frames) float32 normals: x_T, then for sampler ``p`` one a step, the last unused.
+    Draws from ``rng`` float32 normals (1, 100, frames): x_T, then for sampler ``p`` one per step, the last unused.
     """
     steps = denoising_steps(Schedule(diffusion.steps, diffusion.spacing), diffusion, prediction)
     x, previous_x0 = initial_sample(frames, diffusion, rng)
@@ -258,7 +260,7 @@ def sample(denoiser: Denoiser, frames: int, diffusion: Diffusion, rng: np.random
 def sample_batch(denoiser: BatchedDenoiser, frames: Sequence[int], diffusion: Diffusion,
                  rngs: Sequence[np.random.Generator], progress: StepProgress = no_step_progress,
                  prediction: str = "epsilon") -> list[np.ndarray]:
-    """``sample`` for several utterances, one call a step; each draws from its own ``rng`` what it would alone."""
+    """``sample`` for several utterances, one call per step; each draws from its own ``rng`` as ``sample`` does."""
     initial = [initial_sample(length, diffusion, rng) for length, rng in zip(frames, rngs, strict=True)]
     xs, previous_x0s = map(list, zip(*initial, strict=True))
     steps = denoising_steps(Schedule(diffusion.steps, diffusion.spacing), diffusion, prediction)
@@ -326,7 +328,7 @@ def spectrograms(backend: Backend, latents: Sequence[np.ndarray], voice: np.ndar
 
 
 def group_by_frames(lengths: Sequence[int], limit: int) -> list[range]:
-    """Consecutive utterances grouped so that no group of two or more exceeds ``limit`` frames."""
+    """Indices of consecutive utterances, grouped so that no group of two or more exceeds ``limit`` frames."""
     groups: list[range] = []
     total = 0
     for index, length in enumerate(lengths):

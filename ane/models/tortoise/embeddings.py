@@ -1,4 +1,4 @@
-"""The decoder's look-up tables: text tokens and codes become columns on the host."""
+"""The decoder's embedding tables, looked up in NumPy: text tokens and codes become columns (n, D)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Embeddings:
     code_position: np.ndarray       # (positions, D)
 
     def prefix(self, conditioning: np.ndarray, tokens: Sequence[int], config: UnifiedVoiceConfig) -> np.ndarray:
-        """[conditioning][start, tokens, stop][start of codes] as columns: (1, D), ids → (len(tokens) + 4, D)."""
+        """The columns [conditioning][start, tokens, stop][start of codes]: (1, D), ids → (len(tokens) + 4, D)."""
         ids = [config.start_text_token, *tokens, config.stop_text_token]
         text = self.text[ids] + self.text_position[:len(ids)]
         return np.concatenate((conditioning, text, self.codes(config.start_mel_token, 0)[None]))
@@ -29,5 +29,5 @@ class Embeddings:
         return len(tokens) + 4
 
     def codes(self, codes: np.ndarray | int, position: np.ndarray | int) -> np.ndarray:
-        """Columns of codes at mel positions; code i of a sequence is at i + 1, after the start code."""
+        """Columns (…, D) of codes at mel positions; code i of a sequence is at i + 1, after the start code."""
         return self.code[codes] + self.code_position[position]

@@ -25,6 +25,6 @@ def open_checkpoints(directory: Path, arguments: Mapping[str, Any] | None, origi
 
 
 FAMILY = ModelFamily(
-    "tortoise", NETWORKS, TORTOISE_STAGES, check_value, check_config, voice_widths, open_checkpoints, REQUIRED,
-    ("tokenizer.json", MEL_NORMS),
-    "Manmay/tortoise-tts")      # upstream's default; jbetker/tortoise-tts-v2, its origin, lacks hifidecoder.pth
+    "tortoise", NETWORKS, TORTOISE_STAGES, check_value, check_config, voice_widths, open_checkpoints,
+    required_files=REQUIRED, extra_files=("tokenizer.json", MEL_NORMS),
+    repository="Manmay/tortoise-tts")       # upstream's default; jbetker/tortoise-tts-v2 lacks hifidecoder.pth

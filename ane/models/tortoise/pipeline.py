@@ -1,7 +1,7 @@
-"""From chunks of text to sound: decode, rank, diffuse, vocode, each step drawing on the one before it.
+"""From chunks of text to sound: decode, rank, diffuse, vocode.
 
-A step is finished for a group of chunks before the next begins, and its networks are released, so that few networks
-are loaded at a time.
+Each of these steps is finished for a group of chunks, and its networks are released, before the next step begins, so
+that few networks are loaded at a time. Streaming alternates between the steps.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -25,9 +25,9 @@ from ane.system.iterators import closing_source
 from ane.system.timeline import Timeline
 from ane.voices import Voice
 
-MIN_GROUP = 16      # chunks that take a step together, at least: bounds memory for long texts, and keeps lanes filled
+MIN_GROUP = 16      # chunks of a group, at least: enough to fill the lanes, few enough to bound memory for long texts
 
-# (stage, done, total, note) while work continues
+# called with (stage, done, total, note): stage is "decode", "rank", "diffuse" or "vocode"
 Progress = Callable[[str, int, int, str], None]
 
 
@@ -37,7 +37,7 @@ def no_progress(stage: str, done: int, total: int, note: str) -> None:
 
 @dataclass(frozen=True)
 class RankedChunk:
-    """A chunk with the candidates that are kept, best first, and the number of codes sampled in all candidates."""
+    """A chunk with its best candidates, best first, and the number of codes sampled in all its candidates."""
 
     chunk: Chunk
     kept: list[Candidate]
@@ -50,7 +50,12 @@ class RankedChunk:
 
 @dataclass(frozen=True)
 class ChunkInfo:
-    """What the result reports of a chunk; ``stopped``: whether its best candidate ended with a stop code."""
+    """A chunk with what the result reports of it.
+
+    Attributes:
+        codes: number of codes sampled in all candidates.
+        stopped: whether the best candidate ended with a stop code.
+    """
 
     chunk: Chunk
     codes: int
@@ -82,7 +87,7 @@ class Pipeline:
     """The steps of one request.
 
     Args:
-        chunk_count: number of chunks in all, for the progress.
+        chunk_count: total number of chunks, for ``progress``.
     """
 
     def __init__(self, model: Model, backend: Backend, voice: Voice, settings: Settings, randomness: Randomness,
@@ -109,7 +114,7 @@ class Pipeline:
             self.backend.release()
 
     def _decode(self, chunks: Sequence[Chunk]) -> Iterator[RankedChunk]:
-        """Candidates of every chunk, ranked as soon as they end: keeping all candidates of a book would fill memory."""
+        """Yield every chunk, ranked as soon as its candidates end, so that only the best are kept in memory."""
         prompts = [self._prompt(chunk) for chunk in chunks]
         decoded = self.timeline.record_each("decode", decode(
             self.backend, prompts, self.model.config("autoregressive"), self.settings.sampling, self.settings.lanes,
@@ -126,17 +131,18 @@ class Pipeline:
         self.backend.release("clvp", "cvvp")
 
     def _diffuse(self, ranked: list[RankedChunk]) -> Iterator[tuple[RankedChunk, list[np.ndarray]]]:
-        """Mels (100, L) of the kept candidates; empty lists on the path without diffusion."""
+        """Yield every chunk with the mels (100, L) of its best candidates, or without diffusion with an empty list."""
         if self.settings.diffusion is None:
-            return iter([(one, []) for one in ranked])
-        latents = [candidate.latents for one in ranked for candidate in one.kept]
-        rngs = [self.randomness.diffusion(one.chunk.index, rank) for one in ranked for rank in range(len(one.kept))]
+            return iter([(chunk, []) for chunk in ranked])
+        latents = [candidate.latents for chunk in ranked for candidate in chunk.kept]
+        rngs = [self.randomness.diffusion(ranked_chunk.chunk.index, rank)
+                for ranked_chunk in ranked for rank in range(len(ranked_chunk.kept))]
         with self.timeline.record("diffuse"):
             mels = iter(spectrograms(self.backend, latents, self.voice.diffusion, self.settings.diffusion, rngs,
                                      lambda done, total: self._report("diffuse", done), self._prediction))
         self._add("diffuse", len(latents) * self.settings.diffusion.steps)
         self.backend.release("diffusion")
-        return iter([(one, [next(mels)[0] for _ in one.kept]) for one in ranked])
+        return iter([(chunk, [next(mels)[0] for _ in chunk.kept]) for chunk in ranked])
 
     def _vocode(self, diffused: Iterator[tuple[RankedChunk, list[np.ndarray]]]) -> Iterator[VocodedChunk]:
         for ranked, mels in diffused:
@@ -145,13 +151,13 @@ class Pipeline:
                          for rank, candidate in enumerate(ranked.kept)]
             self._add("vocode", 1)
             self._report("vocode", 0)
-            yield VocodedChunk(ranked.info, [trimmed(one, self.settings.silence) for one in audio])
+            yield VocodedChunk(ranked.info, [trimmed(samples, self.settings.silence) for samples in audio])
 
     def _sound(self, chunk: Chunk, rank: int, candidate: Candidate, mels: list[np.ndarray]) -> np.ndarray:
         if mels:
             return univnet_sound(self.backend, self.model.config("univnet"),
                                  self.randomness.vocoder(chunk.index, rank), mels[rank])
-        # including the stop code's latent, nothing trimmed (upstream api_fast.py)
+        # with the stop code's latent and without trimming, as in upstream's api_fast.py
         return hifigan_sound(self.backend, self.voice.ar, candidate.hidden)
 
     # Streaming
@@ -170,13 +176,13 @@ class Pipeline:
             self.backend.release()
 
     def _pieces(self, chunks: Sequence[Chunk], on_chunk: Callable[[ChunkInfo], None]) -> Iterator[np.ndarray]:
-        lanes = LaneScheduler(self.backend, [self._prompt(chunk) for chunk in chunks],
-                              self.model.config("autoregressive"), self.settings.sampling, self.settings.lanes,
-                              self.settings.diffusion is not None, self._report_decoding)
-        limit, lanes.active_limit = lanes.active_limit, min(lanes.active_limit, self.settings.candidates)
+        scheduler = LaneScheduler(self.backend, [self._prompt(chunk) for chunk in chunks],
+                                  self.model.config("autoregressive"), self.settings.sampling, self.settings.lanes,
+                                  self.settings.diffusion is not None, self._report_decoding)
+        limit, scheduler.active_limit = scheduler.active_limit, min(scheduler.active_limit, self.settings.candidates)
         for index, chunk in enumerate(chunks):
-            for piece in self._stream_sound(chunk, self._stream_latents(chunk, lanes, index, on_chunk)):
-                lanes.active_limit = min(limit, (index + 2) * self.settings.candidates)
+            for piece in self._stream_sound(chunk, self._stream_latents(chunk, scheduler, index, on_chunk)):
+                scheduler.active_limit = min(limit, (index + 2) * self.settings.candidates)
                 self.timeline.mark_first_sound()
                 yield piece
             self._add("vocode", 1)
@@ -184,14 +190,14 @@ class Pipeline:
             if self.settings.diffusion is not None:
                 self._add("diffuse", self.settings.diffusion.steps)
 
-    def _stream_latents(self, chunk: Chunk, lanes: LaneScheduler, index: int,
+    def _stream_latents(self, chunk: Chunk, scheduler: LaneScheduler, index: int,
                         on_chunk: Callable[[ChunkInfo], None]) -> Iterator[np.ndarray]:
-        """The latents or hidden states that sound is made from, as they are decoded: (n, D) each."""
+        """Yield the latents for diffusion or HiFi-GAN as they are decoded, or after ranking at once: (n, D) each."""
         diffused = self.settings.diffusion is not None
         if not self.settings.ranked:
-            yield from self.timeline.record_each("decode", lanes.stream(index, diffused))
+            yield from self.timeline.record_each("decode", scheduler.stream(index, diffused))
         with self.timeline.record("decode"):
-            candidates = lanes.candidates(index)
+            candidates = scheduler.candidates(index)
         ranked = self._rank(chunk, candidates)
         on_chunk(ranked.info)
         if self.settings.ranked:
@@ -225,12 +231,12 @@ class Pipeline:
             with self.timeline.record("rank"):
                 mels = np.stack(self.voice.clip_mels) if self.settings.cvvp_amount else None
                 scores = score_candidates(self.backend, chunk.tokens,
-                                          np.stack([one.padded_codes for one in candidates]),
+                                          np.stack([candidate.padded_codes for candidate in candidates]),
                                           self.settings.cvvp_amount, mels, lambda done: self._report("rank", done))
             self._add("rank", len(candidates))
             kept = [candidates[index] for index in best_candidates(scores, self.settings.best)]
-        return RankedChunk(chunk, [without_unused_array(one, self.settings) for one in kept],
-                           sum(len(one.codes) for one in candidates))
+        return RankedChunk(chunk, [without_unused_array(candidate, self.settings) for candidate in kept],
+                           sum(len(candidate.codes) for candidate in candidates))
 
     def _report_decoding(self, codes: int, finished: int) -> None:
         self._report("decode", finished, f"{codes} codes")
@@ -257,6 +263,6 @@ def trim_stream(pieces: Iterable[np.ndarray], silence: tuple[float, float] | Non
 
 
 def without_unused_array(candidate: Candidate, settings: Settings) -> Candidate:
-    """The candidate without the array that its path to sound does not read: a book has thousands of candidates."""
+    """The candidate without the array (``latents`` or ``hidden``) that is not needed any more, to save memory."""
     unused = "latents" if settings.diffusion is None else "hidden"
     return replace(candidate, **{unused: np.empty((0, candidate.hidden.shape[1]), np.float32)})

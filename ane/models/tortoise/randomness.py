@@ -1,8 +1,8 @@
-"""All random numbers of a request, drawn on the host so that they are the same on every backend.
+"""All random numbers of a request, drawn with NumPy so that they are the same on every backend.
 
-A request's seed makes one ``numpy.random.SeedSequence``; each use of randomness has a stream of its own, keyed by what
-it is for and not by when it is drawn. So a candidate's codes depend only on the seed, its chunk and its index, not on
-the number of lanes or the order in which they are filled.
+Every use of randomness has a generator (stream) of its own: a ``numpy.random.SeedSequence`` of the request's seed with
+a key for the use. So the random numbers of a candidate depend only on the seed, its chunk and its index, not on the
+number of lanes or the order in which they are filled.
 """
 
 import numpy as np
@@ -24,9 +24,9 @@ class Randomness:
     voice                              for each ``random`` voice the decoder's noise (1, D), then the diffusion
                                        decoder's (1, C). Crops of long clips have a seed of their own (0), so that
                                        a voice stays the same in every request
-    candidate    chunk, candidate      one uniform number a code
-    diffusion    chunk, rank           x_T (1, 100, L), then for sampler ``p`` one (1, 100, L) a step, the last unused
-    vocoder      chunk, rank           UnivNet's noise, a row a frame: (L + 10, 64), at once or incrementally
+    candidate    chunk, candidate      one uniform number per code
+    diffusion    chunk, rank           x_T (1, 100, L), then for sampler ``p`` one (1, 100, L) per step, the last unused
+    vocoder      chunk, rank           UnivNet's noise, one row per frame: (L + 10, 64), at once or incrementally
     ===========  ====================  ===========================================================================
     """
 

@@ -7,17 +7,20 @@ import numpy as np
 from ane.backends.base import Backend
 from ane.system.errors import UserError
 
-CANDIDATES_PER_CALL = 8     # fills the hardware, and bounds the memory of a call
+CANDIDATES_PER_CALL = 8     # enough to keep the hardware busy; more would only take more memory
 
 
 def score_candidates(backend: Backend, tokens: Sequence[int], codes: np.ndarray, cvvp_amount: float = 0.0,
-          clip_mels: np.ndarray | None = None, progress: Callable[[int], None] = lambda done: None) -> np.ndarray:
+                     clip_mels: np.ndarray | None = None,
+                     progress: Callable[[int], None] = lambda done: None) -> np.ndarray:
     """Scores (n,) float32 of candidates, higher is better: cvvp·a + clvp·(1 − a).
 
     Args:
-        tokens: the text's ids with the trailing stop token, without start.
+        tokens: the text's ids with a stop token at the end, without a start token.
         codes: (n, S) int64, padded to one length by ``ane.models.tortoise.codes.pad_codes``.
-        clip_mels: mels of the voice's clips (clips, 80, L), which CVVP compares with.
+        cvvp_amount: a, share of CVVP in the score, from 0 to 1.
+        clip_mels: mels of the voice's clips (clips, 80, L), which CVVP compares with the codes.
+        progress: called with the number of candidates scored so far by the current network.
 
     Raises:
         UserError: CVVP with a voice that has no clips, or scores that are NaN or infinite.
@@ -45,7 +48,7 @@ def check_clips(cvvp_amount: float, clip_mels: Sequence[np.ndarray] | np.ndarray
 
 def _compare(backend: Backend, stage: str, rows: np.ndarray, codes: np.ndarray,
              progress: Callable[[int], None]) -> np.ndarray:
-    """Mean over rows (r, E) of their dot products with each candidate's speech vector: (n,)."""
+    """The dot products of each candidate's speech vector with ``rows`` (r, E), averaged over the rows: (n,)."""
     scores = []
     for start in range(0, len(codes), CANDIDATES_PER_CALL):
         speech = backend.run(stage, codes=codes[start:start + CANDIDATES_PER_CALL])

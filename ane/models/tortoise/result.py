@@ -19,11 +19,11 @@ class Speech:
         audio: (S,) float32 within ±1 at ``sample_rate``.
         alternatives: audio of the second-best candidate and so on, when ``Settings.best`` is more than 1.
         seed: reproduces this speech with the same text, voice and settings.
-        voice: its name.
+        voice: name of the voice.
         chunks: the pieces of text that were spoken in one pass each.
-        codes: codes sampled, in all candidates.
-        spent: seconds of each stage, in the order in which they began.
-        took: wall-clock seconds in all.
+        codes: number of codes sampled, in all candidates.
+        spent: seconds by stage of work ("voice", "decode", "rank", …), in the order in which they began.
+        took: total wall-clock seconds.
         notes: warnings about this result, such as a chunk that did not end.
         timeline: when each stage ran.
     """
@@ -46,7 +46,7 @@ class Speech:
 
     @property
     def real_time_factor(self) -> float:
-        """Seconds of work for a second of audio."""
+        """Seconds of work per second of audio."""
         return self.took / self.seconds
 
     def save(self, path: Path | str) -> None:

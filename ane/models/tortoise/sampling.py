@@ -1,6 +1,6 @@
-"""From logits to a code, one row at a time, with the processors of transformers 4.31 in upstream's order.
+"""Sampling a code from logits, one row at a time, as the logits processors of transformers 4.31 do.
 
-Order: repetition penalty, typical (optional), temperature, top-k, top-p, sampling.
+They run in upstream's order: repetition penalty, typical (optional), temperature, top-k, top-p, sampling.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,12 @@ Sampler = Callable[[np.ndarray, np.ndarray], int]
 
 @dataclass(frozen=True)
 class Sampling:
-    """How codes are sampled. The defaults are those of upstream's presets; top_k 50 is transformers' own default."""
+    """How codes are sampled. The defaults are those of upstream's presets; top_k 50 is transformers' default.
+
+    Attributes:
+        repetition_penalty: 1: none. typical_mass: for typical sampling, between 0 and 1; None: not used.
+        max_codes: a candidate ends after this many codes if no stop code was sampled.
+    """
 
     temperature: float = 0.8
     repetition_penalty: float = 2.0
@@ -53,7 +58,7 @@ def repetition_penalty(scores: np.ndarray, history: np.ndarray, penalty: float) 
 
 
 def typical(scores: np.ndarray, mass: float) -> np.ndarray:
-    """Keep the ids whose information is nearest the entropy, up to ``mass`` (Meister et al. 2022)."""
+    """Keep the ids with information nearest the entropy, up to ``mass`` in probability (Meister et al. 2022)."""
     logp = log_softmax(scores)
     p = np.exp(logp)
     entropy = -np.nansum(logp * p)
@@ -67,7 +72,7 @@ def typical(scores: np.ndarray, mass: float) -> np.ndarray:
 
 
 def top_k(scores: np.ndarray, k: int) -> np.ndarray:
-    """Keep the k largest scores, and ties with the k-th."""
+    """Keep the k largest scores and those equal to the k-th."""
     k = min(k, len(scores))
     threshold = np.partition(scores, -k)[-k]
     return np.where(scores < threshold, np.float32(-np.inf), scores)
@@ -86,7 +91,7 @@ def top_p(scores: np.ndarray, p: float) -> np.ndarray:
 
 
 def process_scores(scores: np.ndarray, history: np.ndarray, sampling: Sampling) -> np.ndarray:
-    """All processors on one row (V,) float32; ``history``: previous ids, upstream's placeholder prefix included."""
+    """Apply all processors to scores (V,) float32; ``history``: previous ids, with upstream's prefix placeholder."""
     scores = repetition_penalty(scores, history, sampling.repetition_penalty)
     if sampling.typical_mass is not None:
         scores = typical(scores, sampling.typical_mass)
@@ -95,14 +100,14 @@ def process_scores(scores: np.ndarray, history: np.ndarray, sampling: Sampling) 
 
 
 def distribution(scores: np.ndarray, history: np.ndarray, sampling: Sampling) -> tuple[np.ndarray, np.ndarray]:
-    """The ids that can be sampled, ascending, and their probabilities."""
+    """The ids that can be sampled, ascending, and their probabilities; arguments as in ``process_scores``."""
     scores = process_scores(scores, history, sampling)
     ids = np.flatnonzero(scores > -np.inf)
     return ids, np.exp(log_softmax(scores[ids]))
 
 
 def inverse_cdf_sampler(rng: np.random.Generator) -> Sampler:
-    """Samples with one uniform number a code: the id whose interval of the cumulative distribution contains it."""
+    """A sampler that draws one uniform number per code: the id whose interval of the cumulative distribution has it."""
     def sample(ids: np.ndarray, probabilities: np.ndarray) -> int:
         cumulative = probabilities.cumsum(dtype=np.float64)
         index = np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right")

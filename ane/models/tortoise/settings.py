@@ -1,4 +1,4 @@
-"""What shapes a request apart from its text, voice and seed, and the presets that set it by name."""
+"""The settings of a request, apart from its text, voice and seed, and the presets for them."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -13,10 +13,10 @@ from ane.system.errors import UserError
 
 @dataclass(frozen=True)
 class Preset:
-    """How much work a sentence is worth.
+    """A named choice between speed and quality.
 
     Attributes:
-        candidates: sampled for each chunk; ranking keeps the best.
+        candidates: number sampled for each chunk; ranking keeps the best.
         diffusion: how the spectrogram is sampled; None: HiFi-GAN makes audio straight from the latents.
         upstream: whether upstream has a preset of this name (api.py, tts_with_preset).
     """
@@ -27,7 +27,7 @@ class Preset:
 
     @property
     def work(self) -> str:
-        """Candidates × diffusion steps in words. A guided step runs the denoiser twice."""
+        """The work per chunk as text, such as "16 candidates × 30 steps". A guided step runs the denoiser twice."""
         candidates = f"{self.candidates} candidate{'s' * (self.candidates > 1)}"
         if self.diffusion is None:
             return f"{candidates}, no diffusion (HiFi-GAN)"
@@ -35,8 +35,8 @@ class Preset:
         return f"{candidates} × {self.diffusion.steps}{guided} steps"
 
 
-# Ours take few steps of a better sampler, chosen by benchmarks/samplers.py; their names are candidates x steps.
-# `fastest` is upstream's path without diffusion (api_fast.py).
+# Those not from upstream use few steps of a better sampler, chosen with benchmarks/samplers.py; their names are
+# candidates x steps. `fastest` is upstream's path without diffusion (api_fast.py).
 PRESETS = {
     "fastest": Preset(1, None),
     "1x10": Preset(1, Diffusion(10, "dpm++2m", guidance=None, spacing="logsnr")),
@@ -47,25 +47,28 @@ PRESETS = {
     "standard": Preset(256, Diffusion(steps=200), upstream=True),
     "high_quality": Preset(256, Diffusion(steps=400), upstream=True),
 }
-DEFAULT_PRESET = "ultra_fast"       # of a model that names none
+DEFAULT_PRESET = "ultra_fast"       # for a model whose settings name none
 MAX_CANDIDATES = 10_000
-MIN_SILENCE = 0.01          # seconds: a cut needs time to fade in
+MIN_SILENCE = 0.01          # seconds; the audio is faded in and out there
 
 
 @dataclass(frozen=True)
 class Settings:
-    """A preset with changes; ``Settings.of(preset, **changes)`` makes one.
+    """Settings of a request; ``Settings.of(preset, **changes)`` makes them from a preset.
 
     Attributes:
-        candidates: sampled for each chunk.
+        candidates: number sampled for each chunk.
         diffusion: how the spectrogram is sampled; None for the HiFi-GAN path.
-        best: number of candidates that are rendered as audio, best first.
-        sampling: how codes are drawn.
-        cvvp_amount: share of CVVP in the ranking, 0 to 1; it needs a voice of clips.
+        best: number of candidates per chunk that are synthesised, best first.
+        sampling: how codes are sampled.
+        cvvp_amount: share of CVVP in the ranking, 0 to 1; above 0 the voice must be clips.
         normaliser: a name of ``ane.text.NORMALISERS``.
         split: desired and maximum characters of a chunk; None: the text is one chunk.
-        silence: seconds of it that are kept before and after each chunk's speech; None: all, as upstream.
-        lanes: candidates sampled at a time.
+        silence: seconds of silence kept before and after each chunk's speech; None: all, as in upstream.
+        lanes: candidates sampled at a time, at most.
+
+    Raises:
+        UserError: a value is out of range.
     """
 
     candidates: int
@@ -95,12 +98,12 @@ class Settings:
 
     @classmethod
     def of(cls, preset: str | None = None, model: Mapping[str, Any] = MappingProxyType({}), **changes: Any) -> Self:
-        """A preset with a model's own settings over it, and ``changes`` over both.
+        """A preset, overridden by a model's own settings, overridden by ``changes``.
 
         Args:
             preset: a name of ``PRESETS``; None: ``default_preset(model)``.
             model: the model's own ``settings``: "sampling" (fields of ``Sampling`` that differ from upstream's),
-                "split", "silence", and "preset", the default one.
+                "split", "silence", and "preset", the default preset.
 
         Raises:
             UserError: there is no such preset, the model's settings are unknown or out of range, or a change is.
@@ -114,7 +117,7 @@ class Settings:
 
     @property
     def ranked(self) -> bool:
-        """Whether candidates are compared at all."""
+        """Whether candidates are ranked: there is more than one."""
         return self.candidates > 1
 
 
@@ -126,21 +129,21 @@ def default_preset(model: Mapping[str, Any]) -> str:
     return preset
 
 
-def _model_changes(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """What a model's ``settings`` change in a preset. Raises UserError, which names the model, for what is invalid."""
+def _model_changes(model: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of ``Settings`` that a model's ``settings`` change. Raises UserError for invalid ones."""
     readers = {"sampling": _sampling, "split": _split, "silence": _silence}
-    unknown = ", ".join(sorted(set(stated) - {*readers, "preset"}))
+    unknown = ", ".join(sorted(set(model) - {*readers, "preset"}))
     if unknown:
         raise _model_error(f"{unknown} is unknown")
-    default_preset(stated)
-    return {key: read(stated[key]) for key, read in readers.items() if key in stated}
+    default_preset(model)
+    return {key: read(model[key]) for key, read in readers.items() if key in model}
 
 
-def _sampling(stated: Any) -> Sampling:
-    if not isinstance(stated, Mapping):
-        raise _model_error(f"sampling must be an object, not {stated!r}")
+def _sampling(fields: Any) -> Sampling:
+    if not isinstance(fields, Mapping):
+        raise _model_error(f"sampling must be an object, not {fields!r}")
     defaults = asdict(Sampling())
-    for name, value in stated.items():
+    for name, value in fields.items():
         if name not in defaults:
             raise _model_error(f"sampling: {name} is unknown")
         whole = isinstance(defaults[name], int)
@@ -148,27 +151,27 @@ def _sampling(stated: Any) -> Sampling:
                                            or (value is None and defaults[name] is None)):
             raise _model_error(f"sampling: {name} must be a {'whole ' if whole else ''}number, not {value!r}")
     try:
-        sampling = Sampling(**stated)
+        sampling = Sampling(**fields)
     except UserError as error:
-        raise _model_error(f"sampling: {str(error).removeprefix('--')}") from error
+        raise _model_error(f"sampling: {error}") from error
     if sampling.max_codes < 1:      # the decoder knows the upper limit
         raise _model_error(f"sampling: max_codes must be at least 1, not {sampling.max_codes}")
     return sampling
 
 
-def _split(stated: Any) -> tuple[int, int]:
-    whole = isinstance(stated, list | tuple) and all(type(length) is int for length in stated)
-    if not whole or len(stated) != 2 or not 1 <= stated[0] <= stated[1]:
-        raise _model_error(f"split must be the desired and the maximum number of characters in a chunk, not {stated!r}")
-    return stated[0], stated[1]
+def _split(value: Any) -> tuple[int, int]:
+    whole = isinstance(value, list | tuple) and all(type(length) is int for length in value)
+    if not whole or len(value) != 2 or not 1 <= value[0] <= value[1]:
+        raise _model_error(f"split must be the desired and the maximum number of characters in a chunk, not {value!r}")
+    return value[0], value[1]
 
 
-def _silence(stated: Any) -> tuple[float, float]:
-    numbers = isinstance(stated, list | tuple) and all(type(seconds) in (int, float) for seconds in stated)
-    if not numbers or len(stated) != 2 or not all(MIN_SILENCE <= seconds < inf for seconds in stated):
+def _silence(value: Any) -> tuple[float, float]:
+    numbers = isinstance(value, list | tuple) and all(type(seconds) in (int, float) for seconds in value)
+    if not numbers or len(value) != 2 or not all(MIN_SILENCE <= seconds < inf for seconds in value):
         raise _model_error(f"silence must be the seconds kept before and after the speech, {MIN_SILENCE} at least, "
-                           f"not {stated!r}")
-    return stated[0], stated[1]
+                           f"not {value!r}")
+    return value[0], value[1]
 
 
 def _model_error(fault: str) -> UserError:

@@ -1,4 +1,4 @@
-"""Text and a voice in, 24 kHz speech out: at once, for one text or many, or as a stream."""
+"""Synthesis of 24 kHz speech from text and a voice: at once, for one text or several, or as a stream."""
 
 import secrets
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ from ane.voices import Voice
 
 
 class Synthesizer:
-    """A model on a backend, ready to speak."""
+    """A model on a backend. ``speak``, ``speak_all`` and ``stream`` synthesise speech."""
 
     def __init__(self, model: Model, backend: Backend):
         self.model, self.backend = model, backend
@@ -36,9 +36,10 @@ class Synthesizer:
             voice: a name, a path or a mix as on the command line, or a ``Voice``; None: the model's default.
             preset: a name of ``ane.models.tortoise.settings.PRESETS``, combined with the model's own settings; None:
                 the model's default. Ignored when ``settings`` are given.
-            seed: at least 0; None: a random one, which the result states.
-            progress: called as (stage, done, total, note) during the work.
-            timeline: a timeline to continue (None: a new one).
+            seed: at least 0; None: a random one, which is in the result.
+            progress: called with (stage, done, total, note) during the work; stage is "decode", "rank", "diffuse" or
+                "vocode".
+            timeline: records when each stage runs (None: a new one).
 
         Raises:
             UserError: nothing to say, a text too long for one pass with splitting off, an unknown or unsuitable voice,
@@ -52,7 +53,7 @@ class Synthesizer:
                   timeline: Timeline | None = None) -> Iterator[Speech]:
         """Speak several texts, each as ``speak`` does with the same seed; they share the decoder's lanes.
 
-        Work begins when the first result is requested; each is yielded as soon as it and those before it are ready.
+        Work begins when the first result is requested. Results are yielded in order, each as soon as it is ready.
         """
         request = Request(self, texts, voice, preset, seed, settings, timeline)
         sounds = request.pipeline(progress).sounds([chunk for chunks in request.texts for chunk in chunks])
@@ -73,7 +74,10 @@ class Synthesizer:
         return Stream(Request(self, [text], voice, preset, seed, settings, timeline), progress)
 
     def prepare(self, voice: str | Voice | None = None, settings: Settings | None = None) -> Voice:
-        """Load what does not depend on the text: the networks that the settings need, and the voice (returned)."""
+        """Load the networks that the settings need and the voice, so that the first text is spoken sooner.
+
+        Returns the voice. Errors: ``speak``.
+        """
         settings = settings or Settings.of(model=self.model.settings)
         self.require(settings)
         self.backend.load(*self.needed(settings))
@@ -90,12 +94,12 @@ class Synthesizer:
         return needed
 
     def require(self, settings: Settings) -> None:
-        """Raise UserError, before any work, when the model lacks a network that will be needed."""
+        """Raise UserError when the model lacks a network that speaking with these settings needs."""
         for network in self.needed(settings):
             self.model.require(network)
 
     def voice(self, voice: str | Voice | None, randomness: Randomness) -> Voice:
-        """The voice of that name or path. Raises UserError: unknown, or of another model."""
+        """The voice of that name, path or mix. Raises UserError when it is unknown, unsuitable or of another model."""
         if isinstance(voice, Voice):
             voice.check_widths(self.model.widths)
             return voice
@@ -106,7 +110,11 @@ class Synthesizer:
 
 
 class Request:
-    """A checked request: its texts as chunks, its voice, its random numbers."""
+    """A request whose arguments have been checked: its texts as chunks, its voice, its random numbers.
+
+    Raises:
+        UserError: see ``Synthesizer.speak``.
+    """
 
     def __init__(self, synthesizer: Synthesizer, texts: Sequence[str], voice: str | Voice | None, preset: str | None,
                  seed: int | None, settings: Settings | None, timeline: Timeline | None):
@@ -128,6 +136,7 @@ class Request:
                         sum(map(len, self.texts)), self.timeline, progress)
 
     def speech(self, sounds: list[VocodedChunk], began: float) -> Speech:
+        """The result for one text from its chunks' sound; ``began``: the time from which ``took`` is counted."""
         self.timeline.mark_first_sound()
         audio = [np.concatenate([sound.audio[rank] for sound in sounds]) for rank in range(self.settings.best)]
         infos = [sound.info for sound in sounds]
@@ -139,14 +148,18 @@ class Request:
                       self.notes(infos), self.timeline)
 
     def notes(self, infos: Sequence[ChunkInfo]) -> list[str]:
+        """Warnings for the user."""
         return [*warn_not_cloned(self.model, self.voice), *warn_not_stopped(infos)]
 
 
 class Stream(Iterator[np.ndarray]):
     """Sound that arrives incrementally: pieces (m,) float32 within ±1 at ``sample_rate``.
 
-    Work is done while a piece is waited for; ``close`` ends it within one step. ``codes``, ``notes``, ``seconds``,
-    ``spent`` and ``took`` are those of ``ane.models.tortoise.result.Speech`` for the pieces returned so far.
+    Work is done only while the caller waits for a piece. ``codes``, ``notes``, ``seconds``, ``spent`` and ``took`` are
+    as in ``ane.models.tortoise.result.Speech``, for the pieces returned so far.
+
+    Raises:
+        UserError: ``settings.best`` is more than 1.
     """
 
     sample_rate = SAMPLE_RATE
@@ -192,7 +205,7 @@ class Stream(Iterator[np.ndarray]):
 
     @property
     def real_time_factor(self) -> float:
-        """Seconds for a second of audio, including time spent by the consumer; infinite before the first piece."""
+        """Seconds per second of audio, including the caller's time between pieces; infinite before the first piece."""
         return self.took / self.seconds if self._samples else float("inf")
 
 

@@ -1,4 +1,4 @@
-"""From the constructor arguments of upstream's classes, as a config.json states them, to configs of our networks."""
+"""Network configs from the constructor arguments of upstream's classes, as a config.json has them."""
 
 import difflib
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from ane.models.tortoise.config_checks import check_config, check_value
 from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
 
-# Arguments of upstream's classes that act in training alone, or on parameters that inference never reads.
+# Arguments of upstream's classes that affect only training, or parameters that inference never reads.
 TRAINING_ONLY = {
     "autoregressive.pth": {"checkpointing", "mel_length_compression"},
     "diffusion_decoder.pth": {"dropout", "layer_drop", "unconditioned_percentage", "use_fp16"},
@@ -17,10 +17,10 @@ TRAINING_ONLY = {
                   "wav_token_compression"},
     "cvvp.pth": {"cond_mask_percentage", "dropout", "speech_mask_percentage"},
     "classifier.pth": {"distribute_zero_label", "dropout"},
-    "hifidecoder.pth": {"inference_padding"},      # stored by upstream, read by none of its inference
+    "hifidecoder.pth": {"inference_padding"},      # upstream stores it and does not use it
 }
 
-# Arguments whose other values describe another network than the published one, or other mels than we compute.
+# Arguments for which only the official value is supported: others change the network's structure or the mels.
 FIXED = {
     "autoregressive.pth": {"train_solo_embeddings": False, "types": 1, "use_mel_codes_as_input": True},
     "clvp2.pth": {"use_xformers": True},
@@ -31,19 +31,20 @@ FIXED = {
                         "resblock_type": "1"},
 }
 
-def configs(stated: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A config for every network: the values stated for its file, the official values for the rest.
 
-    ``stated`` maps file names ("autoregressive.pth") to constructor arguments, bare or under the key "constructor".
-    Keys that start with an underscore, and the key "trained", are not about constructors.
+def configs(stated: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A config for every network, by name: the values stated for its file, the official values for the rest.
+
+    ``stated`` maps file names ("autoregressive.pth") to constructor arguments, directly or under the key "constructor".
+    Keys that start with an underscore and the key "trained" are ignored. ``where`` begins messages.
 
     Raises:
-        UserError: not such a mapping, an unknown file, an unknown argument, or a value that makes no network.
+        UserError: not such a mapping, an unknown file, an unknown argument, or an invalid value.
     """
     files = {network.file for network in NETWORKS.values()}
     for file in stated:
         if file not in files and file not in ("trained", "mel_norms.pth") and not file.startswith("_"):
-            raise UserError(f"{where}: {file!r} is none of the checkpoints' names{_near(file, files)}")
+            raise UserError(f"{where}: {file!r} is none of the checkpoints' names{_suggestion(file, files)}")
     found = {}
     for name, network in NETWORKS.items():
         arguments = _arguments(stated, network.file, where)
@@ -53,7 +54,7 @@ def configs(stated: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _arguments(stated: Mapping[str, Any], file: str, where: str) -> dict[str, Any]:
-    """The arguments stated for ``file``, each known and of the right kind."""
+    """The arguments stated for ``file``. Raises UserError for an unknown one, or one of the wrong type."""
     entry = stated.get(file, {})
     if isinstance(entry, Mapping) and "constructor" in entry:
         entry = entry["constructor"]
@@ -74,10 +75,11 @@ def _arguments(stated: Mapping[str, Any], file: str, where: str) -> dict[str, An
             check_value(name, value, official[name], f"{where}: {file}")
         elif name not in ignored:
             known = {*official, *fixed, *ignored}
-            raise UserError(f"{where}: {file}: unknown constructor argument {name!r}{_near(name, known)}")
+            raise UserError(f"{where}: {file}: unknown constructor argument {name!r}{_suggestion(name, known)}")
     return dict(entry)
 
 
-def _near(name: str, known: set[str]) -> str:
+def _suggestion(name: str, known: set[str]) -> str:
+    """The end of a message about an unknown name: similar known ones, else all."""
     near = difflib.get_close_matches(name, sorted(known), 3)
     return f"; do you mean {' or '.join(near)}?" if near else f"; known: {', '.join(sorted(known))}"

@@ -1,4 +1,4 @@
-"""Matching the entries of an official checkpoint to a network's state dict, with errors that explain a mismatch."""
+"""Matches the entries of an official checkpoint to a network's state dict; errors explain a mismatch."""
 
 import re
 from collections import Counter
@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from ane.bundles.weights import FLOATS, layout, spell
+from ane.bundles.weights import FLOATS, layout, shape_text
 from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
 
-Entries = Mapping[str, torch.Tensor]
+Entries = Mapping[str, torch.Tensor]        # the state dict in a checkpoint
 
 
 def pattern(key: str) -> str:
@@ -20,7 +20,7 @@ def pattern(key: str) -> str:
     return re.sub(r"(?<=\.)\d+(?=\.|$)", "N", key)
 
 
-def grouped(keys: Iterable[str]) -> str:
+def summarise_keys(keys: Iterable[str]) -> str:
     """A short list of keys: "30 × gpt.h.N.attn.bias, text_head.weight"."""
     counts = Counter(pattern(key) for key in keys)
     return ", ".join(f"{count} × {name}" if count > 1 else name for name, count in counts.items())
@@ -32,10 +32,10 @@ def networks_of(file: str) -> list[str]:
 
 
 def sources(key: str, entries: Entries) -> tuple[str, ...] | None:
-    """The entries that make up ``key``: itself, or the gain and the direction of its weight norm, or None.
+    """The entries that ``key`` is computed from: itself, or the gain and direction of its weight norm; None: missing.
 
-    Weight norm is spelt X.weight_g and X.weight_v by torch.nn.utils.weight_norm (as in the official files), and
-    X.parametrizations.weight.original0 and 1 by its successor in torch.nn.utils.parametrizations.
+    Weight norm is stored as X.weight_g and X.weight_v by torch.nn.utils.weight_norm (in the official files), and as
+    X.parametrizations.weight.original0 and 1 by torch.nn.utils.parametrizations.weight_norm.
     """
     if key in entries:
         return (key,)
@@ -48,10 +48,10 @@ def sources(key: str, entries: Entries) -> tuple[str, ...] | None:
 
 
 def match(name: str, configs: Mapping[str, Any], entries: Entries, path: Path) -> dict[str, tuple[str, ...]]:
-    """For every key of network ``name``, the entries of the file at ``path`` that make it up.
+    """For every key of network ``name``, the entries of the file at ``path`` that it is computed from (``sources``).
 
     Raises:
-        UserError: a key is missing, is no float tensor, or has another shape than the network's.
+        UserError: a key is missing, is not a float tensor, or has another shape than in the network.
     """
     prefix, shapes = NETWORKS[name].prefix, layout(NETWORKS[name], configs[name]).shapes
     found = {key: sources(prefix + key, entries) for key in shapes}
@@ -69,41 +69,42 @@ def match(name: str, configs: Mapping[str, Any], entries: Entries, path: Path) -
 
 
 def check_surplus(entries: Entries, used: set[str], path: Path) -> None:
-    """Refuse entries of layers beyond the config: loading only part of a model must not pass unnoticed.
+    """Check that no layer in the file is left unused, which would load only a part of a larger model.
 
     Raises:
-        UserError: the file has more layers than the config states.
+        UserError: the file has more layers than the config.
     """
-    built = {_folded(key) for key in used}
-    patterns = {pattern(key) for key in built}
-    surplus = sorted(key for key in entries if _folded(key) not in built and pattern(_folded(key)) in patterns)
+    used_keys = {_folded_key(key) for key in used}
+    patterns = {pattern(key) for key in used_keys}
+    surplus = sorted(key for key in entries
+                     if _folded_key(key) not in used_keys and pattern(_folded_key(key)) in patterns)
     if surplus:
         raise UserError(f"{path}: {surplus[0]} is beyond the network that the config describes (surplus: "
-                        f"{grouped(surplus)}): {_size_hint(path)}")
+                        f"{summarise_keys(surplus)}): {_size_hint(path)}")
 
 
-def assembled(source: tuple[str, ...], entries: Entries) -> torch.Tensor:
-    """One tensor from its entries: as it is, or with weight norm folded in; float64 becomes float32."""
+def assemble(source: tuple[str, ...], entries: Entries) -> torch.Tensor:
+    """A tensor from the entries named in ``source``, with weight norm folded in; float64 is converted to float32."""
     if len(source) == 2:
-        return fused(*(entries[part] for part in source))
+        return fold_weight_norm(*(entries[part] for part in source))
     tensor = entries[source[0]].detach()
     return tensor.float() if tensor.dtype == torch.float64 else tensor
 
 
-def fused(gain: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:
+def fold_weight_norm(gain: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:
     """w = g · v / ‖v‖, the norm over all dimensions but the first (Salimans and Kingma 2016, arXiv 1602.07868)."""
-    wide = direction.detach().float()
-    norm = torch.linalg.vector_norm(wide, dim=tuple(range(1, wide.dim())), keepdim=True)
-    result = wide * (gain.detach().float() / norm)
+    v = direction.detach().float()
+    norm = torch.linalg.vector_norm(v, dim=tuple(range(1, v.dim())), keepdim=True)
+    result = v * (gain.detach().float() / norm)
     return result if direction.dtype == torch.float64 else result.to(direction.dtype)
 
 
 def looks_like(entries: Entries, file: str, configs: Mapping[str, Any]) -> str | None:
-    """The other official file whose keys, layer numbers aside, are all among ``entries``; None when there is none.
+    """The other official file whose keys, ignoring layer numbers, are all among ``entries``; None: there is none.
 
-    Of several, the one with most keys; of those, the one whose shapes at ``configs`` fit as well.
+    Of several, the one with the most keys; of equals, one whose shapes with ``configs`` match too.
     """
-    present = {pattern(_folded(key)) for key in entries}
+    present = {pattern(_folded_key(key)) for key in entries}
     best: tuple[int, bool, str | None] = (0, False, None)
     for other in {network.file for network in NETWORKS.values()} - {file}:
         names = networks_of(other)
@@ -114,8 +115,8 @@ def looks_like(entries: Entries, file: str, configs: Mapping[str, Any]) -> str |
     return best[2]
 
 
-def _folded(key: str) -> str:
-    """The key as it is called once weight norm is folded in."""
+def _folded_key(key: str) -> str:
+    """The key of the tensor after weight norm is folded in: X.weight_g → X.weight."""
     return re.sub(r"(weight_[gv]|parametrizations\.weight\.original[01])$", "weight", key)
 
 
@@ -124,19 +125,21 @@ def _check_entry(key: str, entry: Any, shape: tuple[int, ...], path: Path, why: 
         kind = entry.dtype if isinstance(entry, torch.Tensor) else type(entry).__name__
         raise UserError(f"{path}: {key} is {kind} where a plain tensor of floats belongs; is it a quantised copy?")
     if entry.numel() * entry.element_size() > entry.untyped_storage().nbytes():     # a copy would fill the memory
-        raise UserError(f"{path}: {key} claims the shape {spell(tuple(entry.shape))}, more than is stored for it; the "
-                        "file is damaged")
+        raise UserError(f"{path}: {key} claims the shape {shape_text(tuple(entry.shape))}, more than is stored for it; "
+                        "the file is damaged")
     if tuple(entry.shape) != shape:
-        raise UserError(f"{path}: {key} has shape {spell(tuple(entry.shape))}, the network has {spell(shape)}: {why()}")
+        raise UserError(f"{path}: {key} has shape {shape_text(tuple(entry.shape))}, the network has "
+                        f"{shape_text(shape)}: {why()}")
 
 
 def _why_missing(key: str, entries: Entries, path: Path, configs: Mapping[str, Any]) -> str:
     if not any(isinstance(entry, torch.Tensor) for entry in entries.values()):
-        return f"the file has no tensors, only {grouped(map(str, entries)) or 'nothing'}; it must be a plain state dict"
+        found = summarise_keys(map(str, entries)) or "nothing"
+        return f"the file has no tensors, only {found}; it must be a plain state dict"
     other = looks_like(entries, path.name, configs)
     if other:
         return f"its keys are those of {other}; the file is misnamed"
-    if pattern(key) in {pattern(_folded(present)) for present in entries}:
+    if pattern(key) in {pattern(_folded_key(present)) for present in entries}:
         return f"other layers have it, so the file has fewer layers than its config, or is damaged; {_size_hint(path)}"
     return f"this is not upstream's {path.name}, or a damaged copy of it"
 

@@ -1,12 +1,12 @@
-"""Latents or a mel to sound, at once or incrementally: the stages hifigan and univnet, every frame vocoded once.
+"""Latents or a mel to sound with the stages hifigan and univnet, at once or as a stream.
 
 HiFi-GAN takes latents at the rate of mel frames: interpolated linearly twice, from 22050/1024 Hz to 22050/256 Hz to
 24000/256 Hz, as upstream does (models/hifigan_decoder.py, inference). UnivNet takes a mel and noise.
 
-When streaming, a frame can be vocoded once the ``margin`` frames after it have arrived, the receptive field of the
-network. The network then gets the new frames and a margin on either side, not everything so far, and the sound of the
-new frames equals that of the whole. At the beginning and at the end nothing is cut, so the networks' own padding there
-(zeros, mirrored noise, silence) is the same as in the whole.
+A stream vocodes a frame when the ``margin`` frames after it (the receptive field of the network) have arrived. A call
+gets new frames and a margin on either side, and returns the same sound for them as a call with all frames. The margin
+ends at the beginning and at the end of the sound, so padding inside the networks (zeros, mirrored noise, silence) is
+the same too.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +19,7 @@ from ane.models.tortoise.networks.hifigan import HifiganConfig
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES, UnivNetConfig
 from ane.system.iterators import closing_source
 
-SCALES = 1024 / 256, 24000 / 22050      # frames a latent at 22050 Hz; then from 22050 Hz to the output's 24000 Hz
+SCALES = 1024 / 256, 24000 / 22050      # frames per latent at 22050 Hz; then from 22050 Hz to the output's 24000 Hz
 
 
 @dataclass(frozen=True)
@@ -28,17 +28,17 @@ class VocodingWindow:
 
     Attributes:
         first: minimum of new frames in the first call, small so that sound starts soon.
-        window: frames of a later call including margins, which cost as much as new frames. 62 is the larger bucket of
-            converted vocoders. A call has more when many frames arrive at once.
+        window: frames of a later call including both margins, which take as long as new frames. 62 is the larger bucket
+            of converted vocoders. When many frames arrive at once, a call has more.
     """
 
     first: int = 12
     window: int = 62
 
     def new_frames(self, done: int, ready: int, margin: int) -> int:
-        """Frames to vocode now, when ``done`` are vocoded and ``ready`` could be; 0: wait for more."""
-        few = max(self.window - 2 * margin, self.first) if done else self.first
-        return ready - done if ready - done >= 2 * few else few if ready - done >= few else 0
+        """Frames to vocode now, if ``done`` have been and the first ``ready`` can be; 0: wait for more."""
+        least = max(self.window - 2 * margin, self.first) if done else self.first
+        return ready - done if ready - done >= 2 * least else least if ready - done >= least else 0
 
 
 def hifigan_sound(backend: Backend, conditioning: np.ndarray, latents: np.ndarray) -> np.ndarray:
@@ -54,7 +54,7 @@ def univnet_sound(backend: Backend, config: UnivNetConfig, rng: np.random.Genera
 
 def hifigan_stream(backend: Backend, config: HifiganConfig, conditioning: np.ndarray, latents: Iterable[np.ndarray],
                    window: VocodingWindow | None = None) -> Iterator[np.ndarray]:
-    """``hifigan_sound`` for latents that arrive incrementally, (n, D) each: pieces of its samples, (m,) float32.
+    """``hifigan_sound`` for latents (n, D) that arrive incrementally: yields the same samples in pieces (m,).
 
     Closing the iterator closes ``latents``.
     """
@@ -69,13 +69,13 @@ def hifigan_stream(backend: Backend, config: HifiganConfig, conditioning: np.nda
 
 def univnet_stream(backend: Backend, config: UnivNetConfig, rng: np.random.Generator, mels: Iterable[np.ndarray],
                    window: VocodingWindow | None = None) -> Iterator[np.ndarray]:
-    """``univnet_sound`` for a mel that arrives incrementally, (100, n) each: pieces of its samples, (m,) float32.
+    """``univnet_sound`` for a mel that arrives in pieces (100, n): yields the same samples in pieces (m,).
 
     Closing the iterator closes ``mels``.
     """
     bands, ahead = config.n_mel_channels, draw_noise(rng, config, SILENT_FRAMES)
 
-    def run(columns: np.ndarray) -> np.ndarray:     # the noise ahead matters only at the end
+    def run(columns: np.ndarray) -> np.ndarray:     # only the last call depends on the noise ahead
         noise = np.concatenate((columns[bands:], ahead), axis=1)
         return backend.run("univnet", mel=columns[None, :bands], noise=noise[None])[0, 0]
 
@@ -94,11 +94,11 @@ def draw_noise(rng: np.random.Generator, config: UnivNetConfig, frames: int) -> 
 
 
 class StreamingVocoder:
-    """A vocoder on columns (C, n) that arrive incrementally, one a frame.
+    """A vocoder on columns (C, n) that arrive incrementally, one per frame.
 
     Args:
         margin: frames on either side that the sound of a frame depends on.
-        run: columns (C, w) → their sound (256·w,), without any context.
+        run: columns (C, w) → their sound (256·w,), padded by the network at both ends.
     """
 
     def __init__(self, margin: int, window: VocodingWindow, run: Callable[[np.ndarray], np.ndarray]):
@@ -111,14 +111,14 @@ class StreamingVocoder:
         return self.first + (0 if self.columns is None else self.columns.shape[1])
 
     def feed(self, columns: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield the sound that can be vocoded now, if there is enough for a call: (m,) float32."""
+        """Append columns, and yield the sound (m,) float32 that can be vocoded now, if it is enough for a call."""
         self._append(columns)
         new = self.window.new_frames(self.done, self.received - self.margin, self.margin)
         if new:
             yield self._vocode(self.done + new)
 
     def finish(self, columns: np.ndarray | None = None) -> Iterator[np.ndarray]:
-        """Yield the rest, after appending the last columns if given: (m,) float32."""
+        """Append the last columns, if given, and yield the remaining sound (m,) float32."""
         if columns is not None:
             self._append(columns)
         if self.received > self.done:
@@ -153,7 +153,7 @@ class LatentInterpolation:
         return self._run(latents, ended=False)
 
     def finish(self, latents: np.ndarray | None = None) -> np.ndarray:
-        """The rest, after appending the last latents if given: (D, m)."""
+        """Append the last latents (n, D), if given, and return the remaining frames (D, m)."""
         return self._run(latents, ended=True)
 
     def _run(self, latents: np.ndarray | None, ended: bool) -> np.ndarray:
@@ -176,7 +176,7 @@ class LinearInterpolation:
         self.first = self.done = 0                  # index of the first of them, and outputs returned
 
     def feed(self, columns: np.ndarray | None, ended: bool) -> np.ndarray:
-        """Columns (C, n) → the new outputs (C, m) that are between received columns, or when ``ended`` all the rest.
+        """Columns (C, n) → the new outputs (C, m) that are between received columns, or if ``ended`` all that remain.
 
         After n columns in all, ⌊n·scale⌋ have been returned.
         """
@@ -203,7 +203,7 @@ class LinearInterpolation:
     def _sources(self, start: int, stop: int) -> np.ndarray:
         """Positions in the input of outputs ``start`` … ``stop``: (stop − start,) float32.
 
-        torch rounds 1/scale to float32, then the result once (UpSample.h: compiled to one fused multiply-add).
+        torch rounds 1/scale to float32, then the result once (UpSample.h compiles to a fused multiply-add).
         """
         positions = np.arange(start, stop) + 0.5
         return np.maximum(np.float64(np.float32(1 / self.scale)) * positions - 0.5, 0).astype(np.float32)

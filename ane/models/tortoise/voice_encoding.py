@@ -17,7 +17,7 @@ VOICE_NETWORKS = ("conditioning_encoder", "contextual_embedder", "rlg_auto", "rl
 
 def encode_clips(clips: Sequence[tuple[np.ndarray, int]], backend: Backend, mel_norms: np.ndarray,
                  rng: np.random.Generator, *, name: str = "", source: str = "") -> Voice:
-    """Latents of reference clips: both encoders on every clip, then the mean over the clips.
+    """A voice from reference clips: the latents of both encoders, averaged over the clips.
 
     The autoregressive model encodes 6 s of each clip, from a random start when it is longer; the diffusion model its
     first 4.27 s. Shorter clips are padded with silence (upstream api.py, get_conditioning_latents). Every clip has the
@@ -26,7 +26,7 @@ def encode_clips(clips: Sequence[tuple[np.ndarray, int]], backend: Backend, mel_
     Args:
         clips: (audio (S,) float32, rate in Hz) each, at least one.
         mel_norms: (80,) float32.
-        rng: drawn from once for each clip longer than 6 s, in order: ``integers(0, samples - 132300 + 1)``.
+        rng: draws ``integers(0, samples - 132300 + 1)`` for each clip longer than 6 s, in order.
 
     Raises:
         UserError: no clips.
@@ -54,18 +54,18 @@ def random_voice(backend: Backend, widths: tuple[int, int], rng: np.random.Gener
 
 
 def conditioning_window(audio: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """6 s of audio (S,) at 22050 Hz → (132300,): a random crop of a longer clip, a shorter one padded at its end."""
+    """6 s of audio (S,) at 22050 Hz: (132300,), a random crop, or padded with zeros at the end if it is shorter."""
     gap = len(audio) - CONDITIONING_SAMPLES
     start = int(rng.integers(0, gap + 1)) if gap > 0 else 0
     return _fit_length(audio[start:], CONDITIONING_SAMPLES)
 
 
 def diffusion_window(audio: np.ndarray) -> np.ndarray:
-    """The first 4.27 s of audio (S,) at 22050 Hz → (102400,) at 24000 Hz, padded at the end.
+    """The first 4.27 s of audio (S,) at 22050 Hz → (102400,) at 24000 Hz, padded with zeros at the end.
 
-    Uses upstream's resampler, with which the model was trained: above 11 kHz it leaves images of the speech where
-    soxr leaves silence. Measured on five upstream voices, soxr would lower the three highest bands of the mel by
-    2.3, and on random weights move the latent by 6 to 9 % (22 to 25 dB).
+    Uses upstream's resampler, with which the model was trained: above 11 kHz it leaves spectral images of the speech,
+    soxr silence. On five upstream voices, soxr lowers the three highest bands of the log-mel by 2.3, and with random
+    weights changes the latent by 6 to 9 % (22 to 25 dB).
     """
     return _fit_length(resample_windowed_sinc(audio, CONDITIONING_RATE, DIFFUSION_RATE), DIFFUSION_SAMPLES)
 
@@ -75,5 +75,5 @@ def _fit_length(audio: np.ndarray, samples: int) -> np.ndarray:
 
 
 def _mean(rows: list[np.ndarray]) -> np.ndarray:
-    """(1, width) each → (1, width) float32."""
+    """Latents (1, width) each → their mean (1, width) float32."""
     return np.concatenate(rows).mean(axis=0, keepdims=True, dtype=np.float64).astype(np.float32)

@@ -1,4 +1,4 @@
-"""From what the user calls a voice to the latents that condition the models."""
+"""From a voice's name, path or mix to its latents."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -24,13 +24,13 @@ def resolve_voice(spec: str, *, folders: Iterable[Path], backend: Backend, mel_n
     is entirely random there.)
 
     Args:
-        folders: where names are looked up, in order.
+        folders: the folders in which names are looked up, in order.
         mel_norms: (80,) float32.
         model_id: identifies the encoders' weights and precision; cached latents belong to one model.
         widths: (D, C) of the model.
-        rng: the request's generator. Only ``random`` draws from it: (1, D), then (1, C) normals, in the mix's order.
-        seed: selects the 6 s that are used of longer clips. Separate from ``rng``, so that a voice is the same in
-            every request; in upstream it changes with the request's seed.
+        rng: the request's generator. Only ``random`` draws from it, for each in order: (1, D), then (1, C) normals.
+        seed: selects the 6 s that are used of longer clips. Not from ``rng``, so that a voice is the same in every
+            request; in upstream it changes with the request's seed.
         cache: read latents of clips from the cache, and store them there.
 
     Raises:

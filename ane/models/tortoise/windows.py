@@ -1,11 +1,11 @@
-"""Latents to a mel in windows, so that streaming starts after the first window, however long the speech is.
+"""Latents to a mel in windows, so that sound can start after the first window, however long the speech is.
 
 Each window of latents is diffused separately. It overlaps the previous one, and the two mels are cross-faded there.
 Overlapping frames get the same noise in both windows, so that the two mels differ little.
 
     first   ├────────┤
     next          ├──┼─────────────┤           each is up to twice as long as the previous one, at most ``size``
-    last               ├─────────────┼──┤      the last starts earlier, so that it is not short
+    last               ├─────────────┼──┤      the last overlaps more, so that it is not short
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,14 +22,15 @@ from ane.system.iterators import closing_source
 
 @dataclass(frozen=True)
 class Windows:
-    """Lengths in latents, 21.5 a second.
+    """Lengths in latents, 21.5 per second.
 
     Attributes:
-        first: of the first window. A shorter text is diffused in one piece.
-        size: of the longest window. Each is at most twice as long as the previous one, so that playback does not stall.
-        overlap: of two consecutive windows, at least.
+        first: length of the first window. Shorter speech is diffused in one piece.
+        size: length of the longest window. Each is at most twice as long as the previous one, so that playback does not
+            stall.
+        overlap: minimum overlap of consecutive windows.
 
-    The defaults were chosen with benchmarks/results/windows-demo.json: they change the mel less than other noise does.
+    The defaults were chosen with benchmarks/results/windows-demo.json: they change the mel less than another seed does.
     """
 
     first: int = 32
@@ -52,8 +53,8 @@ def windowed_mels(backend: Backend, latents: Iterable[np.ndarray], voice: np.nda
     iterator closes ``latents``.
 
     Args:
-        rng: draws for each window what ``sample`` draws, for frames that no earlier window had.
-        progress: called with the steps done and the steps of a window.
+        rng: draws for each window what ``sample`` draws, but only for frames that no earlier window had.
+        progress: called with the steps done and all steps of the current window.
     """
     mel = WindowedDiffusion(backend, voice, diffusion, rng, windows or Windows(), progress, prediction)
     with closing_source(latents):
@@ -73,8 +74,8 @@ class WindowedDiffusion:
         self.backend, self.voice, self.diffusion, self.windows = backend, voice, diffusion, windows
         self.progress, self.prediction = progress, prediction
         self.noise = OverlappingNoise(rng)
-        self.latents: np.ndarray | None = None      # from the start of the previous window
-        self.first = 0                              # index of the first of them
+        self.latents: np.ndarray | None = None      # from the start of the previous window on
+        self.first = 0                              # index of the first latent in ``latents``
         self.start, self.size = 0, windows.first
         self.overlapping: np.ndarray | None = None  # (100, frames): end of the previous window, to be faded out
 
@@ -119,7 +120,7 @@ class WindowedDiffusion:
 
 
 class OverlappingNoise:
-    """Replaces a window's random generator: frames that the previous window had get the previous window's draws."""
+    """In place of a window's random generator; frames that the previous window had get the previous window's noise."""
 
     def __init__(self, rng: np.random.Generator):
         self.rng = rng

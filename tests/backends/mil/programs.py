@@ -45,12 +45,6 @@ def run(path: Path, x: np.ndarray = X, **arithmetic: bool) -> np.ndarray:
     return result
 
 
-def snr(expected: np.ndarray, actual: np.ndarray) -> float:
-    """Signal-to-noise ratio in dB; 300 where there is no error."""
-    signal, error = (np.square(part.astype(np.float64)).mean() for part in (expected, expected - actual))
-    return float(10 * np.log10(signal / max(error, signal * 1e-30)))
-
-
 def round_to_fp16(values: torch.Tensor) -> torch.Tensor:
     return values.half().float()
 

@@ -13,6 +13,7 @@ from coremltools.converters.mil.mil import types
 from torch import nn
 
 from ane.backends.mil import Arithmetic, Interpreter, Package
+from ane.system.decibels import snr_db
 from tests.backends.mil.programs import (
     CHANNELS,
     SHAPE,
@@ -26,7 +27,6 @@ from tests.backends.mil.programs import (
     round_to_fp16,
     run,
     saved,
-    snr,
 )
 
 # Reading packages
@@ -63,10 +63,10 @@ def test_results_are_rounded_only_with_fp16(plain: Path):
     weight = torch.from_numpy(WEIGHT).float().reshape(CHANNELS, CHANNELS)
     x = torch.from_numpy(X).reshape(CHANNELS, WIDTH)
     expected = (weight @ x).relu() + x
-    assert snr(expected.numpy(), run(plain)[0, :, 0]) > 120
+    assert snr_db(expected.numpy(), run(plain)[0, :, 0]) > 120
     rounded = round_to_fp16(round_to_fp16(weight @ round_to_fp16(x)).relu() + round_to_fp16(x))
     np.testing.assert_array_equal(run(plain, fp16=True)[0, :, 0], rounded.numpy())
-    assert 55 < snr(expected.numpy(), rounded.numpy()) < 90
+    assert 55 < snr_db(expected.numpy(), rounded.numpy()) < 90
 
 
 def test_values_beyond_fp16_become_infinite_only_with_fp16(tmp_path: Path):
@@ -93,9 +93,9 @@ def test_narrow_norms_fail_on_outliers_where_wide_norms_do_not(op: str, tmp_path
     x[:, :4] = 3000
     x[..., 0] = -3000
     exact = run(path, x.astype(np.float16))
-    assert snr(exact, run(path, x, fp16=True)) > 60
+    assert snr_db(exact, run(path, x, fp16=True)) > 60
     narrow = run(path, x, fp16=True, narrow_norms=True)
-    assert not np.isfinite(narrow).all() or snr(exact, narrow) < 10
+    assert not np.isfinite(narrow).all() or snr_db(exact, narrow) < 10
 
 
 def test_narrow_norms_round_every_inner_step_of_a_layer_norm(tmp_path: Path):
@@ -112,7 +112,7 @@ def test_narrow_norms_round_every_inner_step_of_a_layer_norm(tmp_path: Path):
     got = run(path, outlier, fp16=True, narrow_norms=True)
     np.testing.assert_array_equal(got, round_to_fp16(round_to_fp16(z * scale) + shift).numpy())
     np.testing.assert_array_equal(got[0, :, 0, 0], beta)
-    assert snr(run(path), run(path, fp16=True)) > snr(run(path), run(path, fp16=True, narrow_norms=True))
+    assert snr_db(run(path), run(path, fp16=True)) > snr_db(run(path), run(path, fp16=True, narrow_norms=True))
 
 
 def test_narrow_norms_without_fp16_are_refused():
@@ -263,5 +263,5 @@ def test_a_converted_torch_module_returns_what_torch_returns(tmp_path: Path):
     path = saved(model, tmp_path)
     with torch.no_grad():
         expected = module(x).numpy()
-    assert snr(expected, run(path)) > 60
-    assert 50 < snr(expected, run(path, fp16=True)) < 90
+    assert snr_db(expected, run(path)) > 60
+    assert 50 < snr_db(expected, run(path, fp16=True)) < 90

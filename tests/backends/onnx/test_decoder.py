@@ -32,7 +32,7 @@ def decoder(onnx, request):
         decoder = onnx.decoder(*args)
         if request.param == "rows by a graph":
             decoder.allocator = BufferAllocator(DEVICES["cpu"], rows_by_graph=True)
-            for cache in decoder.own:
+            for cache in decoder.lane_caches:
                 cache.allocator = decoder.allocator
         return decoder
 
@@ -81,7 +81,7 @@ def test_a_cache_that_grows_keeps_its_content(torch, decoder):
     for turn in range(4):           # across the first bucket
         x = columns(turn, 2, 1)
         assert near(*(one.step(x, length + GROWTH - 2 + turn) for one in both))
-    assert both[1].own[0].length == 2 * GROWTH
+    assert both[1].lane_caches[0].length == 2 * GROWTH
     x = columns(7, 2, GROWTH)
     assert near(*(one.step(x, length + GROWTH + 2) for one in both))
 
@@ -155,7 +155,8 @@ def test_a_step_on_bound_buffers_equals_a_run_on_arrays(onnx):
     decoder.prefill(columns(0, 11))
     decoder.step(columns(1, 3, 2), np.zeros(3, dtype=np.int64))
     feeds = {"columns": columns(2, 3, 1), "mask": decoder._mask(np.full(3, 2), 1, np.zeros(3, dtype=np.int64))}
-    for pair, names in ((decoder.own, ("keys", "values")), (decoder.stored, ("prefix_keys", "prefix_values"))):
+    for pair, names in ((decoder.lane_caches, ("keys", "values")),
+                        (decoder.prefix_caches, ("prefix_keys", "prefix_values"))):
         for cache, name in zip(pair, names, strict=True):
             for layer in range(decoder.dimensions.layers):
                 array = cache.buffer.array[layer].copy()
@@ -165,7 +166,7 @@ def test_a_step_on_bound_buffers_equals_a_run_on_arrays(onnx):
     hidden, logits = decoder.step(feeds["columns"], np.full(3, 2))
     assert (hidden == expected["hidden"]).all()
     assert (logits == expected["logits"]).all()
-    assert (decoder.own[0].buffer.array[:, :, :, 2] == expected["new_keys"][:, :, :, 0]).all()
+    assert (decoder.lane_caches[0].buffer.array[:, :, :, 2] == expected["new_keys"][:, :, :, 0]).all()
 
 
 def test_the_next_step_does_not_overwrite_returned_arrays(onnx):

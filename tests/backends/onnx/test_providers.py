@@ -7,7 +7,7 @@ import pytest
 
 from ane.backends import load_backend
 from ane.backends.onnx import providers
-from ane.backends.onnx.providers import DEVICES, OutOfMemoryError, choose, onnx_errors
+from ane.backends.onnx.providers import DEVICES, OutOfMemoryError, choose_onnx_device, onnx_errors
 from ane.system.errors import UserError
 
 
@@ -23,12 +23,12 @@ def failing(*names: str):
 
 
 def test_plain_onnx_is_cuda_where_it_loads(with_cuda):
-    assert choose("", check=failing()).name == "cuda"
+    assert choose_onnx_device("", check=failing()).name == "cuda"
 
 
 def test_a_cuda_that_does_not_load_falls_back_to_the_cpu_with_a_notice(with_cuda):
     notices = []
-    assert choose("", notices.append, failing("cuda")).name == "cpu"
+    assert choose_onnx_device("", notices.append, failing("cuda")).name == "cpu"
     line, = notices
     assert "CUDA provider does not load here: libcudnn.so.9: cannot open" in line
     assert "Running on the CPU" in line
@@ -41,18 +41,18 @@ def test_a_gpu_that_onnxruntime_is_not_built_for_is_reported(monkeypatch, tmp_pa
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(providers.onnxruntime_module(), "get_available_providers", lambda: ["CPUExecutionProvider"])
     notices = []
-    assert choose("", notices.append).name == "cpu"
+    assert choose_onnx_device("", notices.append).name == "cpu"
     assert ["this onnxruntime is built for the CPU only" in line for line in notices] == [True] * has_gpu
 
 
 def test_tensorrt_is_used_only_when_named(with_cuda):
-    assert choose("", check=failing("cuda")).name == "cpu"
-    assert choose("tensorrt", check=failing()).name == "tensorrt"
+    assert choose_onnx_device("", check=failing("cuda")).name == "cpu"
+    assert choose_onnx_device("tensorrt", check=failing()).name == "tensorrt"
 
 
 def test_a_named_provider_whose_library_is_missing_is_an_error(with_cuda):
     with pytest.raises(UserError, match=r"CUDA does not load: libcudnn.* needs an NVIDIA GPU .* --backend onnx:cpu"):
-        choose("cuda", check=failing("cuda"))
+        choose_onnx_device("cuda", check=failing("cuda"))
 
 
 def test_the_reason_is_the_first_line_of_the_providers_error(with_cuda, monkeypatch):
@@ -77,7 +77,7 @@ def test_a_provider_that_this_onnxruntime_lacks_is_an_error(bundle):
 def test_without_onnxruntime_the_error_names_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(UserError, match=r"needs onnxruntime: pip install 'tortoise-ane\[onnx\]'"):
-        choose("")
+        choose_onnx_device("")
 
 
 @pytest.mark.parametrize("message", [

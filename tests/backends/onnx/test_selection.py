@@ -8,10 +8,10 @@ from ane.system.errors import UserError
 
 
 @pytest.mark.parametrize(("backend", "options", "message"), [
-    ("onnx:cpu", {"cache": "io"}, "--cache has no effect on --backend onnx"),
-    ("onnx:cpu", {"units": "ALL"}, "--compute-units has no effect"),
-    ("onnx:cpu", {"afresh": True}, "--force-build has no effect on --backend onnx:cpu"),
-    ("torch", {"memory": 4.0}, "--memory has no effect on --backend torch"),
+    ("onnx:cpu", {"cache": "io"}, "cache has no effect on the backend onnx:cpu: it is for Core ML packages"),
+    ("onnx:cpu", {"compute_units": "ALL"}, "compute_units has no effect on the backend onnx:cpu"),
+    ("onnx:cpu", {"rebuild_engines": True}, "rebuild_engines has no effect on the backend onnx:cpu"),
+    ("torch", {"memory": 4.0}, "memory has no effect on the backend torch"),
     ("onnx:npu", {}, "no backend is named 'onnx:npu'"),
     ("onnx:cpu", {"precision": "8bit"}, "ONNX packages are in fp32, fp16, int8, int4"),
     ("onnx:cpu", {"precision": "fp16"}, "in fp32, not in fp16"),

@@ -1,10 +1,9 @@
-"""Packages for tests: graphs built on the spot, and an engine that interprets them."""
+"""Packages for tests: graphs converted when a test needs them, and a runtime that interprets them."""
 
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import nn
 
 from ane.backends.mil import Arithmetic, Interpreter, Package
@@ -18,8 +17,8 @@ FP32, FP16, ROUNDED = Style("fp32"), Arithmetic(), Arithmetic(fp16=True)
 NARROW = Arithmetic(fp16=True, narrow_norms=True)
 
 
-class Interpreting:
-    """``ane.backends.packaged.functions.Engine`` for packages of one function each."""
+class InterpretingRuntime:
+    """``ane.backends.packaged.functions.PackageRuntime`` for packages of one function each."""
 
     name = "interpreter"
 
@@ -29,12 +28,12 @@ class Interpreting:
     def forget(self, package: Path) -> None:
         pass
 
-    def load(self, package: Path, function: str, units: str) -> Interpreter:
+    def load(self, package: Path, function: str, compute_units: str) -> Interpreter:
         return Interpreter(Package(package), None, self.arithmetic)
 
 
 def saved(graphs: Iterable[CoreMLGraph], style: Style, folder: Path) -> dict[str, Path]:
-    """Each graph as a package of its own, by the graph's name."""
+    """Save each graph as a package of its own; the packages by the graph's name."""
     paths = {}
     for graph in graphs:
         paths[graph.name] = folder / f"{graph.name}.mlpackage"
@@ -44,22 +43,14 @@ def saved(graphs: Iterable[CoreMLGraph], style: Style, folder: Path) -> dict[str
 
 def functions(graphs: Iterable[CoreMLGraph], paths: dict[str, Path],
               arithmetic: Arithmetic = FP16) -> list[PackageFunction]:
-    engine = Interpreting(arithmetic)
-    return [PackageFunction(engine, paths[graph.name], graph.name, graph.bucket, "CPU_ONLY", graph.kind)
+    runtime = InterpretingRuntime(arithmetic)
+    return [PackageFunction(runtime, paths[graph.name], graph.name, graph.bucket, "CPU_ONLY", graph.kind)
             for graph in graphs]
 
 
-def twin(network: str, model: Any = None) -> nn.Module:
+def reference_network(network: str, model: Any = None) -> nn.Module:
     """The network of the random model (or another), float32, for inference."""
     model = model or RandomModel()
     module = skeleton(NETWORKS[network], model.config(network))
     module.load_state_dict({key: tensor.float() for key, tensor in model.tensors(network).items()}, assign=True)
     return module.eval().requires_grad_(False)
-
-
-def snr(wanted: np.ndarray, got: np.ndarray) -> float:
-    """Signal-to-noise ratio in dB; infinite when they are equal."""
-    wanted, got = np.asarray(wanted, np.float64), np.asarray(got, np.float64)
-    assert wanted.shape == got.shape
-    with np.errstate(divide="ignore"):
-        return float(10 * np.log10(np.square(wanted).sum() / np.square(wanted - got).sum()))

@@ -1,4 +1,4 @@
-"""The decoder's packages give what the torch decoder gives, whatever lanes do: lanes, slots and masks hide nothing."""
+"""The decoder's packages return what the torch decoder returns, however lanes are rewound, refilled and shared."""
 
 from functools import cache
 from pathlib import Path
@@ -13,53 +13,54 @@ from ane.backends.mil import Arithmetic
 from ane.backends.packaged.decoder import PackagedDecoder
 from ane.backends.torch.decoder import TorchDecoder
 from ane.models.tortoise.networks.autoregressive import UnifiedVoice
+from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph, Style
-from converters.tortoise import autoregressive as gpt2
-from tests.backends.packaged.packages import FP16, NARROW, ROUNDED, functions, saved, twin
+from converters.tortoise import autoregressive
+from tests.backends.packaged.packages import FP16, NARROW, ROUNDED, functions, reference_network, saved
 
 SCALE = 1 / 32
 KINDS = ("step", "state")
 STYLES = {"fp32": Style("fp32"), "matmul": Style("fp16"), "einsum": Style("fp16", heads="einsum"),
           "wide": Style("fp16", frozenset({"norm", "softmax"}))}
-# arithmetic → the least dB; a state is fp16 whatever the rest is
-BARS = {("fp32", "step"): [(FP16, 100)], ("fp32", "state"): [(FP16, 70)]}
-FP16_BARS = [(FP16, 60), (ROUNDED, 55), (NARROW, 55)]
+# SNR in dB that each arithmetic must reach; a state is always fp16
+FP32_THRESHOLDS = {"step": [(FP16, 100)], "state": [(FP16, 70)]}
+FP16_THRESHOLDS = [(FP16, 60), (ROUNDED, 55), (NARROW, 55)]
 
 
 def graphs(network: UnifiedVoice, scale: float = SCALE) -> list[CoreMLGraph]:
-    steps = [gpt2.step(network, columns, slots, kind, scale) for kind in ("io", "state")
+    steps = [autoregressive.step(network, columns, slots, kind, scale) for kind in ("io", "state")
              for columns, slots in ((1, 96), (4, 96), (8, 160))]
-    return [gpt2.prefill(network, 16, scale), gpt2.prefill(network, 32, scale), gpt2.fill(network, 16, 160, scale),
-            *steps]
+    return [autoregressive.prefill(network, 16, scale), autoregressive.prefill(network, 32, scale),
+            autoregressive.fill(network, 16, 160, scale), *steps]
 
 
 @pytest.fixture(scope="module")
 def network() -> UnifiedVoice:
-    return twin("autoregressive")
+    return reference_network("autoregressive")
 
 
 @pytest.fixture(scope="module")
 def packages(network: UnifiedVoice, tmp_path_factory: pytest.TempPathFactory):
-    """``packages(style)``: the saved functions of a style, made when they are first asked for."""
+    """``packages(style)``: the saved functions of a style, converted once."""
     @cache
-    def made(style: str) -> dict[str, Path]:
+    def convert(style: str) -> dict[str, Path]:
         return saved(graphs(network), STYLES[style], tmp_path_factory.mktemp(style))
 
-    return made
+    return convert
 
 
 @pytest.fixture(scope="module")
-def decoder(network: UnifiedVoice, packages):
-    """``decoder(style, kind, lanes, capacity)``: a packaged decoder; by default two pools' worth of room."""
-    def made(style: str = "fp32", kind: str = "step", lanes: int = 5, capacity: int = 24,
+def make_decoder(network: UnifiedVoice, packages):
+    """``make_decoder(style, kind, lanes, capacity)``: a decoder on packages."""
+    def make(style: str = "fp32", kind: str = "step", lanes: int = 5, capacity: int = 24,
              arithmetic: Arithmetic = FP16, slots: tuple[int, ...] = (96, 160), **prefixes: int) -> PackagedDecoder:
         loaded = functions(graphs(network), packages(style), arithmetic)
         return PackagedDecoder([f for f in loaded if f.kind == "prefill"], [f for f in loaded if f.kind == "fill"],
                                [f for f in loaded if f.kind == kind and f.bucket["slots"] in slots], lanes, capacity,
                                geometry(network), SCALE, STYLES[style].dtype, **prefixes)
 
-    return made
+    return make
 
 
 def geometry(network: UnifiedVoice) -> tuple[int, int, int]:
@@ -67,227 +68,235 @@ def geometry(network: UnifiedVoice) -> tuple[int, int, int]:
     return config.layers, config.heads, config.model_dim // config.heads
 
 
-def reference(network: UnifiedVoice, lanes: int = 5, capacity: int = 24, **prefixes: int) -> TorchDecoder:
+def reference_decoder(network: UnifiedVoice, lanes: int = 5, capacity: int = 24, **prefixes: int) -> TorchDecoder:
     return TorchDecoder(network, lanes, capacity, torch.device("cpu"), torch.float32, **prefixes)
 
 
-def columns(seed: int, *shape: int, width: int = 64) -> np.ndarray:
+def random_columns(seed: int, *shape: int, width: int = 64) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((*shape, width), dtype=np.float32)
 
 
-def reading(decoder, turns: int = 14) -> list[np.ndarray]:
-    """Five lanes that share a prefix: one is begun anew, one goes back, and one ends with a tail of seven positions."""
-    said = [*decoder.prefill(columns(0, 20))]
-    length = np.zeros(5, dtype=np.int64)
+def run_five_lanes(decoder, turns: int = 14) -> list[np.ndarray]:
+    """All outputs of five lanes of one prefix: one is reset, one is rewound, one ends with seven positions at once."""
+    outputs = [*decoder.prefill(random_columns(0, 20))]
+    lengths = np.zeros(5, dtype=np.int64)
     for turn in range(turns):
-        length[2] *= turn != 6
-        length[0] = 3 if turn == 8 else length[0]
-        said += decoder.step(columns(1 + turn, 5, 1), length)
-        length += 1
-    return [*said, *decoder.step(columns(99, 1, 7), length[3:4], first=3)]
+        lengths[2] *= turn != 6
+        lengths[0] = 3 if turn == 8 else lengths[0]
+        outputs += decoder.step(random_columns(1 + turn, 5, 1), lengths)
+        lengths += 1
+    return [*outputs, *decoder.step(random_columns(99, 1, 7), lengths[3:4], first_lane=3)]
 
 
-def worst(wanted: list[np.ndarray], got: list[np.ndarray]) -> float:
-    with np.errstate(divide="ignore"):
-        return min(10 * np.log10(np.square(right).sum() / np.square(right - left).sum())
-                   for right, left in zip(wanted, got, strict=True))
+def lowest_snr(expected, actual) -> float:
+    """The lowest SNR, in dB, of pairs of outputs."""
+    return min(snr_db(*pair) for pair in zip(expected, actual, strict=True))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("style", STYLES)
-def test_lanes_at_different_positions_read_as_on_torch(network, decoder, style, kind):
-    wanted = reading(reference(network))
-    for arithmetic, bar in BARS.get((style, kind), FP16_BARS):
-        assert worst(wanted, reading(decoder(style, kind, arithmetic=arithmetic))) >= bar
+def test_lanes_at_different_positions_match_torch(network, make_decoder, style, kind):
+    expected = run_five_lanes(reference_decoder(network))
+    for arithmetic, threshold in FP32_THRESHOLDS[kind] if style == "fp32" else FP16_THRESHOLDS:
+        assert lowest_snr(expected, run_five_lanes(make_decoder(style, kind, arithmetic=arithmetic))) >= threshold
 
 
-def test_a_state_keeps_what_the_host_would(decoder):
-    assert worst(reading(decoder("matmul", "step")), reading(decoder("matmul", "state"))) >= 70
+def test_a_state_keeps_the_same_cache_as_the_host(make_decoder):
+    on_host, in_state = (run_five_lanes(make_decoder("matmul", kind)) for kind in KINDS)
+    assert lowest_snr(on_host, in_state) >= 70
 
 
-def test_lanes_are_refilled_through_more_steps_than_the_pool_has_room_for(network, decoder):
-    packaged, plain = decoder(lanes=4, capacity=10, slots=(96,)), reference(network, 4, 10)
-    assert worst(plain.prefill(columns(0, 20)), packaged.prefill(columns(0, 20))) >= 100
-    rng, length = np.random.default_rng(7), np.zeros(4, dtype=np.int64)
+def test_lanes_are_refilled_for_more_steps_than_the_pool_has_slots(network, make_decoder):
+    packaged, reference = make_decoder(lanes=4, capacity=10, slots=(96,)), reference_decoder(network, 4, 10)
+    prefix = random_columns(0, 20)
+    assert lowest_snr(reference.prefill(prefix), packaged.prefill(prefix)) >= 100
+    rng, lengths = np.random.default_rng(7), np.zeros(4, dtype=np.int64)
     for turn in range(60):                  # 240 positions; the pool has 96 slots
-        x = columns(turn, 4, 1)
-        assert worst(plain.step(x, length), packaged.step(x, length)) >= 100
-        length = np.where((length == 9) | (rng.random(4) < 0.1), 0, length + 1)
+        columns = random_columns(turn, 4, 1)
+        assert lowest_snr(reference.step(columns, lengths), packaged.step(columns, lengths)) >= 100
+        lengths = np.where((lengths == 9) | (rng.random(4) < 0.1), 0, lengths + 1)
 
 
-def test_a_prefill_and_steps_are_a_longer_prefill(decoder):
-    whole, parts = decoder(), decoder()
-    x = columns(3, 26)
-    parts.prefill(x[:20])
+def test_a_prefill_and_steps_equal_a_longer_prefill(make_decoder):
+    at_once, stepwise = make_decoder(), make_decoder()
+    columns = random_columns(3, 26)
+    stepwise.prefill(columns[:20])
     for turn in range(6):
-        hidden, logits = parts.step(np.repeat(x[None, 20 + turn:21 + turn], 5, axis=0), np.full(5, turn))
-    long, its_logits = whole.prefill(x)
-    assert worst([long, its_logits], [hidden[2, 0], logits[2]]) >= 100
+        column = np.repeat(columns[None, 20 + turn:21 + turn], 5, axis=0)
+        hidden, logits = stepwise.step(column, np.full(5, turn))
+    assert lowest_snr(at_once.prefill(columns), [hidden[2, 0], logits[2]]) >= 100
 
 
-def test_several_positions_at_once_are_as_many_steps(decoder):
-    single, together = decoder(), decoder()
-    x = columns(4, 2, 9)
-    for each in (single, together):
-        each.prefill(columns(0, 12))
-    hidden, logits = together.step(x, np.array([0, 0]), first=1)        # 18 columns: more than any function has
+def test_one_step_of_nine_positions_equals_nine_steps(make_decoder):
+    single, together = make_decoder(), make_decoder()
+    columns = random_columns(4, 2, 9)
+    for decoder in (single, together):
+        decoder.prefill(random_columns(0, 12))
+    hidden, logits = together.step(columns, np.array([0, 0]), first_lane=1)     # 18 columns: no function has as many
     for turn in range(9):
-        one, its_logits = single.step(x[:, turn:turn + 1], np.array([turn, turn]), first=1)
-        assert worst([one[:, 0]], [hidden[:, turn]]) >= 100
-    assert worst([its_logits], [logits]) >= 100
+        expected, last_logits = single.step(columns[:, turn:turn + 1], np.array([turn, turn]), first_lane=1)
+        assert lowest_snr([expected[:, 0]], [hidden[:, turn]]) >= 100
+    assert lowest_snr([last_logits], [logits]) >= 100
 
 
-def test_a_lane_reads_the_same_alone_and_in_company(decoder):
-    alone, company = decoder(lanes=1), decoder(lanes=5)
-    for each in (alone, company):
-        each.prefill(columns(0, 20))
+def test_the_other_lanes_do_not_affect_a_lane(make_decoder):
+    alone, together = make_decoder(lanes=1), make_decoder(lanes=5)
+    for decoder in (alone, together):
+        decoder.prefill(random_columns(0, 20))
     for turn in range(5):
-        x = columns(turn, 5, 1)
-        wanted, got = alone.step(x[3:4], np.array([turn])), company.step(x, np.array([1, 0, 4, turn, 2]))
-        assert worst([wanted[0][0]], [got[0][3]]) >= 100
+        columns = random_columns(turn, 5, 1)
+        expected = alone.step(columns[3:4], np.array([turn]))
+        actual = together.step(columns, np.array([1, 0, 4, turn, 2]))
+        assert lowest_snr([expected[0][0]], [actual[0][3]]) >= 100
 
 
-def test_a_prefix_too_long_for_every_prefill_goes_in_as_steps(network, decoder):
-    x = columns(5, 50)
-    assert worst(reference(network).prefill(x), decoder(capacity=8).prefill(x)) >= 100
+def test_a_prefix_longer_than_every_prefill_bucket_is_fed_as_steps(network, make_decoder):
+    prefix = random_columns(5, 50)
+    assert lowest_snr(reference_decoder(network).prefill(prefix), make_decoder(capacity=8).prefill(prefix)) >= 100
 
 
-def test_lanes_that_one_pool_cannot_hold_are_shared_among_several(network, decoder):
-    packaged = decoder(lanes=5, capacity=30)            # 160 slots: 4 lanes of 30 beside a prefix of 20
-    wanted = reading(reference(network, 5, 30))
-    assert worst(wanted, reading(packaged)) >= 100
+def test_lanes_that_one_pool_cannot_hold_are_divided_among_several(network, make_decoder):
+    packaged = make_decoder(lanes=5, capacity=30)           # 160 slots: 4 lanes of 30 beside a prefix of 20
+    expected = run_five_lanes(reference_decoder(network, 5, 30))
+    assert lowest_snr(expected, run_five_lanes(packaged)) >= 100
     assert [pool.lanes for pool in packaged.pools] == [4, 1]
 
 
-def test_an_idle_lane_disturbs_nobody(network, decoder):
-    packaged, plain = decoder("matmul"), reference(network)
-    for each in (packaged, plain):
-        each.prefill(columns(0, 20))
+def test_an_idle_lane_does_not_affect_the_others(network, make_decoder):
+    packaged, reference = make_decoder("matmul"), reference_decoder(network)
+    for decoder in (packaged, reference):
+        decoder.prefill(random_columns(0, 20))
     for turn in range(4):
-        x = columns(turn, 5, 1)
-        x[1:3] = 0                                      # as `decode` leaves lanes that have nothing to say
-        wanted, got = (each.step(x, np.array([turn, 0, 0, turn, turn])) for each in (plain, packaged))
-        assert worst([wanted[0][[0, 3, 4]]], [got[0][[0, 3, 4]]]) >= 60
+        columns = random_columns(turn, 5, 1)
+        columns[1:3] = 0                                    # as `decode` feeds idle lanes
+        expected, actual = (decoder.step(columns, np.array([turn, 0, 0, turn, turn]))
+                            for decoder in (reference, packaged))
+        assert lowest_snr([expected[0][[0, 3, 4]]], [actual[0][[0, 3, 4]]]) >= 60
 
 
-def test_a_text_that_no_pool_has_room_for_is_refused_in_a_line(decoder):
-    with pytest.raises(UserError, match=r"takes 20 slots and its speech up to 200.*has 160.*--buckets"):
-        decoder(capacity=200).prefill(columns(0, 20))
+def test_a_text_that_no_pool_can_hold_is_refused_in_one_line(make_decoder):
+    with pytest.raises(UserError, match=r"takes 20 slots and its speech up to 200.*has 160.*--buckets") as caught:
+        make_decoder(capacity=200).prefill(random_columns(0, 20))
+    assert "\n" not in str(caught.value)
 
 
-def test_a_lane_that_was_not_asked_for_is_a_bug(decoder):
-    packaged = decoder(lanes=2, capacity=4)
-    packaged.prefill(columns(0, 20))
+def test_a_lane_beyond_those_of_the_decoder_raises(make_decoder):
+    packaged = make_decoder(lanes=2, capacity=4)
+    packaged.prefill(random_columns(0, 20))
     with pytest.raises(ValueError, match="lane 2, position 0"):
-        packaged.step(columns(1, 3, 1), np.zeros(3, dtype=np.int64))
+        packaged.step(random_columns(1, 3, 1), np.zeros(3, dtype=np.int64))
 
 
-class Buffered:
-    """An engine's function that keeps its inputs in buffers of its own, as Core ML's does."""
+class BufferedFunction:
+    """A function that keeps its inputs in buffers of its own, as Core ML's runtime does; counts copies of a cache."""
 
     def __init__(self, interpreter):
-        self.interpreter = interpreter
+        self.interpreter, self.copied = interpreter, 0
         self.buffers = {name: np.full(type.shape, 7, np.float32) for name, type in interpreter.function.inputs.items()}
 
     def predict(self, inputs, state=None):
         for name, array in inputs.items():
             if array is not self.buffers[name]:
-                assert name not in ("keys", "values"), "the pool was copied"
+                self.copied += name in ("keys", "values")
                 self.buffers[name][...] = array
         return self.interpreter.predict(self.buffers, state)
 
 
-def test_a_sole_pool_lies_where_the_engine_reads_it(network, packages):
+@pytest.mark.parametrize(("capacity", "pools"), [(24, 1), (30, 2)])
+def test_only_a_single_pool_uses_the_buffers_of_the_runtime(network, packages, capacity, pools):
+    """It saves a copy of the cache in every step; several pools would overwrite each other there."""
     loaded = functions(graphs(network), packages("fp32"))
     step, = [f for f in loaded if f.name == "step_8_160"]
-    step._loaded = Buffered(step.loaded)
-    packaged = PackagedDecoder([f for f in loaded if f.kind == "prefill"], [], [step], 5, 24, geometry(network), SCALE,
-                               np.float32)
-    assert worst(reading(reference(network)), reading(packaged)) >= 100
+    step._loaded = BufferedFunction(step.loaded)
+    packaged = PackagedDecoder([f for f in loaded if f.kind == "prefill"], [], [step], 5, capacity, geometry(network),
+                               SCALE, np.float32)
+    expected = run_five_lanes(reference_decoder(network, capacity=capacity))
+    assert lowest_snr(expected, run_five_lanes(packaged)) >= 100
+    assert len(packaged.pools) == pools
+    assert bool(step.loaded.copied) == (pools > 1)
 
 
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 7), min_size=4, max_size=4), min_size=1, max_size=8))
-def test_whatever_lanes_do_they_read_as_on_torch(network, packages, schedule):
-    """Each turn every lane goes on, or back to some earlier length."""
-    loaded = functions(graphs(network), packages("fp32"))
-    packaged = PackagedDecoder([f for f in loaded if f.kind == "prefill"], [],
-                               [f for f in loaded if f.kind == "step"], 4,
-                               12, geometry(network), SCALE, np.float32)
-    plain = reference(network, 4, 12)
-    for each in (packaged, plain):
-        each.prefill(columns(0, 9))
+def test_lanes_rewound_in_any_order_match_torch(network, make_decoder, schedule):
+    """In each turn every lane continues, or is rewound to some earlier length."""
+    packaged, reference = make_decoder(lanes=4, capacity=12), reference_decoder(network, 4, 12)
+    for decoder in (packaged, reference):
+        decoder.prefill(random_columns(0, 9))
     held = np.zeros(4, dtype=np.int64)
-    for turn, wishes in enumerate(schedule):
-        length = np.minimum(held, wishes)
-        x = columns(turn, 4, 1)
-        assert worst(plain.step(x, length), packaged.step(x, length)) >= 95
-        held = length + 1
+    for turn, wanted in enumerate(schedule):
+        lengths = np.minimum(held, wanted)
+        columns = random_columns(turn, 4, 1)
+        assert lowest_snr(reference.step(columns, lengths), packaged.step(columns, lengths)) >= 95
+        held = lengths + 1
 
 
-@pytest.mark.parametrize("planted", [3000.0, 6000.0])
-def test_channels_of_thousands_in_the_residual_stream_do_no_harm(tmp_path, planted):
-    """As trained networks have them; a norm whose every inner step is fp16 is the worst engine there could be."""
-    network = twin("autoregressive")
+@pytest.mark.parametrize("peak", [3000.0, 6000.0])
+def test_channels_of_thousands_in_the_residual_stream_do_not_reduce_accuracy(tmp_path, peak):
+    """Trained networks have such channels; NARROW computes even a norm's inner steps in fp16."""
+    network = reference_network("autoregressive")
     for channel, sign in ((7, 1), (40, -0.6)):
-        network.gpt.h[0].mlp.c_proj.bias[channel] += sign * planted
+        network.gpt.h[0].mlp.c_proj.bias[channel] += sign * peak
         for block in network.gpt.h[1:]:
-            block.ln_1.weight[channel] /= planted / 10      # as training would: what reads the stream minds them little
-            block.ln_2.weight[channel] /= planted / 10
-    scale = gpt2.stream_scale(network)
+            block.ln_1.weight[channel] /= peak / 10     # as training would, so that later layers ignore the offset
+            block.ln_2.weight[channel] /= peak / 10
+    scale = autoregressive.stream_scale(network)
     assert scale < 1
     paths = saved(graphs(network, scale), Style("fp16"), tmp_path)
-    wanted = reading(reference(network), 4)
+    expected = run_five_lanes(reference_decoder(network), 4)
     for arithmetic in (FP16, ROUNDED, NARROW):
         loaded = functions(graphs(network, scale), paths, arithmetic)
         packaged = PackagedDecoder([f for f in loaded if f.kind == "prefill"], [],
                                    [f for f in loaded if f.kind == "step"], 5, 24, geometry(network), scale, np.float16)
-        assert worst(wanted, reading(packaged, 4)) >= 50
+        assert lowest_snr(expected, run_five_lanes(packaged, 4)) >= 50
 
 
-def test_the_scale_of_a_stream_leaves_room_for_its_squares(network):
-    assert gpt2.stream_scale(network) == 1
-    loud = twin("autoregressive")
+def test_the_stream_scale_keeps_squares_within_fp16(network):
+    assert autoregressive.stream_scale(network) == 1
+    loud = reference_network("autoregressive")
     loud.gpt.h[1].mlp.c_proj.bias[3] += 3000.0
-    assert 3000 * gpt2.stream_scale(loud) <= 64
+    assert 3000 * autoregressive.stream_scale(loud) <= 64
 
 
+# index to store a prefix at, its length, and the prefix index of every lane
 TURNS = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 20), st.lists(st.integers(0, 2), min_size=5, max_size=5)),
                  min_size=1, max_size=4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=15, deadline=None)
-@given(turns=TURNS, pools=st.sampled_from([(160,), (96,)]))
-def test_lanes_of_several_prefixes_read_as_alone_on_torch(network, decoder, kind, turns, pools):
-    """In each turn a prefix of some length is stored at a place, and every lane sees that of a place of its own."""
-    places = {"prefixes": 3, "longest": 20}
-    packaged = decoder("fp32", kind, 5, 12, slots=pools, **places)
-    company, alone = reference(network, 5, 12, **places), [reference(network, 1, 12, longest=20) for _ in range(5)]
-    stored = [columns(200 + place, 4 + place) for place in range(3)]
-    for place, prefix in enumerate(stored):
-        company.prefill(prefix, place)
-        packaged.prefill(prefix, place)
-    bar = 65 if kind == "state" else 100        # a state is fp16 whatever the rest is
-    for turn, (place, length, seen) in enumerate(turns):
-        stored[place] = columns(turn, length)
-        wanted, got = company.prefill(stored[place], place), packaged.prefill(stored[place], place)
-        assert worst(wanted, got) >= bar
+@given(turns=TURNS, slots=st.sampled_from([(160,), (96,)]))
+def test_lanes_of_several_prefixes_match_single_lanes_on_torch(network, make_decoder, kind, turns, slots):
+    """In each turn one prefix is replaced, and every lane attends to a prefix of its choice."""
+    limits = {"prefixes": 3, "max_prefix_length": 20}
+    packaged = make_decoder("fp32", kind, 5, 12, slots=slots, **limits)
+    reference = reference_decoder(network, 5, 12, **limits)
+    single = [reference_decoder(network, 1, 12, max_prefix_length=20) for _ in range(5)]
+    stored = [random_columns(200 + index, 4 + index) for index in range(3)]
+    for index, prefix in enumerate(stored):
+        reference.prefill(prefix, index)
+        packaged.prefill(prefix, index)
+    threshold = 65 if kind == "state" else 100
+    for turn, (index, prefix_length, attended) in enumerate(turns):
+        stored[index] = random_columns(turn, prefix_length)
+        expected = reference.prefill(stored[index], index)
+        assert lowest_snr(expected, packaged.prefill(stored[index], index)) >= threshold
         for position in range(3):
-            x, length = columns(50 + position, 5, 1), np.full(5, position)
-            got = packaged.step(x, length, prefix=np.array(seen))
-            together = company.step(x, length, prefix=np.array(seen))
-            for lane, single in enumerate(alone):
+            columns, lengths = random_columns(50 + position, 5, 1), np.full(5, position)
+            actual, together = (decoder.step(columns, lengths, prefix_indices=np.array(attended))
+                                for decoder in (packaged, reference))
+            for lane, decoder in enumerate(single):
                 if position == 0:
-                    single.prefill(stored[seen[lane]])
-                wanted = single.step(x[lane:lane + 1], length[:1])
-                assert worst(wanted, [part[lane:lane + 1] for part in together]) >= 100
-                assert worst(wanted, [part[lane:lane + 1] for part in got]) >= bar
+                    decoder.prefill(stored[attended[lane]])
+                expected = decoder.step(columns[lane:lane + 1], lengths[:1])
+                assert lowest_snr(expected, [output[lane:lane + 1] for output in together]) >= 100
+                assert lowest_snr(expected, [output[lane:lane + 1] for output in actual]) >= threshold
 
 
-def test_more_prefixes_or_longer_ones_than_agreed_are_a_mistake(network, decoder):
-    for made in (decoder("fp32", prefixes=2, longest=20), reference(network, prefixes=2, longest=20)):
-        made.prefill(columns(0, 5))
-        for place, length in ((2, 5), (0, 21)):
-            with pytest.raises(ValueError, match="decoder of 2 prefixes of 20 positions"):
-                made.prefill(columns(0, length), place)
+def test_a_prefix_beyond_the_agreed_number_or_length_raises(network, make_decoder):
+    limits = {"prefixes": 2, "max_prefix_length": 20}
+    for decoder in (make_decoder("fp32", **limits), reference_decoder(network, **limits)):
+        decoder.prefill(random_columns(0, 5))
+        for index, length in ((2, 5), (0, 21)):
+            with pytest.raises(ValueError, match="a decoder of 2 prefixes of 20 positions"):
+                decoder.prefill(random_columns(0, length), index)

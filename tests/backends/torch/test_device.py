@@ -113,7 +113,7 @@ def test_bfloat16_needs_a_gpu_that_computes_in_it(monkeypatch, native):
     if native:
         assert choose_precision("bf16", "fp16", CUDA).dtype == torch.bfloat16
     else:
-        with pytest.raises(UserError, match=r"--precision bf16: Tesla V100 does not .* use fp16 or fp32"):
+        with pytest.raises(UserError, match=r"precision bf16: Tesla V100 does not .* use fp16 or fp32"):
             choose_precision("bf16", "fp16", CUDA)
 
 

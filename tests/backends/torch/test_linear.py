@@ -18,8 +18,9 @@ from ane.backends.torch.linear import (
     RowsLinear,
     exact_prepacking,
     prepacking,
-    quantised,
+    quantise,
 )
+from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from tests.random_model import RandomModel
 
@@ -37,11 +38,6 @@ PACKINGS = {
     "torch int8": (Int8WeightLinear, True, 38.0),
 }
 AVAILABLE = {name: (make, threshold) for name, (make, available, threshold) in PACKINGS.items() if available}
-
-
-def snr_db(exact: torch.Tensor, actual: torch.Tensor) -> float:
-    """Signal-to-noise ratio in dB."""
-    return float(10 * torch.log10(exact.square().sum() / (exact - actual).square().sum()))
 
 
 def random_layer(inputs: int = 192, outputs: int = 130) -> tuple[torch.Tensor, torch.Tensor]:
@@ -95,7 +91,7 @@ def test_weights_stored_in_fp16_stay_exact():
 @given(st.integers(1, 9), st.integers(1, 40), st.integers(0, 2**32 - 1), st.floats(1e-6, 1e6))
 def test_a_quantised_weight_differs_by_at_most_half_a_step(outputs, inputs, seed, size):
     weight = torch.randn(outputs, inputs, generator=torch.Generator().manual_seed(seed)) * size
-    values, scale = quantised(weight)
+    values, scale = quantise(weight)
     assert values.dtype == torch.int8
     assert int(values.abs().max()) <= 127
     assert ((values * scale[:, None] - weight).abs() <= 0.5001 * scale[:, None]).all()
@@ -127,7 +123,7 @@ def test_int8_is_used_only_when_requested_and_for_the_decoder_alone():
         assert default.linear not in (Int8Linear, Int8WeightLinear)
         assert int8.linear in (Int8Linear, Int8WeightLinear)
         assert int8.dtype == default.dtype
-    with pytest.raises(UserError, match="int8 is of the CPU"):
+    with pytest.raises(UserError, match="int8 runs on the CPU only"):
         choose_precision("int8", "fp16", torch.device("cuda"))
 
 

@@ -172,7 +172,7 @@ def test_a_step_is_recorded_once_per_bucket(network, graphs):
     decoder = static(network, run)
     decoder.prefill(columns(0, 5))
     for turn in range(CAPACITY):
-        decoder.step(columns(turn, 2, 1), np.array([turn, 0]), first=1)
+        decoder.step(columns(turn, 2, 1), np.array([turn, 0]), first_lane=1)
     assert {bucket: graph.replays for (_, bucket), graph in run.graphs.items()} == {4: 3, 8: 3, 16: 7, 30: 13}
     recordings = list(run.graphs.values())
     for turn in range(CAPACITY):

@@ -55,7 +55,7 @@ def test_wide_operations_are_advised_where_rounding_is_what_fails():
 
 @pytest.mark.parametrize(("kind", "precision"), [("step", "2bit"), ("dance", "fp16")])
 def test_an_unknown_precision_or_kind_is_reported(kind, precision):
-    with pytest.raises(UserError, match=f"this version knows no {precision} {kind}"):
+    with pytest.raises(UserError, match=f"{precision} {kind} is not supported"):
         threshold_of(package("autoregressive", kind, precision), "main", MATHS)
 
 

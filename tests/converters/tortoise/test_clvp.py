@@ -11,10 +11,11 @@ import torch
 from ane.backends.mil import Arithmetic, Package
 from ane.models.tortoise.networks.clvp import CLVP, CLVPConfig
 from ane.models.tortoise.packaged.clvp import ClvpEncoder
+from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph, Style
 from converters.tortoise.clvp import clvp_speech, clvp_text
-from tests.backends.packaged.packages import FP16, FP32, NARROW, ROUNDED, functions, saved, snr
+from tests.backends.packaged.packages import FP16, FP32, NARROW, ROUNDED, functions, saved
 from tests.random_model import draw
 
 CONFIG = CLVPConfig(dim_text=96, dim_speech=64, dim_latent=48, text_enc_depth=2, text_heads=2, speech_enc_depth=3,
@@ -55,7 +56,7 @@ def worst(module: CLVP, ranked: ClvpSides, lengths: tuple[int, ...] = LENGTHS) -
     """dB of the worse side, over the vectors of all lengths."""
     def difference(reference: Callable[[torch.Tensor], torch.Tensor], side: ClvpEncoder) -> float:
         expected = [reference(torch.from_numpy(ids(length))).numpy() for length in lengths]
-        return snr(np.concatenate(expected), np.concatenate([side(ids(length)) for length in lengths]))
+        return snr_db(np.concatenate(expected), np.concatenate([side(ids(length)) for length in lengths]))
 
     return min(difference(module.text, ranked.text), difference(module.speech, ranked.speech))
 
@@ -141,7 +142,7 @@ def test_graphs_contain_only_operations_of_the_engine(paths):
 
 def test_too_long_or_unknown_ids_are_reported(module, paths):
     ranked = ranking(module, paths[FP32], FP16)
-    with pytest.raises(UserError, match="the text needs 41 places"):
+    with pytest.raises(UserError, match="the text needs 41 positions"):
         ranked.text(ids(41))
     with pytest.raises(UserError, match="the speech holds the id 90, and CLVP has embeddings of 90"):
         ranked.speech(np.array([[3, 90]]))

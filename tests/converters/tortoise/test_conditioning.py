@@ -12,11 +12,11 @@ from torch import nn
 from ane.backends.mil import Arithmetic, Package
 from ane.backends.packaged.functions import PackageFunction
 from ane.models.tortoise.packaged import encoders
+from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph, Style
 from converters.tortoise import conditioning
-from tests.backends.packaged.packages import FP16, FP32, NARROW, ROUNDED, functions, saved, snr
-from tests.backends.packaged.packages import twin as reference_network
+from tests.backends.packaged.packages import FP16, FP32, NARROW, ROUNDED, functions, reference_network, saved
 
 
 @dataclass(frozen=True)
@@ -66,17 +66,17 @@ OUTLIERS = {"short clip": "init", "long clip, 24 kHz": "1"}       # and the conv
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_latents_equal_the_references(case, tmp_path):
     network = reference_network(case.network)
-    assert snr(case.expected(network), case.latents(case.served(network, FP32, tmp_path))) > 100
+    assert snr_db(case.expected(network), case.latents(case.served(network, FP32, tmp_path))) > 100
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_half_precision_is_near(case, tmp_path):
     network = reference_network(case.network)
     served = case.served(network, Style("fp16"), tmp_path)
-    assert snr(case.expected(network), case.latents(served)) > 60
+    assert snr_db(case.expected(network), case.latents(served)) > 60
     for arithmetic in (ROUNDED, NARROW):
         rounded = functions([case.graph(network)], {served[0].name: served[0].package}, arithmetic)
-        assert snr(case.expected(network), case.latents(rounded)) > 55
+        assert snr_db(case.expected(network), case.latents(rounded)) > 55
 
 
 @pytest.mark.parametrize("arithmetic", [ROUNDED, NARROW])
@@ -89,8 +89,8 @@ def test_outlier_channels_do_not_overflow(name, layer, arithmetic, tmp_path):
     expected, latents = case.expected(network), case.latents(case.served(network, Style("fp16"), tmp_path, arithmetic))
     quiet = np.ones(len(bias), bool)
     quiet[[3, -20]] = False
-    assert snr(expected, latents) > 50
-    assert snr(expected[:, quiet], latents[:, quiet]) > 50
+    assert snr_db(expected, latents) > 50
+    assert snr_db(expected[:, quiet], latents[:, quiet]) > 50
 
 
 def test_nothing_in_the_graphs_leaves_the_engine(tmp_path):

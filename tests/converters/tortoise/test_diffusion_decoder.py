@@ -23,12 +23,21 @@ from ane.models.tortoise.diffusion import (
 )
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig, DiffusionTts, timestep_embedding
 from ane.models.tortoise.packaged.denoiser import PackagedDenoiser, upsample_nearest
+from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters.coreml.graph import Style
 from converters.coreml.merge import merge
 from converters.tortoise import diffusion_decoder as diffusion
-from tests.backends.packaged.packages import FP16, FP32, NARROW, ROUNDED, Interpreting, functions, saved, snr
-from tests.backends.packaged.packages import twin as reference_network
+from tests.backends.packaged.packages import (
+    FP16,
+    FP32,
+    NARROW,
+    ROUNDED,
+    InterpretingRuntime,
+    functions,
+    reference_network,
+    saved,
+)
 from tests.random_model import draw
 
 ODD = DiffusionConfig(model_channels=48, num_layers=1, in_latent_channels=20, num_heads=3)
@@ -113,35 +122,35 @@ def denoised(network: DiffusionTts, length: int, bucket: int,
 def test_padding_does_not_change_the_part_before_the_loop(odd, condition, length):
     inputs, expected = conditioned(odd, length)
     inputs["latents"] = padded(inputs["latents"], 192)
-    assert snr(expected, run(condition, **inputs, **sequence_masks(length, 192))[:, :, 0, :length]) > 100
+    assert snr_db(expected, run(condition, **inputs, **sequence_masks(length, 192))[:, :, 0, :length]) > 100
 
 
 @pytest.mark.parametrize("length", [2, 130, 300, 384])
 def test_padding_does_not_change_the_network(odd, pair, length):
     """In blocks of 128 queries each."""
     inputs, expected = denoised(odd, length, 384)
-    assert snr(expected, run(pair, **inputs)[:, :, 0, :length]) > 100
+    assert snr_db(expected, run(pair, **inputs)[:, :, 0, :length]) > 100
 
 
 def test_the_content_of_the_padding_has_no_effect(odd, pair):
     inputs, expected = denoised(odd, 200, 384)
     for name in ("x", "code"):
         inputs[name][..., 200:] = 5
-    assert snr(expected, run(pair, **inputs)[:, :, 0, :200]) > 100
+    assert snr_db(expected, run(pair, **inputs)[:, :, 0, :200]) > 100
 
 
 def test_a_guided_pair_is_two_single_runs(odd, small):
     _, single, _, both, _ = small
     inputs, _ = denoised(odd, 50, 64)
     apart = [single(**(inputs | {"code": inputs["code"][row:row + 1]}))["prediction"] for row in (0, 1)]
-    assert snr(np.concatenate(apart), both(**inputs)["prediction"]) > 100
+    assert snr_db(np.concatenate(apart), both(**inputs)["prediction"]) > 100
 
 
 # the random model is three times as sensitive as a trained one: torch in half precision reaches 50 dB
 @pytest.mark.parametrize(("arithmetic", "floor"), [(FP16, 60), (ROUNDED, 52), (NARROW, 52)])
 def test_half_precision_is_near(half, arithmetic, floor):
     inputs, expected = denoised(reference_network("diffusion"), 100, 128)
-    assert snr(expected, run(half, arithmetic, **inputs)[:, :, 0, :100]) > floor
+    assert snr_db(expected, run(half, arithmetic, **inputs)[:, :, 0, :100]) > floor
 
 
 def test_the_trained_network_is_near_in_half_precision(build):
@@ -154,7 +163,7 @@ def test_the_trained_network_is_near_in_half_precision(build):
     expected = network(x, torch.tensor([TIMESTEP] * 2), torch.from_numpy(code)).numpy()
     inputs["code"] = padded(code[:, :, None], 64)
     for arithmetic, floor in ((FP16, 85), (ROUNDED, 63), (NARROW, 63)):
-        assert snr(expected, run(path, arithmetic, **inputs)[:, :, 0, :50]) > floor
+        assert snr_db(expected, run(path, arithmetic, **inputs)[:, :, 0, :50]) > floor
 
 
 @pytest.fixture(scope="module")
@@ -174,11 +183,11 @@ def test_outlier_channels_do_not_overflow(outlying, build):
     inputs = {**inputs, "latents": padded(inputs["latents"], 64), **sequence_masks(50, 64)}
     path = build(diffusion.condition(outlying, 64), Style("fp16"))
     for arithmetic in (ROUNDED, NARROW):
-        assert snr(expected, run(path, arithmetic, **inputs)[:, :, 0, :50]) > 50
+        assert snr_db(expected, run(path, arithmetic, **inputs)[:, :, 0, :50]) > 50
     inputs, expected = denoised(outlying, 50, 64)
     path = build(diffusion.denoise(outlying, 2, 64), Style("fp16"))
     for arithmetic in (ROUNDED, NARROW):
-        assert snr(expected, run(path, arithmetic, **inputs)[:, :, 0, :50]) > 50
+        assert snr_db(expected, run(path, arithmetic, **inputs)[:, :, 0, :50]) > 50
 
 
 def test_nothing_in_the_graphs_leaves_the_engine(condition, pair, half, small):
@@ -235,8 +244,8 @@ def test_fused_steps_are_single_steps(odd, small, sampler, guidance):
                            lambda done, _, fused=fused: counted.append(done) if fused else None, "v"))
     expected = sample(reference, 60, Diffusion(5, sampler, guidance), np.random.default_rng(2), prediction="v")
     assert counted == [2, 4, 5]
-    assert snr(mels[1], mels[0]) > 90
-    assert snr(expected, mels[0]) > 90
+    assert snr_db(mels[1], mels[0]) > 90
+    assert snr_db(expected, mels[0]) > 90
 
 
 @pytest.mark.parametrize("prediction", PREDICTIONS)
@@ -252,7 +261,7 @@ def test_fused_steps_from_every_part_of_a_plan(odd, small, sampler, prediction):
             output = alone(x, step.timestep, step.guided)
             x, before = take_step(step, x, before, output, drawn)
         for expected, made in zip((x, before, output), got, strict=True):
-            assert snr(expected, made) > 90
+            assert snr_db(expected, made) > 90
 
 
 def test_nan_is_reported_from_fused_steps(odd, small):
@@ -270,7 +279,7 @@ def test_a_chunk_beyond_the_buckets_is_reported(odd, small, latents, length):
 def test_the_smallest_bucket_is_used_and_a_pair_only_with_guidance(odd):
     called = []
 
-    class LoggingEngine(Interpreting):
+    class LoggingEngine(InterpretingRuntime):
         def load(self, package, function, units):
             return self.named(function)
 

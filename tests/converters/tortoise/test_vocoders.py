@@ -18,12 +18,13 @@ from ane.bundles.family import Config
 from ane.models.tortoise.networks.hifigan import Hifigan, HifiganConfig
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES, UnivNet, UnivNetConfig
 from ane.models.tortoise.packaged.vocoders import HifiganVocoder, PackagedVocoder, UnivnetVocoder
+from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph, Style
 from converters.engine_limits import MAX_AXIS
 from converters.tortoise.hifigan import hifigan
 from converters.tortoise.univnet import univnet
-from tests.backends.packaged.packages import FP16, FP32, ROUNDED, functions, saved, snr
+from tests.backends.packaged.packages import FP16, FP32, ROUNDED, functions, saved
 from tests.random_model import draw
 
 HALF = Style("fp16")
@@ -101,7 +102,7 @@ both_of_upstream = pytest.mark.parametrize("name", [name for name in NAMES if "u
 @pytest.mark.parametrize(("style", "arithmetic", "least"), [(FP32, FP16, 100), (HALF, FP16, 60), (HALF, ROUNDED, 55)])
 def test_sound_equals_the_references(cases, name, style, arithmetic, least):
     inputs = cases[name].inputs(29)
-    assert snr(cases[name].expected(*inputs), cases[name].vocoder(style, arithmetic)(*inputs)) >= least
+    assert snr_db(cases[name].expected(*inputs), cases[name].vocoder(style, arithmetic)(*inputs)) >= least
 
 
 @every_network
@@ -110,14 +111,14 @@ def test_sound_equals_the_references(cases, name, style, arithmetic, least):
 def test_stretches_of_any_length_join_to_the_whole(cases, name, length):
     inputs = cases[name].inputs(length)
     expected, got = cases[name].expected(*inputs), cases[name].vocoder()(*inputs)
-    assert snr(expected, got) >= 100
+    assert snr_db(expected, got) >= 100
     np.testing.assert_allclose(got, expected, atol=2e-5 * np.abs(expected).max())
 
 
 @both_of_upstream
 def test_rows_of_a_batch_are_independent(cases, name):
     inputs = cases[name].inputs(7, batch=2)
-    assert snr(cases[name].expected(*inputs), cases[name].vocoder()(*inputs)) >= 100
+    assert snr_db(cases[name].expected(*inputs), cases[name].vocoder()(*inputs)) >= 100
 
 
 @every_network

@@ -1,4 +1,6 @@
-"""Lanes are shared by chunks and texts: what is read of each is what would be read of it alone."""
+"""Candidates of many chunks share the lanes of one decoder; each is sampled as if it were alone."""
+
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -8,11 +10,15 @@ from hypothesis import strategies as st
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import Model, open_model
 from ane.models.tortoise.chunks import text_tokens
-from ane.models.tortoise.decoding import LaneScheduler, Prompt, decode
+from ane.models.tortoise.codes import trimmed_length
+from ane.models.tortoise.decoding import Candidate, LaneScheduler, Prompt, decode
 from ane.models.tortoise.randomness import Randomness
-from ane.models.tortoise.sampling import Sampling, inverse_cdf_sampler
+from ane.models.tortoise.sampling import Sampler, Sampling, inverse_cdf_sampler
+from ane.system.errors import UserError
 
 SHAPES = st.lists(st.tuples(st.integers(1, 25), st.integers(1, 4)), min_size=1, max_size=5)     # tokens, candidates
+
+Prompts = Callable[[int, int, int], Prompt]
 
 
 @pytest.fixture(scope="module")
@@ -21,110 +27,234 @@ def model() -> Model:
 
 
 @pytest.fixture(scope="module")
+def config(model):
+    return model.config("autoregressive")
+
+
+@pytest.fixture(scope="module")
 def backend(model) -> TorchBackend:
     return TorchBackend(model, "cpu", "fp32")
 
 
 @pytest.fixture(scope="module")
-def chunk(model):
-    """``chunk(index, tokens, candidates)``: text of so many tokens, in a voice of its own."""
-    config = model.config("autoregressive")
-
-    def made(index: int, tokens: int, candidates: int) -> Prompt:
-        rng = np.random.default_rng(index)
+def prompt(config) -> Prompts:
+    """``prompt(chunk, tokens, candidates)``: a text of that many tokens, in a voice of its own."""
+    def make(chunk: int, tokens: int, candidates: int) -> Prompt:
+        rng = np.random.default_rng(chunk)
         voice = rng.standard_normal((1, config.model_dim), dtype=np.float32)
         ids = text_tokens(list(rng.integers(1, 30, tokens)), config)
-        samplers = [inverse_cdf_sampler(Randomness(7).candidate(index, each)) for each in range(candidates)]
+        samplers = [inverse_cdf_sampler(Randomness(7).candidate(chunk, index)) for index in range(candidates)]
         return Prompt(voice, ids, samplers)
 
-    return made
+    return make
 
 
-@settings(max_examples=15, deadline=None)
-@given(shapes=SHAPES, lanes=st.integers(1, 6), limit=st.integers(1, 30))
-def test_chunks_on_the_same_lanes_are_read_as_each_alone(model, backend, chunk, shapes, lanes, limit):
-    config, sampling = model.config("autoregressive"), Sampling(max_codes=limit)
+@pytest.fixture(scope="module")
+def sample_one_text(backend, config, prompt):
+    """``sample_one_text(candidates, lanes)``: the candidates of one text."""
+    def sample(candidates: int, lanes: int, on: TorchBackend = backend, max_codes: int = 60) -> list[Candidate]:
+        [sampled] = decode(on, [prompt(0, 30, candidates)], config, Sampling(max_codes=max_codes), lanes)
+        return sampled
 
-    def chunks() -> list[Prompt]:
-        return [chunk(index, *shape) for index, shape in enumerate(shapes)]
-
-    together = list(decode(backend, chunks(), config, sampling, lanes))
-    for one, candidates, (_, count) in zip(chunks(), together, shapes, strict=True):
-        [alone] = decode(backend, [one], config, sampling, 1)
-        assert [each.codes for each in candidates] == [each.codes for each in alone]
-        assert len(candidates) == count
-        for each, expected in zip(candidates, alone, strict=True):
-            np.testing.assert_allclose(each.latents, expected.latents, atol=1e-4)
-            np.testing.assert_allclose(each.hidden, expected.hidden, atol=1e-4)
+    return sample
 
 
-@settings(max_examples=10, deadline=None)
-@given(lengths=st.lists(st.integers(1, 25), min_size=1, max_size=4), lanes=st.integers(1, 4), latents=st.booleans())
-def test_what_is_heard_of_readings_while_they_are_read_is_all_of_them(model, backend, chunk, lengths, lanes, latents):
-    config, sampling = model.config("autoregressive"), Sampling(max_codes=30)
-    prompts = [chunk(index, length, 1) for index, length in enumerate(lengths)]
-    packed = LaneScheduler(backend, prompts, config, sampling, lanes)
-    together, packed.active_limit = packed.active_limit, 1
-    for index in range(len(lengths)):
-        heard = list(packed.stream(index, latents))
-        packed.active_limit = together
-        [candidate] = packed.candidates(index)
-        np.testing.assert_array_equal(np.concatenate(heard), candidate.latents if latents else candidate.hidden)
+class RecordingBackend:
+    """Records the calls of its decoder; it may limit the number of prefixes and change the logits."""
 
-
-class Counting:
-    """A backend that counts what its decoder is asked for, and grants so many prefixes at a time."""
-
-    def __init__(self, backend: TorchBackend, prefixes: int):
-        self.backend, self.prefixes = backend, prefixes
-        self.prefills, self.steps = [], []
+    def __init__(self, backend: TorchBackend, prefixes: int = 9,
+                 change_logits: Callable[[np.ndarray], np.ndarray] = lambda logits: logits):
+        self.backend, self.prefixes, self.change_logits = backend, prefixes, change_logits
+        self.prefills: list[int] = []               # index of each
+        self.steps: list[tuple[int, int]] = []      # lanes and positions of each
 
     def __getattr__(self, name: str):
         return getattr(self.backend, name)
 
-    def decoder(self, lanes: int, capacity: int, prefixes: int, longest: int):
-        decoder = self.backend.decoder(lanes, capacity, min(prefixes, self.prefixes), longest)
+    def decoder(self, lanes: int, capacity: int, prefixes: int, max_prefix_length: int):
+        decoder = self.backend.decoder(lanes, capacity, min(prefixes, self.prefixes), max_prefix_length)
         prefill, step = decoder.prefill, decoder.step
 
-        def counted_prefill(prefix, index=0):
+        def recorded_prefill(prefix, index=0):
             self.prefills.append(index)
-            return prefill(prefix, index)
+            hidden, logits = prefill(prefix, index)
+            return hidden, self.change_logits(logits)
 
-        def counted_step(columns, *rest):
+        def recorded_step(columns, *rest):
             self.steps.append(columns.shape[:2])
-            return step(columns, *rest)
+            hidden, logits = step(columns, *rest)
+            return hidden, self.change_logits(logits)
 
-        decoder.prefill, decoder.step = counted_prefill, counted_step
+        decoder.prefill, decoder.step = recorded_prefill, recorded_step
         return decoder
 
 
+def stopping_after(codes: int, stop_code: int) -> Sampler:
+    """Samples that many codes, then the stop code."""
+    remaining = iter([7] * codes)
+    return lambda ids, probabilities: next(remaining, stop_code)
+
+
+# Each candidate is independent of the others
+
+@settings(max_examples=15, deadline=None)
+@given(shapes=SHAPES, lanes=st.integers(1, 6), limit=st.integers(1, 30))
+def test_chunks_on_shared_lanes_are_decoded_as_if_alone(backend, config, prompt, shapes, lanes, limit):
+    def prompts() -> list[Prompt]:
+        return [prompt(chunk, *shape) for chunk, shape in enumerate(shapes)]
+
+    sampling = Sampling(max_codes=limit)
+    together = list(decode(backend, prompts(), config, sampling, lanes))
+    for single, candidates, (_, count) in zip(prompts(), together, shapes, strict=True):
+        [alone] = decode(backend, [single], config, sampling, 1)
+        assert [one.codes for one in candidates] == [one.codes for one in alone]
+        assert len(candidates) == count
+        for candidate, expected in zip(candidates, alone, strict=True):
+            np.testing.assert_allclose(candidate.latents, expected.latents, atol=1e-4)
+            np.testing.assert_allclose(candidate.hidden, expected.hidden, atol=1e-4)
+
+
+@settings(max_examples=12, deadline=None)
+@given(candidates=st.integers(1, 7), lanes=st.integers(1, 9))
+def test_the_numbers_of_lanes_and_candidates_change_no_candidate(sample_one_text, candidates, lanes):
+    for candidate, expected in zip(sample_one_text(candidates, lanes), sample_one_text(7, 1), strict=False):
+        assert candidate.codes == expected.codes
+        assert candidate.stopped == expected.stopped
+        np.testing.assert_allclose(candidate.latents, expected.latents, atol=2e-5)
+
+
+def test_candidates_of_a_chunk_differ_from_each_other(sample_one_text):
+    assert len({tuple(candidate.codes) for candidate in sample_one_text(6, 3)}) == 6
+
+
+@settings(max_examples=10, deadline=None)
+@given(lengths=st.lists(st.integers(1, 25), min_size=1, max_size=4), lanes=st.integers(1, 4), latents=st.booleans())
+def test_streamed_rows_join_to_the_candidate(backend, config, prompt, lengths, lanes, latents):
+    prompts = [prompt(chunk, length, 1) for chunk, length in enumerate(lengths)]
+    scheduler = LaneScheduler(backend, prompts, config, Sampling(max_codes=30), lanes)
+    all_lanes, scheduler.active_limit = scheduler.active_limit, 1
+    for chunk in range(len(lengths)):
+        streamed = list(scheduler.stream(chunk, latents))
+        scheduler.active_limit = all_lanes
+        [candidate] = scheduler.candidates(chunk)
+        expected = candidate.latents if latents else candidate.hidden
+        np.testing.assert_array_equal(np.concatenate(streamed), expected)
+
+
+def test_latents_in_bf16_stay_close_to_float32(sample_one_text, model):
+    """Both feed the same prefix, so the first latents are comparable whatever codes follow."""
+    half = sample_one_text(3, 3, TorchBackend(model, "cpu", "bf16"))
+    for candidate, expected in zip(half, sample_one_text(3, 3), strict=True):
+        error = np.abs(candidate.hidden[0] - expected.hidden[0])
+        assert error.max() < 0.1 * np.abs(expected.hidden[0]).max()
+
+
+# What a candidate consists of
+
+def test_a_candidate_has_a_hidden_state_for_every_code_and_the_stop_code(sample_one_text, config):
+    candidates = sample_one_text(6, 3)
+    assert any(candidate.stopped for candidate in candidates)
+    for candidate in candidates:
+        assert len(candidate.hidden) == len(candidate.codes) + candidate.stopped
+        assert len(candidate.latents) == trimmed_length(candidate.padded_codes, config)
+
+
+def test_sampling_ends_at_max_codes(sample_one_text):
+    candidates = sample_one_text(4, 4, max_codes=5)
+    assert max(len(candidate.codes) for candidate in candidates) == 5
+    assert all(candidate.stopped == (len(candidate.codes) < 5) for candidate in candidates)
+
+
+def test_every_position_of_the_decoder_can_be_used(backend, config, prompt):
+    limit = config.max_mel_tokens - 1
+    endless = Prompt(prompt(0, 5, 1).conditioning, prompt(0, 5, 1).tokens, [lambda ids, probabilities: 7])
+    [[candidate]] = decode(backend, [endless], config, Sampling(max_codes=limit), lanes=1)
+    assert len(candidate.codes) == limit
+    assert not candidate.stopped
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_a_number_of_codes_outside_the_positions_of_the_decoder_is_refused(backend, config, prompt, beyond):
+    limit = config.max_mel_tokens - 1
+    max_codes = limit + 1 if beyond else 0
+    with pytest.raises(UserError, match=f"^max_codes must be from 1 to {limit}, .* got {max_codes}$"):
+        LaneScheduler(backend, [prompt(0, 5, 1)], config, Sampling(max_codes=max_codes), lanes=1)
+
+
+def test_the_start_code_is_never_sampled_however_probable(backend, config, prompt):
+    def favour_start(logits: np.ndarray) -> np.ndarray:
+        changed = logits.copy()
+        changed[..., config.start_mel_token] = 1000
+        return changed
+
+    favouring = RecordingBackend(backend, change_logits=favour_start)
+    candidates = [one for row in decode(favouring, [prompt(chunk, 5, 3) for chunk in range(2)], config,
+                                        Sampling(max_codes=8), lanes=2) for one in row]
+    assert all(candidate.codes for candidate in candidates)
+    assert not any(config.start_mel_token in candidate.codes for candidate in candidates)
+
+
+def test_logits_that_are_not_finite_are_refused(backend, config, prompt):
+    broken = RecordingBackend(backend, change_logits=lambda logits: logits * np.nan)
+    with pytest.raises(UserError, match="the decoder returned NaN or infinite logits"):
+        next(decode(broken, [prompt(0, 5, 1)], config, Sampling(max_codes=8)))
+
+
+# How much work is done, and when
+
 @pytest.mark.parametrize("prefixes", [1, 2, 5])
-def test_a_prefix_is_computed_once_however_many_places_there_are(model, backend, chunk, prefixes):
-    counting = Counting(backend, prefixes)
-    chunks = [chunk(index, 5 + index, 3) for index in range(5)]
-    found = list(decode(counting, chunks, model.config("autoregressive"), Sampling(max_codes=12), lanes=4))
-    assert len(counting.prefills) == 5
-    assert set(counting.prefills) <= set(range(prefixes))
-    plain = list(decode(backend, [chunk(index, 5 + index, 3) for index in range(5)], model.config("autoregressive"),
-                        Sampling(max_codes=12), lanes=1))
-    assert [[one.codes for one in row] for row in found] == [[one.codes for one in row] for row in plain]
+def test_each_prefix_is_computed_once_however_few_the_decoder_stores(backend, config, prompt, prefixes):
+    def prompts() -> list[Prompt]:
+        return [prompt(chunk, 5 + chunk, 3) for chunk in range(5)]
+
+    limited, sampling = RecordingBackend(backend, prefixes), Sampling(max_codes=12)
+    candidates = list(decode(limited, prompts(), config, sampling, lanes=4))
+    assert len(limited.prefills) == 5
+    assert set(limited.prefills) <= set(range(prefixes))
+    expected = list(decode(backend, prompts(), config, sampling, lanes=1))
+    assert [[one.codes for one in row] for row in candidates] == [[one.codes for one in row] for row in expected]
 
 
-def test_lanes_that_are_over_cost_nothing_and_none_waits_while_there_is_text(model, backend, chunk):
-    counting, lanes = Counting(backend, 9), 4
-    readings = [one for row in decode(counting, [chunk(index, 6, 1) for index in range(9)],
-                                      model.config("autoregressive"), Sampling(max_codes=20), lanes, rewrite_tail=False)
-                for one in row]
-    fed = sum(len(one.codes) - (not one.stopped) for one in readings)
-    assert sum(count for count, _ in counting.steps) < fed + (lanes - 1) * 20
-    assert max(count for count, _ in counting.steps) == lanes
+def test_a_lane_is_refilled_while_the_others_continue(backend, config, prompt):
+    """A long candidate and four short ones on two lanes: the short ones follow each other beside the long one."""
+    recording, lengths = RecordingBackend(backend), [12, 3, 3, 3, 3]
+    voice, tokens = prompt(0, 6, 1).conditioning, prompt(0, 6, 1).tokens
+    prompts = [Prompt(voice, tokens, [stopping_after(length, config.stop_mel_token)]) for length in lengths]
+    rows = list(decode(recording, prompts, config, Sampling(max_codes=20), lanes=2, rewrite_tail=False))
+    assert [len(candidate.codes) for [candidate] in rows] == lengths
+    assert recording.steps == [(2, 1)] * 12
 
 
-def test_closing_stops_within_a_step(model, backend, chunk):
-    counting = Counting(backend, 9)
-    found = decode(counting, [chunk(0, 5, 1), chunk(1, 5, 8)], model.config("autoregressive"), Sampling(max_codes=30),
-                   lanes=1)
-    next(found)
-    before = len(counting.steps)
-    found.close()
-    assert len(counting.steps) == before
+def test_idle_lanes_at_either_end_are_not_computed(backend, config, prompt):
+    recording, lengths = RecordingBackend(backend), [2, 9, 4]
+    voice, tokens = prompt(0, 6, 1).conditioning, prompt(0, 6, 1).tokens
+    samplers = [stopping_after(length, config.stop_mel_token) for length in lengths]
+    list(decode(recording, [Prompt(voice, tokens, samplers)], config, Sampling(max_codes=20), lanes=3,
+                rewrite_tail=False))
+    assert [lanes for lanes, _ in recording.steps] == [3] * 2 + [2] * 2 + [1] * 5
+
+
+def test_nothing_is_decoded_before_it_is_requested_or_after_closing(backend, config, prompt):
+    recording = RecordingBackend(backend)
+    voice, tokens = prompt(0, 6, 1).conditioning, prompt(0, 6, 1).tokens
+    prompts = [Prompt(voice, tokens, [stopping_after(4, config.stop_mel_token)]) for _ in range(3)]
+    candidates = decode(recording, prompts, config, Sampling(max_codes=20), lanes=1, rewrite_tail=False)
+    assert (recording.prefills, recording.steps) == ([], [])
+    next(candidates)
+    assert (len(recording.prefills), len(recording.steps)) == (1, 4), "the first candidate only"
+    next(candidates)
+    assert (len(recording.prefills), len(recording.steps)) == (2, 8)
+    candidates.close()
+    assert (len(recording.prefills), len(recording.steps)) == (2, 8)
+
+
+def test_progress_is_reported_after_every_step_so_that_it_can_stop_the_work(backend, config, prompt):
+    recording = RecordingBackend(backend)
+
+    def interrupt(codes: int, finished: int) -> None:
+        if codes == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        next(decode(recording, [prompt(0, 6, 1)], config, Sampling(max_codes=20), lanes=1, progress=interrupt))
+    assert len(recording.steps) == 2        # the first code comes from the prefix

@@ -1,4 +1,4 @@
-"""Samplers on a problem whose answer is known: data that is one Gaussian, with the exact noise prediction."""
+"""Samplers on a problem with a known solution: data of one Gaussian, and its exact denoiser."""
 
 import numpy as np
 import pytest
@@ -22,94 +22,94 @@ from ane.system.errors import UserError
 MEAN, DEVIATION, FRAMES = 0.1, 0.12, 40
 
 
-class Exact:
-    """The denoiser that training on N(MEAN, DEVIATION²) would end in, whatever it was trained to say; guided, both
-    branches say the same."""
+class GaussianDenoiser:
+    """The optimal denoiser of data from N(MEAN, DEVIATION²), for every kind of prediction; with guidance both rows are
+    the same."""
 
     def __init__(self, prediction: str = "epsilon"):
         self.alphas_cumprod, self.prediction = trained_alphas_cumprod(), prediction
         self.called: list[int] = []
 
-    def kept(self, timestep: int) -> float:
+    def alpha_cumprod(self, timestep: int) -> float:
         return float(self.alphas_cumprod[timestep])
 
     def __call__(self, x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
         self.called.append(timestep)
-        kept = self.kept(timestep)
+        kept = self.alpha_cumprod(timestep)
         noise = np.sqrt(1 - kept) * (x - np.sqrt(kept) * MEAN) / (kept * DEVIATION**2 + 1 - kept)
         x0 = (x - np.sqrt(1 - kept) * noise) / np.sqrt(kept)
-        said = {"epsilon": noise, "x0": x0, "v": np.sqrt(kept) * noise - np.sqrt(1 - kept) * x0}[self.prediction]
-        output = np.concatenate((said, np.zeros_like(said)), axis=1).astype(np.float32)
+        prediction = {"epsilon": noise, "x0": x0, "v": np.sqrt(kept) * noise - np.sqrt(1 - kept) * x0}[self.prediction]
+        output = np.concatenate((prediction, np.zeros_like(prediction)), axis=1).astype(np.float32)
         return np.repeat(output, 2, axis=0) if guided else output
 
 
 def solve(sampler: str, steps: int, guidance: float | None = None,
           spacing: str = "even") -> tuple[np.ndarray, np.ndarray]:
-    """What the sampler makes of seed 0's noise, and what the probability-flow ODE makes of it, which is known."""
-    denoiser = Exact()
+    """The sampler's result for the noise of seed 0, and the known solution of the probability-flow ODE."""
+    denoiser = GaussianDenoiser()
     diffusion = Diffusion(steps, sampler, guidance, spacing=spacing)
     mel = sample(denoiser, FRAMES, diffusion, np.random.default_rng(0))
     assert denoiser.called == sorted(denoiser.called, reverse=True)
     assert len(denoiser.called) == steps
     start = np.random.default_rng(0).standard_normal((1, MELS, FRAMES), dtype=np.float32)
-    kept = denoiser.kept(3999)
+    kept = denoiser.alpha_cumprod(3999)
     z = (start - np.sqrt(kept) * MEAN) / np.sqrt(kept * DEVIATION**2 + 1 - kept)
     return mel, MEAN + DEVIATION * z
 
 
 @pytest.mark.parametrize(("sampler", "steps", "error"), [("ddim", 400, 0.005), ("dpm++2m", 20, 0.02)])
-def test_deterministic_samplers_follow_the_flow(sampler, steps, error):
+def test_deterministic_samplers_solve_the_probability_flow(sampler, steps, error):
     mel, exact = solve(sampler, steps)
     assert np.abs(mel - exact).mean() < error
 
 
-def test_dpm_solver_needs_fewer_steps_than_ddim():
+def test_dpm_solver_is_more_accurate_than_ddim_in_few_steps():
     errors = {sampler: np.abs(np.subtract(*solve(sampler, 12))).mean() for sampler in ("ddim", "dpm++2m")}
     assert errors["dpm++2m"] < errors["ddim"] / 2
 
 
-def test_the_ancestral_sampler_draws_from_the_distribution():
+def test_the_ancestral_sampler_samples_the_distribution():
     mel, _ = solve("p", 200)
     assert abs(mel.mean() - MEAN) < 0.01
     assert abs(mel.std() - DEVIATION) < 0.01
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_guidance_changes_nothing_where_both_branches_agree(sampler):
+def test_guidance_has_no_effect_where_both_predictions_agree(sampler):
     np.testing.assert_allclose(solve(sampler, 10, guidance=2.0)[0], solve(sampler, 10)[0], atol=1e-4)
 
 
 @pytest.mark.parametrize("spacing", SPACINGS)
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("steps", [1, 2])
-def test_one_and_two_steps_work(sampler, steps, spacing):
+def test_one_or_two_steps_return_a_finite_mel(sampler, steps, spacing):
     """Upstream crashes on one step."""
     diffusion = Diffusion(steps, sampler, None, spacing=spacing)
 
-    def anything(x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
+    def predict_zeros(x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
         return np.zeros((1, 2 * MELS, x.shape[-1]), np.float32)
 
-    mel = sample(anything, 7, diffusion, np.random.default_rng(0))
+    mel = sample(predict_zeros, 7, diffusion, np.random.default_rng(0))
     assert mel.shape == (1, MELS, 7)
     assert np.isfinite(mel).all()
     assert np.abs(mel).max() <= 1
 
 
 @pytest.mark.parametrize(("sampler", "order"), [("ddim", 1), ("dpm++2m", 2)])
-def test_twice_the_steps_leave_an_error_smaller_by_the_solvers_order(sampler, order):
+def test_twice_the_steps_reduce_the_error_by_the_order_of_the_solver(sampler, order):
     """Evenly spaced in λ, in which both are solvers of that order (Lu et al. 2022)."""
-    some, twice = (np.abs(np.subtract(*solve(sampler, steps, spacing="logsnr"))).mean() for steps in (20, 40))
-    assert np.log2(some / twice) == pytest.approx(order, abs=0.15)
+    error, error_of_twice = (np.abs(np.subtract(*solve(sampler, steps, spacing="logsnr"))).mean() for steps in (20, 40))
+    assert np.log2(error / error_of_twice) == pytest.approx(order, abs=0.15)
 
 
 @pytest.mark.parametrize("sampler", ["ddim", "dpm++2m"])
 @pytest.mark.parametrize("steps", [5, 10, 20])
-def test_few_steps_follow_the_flow_better_when_evenly_spaced_in_log_snr(sampler, steps):
+def test_few_steps_are_more_accurate_when_evenly_spaced_in_log_snr(sampler, steps):
     errors = {spacing: np.abs(np.subtract(*solve(sampler, steps, spacing=spacing))).mean() for spacing in SPACINGS}
     assert errors["logsnr"] < errors["even"] / 1.5
 
 
-def test_the_ancestral_sampler_draws_from_the_distribution_in_few_steps_evenly_spaced_in_log_snr():
+def test_the_ancestral_sampler_needs_fewer_steps_when_evenly_spaced_in_log_snr():
     mel, _ = solve("p", 60, spacing="logsnr")
     assert abs(mel.mean() - MEAN) < 0.01
     assert abs(mel.std() - DEVIATION) < 0.01
@@ -117,7 +117,7 @@ def test_the_ancestral_sampler_draws_from_the_distribution_in_few_steps_evenly_s
 
 @pytest.mark.parametrize("spacing", SPACINGS)
 @pytest.mark.parametrize("steps", [2, 3, 17, 80, 1999, 4000])
-def test_timesteps_are_distinct_and_span_the_trained_ones(steps, spacing):
+def test_timesteps_are_distinct_and_span_all_trained_ones(steps, spacing):
     timesteps = spaced_timesteps(steps, spacing)
     assert len(timesteps) == steps
     assert timesteps[0] == 0
@@ -126,7 +126,7 @@ def test_timesteps_are_distinct_and_span_the_trained_ones(steps, spacing):
 
 
 @pytest.mark.parametrize("steps", [5, 10, 14])
-def test_steps_in_log_snr_are_of_one_size_up_to_the_rounding_to_a_trained_timestep(steps):
+def test_steps_in_log_snr_have_equal_sizes_up_to_rounding(steps):
     snr = log_snr(trained_alphas_cumprod())
     sizes = -np.diff(snr[spaced_timesteps(steps, "logsnr")])
     even = (snr[0] - snr[-1]) / (steps - 1)
@@ -134,21 +134,21 @@ def test_steps_in_log_snr_are_of_one_size_up_to_the_rounding_to_a_trained_timest
     assert sizes.sum() == pytest.approx(even * (steps - 1))
 
 
-def test_a_single_step_in_log_snr_starts_where_there_is_nothing_but_noise():
+def test_a_single_step_in_log_snr_starts_at_the_last_timestep():
     assert spaced_timesteps(1, "logsnr").tolist() == [3999]
 
 
-def test_an_unknown_spacing_is_answered_with_those_there_are():
+def test_the_error_for_an_unknown_spacing_lists_the_spacings():
     with pytest.raises(UserError, match="even, logsnr"):
         Diffusion(spacing="karras")
 
 
-def test_a_code_lasts_as_long_as_1024_samples_at_22050_hz():
+def test_the_frames_of_a_code_last_as_long_as_1024_samples_at_22050_hz():
     for latents in (1, 10, 500):
         assert abs(frame_count(latents) * 256 / 24000 - latents * 1024 / 22050) < 256 / 24000
 
 
-def test_a_network_that_gives_nan_is_reported():
+def test_a_prediction_of_nan_is_refused():
     def broken(x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
         return np.full((1, 2 * MELS, x.shape[-1]), np.nan, np.float32)
 
@@ -158,34 +158,35 @@ def test_a_network_that_gives_nan_is_reported():
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("prediction", ["v", "x0"])
-def test_what_the_network_predicts_makes_no_difference_when_it_is_exact(prediction, sampler):
+def test_an_exact_denoiser_gives_the_same_mel_for_every_kind_of_prediction(prediction, sampler):
     diffusion = Diffusion(30, sampler, 1.5)
-    epsilon, other = (sample(Exact(said), FRAMES, diffusion, np.random.default_rng(3), prediction=said)
-                      for said in ("epsilon", prediction))
+    epsilon, other = (sample(GaussianDenoiser(kind), FRAMES, diffusion, np.random.default_rng(3), prediction=kind)
+                      for kind in ("epsilon", prediction))
     np.testing.assert_allclose(other, epsilon, atol=2e-3)
 
 
 @pytest.mark.parametrize("prediction", ["eps", "V", ""])
-def test_an_unknown_prediction_is_not_taken_for_a_known_one(prediction):
+def test_an_unknown_prediction_raises(prediction):
     with pytest.raises(ValueError, match="epsilon, v, x0"):
         denoising_steps(Schedule(4), Diffusion(4), prediction)
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_several_steps_at_once_draw_the_same_numbers_and_give_the_same_mel(sampler):
-    class Fused(Exact):
-        def steps(self, guided):
+def test_several_steps_in_one_call_give_the_same_mel_as_single_steps(sampler):
+    class FusedGaussianDenoiser(GaussianDenoiser):
+        def fused_steps(self, guided):
             return 2, 5
 
-        def advance(self, x, before, denoising_steps, noise):
-            taken.append(len(denoising_steps))
-            for step, drawn in zip(denoising_steps, noise, strict=True):
+        def advance(self, x, previous_x0, steps, noise):
+            counts.append(len(steps))
+            for step, step_noise in zip(steps, noise, strict=True):
                 output = self(x, step.timestep, step.guided)
-                x, before = take_step(step, x, before, output, drawn)
-            return x, before, output
+                x, previous_x0 = take_step(step, x, previous_x0, output, step_noise)
+            return x, previous_x0, output
 
-    taken, done, diffusion = [], [], Diffusion(18, sampler, 2.0)
-    fused = sample(Fused(), FRAMES, diffusion, np.random.default_rng(4), lambda step, _: done.append(step))
-    np.testing.assert_array_equal(fused, sample(Exact(), FRAMES, diffusion, np.random.default_rng(4)))
-    assert taken == [5, 5, 5, 2]
+    counts, done, diffusion = [], [], Diffusion(18, sampler, 2.0)
+    fused = sample(FusedGaussianDenoiser(), FRAMES, diffusion, np.random.default_rng(4),
+                   lambda step, _: done.append(step))
+    np.testing.assert_array_equal(fused, sample(GaussianDenoiser(), FRAMES, diffusion, np.random.default_rng(4)))
+    assert counts == [5, 5, 5, 2]
     assert done == [5, 10, 15, 17, 18]

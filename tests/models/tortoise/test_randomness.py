@@ -1,9 +1,10 @@
-"""Streams of random numbers belong to who draws, not to when."""
+"""Random streams depend on the seed and their key, not on when they are drawn."""
 
 import numpy as np
+import pytest
 
 from ane.models.tortoise.randomness import Randomness
-from ane.models.tortoise.sampling import inverse_cdf_sampler
+from ane.system.errors import UserError
 
 
 def numbers(rng: np.random.Generator) -> tuple[float, ...]:
@@ -17,28 +18,18 @@ def test_the_same_seed_gives_the_same_streams_in_any_order():
     assert numbers(first.diffusion(0, 1)) == numbers(second.diffusion(0, 1))
 
 
-def test_no_two_streams_of_a_request_are_alike():
+def test_all_streams_of_a_request_differ():
     randomness = Randomness(7)
     streams = [randomness.voice(), randomness.diffusion(0, 0), randomness.vocoder(0, 0), randomness.vocoder(0, 1),
                *(randomness.candidate(chunk, index) for chunk in range(3) for index in range(3))]
     assert len({numbers(stream) for stream in streams}) == len(streams)
 
 
-def test_seeds_matter():
+def test_other_seeds_give_other_streams():
     assert numbers(Randomness(1).candidate(0, 0)) != numbers(Randomness(2).candidate(0, 0))
 
 
-def test_codes_are_chosen_as_often_as_they_are_probable():
-    choose = inverse_cdf_sampler(np.random.default_rng(0))
-    ids, probabilities = np.array([3, 5, 11]), np.array([0.2, 0.5, 0.3], dtype=np.float32)
-    drawn = [choose(ids, probabilities) for _ in range(4000)]
-    shares = [drawn.count(code) / len(drawn) for code in ids]
-    np.testing.assert_allclose(shares, probabilities, atol=0.03)
-
-
-def test_a_number_at_the_very_end_still_chooses_a_code():
-    class One:
-        def random(self) -> float:
-            return 1.0 - 2**-53
-
-    assert inverse_cdf_sampler(One())(np.array([4, 9]), np.array([0.5, 0.5], dtype=np.float32)) == 9
+def test_a_negative_seed_is_refused_and_zero_is_not():
+    assert Randomness(0).seed == 0
+    with pytest.raises(UserError, match=r"^seed must be at least 0, got -1$"):
+        Randomness(-1)

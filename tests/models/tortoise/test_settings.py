@@ -1,4 +1,4 @@
-"""Presets, and what a model adds to them."""
+"""Presets, a model's own settings, and changes to both."""
 
 import re
 
@@ -11,7 +11,7 @@ from ane.system.errors import UserError
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_a_models_own_settings_override_the_preset_and_changes_override_both(preset):
+def test_the_models_settings_override_the_preset_and_changes_override_both(preset):
     model = {"sampling": {"repetition_penalty": 1.0}, "split": [80, 125], "silence": [0.1, 0.25]}
     plain, own = Settings.of(preset), Settings.of(preset, model)
     assert (own.candidates, own.diffusion) == (plain.candidates, plain.diffusion)
@@ -22,14 +22,22 @@ def test_a_models_own_settings_override_the_preset_and_changes_override_both(pre
     assert Settings.of(preset, model, diffusion=Diffusion(5)).diffusion.steps == 5
 
 
-def test_a_model_may_name_its_default_preset_and_another_may_be_asked_for():
+def test_a_model_can_name_its_default_preset_and_a_request_another():
     assert Settings.of() == Settings.of("ultra_fast")
     assert Settings.of(model={"preset": "1x10"}) == Settings.of("1x10")
     assert Settings.of("fast", {"preset": "1x10"}) == Settings.of("fast")
 
 
+@pytest.mark.parametrize(("name", "candidates", "steps", "guidance"), [
+    ("ultra_fast", 16, 30, None), ("fast", 96, 80, 2.0), ("standard", 256, 200, 2.0), ("high_quality", 256, 400, 2.0)])
+def test_presets_with_upstreams_names_have_upstreams_values(name, candidates, steps, guidance):
+    preset = PRESETS[name]
+    assert preset.upstream
+    assert (preset.candidates, preset.diffusion) == (candidates, Diffusion(steps, "p", guidance))
+
+
 @pytest.mark.parametrize(("ours", "upstreams"), [("1x10", "ultra_fast"), ("16x10_guided", "fast")])
-def test_our_presets_are_less_work_than_the_upstream_presets_they_replace(ours, upstreams):
+def test_our_presets_take_less_work_than_the_upstream_presets_they_replace(ours, upstreams):
     """In candidates, and in passes of the denoiser: two a step where it is guided."""
     few, many = PRESETS[ours], PRESETS[upstreams]
     assert bool(few.diffusion.guidance) == bool(many.diffusion.guidance)

@@ -1,5 +1,7 @@
-"""The networks against the state dicts of upstream's classes at the official sizes (tests/state_dicts: key → shape,
-taken from upstream 3.0.0). Nothing is allocated: the networks stand on the meta device."""
+"""The networks have the keys and shapes of upstream's classes at the official sizes.
+
+state_dicts/*.json map keys to shapes, taken from upstream 3.0.0. The networks are on the meta device, without memory.
+"""
 
 import json
 import math
@@ -26,7 +28,7 @@ def table(file: str) -> dict[str, tuple[int, ...]]:
 
 
 def as_upstream(name: str, upstream: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """The network's keys and shapes as its file has them: prefixed, weight norm taken apart, training's keys added."""
+    """The network's keys and shapes as in its file: with prefix, weight norm as two tensors, and training's keys."""
     network = NETWORKS[name]
     config = network.official()
     result = {}
@@ -41,27 +43,27 @@ def as_upstream(name: str, upstream: dict[str, tuple[int, ...]]) -> dict[str, tu
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_network_has_upstreams_keys_and_shapes(name):
+def test_a_network_has_the_keys_and_shapes_of_upstream(name):
     upstream = table(NETWORKS[name].file)
     assert as_upstream(name, upstream).items() <= upstream.items()
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_the_networks_of_a_file_cover_every_key_of_it_once(file):
+def test_the_networks_of_a_file_use_each_of_its_keys_once(file):
     upstream = table(file)
     parts = [as_upstream(name, upstream) for name, network in NETWORKS.items() if network.file == file]
     assert sorted(key for part in parts for key in part) == sorted(upstream)
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_a_table_holds_as_many_parameters_as_the_published_file(file):
+def test_a_table_has_as_many_parameters_as_the_published_file(file):
     rotary_frequencies = "inv_freq"      # buffers, which are not counted
     assert PARAMETERS[file] == sum(math.prod(shape) for key, shape in table(file).items()
                                    if not key.endswith(rotary_frequencies))
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_networks_state_is_float_so_that_every_precision_applies_to_it(name):
+def test_all_tensors_of_a_network_are_floats_so_that_every_precision_applies(name):
     with torch.device("meta"):
         module = NETWORKS[name].module(NETWORKS[name].official())
     assert all(value.is_floating_point() for value in module.state_dict().values())

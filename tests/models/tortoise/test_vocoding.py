@@ -1,6 +1,6 @@
-"""Sound while latents or mels come: joined, its pieces are the whole's samples, whatever the pieces that came."""
+"""Sound from latents or mels that arrive incrementally equals that of the whole, whatever the pieces."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from ane.models.tortoise.vocoding import (
     SCALES,
     LatentInterpolation,
     VocodingWindow,
+    draw_noise,
     hifigan_sound,
     hifigan_stream,
     interpolate_latents,
@@ -35,52 +36,52 @@ HIFIGAN = HifiganConfig(in_channels=12, upsample_initial_channel=32, cond_channe
 UNIVNET = UnivNetConfig(channel_size=4, noise_dim=6, kpnet_hidden_channels=8)
 VOICE = np.random.default_rng(1).standard_normal((1, 8), dtype=np.float32)
 NETWORKS = {"hifigan": (Hifigan, HIFIGAN), "univnet": (UnivNet, UNIVNET)}
-both = pytest.mark.parametrize("vocoder", NETWORKS)
+both_vocoders = pytest.mark.parametrize("vocoder", NETWORKS)
 
 
-class Tiny:
-    """A backend of the two vocoders that counts the frames of its calls."""
+class VocoderBackend:
+    """A backend of the two vocoders that records the frames of each call."""
 
-    def __init__(self, run: dict[str, Callable[..., np.ndarray]]):
-        self.calls, self.frames = run, []
+    def __init__(self, networks: dict[str, Callable[..., np.ndarray]]):
+        self.networks, self.frames = networks, []
 
     def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
         check_inputs(stage, STAGES[stage], inputs)
         self.frames.append(next(iter(inputs.values())).shape[-1])
-        return self.calls[stage](**inputs)
+        return self.networks[stage](**inputs)
 
 
-def drawn(cls: type[nn.Module], config: Config) -> nn.Module:
+def random_network(cls: type[nn.Module], config: Config) -> nn.Module:
     module, generator = cls(config), torch.Generator().manual_seed(5)
     for key, parameter in module.named_parameters():
         parameter.data = draw(key, parameter, generator) * (0.05 if "kernel_conv.weight" in key else 1)
     return module.eval().requires_grad_(False)
 
 
-def on_torch(stage: str) -> Callable[..., np.ndarray]:
-    network = drawn(*NETWORKS[stage])
+def vocoder_on_torch(stage: str) -> Callable[..., np.ndarray]:
+    network = random_network(*NETWORKS[stage])
     return lambda **inputs: network(**{key: torch.from_numpy(np.ascontiguousarray(array))
                                        for key, array in inputs.items()}).numpy()
 
 
 @pytest.fixture(scope="module")
-def torch_runs() -> dict[str, Callable[..., np.ndarray]]:
-    return {stage: on_torch(stage) for stage in NETWORKS}
+def torch_vocoders() -> dict[str, Callable[..., np.ndarray]]:
+    return {stage: vocoder_on_torch(stage) for stage in NETWORKS}
 
 
 @pytest.fixture
-def backend(torch_runs) -> Tiny:
-    return Tiny(torch_runs)
+def backend(torch_vocoders) -> VocoderBackend:
+    return VocoderBackend(torch_vocoders)
 
 
-def given_to(vocoder: str, length: int) -> np.ndarray:
+def random_input(vocoder: str, length: int) -> np.ndarray:
     """Latents (length, D), or a mel (100, length)."""
     shape = (length, HIFIGAN.in_channels) if vocoder == "hifigan" else (100, length)
     return np.random.default_rng(length).standard_normal(shape, dtype=np.float32)
 
 
 def pieces_of(whole: np.ndarray, sizes: list[int], axis: int) -> Iterator[np.ndarray]:
-    """The whole in pieces of these sizes, over and over."""
+    """The array in pieces of these sizes, cyclically."""
     start, turn = 0, 0
     while start < whole.shape[axis]:
         size = sizes[turn % len(sizes)]
@@ -88,94 +89,106 @@ def pieces_of(whole: np.ndarray, sizes: list[int], axis: int) -> Iterator[np.nda
         start, turn = start + size, turn + 1
 
 
+def split(vocoder: str, length: int, sizes: list[int]) -> Iterator[np.ndarray]:
+    """``random_input`` in pieces."""
+    return pieces_of(random_input(vocoder, length), sizes, 0 if vocoder == "hifigan" else 1)
+
+
 def noise() -> np.random.Generator:
     return Randomness(3).vocoder(0, 0)
 
 
-def whole_and_pieces(backend: Tiny, vocoder: str, length: int, sizes: list[int],
-                     pace: VocodingWindow) -> tuple[np.ndarray, list[np.ndarray]]:
-    given = given_to(vocoder, length)
+def stream(backend: VocoderBackend, vocoder: str, pieces: Iterable[np.ndarray],
+           window: VocodingWindow | None = None) -> Iterator[np.ndarray]:
     if vocoder == "hifigan":
-        return hifigan_sound(backend, VOICE, given), list(
-            hifigan_stream(backend, HIFIGAN, VOICE, pieces_of(given, sizes, 0), pace))
-    return univnet_sound(backend, UNIVNET, noise(), given), list(
-        univnet_stream(backend, UNIVNET, noise(), pieces_of(given, sizes, 1), pace))
+        return hifigan_stream(backend, HIFIGAN, VOICE, pieces, window)
+    return univnet_stream(backend, UNIVNET, noise(), pieces, window)
 
 
-@both
+def whole_and_pieces(backend: VocoderBackend, vocoder: str, length: int, sizes: list[int],
+                     window: VocodingWindow | None = None) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The sound at once, and the pieces of the stream."""
+    whole = random_input(vocoder, length)
+    sound = (hifigan_sound(backend, VOICE, whole) if vocoder == "hifigan" else
+             univnet_sound(backend, UNIVNET, noise(), whole))
+    return sound, list(stream(backend, vocoder, split(vocoder, length, sizes), window))
+
+
+@both_vocoders
 @settings(max_examples=25, deadline=None)
 @given(length=st.integers(1, 150), sizes=st.lists(st.integers(1, 60), min_size=1, max_size=4),
        first=st.integers(1, 30), window=st.integers(1, 90))
-def test_pieces_join_to_the_whole(torch_runs, vocoder, length, sizes, first, window):
+def test_streamed_pieces_join_to_the_whole(torch_vocoders, vocoder, length, sizes, first, window):
     length = length if vocoder == "univnet" else -(-length // 4)
-    whole, pieces = whole_and_pieces(Tiny(torch_runs), vocoder, length, sizes, VocodingWindow(first, window))
+    backend = VocoderBackend(torch_vocoders)
+    whole, pieces = whole_and_pieces(backend, vocoder, length, sizes, VocodingWindow(first, window))
     assert all(len(piece) and piece.dtype == np.float32 for piece in pieces)
     np.testing.assert_allclose(np.concatenate(pieces), whole, rtol=0, atol=1e-5)
 
 
-@both
-def test_a_call_is_given_what_is_new_and_its_margins_never_all_so_far(backend, vocoder):
-    whole, pieces = whole_and_pieces(backend, vocoder, 400, [1], VocodingWindow(12, 62))
-    frames, margin = backend.frames[1:], NETWORKS[vocoder][1].margin        # the first call was the whole's
+@both_vocoders
+def test_a_call_gets_new_frames_and_their_margins_only(backend, vocoder):
+    """Here with the default window: 12 new frames at first, then 62 frames a call."""
+    whole, pieces = whole_and_pieces(backend, vocoder, 400, [1])
+    frames, margin = backend.frames[1:], NETWORKS[vocoder][1].margin        # the first call was for the whole
     assert len(whole) == sum(map(len, pieces)) == backend.frames[0] * 256
     assert len(pieces) == len(frames) > 6
-    assert max(frames) == 62
-    assert max(frames) < backend.frames[0] / 4
     assert frames[0] == 12 + margin
+    assert max(frames) == 62 < backend.frames[0] / 4
 
 
-@both
-def test_the_first_sound_comes_before_the_rest_of_the_latents_is_asked_for(backend, vocoder):
-    asked = []
+@both_vocoders
+def test_the_window_sets_the_frames_of_the_first_and_of_later_calls(backend, vocoder):
+    margin = NETWORKS[vocoder][1].margin
+    list(stream(backend, vocoder, split(vocoder, 400, [1]), VocodingWindow(20, 90)))
+    assert (backend.frames[0], max(backend.frames)) == (20 + margin, 90)
 
-    def coming() -> Iterator[np.ndarray]:
-        given = given_to(vocoder, 300)
-        for piece in pieces_of(given, [1], 0 if vocoder == "hifigan" else 1):
-            asked.append(1)
+
+@both_vocoders
+def test_the_first_sound_needs_only_the_first_latents(backend, vocoder):
+    requested = []
+
+    def arriving() -> Iterator[np.ndarray]:
+        for piece in split(vocoder, 300, [1]):
+            requested.append(1)
             yield piece
 
-    stream = (hifigan_stream(backend, HIFIGAN, VOICE, coming()) if vocoder == "hifigan" else
-              univnet_stream(backend, UNIVNET, noise(), coming()))
-    assert len(next(stream)) > 0
-    assert len(asked) < 35
+    assert len(next(stream(backend, vocoder, arriving()))) > 0
+    assert len(requested) < 35
 
 
-@both
-def test_closing_it_midway_stops_the_work_and_what_it_draws_from(backend, vocoder):
+@both_vocoders
+def test_closing_a_stream_stops_the_work_and_closes_its_source(backend, vocoder):
     closed = []
 
-    def coming() -> Iterator[np.ndarray]:
+    def arriving() -> Iterator[np.ndarray]:
         try:
-            yield from pieces_of(given_to(vocoder, 300), [20], 0 if vocoder == "hifigan" else 1)
+            yield from split(vocoder, 300, [20])
         finally:
             closed.append(True)
 
-    source = coming()
-    stream = (hifigan_stream(backend, HIFIGAN, VOICE, source) if vocoder == "hifigan" else
-              univnet_stream(backend, UNIVNET, noise(), source))
-    next(stream)
+    source = arriving()         # referenced here, so that it is not closed by garbage collection
+    sound = stream(backend, vocoder, source)
+    next(sound)
     calls = len(backend.frames)
-    stream.close()
+    sound.close()
     assert closed == [True]
-    assert len(backend.frames) == calls
-    assert list(source) == []
+    assert len(backend.frames) == calls < 4
 
 
-@both
-def test_of_nothing_there_is_no_sound(backend, vocoder):
-    stream = (hifigan_stream(backend, HIFIGAN, VOICE, []) if vocoder == "hifigan" else
-              univnet_stream(backend, UNIVNET, noise(), []))
-    assert list(stream) == []
+@both_vocoders
+def test_no_input_gives_no_sound(backend, vocoder):
+    assert list(stream(backend, vocoder, [])) == []
     assert backend.frames == []
 
 
-@both
-def test_on_packages_pieces_join_to_torchs_whole(torch_runs, tmp_path, vocoder):
+@both_vocoders
+def test_pieces_from_packages_join_to_the_whole_on_torch(torch_vocoders, tmp_path, vocoder):
     build, kind = {"hifigan": (hifigan, HifiganVocoder), "univnet": (univnet, UnivnetVocoder)}[vocoder]
-    graphs = [build(drawn(*NETWORKS[vocoder]), 22)]
-    packaged = Tiny({vocoder: kind(functions(graphs, saved(graphs, FP32, tmp_path)))})
+    graphs = [build(random_network(*NETWORKS[vocoder]), 22)]
+    packaged = VocoderBackend({vocoder: kind(functions(graphs, saved(graphs, FP32, tmp_path)))})
     length = 20 if vocoder == "hifigan" else 80
-    whole, _ = whole_and_pieces(Tiny(torch_runs), vocoder, length, [length], VocodingWindow())
+    whole, _ = whole_and_pieces(VocoderBackend(torch_vocoders), vocoder, length, [length], VocodingWindow())
     _, pieces = whole_and_pieces(packaged, vocoder, length, [7], VocodingWindow(10, 44))
     assert len(pieces) > 2
     np.testing.assert_allclose(np.concatenate(pieces), whole, rtol=0, atol=3e-5)
@@ -183,36 +196,34 @@ def test_on_packages_pieces_join_to_torchs_whole(torch_runs, tmp_path, vocoder):
 
 @settings(max_examples=60, deadline=None)
 @given(latents=st.integers(1, 700), sizes=st.lists(st.integers(1, 40), min_size=1, max_size=5))
-def test_frames_of_latents_that_come_bit_by_bit_are_the_very_numbers_of_the_whole(latents, sizes):
+def test_interpolating_latents_incrementally_gives_the_same_numbers(latents, sizes):
     x = np.random.default_rng(latents).standard_normal((latents, 3), dtype=np.float32)
-    coming = LatentInterpolation()
-    parts = [coming.feed(piece) for piece in pieces_of(x, sizes, 0)]
-    np.testing.assert_array_equal(np.concatenate([*parts, coming.finish()], axis=1), interpolate_latents(x))
-    kept = [0 if stage.columns is None else stage.columns.shape[1] for stage in coming._stages]
-    assert max(kept) < 12       # of all that came, a few columns are kept
+    interpolation = LatentInterpolation()
+    parts = [interpolation.feed(piece) for piece in pieces_of(x, sizes, 0)]
+    np.testing.assert_array_equal(np.concatenate([*parts, interpolation.finish()], axis=1), interpolate_latents(x))
+    kept = [0 if stage.columns is None else stage.columns.shape[1] for stage in interpolation._stages]
+    assert max(kept) < 12, "only a few columns are kept"
 
 
 @pytest.mark.parametrize("latents", [1, 2, 3, 4, 29, 333, 604])
-def test_interpolation_is_torchs(latents):
+def test_interpolation_equals_torchs(latents):
     x = np.random.default_rng(latents).standard_normal((latents, 5), dtype=np.float32)
-    wanted = torch.from_numpy(x).T[None]
+    expected = torch.from_numpy(x).T[None]
     for scale in SCALES:
-        wanted = nn.functional.interpolate(wanted, scale_factor=scale, mode="linear")
-    np.testing.assert_allclose(interpolate_latents(x), wanted[0].numpy(), atol=1e-6)
+        expected = nn.functional.interpolate(expected, scale_factor=scale, mode="linear")
+    np.testing.assert_allclose(interpolate_latents(x), expected[0].numpy(), atol=1e-6)
 
 
 @settings(max_examples=20, deadline=None)
 @given(latents=st.integers(1, 60), more=st.integers(1, 20))
-def test_a_frame_is_given_once_no_later_latent_changes_it_and_no_later(latents, more):
+def test_a_frame_is_returned_as_soon_as_no_later_latent_changes_it(latents, more):
     x = np.random.default_rng(latents).standard_normal((latents + more, 5), dtype=np.float32)
-    now = LatentInterpolation().feed(x[:latents])
-    np.testing.assert_array_equal(now, interpolate_latents(x)[:, :now.shape[1]])
-    assert now.shape[1] >= interpolate_latents(x[:latents]).shape[1] - 3 or latents < 4
+    frames = LatentInterpolation().feed(x[:latents])
+    np.testing.assert_array_equal(frames, interpolate_latents(x)[:, :frames.shape[1]])
+    assert frames.shape[1] >= interpolate_latents(x[:latents]).shape[1] - 3 or latents < 4
 
 
-def test_noise_drawn_bit_by_bit_is_what_is_drawn_at_once():
-    from ane.models.tortoise.vocoding import draw_noise
-
-    once, rng = draw_noise(noise(), UNIVNET, 50), noise()
+def test_noise_drawn_incrementally_equals_noise_drawn_at_once():
+    at_once, rng = draw_noise(noise(), UNIVNET, 50), noise()
     parts = [draw_noise(rng, UNIVNET, size) for size in (1, 7, 30, 12)]
-    np.testing.assert_array_equal(np.concatenate(parts, axis=1), once)
+    np.testing.assert_array_equal(np.concatenate(parts, axis=1), at_once)

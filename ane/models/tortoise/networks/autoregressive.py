@@ -1,7 +1,7 @@
 """UnifiedVoice: the GPT-2 that turns a voice and text into mel codes (upstream models/autoregressive.py).
 
-Its input is a sequence of embedded columns (B, T, D) that the host looked up, [voice][text][codes], positions included.
-The output at a column predicts the code that follows it.
+Its input is a sequence of embeddings (columns), [voice][text][codes], (B, T, D), looked up outside the network with the
+positions added. The output at a column predicts the code that follows it.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ane.backends.base import DecoderShape
 from ane.bundles.family import Config
 
-# q, k, v (B, heads, T, head_width) → (B, heads, T, head_width): attention between columns, through a cache or not
+# q, k, v (B, heads, T, head_width) → (B, heads, T, head_width): attention between columns, with or without a cache
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -65,7 +65,7 @@ class Conv1D(nn.Module):
 
 
 class Linear(nn.Linear):
-    """A linear layer that takes any precision, as ``Conv1D`` does."""
+    """A linear layer that converts its input to the precision of its weight, as ``Conv1D`` does."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.to(self.weight.dtype))
@@ -79,6 +79,7 @@ class Attention(nn.Module):
         self.c_proj = Conv1D(config.model_dim, config.model_dim)
 
     def forward(self, x: Tensor, attend: Attend) -> Tensor:
+        """(B, T, D) → (B, T, D)."""
         B, T, D = x.shape
         q, k, v = self.c_attn(x).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
         return self.c_proj(attend(q, k, v).transpose(1, 2).reshape(B, T, D))
@@ -130,8 +131,8 @@ def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 class UnifiedVoice(nn.Module):
     """Columns (B, T, D) → hidden (B, T, D) → logits (B, T, V).
 
-    ``hidden`` is what diffusion and HiFi-GAN call the latent of the code that the column predicts: GPT-2's ln_f
-    followed by ``final_norm`` (upstream applies both).
+    ``hidden``, GPT-2's ln_f followed by ``final_norm`` as in upstream, is the *latent* of the code that the column
+    predicts, the input of diffusion and HiFi-GAN.
     """
 
     def __init__(self, config: UnifiedVoiceConfig):
@@ -147,16 +148,17 @@ class UnifiedVoice(nn.Module):
         self.mel_head = Linear(D, config.number_mel_codes)
 
     def forward(self, x: Tensor, attend: Sequence[Attend] | None = None) -> Tensor:
-        """Hidden states of all columns; ``attend`` has a function for each layer (default: causal, no cache)."""
+        """Columns → hidden, (B, T, D) each; ``attend`` has a function for each layer (default: causal, no cache)."""
         for index, block in enumerate(self.gpt.h):
             x = block(x, attend[index] if attend else causal)
         return self.final_norm(self.gpt.ln_f(x))
 
     def logits(self, hidden: Tensor) -> Tensor:
+        """(…, D) → (…, V) float32."""
         return self.mel_head(hidden).float()
 
     @staticmethod
     def unused(config: UnifiedVoiceConfig) -> dict[str, tuple[int, ...]]:
-        """What the official file holds for training alone: the head that predicts text."""
+        """Keys and shapes in the official file that only training uses: the head that predicts text."""
         rows = config.number_text_tokens + 1
         return {"text_head.weight": (rows, config.model_dim), "text_head.bias": (rows,)}

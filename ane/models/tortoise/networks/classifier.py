@@ -1,4 +1,4 @@
-"""Was this clip made by Tortoise? (upstream models/classifier.py)"""
+"""The classifier that predicts whether Tortoise made a clip (upstream models/classifier.py)."""
 
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ class ClassifierConfig(Config):
 class ClassifierResBlock(nn.Module):
     def __init__(self, channels: int, size: int):
         super().__init__()
-        # upstream's indices: activations and dropout lie between
+        # indices as in upstream, where activations and dropout are between
         self.in_layers = nn.ModuleDict({
             "0": GroupNorm(channels), "2": nn.Conv1d(channels, channels, size, padding=size // 2)})
         self.out_layers = nn.ModuleDict({
@@ -68,7 +68,7 @@ class AudioMiniEncoder(nn.Module):
 
 
 class Classifier(nn.Module):
-    """Audio of 24 kHz (B, 1, samples) → logits (B, 2); softmax of the first is the probability of Tortoise."""
+    """Audio at 24 kHz (B, 1, samples) → logits (B, 2); their softmax begins with the probability of Tortoise."""
 
     def __init__(self, config: ClassifierConfig):
         super().__init__()

@@ -1,6 +1,6 @@
-"""CLVP and CVVP: how well codes fit a text, and a voice (upstream models/clvp.py, models/cvvp.py).
+"""CLVP and CVVP score codes against a text and against a voice (upstream models/clvp.py, models/cvvp.py).
 
-Both give unit vectors; a score is their dot product times exp(temperature), which is folded into the first vector.
+A score is the dot product of two vectors: that of the codes has unit length, that of the text or clip exp(temperature).
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class CLVPConfig(Config):
 
 
 class Encoder(nn.Module):
-    """(B, T, width) → (B, width): encoder, mean over time."""
+    """(B, T, width) → (B, width): transformer, mean over time."""
 
     def __init__(self, width: int, depth: int, heads: int):
         super().__init__()
@@ -57,9 +57,11 @@ class CLVP(nn.Module):
         return self.to_speech_latent(self.speech_transformer(self.speech_emb(codes)))
 
     def text(self, tokens: Tensor) -> Tensor:
+        """Token ids (B, T) → (B, E) float32 of length exp(temperature)."""
         return F.normalize(self.text_latent(tokens).float(), dim=-1) * self.temperature.float().exp()
 
     def speech(self, codes: Tensor) -> Tensor:
+        """Codes (B, S) → unit vectors (B, E) float32."""
         return F.normalize(self.speech_latent(codes).float(), dim=-1)
 
 
@@ -74,7 +76,7 @@ class CVVPConfig(Config):
 
 
 class CollapsingTransformer(nn.Module):
-    """(B, T, width) → (B, width): encoder, attention between two 1×1 convolutions, mean over time."""
+    """(B, T, width) → (B, width): transformer, attention between two 1×1 convolutions, mean over time."""
 
     def __init__(self, width: int, heads: int, depth: int):
         super().__init__()
@@ -107,11 +109,11 @@ class CVVP(nn.Module):
         self.to_speech_latent = nn.Linear(width, width, bias=False)
 
     def clip(self, mel: Tensor) -> Tensor:
-        """Mel of a reference clip (B, 80, L) → (B, E), times exp(temperature)."""
+        """Mel of a reference clip (B, 80, L) → (B, E) float32 of length exp(temperature)."""
         latent = self.to_conditioning_latent(self.conditioning_transformer(self.cond_emb(mel).transpose(1, 2)))
         return F.normalize(latent.float(), dim=-1) * self.temperature.float().exp()
 
     def speech(self, codes: Tensor) -> Tensor:
-        """Codes (B, S) → unit vectors (B, E)."""
+        """Codes (B, S) → unit vectors (B, E) float32."""
         latent = self.to_speech_latent(self.speech_transformer(self.speech_emb.emb(codes)))
         return F.normalize(latent.float(), dim=-1)

@@ -1,4 +1,4 @@
-"""The two encoders that listen to reference clips, and the converters that dream up a voice instead.
+"""The two encoders of reference clips, and the network that maps noise to a latent of a random voice.
 
 Upstream: ConditioningEncoder (models/autoregressive.py), contextual_embedder (models/diffusion_decoder.py),
 models/random_latent_generator.py.
@@ -22,7 +22,7 @@ class ConditioningEncoderConfig(Config):
 
 
 class ConditioningEncoder(nn.Module):
-    """Mel of a clip (B, 80, L) → conditioning latent (B, D), which is the first position of what attention made."""
+    """Mel of a clip (B, 80, L) → the decoder's voice latent (B, D), the first position of the attention's output."""
 
     mels, blocks = 80, 6
 
@@ -64,7 +64,7 @@ class RandomLatentConverterConfig(Config):
 
 
 class EqualLinear(nn.Module):
-    """Linear layer with its learning rate baked into the scale, then a leaky ReLU (StyleGAN 2, Karras et al. 2020)."""
+    """Linear layer whose parameters are scaled at run time, then a leaky ReLU (StyleGAN 2, Karras et al. 2020)."""
 
     rate = 0.1
 
@@ -79,7 +79,7 @@ class EqualLinear(nn.Module):
 
 
 class RandomLatentConverter(nn.Module):
-    """Standard normal noise (B, channels) → a conditioning latent (B, channels)."""
+    """Standard normal noise (B, channels) → a voice latent (B, channels)."""
 
     def __init__(self, config: RandomLatentConverterConfig):
         super().__init__()

@@ -1,6 +1,7 @@
 """DiffusionTts: the denoiser that turns latents into a spectrogram (upstream models/diffusion_decoder.py).
 
-Inside, frames are packed and channels are last (``frames.py`` beside this file); inputs and outputs are (B, C, L).
+Inputs and outputs are (B, C, L). Inside, frames are packed and channels are last (``frames.py`` beside this file).
+``code`` is the conditioning made from latents and voice (upstream: code_emb), not a mel code.
 """
 
 import math
@@ -48,22 +49,22 @@ class TimestepResBlock(nn.Module):
 
     def __init__(self, channels: int):
         super().__init__()
-        # upstream's indices: activations and dropout lie between
+        # indices as in upstream, where activations and dropout are between
         self.in_layers = nn.ModuleDict({"0": FrameNorm(channels), "2": PointwiseConv(channels, channels, 1)})
         self.emb_layers = nn.ModuleDict({"1": nn.Linear(channels, 2 * channels)})
         self.out_layers = nn.ModuleDict({"0": FrameNorm(channels), "3": FrameConv(channels, channels, 3, padding=1)})
 
     def forward(self, x: Tensor, time: Tensor, packing: Packing) -> Tensor:
-        """Frames (N, C), SiLU of the timestep's embedding (1 or rows, C) → (N, C)."""
+        """Packed frames (N, C), SiLU of the timesteps' embeddings (1 or rows, C) → (N, C)."""
         scale, shift = self.emb_layers["1"](time)[:, None].chunk(2, dim=-1)
         gain = 1 + scale
 
-        def mixed(part: Tensor) -> Tensor:
+        def second_half(part: Tensor) -> Tensor:
             part = torch.addcmul(shift, self.out_layers["0"](part), gain)
             return self.out_layers["3"](F.silu(part))
 
         h = packing.each(lambda part: F.silu(self.in_layers["0"](part)), x)
-        return x + packing.each(mixed, self.in_layers["2"](h))
+        return x + packing.each(second_half, self.in_layers["2"](h))
 
 
 class DiffusionLayer(nn.Module):
@@ -77,19 +78,19 @@ class DiffusionLayer(nn.Module):
 
 
 class IntegratingConv(nn.Conv1d):
-    """The convolution of x and code side by side: of each on its own, as x may be the same for all rows."""
+    """The 1×1 convolution of x and code concatenated: the sum of one of each, because rows of code may share one x."""
 
-    def forward(self, x: Tensor, code: Tensor, of_x: Packing, packing: Packing) -> Tensor:
-        """x packed as ``of_x``, with the rows of code or one that they share; code (N, C) → (N, C)."""
-        for_x, for_code = self.weight[..., 0].chunk(2, dim=1)
-        x, code = product(x, for_x), product(code, for_code, self.bias)
+    def forward(self, x: Tensor, code: Tensor, x_packing: Packing, packing: Packing) -> Tensor:
+        """x packed as ``x_packing``, with as many rows as code or one; code (N, C) → (N, C)."""
+        x_weight, code_weight = self.weight[..., 0].chunk(2, dim=1)
+        x, code = product(x, x_weight), product(code, code_weight, self.bias)
         parts = [(part + shared).flatten(0, 1)
-                 for part, shared in zip(packing.split(code), of_x.split(x), strict=True)]
+                 for part, shared in zip(packing.split(code), x_packing.split(x), strict=True)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 class DiffusionTts(nn.Module):
-    """``condition`` once for an utterance, ``forward`` or ``denoise`` once for a timestep."""
+    """The denoiser: ``condition`` is called once per utterance, ``forward`` or ``denoise`` once per timestep."""
 
     channels_last_kernels = True    # convolution kernels stored channels last, as the frames are
 
@@ -121,27 +122,27 @@ class DiffusionTts(nn.Module):
         return F.interpolate(code.view(*latents.shape[:2], -1).transpose(1, 2), size=frames, mode="nearest")
 
     def unconditioned(self, frames: int) -> Tensor:
-        """The learned stand-in for conditioning in classifier-free guidance (Ho & Salimans 2022): (1, C, frames)."""
+        """The learned "no conditioning" of classifier-free guidance (Ho & Salimans 2022): (1, C, frames)."""
         return self.unconditioned_embedding.expand(-1, -1, frames)
 
     def forward(self, x: Tensor, timesteps: Tensor, code: Tensor) -> Tensor:
-        """Noisy mel (B, 100, L), original timesteps (B,), conditioning (B, C, L) → (B, 200, L): noise, variance."""
+        """Noisy mel (B, 100, L), trained timesteps (B,), conditioning (B, C, L) → (B, 200, L): prediction, variance."""
         B, _, L = code.shape
         output = self.denoise(pack(x), timesteps, pack(code), Packing(B, (L,)))
         return output.view(B, L, -1).transpose(1, 2)
 
     def denoise(self, x: Tensor, timesteps: Tensor, code: Tensor, packing: Packing) -> Tensor:
-        """The same for several utterances in one call: packed noisy mels, packed conditioning (N, C) → (N, 200).
+        """``forward`` for several utterances in one call: packed noisy mels, packed conditioning (N, C) → (N, 200).
 
-        ``x`` holds for every utterance as many rows as ``packing``, or one that all its rows share; ``timesteps`` (1,)
-        are of all rows, or (rows,) of each.
+        ``x`` has for every utterance as many rows as ``packing``, or one that all its rows share; ``timesteps`` has one
+        for all rows (1,) or one per row (rows,).
         """
-        of_x = Packing(packing.rows * len(x) // len(code), packing.lengths)
+        x_packing = Packing(packing.rows * len(x) // len(code), packing.lengths)
         time = timestep_embedding(timesteps, self.config.model_channels).to(x.dtype)
         time = F.silu(self.time_embed(time))
         for layer in self.conditioning_timestep_integrator:
             code = layer(code, time, packing)
-        x = self.integrating_conv(of_x.each(self.inp_block, x), code, of_x, packing)
+        x = self.integrating_conv(x_packing.each(self.inp_block, x), code, x_packing, packing)
         for layer in self.layers:
             x = layer(x, time, packing)
         return packing.each(self.out, x)
@@ -152,7 +153,7 @@ class DiffusionTts(nn.Module):
 
     @staticmethod
     def unused(config: DiffusionConfig) -> dict[str, tuple[int, ...]]:
-        """What the official file holds for training on codes instead of latents."""
+        """Keys and shapes in the official file that only training uses, on codes instead of latents."""
         C = config.model_channels
         with torch.device("meta"):
             modules = nn.ModuleDict({
@@ -164,7 +165,7 @@ class DiffusionTts(nn.Module):
 
 
 class BoundDenoiser:
-    """``DiffusionTts`` bound to several utterances: the frames of all, packed without padding, in one call.
+    """``DiffusionTts`` bound to several utterances, whose frames are packed without padding into one call.
 
     Guided calls have two rows for each utterance, conditional first.
     """
@@ -184,7 +185,7 @@ class BoundDenoiser:
         return [part.transpose(1, 2) for part in packing.split(output)]
 
     def _code(self, rows: int) -> Tensor:
-        """The packed conditioning, packed once for guided calls and once for the others."""
+        """The packed conditioning with 2 rows (guided) or 1 per utterance; cached."""
         if rows not in self._packed:
             self._packed[rows] = torch.cat([pack(code[:rows]) for code in self.codes])
         return self._packed[rows]

@@ -1,9 +1,9 @@
 """Layers of the diffusion decoder over packed frames: (N, C), the frames of all rows and utterances one after another.
 
-What looks at one frame alone is a single product over all N; what looks across frames (norms, attention, convolutions
-over neighbours) goes utterance by utterance, so that each gets what it would alone and nothing is padded. Channels lie
-last in memory, as the products on the CPU want them: measured in bfloat16, a 1×1 convolution of 1024 channels and 800
-frames takes 1.2 to 1.4 times as long channels first.
+Layers over single frames are one matrix product over all N. Layers over several frames (norms, attention, convolutions)
+run utterance by utterance, so that each result is the same as in a call of its own and nothing is padded. Channels are
+last in memory, which is faster on the CPU: in bfloat16, a 1×1 convolution of 1024 channels and 800 frames takes 1.2 to
+1.4 times as long with channels first.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,9 +18,9 @@ from ane.models.tortoise.networks.layers import AttentionBlock, GroupNorm, Image
 
 @dataclass(frozen=True)
 class Packing:
-    """How frames lie in a tensor (N, C): for each utterance ``rows`` times its ``lengths`` frames.
+    """The layout of frames in a tensor (N, C): each utterance has ``rows`` rows of as many frames as in ``lengths``.
 
-    The rows of an utterance are what guidance compares, or a batch of one length.
+    The rows are the conditional and the unconditional one of guidance, or a batch of equal length.
     """
 
     rows: int
@@ -32,7 +32,7 @@ class Packing:
             yield part.view(self.rows, length, x.shape[1])
 
     def each(self, function: Callable[..., Tensor], *packed: Tensor) -> Tensor:
-        """Packed tensors → ``function`` of every utterance's (rows, L, C), its results packed again."""
+        """Apply ``function`` to every utterance's (rows, L, C) of packed tensors, and pack its results."""
         parts = [function(*parts).flatten(0, 1) for parts in zip(*map(self.split, packed), strict=True)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -43,7 +43,7 @@ def pack(batch: Tensor) -> Tensor:
 
 
 def image(x: Tensor) -> Tensor:
-    """(R, L, C) as what torch calls channels last: (R, C, 1, L), without a copy."""
+    """(R, L, C) → (R, C, 1, L) in torch's channels-last format, without a copy."""
     return x.transpose(1, 2)[:, :, None]
 
 
@@ -53,30 +53,30 @@ def sequence(x: Tensor) -> Tensor:
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x (N, C), weight (O, C), bias (O,) → (N, O)."""
+    """The linear layer of x (N, C) with weight (O, C) and bias (O,): (N, O)."""
     if x.device.type != "cpu" or x.dtype != torch.float32:
         return F.linear(x, weight, bias)
-    # float32 products go to MKL, which on AMD takes twice as long as oneDNN; a convolution goes to oneDNN, on one
-    # thread too once it is dilated, which a kernel of one frame does not notice
+    # F.linear in float32 uses MKL, which on AMD takes twice as long as oneDNN. Convolutions use oneDNN, on one thread
+    # only if they are dilated, which changes nothing for a 1×1 kernel
     return sequence(F.conv2d(image(x[None]), weight[..., None, None], bias, dilation=(1, 2)))[0]
 
 
 class PointwiseConv(nn.Conv1d):
-    """A convolution of one frame: (N, C) → (N, O)."""
+    """A 1×1 convolution of packed frames: (N, C) → (N, O)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return product(x, self.weight[..., 0], self.bias)
 
 
 class FrameConv(ImageConv):
-    """A convolution over neighbouring frames, zeros beyond either end: (R, L, C) → (R, L, O)."""
+    """A zero-padded convolution over neighbouring frames: (R, L, C) → (R, L, O)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return sequence(super().forward(image(x)))
 
 
 class FrameNorm(GroupNorm):
-    """Over all frames of a row and each group of channels: (R, L, C) → the same."""
+    """Group normalisation over the frames of a row: (R, L, C) → the same."""
 
     def forward(self, x: Tensor) -> Tensor:
         return sequence(super().forward(image(x)))
@@ -95,7 +95,7 @@ class FrameAttention(AttentionBlock):
         return x + self.proj_out(packing.each(self.attend, qkv))
 
     def attend(self, qkv: Tensor) -> Tensor:
-        """(R, L, 3C), q, k and v of each head side by side → (R, L, C)."""
+        """(R, L, 3C), in it q, k and v of the first head, of the second, … → (R, L, C)."""
         R, L, _ = qkv.shape
         q, k, v = qkv.view(R, L, self.heads, 3, -1).permute(3, 0, 2, 1, 4)          # (R, heads, L, width)
         return attention(q, k, v, self.relative_pos_embeddings(L, qkv.dtype))

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from ane.bundles.family import Config
 from ane.models.tortoise.networks.layers import ImageConv, ImageConvTranspose
-from ane.models.tortoise.networks.receptive_field import lost, margins
+from ane.models.tortoise.networks.receptive_field import affected_samples, margins
 
-BORDER = 3              # columns that conv_pre and conv_post see at either side
+BORDER = 3              # positions on either side that conv_pre and conv_post (kernel size 7) read
 
 
 @dataclass(frozen=True)
@@ -33,22 +33,22 @@ class HifiganConfig(Config):
 
     @property
     def level_margins(self) -> list[int]:
-        """Frames at either side that each level works on (``ane.models.tortoise.networks.receptive_field``)."""
+        """Margin in frames that the input of each level needs (``receptive_field.margins``)."""
         blocks = max(sum((size - 1) * dilation // 2 + (size - 1) // 2 for dilation in dilations)
                      for size, dilations in zip(self.resblock_kernel_sizes, self.resblock_dilation_sizes, strict=True))
-        reaches = [blocks + lost(size, factor, (size - factor) // 2)
+        reaches = [blocks + affected_samples(size, factor, (size - factor) // 2)
                    for size, factor in zip(self.upsample_kernel_sizes, self.upsample_factors, strict=False)]
         reaches[-1] += BORDER
         return margins(list(accumulate(self.upsample_factors, mul)), reaches)
 
     @property
     def margin(self) -> int:
-        """Frames at either side that the sound of a frame depends on."""
+        """Frames on either side that the sound of a frame depends on."""
         return self.level_margins[0] + BORDER
 
 
 class HifiganResBlock(nn.Module):
-    """Three times: dilated convolution, convolution, add; (B, C, 1, T) → the same."""
+    """For each dilation: dilated convolution, convolution, add; (B, C, 1, T) → the same."""
 
     def __init__(self, channels: int, size: int, dilations: tuple[int, ...]):
         super().__init__()
@@ -83,7 +83,7 @@ class Hifigan(nn.Module):
         self.conv_post = ImageConv(widths[-1], config.out_channels, 7, padding=3)
 
     def forward(self, frames: Tensor, conditioning: Tensor) -> Tensor:
-        """Latents at the rate of frames (B, D, L), AR conditioning latent (B, D) → (B, 1, 256·L)."""
+        """Latents at the rate of mel frames (B, D, L), the decoder's voice latent (B, D) → audio (B, 1, 256·L)."""
         x = frames[:, :, None].contiguous(memory_format=torch.channels_last)
         x = self.conv_pre(x) + self.cond_layer(conditioning[..., None])[..., None]
         sizes = len(self.config.resblock_kernel_sizes)

@@ -1,6 +1,6 @@
-"""Blocks that several networks share (upstream models/arch_util.py, xtransformers.py).
+"""Layers that several networks share (upstream models/arch_util.py, xtransformers.py).
 
-Tensors are (B, C, T) unless said otherwise.
+Tensors are (B, C, T) unless stated otherwise.
 """
 
 import math
@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-SCORES = 2**20      # attention scores made at a time on the CPU: 2 MB, which stay in a core's cache
+SCORES = 2**20      # attention scores computed at a time on the CPU: 2 MB, which fit in a core's cache
 
 
 class ImageConv(nn.Conv1d):
-    """A convolution in time (groups of 1, zeros beyond either end) of images: (B, C, 1, T) → (B, O, 1, T').
+    """A zero-padded convolution in time (no groups) of images one pixel high: (B, C, 1, T) → (B, O, 1, T').
 
-    As an image one pixel high, torch can be given a sequence with its channels last. oneDNN then neither turns round
-    what it reads nor what it writes, a tenth to two fifths of a float32 convolution's time.
+    torch supports channels last for images, not for sequences. With it, oneDNN need not reorder input and output, which
+    takes a tenth to two fifths of a float32 convolution's time.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -27,7 +27,7 @@ class ImageConv(nn.Conv1d):
 
 
 class ImageConvTranspose(nn.ConvTranspose1d):
-    """The same for a transposed convolution (no output padding): (B, C, 1, T) → (B, O, 1, T')."""
+    """``ImageConv`` for a transposed convolution (no output padding): (B, C, 1, T) → (B, O, 1, T')."""
 
     def forward(self, x: Tensor) -> Tensor:
         if x.device.type != "cpu":
@@ -37,25 +37,25 @@ class ImageConvTranspose(nn.ConvTranspose1d):
 
 
 class GroupNorm(nn.GroupNorm):
-    """Group normalisation computed in float32 whatever the precision of the rest."""
+    """Group normalisation (…, C, …, T) → the same, computed in float32 for any dtype of its input."""
 
     def __init__(self, channels: int):
         groups = 8 if channels <= 16 else 16 if channels <= 64 else 32
         while channels % groups:
             groups //= 2
         super().__init__(groups, channels, eps=1e-5)
-        self.two_pass = False       # True: by definition, slower and more exact
+        self.two_pass = False       # True: the mean first, then the variance; slower and more exact
 
     def forward(self, x: Tensor) -> Tensor:
         if self.two_pass:
             return self._two_pass(x)
         if x.device.type == "cpu":
-            return super().forward(x)       # torch sums in float32 there, given parameters in float32
+            return super().forward(x)       # the CPU kernel sums in float32 if the parameters are float32
         return super().forward(x.float()).to(x.dtype)
 
     def _two_pass(self, x: Tensor) -> Tensor:
-        """torch (channels last) and ONNX compute the variance as E[x²] − E[x]², which cancels where x hardly varies,
-        as in the unconditioned half of guidance: with random weights torch keeps 68 dB there, this method 102 dB."""
+        """torch (channels last) and ONNX compute the variance as E[x²] − E[x]², which loses precision where x hardly
+        varies, as in the unconditional row of guidance: SNR 68 dB there with random weights, here 102 dB."""
         groups = x.float().reshape(x.shape[0], self.num_groups, -1)
         centred = groups - groups.mean(dim=-1, keepdim=True)
         y = centred * torch.rsqrt((centred * centred).mean(dim=-1, keepdim=True) + self.eps)
@@ -66,7 +66,7 @@ class GroupNorm(nn.GroupNorm):
 class RelativePositionBias(nn.Module):
     """T5's bucketed bias over q − k, bidirectional: 32 buckets, log-spaced from 8 to 64 (Raffel et al. 2020)."""
 
-    buckets, exact, furthest = 16, 8, 64      # for each direction; distances below `exact` have one bucket each
+    buckets, exact, furthest = 16, 8, 64      # in each direction; distances below `exact` have a bucket each
 
     def __init__(self, heads: int, scale: float):
         super().__init__()
@@ -74,25 +74,25 @@ class RelativePositionBias(nn.Module):
         self.relative_attention_bias = nn.Embedding(2 * self.buckets, heads)
 
     def forward(self, length: int, dtype: torch.dtype) -> Tensor:
-        """Bias to add to the attention scores: (heads, length, length), indexed by query, key."""
-        return self.by_distance(length, dtype).unfold(1, length, 1).flip(1)         # row i starts at distance i
+        """Bias to add to the attention scores: (heads, length, length), indexed by head, query, key."""
+        return self.by_distance(length, dtype).unfold(1, length, 1).flip(1)         # row i starts at q − k = i
 
     def by_distance(self, length: int, dtype: torch.dtype) -> Tensor:
-        """(heads, 2·length − 1): for the distances length − 1, …, 1 − length."""
+        """The bias for q − k = length − 1, …, 1 − length: (heads, 2·length − 1)."""
         weight = self.relative_attention_bias.weight
-        distance = torch.arange(length - 1, -length, -1, device=weight.device)      # q − k, (2·length − 1,)
-        far = distance.abs()
-        log = torch.log(far.clamp(min=1).float() / self.exact) / math.log(self.furthest / self.exact)
-        logged = (self.exact + (log * (self.buckets - self.exact)).long()).clamp(max=self.buckets - 1)
-        bucket = torch.where(far < self.exact, far, logged) + self.buckets * (distance < 0)
+        offset = torch.arange(length - 1, -length, -1, device=weight.device)        # q − k, (2·length − 1,)
+        distance = offset.abs()
+        log = torch.log(distance.clamp(min=1).float() / self.exact) / math.log(self.furthest / self.exact)
+        log_bucket = (self.exact + (log * (self.buckets - self.exact)).long()).clamp(max=self.buckets - 1)
+        bucket = torch.where(distance < self.exact, distance, log_bucket) + self.buckets * (offset < 0)
         return (weight[bucket].T.float() * self.scale).to(dtype)
 
 
 def exact_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention with all scores written out, channels first as upstream: (B, heads, width, T) each, and the result.
+    """Attention in upstream's order of operations: q, k, v and the result (B, heads, width, T).
 
-    For the short sequences of the encoders, which run once. The order of operations is upstream's: on random weights
-    another one already moves the decoder's conditioning latent by ten times upstream's own rounding.
+    It stores all scores, for the short sequences of the encoders, which run once. On random weights another order
+    changes the decoder's voice latent by ten times upstream's own rounding error.
     """
     scale = q.shape[-2] ** -0.25
     scores = (q * scale).transpose(-1, -2) @ (k * scale)
@@ -100,14 +100,17 @@ def exact_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def flash_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    """The same with ``bias`` (heads, T, T) added to the scores, which are never written out."""
-    # contiguous in channels, else torch falls back to writing them out
+    """``exact_attention`` with ``bias`` (heads, T, T) added to the scores, which are not stored."""
+    # contiguous in channels, else torch falls back to a kernel that stores the scores
     q, k, v = (x.transpose(-1, -2).contiguous() for x in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias[None]).transpose(-1, -2)
 
 
 class AttentionBlock(nn.Module):
-    """Normalise, attend over time, project, add; heads are split before q, k and v are (QKVAttentionLegacy)."""
+    """Residual attention over time: (B, C, T) → (B, C, T).
+
+    The channels of ``qkv`` are q, k and v of the first head, then of the second, … (upstream's QKVAttentionLegacy).
+    """
 
     normalisation, projection = GroupNorm, nn.Conv1d
 
@@ -128,9 +131,9 @@ class AttentionBlock(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """x / max(‖x‖ / √d, 1e-8) · g."""
+    """x / max(‖x‖ / √d, 1e-8) · g over the last axis."""
 
-    float32 = True      # whatever the precision of the rest
+    float32 = True      # its parameter stays float32 in every precision
 
     def __init__(self, width: int):
         super().__init__()
@@ -143,7 +146,7 @@ class RMSNorm(nn.Module):
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
-    """(B, heads, T, width) each, a bias (heads, T, T) on the scores → (B, T, heads · width)."""
+    """q, k, v (B, heads, T, width), a bias (heads, T, T) added to the scores → (B, T, heads · width)."""
     if q.device.type == "cpu" and q.dtype == torch.bfloat16:
         return attention_in_blocks(q, k, v, bias)
     mask = None if bias is None else bias[None]
@@ -151,24 +154,24 @@ def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Te
 
 
 def attention_in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The same with its scores written out, a few heads at a time.
+    """``attention``, storing the scores of a few heads at a time.
 
-    For bfloat16 on the CPU, where torch's own takes twice as long: its products are not oneDNN's.
+    For bfloat16 on the CPU, where torch's own kernel takes twice as long because it does not use oneDNN.
     """
     B, heads, T, width = q.shape
     bias = q.new_zeros(1, 1, 1).expand(heads, 1, 1) if bias is None else bias
     block = max(1, min(heads, SCORES // T**2))
     out = q.new_empty(B, T, heads, width)
     for first in range(0, heads, block):
-        some = slice(first, first + block)
+        part = slice(first, first + block)
         for row in range(B):
-            scores = torch.baddbmm(bias[some], q[row, some], k[row, some].transpose(1, 2), alpha=width ** -0.5)
-            out[row, :, some] = (F.softmax(scores, dim=-1) @ v[row, some]).transpose(0, 1)
+            scores = torch.baddbmm(bias[part], q[row, part], k[row, part].transpose(1, 2), alpha=width ** -0.5)
+            out[row, :, part] = (F.softmax(scores, dim=-1) @ v[row, part]).transpose(0, 1)
     return out.flatten(2)
 
 
 class RotaryAttention(nn.Module):
-    """Bidirectional attention over (B, T, width); the first 32 of 64 channels a head are rotated in q, k *and* v."""
+    """Bidirectional attention over (B, T, width); of 64 channels per head the first 32 are rotated in q, k *and* v."""
 
     head_width, rotated = 64, 32
 
@@ -188,14 +191,15 @@ class RotaryAttention(nn.Module):
         return self.to_out(attention(q, k, v))
 
     def rotate(self, x: Tensor, angle: Tensor) -> Tensor:
-        turned, rest = x.split((self.rotated, self.head_width - self.rotated), dim=-1)
-        first, second = turned.float().chunk(2, dim=-1)
-        turned = turned * angle.cos() + torch.cat((-second, first), dim=-1) * angle.sin()
-        return torch.cat((turned.to(x.dtype), rest), dim=-1)
+        """Rotary position embedding (Su et al. 2021): x (B, heads, T, 64), angle (T, 32) → the same as x."""
+        to_rotate, rest = x.split((self.rotated, self.head_width - self.rotated), dim=-1)
+        first, second = to_rotate.float().chunk(2, dim=-1)
+        rotated = to_rotate * angle.cos() + torch.cat((-second, first), dim=-1) * angle.sin()
+        return torch.cat((rotated.to(x.dtype), rest), dim=-1)
 
 
 class GatedFeedForward(nn.Module):
-    """Linear(x · GELU(gate)) (Shazeer 2020, GEGLU), with upstream's key names net.0.proj and net.3."""
+    """Linear(x · GELU(gate)) (GEGLU, Shazeer 2020), with upstream's key names net.0.proj and net.3."""
 
     def __init__(self, width: int, multiple: int):
         super().__init__()
@@ -209,7 +213,7 @@ class GatedFeedForward(nn.Module):
 
 
 class Wrap(nn.Module):
-    """Gives a block the ``wrap.`` in its key that CLVP's checkpointing wrapper left there."""
+    """Prefixes a block's keys with ``wrap.``, as CLVP's wrapper for gradient checkpointing does."""
 
     def __init__(self, block: nn.Module):
         super().__init__()
@@ -220,7 +224,7 @@ class Wrap(nn.Module):
 
 
 class RotaryEncoder(nn.Module):
-    """x-transformers' encoder as CLVP and CVVP use it: (B, T, width) → (B, T, width)."""
+    """x-transformers' encoder with the options of CLVP and CVVP: (B, T, width) → (B, T, width)."""
 
     def __init__(self, width: int, depth: int, heads: int, multiple: int, wrapped: bool):
         super().__init__()

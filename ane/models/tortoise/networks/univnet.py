@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ane.bundles.family import Config
-from ane.models.tortoise.networks.receptive_field import lost, margins
+from ane.models.tortoise.networks.receptive_field import affected_samples, margins
 
-SILENCE = -11.5129      # ln(1e-5), the floor of the mel: upstream appends frames of it to keep the end clean
+SILENCE = -11.5129      # ln(1e-5), the mel's minimum: upstream appends such frames to avoid artefacts at the end
 SILENT_FRAMES = 10
-TAPS = 3            # of a dictated kernel
-BORDER = 3          # frames (conv_pre) and samples (conv_post) that a convolution of 7 sees at either side
+TAPS = 3            # size of a predicted kernel
+BORDER = 3          # frames (conv_pre) and samples (conv_post) on either side that a convolution of size 7 reads
 
 
 @dataclass(frozen=True)
@@ -32,16 +32,16 @@ class UnivNetConfig(Config):
 
     @property
     def level_margins(self) -> list[int]:
-        """Frames at either side that each level works on (``ane.models.tortoise.networks.receptive_field``)."""
+        """Margin in frames that the input of each level needs (``receptive_field.margins``)."""
         convs = sum(self.dilations) + len(self.dilations) * (TAPS // 2)
-        reaches = [convs + lost(2 * stride, stride, stride // 2 + stride % 2) for stride in self.strides]
+        reaches = [convs + affected_samples(2 * stride, stride, stride // 2 + stride % 2) for stride in self.strides]
         reaches[-1] += BORDER
         return margins(list(accumulate(self.strides, mul)), reaches)
 
     @property
     def margin(self) -> int:
-        """Frames at either side that the sound of a frame depends on."""
-        kernels = 2 + 7 * (self.kpnet_conv_size // 2)       # of mel that dictate a frame's kernel
+        """Frames on either side that the sound of a frame depends on."""
+        kernels = 2 + 7 * (self.kpnet_conv_size // 2)       # mel frames on either side that a predicted kernel reads
         return self.level_margins[0] + max(BORDER, kernels)
 
 
@@ -58,7 +58,7 @@ class KernelPredictor(nn.Module):
             return nn.Conv1d(hidden, outputs, size, padding=(size - 1) // 2)
 
         self.input_conv = nn.ModuleList([nn.Conv1d(config.n_mel_channels, hidden, 5, padding=2)])
-        # upstream's indices: 1 and 3 are the convolutions, dropout and activations lie between
+        # indices as in upstream, where dropout and activations are between the convolutions 1 and 3
         self.residual_convs = nn.ModuleList(
             nn.ModuleDict({"1": conv(hidden), "3": conv(hidden)}) for _ in range(3))
         self.kernel_conv = conv(self.channels * 2 * self.channels * 3 * self.layers)
@@ -74,7 +74,7 @@ class KernelPredictor(nn.Module):
 
 
 class LVCBlock(nn.Module):
-    """Upsample by ``stride``, then convolve with kernels that the mel dictates frame by frame."""
+    """Upsample by ``stride``, then convolve with kernels predicted from the mel, one per frame."""
 
     def __init__(self, config: UnivNetConfig, stride: int, hop: int):
         super().__init__()
@@ -98,7 +98,7 @@ class LVCBlock(nn.Module):
         return x
 
     def convolve(self, x: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
-        """Each frame's hop of samples with that frame's own kernel: one batched product a frame and tap.
+        """Convolve each frame's ``hop`` samples with that frame's kernel, as a batch of matrix products.
 
         x (B, C, L·hop), kernel (B, C, O, 3, L), bias (B, O, L) → (B, O, L·hop)
         """
@@ -129,7 +129,7 @@ class UnivNet(nn.Module):
         return sound[:, :, :-SILENT_FRAMES * self.config.hop_length]
 
     def sound(self, mel: Tensor, noise: Tensor) -> Tensor:
-        """The same for a mel that goes on: as many frames of noise as of mel, and nothing appended."""
+        """``forward`` without appending silent frames: mel (B, 100, L), noise (B, 64, L) → audio (B, 1, 256·L)."""
         x = self.conv_pre(noise)
         for block in self.res_stack:
             x = block(x, mel)

@@ -1,1 +1,1 @@
-"""How fixed-shape functions serve the stages of Tortoise: padding, masks, windows and cropping on the host."""
+"""The stages of Tortoise on fixed-shape package functions: padding, masks, windows and cropping in NumPy."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ane.backends.base import FunctionSet
-from ane.backends.packaged.functions import PackageFunction, padded, sequence_masks, smallest
+from ane.backends.packaged.functions import PackageFunction, padded, sequence_masks, smallest_fitting
 from ane.system.errors import UserError
 
 
@@ -16,7 +16,7 @@ class ClvpEncoder:
         functions: of the kind clvp_text or clvp_speech.
         table: embeddings (ids, width) float32.
         factor: length of the vectors returned: exp(temperature) for the text, 1 for the speech.
-        what: as in ``smallest``.
+        what: name of the input in messages, "the text" or "the speech".
     """
 
     def __init__(self, functions: Sequence[PackageFunction], table: np.ndarray, factor: float, what: str):
@@ -34,7 +34,7 @@ class ClvpEncoder:
         return np.stack([self._vector(row) for row in ids])
 
     def _vector(self, ids: np.ndarray) -> np.ndarray:
-        function = smallest(self.functions, self.what, places=len(ids))
+        function = smallest_fitting(self.functions, self.what, places=len(ids))
         places = function.bucket["places"]
         x = padded(self.table[ids].T[None, :, None], places)
         latent = function(x=x, **sequence_masks(len(ids), places))["latent"].reshape(-1)
@@ -42,11 +42,13 @@ class ClvpEncoder:
 
 
 def run_clvp_text(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    """``Stage.packaged`` of clvp_text."""
     factor = float(np.exp(package.table("temperature")))
     return ClvpEncoder(package.functions(stage), package.table("text_emb.weight"), factor,
                        "the text")(inputs["tokens"])
 
 
 def run_clvp_speech(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    """``Stage.packaged`` of clvp_speech."""
     return ClvpEncoder(package.functions(stage), package.table("speech_emb.weight"), 1.0,
                        "the speech")(inputs["codes"])

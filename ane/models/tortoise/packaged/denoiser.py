@@ -6,16 +6,16 @@ import numpy as np
 import torch
 
 from ane.backends.base import DenoisingStep, FunctionSet
-from ane.backends.packaged.functions import PackageFunction, padded, sequence_masks, smallest
+from ane.backends.packaged.functions import PackageFunction, padded, sequence_masks, smallest_fitting
 from ane.models.tortoise.networks.diffusion_decoder import timestep_embedding
 
-WHAT = "the text"
+INPUT = "the text"      # what is too long when no bucket fits
 
 
 class PackagedDenoiser:
     """``ane.backends.base.FusedDenoiser`` on the graphs of ``converters.tortoise.diffusion_decoder``.
 
-    The smallest bucket of each kind that fits is used, and what does not depend on the step is padded once.
+    Of each kind it uses the smallest bucket that fits. Inputs that do not depend on the step are padded once.
     """
 
     def __init__(self, condition: Sequence[PackageFunction], denoise: Sequence[PackageFunction],
@@ -37,13 +37,13 @@ class PackagedDenoiser:
         unconditional = np.repeat(unconditioned[:, :, None].astype(np.float32), length, axis=-1)
         self._rows = np.concatenate((conditional, unconditional))                          # (2, C, 1, L)
         self._prepared: dict[tuple[int, int], dict[str, np.ndarray]] = {}
-        smallest(denoise, WHAT, batch=1, frames=length)       # raises now, not after seconds of work
+        smallest_fitting(denoise, INPUT, batch=1, frames=length)       # raises now, not after seconds of work
 
     def fused_steps(self, guided: bool) -> Sequence[int]:
         return sorted({f.bucket["steps"] for f in self._fused(guided) if f.bucket["frames"] >= self.length})
 
     def __call__(self, x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
-        function = smallest(self._denoise, WHAT, batch=1 + guided, frames=self.length)
+        function = smallest_fitting(self._denoise, INPUT, batch=1 + guided, frames=self.length)
         outputs = function(x=self._columns(x, function), time=self._times([timestep]),
                            **self._constant_inputs(function))
         return self._output(outputs, guided)
@@ -51,7 +51,7 @@ class PackagedDenoiser:
     def advance(self, x: np.ndarray, previous_x0: np.ndarray, steps: Sequence[DenoisingStep],
                 noise: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         guided = steps[0].guided
-        function = smallest([f for f in self._fused(guided) if f.bucket["steps"] == len(steps)], WHAT,
+        function = smallest_fitting([f for f in self._fused(guided) if f.bucket["steps"] == len(steps)], INPUT,
                             frames=self.length)
         outputs = function(
             x=self._columns(x, function), before=self._columns(previous_x0, function),
@@ -62,10 +62,11 @@ class PackagedDenoiser:
                 self._output(outputs, guided))
 
     def _fused(self, guided: bool) -> list[PackageFunction]:
-        """Those of exactly this batch: a batch of two where one is enough doubles the work."""
+        """Fused functions of exactly this batch size: two rows instead of one would double the work."""
         return [f for f in self._sample if f.bucket["batch"] == 1 + guided]
 
     def _output(self, outputs: dict[str, np.ndarray], guided: bool) -> np.ndarray:
+        """The network's output (1 or 2, 200, L), cropped."""
         return outputs["prediction"][:1 + guided, :, 0, :self.length]
 
     def _columns(self, array: np.ndarray, function: PackageFunction) -> np.ndarray:
@@ -73,11 +74,11 @@ class PackagedDenoiser:
         return padded(array[:, :, None], function.bucket["frames"])
 
     def _times(self, timesteps: Sequence[int]) -> np.ndarray:
-        """(n, C, 1, 1)."""
+        """Embeddings of n timesteps: (n, C, 1, 1)."""
         return timestep_embedding(torch.tensor(timesteps), self._width).numpy()[:, :, None, None]
 
     def _constant_inputs(self, function: PackageFunction) -> dict[str, np.ndarray]:
-        """The inputs that are the same for every step, computed once for a bucket."""
+        """The inputs that are the same for every step, padded once per bucket."""
         key = batch, bucket = function.bucket["batch"], function.bucket["frames"]
         if key not in self._prepared:
             self._prepared[key] = {"code": padded(self._rows[:batch], bucket), **sequence_masks(self.length, bucket)}
@@ -90,18 +91,18 @@ def bind_denoiser(package: FunctionSet, latents: np.ndarray, conditioning: np.nd
     return PackagedDenoiser(*kinds, package.table("unconditioned_embedding"), latents, conditioning, frames)
 
 
-def denoiser_codes(run: Callable[[str, dict[str, np.ndarray]], np.ndarray], table: Callable[[str], np.ndarray],
+def denoiser_conditioning(run: Callable[[str, dict[str, np.ndarray]], np.ndarray], table: Callable[[str], np.ndarray],
                    latents: np.ndarray, conditioning: np.ndarray, frames: int) -> np.ndarray:
-    """``ane.backends.base.DenoiserStage.codes``."""
+    """``ane.backends.base.DenoiserStage.conditioning``."""
     code = run("condition", {"latents": latents, "voice": conditioning})
     unconditioned = np.repeat(table("unconditioned_embedding"), frames, axis=-1)
     return np.concatenate((upsample_nearest(code, frames), unconditioned))
 
 
 def condition_code(condition: Sequence[PackageFunction], latents: np.ndarray, conditioning: np.ndarray) -> np.ndarray:
-    """Latents (1, N, D) and a voice latent (1, 2C) → conditioning, one column a latent: (1, C, 1, N) float32."""
+    """Latents (1, N, D) and a voice latent (1, 2C) → conditioning, one column per latent: (1, C, 1, N) float32."""
     count = latents.shape[1]
-    function = smallest(condition, WHAT, latents=count)
+    function = smallest_fitting(condition, INPUT, latents=count)
     bucket = function.bucket["latents"]
     outputs = function(latents=padded(latents.swapaxes(1, 2)[:, :, None], bucket), voice=conditioning[:, :, None, None],
                        **sequence_masks(count, bucket))
@@ -109,7 +110,7 @@ def condition_code(condition: Sequence[PackageFunction], latents: np.ndarray, co
 
 
 def upsample_nearest(code: np.ndarray, length: int) -> np.ndarray:
-    """The last axis repeated to ``length`` as torch's interpolate(mode="nearest") does, in its float32 arithmetic."""
+    """The last axis resized to ``length`` as by torch's interpolate(mode="nearest"), in the same float32 arithmetic."""
     count = code.shape[-1]
     source = np.arange(length, dtype=np.float32) * (np.float32(count) / np.float32(length))
     return code[..., np.minimum(source.astype(np.int64), count - 1)]

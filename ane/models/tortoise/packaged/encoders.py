@@ -1,4 +1,4 @@
-"""Voice latents on fixed-shape functions: of a reference clip, or of noise. The rows of a batch are run one by one."""
+"""Voice latents on fixed-shape functions, of a reference clip or of noise. The rows of a batch are run one by one."""
 
 from collections.abc import Sequence
 

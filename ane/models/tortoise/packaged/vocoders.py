@@ -1,4 +1,4 @@
-"""The vocoders on fixed-shape functions: any number of frames, in windows that join exactly.
+"""The vocoders on fixed-shape functions: any number of frames, in windows whose joined sound equals that of the whole.
 
 A function returns the sound of ``frames`` frames, given these and ``margin`` more on either side, both in its bucket.
 Before the beginning and after the end of the sound its inputs are zeros, and a mask marks them
@@ -10,24 +10,25 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from ane.backends.base import FunctionSet
-from ane.backends.packaged.functions import PackageFunction, smallest
+from ane.backends.packaged.functions import PackageFunction, smallest_fitting
 from ane.models.tortoise.networks.univnet import SILENCE, SILENT_FRAMES
 
 MIRRORED = 3        # frames of noise that UnivNet's first convolution mirrors at either end
 
 
-def windows_of(functions: Sequence[PackageFunction], start: int,
+def split_into_windows(functions: Sequence[PackageFunction], start: int,
                stop: int) -> Iterator[tuple[PackageFunction, int, int]]:
-    """Split frames ``start`` … ``stop``: (function, first frame, frames); the last uses the smallest that fits."""
+    """Split frames ``start`` … ``stop`` into windows (function, first frame, number of frames): the largest bucket for
+    all but the last, for which the smallest that fits is used."""
     largest = max(function.bucket["frames"] for function in functions)
     while start < stop:
         count = min(stop - start, largest)
-        yield smallest(functions, "a window of sound", frames=count), start, count
+        yield smallest_fitting(functions, "a window of sound", frames=count), start, count
         start += count
 
 
 def zero_padded(columns: np.ndarray, start: int, width: int) -> np.ndarray:
-    """Columns ``start`` … ``start + width`` of (C, n), zero outside: (1, C, 1, width) float32."""
+    """Columns ``start`` … ``start + width`` of (C, n), zeros outside of it: (1, C, 1, width) float32."""
     left, right = max(start, 0), min(start + width, columns.shape[1])
     out = np.zeros((1, len(columns), 1, width), np.float32)
     if left < right:
@@ -36,7 +37,7 @@ def zero_padded(columns: np.ndarray, start: int, width: int) -> np.ndarray:
 
 
 class PackagedVocoder:
-    """What both vocoders share.
+    """Base of both vocoders.
 
     Args:
         functions: all of one kind and one margin: they belong to one network.
@@ -47,9 +48,12 @@ class PackagedVocoder:
         self.margin = functions[0].bucket["margin"]
 
     def _sound(self, stop: int, length: int, inputs: Callable[[int, int], dict[str, np.ndarray]]) -> np.ndarray:
-        """Frames 0 … ``stop`` of ``length``: (samples,). ``inputs`` returns the inputs of a window except its mask."""
+        """The sound (samples,) of frames 0 … ``stop`` of ``length``.
+
+        ``inputs(begin, width)`` returns the inputs of frames ``begin`` … ``begin + width``, except ``inside``.
+        """
         inside, sound = np.ones((1, length), np.float32), []
-        for function, first, count in windows_of(self.functions, 0, stop):
+        for function, first, count in split_into_windows(self.functions, 0, stop):
             begin, width = first - self.margin, function.bucket["frames"] + 2 * self.margin
             out = function(inside=zero_padded(inside, begin, width), **inputs(begin, width))["sound"].reshape(-1)
             sound.append(out[:count * (len(out) // function.bucket["frames"])])

@@ -1,13 +1,13 @@
-"""What the vocoders' graphs share: sound in stretches that join to exactly the sound of the whole.
+"""What the vocoders' graphs share: audio is computed in segments that join to exactly the audio of one long call.
 
 A call computes ``frames`` frames of sound. Each level of a vocoder, from frames up to samples, also computes a margin
 on either side, as wide as the receptive field of the levels after it needs (``networks.receptive_field``). The margin
 shrinks as the rate grows, so the costly last levels carry little of it. The padding of convolutions at the border of a
-stretch affects samples of the margin only.
+segment affects samples of the margin only.
 
-At the two ends of the sound itself, the reference pads every convolution with zeros, where a stretch goes on. So the
-input of every convolution is multiplied by a mask that is 0 outside the sound. First, middle and last stretches are
-computed alike.
+At the two ends of the audio, the reference pads every convolution with zeros, where a segment has a margin. So the
+input of every convolution is multiplied by a mask that is 0 outside the audio. One graph serves first, middle and last
+segments.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from converters.engine_limits import MAX_AXIS
 
 
 def check_width(network: str, frames: int, margin: int, hop: int) -> None:
-    """Raise UserError when so many frames, with the last level's margins, exceed the engine's widest axis."""
+    """Raise UserError when ``frames``, with the last level's margins, exceed the engine's widest axis."""
     most = MAX_AXIS // hop - 2 * margin
     if not 1 <= frames <= most:
         raise UserError(f"--buckets {network}={frames}: it takes 1 to {most} frames")
@@ -46,7 +46,7 @@ class SoundMask:
 
 
 def cropped(x: Var, columns: int) -> Var:
-    """``x`` without so many columns at either end."""
+    """``x`` without ``columns`` columns at either end."""
     if not columns:
         return x
     *others, width = x.shape

@@ -1,4 +1,4 @@
-"""Voice files: round trips, upstream's formats, and refusals in one line."""
+"""Voice files: what is saved is loaded, upstream's formats are read, and anything else is refused in one line."""
 
 import os
 import pickle
@@ -190,7 +190,7 @@ def test_a_voice_that_cannot_be_written_is_refused(tmp_path):
 
 @pytest.mark.parametrize("suffix", ["pth", "safetensors"])
 def test_a_full_disk_leaves_the_old_voice_and_no_temporary_files(tmp_path, suffix):
-    """The limit on file sizes stands in for the disk."""
+    """Simulated by a limit on the size of files."""
     save_voice(tmp_path / f"v.{suffix}", voice())
     before = (tmp_path / f"v.{suffix}").read_bytes()
     code = ("import resource, signal, numpy as np; from ane.system.errors import UserError; from ane.voices import *\n"

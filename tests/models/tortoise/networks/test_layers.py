@@ -1,0 +1,24 @@
+"""Layers that are computed in another way than upstream's give the same numbers."""
+
+import pytest
+import torch
+
+from ane.models.tortoise.networks import layers
+
+
+@pytest.mark.parametrize(("length", "block"), [(40, 2**20), (40, 2 * 40**2), (40, 1)])
+def test_attention_in_blocks_equals_attention_at_once(length, block, monkeypatch):
+    monkeypatch.setattr(layers, "SCORES", block)
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = torch.randn(3, 2, 5, length, 8, generator=generator).unbind()
+    bias = torch.randn(5, length, length, generator=generator)
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias[None])
+    torch.testing.assert_close(layers.attention_in_blocks(q, k, v, bias), expected.transpose(1, 2).flatten(2))
+
+
+def test_a_relative_bias_of_fp16_weights_is_scaled_in_float32():
+    bias = layers.RelativePositionBias(2, 23.0)
+    half = layers.RelativePositionBias(2, 23.0).half()
+    half.load_state_dict(bias.state_dict())
+    bias.load_state_dict(half.state_dict())
+    torch.testing.assert_close(half(40, torch.float32), bias(40, torch.float32), rtol=0, atol=0)

@@ -1,0 +1,142 @@
+"""Several utterances denoised in one call: each gets what it would get alone."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ane.backends.base import BatchingBackend
+from ane.backends.torch.backend import TorchBackend
+from ane.models.tortoise.diffusion import (
+    MELS,
+    SAMPLERS,
+    Diffusion,
+    frame_count,
+    group_by_frames,
+    sample_batch,
+    spectrogram,
+    spectrograms,
+)
+from ane.system.errors import UserError
+from tests.random_model import CONFIGS, RandomModel
+
+WIDTH = CONFIGS["diffusion"].in_latent_channels
+VOICE = np.random.default_rng(1).standard_normal((1, 2 * CONFIGS["diffusion"].model_channels), dtype=np.float32)
+ROUNDING = {"fp32": 1e-4, "bf16": 0.1}      # share of the largest value; other shapes are summed in another order
+
+latent_counts = st.lists(st.integers(1, 40), min_size=1, max_size=5)        # one for each utterance
+
+
+@pytest.fixture(scope="module")
+def backend() -> TorchBackend:
+    return TorchBackend(RandomModel(), "cpu", "fp32", keep=True)
+
+
+def random_latents(counts: Sequence[int]) -> list[np.ndarray]:
+    rng = np.random.default_rng(2)
+    return [rng.standard_normal((count, WIDTH), dtype=np.float32) for count in counts]
+
+
+def generators(count: int) -> list[np.random.Generator]:
+    return [np.random.default_rng(seed) for seed in range(count)]
+
+
+def assert_close(actual: np.ndarray, expected: np.ndarray, share: float) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=share * np.abs(expected).max())
+
+
+@settings(deadline=None, max_examples=25)
+@given(counts=latent_counts, timestep=st.integers(0, 3999), guided=st.booleans())
+def test_a_prediction_in_a_batch_equals_that_of_the_utterance_alone(backend, counts, timestep, guided):
+    latents, frames = [rows[None] for rows in random_latents(counts)], [frame_count(count) for count in counts]
+    noisy = [rng.standard_normal((1, MELS, length), dtype=np.float32)
+             for rng, length in zip(generators(len(counts)), frames, strict=True)]
+    together = backend.batched_denoiser(latents, VOICE, frames)(noisy, timestep, guided)
+    for rows, length, x, prediction in zip(latents, frames, noisy, together, strict=True):
+        alone = backend.denoiser(rows, VOICE, length)(x, timestep, guided)
+        assert prediction.shape == alone.shape == (1 + guided, 2 * MELS, length)
+        assert_close(prediction, alone, ROUNDING["fp32"])
+
+
+@settings(deadline=None, max_examples=12)
+@given(counts=latent_counts, limit=st.integers(0, 400), sampler=st.sampled_from(SAMPLERS),
+       guidance=st.sampled_from([None, 2.0]))
+def test_a_spectrogram_does_not_depend_on_the_batch(backend, counts, limit, sampler, guidance):
+    backend.max_batched_frames = limit
+    diffusion, latents = Diffusion(3, sampler, guidance), random_latents(counts)
+    together = spectrograms(backend, latents, VOICE, diffusion, generators(len(latents)))
+    for rows, rng, mel in zip(latents, generators(len(latents)), together, strict=True):
+        assert_close(mel, spectrogram(backend, rows, VOICE, diffusion, rng), ROUNDING["fp32"])
+
+
+def test_utterances_do_not_affect_each_other_in_bf16():
+    backend, latents = TorchBackend(RandomModel(), "cpu", "bf16", keep=True), random_latents([30, 7])
+    noisy = [np.zeros((1, MELS, frame_count(len(rows))), np.float32) for rows in latents]
+    frames = [x.shape[-1] for x in noisy]
+    denoisers = [backend.batched_denoiser([rows[None] for rows in pair], VOICE, frames)
+                 for pair in (latents, [latents[0], -latents[1]])]
+    first, beside_another = (denoiser(noisy, 2000, True)[0] for denoiser in denoisers)
+    np.testing.assert_array_equal(first, beside_another)
+    alone = backend.denoiser(latents[0][None], VOICE, frames[0])(noisy[0], 2000, True)
+    assert_close(first, alone, ROUNDING["bf16"])
+
+
+def test_guidance_applies_to_every_utterance(backend):
+    """Conditional and unconditional rows of all utterances are adjacent; swapped rows would change the result."""
+    diffusion, latents = Diffusion(2, "ddim", 2.0), random_latents([12, 25])
+    backend.max_batched_frames = 1000
+    plain, guided = (spectrograms(backend, latents, VOICE, each, generators(2))
+                     for each in (replace(diffusion, guidance=None), diffusion))
+    for without_guidance, with_guidance, rows, rng in zip(plain, guided, latents, generators(2), strict=True):
+        assert not np.allclose(without_guidance, with_guidance)
+        assert_close(with_guidance, spectrogram(backend, rows, VOICE, diffusion, rng), ROUNDING["fp32"])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("broken", [0, 1])
+def test_a_prediction_that_is_not_finite_is_refused_for_any_utterance(broken, value):
+    def denoise(x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
+        return [np.full((1, 2 * MELS, each.shape[-1]), value if index == broken else 0, np.float32)
+                for index, each in enumerate(x)]
+
+    with pytest.raises(UserError, match="the diffusion decoder returned NaN or infinite values"):
+        sample_batch(denoise, [5, 8], Diffusion(3, "ddim", None), generators(2))
+
+
+@given(lengths=st.lists(st.integers(1, 1000), max_size=20), limit=st.integers(0, 3000))
+def test_consecutive_utterances_are_grouped_up_to_the_limit_of_frames(lengths, limit):
+    groups = group_by_frames(lengths, limit)
+    assert [index for group in groups for index in group] == list(range(len(lengths)))
+    for group in groups:
+        assert len(group) == 1 or sum(lengths[index] for index in group) <= limit
+    for group, following in pairwise(groups):
+        assert sum(lengths[index] for index in group) + lengths[following.start] > limit
+
+
+@pytest.mark.parametrize("limit", [0, 100, 10_000])
+def test_progress_counts_the_steps_of_all_utterances(backend, limit):
+    backend.max_batched_frames, reports = limit, []
+    latents = random_latents([5, 20, 9])
+    spectrograms(backend, latents, VOICE, Diffusion(4), generators(3), lambda *report: reports.append(report))
+    assert reports == sorted(set(reports))
+    assert reports[-1] == (12, 12)
+
+
+def test_a_backend_without_batches_gets_one_utterance_at_a_time(backend):
+    class SingleDenoiserBackend:
+        name = "single"
+        denoiser = staticmethod(backend.denoiser)
+
+    assert isinstance(backend, BatchingBackend)
+    assert not isinstance(SingleDenoiserBackend(), BatchingBackend)
+    latents = random_latents([3, 4])
+    mels = spectrograms(SingleDenoiserBackend(), latents, VOICE, Diffusion(2), generators(2))
+    assert [mel.shape[-1] for mel in mels] == [frame_count(3), frame_count(4)]
+
+
+def test_no_utterances_give_no_spectrograms(backend):
+    assert spectrograms(backend, [], VOICE, Diffusion(2), []) == []

@@ -1,0 +1,86 @@
+"""The steps of a request: which candidates and networks it keeps in memory, and what its progress reports."""
+
+import gc
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import ane
+from ane.models.tortoise import pipeline
+from ane.models.tortoise.decoding import Candidate
+from ane.models.tortoise.diffusion import Diffusion
+from ane.models.tortoise.sampling import Sampling
+from tests.models.tortoise.sample_settings import CHUNKED, DIFFUSION, SENTENCE, THREE_SENTENCES
+
+
+def test_networks_are_released_after_their_step(synthesizer):
+    loaded = {}
+    synthesizer.speak(SENTENCE, "random", seed=1, settings=DIFFUSION, progress=lambda stage, *rest: loaded.update(
+        {stage: set(synthesizer.backend._networks)}))
+    assert loaded["decode"] == {"autoregressive"}
+    assert loaded["rank"] == {"clvp"}
+    assert loaded["diffuse"] == {"diffusion"}
+    assert loaded["vocode"] == {"univnet"}
+    assert synthesizer.backend._networks == {}
+
+
+def test_networks_stay_loaded_on_request():
+    keeping = ane.load(keep=True)
+    keeping.speak(SENTENCE, seed=1, settings=DIFFUSION)
+    assert {"autoregressive", "clvp", "diffusion", "univnet"} <= set(keeping.backend._networks)
+
+
+@pytest.mark.parametrize("diffusion", [None, Diffusion(2, guidance=None)], ids=["hifigan", "diffusion"])
+def test_candidates_that_are_not_kept_are_freed_with_their_chunk(synthesizer, diffusion):
+    """Counts the candidates that exist whenever progress is reported."""
+    alive: dict[str, list[int]] = {}
+
+    def count(stage: str, *rest) -> None:
+        gc.collect()
+        candidates = [item for item in gc.get_objects() if type(item) is Candidate]     # isinstance loads lazy modules
+        alive.setdefault(stage, []).append(len(candidates))
+        if stage in ("diffuse", "vocode"):
+            assert all(len(one.hidden if diffusion else one.latents) == 0 for one in candidates)
+
+    settings = replace(CHUNKED, candidates=4, diffusion=diffusion, sampling=Sampling(max_codes=2), lanes=4)
+    chunks = synthesizer.speak(THREE_SENTENCES, seed=4, settings=settings, progress=count).chunks
+    assert len(chunks) == 3
+    assert max(alive["decode"]) <= 2 * 4 + 2        # of the chunk that has ended and of the next one on its lanes
+    assert set(alive["diffuse" if diffusion else "vocode"]) == {3}
+
+
+def test_progress_never_decreases_and_reaches_the_end_of_every_stage(synthesizer):
+    reported: dict[str, tuple[int, int]] = {}
+
+    def report(stage: str, done: int, total: int, note: str) -> None:
+        assert done >= reported.get(stage, (0, 0))[0]
+        reported[stage] = (done, total)
+
+    synthesizer.speak(SENTENCE, seed=1, settings=DIFFUSION, progress=report)
+    assert reported == {"decode": (3, 3), "rank": (3, 3), "diffuse": (3, 3), "vocode": (1, 1)}
+
+
+def test_chunks_of_several_groups_are_spoken_in_order(synthesizer, monkeypatch):
+    settings = replace(CHUNKED, lanes=1)
+    expected = synthesizer.speak(THREE_SENTENCES, seed=4, settings=settings)
+    monkeypatch.setattr(pipeline, "MIN_GROUP", 2)
+    in_groups = synthesizer.speak(THREE_SENTENCES, seed=4, settings=settings)
+    assert in_groups.chunks == expected.chunks
+    np.testing.assert_allclose(in_groups.audio, expected.audio, atol=1e-4)
+
+
+def test_an_interruption_stops_within_a_step(synthesizer):
+    """Not after the whole chunk: 400 diffusion steps would keep the user waiting."""
+    stages = []
+
+    def interrupt(stage: str, *rest) -> None:
+        stages.append(stage)
+        if stages.count("diffuse") == 3:
+            raise KeyboardInterrupt
+
+    settings = replace(CHUNKED, diffusion=Diffusion(400, "ddim", guidance=None), sampling=Sampling(max_codes=4))
+    with pytest.raises(KeyboardInterrupt):
+        synthesizer.speak(SENTENCE, seed=4, settings=settings, progress=interrupt)
+    assert stages.count("diffuse") == 3
+    assert synthesizer.backend._networks == {}

@@ -1,0 +1,33 @@
+"""The result of a request."""
+
+import numpy as np
+import pytest
+
+from ane.audio import read_audio
+from ane.models.tortoise.result import Speech
+from ane.system.errors import UserError
+
+
+@pytest.fixture
+def speech() -> Speech:
+    audio = (0.5 * np.sin(np.arange(24000) / 20)).astype(np.float32)
+    return Speech(audio, seed=1, voice="ann", chunks=["Hello."], codes=40, took=0.5)
+
+
+@pytest.mark.parametrize("suffix", [".wav", ".flac"])
+def test_save_writes_the_audio_in_the_format_of_the_suffix(speech, tmp_path, suffix):
+    path = tmp_path / f"hello{suffix}"
+    speech.save(str(path))
+    audio, rate = read_audio(path)
+    assert rate == 24000
+    np.testing.assert_allclose(audio, speech.audio, atol=2e-4)
+
+
+def test_save_refuses_another_suffix(speech, tmp_path):
+    with pytest.raises(UserError, match=r"\.wav"):
+        speech.save(tmp_path / "hello.txt")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_real_time_factor_is_seconds_of_work_for_a_second_of_audio(speech):
+    assert (speech.seconds, speech.real_time_factor) == (1.0, 0.5)
