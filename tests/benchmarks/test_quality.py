@@ -67,8 +67,8 @@ def test_the_card_states_scores_licences_and_promises_that_were_not_kept(results
               "batch": 4, "steps": {"clvp": 3}, "seconds": {"clvp": 60}, "versions": {"torch": "2"}}
     (tmp_path / "bundle.json").write_text(json.dumps({"source": source}))
     results["rms"]["fast"]["wer"] = 0.5
-    quality = {"settings": {"sentences": 4, "preset": "1x10"}, "voices": results, "thresholds": check_thresholds(results),
-               "bundle": "ab"}
+    quality = {"settings": {"sentences": 4, "preset": "1x10"}, "voices": results,
+               "thresholds": check_thresholds(results), "bundle": "ab"}
     curves = {"clvp": [{"step": 1, "seconds": 1.0, "loss": 2.0}]}
     write_card(tmp_path, curves, quality, None, "cd")
     assert "Measured on the bundle ab" in (tmp_path / "MODEL.md").read_text()
