@@ -74,7 +74,7 @@ def test_a_home_that_is_not_a_folder_does_not_stop_torch(complain, tmp_path, mon
     assert packages.with_packages(model, "auto", None) is model
 
 
-@pytest.mark.parametrize("flag", ["--network", "--networks", "--units", "--force-build", "--candidate"])
+@pytest.mark.parametrize("flag", ["--network", "--unit", "--units", "--force-build", "--candidate"])
 def test_flags_have_one_spelling_without_abbreviations(flag):
     for command in (["say", "hello"], ["convert", "demo", "--to", "onnx", "-o", "x"], ["verify"]):
         with pytest.raises(SystemExit, match="2"):

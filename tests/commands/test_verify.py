@@ -158,7 +158,7 @@ def test_an_error_is_one_line(run, small, arguments, message):
 def test_a_bundle_without_packages_is_refused(run, small):
     status, _, err = run("--bundle", small.parent / "plain")
     assert status == 1
-    assert "holds no Core ML packages: make them with `ane convert" in err
+    assert "has no Core ML packages: make them with `ane convert" in err
     assert err.count("\n") == 1
 
 

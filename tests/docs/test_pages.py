@@ -17,6 +17,11 @@ LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)(?:#[^)]*)?\)")
 # `ane say` on torch imports these, and no step of it on the CPU runs them
 OFF_THE_PATH = {
     "ane.models.tortoise.config_checks", "ane.models.tortoise.family",      # of a bundle that is opened
+    "ane.models.tortoise.checkpoints", "ane.models.tortoise.upstream_config",       # of official checkpoints
+    "ane.models.tortoise.upstream_keys",
+    "ane.models.tortoise.packaged", "ane.models.tortoise.packaged.clvp",            # of packages; stages name them
+    "ane.models.tortoise.packaged.denoiser", "ane.models.tortoise.packaged.encoders",
+    "ane.models.tortoise.packaged.vocoders",
     "ane.models.tortoise.networks.classifier",      # of `ane classify`
     "ane.backends.torch.device", "ane.backends.torch.memory", "ane.backends.torch.static_decoder",      # for GPUs
 }

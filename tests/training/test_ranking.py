@@ -32,7 +32,7 @@ from training.trainer import PartSchedule
 @given(st.lists(st.sampled_from(["we", "were", "here", "a", "word", "apart"]), min_size=1, max_size=6),
        st.integers(0, 10**9))
 def test_an_altered_text_has_equal_length_and_one_different_word(spoken, seed):
-    ids = Tokenizer(tokenizer_json()).ids
+    ids = Tokenizer(tokenizer_json()).encode_normalised
     text = ids(" ".join(spoken) + ".")
     words = words_by_length([Clip(ids(known), np.zeros(1, np.int64), 0, None, 0) for known in
                              (" ".join(spoken), "in and that")])
@@ -52,7 +52,7 @@ def test_a_word_of_a_length_without_others_is_altered_in_a_letter_and_text_witho
 
 def test_clvp_in_training_gives_the_scores_of_the_pipeline():
     torch.manual_seed(0)
-    config, ids = CONFIGS["autoregressive"], Tokenizer(tokenizer_json()).ids
+    config, ids = CONFIGS["autoregressive"], Tokenizer(tokenizer_json()).encode_normalised
     model = CLVPInTraining(CONFIGS["clvp"], config).eval()
     backend = TorchBackend(TrainedModel({"clvp": model.network}, np.ones(80, np.float32), "rms"), "cpu")
     spoken = [[np.arange(12), np.arange(40, 90)], [np.arange(7), np.arange(300, 310)]]
