@@ -44,7 +44,7 @@ def test_an_altered_text_has_equal_length_and_one_different_word(spoken, seed):
 
 
 def test_a_word_of_a_length_without_others_is_altered_in_a_letter_and_text_without_words_not_at_all():
-    ids, rng = Tokenizer(tokenizer_json()).ids, np.random.default_rng(0)
+    ids, rng = Tokenizer(tokenizer_json()).encode_normalised, np.random.default_rng(0)
     assert alter_text(ids("'. -"), {}, rng) == ids("'. -")
     changed = alter_text(ids("electroencephalogram"), {2: [ids("we")]}, rng)
     assert np.count_nonzero(np.array(changed) != ids("electroencephalogram")) == 1
