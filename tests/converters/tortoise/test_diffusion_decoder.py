@@ -13,7 +13,7 @@ from ane.backends.packaged.functions import PackageFunction, padded, sequence_ma
 from ane.bundles import open_model
 from ane.models.tortoise.diffusion import (
     PREDICTIONS,
-    SAMPLERS,
+    SOLVERS,
     Diffusion,
     Schedule,
     denoising_steps,
@@ -234,7 +234,7 @@ def bind(network: DiffusionTts, served: list[PackageFunction], latents: int, len
 
 
 @pytest.mark.parametrize("guidance", [None, 2.0])
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("sampler", SOLVERS)
 def test_fused_steps_are_single_steps(odd, small, sampler, guidance):
     """Five steps: two calls of two, then one of the plain network."""
     counted, mels = [], []
@@ -249,7 +249,7 @@ def test_fused_steps_are_single_steps(odd, small, sampler, guidance):
 
 
 @pytest.mark.parametrize("prediction", PREDICTIONS)
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("sampler", SOLVERS)
 def test_fused_steps_from_every_part_of_a_plan(odd, small, sampler, prediction):
     denoiser, _ = bind(odd, small, 14, 60)
     alone, _ = bind(odd, small, 14, 60, fused=False)

@@ -5,7 +5,7 @@ import pytest
 
 from ane.models.tortoise.diffusion import (
     MELS,
-    SAMPLERS,
+    SOLVERS,
     SPACINGS,
     Diffusion,
     Schedule,
@@ -74,13 +74,13 @@ def test_the_ancestral_sampler_samples_the_distribution():
     assert abs(mel.std() - DEVIATION) < 0.01
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("sampler", SOLVERS)
 def test_guidance_has_no_effect_where_both_predictions_agree(sampler):
     np.testing.assert_allclose(solve(sampler, 10, guidance=2.0)[0], solve(sampler, 10)[0], atol=1e-4)
 
 
 @pytest.mark.parametrize("spacing", SPACINGS)
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("sampler", SOLVERS)
 @pytest.mark.parametrize("steps", [1, 2])
 def test_one_or_two_steps_return_a_finite_mel(sampler, steps, spacing):
     """Upstream crashes on one step."""
@@ -156,7 +156,7 @@ def test_a_prediction_of_nan_is_refused():
         sample(broken, 5, Diffusion(3, "p", None), np.random.default_rng(0))
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("sampler", SOLVERS)
 @pytest.mark.parametrize("prediction", ["v", "x0"])
 def test_an_exact_denoiser_gives_the_same_mel_for_every_kind_of_prediction(prediction, sampler):
     diffusion = Diffusion(30, sampler, 1.5)
@@ -171,7 +171,7 @@ def test_an_unknown_prediction_raises(prediction):
         denoising_steps(Schedule(4), Diffusion(4), prediction)
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("sampler", SOLVERS)
 def test_several_steps_in_one_call_give_the_same_mel_as_single_steps(sampler):
     class FusedGaussianDenoiser(GaussianDenoiser):
         def fused_steps(self, guided):
