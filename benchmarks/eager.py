@@ -38,8 +38,8 @@ class EagerBackend(TorchBackend):
 
     @torch.inference_mode()
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> "EagerDenoiser":
-        return EagerDenoiser(self.network("diffusion"), self._send(latents, self.dtype),
-                             self._send(conditioning, self.dtype), frames)
+        return EagerDenoiser(self.network("diffusion"), self._to_device(latents, self.dtype),
+                             self._to_device(conditioning, self.dtype), frames)
 
 
 class EagerDecoder:
