@@ -179,6 +179,8 @@ class TensorRtEngines:
             shutil.rmtree(folder, ignore_errors=True)
         self._requested.add(folder)
         if TensorRtRecord.read(folder) != record:
+            if os.path.lexists(folder / RECORD) and not os.path.isfile(folder / RECORD):
+                os.unlink(folder / RECORD)      # such as a named pipe, which ``replacing`` keeps
             with replacing(folder / RECORD) as temporary:
                 temporary.write_text(json.dumps(asdict(record)), encoding="utf-8")
         else:

@@ -143,9 +143,9 @@ def test_an_engine_is_stale_when_it_was_not_requested_for_long(tmp_path, monkeyp
     monkeypatch.setattr(tensorrt, "this_machine", lambda: A100)
     folder = tmp_path / "cache" / "engines"
     folders = [Path(options(folder, frames=frames)["trt_engine_cache_path"]) for frames in (100, 300)]
-    for folder in folders:
-        (folder / "built.engine").write_bytes(b"engine")
-        for path in (folder / "engine.json", folder / "built.engine", folder):
+    for engine in folders:
+        (engine / "built.engine").write_bytes(b"engine")
+        for path in (engine / "engine.json", engine / "built.engine", engine):
             os.utime(path, (1e9, 1e9))
     options(folder, frames=300)
     assert main(["cache", "list", "--json"]) == 0
