@@ -300,7 +300,7 @@ class ModelWithOneValue(RandomModel):
 def model_with(monkeypatch):
     """Makes models without files, whose provenance is faked."""
     monkeypatch.setattr("converters.ggml.gguf_metadata.weights_sha256", lambda model, network: "0" * 64)
-    monkeypatch.setattr("converters.ggml.gguf_metadata.described",
+    monkeypatch.setattr("converters.ggml.gguf_metadata.provenance_of",
                         lambda model: {"licence": "", "description": "", "source": {}})
     return ModelWithOneValue
 
