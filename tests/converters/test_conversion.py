@@ -53,9 +53,9 @@ FP32_FUNCTIONS = {
     "autoregressive": {"prefill_64", "step_1_448", "step_8_2304"},
     "conditioning_encoder": {"ar_conditioning_517"}, "contextual_embedder": {"diffusion_conditioning_401"},
     "rlg_auto": {"ar_random"}, "rlg_diffuser": {"diffusion_random"},
-    "clvp": {"clvp_text_64", "clvp_speech_256"},
+    "clvp": {"clvp_text_64", "clvp_speech_320"},
     "diffusion": {"condition_64", "denoise_1_320", "denoise_2_320", "sample_3_1_320", "sample_3_2_320"},
-    "univnet": {"univnet_62_17"}, "hifigan": {"hifigan_62_14"}}
+    "univnet": {"univnet_62_11"}, "hifigan": {"hifigan_62_11"}}
 STATE_FUNCTIONS = {"state_1_448", "state_8_2304", "fill_64_448", "fill_64_2304"}
 
 
