@@ -16,7 +16,7 @@ FENCE = re.compile(r"(?ms)(?:^<!-- not run: (?P<reason>[^\n]*?) -->\n+)?^```(?P<
 REASONS = {"needs a Mac", "needs an NVIDIA GPU", "needs the network", "needs a loudspeaker",
            "needs the official weights", "takes hours", "`.ci/run` runs it"}
 LANGUAGES = {"bash", "python", "text"}
-LIMIT_S = 120           # a block; 124 is the status of one that took longer
+LIMIT_S = 240           # a block; 124 is the status of one that took longer
 
 
 @dataclass(frozen=True)
