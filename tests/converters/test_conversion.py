@@ -327,8 +327,8 @@ def test_windows_is_refused(source, tmp_path, monkeypatch):
     (["--buckets", "prefil=32"], "no such kind; there are prefill"),
     (["--buckets", "prefill=many"], "many is not numbers"),
     (["--lanes", "0"], "must be positive"),
-    (["--cache", "disk"], "it is io or state"),
-    (["--wide", "all"], "it is norm or softmax"),
+    (["--cache", "disk"], "must be io or state"),
+    (["--wide", "all"], "must be norm or softmax"),
     (["--networks", "vocoder"], "no such network; there are"),
 ])
 def test_invalid_options_are_reported(source, tmp_path, arguments, line):
