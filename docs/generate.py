@@ -89,7 +89,7 @@ def results_table(directive: str) -> list[str]:
 
 
 def generated(page: str) -> str:
-    """The page with its tables made again."""
+    """The page with its generated tables up to date."""
 
     def make(block: re.Match[str]) -> str:
         directive = block[1]

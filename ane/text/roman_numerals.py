@@ -24,6 +24,7 @@ ONES = "(?:IX|IV|V?I{0,3})"
 NUMERAL = rf"(?=[IVXLC]+\b)(?![LC]\b)(?:C{{0,3}})(?:X[CL]|L?X{{0,3}}){ONES}{END}"     # 1 to 399, but no lone L or C
 NUMERAL_I = rf"I\b(?!'|\s+(?i:{any_of(AFTER_PRONOUN_I)})\b)"
 AT_END_OF_CLAUSE = r"I\b(?=[.;:)]|\s*\Z|\s+of\b)"
+# Alone and without context; IV, VI, XX and XXX are left out, since alone they also mean a drip, an editor and kisses.
 BARE = (rf"(?!(?:IV|VI|XX|XXX)\b)(?=[IVXLC]{{2,}}\b)"
         rf"(?:X{{0,3}}{ONES}|(?:XL|XC)(?=[IV]){ONES}|LX(?=[IVX])X{{0,2}}{ONES}){END}")
 JOINED = r"\s?[-–]\s?|\s+(?:and|AND|to|TO|or|OR|through|THROUGH|&)\s+|,\s+"

@@ -11,12 +11,11 @@ import numpy as np
 from ane.backends.base import Backend
 from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.providers import DEVICES
-from ane.backends.torch.backend import TorchBackend
 from ane.bundles import Model
 from ane.bundles.packages import FunctionRecord, PackageRecord
 from ane.system.errors import UserError
 from converters.models import probes
-from converters.proof.parity import UnpublishedModel, mean_snr_db
+from converters.proof.parity import UnpublishedModel, mean_snr_db, reference_backend
 
 # dB that a graph must reach on the CPU. Random weights are the hardest to quantise.
 THRESHOLDS = {"fp32": 90.0, "fp16": 45.0, "int8": 20.0, "int4": 8.0}
@@ -40,7 +39,7 @@ def measure_parity(model: Model, package: PackageRecord, bundle: Path,
     Raises:
         UserError: a function is below its threshold.
     """
-    reference = TorchBackend(model, "cpu", "fp32", keep=True, exact=True)
+    reference = reference_backend(model, keep=True)
     unpublished = UnpublishedModel(model, bundle, [package], reference)
     candidate = OnnxBackend(unpublished, DEVICES["cpu"], reference)
     records = {}

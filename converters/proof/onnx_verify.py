@@ -28,7 +28,7 @@ from converters.onnx.export import NETWORK_PREFIX, SCOPES
 from converters.onnx.weights import WEIGHTS_FILE
 from converters.proof.activations import ComparedValue, compare
 from converters.proof.onnx_parity import SNR, run_probe, thresholds_of
-from converters.proof.parity import UnpublishedModel, mean_snr_db
+from converters.proof.parity import UnpublishedModel, mean_snr_db, reference_backend
 from converters.proof.verify import FunctionCheck, largest_error
 
 
@@ -50,7 +50,7 @@ def verify(model: Bundle, chosen: Sequence[tuple[PackageRecord, Sequence[str]]],
     ``layers``: compare the modules' outputs inside too. The result of a damaged package, or of a graph that cannot be
     run, states the problem.
     """
-    reference, results = TorchBackend(model, "cpu", "fp32", keep=False), []
+    reference, results = reference_backend(model), []
     for package, functions in chosen:
         for name in functions:
             progress(f"{Path(package.path).stem} {name}")

@@ -35,6 +35,11 @@ KIND_THRESHOLDS = {
 }
 
 
+def reference_backend(model: Model, keep: bool = False) -> TorchBackend:
+    """The model's own networks on float32 torch, as exact as it computes: what packages are compared with."""
+    return TorchBackend(model, "cpu", "fp32", keep=keep, exact=True)
+
+
 class UnpublishedModel:
     """A model with packages that are not in a bundle yet."""
 
@@ -54,7 +59,7 @@ def measure_parity(model: Model, package: PackageRecord, bundle: Path,
     Raises:
         UserError: a function is below its threshold.
     """
-    reference = TorchBackend(model, "cpu", "fp32", keep=True, exact=True)
+    reference = reference_backend(model, keep=True)
     unpublished = UnpublishedModel(model, bundle, [package], reference)
     arithmetics = {MATHS: Arithmetic()} | ({ROUNDING: Arithmetic(fp16=True)} if package.precision != "fp32" else {})
     engines = {name: MilRuntime(arithmetic) for name, arithmetic in arithmetics.items()}

@@ -31,6 +31,7 @@ from converters.proof.parity import (
     UnpublishedModel,
     companions,
     mean_snr_db,
+    reference_backend,
     run_probe,
     threshold_of,
 )
@@ -135,7 +136,7 @@ def verify(model: Bundle, chosen: Sequence[tuple[PackageRecord, Sequence[str]]],
     ``layers``: compare the values inside too. The result of a damaged package, or of a function that cannot be run,
     states the problem.
     """
-    reference, results = TorchBackend(model, "cpu", "fp32", keep=False, exact=True), []
+    reference, results = reference_backend(model), []
     for package, functions in chosen:
         for name in functions:
             progress(f"{Path(package.path).stem} {name}")

@@ -130,7 +130,7 @@ def test_a_wav_that_lacks_bytes_at_its_end_is_refused(tmp_path_factory, missing)
     path = tmp_path_factory.mktemp("cut") / "cut.wav"
     write(path, tone(), RATE)
     path.write_bytes(path.read_bytes()[:-missing])
-    assert f"ends {missing} bytes before" in refusal(path)
+    assert f"ends {missing} bytes earlier" in refusal(path)
 
 
 def test_a_streamed_wav_that_does_not_state_its_length_is_read(tmp_path):
@@ -152,7 +152,7 @@ def test_chunks_before_and_after_the_sound_do_not_matter(tmp_path):
     (tmp_path / "tagged.wav").write_bytes(tagged)
     assert len(read_clip(tmp_path / "tagged.wav")[0]) == RATE
     (tmp_path / "tagged.wav").write_bytes(tagged[:-len(odd) - 100])
-    assert "ends 100 bytes before" in refusal(tmp_path / "tagged.wav")
+    assert "ends 100 bytes earlier" in refusal(tmp_path / "tagged.wav")
 
 
 def test_a_clip_in_memory_is_checked_like_a_file():

@@ -17,7 +17,7 @@ def test_a_script_knows_the_commands_and_flags(capsys, shell):
     assert "rebuild-engines" in script
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash: install it with your package manager")
 def test_bash_can_load_its_script(capsys):
     pytest.importorskip("shtab")
     main(["completion", "bash"])

@@ -316,17 +316,17 @@ def test_windows_is_refused(source, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("arguments", "line"), [
-    (["--precision", "int3"], "it is fp16 or fp32"),
+    (["--precision", "int3"], "must be fp16 or fp32 or 8bit"),
     (["--precision", ","], "--precision names nothing"),
     (["--buckets", "prefill"], "give KIND=N"),
-    (["--buckets", "prefill=4"], "prefill=4: at least 16"),
+    (["--buckets", "prefill=4"], "prefill=4: must be at least 16"),
     (["--buckets", "prefill=9999"], "this model has 1024 positions"),
     (["--buckets", "denoise=99999", "--networks", "diffusion"], "no axis above 16384"),
     (["--lanes", "1000"], "use fewer --lanes"),
     (["--networks", ","], "--networks names no network"),
-    (["--buckets", "prefil=32"], "no such kind; there are prefill"),
-    (["--buckets", "prefill=many"], "many is not numbers"),
-    (["--lanes", "0"], "must be positive"),
+    (["--buckets", "prefil=32"], "no such kind of function; there are prefill"),
+    (["--buckets", "prefill=many"], "must be a whole number of at most 18 digits, got 'many'"),
+    (["--lanes", "0"], "must be at least 1, got 0"),
     (["--cache", "disk"], "must be io or state"),
     (["--wide", "all"], "must be norm or softmax"),
     (["--networks", "vocoder"], "no such network; there are"),

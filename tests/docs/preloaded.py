@@ -42,7 +42,7 @@ def serve(path: str) -> None:
         listener.listen()
         print("ready", flush=True)
         threading.Thread(target=exit_with_parent, daemon=True).start()
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)           # nobody waits for the forks
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)           # the kernel reaps the forked processes
         while True:
             client, _ = listener.accept()
             if os.fork() == 0:

@@ -131,10 +131,11 @@ def test_an_ignored_signal_does_not_stop_a_command(monkeypatch, stop):
 
 def test_a_handler_set_by_c_code_is_left_alone(monkeypatch):
     """A C program that embeds Python: its handler could not be restored."""
-    monkeypatch.setattr(signal, "getsignal", lambda number: None)
-    monkeypatch.delattr(signal, "signal")
     command(monkeypatch, lambda: 0)
-    assert main(["voices"]) == 0
+    with monkeypatch.context() as signals:      # undone before the time limit of the test is cancelled, by a signal
+        signals.setattr(signal, "getsignal", lambda number: None)
+        signals.delattr(signal, "signal")
+        assert main(["voices"]) == 0
 
 
 @pytest.mark.parametrize("ends", [nullcontext(), suppress(ValueError)], ids=["well", "badly"])

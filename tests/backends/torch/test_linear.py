@@ -79,7 +79,7 @@ def test_constant_rows_and_zero_weights_are_exact_enough(name):
     torch.testing.assert_close(actual[:, 3], bias[3].expand(3), rtol=0.01, atol=1e-3)
 
 
-@pytest.mark.skipif("FBGEMM fp16" not in AVAILABLE, reason="FBGEMM runs on x86 with AVX2")
+@pytest.mark.skipif("FBGEMM fp16" not in AVAILABLE, reason="FBGEMM runs on x86 with AVX2: run it there")
 def test_weights_stored_in_fp16_stay_exact():
     weight, bias = (tensor.half() for tensor in random_layer())
     x = torch.randn(4, 192, generator=torch.Generator().manual_seed(1))
