@@ -80,19 +80,6 @@ def _is_only_copy(old: Path | None, destination: Path) -> bool:
     return old is not None and os.path.lexists(old) and not os.path.lexists(destination)
 
 
-def make_folder(path: Path) -> None:
-    """Create a folder and its parents where they are missing.
-
-    Raises:
-        UserError: it cannot be created.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot create the folder {path}: {_reason(error)}; choose another folder (ANE_HOME sets the "
-                        "one for voices, bundles and the cache)") from error
-
-
 def write_whole(file: RawIOBase, data: bytes) -> None:
     """Write all of ``data`` to an unbuffered file, each ``write`` of which may accept only a part."""
     rest = memoryview(data)

@@ -12,7 +12,7 @@ import pytest
 
 from ane.system import files
 from ane.system.errors import UserError
-from ane.system.files import check_output_file, make_folder, read_json, replacing, write_json
+from ane.system.files import check_output_file, read_json, replacing, write_json
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ BAD_NAMES = ["x" * 300, "x" * 300 + "/b", "/dev/null/x", "lone\ud800surrogate", 
 @pytest.mark.parametrize("name", BAD_NAMES, ids=ascii)
 def test_names_that_no_file_can_have_are_refused_in_one_line(tmp_path, name):
     path = tmp_path / name
-    for refuse in (check_output_file, read_json, lambda path: write_json(path, {}), make_folder):
+    for refuse in (check_output_file, read_json, lambda path: write_json(path, {})):
         with pytest.raises(UserError) as caught:
             refuse(path)
         assert "\n" not in str(caught.value)
@@ -120,15 +120,15 @@ def test_a_deleted_working_directory_is_refused_in_one_line(tmp_path):
     code = ("import os, sys\n"
             "from pathlib import Path\n"
             "from ane.system.errors import UserError\n"
-            "from ane.system.files import check_output_file, make_folder, read_json, write_json\n"
+            "from ane.system.files import check_output_file, read_json, write_json\n"
             "os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')\n"
-            "for refuse in (check_output_file, read_json, make_folder, lambda path: write_json(path, 1)):\n"
+            "for refuse in (check_output_file, read_json, lambda path: write_json(path, 1)):\n"
             "    try: refuse(Path('folder/x.json'))\n"
             "    except UserError as error: print(error)\n")
     result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60,
                             check=False)
     assert result.stderr == ""
-    assert result.stdout.count("No such file or directory") == 4
+    assert result.stdout.count("No such file or directory") == 3
 
 
 @pytest.mark.parametrize(("name", "message"), [("folder", "is a directory"), ("file/x", "is not a folder")])
