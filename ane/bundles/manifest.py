@@ -113,7 +113,7 @@ def _read_json(path: Path) -> dict[str, Any]:
             raise UserError(f"cannot read {path}: it is not a regular file")
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        hint = "; for a directory of .pth files use --checkpoints" if next(path.parent.glob("*.pth"), None) else ""
+        hint = "; for a directory of .pth files use checkpoints=DIR" if next(path.parent.glob("*.pth"), None) else ""
         raise UserError(f"{path.parent} is not a bundle: it has no {FILE}{hint}") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error

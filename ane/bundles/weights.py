@@ -96,4 +96,4 @@ def _check_range(tensor: torch.Tensor, precision: str, where: str) -> None:
         raise UserError(f"{where} has NaN or infinite values: the file is damaged or its training diverged")
     if precision == "fp16" and tensor.numel() and tensor.abs().max() > FP16_MAX:
         raise UserError(f"{where} has a value of {tensor.abs().max():.4g}, beyond the range of fp16 (65504); "
-                        "use --precision fp32 or bf16")
+                        "use precision=fp32 or bf16")

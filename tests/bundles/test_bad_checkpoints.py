@@ -44,7 +44,7 @@ def test_a_path_that_is_no_directory_of_checkpoints_is_refused(directory, tmp_pa
     assert "does not exist" in refusal(tmp_path / "nowhere")
     assert "is a file" in refusal(directory / "clvp2.pth")
     (tmp_path / "bundle.json").write_text("{}")
-    assert "--bundle" in refusal(tmp_path)
+    assert f"use bundle={tmp_path}" in refusal(tmp_path)
 
 
 # Bad files

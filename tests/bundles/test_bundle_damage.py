@@ -202,7 +202,7 @@ def test_a_path_that_is_no_bundle_is_refused(path, checkpoints):
     assert "bundle.json is damaged" in refusal(path)
     (path / "bundle.json").unlink()
     assert "it has no bundle.json" in refusal(path)
-    assert "--checkpoints" in refusal(checkpoints.path)
+    assert "use checkpoints=DIR" in refusal(checkpoints.path)
     assert "no such directory" in refusal(path / "nowhere")
 
 

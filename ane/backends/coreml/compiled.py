@@ -133,7 +133,7 @@ class CompiledCache:
                     compile(package, staging / model)
                 except RuntimeError as error:
                     raise UserError(f"Core ML cannot compile {package}: {error_summary(error)}; convert the model "
-                                    "again, or use --backend torch") from error
+                                    "again, or use backend=torch") from error
                 record = CompiledRecord(VERSION, *machine, str(package.resolve()), content, model,
                                         _file_sizes(staging / model))
                 (staging / RECORD).write_text(json.dumps(asdict(record)), encoding="utf-8")

@@ -78,12 +78,12 @@ class CoreMLTools:
 
     def __init__(self):
         if sys.platform != "darwin":
-            raise UserError("Core ML runs on macOS only; --backend mil interprets the same packages here, "
-                            "--backend torch is faster")
+            raise UserError("Core ML runs on macOS only; backend=mil interprets the same packages here, "
+                            "backend=torch is faster")
         version = command_output("sw_vers", "-productVersion")
         if int(version.partition(".")[0] or 0) < OLDEST_MACOS:
             raise UserError(f"this Mac has macOS {version}; the Core ML packages need macOS {OLDEST_MACOS} or newer: "
-                            "update it, or use --backend torch")
+                            "update it, or use backend=torch")
 
     def machine(self) -> MacMachine:
         return this_machine()
@@ -198,8 +198,7 @@ class CoreMLRuntime:
         loaded = self._functions.get(key)
         if loaded is None:
             if compute_units not in COMPUTE_UNITS:
-                raise UserError(f"there are no compute units {compute_units!r}; --compute-units takes "
-                                f"{', '.join(COMPUTE_UNITS)}")
+                raise UserError(f"compute_units must be one of {', '.join(COMPUTE_UNITS)}, got {compute_units!r}")
             signature = self._signature(package, function)
             loaded = self._functions[key] = CoreMLFunction(
                 self._open(package, function, compute_units), signature, f"function {function!r} of {package}",
@@ -253,6 +252,6 @@ def core_ml_error(action: str, package: Path, function: str, compute_units: str,
     text = str(error)
     meaning = next((meaning for part, meaning in ERROR_MEANINGS.items() if part in text), error_summary(error))
     other = OTHER_UNITS.get(compute_units)
-    advice = f"try --compute-units {other}" if other else "use --backend torch"
+    advice = f"try compute_units={other}" if other else "use backend=torch"
     return UserError(f"Core ML cannot {action} function {function!r} of {package} on {compute_units}: {meaning}; "
                      f"{advice}")

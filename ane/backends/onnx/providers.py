@@ -53,7 +53,7 @@ def onnxruntime_module() -> Any:
         import onnx  # noqa: F401
         import onnxruntime
     except ImportError as error:
-        raise UserError(f"--backend onnx needs {error.name}: pip install 'tortoise-ane[onnx]', or on an NVIDIA GPU "
+        raise UserError(f"backend=onnx needs {error.name}: pip install 'tortoise-ane[onnx]', or on an NVIDIA GPU "
                         "'tortoise-ane[cuda]'") from error
     return onnxruntime
 
@@ -78,7 +78,7 @@ def choose_onnx_device(name: str, notice: Callable[[str], None] = lambda line: N
         if device.provider not in available:
             if name:
                 raise UserError(f"the provider {device.short_name} is not part of this onnxruntime; it needs "
-                                f"{device.requirements}. Or use --backend onnx:cpu")
+                                f"{device.requirements}. Or use backend=onnx:cpu")
             if device.name == "cuda" and shutil.which("nvidia-smi"):
                 notice("There is an NVIDIA GPU, but this onnxruntime is built for the CPU only; CUDA needs "
                        f"{device.requirements}. Running on the CPU.")
@@ -88,7 +88,7 @@ def choose_onnx_device(name: str, notice: Callable[[str], None] = lambda line: N
             return device
         if name:
             raise UserError(f"the provider {device.short_name} does not load: {reason}; it needs "
-                            f"{device.requirements}. Or use --backend onnx:cpu")
+                            f"{device.requirements}. Or use backend=onnx:cpu")
         notice(f"ONNX Runtime's {device.short_name} provider does not load here: {reason}; it needs "
                f"{device.requirements}. Running on the CPU.")
     raise UserError("no provider of this onnxruntime loads, not even the CPU's: install onnxruntime again")
@@ -133,8 +133,8 @@ class CudaGraphError(UserError):
     """A session or a run cannot be recorded as a CUDA graph."""
 
 
-OUT_OF_MEMORY = ("no memory left on the device: use fewer --lanes, a shorter --split, a bundle in fewer bits "
-                 "(--precision), or --backend onnx:cpu")
+OUT_OF_MEMORY = ("no memory left on the device: use fewer lanes, a shorter split, a bundle in fewer "
+                 "bits, or backend=onnx:cpu")
 # parts of ONNX Runtime's messages, by cause
 MEMORY_MESSAGES = ("Failed to allocate memory", "out of memory", "OUT_OF_MEMORY", "bad_alloc", "bad allocation",
                    "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED", "Available memory of")
@@ -160,11 +160,11 @@ def onnx_errors(action: str) -> Iterator[None]:
             raise OutOfMemoryError(OUT_OF_MEMORY) from error
         if any(part in text for part in DRIVER_MESSAGES):
             raise UserError(f"ONNX Runtime cannot {action}: the GPU or its driver is too old for this onnxruntime; "
-                            "update the driver, or use --backend onnx:cpu") from error
+                            "update the driver, or use backend=onnx:cpu") from error
         if not type(error).__module__.startswith("onnxruntime"):
             raise
         line = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
         if any(part in text for part in CUDA_GRAPH_MESSAGES):
             raise CudaGraphError(f"ONNX Runtime cannot {action}: {line[:300]}") from error
-        raise UserError(f"ONNX Runtime cannot {action}: {line[:300]}; convert the model again, or use --backend "
-                        "torch") from error
+        raise UserError(f"ONNX Runtime cannot {action}: {line[:300]}; convert the model again, or use "
+                        "backend=torch") from error

@@ -31,9 +31,9 @@ def select_onnx_packages(model: "Bundle", precision: str) -> dict[str, PackageRe
     packages = getattr(model, "onnx_packages", None)
     if not packages:
         raise UserError(f"{model.name} has no ONNX packages: convert it with `ane convert {model.path} --to onnx -o "
-                        "DIR` and use --bundle DIR, or use --backend torch")
+                        "DIR` and use bundle=DIR, or use backend=torch")
     if precision != "auto" and precision not in ONNX_PRECISIONS:
-        raise UserError(f"--precision {precision}: ONNX packages have {', '.join(ONNX_PRECISIONS)}")
+        raise UserError(f"precision must be one of {', '.join(ONNX_PRECISIONS)} for ONNX packages, got {precision}")
     found: dict[str, PackageRecord] = {}
     for package in packages:
         if precision == "auto" or package.precision == stored_precision(model.family, package.network, precision):

@@ -146,8 +146,8 @@ def session_loader(device: OnnxDevice, threads: int | None = None,
             session = ort.InferenceSession(str(key.path), quiet_options(threads), providers=providers)
         if device.provider not in session.get_providers():
             raise UserError(f"the provider {device.short_name} did not load for {key.path.name}, and ONNX Runtime "
-                            f"would compute on the CPU instead; it needs {device.requirements}. Or use --backend "
-                            "onnx:cpu")
+                            f"would compute on the CPU instead; it needs {device.requirements}. Or use "
+                            "backend=onnx:cpu")
         return session
 
     return load

@@ -114,7 +114,7 @@ class PackagedBackend:
             if steps:
                 return steps
         raise UserError(f"{self.model.name} has no decoder steps with the cache {self.cache}: convert it again with "
-                        f"--cache {self.cache}, or omit --cache")
+                        f"the cache {self.cache}, or use cache=auto")
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def select_packages(model: "Bundle", precision: str) -> dict[str, PackageRecord]
     """
     if not getattr(model, "packages", None):
         raise UserError(f"{model.name} has no Core ML packages: convert it with `ane convert {model.path} --to coreml "
-                        "-o DIR` and use --bundle DIR, or use --backend torch")
+                        "-o DIR` and use bundle=DIR, or use backend=torch")
     found: dict[str, PackageRecord] = {}
     for package in model.packages:
         if precision in ("auto", package.precision):
@@ -165,7 +165,7 @@ def check_precision_available(model: "Bundle", packages: list[PackageRecord], fo
         if package.network not in found and package.network not in exceptions:
             available = ", ".join(dict.fromkeys(p.precision for p in packages if p.network == package.network))
             raise UserError(f"{model.name} has its {package.network} in {available}, not in {precision}: choose one of "
-                            f"them, or convert again with --precision {precision}")
+                            f"them, or convert again in {precision}")
 
 
 def check_package_weights(model: "Bundle", packages: list[PackageRecord]) -> None:

@@ -94,8 +94,8 @@ class PackagedDecoder:
         if not fitting:
             largest = max(step.bucket["slots"] for step in self.steps)
             raise UserError(f"the text takes {self.prefix_slots} slots and its speech up to {self.capacity}, but the "
-                            f"largest decoder bucket of this bundle has {largest}: use a shorter --split or fewer "
-                            "--max-codes, or convert again with larger --buckets")
+                            f"largest decoder bucket of this bundle has {largest}: use a shorter split or fewer "
+                            "max_codes, or convert again with larger buckets")
         best = min(fitting, key=lambda s: (-(-self.lanes // max_lanes(s)), s.bucket["columns"], s.bucket["slots"]))
         lanes = max_lanes(best)
         kind = StatePool if best.kind == "state" else HostPool

@@ -73,7 +73,7 @@ def smallest_fitting(functions: Sequence[PackageFunction], what: str, **lengths:
         needed, available = (", ".join(f"{n} {name}" for name, n in sizes.items())
                              for sizes in (lengths, {name: largest.bucket[name] for name in lengths}))
         raise UserError(f"{what} needs {needed} and the largest bucket of {largest.package.stem} has {available}: make "
-                        "it shorter (--split), or convert the model again with larger --buckets")
+                        "it shorter (split), or convert the model again with larger buckets")
     return min(fitting, key=lambda f: tuple(f.bucket[name] for name in lengths))
 
 

@@ -75,7 +75,7 @@ def choose_device(name: str, notice: Callable[[str], None] = lambda line: None) 
         return torch.device(chosen)
     others = " or ".join(["torch:mps"] * (mps and kind != "mps") + ["torch:cpu"])
     if kind == "cuda" and problem is not None:
-        raise UserError(f"--backend torch:{name}: {problem.message}; or use {others}")
+        raise UserError(f"backend=torch:{name}: {problem.message}; or use {others}")
     count = torch.cuda.device_count() if kind == "cuda" else 1 if kind == "cpu" or (kind == "mps" and mps) else 0
     if not count or (colon and number not in map(str, range(count))):
         numbers = f"; it has {count} of kind {kind}, numbered from 0" if count else ""

@@ -9,8 +9,8 @@ import torch
 
 from ane.system.errors import UserError
 
-OUT_OF_MEMORY = ("no memory left on the device: use fewer --lanes, a shorter --split, a bundle in half precision, "
-                 "or --backend torch:cpu")
+OUT_OF_MEMORY = ("no memory left on the device: use fewer lanes, a shorter split, a bundle in half precision, "
+                 "or backend=torch:cpu")
 # parts of the messages of MPS, CUDA, the CPU's allocator, and cuBLAS, which allocates a workspace
 MEMORY_MESSAGES = ("out of memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
 

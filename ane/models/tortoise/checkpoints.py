@@ -34,7 +34,7 @@ def present_files(path: Path) -> list[str]:
     present = [name for name in names if os.path.isfile(path / name)]
     missing = [name for name in REQUIRED if name not in present]
     if missing and os.path.isfile(path / "bundle.json"):
-        raise UserError(f"{path} is a bundle, not a directory of checkpoints: give it with --bundle")
+        raise UserError(f"{path} is a bundle, not a directory of checkpoints: use bundle={path}")
     if missing:
         found = f"; of the official files it has {', '.join(present)}" if present else ", nor any other checkpoint"
         raise UserError(f"{path} has no {', '.join(missing)}{found}; add the official files (or `ane import hub`)")

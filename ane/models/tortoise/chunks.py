@@ -65,7 +65,7 @@ def text_tokens(ids: Sequence[int], config: UnifiedVoiceConfig) -> list[int]:
     """
     if not fits(ids, config):
         raise UserError(f"the text has {len(ids)} tokens and the decoder takes at most {max_text_tokens(config)} "
-                        "in one pass: allow it to be split (no --no-split), or shorten it")
+                        "in one pass: allow it to be split, or shorten it")
     if max(ids, default=0) > config.number_text_tokens:
         raise UserError(f"the tokenizer returns token {max(ids)} and the decoder knows {config.number_text_tokens}: "
                         "tokenizer.json belongs to another model")

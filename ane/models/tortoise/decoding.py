@@ -256,5 +256,5 @@ def check_finite(hidden: np.ndarray, logits: np.ndarray) -> tuple[np.ndarray, np
     """Returns the decoder's outputs. Raises UserError when the logits are not finite."""
     if not np.isfinite(logits).all():
         raise UserError("the decoder returned NaN or infinite logits: the weights are damaged, or the precision is too "
-                        "low for them (use --precision fp32)")
+                        "low for them (use precision=fp32)")
     return hidden, logits

@@ -288,7 +288,7 @@ def check_finite_sample(output: np.ndarray, x: np.ndarray) -> None:
     """Raises UserError when a network's output, or the sample after the step, is not finite."""
     if not (np.isfinite(output).all() and np.isfinite(x).all()):
         raise UserError("the diffusion decoder returned NaN or infinite values: the weights are damaged, or the "
-                        "precision is too low for them (use --precision fp32)")
+                        "precision is too low for them (use precision=fp32)")
 
 
 def spectrogram(backend: Backend, latents: np.ndarray, voice: np.ndarray, diffusion: Diffusion,

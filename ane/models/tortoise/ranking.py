@@ -35,7 +35,7 @@ def score_candidates(backend: Backend, tokens: Sequence[int], codes: np.ndarray,
         total += np.float32(cvvp_amount) * _compare(backend, "cvvp_speech", clips, codes, progress)
     if not np.isfinite(total).all():
         raise UserError("the ranking networks returned NaN or infinite scores: the weights are damaged, or the "
-                        "precision is too low for them (use --precision fp32)")
+                        "precision is too low for them (use precision=fp32)")
     return total
 
 

@@ -215,4 +215,4 @@ def warn_not_stopped(infos: Sequence[ChunkInfo]) -> list[str]:
     if not chunks:
         return []
     return [f"chunk {', '.join(chunks)} did not end with a stop code: the speech may be cut off or ramble; "
-            "try another --seed, more --candidates or shorter sentences"]
+            "try another seed, more candidates or shorter sentences"]

@@ -161,4 +161,4 @@ def _fits(name: str, config: Any, entries: Entries) -> bool:
 
 def _size_hint(path: Path) -> str:
     return (f"if it is another size of the model, state its constructor arguments in {path.parent / 'config.json'} "
-            "or with --config")
+            "or with config=FILE")

@@ -140,7 +140,7 @@ def test_a_model_that_never_opens_is_compiled_twice_only(api, package, monkeypat
     monkeypatch.setattr(api, "open", refuse)
     runtime = CoreMLRuntime(api)
     for _ in range(2):
-        with pytest.raises(UserError, match="Failed to build the model execution plan; try --compute-units"):
+        with pytest.raises(UserError, match="Failed to build the model execution plan; try compute_units="):
             runtime.load(package, "main", "CPU_AND_NE")
     assert api.compiled == 2
 

@@ -89,11 +89,11 @@ def test_inputs_other_than_declared_are_refused(api, package, inputs):
 @pytest.mark.parametrize(("compute_units", "text", "meaning", "advice"), [
     ("CPU_AND_NE", "{\n    NSLocalizedDescription = \"Unable to compute the prediction using a neural network model. "
      "It can be an invalid input data or broken/unsupported model (error code: -14).\";\n}", "(error code -14)",
-     "try --compute-units CPU_AND_GPU or CPU_ONLY"),
-    ("ALL", "std::bad_cast", "std::bad_cast", "try --compute-units CPU_AND_GPU or CPU_ONLY"),
+     "try compute_units=CPU_AND_GPU or CPU_ONLY"),
+    ("ALL", "std::bad_cast", "std::bad_cast", "try compute_units=CPU_AND_GPU or CPU_ONLY"),
     ("CPU_AND_GPU", "{\n NSUnderlyingError = \"x\";\n NSLocalizedDescription = \"Out of\nspace.\";\n}", "Out of space;",
-     "try --compute-units CPU_AND_NE or CPU_ONLY"),
-    ("CPU_ONLY", "E5RT: MILCompilerForANE error\nANECCompile() FAILED.", "compiler rejects it", "use --backend torch"),
+     "try compute_units=CPU_AND_NE or CPU_ONLY"),
+    ("CPU_ONLY", "E5RT: MILCompilerForANE error\nANECCompile() FAILED.", "compiler rejects it", "use backend=torch"),
     ("ALL", "", "RuntimeError;", "or CPU_ONLY"), ("ALL", "long " * 500, "long…;", "or CPU_ONLY")])
 def test_a_core_ml_error_is_one_line_with_cause_and_advice(api, package, compute_units, text, meaning, advice):
     function = CoreMLRuntime(api).load(package, "main", compute_units)
@@ -136,8 +136,8 @@ def test_core_ml_off_macos_is_refused():
             "try: CoreMLRuntime()\nexcept UserError as error: print(error)")
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True,
                             cwd=Path(__file__).parents[3])
-    assert result.stdout == ("Core ML runs on macOS only; --backend mil interprets the same packages here, "
-                             "--backend torch is faster\n")
+    assert result.stdout == ("Core ML runs on macOS only; backend=mil interprets the same packages here, "
+                             "backend=torch is faster\n")
     assert result.stderr == ""
 
 

@@ -51,7 +51,7 @@ def test_tensorrt_is_used_only_when_named(with_cuda):
 
 
 def test_a_named_provider_whose_library_is_missing_is_an_error(with_cuda):
-    with pytest.raises(UserError, match=r"CUDA does not load: libcudnn.* needs an NVIDIA GPU .* --backend onnx:cpu"):
+    with pytest.raises(UserError, match=r"CUDA does not load: libcudnn.* needs an NVIDIA GPU .* backend=onnx:cpu"):
         choose_onnx_device("cuda", check=failing("cuda"))
 
 
