@@ -55,13 +55,13 @@ def test_a_package_of_another_model_is_reported(copied):
         packages["autoregressive"]["source"][WEIGHTS] = "0" * 64
 
     edit(copied, swap)
-    assert "made from other weights" in run(copied.path)
+    assert "was converted from other weights" in run(copied.path)
 
 
 @pytest.mark.parametrize(("change", "problem"), [
     (lambda package: package.update(functions={}), "must have functions"),
     (lambda package: package.update(files=[]), "must have functions, and files"),
-    (lambda package: package.update(path="../elsewhere.mlpackage"), "files that lie in it"),
+    (lambda package: package.update(path="../elsewhere.mlpackage"), "must have functions, and files in it"),
     (lambda package: next(iter(package["functions"].values())).update(bucket={"columns": "many"}), "positive numbers"),
     (lambda package: package.update(compute_units="GPU"), "compute_units 'GPU' is none of"),
 ])
@@ -77,7 +77,7 @@ def test_packages_of_unknown_networks_are_ignored(copied):
 
 
 def test_a_precision_without_a_decoder_package_is_refused(fp16_bundle):
-    with pytest.raises(UserError, match="holds its autoregressive in fp16, not in fp32"):
+    with pytest.raises(UserError, match="has its autoregressive in fp16, not in fp32"):
         load_backend("mil", fp16_bundle, precision="fp32")
 
 

@@ -144,7 +144,7 @@ def test_too_long_or_unknown_ids_are_reported(module, paths):
     ranked = ranking(module, paths[FP32], FP16)
     with pytest.raises(UserError, match="the text needs 41 positions"):
         ranked.text(ids(41))
-    with pytest.raises(UserError, match="the speech holds the id 90, and CLVP has embeddings of 90"):
+    with pytest.raises(UserError, match="the speech has the id 90, and CLVP has embeddings for 90 ids"):
         ranked.speech(np.array([[3, 90]]))
     with pytest.raises(UserError, match="the id -1"):
         ranked.speech(np.array([[3, -1]]))

@@ -114,5 +114,5 @@ def test_the_last_block_computes_only_the_first_column(tmp_path):
 def test_a_clip_of_another_length_is_reported(length):
     package = Path("conditioning_encoder.mlpackage")
     served = [PackageFunction(None, package, "ar_conditioning_517", {"frames": 517}, "ALL")]
-    with pytest.raises(UserError, match=f"{length} mel frames: conditioning_encoder takes 517"):
+    with pytest.raises(UserError, match=f"{length} mel frames: conditioning_encoder takes exactly 517 frames"):
         encoders.clip_latents(served, np.zeros((1, 80, length), np.float32))

@@ -299,7 +299,7 @@ def test_the_smallest_bucket_is_used_and_a_pair_only_with_guidance(odd):
         denoiser, _ = bind(odd, served, 16, length)
         output = denoiser(np.zeros((1, 100, length), np.float32), 5, guided)
         assert output.shape == (1 + guided, 200, length)
-        assert denoiser.steps(guided) == ([3] if (length, guided) == (64, False) else [])
+        assert denoiser.fused_steps(guided) == ([3] if (length, guided) == (64, False) else [])
     assert [name for name in called if "denoise" in name] == ["denoise_1_64", "denoise_2_64", "denoise_1_128"]
 
 
