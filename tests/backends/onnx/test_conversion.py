@@ -194,7 +194,7 @@ def test_a_graph_below_its_threshold_is_not_published(source, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize(("flags", "message"), [
-    (["--precision", "8bit"], "with --to onnx it is fp32 or fp16 or int8 or int4"),
+    (["--precision", "8bit"], "with --to onnx must be fp32 or fp16 or int8 or int4"),
     (["--lanes", "2"], "--lanes has no effect with --to onnx"),
     (["--cache", "io"], "--cache has no effect with --to onnx"),
     (["--networks", "whisperer"], "no such network"),
@@ -235,7 +235,7 @@ def test_damaged_weights_are_refused(copied):
 
 def test_a_package_made_from_other_weights_is_refused(copied):
     edit(copied.path, lambda stated: stated["onnx"]["packages"][0]["source"].update({WEIGHTS: "0" * 64}))
-    with pytest.raises(UserError, match="made from other weights"):
+    with pytest.raises(UserError, match="was converted from other weights"):
         run(copied)
 
 
@@ -260,7 +260,7 @@ def test_verify_layers_compares_the_modules_of_graphs(bundle, tmp_path):
     functions = json.loads(output.read_text())["functions"]
     assert len(functions) == 12
     for one in functions:
-        assert one["fine"], one
+        assert one["passed"], one
         if one["function"] == "step_prefixes":        # on torch its lanes are separate decoders
             continue
         modules = {value["module"]: value["snr"] for value in one["values"]}

@@ -100,7 +100,7 @@ def test_each_decoder_of_a_backend_has_its_own_recording(bundle, torch):
 
 
 def test_sessions_with_many_recordings_are_loaded_again(bundle, torch, monkeypatch):
-    monkeypatch.setattr(onnx_backend, "RECORDINGS", 2)
+    monkeypatch.setattr(onnx_backend, "MAX_RECORDINGS", 2)
     load = FakeSessionLoader()
     backend = make_backend(bundle, torch, load)
     decoders = [backend.decoder(2, 8) for _ in range(5)]

@@ -13,7 +13,7 @@ from ane.system.errors import UserError
     ("onnx:cpu", {"rebuild_engines": True}, "rebuild_engines has no effect on the backend onnx:cpu"),
     ("torch", {"memory": 4.0}, "memory has no effect on the backend torch"),
     ("onnx:npu", {}, "no backend is named 'onnx:npu'"),
-    ("onnx:cpu", {"precision": "8bit"}, "ONNX packages are in fp32, fp16, int8, int4"),
+    ("onnx:cpu", {"precision": "8bit"}, "precision must be one of fp32, fp16, int8, int4 for ONNX packages, got 8bit"),
     ("onnx:cpu", {"precision": "fp16"}, "in fp32, not in fp16"),
 ])
 def test_options_without_effect_and_missing_precisions_are_refused(bundle, backend, options, message):
@@ -24,7 +24,7 @@ def test_options_without_effect_and_missing_precisions_are_refused(bundle, backe
 def test_a_bundle_without_onnx_packages_is_an_error_with_advice(capsys):
     assert main(["say", "Hello.", "--backend", "onnx:cpu", "-o", "/dev/null/no.wav"]) != 0
     assert main(["verify", "--against", "onnx"]) == 1
-    assert "holds no ONNX packages: make them with `ane convert" in " ".join(capsys.readouterr().err.split())
+    assert "has no ONNX packages: make them with `ane convert" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "0", "-1", "much"])
