@@ -16,9 +16,10 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
-from ane.bench.measure import Turn, take_turns
+from ane.bench.measure import RepeatedCall, measure_in_rounds
 from ane.bench.records import BenchRow, compare
 from ane.bench.sessions import WorkerProcess
 from ane.bench.worker import SpeechRequest
@@ -30,7 +31,7 @@ from benchmarks.harness import Benchmark, BenchmarkPlot, BenchmarkResult, count,
 from benchmarks.upstream import UpstreamProcess
 
 KNOWN = ("upstream", "torch", "onnx", "coreml", "mil")
-SECONDS_OF_A_CHUNK = 5
+SECONDS_PER_CHUNK = 5
 UPSTREAM_BATCH = 16         # candidates that upstream samples at a time
 SENTENCES = (       # 60 to 70 characters each, a chunk: four to five seconds of speech
     "The train to the old harbour leaves at nine and comes back at noon.",
@@ -63,13 +64,13 @@ def start_worker(contestant: Contestant, model: Model, threads: int, prepare: Sp
 
 def speech_figures(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The figures of successive requests: seconds of work and of audio, and rates derived from them."""
-    took, audio = (sum(answer[name] for answer in answers) for name in ("took", "seconds"))
+    elapsed, audio = (sum(answer[name] for answer in answers) for name in ("elapsed", "seconds"))
     stages: dict[str, float] = {}
     for answer in answers:
         for stage, seconds in answer["stages"].items():
             stages[stage] = stages.get(stage, 0.0) + seconds
     first = answers[0].get("first_audio")
-    return {"took_s": took, "audio_s": audio, "real_time_factor": took / audio,
+    return {"took_s": elapsed, "audio_s": audio, "real_time_factor": elapsed / audio,
             **({} if first is None else {"first_audio_s": first}),
             "tokens_per_s": sum(answer["codes"] for answer in answers) / stages["decode"],
             **{f"{stage}_s": seconds for stage, seconds in stages.items()}}
@@ -91,20 +92,20 @@ def measure_sentence(options: argparse.Namespace) -> BenchmarkResult:
     unknown = [name for name in options.cases if name not in CASES]
     if unknown:
         raise UserError(f"--cases {unknown[0]}: there are {', '.join(CASES)}")
-    contestants, turns = chosen_contestants(options, KNOWN), []
+    contestants, calls = chosen_contestants(options, KNOWN), []
     with opened_model(options, contestants) as model:
         for name in options.cases:
             for contestant in contestants:
                 row = BenchRow(contestant.name, "sentence", "s", {"case": name})
-                turns.append(Turn(row, sentence_turn(contestant, CASES[name], model, options)))
-        rows = take_turns(turns, options.rounds, warm_up=False)
+                calls.append(RepeatedCall(row, sentence_call(contestant, CASES[name], model, options)))
+        rows = measure_in_rounds(calls, options.rounds, warm_up=False)
     rows = compare(rows, lambda row: row.contestant.startswith("upstream"), "times_upstream")
     settings = {"model": model_name(options), "text": options.text, "max_codes": options.max_codes,
                 "threads": options.threads, "rounds": options.rounds}
     return BenchmarkResult(rows, settings, (), [BenchmarkPlot("A sentence, networks loaded")])
 
 
-def sentence_turn(contestant: Contestant, case: SentenceCase, model: Model,
+def sentence_call(contestant: Contestant, case: SentenceCase, model: Model,
                   options: argparse.Namespace) -> Callable[[], dict[str, Any]]:
     """A reading: start a process, let it speak the sentence, end it; "value" is the seconds of the sentence."""
     steps = options.steps or case.steps
@@ -133,17 +134,17 @@ def sentence_turn(contestant: Contestant, case: SentenceCase, model: Model,
 
 
 def measure_stream(options: argparse.Namespace) -> BenchmarkResult:
-    contestants, turns = chosen_contestants(options, KNOWN[1:]), []
+    contestants, calls = chosen_contestants(options, KNOWN[1:]), []
     with opened_model(options, contestants) as model, ExitStack() as stack:
         for contestant in contestants:
             process = stack.enter_context(start_worker(contestant, model, options.threads)[0])
             for preset in options.presets:
                 for seconds in sorted(options.seconds):
-                    chunks = max(1, round(seconds / SECONDS_OF_A_CHUNK))
+                    chunks = max(1, round(seconds / SECONDS_PER_CHUNK))
                     request = SpeechRequest(text_of_chunks(chunks), preset, stream=True, max_codes=options.max_codes)
                     row = BenchRow(contestant.name, f"stream, {preset}", "s to first audio", {"chunks": chunks})
-                    turns.append(Turn(row, lambda process=process, request=request: stream_reading(process, request)))
-        rows = take_turns(turns, options.rounds)
+                    calls.append(RepeatedCall(row, partial(stream_reading, process, request)))
+        rows = measure_in_rounds(calls, options.rounds)
     settings = {"model": model_name(options), "max_codes": options.max_codes, "threads": options.threads,
                 "rounds": options.rounds}
     return BenchmarkResult(rows, settings, (), [BenchmarkPlot("Time to first audio", x="chunks")])
@@ -157,7 +158,7 @@ def stream_reading(process: WorkerProcess, request: SpeechRequest) -> dict[str, 
 
 def measure_scale(options: argparse.Namespace) -> BenchmarkResult:
     """Rows by chunks, by lanes, and of chunks one by one; "value" is seconds of work a second of audio."""
-    contestants, turns = chosen_contestants(options, KNOWN[1:]), []
+    contestants, calls = chosen_contestants(options, KNOWN[1:]), []
     cases = [("more chunks", chunks, 8, False) for chunks in sorted(options.chunks)]
     cases += [("more lanes", options.lane_chunks, lanes, False) for lanes in sorted(options.lanes)]
     cases += [("more lanes", options.lane_chunks, 1, True)]
@@ -168,8 +169,8 @@ def measure_scale(options: argparse.Namespace) -> BenchmarkResult:
                 texts = text_of_chunks(chunks).split(" | ") if one_by_one else [text_of_chunks(chunks)]
                 row = BenchRow(contestant.name, "one by one" if one_by_one else what, "s a second",
                                {"chunks": chunks, "lanes": lanes})
-                turns.append(Turn(row, scale_turn(contestant, model, request, texts, options.threads)))
-        rows = take_turns(turns, options.rounds, warm_up=False)
+                calls.append(RepeatedCall(row, scale_call(contestant, model, request, texts, options.threads)))
+        rows = measure_in_rounds(calls, options.rounds, warm_up=False)
     settings = {"model": model_name(options), "preset": options.preset, "max_codes": options.max_codes,
                 "threads": options.threads, "rounds": options.rounds}
     return BenchmarkResult(rows, settings, (), [
@@ -177,7 +178,7 @@ def measure_scale(options: argparse.Namespace) -> BenchmarkResult:
         BenchmarkPlot("Work a second of audio as lanes grow", "more lanes", "lanes", "-lanes")])
 
 
-def scale_turn(contestant: Contestant, model: Model, request: SpeechRequest, texts: Sequence[str],
+def scale_call(contestant: Contestant, model: Model, request: SpeechRequest, texts: Sequence[str],
                threads: int) -> Callable[[], dict[str, Any]]:
     def read() -> dict[str, Any]:
         process, cold_start = start_worker(contestant, model, threads)

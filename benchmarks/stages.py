@@ -17,7 +17,7 @@ from typing import Any
 
 from ane.audio.mel import HOP
 from ane.backends.base import Backend
-from ane.bench.measure import Turn, repeated, take_turns
+from ane.bench.measure import RepeatedCall, measure_in_rounds, repeated
 from ane.bench.records import BenchRow, compare
 from ane.bench.stage_calls import TIMESTEP, StageCalls
 from ane.bench.workload import CODES, SentenceWork
@@ -38,20 +38,20 @@ Reading = Callable[[], dict[str, Any]]
 
 
 class StageContest:
-    """The turns of one part of a benchmark, and the work of each call.
+    """The calls of one part of a benchmark, and the work of each call.
 
     Attributes:
-        work: for each turn its contestant, operations of a call, and GB that it reads (None: not counted).
+        work: for each call its contestant, operations of a call, and GB that it reads (None: not counted).
     """
 
     def __init__(self, options: argparse.Namespace, model: Model, stack: ExitStack):
         self.options, self.model, self.stack = options, model, stack
         self.operations = Operations(model)
-        self.turns: list[Turn] = []
+        self.calls: list[RepeatedCall] = []
         self.work: list[tuple[Contestant, int | None, float | None]] = []
 
     def enter(self, part: str, contestant: Contestant) -> None:
-        """Add a contestant's turns; one that cannot run gets a row with its error."""
+        """Add a contestant's calls; one that cannot run gets a row with its error."""
         if contestant.engine == "upstream":
             self.enter_upstream(part, contestant)
             return
@@ -73,7 +73,7 @@ class StageContest:
 
     def add(self, contestant: Contestant, what: str, settings: dict[str, int], reading: Reading,
             operations: int | None = None, gigabytes: float | None = None) -> None:
-        self.turns.append(Turn(BenchRow(contestant.name, what, settings=settings), reading))
+        self.calls.append(RepeatedCall(BenchRow(contestant.name, what, settings=settings), reading))
         self.work.append((contestant, operations, gigabytes))
 
     def decoder(self, contestant: Contestant, backend: Backend) -> Iterator[tuple]:
@@ -140,7 +140,7 @@ class StageContest:
 
     def measure(self, limits: Limits) -> list[BenchRow]:
         """The rows, with shares of the limits measured in the same rounds."""
-        rows = take_turns(self.turns, self.options.rounds, before_round=limits.read)
+        rows = measure_in_rounds(self.calls, self.options.rounds, before_round=limits.read)
         return [row if row.value is None else replace(row, figures={
             **row.figures, **limits.shares(contestant.processor, contestant.precision, operations, gigabytes,
                                            row.value.median)})

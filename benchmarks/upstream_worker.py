@@ -8,8 +8,8 @@ Upstream's code is unchanged; its functions are wrapped to time them. Requests a
 - decoder: {"lanes", "prefix", "steps"} → {"prefill_ms", "step_ms": [..]}: ``UnifiedVoice.inference_speech`` with its
   kv-cache, the first forward and the later ones;
 - diffusion: {"frames"} → {"step_ms"}: a guided step, one call with conditioning and one without;
-- speech: {"text", "candidates", "batch", "steps", "guided", "codes", "seed"} → {"took", "seconds", "codes", "stages"}:
-  ``TextToSpeech.tts`` with random latents as the voice; "latents" is the second pass of the decoder.
+- speech: {"text", "candidates", "batch", "steps", "guided", "codes", "seed"} → {"elapsed", "seconds", "codes",
+  "stages"}: ``TextToSpeech.tts`` with random latents as the voice; "latents" is the second pass of the decoder.
 
 This file imports nothing of the project: the environment does not have it.
 """
@@ -157,7 +157,7 @@ class UpstreamSpeaker:
                              num_autoregressive_samples=request["candidates"], max_mel_tokens=request["codes"],
                              diffusion_iterations=request["steps"], cond_free=request["guided"], temperature=0.8,
                              length_penalty=1.0, repetition_penalty=2.0, top_p=0.8, verbose=False)
-        return {"took": time.perf_counter() - start, "seconds": audio.shape[-1] / SAMPLE_RATE, "codes": self.codes,
+        return {"elapsed": time.perf_counter() - start, "seconds": audio.shape[-1] / SAMPLE_RATE, "codes": self.codes,
                 "stages": self.stages}
 
 

@@ -106,21 +106,21 @@ class PaddingMask:
 
     Attributes:
         inside: (1, 1, 1, S): 1 in the sequence, 0 in the padding. Input of the graph.
-        share: (1, 1, 1, S): ``inside`` divided by the sequence length, so that a mean is a sum. Input of the graph.
+        mean_weight: (1, 1, 1, S): ``inside`` divided by the sequence length; a mean is then a sum. Input of the graph.
         mask: (1, 1, 1, S): 0 in the sequence, −1e4 in the padding, added to the attention scores of keys.
-        weight: (1, 1, 1, S): ``share`` times S, so that a mean over the sequence is a mean over the bucket. Small
-            squares times ``share`` would underflow in fp16 (below 6e-8).
+        weight: (1, 1, 1, S): ``mean_weight`` times S, so that a mean over the sequence is a mean over the bucket. Small
+            squares times ``mean_weight`` would underflow in fp16 (below 6e-8).
     """
 
     inside: Var
-    share: Var
+    mean_weight: Var
     mask: Var
     weight: Var
 
     @classmethod
-    def of(cls, s: Style, inside: Var, share: Var) -> "PaddingMask":
+    def of(cls, s: Style, inside: Var, mean_weight: Var) -> "PaddingMask":
         mask = mb.mul(x=mb.sub(x=inside, y=s.dtype(1)), y=s.dtype(-MASKED))
-        return cls(inside, share, mask, mb.mul(x=share, y=s.dtype(share.shape[3])))
+        return cls(inside, mean_weight, mask, mb.mul(x=mean_weight, y=s.dtype(mean_weight.shape[3])))
 
 
 VARIANCE_SCALE = 16     # of group norms: a scaled stream's eps alone would underflow in fp16 (below 6e-8)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ane.bundles import Model
 
 FORMAT = 1
-FILE = "tuning.json"
+TUNING_FILE = "tuning.json"
 TUNED_BACKENDS, CACHES = ("torch", "coreml", "mil", "onnx"), ("auto", "io", "state")
 PACKAGE_PRECISIONS = ("8bit", "6bit", "4bit")       # only Core ML packages have them
 
@@ -86,7 +86,7 @@ class TuningEntry:
 
 def path() -> Path:
     """The file of all tunings."""
-    return paths.data_dir() / FILE
+    return paths.data_dir() / TUNING_FILE
 
 
 def key(model: "Model") -> str:
@@ -118,7 +118,7 @@ def entries() -> list[TuningEntry]:
         raise UserError(f"the remembered tuning {file} is damaged; {advice}") from error
 
 
-def remembered(model: "Model", notice: Callable[[str], None] = lambda line: None) -> Tuning | None:
+def find_tuning(model: "Model", notice: Callable[[str], None] = lambda line: None) -> Tuning | None:
     """The tuning of this model on this machine, or None; ``notice`` is called when the file cannot be used."""
     try:
         found = entries()
@@ -127,18 +127,18 @@ def remembered(model: "Model", notice: Callable[[str], None] = lambda line: None
         return None
     if not found:
         return None
-    bundle, machine = key(model), here()
+    bundle, machine = key(model), machine_key()
     return next((entry.tuning for entry in found if entry.matches(bundle, machine)), None)
 
 
 def applicable_tuning(spec: str, model: "Model", precision: str, threads: int | None, cache: str, compute_units: Any,
              notice: Callable[[str], None] = lambda line: None) -> Tuning | None:
     """The tuning that ``load_backend`` uses for these arguments; None unless ``spec`` is "auto"."""
-    found = remembered(model, notice) if spec == "auto" else None
+    found = find_tuning(model, notice) if spec == "auto" else None
     return found and found.overridden(precision, threads, cache, compute_units)
 
 
-def remember(model: "Model", tuning: Tuning) -> TuningEntry:
+def store_tuning(model: "Model", tuning: Tuning) -> TuningEntry:
     """Store a tuning for this model on this machine, in place of an earlier one; a damaged file is replaced.
 
     Raises:
@@ -150,12 +150,12 @@ def remember(model: "Model", tuning: Tuning) -> TuningEntry:
         raise
     except UserError:
         stored = []
-    entry = TuningEntry(key(model), model.name, *here(), tuning)
-    _write([other for other in stored if not other.matches(entry.bundle, here())] + [entry])
+    entry = TuningEntry(key(model), model.name, *machine_key(), tuning)
+    _write([other for other in stored if not other.matches(entry.bundle, machine_key())] + [entry])
     return entry
 
 
-def forget(model: "Model | None" = None) -> int:
+def delete_tunings(model: "Model | None" = None) -> int:
     """Delete all stored tunings, or those of one model; returns how many (1 for a file that cannot be read).
 
     Raises:
@@ -201,7 +201,7 @@ def _entry(item: Mapping[str, Any]) -> TuningEntry:
 
 
 @cache
-def here() -> tuple[str, str]:
+def machine_key() -> tuple[str, str]:
     """(Chip, system build) of this machine; except on macOS, the chip's name includes the cores and the NVIDIA GPU.
 
     Raises:

@@ -144,8 +144,8 @@ def _package_candidate(packages: Mapping[str, PackageRecord], backend: str, prec
         if best is None:
             failed = next((row.error for row in own if row.error), "nothing was measured")
             raise UserError(f"{network} runs on no compute units: {failed}")
-        units[network], spent = best
-        seconds += spent
+        units[network], network_seconds = best
+        seconds += network_seconds
         if network == DECODER:
             steps = decoder_steps([row for row in own if row.settings["compute_units"] == units[network]], work)
     return TuningCandidate(Tuning(backend, precision, units, steps.cache if steps and steps.cache else "auto",

@@ -25,7 +25,7 @@ ADVICE = ("energy is measured with powermetrics, which needs root: run `sudo -v`
 T = TypeVar("T")
 
 
-def unavailable() -> str | None:
+def reason_unavailable() -> str | None:
     """Why energy cannot be measured, and what to do about it; None: it can."""
     if sys.platform != "darwin":
         return "energy is measured on macOS only"
@@ -36,7 +36,7 @@ def unavailable() -> str | None:
     return None if tried.returncode == 0 else ADVICE
 
 
-def during(work: Callable[[], T]) -> tuple[T, float | None]:
+def measure_joules(work: Callable[[], T]) -> tuple[T, float | None]:
     """Result of ``work``, and the joules that the chip used meanwhile; None when no sample was taken."""
     process = subprocess.Popen((*COMMAND, "-b", "1"), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     printed: list[bytes] = []

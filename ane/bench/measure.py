@@ -72,17 +72,17 @@ def measure_function(function: MeasuredFunction, runs: int, clock: Clock = time.
 
 
 @dataclass
-class Turn:
+class RepeatedCall:
     """A contestant's call, made once in every round.
 
     Attributes:
         row: what it is, without figures.
-        take: makes the call and returns a reading: "value", and other figures by name; "peak_bytes" where it is known.
+        call: makes the call and returns a reading: "value", and other figures by name; "peak_bytes" where it is known.
         readings: one a round.
     """
 
     row: BenchRow
-    take: Callable[[], dict[str, float | None]]
+    call: Callable[[], dict[str, float | None]]
     readings: list[dict[str, float | None]] = field(default_factory=list)
 
     def result(self) -> BenchRow:
@@ -96,7 +96,7 @@ class Turn:
                        figures={**self.row.figures, **figures}, peak_bytes=max(peaks, default=None))
 
 
-def take_turns(turns: Sequence[Turn], rounds: int, warm_up: bool = True,
+def measure_in_rounds(calls: Sequence[RepeatedCall], rounds: int, warm_up: bool = True,
                before_round: Callable[[bool], None] = lambda counts: None) -> list[BenchRow]:
     """Rows of contestants that take turns in every round, so that other load on the machine affects them all alike.
 
@@ -106,16 +106,16 @@ def take_turns(turns: Sequence[Turn], rounds: int, warm_up: bool = True,
 
     A contestant that raises UserError is not called again; its row has the error and no value.
     """
-    active = list(turns)
+    active = list(calls)
     for number in range(-warm_up, rounds):
         before_round(number >= 0)
-        for turn in list(active):
+        for timed_call in list(active):
             try:
-                reading = turn.take()
+                reading = timed_call.call()
             except UserError as error:
-                turn.row, turn.readings = replace(turn.row, error=str(error)), []
-                active.remove(turn)
+                timed_call.row, timed_call.readings = replace(timed_call.row, error=str(error)), []
+                active.remove(timed_call)
                 continue
             if number >= 0:
-                turn.readings.append(reading)
-    return [turn.result() for turn in turns]
+                timed_call.readings.append(reading)
+    return [timed_call.result() for timed_call in calls]

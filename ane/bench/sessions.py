@@ -71,15 +71,15 @@ def spoken_sentence(model: WorkerModel, request: SpeechRequest, name: str, with_
             def speak() -> tuple[dict[str, Any], float]:
                 return timed(lambda: open_and_speak(process, model, request))
 
-            (reading, seconds), joules = energy.during(speak) if with_energy else (speak(), None)
+            (reading, seconds), joules = energy.measure_joules(speak) if with_energy else (speak(), None)
             streamed = process.ask({"speak": asdict(replace(request, stream=True))})
             figures = {"first_audio_s": streamed["first_audio"], "start_to_end_s": process.cold_start + seconds,
                        "first_start_to_end_s": first, "audio_s": reading["seconds"],
-                       **{f"{stage}_s": spent for stage, spent in reading["stages"].items()},
+                       **{f"{stage}_s": value for stage, value in reading["stages"].items()},
                        **({} if joules is None else {"joules": joules})}
     except UserError as error:
         return SpokenSentence(model.tuning, replace(row, error=str(error)))
-    value = Spread.of([reading["took"] / reading["seconds"]])
+    value = Spread.of([reading["elapsed"] / reading["seconds"]])
     return SpokenSentence(model.tuning, replace(row, value=value, figures=figures, peak_bytes=reading["peak_bytes"]))
 
 

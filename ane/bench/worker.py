@@ -4,8 +4,8 @@
 
 - {"open": ``WorkerModel``} loads a model and a backend → {"backend": its name};
 - {"prepare": ``SpeechRequest``} loads the networks that such a request needs → {};
-- {"speak": ``SpeechRequest``} → {"took", "seconds", "codes", "chunks", "first_audio", "stages", "peak_bytes"}: seconds
-  of work and of audio, codes sampled in all candidates, seconds from text to first sound, seconds of each stage;
+- {"speak": ``SpeechRequest``} → {"elapsed", "seconds", "codes", "chunks", "first_audio", "stages", "peak_bytes"}:
+  seconds of work and of audio, codes sampled in all candidates, seconds from text to first audio and of each stage;
 - {"list": ``FunctionRequest``} → {"rows": functions to measure, without figures};
 - {"measure": index in that list} → {"row": with figures}.
 
@@ -159,9 +159,10 @@ class BenchWorker:
         else:
             speech = self.synthesizer.speak(request.text, voice, seed=request.seed, settings=settings)
         timeline = speech.timeline
-        first_audio = None if timeline.first_sound is None else timeline.first_sound - timeline.text_ready
-        return {"took": speech.took, "seconds": speech.seconds, "codes": speech.codes, "chunks": len(speech.chunks),
-                "first_audio": first_audio, "stages": speech.spent, "peak_bytes": peak_memory_bytes()}
+        first_audio = None if timeline.first_audio is None else timeline.first_audio - timeline.text_ready
+        return {"elapsed": speech.elapsed, "seconds": speech.seconds, "codes": speech.codes,
+                "chunks": len(speech.chunks), "first_audio": first_audio,
+                "stages": speech.seconds_by_stage, "peak_bytes": peak_memory_bytes()}
 
     def _list(self, content: Mapping[str, Any]) -> dict[str, Any]:
         from ane.bundles import open_model

@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 
 from ane.bundles.family import Network, find_family
 from ane.bundles.hashes import FileRecord, check_hash, check_size, record
-from ane.bundles.manifest import FILE, Manifest, NetworkRecord, read_manifest, write_manifest
+from ane.bundles.manifest import MANIFEST_FILE, Manifest, NetworkRecord, read_manifest, write_manifest
 from ane.bundles.model import Model, read_tokenizer
 from ane.bundles.packages import FORMATS, WEIGHTS, PackageRecord, read_section, sections_of
 from ane.bundles.weights import convert_precision, layout, shape_text
@@ -48,7 +48,7 @@ class Bundle(Model):
         self.path = Path(path)
         self.manifest = read_manifest(self.path)
         self.packages, self.onnx_packages = (
-            read_section(self.manifest.sections, str(self.path / FILE), self.manifest.networks, name)
+            read_section(self.manifest.sections, str(self.path / MANIFEST_FILE), self.manifest.networks, name)
             for name in FORMATS)
         for file in self.files:
             check_size(self.path, file)
@@ -168,7 +168,7 @@ def check_destination(destination: Path, overwrite: bool, source: Path | None = 
         return
     if not os.path.isdir(destination):
         raise UserError(f"{destination} is a file; the destination of a bundle is a directory")
-    if os.path.isfile(destination / FILE):
+    if os.path.isfile(destination / MANIFEST_FILE):
         if not overwrite:
             raise UserError(f"{destination} already contains a bundle; add --force to replace it")
     elif any(destination.iterdir()):

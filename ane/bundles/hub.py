@@ -35,8 +35,9 @@ def is_repository(text: str) -> bool:
     return re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", text) is not None
 
 
-def snapshot(repository: str | None = None, revision: str | None = None, *, family: ModelFamily | None = None,
-             progress: Callable[[str], None] = lambda file: None) -> Snapshot:
+def download_checkpoints(repository: str | None = None, revision: str | None = None, *,
+                         family: ModelFamily | None = None,
+                         progress: Callable[[str], None] = lambda file: None) -> Snapshot:
     """Download the checkpoints of ``repository`` (or find them in the hub's cache) and hash them.
 
     Args:

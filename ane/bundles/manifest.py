@@ -22,7 +22,7 @@ from ane.system.errors import UserError
 from ane.system.files import replacing
 
 FORMAT = 1
-FILE = "bundle.json"
+MANIFEST_FILE = "bundle.json"
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
              if key not in ("networks", "sections", "family")}
     networks = {name: {"config": dataclasses.asdict(network.config), **dataclasses.asdict(network.weights),
                        "parameters": network.parameters} for name, network in manifest.networks.items()}
-    with replacing(directory / FILE) as path:
+    with replacing(directory / MANIFEST_FILE) as path:
         content = {"format": FORMAT, "model": manifest.family, **plain, "networks": networks, **manifest.sections}
         path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
@@ -79,7 +79,7 @@ def read_manifest(directory: Path) -> Manifest:
     Raises:
         UserError: there is none, it is damaged, or of a format this version does not know.
     """
-    path = directory / FILE
+    path = directory / MANIFEST_FILE
     content = _read_json(path)
     version = JsonReader(content, str(path)).take("format", int)
     if version > FORMAT:
@@ -114,7 +114,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         hint = "; for a directory of .pth files use checkpoints=DIR" if next(path.parent.glob("*.pth"), None) else ""
-        raise UserError(f"{path.parent} is not a bundle: it has no {FILE}{hint}") from None
+        raise UserError(f"{path.parent} is not a bundle: it has no {MANIFEST_FILE}{hint}") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
     except RecursionError:

@@ -121,7 +121,7 @@ def remember(run: "BenchRun", chosen: "Tuning | None") -> bool:
 
     if chosen is None or run.args.dry_run or run.args.networks:
         return False
-    tuning.remember(run.subject, chosen)
+    tuning.store_tuning(run.subject, chosen)
     return True
 
 
@@ -173,6 +173,7 @@ def show(args: argparse.Namespace) -> int:
     if args.output:
         write_json(args.output, {"file": str(tuning.path()), "tunings": [asdict(entry) for entry in entries]})
         return 0
+    here = tuple(tuning.machine_key())
     title = f"{tuning.path()}:{'' if entries else ' nothing is remembered'}"
     if not entries:
         Console(highlight=False, markup=False, soft_wrap=True).print(title)
@@ -180,7 +181,7 @@ def show(args: argparse.Namespace) -> int:
     print_table(title, ["model", "settings", "real-time factor", "measured", "used on"], [
         [f"{entry.model} ({entry.bundle[:8]})", tuning_text(entry.tuning),
          str(entry.tuning.measured.get("real_time_factor", "–")), str(entry.tuning.measured.get("date", "–")),
-         "this machine" if (entry.chip, entry.os_build) == tuple(tuning.here()) else f"{entry.chip}, {entry.os_build}"]
+         "this machine" if (entry.chip, entry.os_build) == here else f"{entry.chip}, {entry.os_build}"]
         for entry in entries])
     return 0
 
@@ -190,7 +191,7 @@ def forget(args: argparse.Namespace) -> int:
     from ane.backends import tuning
 
     model = open_model(args.bundle, args.checkpoints) if args.bundle or args.checkpoints else None
-    count = tuning.forget(model)
+    count = tuning.delete_tunings(model)
     Console(highlight=False, markup=False, soft_wrap=True).print(
         f"Forgot {count} tuning{'s' * (count != 1)} in {tuning.path()}" if count else "Nothing was remembered")
     return 0

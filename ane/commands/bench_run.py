@@ -222,9 +222,9 @@ def choose(run: BenchRun, rows: "Sequence[BenchRow]"
 
 def energy_is_measured(run: BenchRun) -> bool:
     """Whether energy can be measured; on a Mac where it cannot, adds a note that explains how to allow it."""
-    from ane.bench.energy import unavailable
+    from ane.bench.energy import reason_unavailable
 
-    reason = unavailable()
+    reason = reason_unavailable()
     if reason and sys.platform == "darwin":
         run.notes.append(reason)
     return reason is None

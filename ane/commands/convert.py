@@ -16,7 +16,7 @@ from ane.commands import arguments
 from ane.commands.arguments import comma_separated, counts
 from ane.commands.ggml import GGUF_PRECISIONS, write_ggml_files, write_gguf_file
 from ane.commands.messages import LOGGER, message_console, report_console
-from ane.commands.progress import working
+from ane.commands.progress import status_display
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def write_packages(args: argparse.Namespace, model: Model) -> int:
     from converters.conversion import convert
 
     target, options = read_target(args)
-    with working(message_console(args), "converting") as show:
+    with status_display(message_console(args), "converting") as show:
         try:
             bundle = convert(model, args.output, options, args.networks, args.force,
                              lambda network, step: show(f"{network}: {step}"), target)

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 from ane.bundles import Model
 from ane.commands.messages import message_console, report_console
-from ane.commands.progress import working
+from ane.commands.progress import status_display
 from ane.commands.voices import resolve_for_model
 from ane.system.errors import UserError
 
@@ -24,7 +24,7 @@ def write_gguf_file(args: argparse.Namespace, model: Model) -> int:
         raise UserError("GGUF files are written with the gguf package: pip install 'tortoise-ane[gguf]'")
     from converters.ggml.gguf import write_gguf
 
-    with working(message_console(args), "writing") as show:
+    with status_display(message_console(args), "writing") as show:
         entries = write_gguf(model, args.output, precision, args.networks, args.force, progress=show)
     types = [entry.type.name.lower() for entry in entries]
     counted = ", ".join(f"{types.count(kind)} {kind}" for kind in dict.fromkeys(sorted(types)))
@@ -40,7 +40,7 @@ def write_ggml_files(args: argparse.Namespace, model: Model) -> int:
     for network in FILES:       # before clips are encoded, which takes a while
         check_size(model, network)
     voice = resolve_for_model(args.voice or model.default_voice, model)
-    with working(message_console(args), "writing") as show:
+    with status_display(message_console(args), "writing") as show:
         paths = write_ggml(model, voice, args.output, args.force, progress=show)
     console = report_console(args)
     for path in paths:

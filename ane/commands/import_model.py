@@ -130,10 +130,10 @@ def _from_hub(args: argparse.Namespace, config: dict[str, Any] | None, destinati
               console: Console) -> CheckpointOrigin:
     """Download. Where the destination has a bundle of the same commit, the files must be the same."""
     from ane.bundles.family import find_family
-    from ane.bundles.hub import check_recorded_hashes, snapshot
+    from ane.bundles.hub import check_recorded_hashes, download_checkpoints
 
     repository = find_family().repository if args.source == HUB else args.source
-    found = snapshot(repository, args.revision, progress=lambda file: console.print(f"Fetching {file}"))
+    found = download_checkpoints(repository, args.revision, progress=lambda file: console.print(f"Fetching {file}"))
     source = {"repository": repository, "revision": found.revision, "files": found.files}
     recorded = _recorded(destination)
     if (recorded.get("repository"), recorded.get("revision")) == (repository, found.revision):

@@ -7,7 +7,7 @@ from rich.console import Console
 from ane.backends import PACKAGED, core_ml_runs, resolve
 from ane.bundles import Model, demo_bundle
 from ane.commands.messages import LOGGER
-from ane.commands.progress import working
+from ane.commands.progress import status_display
 from ane.system import paths
 from ane.system.errors import UserError
 
@@ -55,7 +55,7 @@ def cached_packages(model: Model, console: Console) -> Model:
             if bundle is not None:
                 return bundle
             LOGGER.info("%s: a minute or two", task)
-            with working(console, task) as show:
+            with status_display(console, task) as show:
                 return convert(model, folder, [CoreMLOptions(lanes=(1, 8, 16))], overwrite=True,
                                progress=lambda network, step: show(f"{task}: {network}, {step}"))
     except OSError as error:

@@ -96,11 +96,11 @@ def find_packages(args: argparse.Namespace) -> list[tuple[Path, str]]:
     if found == demo_bundle():
         found = with_packages(open_model(), "mil", message_console(args)).path
     manifest = found / "bundle.json"
-    stated = []
+    recorded = []
     if manifest.is_file():
         read = read_manifest(found)
-        stated = read_section(read.sections, str(manifest), read.networks)
-    packages = [(found / record.path, record.compute_units) for record in stated]
+        recorded = read_section(read.sections, str(manifest), read.networks)
+    packages = [(found / record.path, record.compute_units) for record in recorded]
     packages = packages or [(path, DEFAULT_UNITS) for path in sorted(found.rglob("*.mlpackage"))]
     if not packages:
         raise UserError(f"there are no Core ML packages in {found}; make some with: ane convert")

@@ -13,15 +13,15 @@ def print_profile(timeline: Timeline, console: Console) -> None:
 
     Work of the first period is done once for many texts; a listener waits for the second.
     """
-    total = max([timeline.text_ready, timeline.first_sound or 0.0, *(span.end for span in timeline.spans)])
-    first_audio = total if timeline.first_sound is None else timeline.first_sound
+    total = max([timeline.text_ready, timeline.first_audio or 0.0, *(span.end for span in timeline.spans)])
+    first_audio = total if timeline.first_audio is None else timeline.first_audio
     parts = (("before the text was known", 0.0, timeline.text_ready),
              ("until the first audio", timeline.text_ready, first_audio), ("the rest", first_audio, total))
     table = Table(Column("", no_wrap=True), Column("s", justify="right"), box=None, pad_edge=False)
     table.add_column(f"0 to {total:.2f} s", no_wrap=True)
     for name, start, end in parts:
         table.add_row(name, f"{end - start:.2f}", bar([Span(name, start, end)], total), style="bold")
-    for stage, seconds in timeline.spent().items():
+    for stage, seconds in timeline.seconds_by_stage().items():
         spans = [span for span in timeline.spans if span.stage == stage]
         table.add_row(f"  {stage}", f"{seconds:.2f}", bar(spans, total))
     console.print(table)

@@ -56,7 +56,7 @@ class PlainLines:
 
 
 @contextmanager
-def working(console: Console, text: str) -> Iterator[Callable[[str], None]]:
+def status_display(console: Console, text: str) -> Iterator[Callable[[str], None]]:
     """Yield a function that shows the current step: beside a spinner in a terminal, else in plain lines."""
     if console.is_terminal:
         with console.status(text) as status:

@@ -25,8 +25,8 @@ def print_report(args: argparse.Namespace, synthesizer: "Synthesizer", speech: "
         return
     for note in speech.notes:
         LOGGER.warning("%s", note)
-    stages = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in speech.spent.items())
-    first = f"; first audio after {timeline.first_sound - timeline.text_ready:.2f} s" if args.stream else ""
+    stages = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in speech.seconds_by_stage.items())
+    first = f"; first audio after {timeline.first_audio - timeline.text_ready:.2f} s" if args.stream else ""
     files = f" → {', '.join(map(str, outputs))}" if outputs else ""
     console.print(f"{speech.seconds:.2f} s of audio{files}  ({stages}{first}; real-time factor "
                   f"{speech.real_time_factor:.2f}; seed {speech.seed}; {synthesizer.backend.name})")
@@ -36,8 +36,9 @@ def facts(args: argparse.Namespace, synthesizer: "Synthesizer", speech: "Speech 
     model, timeline = synthesizer.model, speech.timeline
     return {
         "files": [str(path) for path in outputs], "seconds": speech.seconds, "sample_rate": speech.sample_rate,
-        "spent": speech.spent, "took": speech.took, "real_time_factor": speech.real_time_factor,
-        "prepared": timeline.text_ready, "first_sound": timeline.first_sound - timeline.text_ready, "seed": speech.seed,
+        "seconds_by_stage": speech.seconds_by_stage, "elapsed": speech.elapsed,
+        "real_time_factor": speech.real_time_factor,
+        "prepared": timeline.text_ready, "first_audio": timeline.first_audio - timeline.text_ready, "seed": speech.seed,
         "voice": speech.voice, "chunks": speech.chunks, "codes": speech.codes, "model": model.name,
         "trained": model.trained, "backend": synthesizer.backend.name, "preset": args.preset,
         "notes": speech.notes, "peak_rss_bytes": peak_memory_bytes(),

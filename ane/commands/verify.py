@@ -12,7 +12,7 @@ from ane.bundles.packages import COMPUTE_UNITS
 from ane.commands import arguments
 from ane.commands.messages import message_console, output_console, report_console
 from ane.commands.packages import with_packages
-from ane.commands.progress import working
+from ane.commands.progress import status_display
 from ane.commands.verify_plot import check_plot, plot_results
 from ane.commands.verify_report import print_results, results_json
 from ane.system.errors import UserError
@@ -122,7 +122,7 @@ def verify_core_ml(model: "Bundle", runner: "PackageRunner", args: argparse.Name
     from converters.coreml.rebuild import rebuild
     from converters.proof.verify import UnverifiedBundle, verify
 
-    with working(console, "verifying") as show:
+    with status_display(console, "verifying") as show:
         results = verify(model, chosen_functions(model, args), runner, args.layers, show)
         failed = {result.package for result in results if not result.passed}
         if not (failed and args.repair):
@@ -158,7 +158,7 @@ def verify_onnx(model: "Bundle", runner: "OnnxRunner", args: argparse.Namespace,
                 console: Console) -> "tuple[Bundle, list[FunctionCheck]]":
     from converters.proof.onnx_verify import verify
 
-    with working(console, "verifying") as show:
+    with status_display(console, "verifying") as show:
         return model, verify(model, chosen_functions(model, args), runner, args.layers, show)
 
 

@@ -89,7 +89,7 @@ def add_command(args: argparse.Namespace) -> int:
 
     from ane.backends import load_backend
     from ane.models.tortoise.voice_encoding import encode_clips
-    from ane.models.tortoise.voice_resolution import warn_not_cloned
+    from ane.models.tortoise.voice_resolution import cloning_notes
     from ane.voices import Voice
 
     model = open_model(args.bundle, args.checkpoints)
@@ -100,7 +100,7 @@ def add_command(args: argparse.Namespace) -> int:
         voice = encode_clips(voice.read(), load_backend(args.backend, model, notice=notice), model.mel_norms,
                              np.random.default_rng(args.seed), name=destination.stem, source=source)
     voice.check_widths(model.widths)
-    for note in warn_not_cloned(model, voice):
+    for note in cloning_notes(model, voice):
         LOGGER.warning("%s", note)
     return _store(args, voice, destination)
 

@@ -26,7 +26,7 @@ class Timeline:
     Attributes:
         spans: in the order in which they ended.
         text_ready: seconds until the text was known. The work before is done once for many texts.
-        first_sound: seconds until the first sound; None before that.
+        first_audio: seconds until the first audio; None before that.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter):
@@ -34,7 +34,7 @@ class Timeline:
         self._active: list[tuple[str, float]] = []      # stages that have begun and not ended, each with its last start
         self.spans: list[Span] = []
         self.text_ready = 0.0
-        self.first_sound: float | None = None
+        self.first_audio: float | None = None
 
     def now(self) -> float:
         """Seconds since it began."""
@@ -43,10 +43,10 @@ class Timeline:
     def mark_text_ready(self) -> None:
         self.text_ready = self.now()
 
-    def mark_first_sound(self) -> None:
-        """Record the time of the first sound. Later calls change nothing."""
-        if self.first_sound is None:
-            self.first_sound = self.now()
+    def mark_first_audio(self) -> None:
+        """Record the time of the first audio. Later calls change nothing."""
+        if self.first_audio is None:
+            self.first_audio = self.now()
 
     @contextmanager
     def record(self, stage: str) -> Iterator[None]:
@@ -72,7 +72,7 @@ class Timeline:
                         return
                 yield item
 
-    def spent(self) -> dict[str, float]:
+    def seconds_by_stage(self) -> dict[str, float]:
         """Seconds of work by stage, in the order in which the stages began."""
         seconds: dict[str, float] = {}
         for span in sorted(self.spans, key=lambda span: span.start):

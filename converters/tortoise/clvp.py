@@ -18,9 +18,9 @@ SCALE = 1 / 64          # of the residual stream (blocks, principle 7)
 
 
 def clvp_text(network: CLVP, positions: int) -> CoreMLGraph:
-    """x (1, width, 1, T), inside and share (1, 1, 1, T) → latent (1, E, 1, 1), not normalised.
+    """x (1, width, 1, T), inside and mean_weight (1, 1, 1, T) → latent (1, E, 1, 1), not normalised.
 
-    x holds embeddings, 0 in the padding; inside and share as in ``blocks.PaddingMask``.
+    x holds embeddings, 0 in the padding; inside and mean_weight as in ``blocks.PaddingMask``.
     """
     return _graph("clvp_text", network, "text_transformer.transformer", network.to_text_latent, positions)
 
@@ -33,14 +33,14 @@ def clvp_speech(network: CLVP, positions: int) -> CoreMLGraph:
 def _graph(kind: str, network: CLVP, encoder: str, projection: nn.Linear, positions: int) -> CoreMLGraph:
     """``encoder``: path of the encoder's module in the network."""
     row = (1, 1, 1, positions)
-    inputs = {"x": (1, projection.in_features, 1, positions), "inside": row, "share": row}
+    inputs = {"x": (1, projection.in_features, 1, positions), "inside": row, "mean_weight": row}
     return CoreMLGraph(kind, {"positions": positions}, inputs, partial(
         _latent, encoder=network.get_submodule(encoder), projection=projection, path=encoder))
 
 
-def _latent(s: Style, x: Var, inside: Var, share: Var, *, encoder: RotaryEncoder,
+def _latent(s: Style, x: Var, inside: Var, mean_weight: Var, *, encoder: RotaryEncoder,
             projection: nn.Linear, path: str) -> dict[str, Var]:
-    padding = PaddingMask.of(s, inside, share)
+    padding = PaddingMask.of(s, inside, mean_weight)
     rotation = _rotation(s, encoder, x.shape[3])
     x = mb.mul(x=x, y=s.dtype(SCALE))
     for index, ((norm,), block) in enumerate(encoder.attn_layers.layers):
@@ -50,7 +50,7 @@ def _latent(s: Style, x: Var, inside: Var, share: Var, *, encoder: RotaryEncoder
              else _feed_forward(s, y, block, norm, name))
         x = mb.add(x=x, y=y)
     x = blocks.layer_norm(s, x, encoder.norm, f"{path}.norm", SCALE)
-    mean = mb.reduce_sum(x=mb.mul(x=x, y=padding.share), axes=[3], keep_dims=True)
+    mean = mb.reduce_sum(x=mb.mul(x=x, y=padding.mean_weight), axes=[3], keep_dims=True)
     return {"latent": blocks.linear(s, mean, projection)}
 
 

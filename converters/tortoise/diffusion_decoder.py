@@ -32,7 +32,7 @@ Modulation = tuple[Var, Var]        # scale and shift of a block, computed from 
 def condition(network: DiffusionTts, latents: int) -> CoreMLGraph:
     """The part that does not depend on the timestep.
 
-    latents (1, D, 1, N), voice (1, 2C, 1, 1), inside and share (1, 1, 1, N; ``blocks.PaddingMask``) → code
+    latents (1, D, 1, N), voice (1, 2C, 1, 1), inside and mean_weight (1, 1, 1, N; ``blocks.PaddingMask``) → code
     (1, C, 1, N). Latents are 0 in the padding.
     """
     config = network.config
@@ -45,8 +45,8 @@ def condition(network: DiffusionTts, latents: int) -> CoreMLGraph:
 def denoise(network: DiffusionTts, batch: int, frames: int) -> CoreMLGraph:
     """One call of the network.
 
-    x (1, 100, 1, S), code (B, C, 1, S), time (1, C, 1, 1; ``timestep_embedding`` of the reference), inside and share
-    (1, 1, 1, S) → prediction (B, 200, 1, S).
+    x (1, 100, 1, S), code (B, C, 1, S), time (1, C, 1, 1; ``timestep_embedding`` of the reference), inside and
+    mean_weight (1, 1, 1, S) → prediction (B, 200, 1, S).
     """
     config = network.config
     return CoreMLGraph("denoise", {"batch": batch, "frames": frames},
@@ -58,24 +58,25 @@ def denoise(network: DiffusionTts, batch: int, frames: int) -> CoreMLGraph:
 def sample(network: DiffusionTts, steps: int, batch: int, frames: int) -> CoreMLGraph:
     """K denoising steps.
 
-    x and before (the previous x0) (1, 100, 1, S), code (B, C, 1, S), times (K, C, 1, 1), coefficients (K, 9, 1, 1;
-    ``ane.backends.base.DenoisingStep.coefficients``), noise (K, 100, 1, S), inside and share (1, 1, 1, S) → next_x and
-    next_before (1, 100, 1, S), and the last step's prediction (B, 200, 1, S).
+    x and previous_x0 (1, 100, 1, S), code (B, C, 1, S), times (K, C, 1, 1), coefficients (K, 9, 1, 1;
+    ``ane.backends.base.DenoisingStep.coefficients``), noise (K, 100, 1, S), inside and mean_weight (1, 1, 1, S) →
+    next_x and next_previous_x0 (1, 100, 1, S), and the last step's prediction (B, 200, 1, S).
     """
     config = network.config
     mel = (1, config.in_channels, 1, frames)
     return CoreMLGraph("sample", {"steps": steps, "batch": batch, "frames": frames},
-                       {"x": mel, "before": mel, "code": (batch, config.model_channels, 1, frames),
+                       {"x": mel, "previous_x0": mel, "code": (batch, config.model_channels, 1, frames),
                         "times": (steps, config.model_channels, 1, 1), "coefficients": (steps, COEFFICIENTS, 1, 1),
                         "noise": (steps, *mel[1:]), **_padding_inputs(frames)}, partial(_sample, network=network))
 
 
 def _padding_inputs(length: int) -> dict[str, tuple[int, ...]]:
-    return {"inside": (1, 1, 1, length), "share": (1, 1, 1, length)}
+    return {"inside": (1, 1, 1, length), "mean_weight": (1, 1, 1, length)}
 
 
-def _condition(s: Style, latents: Var, voice: Var, inside: Var, share: Var, *, network: DiffusionTts) -> dict[str, Var]:
-    frames = PaddingMask.of(s, inside, share)
+def _condition(s: Style, latents: Var, voice: Var, inside: Var, mean_weight: Var, *,
+               network: DiffusionTts) -> dict[str, Var]:
+    frames = PaddingMask.of(s, inside, mean_weight)
     first, *rest = network.latent_conditioner
     x = blocks.same_conv(s, latents, first, "latent_conditioner.0", SCALE)
     for index, block in enumerate(rest, 1):
@@ -84,25 +85,26 @@ def _condition(s: Style, latents: Var, voice: Var, inside: Var, share: Var, *, n
     return {"code": blocks.group_norm(s, x, network.code_norm, frames, SCALE, (scale, shift))}
 
 
-def _denoise(s: Style, x: Var, code: Var, time: Var, inside: Var, share: Var, *,
+def _denoise(s: Style, x: Var, code: Var, time: Var, inside: Var, mean_weight: Var, *,
              network: DiffusionTts) -> dict[str, Var]:
     modulations, code = _modulations(s, time, network), blocks.scaled(s, code, SCALE)
-    return {"prediction": _network(s, x, code, modulations, PaddingMask.of(s, inside, share), network)}
+    return {"prediction": _network(s, x, code, modulations, PaddingMask.of(s, inside, mean_weight), network)}
 
 
-def _sample(s: Style, x: Var, before: Var, code: Var, times: Var, coefficients: Var, noise: Var, inside: Var,
-            share: Var, *, network: DiffusionTts) -> dict[str, Var]:
-    frames, code = PaddingMask.of(s, inside, share), blocks.scaled(s, code, SCALE)
+def _sample(s: Style, x: Var, previous_x0: Var, code: Var, times: Var, coefficients: Var, noise: Var, inside: Var,
+            mean_weight: Var, *, network: DiffusionTts) -> dict[str, Var]:
+    frames, code = PaddingMask.of(s, inside, mean_weight), blocks.scaled(s, code, SCALE)
     by_block = (zip(_by_row(scale), _by_row(shift), strict=True) for scale, shift in _modulations(s, times, network))
     by_step = zip(*by_block, strict=True)
     rows = zip(by_step, _by_row(coefficients), _by_row(noise), strict=True)
     for step, (modulations, numbers, step_noise) in enumerate(rows):
         prediction = _network(s, x, code, modulations, frames, network, f"step_{step}.")
-        x, before = _take(s, x, before, prediction, mb.split(x=numbers, num_splits=COEFFICIENTS, axis=1), step_noise)
-    return {"next_x": x, "next_before": before, "prediction": prediction}
+        factors = mb.split(x=numbers, num_splits=COEFFICIENTS, axis=1)
+        x, previous_x0 = _take(s, x, previous_x0, prediction, factors, step_noise)
+    return {"next_x": x, "next_previous_x0": previous_x0, "prediction": prediction}
 
 
-def _take(s: Style, x: Var, before: Var, prediction: Var, numbers: Sequence[Var], noise: Var) -> tuple[Var, Var]:
+def _take(s: Style, x: Var, previous_x0: Var, prediction: Var, numbers: Sequence[Var], noise: Var) -> tuple[Var, Var]:
     """A step of ``ane.models.tortoise.diffusion.take_step``; ``numbers`` are (1, 1, 1, 1) each.
 
     Returns the next x and this step's x0.
@@ -116,7 +118,7 @@ def _take(s: Style, x: Var, before: Var, prediction: Var, numbers: Sequence[Var]
         mean = _sum((mean, conditional), (unguided, unconditional))
     x0 = mb.clip(x=_sum((x, x0_from_x), (mean, x0_from_prediction)), alpha=s.dtype(-1), beta=s.dtype(1))
     deviation = mb.mul(x=mb.exp(x=mb.mul(x=variance, y=variance_slope)), y=noise_scale)
-    return _sum((x, next_from_x), (x0, next_from_x0), (before, next_from_previous_x0), (noise, deviation)), x0
+    return _sum((x, next_from_x), (x0, next_from_x0), (previous_x0, next_from_previous_x0), (noise, deviation)), x0
 
 
 def _sum(*products: tuple[Var, Var]) -> Var:

@@ -20,7 +20,7 @@ from ane.system.machine import processor_name, system_version, usable_cores
 from tests.backends.coreml.fake_core_ml import FakeCoreML
 
 HERE = ("Apple M2", "24F74")
-describe_machine = tuning.here.__wrapped__       # without its cache, and before a fixture replaces it
+describe_machine = tuning.machine_key.__wrapped__       # without its cache, and before a fixture replaces it
 FAST = Tuning("torch:cpu", "fp32", lanes=3, threads=1, measured={"real_time_factor": 0.5})
 COMPUTE_UNITS = {"autoregressive": "CPU_AND_NE", "univnet": "CPU_AND_GPU"}
 
@@ -28,7 +28,7 @@ COMPUTE_UNITS = {"autoregressive": "CPU_AND_NE", "univnet": "CPU_AND_GPU"}
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(tuning, "here", lambda: HERE)
+    monkeypatch.setattr(tuning, "machine_key", lambda: HERE)
     return tmp_path / "home"
 
 
@@ -57,33 +57,33 @@ def threads():
 
 def write_tuning(home: Path, content: str) -> Path:
     home.mkdir(exist_ok=True)
-    (home / tuning.FILE).write_text(content, encoding="utf-8")
-    return home / tuning.FILE
+    (home / tuning.TUNING_FILE).write_text(content, encoding="utf-8")
+    return home / tuning.TUNING_FILE
 
 
 def test_a_remembered_tuning_applies_to_its_model_on_its_machine_only(model, packaged, monkeypatch):
-    assert tuning.remembered(model) is None
-    entry = tuning.remember(model, FAST)
+    assert tuning.find_tuning(model) is None
+    entry = tuning.store_tuning(model, FAST)
     assert (entry.model, entry.chip, entry.os_build) == ("random", *HERE)
-    assert tuning.remembered(model) == FAST
-    assert tuning.remembered(packaged) is None          # its packages make it another model
+    assert tuning.find_tuning(model) == FAST
+    assert tuning.find_tuning(packaged) is None          # its packages make it another model
     for elsewhere in (("Apple M2", "25A354"), ("Apple M4", "24F74")):
-        monkeypatch.setattr(tuning, "here", lambda elsewhere=elsewhere: elsewhere)
-        assert tuning.remembered(model) is None
+        monkeypatch.setattr(tuning, "machine_key", lambda elsewhere=elsewhere: elsewhere)
+        assert tuning.find_tuning(model) is None
 
 
 def test_a_second_tuning_replaces_the_first_and_leaves_those_of_other_models(model, packaged):
-    tuning.remember(packaged, Tuning("coreml", compute_units=COMPUTE_UNITS))
+    tuning.store_tuning(packaged, Tuning("coreml", compute_units=COMPUTE_UNITS))
     for tuned in (FAST, dataclasses.replace(FAST, lanes=4)):
-        tuning.remember(model, tuned)
+        tuning.store_tuning(model, tuned)
     assert [entry.tuning.lanes for entry in tuning.entries()] == [None, 4]
-    assert tuning.remembered(packaged).compute_units == COMPUTE_UNITS
+    assert tuning.find_tuning(packaged).compute_units == COMPUTE_UNITS
 
 
 def test_forgetting_deletes_the_file(model, home):
-    assert tuning.forget() == 0
-    tuning.remember(model, FAST)
-    assert tuning.forget() == 1
+    assert tuning.delete_tunings() == 0
+    tuning.store_tuning(model, FAST)
+    assert tuning.delete_tunings() == 1
     assert list(home.iterdir()) == []
 
 
@@ -100,31 +100,31 @@ def test_a_damaged_file_causes_one_notice_and_stops_nothing(model, home, content
     with pytest.raises(UserError, match=r"ane bench") as caught:
         tuning.entries()
     notices = []
-    assert tuning.remembered(model, notices.append) is None
+    assert tuning.find_tuning(model, notices.append) is None
     line, = notices
     assert str(caught.value) in line
     assert "\n" not in line
     load_backend("auto", model, notice=notices.append)
     assert len(notices) == 2
-    tuning.remember(model, FAST)
-    assert tuning.remembered(model) == FAST
+    tuning.store_tuning(model, FAST)
+    assert tuning.find_tuning(model) == FAST
     write_tuning(home, content)
-    assert tuning.forget() == 1
+    assert tuning.delete_tunings() == 1
 
 
 def test_a_file_of_a_later_version_causes_a_notice_and_is_kept(model, home):
     file = write_tuning(home, json.dumps({"format": 2, "tunings": "unheard of"}))
     notices = []
-    assert tuning.remembered(model, notices.append) is None
+    assert tuning.find_tuning(model, notices.append) is None
     assert "update tortoise-ane" in notices[0]
     with pytest.raises(LaterFormatError, match="--forget"):
-        tuning.remember(model, FAST)
+        tuning.store_tuning(model, FAST)
     assert json.loads(file.read_text())["format"] == 2
 
 
 def test_auto_uses_the_remembered_tuning_and_arguments_override_it(model, threads):
     default = load_backend("auto", model)
-    tuning.remember(model, dataclasses.replace(FAST, precision="bf16"))
+    tuning.store_tuning(model, dataclasses.replace(FAST, precision="bf16"))
     tuned = load_backend("auto", model)
     assert (tuned.dtype, torch.get_num_threads()) == (torch.bfloat16, 1)
     assert load_backend("auto", model, "fp32").dtype == torch.float32
@@ -134,7 +134,7 @@ def test_auto_uses_the_remembered_tuning_and_arguments_override_it(model, thread
 
 
 def test_arguments_for_another_backend_disable_the_tuning(model):
-    tuning.remember(model, FAST)
+    tuning.store_tuning(model, FAST)
     for flags in ({"cache": "io"}, {"compute_units": "CPU_ONLY"}):
         with pytest.raises(UserError, match="no effect"):
             load_backend("auto", model, **flags)
@@ -144,7 +144,7 @@ def test_arguments_for_another_backend_disable_the_tuning(model):
 
 def test_compute_units_and_cache_of_a_tuning_reach_core_ml(packaged, tmp_path, monkeypatch):
     monkeypatch.setattr(coreml, "CoreMLTools", lambda: FakeCoreML(tmp_path / "log"))
-    tuning.remember(packaged, Tuning("coreml", "fp16", COMPUTE_UNITS, "state", lanes=8))
+    tuning.store_tuning(packaged, Tuning("coreml", "fp16", COMPUTE_UNITS, "state", lanes=8))
     backend = load_backend("auto", packaged)
     assert (backend.runtime.name, backend.cache, backend._compute_units) == ("coreml", "state", COMPUTE_UNITS)
     backend = load_backend("auto", packaged, cache="io", compute_units="CPU_ONLY")
@@ -166,7 +166,7 @@ def test_say_uses_the_remembered_number_of_lanes(model, threads):
 
     for flags, is_remembered, lanes in (([], False, 16), ([], True, 3), (["--lanes", "5"], True, 5),
                                      (["--backend", "torch"], True, 16)):
-        tuning.remember(model, FAST) if is_remembered else tuning.forget()
+        tuning.store_tuning(model, FAST) if is_remembered else tuning.delete_tunings()
         args = parser().parse_args(["say", "hello", *flags])
         settings = Settings.of(candidates=16, lanes=args.lanes or Settings.of().lanes)
         assert load_synthesizer(args, model, settings, Console(stderr=True))[1].lanes == lanes

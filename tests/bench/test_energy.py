@@ -32,14 +32,14 @@ def test_power_is_sampled_until_the_work_is_done(monkeypatch):
     stand_in = f"import sys, time\nwhile True:\n print({PRINTED!r}, flush=True)\n time.sleep(0.02)"
     monkeypatch.setattr(energy, "COMMAND", (sys.executable, "-c", stand_in))
     started = time.perf_counter()
-    result, joules = energy.during(lambda: time.sleep(0.5) or "done")
+    result, joules = energy.measure_joules(lambda: time.sleep(0.5) or "done")
     assert result == "done"
     assert 0.5 * 1.75 <= joules <= 1.75 * (time.perf_counter() - started)
 
 
 def test_the_reason_says_how_energy_can_be_measured(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
-    assert "macOS" in energy.unavailable()
+    assert "macOS" in energy.reason_unavailable()
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(energy, "COMMAND", ("false",))
-    assert "sudo" in energy.unavailable()
+    assert "sudo" in energy.reason_unavailable()

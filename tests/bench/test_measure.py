@@ -4,7 +4,15 @@ import dataclasses
 
 import pytest
 
-from ane.bench.measure import MAX_SECONDS, MIN_CALLS, MeasuredFunction, Turn, measure_function, repeated, take_turns
+from ane.bench.measure import (
+    MAX_SECONDS,
+    MIN_CALLS,
+    MeasuredFunction,
+    RepeatedCall,
+    measure_function,
+    measure_in_rounds,
+    repeated,
+)
 from ane.bench.records import BenchRow, Spread, compare
 from ane.bench.workload import SentenceWork
 from ane.system.errors import UserError
@@ -68,9 +76,10 @@ def test_an_error_for_the_user_is_in_the_row():
 
 def test_contestants_take_turns_and_the_warm_up_is_not_counted():
     order, counted = [], []
-    turns = [Turn(BenchRow(name, "step"), lambda name=name: order.append(name) or {"value": len(order), "extra": 2.0})
+    turns = [RepeatedCall(BenchRow(name, "step"),
+                          lambda name=name: order.append(name) or {"value": len(order), "extra": 2.0})
              for name in "ab"]
-    a, b = take_turns(turns, 2, before_round=counted.append)
+    a, b = measure_in_rounds(turns, 2, before_round=counted.append)
     assert "".join(order) == "ababab"
     assert counted == [False, True, True]
     assert (a.value, b.value) == (Spread.of([3, 5]), Spread.of([4, 6]))
@@ -81,8 +90,8 @@ def test_a_contestant_that_fails_leaves_the_contest_with_its_error():
     def fail():
         raise UserError("no memory")
 
-    good = Turn(BenchRow("a", "step"), lambda: {"value": 1.0, "peak_bytes": 7})
-    first, second = take_turns([good, Turn(BenchRow("b", "step"), fail)], 3, warm_up=False)
+    good = RepeatedCall(BenchRow("a", "step"), lambda: {"value": 1.0, "peak_bytes": 7})
+    first, second = measure_in_rounds([good, RepeatedCall(BenchRow("b", "step"), fail)], 3, warm_up=False)
     assert (first.value.readings, first.peak_bytes, first.figures) == (3, 7, {})
     assert (second.value, second.error) == (None, "no memory")
 

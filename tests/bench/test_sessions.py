@@ -16,7 +16,7 @@ from ane.system.errors import UserError
 
 ROWS = [BenchRow("coreml", name) for name in "abc"]
 REQUEST = FunctionRequest(Tuning("coreml", compute_units={"": "ALL"}), networks=("clvp",), lanes=(1, 2))
-READING = {"took": 1.0, "seconds": 2.0, "codes": 3, "chunks": 1, "first_audio": 0.25, "stages": {"decode": 0.5},
+READING = {"elapsed": 1.0, "seconds": 2.0, "codes": 3, "chunks": 1, "first_audio": 0.25, "stages": {"decode": 0.5},
            "peak_bytes": 10}
 
 
@@ -75,7 +75,7 @@ def test_a_process_that_fails_at_once_ends_the_measurement(answers):
 
 def test_the_sentence_is_spoken_by_two_processes_and_the_second_counts(answers):
     answers["open"] = {}
-    answers["speak"] = lambda stated: {**READING, "took": 9.0} if ScriptedProcess.started == 1 else READING
+    answers["speak"] = lambda stated: {**READING, "elapsed": 9.0} if ScriptedProcess.started == 1 else READING
     sentence = spoken_sentence(WorkerModel(tuning=Tuning("coreml")), SpeechRequest("hello"), "coreml")
     assert (sentence.row.value.median, sentence.row.peak_bytes, sentence.row.error) == (0.5, 10, None)
     assert (sentence.row.figures["first_audio_s"], sentence.row.figures["decode_s"]) == (0.25, 0.5)
@@ -101,6 +101,6 @@ def test_a_worker_speaks_with_the_settings_of_the_request(random_bundle):
     assert 0 < spoken["codes"] <= 12
     assert spoken["stages"].keys() >= {"decode", "vocode"}
     assert (spoken["chunks"], streamed["chunks"]) == (1, 1)
-    assert 0 < streamed["first_audio"] <= streamed["took"]
+    assert 0 < streamed["first_audio"] <= streamed["elapsed"]
     settings = SpeechRequest(preset="ultra_fast", steps=3).settings(worker.model)
     assert settings.diffusion.steps == 3

@@ -120,7 +120,7 @@ def test_a_text_of_some_chunks_is_spoken_in_so_many(random_bundle):
 
 
 def test_requests_that_followed_each_other_add_up():
-    one = {"took": 1.0, "seconds": 2.0, "codes": 3, "chunks": 1, "first_audio": 0.5, "stages": {"decode": 0.25}}
+    one = {"elapsed": 1.0, "seconds": 2.0, "codes": 3, "chunks": 1, "first_audio": 0.5, "stages": {"decode": 0.25}}
     two = {**one, "first_audio": 0.75, "stages": {"decode": 0.5, "vocode": 0.125}}
     assert speech_figures([one, two]) == {
         "took_s": 2.0, "audio_s": 4.0, "real_time_factor": 0.5, "first_audio_s": 0.5, "tokens_per_s": 8.0,

@@ -82,7 +82,7 @@ def ane(tmp_path, monkeypatch, capsys):
 
 
 def test_core_ml_is_measured_on_all_compute_units_compiled_once_and_chosen(ane, converted, monkeypatch):
-    speaking = {"took": 0.5, "seconds": 1.0, "codes": 3, "chunks": 1, "first_audio": 0.25, "stages": {"decode": 1.0},
+    speaking = {"elapsed": 0.5, "seconds": 1.0, "codes": 3, "chunks": 1, "first_audio": 0.25, "stages": {"decode": 1.0},
                 "peak_bytes": 10**9}
     monkeypatch.setattr(BenchWorker, "_open", lambda self, stated: {})
     monkeypatch.setattr(BenchWorker, "_speak", lambda self, stated: speaking)
@@ -100,7 +100,7 @@ def test_core_ml_is_measured_on_all_compute_units_compiled_once_and_chosen(ane, 
     assert (sentence["what"], sentence["figures"]["first_audio_s"]) == ("sentence", 0.25)
     assert (found["chosen"]["backend"], found["remembered"]) == ("coreml", True)
     assert set(found["chosen"]["compute_units"]) == {"autoregressive", "clvp"}
-    assert tuning.remembered(Bundle(converted)).backend == "coreml"
+    assert tuning.find_tuning(Bundle(converted)).backend == "coreml"
     shown = ane("--show")
     assert "coreml, fp16, cache" in shown
     assert "this machine" in shown
@@ -117,12 +117,12 @@ def test_onnx_stands_beside_torch_in_one_table_and_can_be_chosen(ane, onnx_bundl
     assert functions["onnx:cpu"] == ["prefill", "step_1", "step_2"]
     assert set(functions["onnx:cpu"]) < set(functions["torch:cpu"])
     ane(*common, "--backend", "onnx")
-    assert tuning.remembered(Bundle(onnx_bundle)).backend == "onnx:cpu"
+    assert tuning.find_tuning(Bundle(onnx_bundle)).backend == "onnx:cpu"
 
 
 def test_forgetting_one_bundle_keeps_the_others_and_an_unknown_one_is_refused(ane, converted, onnx_bundle):
     for path in (converted, onnx_bundle):
-        tuning.remember(Bundle(path), Tuning("torch:cpu"))
+        tuning.store_tuning(Bundle(path), Tuning("torch:cpu"))
     with pytest.raises(UserError, match="nope"):
         ane("--forget", "--bundle", "nope")
     assert len(tuning.entries()) == 2
@@ -167,7 +167,7 @@ def test_bad_arguments_are_refused_before_any_work(ane, random_bundle, arguments
 
 def test_a_tuning_of_a_later_version_is_refused_before_any_work(ane, random_bundle, tmp_path):
     (tmp_path / "home").mkdir()
-    (tmp_path / "home" / tuning.FILE).write_text('{"format": 7}')
+    (tmp_path / "home" / tuning.TUNING_FILE).write_text('{"format": 7}')
     with pytest.raises(UserError, match="update tortoise-ane"):
         ane("--bundle", random_bundle)
     with pytest.raises(UserError, match="update tortoise-ane"):
@@ -204,7 +204,7 @@ def test_a_run_on_torch_is_reported_and_used_by_say(random_bundle, tmp_path, mon
     for heading in ("Functions", "The sentence", "Remembered in", "first audio s"):
         assert heading in result.stdout
     check_document(json.loads((tmp_path / "out.json").read_text(encoding="utf-8")))
-    tuned = tuning.remembered(Bundle(random_bundle))
+    tuned = tuning.find_tuning(Bundle(random_bundle))
     assert tuned.backend == "torch:cpu"
     said = json.loads(run("say", "Hi.", *model, "--preset", "fastest", "--seed", "1", "--json", "-o", "a.wav").stdout)
     assert said["backend"].startswith("torch:cpu")

@@ -50,9 +50,9 @@ def test_every_function_is_measured_on_all_compute_units_and_say_uses_the_choice
 
 
 def test_power_is_measured_where_sudo_allows_it():
-    reason = energy.unavailable()
+    reason = energy.reason_unavailable()
     if reason:
         pytest.skip(f"{reason}; then: pytest tests/mac -rA")
-    result, joules = energy.during(lambda: sum(range(50_000_000)))
+    result, joules = energy.measure_joules(lambda: sum(range(50_000_000)))
     assert result
     assert 0.01 < joules < 1000

@@ -21,8 +21,8 @@ def test_a_stage_within_a_stage_interrupts_it():
     spans = [(span.stage, span.start, span.end) for span in timeline.spans]
     assert [stage for stage, *_ in spans] == ["vocode", "decode", "vocode"]
     assert all(end <= start for (_, _, end), (_, start, _) in pairwise(spans))
-    assert timeline.spent() == {"vocode": 2, "decode": 1}
-    assert list(timeline.spent()) == ["vocode", "decode"]
+    assert timeline.seconds_by_stage() == {"vocode": 2, "decode": 1}
+    assert list(timeline.seconds_by_stage()) == ["vocode", "decode"]
 
 
 def test_computing_an_item_is_work_of_its_stage_and_an_error_passes_through():
@@ -34,7 +34,7 @@ def test_computing_an_item_is_work_of_its_stage_and_an_error_passes_through():
 
     with pytest.raises(ValueError, match="gone"):
         list(timeline.record_each("decode", items()))
-    assert timeline.spent() == {"decode": 2}
+    assert timeline.seconds_by_stage() == {"decode": 2}
 
 
 def test_what_is_done_with_an_item_is_not_work_of_the_stage_that_computed_it():
@@ -42,7 +42,7 @@ def test_what_is_done_with_an_item_is_not_work_of_the_stage_that_computed_it():
     for _ in timeline.record_each("decode", iter("ab")):
         timeline.now()
         timeline.now()
-    assert timeline.spent() == {"decode": 3}        # two items and the end
+    assert timeline.seconds_by_stage() == {"decode": 3}        # two items and the end
 
 
 def test_a_recorded_source_is_closed_with_its_reader():
@@ -62,7 +62,7 @@ def test_a_recorded_source_is_closed_with_its_reader():
 
 def test_the_first_sound_is_marked_once():
     timeline = Timeline(clock())
-    assert timeline.first_sound is None
-    timeline.mark_first_sound()
-    timeline.mark_first_sound()
-    assert timeline.first_sound == 1
+    assert timeline.first_audio is None
+    timeline.mark_first_audio()
+    timeline.mark_first_audio()
+    assert timeline.first_audio == 1

@@ -184,7 +184,7 @@ class CoreMLRuntime:
         self._models: dict[Path, tuple[Path, bool]] = {}
         self._released: list[tuple[float, dict[str, np.ndarray]]] = []
 
-    def forget(self, package: Path) -> None:
+    def unload(self, package: Path) -> None:
         """Nothing to do: a function is freed with its last reference."""
 
     def load(self, package: Path, function: str, compute_units: str) -> CoreMLFunction:

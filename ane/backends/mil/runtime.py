@@ -22,6 +22,6 @@ class MilRuntime:
             self._packages[package] = Package(package)
         return Interpreter(self._packages[package], function, self.arithmetic)
 
-    def forget(self, package: Path) -> None:
+    def unload(self, package: Path) -> None:
         """Free the weights of a package."""
         self._packages.pop(package, None)

@@ -86,7 +86,7 @@ class PackagedBackend:
         for network in networks or tuple(self._functions):
             self._tables.pop(network, None)
             if self._functions.pop(network, None):
-                self.runtime.forget(self.model.path / self.packages[network].path)
+                self.runtime.unload(self.model.path / self.packages[network].path)
 
     def functions(self, network: str, kind: str) -> list[PackageFunction]:
         """The functions of a kind, one per bucket; none when the package was converted without that kind."""

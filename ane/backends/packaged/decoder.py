@@ -93,8 +93,8 @@ class PackagedDecoder:
         fitting = [step for step in self.steps if max_lanes(step)]
         if not fitting:
             largest = max(step.bucket["slots"] for step in self.steps)
-            raise UserError(f"the text takes {self.prefix_slots} slots and its speech up to {self.capacity}, but the "
-                            f"largest decoder bucket of this bundle has {largest}: use a shorter split or fewer "
+            raise UserError(f"the text takes {self.prefix_slots} positions and its speech up to {self.capacity}, but "
+                            f"the largest decoder bucket of this bundle has {largest}: use a shorter split or fewer "
                             "max_codes, or convert again with larger buckets")
         best = min(fitting, key=lambda s: (-(-self.lanes // max_lanes(s)), s.bucket["columns"], s.bucket["slots"]))
         lanes = max_lanes(best)

@@ -30,7 +30,7 @@ class PackageRuntime(Protocol):
     def load(self, package: Path, function: str, compute_units: str) -> LoadedFunction:
         """``compute_units``: where Core ML may run it, one of ``ane.bundles.packages.COMPUTE_UNITS``."""
 
-    def forget(self, package: Path) -> None:
+    def unload(self, package: Path) -> None:
         """Free what is cached for a package; none of its functions may be in use."""
 
 
@@ -77,7 +77,7 @@ def smallest_fitting(functions: Sequence[PackageFunction], what: str, **lengths:
     return min(fitting, key=lambda f: tuple(f.bucket[name] for name in lengths))
 
 
-def padded(array: np.ndarray, length: int, value: float = 0.0) -> np.ndarray:
+def pad_last_axis(array: np.ndarray, length: int, value: float = 0.0) -> np.ndarray:
     """``array`` with ``value`` appended on the last axis up to ``length``."""
     widths = [(0, 0)] * (array.ndim - 1) + [(0, length - array.shape[-1])]
     return np.pad(array, widths, constant_values=value)
@@ -86,7 +86,7 @@ def padded(array: np.ndarray, length: int, value: float = 0.0) -> np.ndarray:
 def sequence_masks(length: int, bucket: int) -> dict[str, np.ndarray]:
     """The inputs that mark the first ``length`` positions of a bucket, (1, 1, 1, bucket) each.
 
-    ``inside`` is 1 there and 0 in the padding; ``share`` is ``inside`` / ``length``, for means over the sequence.
+    ``inside`` is 1 there and 0 in the padding; ``mean_weight`` is ``inside`` / ``length``, for means over the sequence.
     """
     inside = (np.arange(bucket) < length).astype(np.float32)[None, None, None]
-    return {"inside": inside, "share": inside / np.float32(length)}
+    return {"inside": inside, "mean_weight": inside / np.float32(length)}

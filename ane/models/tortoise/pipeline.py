@@ -166,7 +166,7 @@ class Pipeline:
                on_chunk: Callable[[ChunkInfo], None]) -> Generator[np.ndarray, None, None]:
         """Yield the sound of the best candidates while it is computed: (m,) float32 each.
 
-        ``on_chunk`` is called when a chunk has been decoded. Until the first sound is ready only the first chunk is
+        ``on_chunk`` is called when a chunk has been decoded. Until the first audio is ready only the first chunk is
         decoded; then one more chunk for every chunk that has started to sound: each active lane slows the others a
         little. When the iterator ends or is closed, all networks are released.
         """
@@ -183,7 +183,7 @@ class Pipeline:
         for index, chunk in enumerate(chunks):
             for piece in self._stream_sound(chunk, self._stream_latents(chunk, scheduler, index, on_chunk)):
                 scheduler.active_limit = min(limit, (index + 2) * self.settings.candidates)
-                self.timeline.mark_first_sound()
+                self.timeline.mark_first_audio()
                 yield piece
             self._add("vocode", 1)
             self._report("vocode", 0)

@@ -22,8 +22,8 @@ class Speech:
         voice: name of the voice.
         chunks: the pieces of text that were spoken in one pass each.
         codes: number of codes sampled, in all candidates.
-        spent: seconds by stage of work ("voice", "decode", "rank", …), in the order in which they began.
-        took: total wall-clock seconds.
+        seconds_by_stage: seconds by stage of work ("voice", "decode", "rank", …), in the order in which they began.
+        elapsed: total wall-clock seconds.
         notes: warnings about this result, such as a chunk that did not end.
         timeline: when each stage ran.
     """
@@ -34,8 +34,8 @@ class Speech:
     chunks: list[str]
     codes: int
     alternatives: list[np.ndarray] = field(default_factory=list)
-    spent: dict[str, float] = field(default_factory=dict)
-    took: float = 0.0
+    seconds_by_stage: dict[str, float] = field(default_factory=dict)
+    elapsed: float = 0.0
     notes: list[str] = field(default_factory=list)
     timeline: Timeline = field(default_factory=Timeline)
     sample_rate: int = SAMPLE_RATE
@@ -47,7 +47,7 @@ class Speech:
     @property
     def real_time_factor(self) -> float:
         """Seconds of work per second of audio."""
-        return self.took / self.seconds
+        return self.elapsed / self.seconds
 
     def save(self, path: Path | str) -> None:
         """Write the audio to ``path``; the suffix is the format: .wav, .flac, .mp3 or .ogg.

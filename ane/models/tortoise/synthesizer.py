@@ -13,7 +13,7 @@ from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.ranking import check_clips
 from ane.models.tortoise.result import SAMPLE_RATE, Speech
 from ane.models.tortoise.settings import Settings
-from ane.models.tortoise.voice_resolution import resolve_voice, warn_not_cloned
+from ane.models.tortoise.voice_resolution import cloning_notes, resolve_voice
 from ane.system import paths
 from ane.system.errors import UserError
 from ane.system.iterators import closing_source
@@ -121,7 +121,7 @@ class Request:
         self.synthesizer, self.model = synthesizer, synthesizer.model
         self.timeline = timeline or Timeline()
         self.timeline.mark_text_ready()
-        self._spent_before: dict[str, float] = {}       # seconds of each stage on earlier texts
+        self._seconds_before: dict[str, float] = {}       # seconds of each stage on earlier texts
         self.settings = settings or Settings.of(preset, self.model.settings)
         self.randomness = Randomness(secrets.randbits(32) if seed is None else seed)
         self.texts = [split_into_chunks(text, self.model, self.settings) for text in texts]
@@ -136,27 +136,27 @@ class Request:
                         sum(map(len, self.texts)), self.timeline, progress)
 
     def speech(self, sounds: list[VocodedChunk], began: float) -> Speech:
-        """The result for one text from its chunks' sound; ``began``: the time from which ``took`` is counted."""
-        self.timeline.mark_first_sound()
+        """The result for one text from its chunks' sound; ``began``: the time from which ``elapsed`` is counted."""
+        self.timeline.mark_first_audio()
         audio = [np.concatenate([sound.audio[rank] for sound in sounds]) for rank in range(self.settings.best)]
         infos = [sound.info for sound in sounds]
-        spent = {stage: seconds - self._spent_before.get(stage, 0.0)
-                 for stage, seconds in self.timeline.spent().items()}
-        self._spent_before = self.timeline.spent()
+        seconds_by_stage = {stage: seconds - self._seconds_before.get(stage, 0.0)
+                 for stage, seconds in self.timeline.seconds_by_stage().items()}
+        self._seconds_before = self.timeline.seconds_by_stage()
         return Speech(audio[0], self.randomness.seed, self.voice.name, [info.chunk.text for info in infos],
-                      sum(info.codes for info in infos), audio[1:], spent, self.timeline.now() - began,
+                      sum(info.codes for info in infos), audio[1:], seconds_by_stage, self.timeline.now() - began,
                       self.notes(infos), self.timeline)
 
     def notes(self, infos: Sequence[ChunkInfo]) -> list[str]:
         """Warnings for the user."""
-        return [*warn_not_cloned(self.model, self.voice), *warn_not_stopped(infos)]
+        return [*cloning_notes(self.model, self.voice), *stopping_notes(infos)]
 
 
 class Stream(Iterator[np.ndarray]):
     """Sound that arrives incrementally: pieces (m,) float32 within ±1 at ``sample_rate``.
 
-    Work is done only while the caller waits for a piece. ``codes``, ``notes``, ``seconds``, ``spent`` and ``took`` are
-    as in ``ane.models.tortoise.result.Speech``, for the pieces returned so far.
+    Work is done only while the caller waits for a piece. ``codes``, ``notes``, ``seconds``, ``seconds_by_stage`` and
+    ``elapsed`` are as in ``ane.models.tortoise.result.Speech``, for the pieces returned so far.
 
     Raises:
         UserError: ``settings.best`` is more than 1.
@@ -173,13 +173,13 @@ class Stream(Iterator[np.ndarray]):
         chunks = request.texts[0]
         self.chunks = [chunk.text for chunk in chunks]
         self._pieces = request.pipeline(progress).pieces(chunks, self._infos.append)
-        self.took = 0.0
+        self.elapsed = 0.0
 
     def __next__(self) -> np.ndarray:
         try:
             piece = next(self._pieces)
         finally:
-            self.took = self.timeline.now() - self.timeline.text_ready
+            self.elapsed = self.timeline.now() - self.timeline.text_ready
         self._samples += len(piece)
         return piece
 
@@ -200,16 +200,16 @@ class Stream(Iterator[np.ndarray]):
         return self._samples / self.sample_rate
 
     @property
-    def spent(self) -> dict[str, float]:
-        return self.timeline.spent()
+    def seconds_by_stage(self) -> dict[str, float]:
+        return self.timeline.seconds_by_stage()
 
     @property
     def real_time_factor(self) -> float:
         """Seconds per second of audio, including the caller's time between pieces; infinite before the first piece."""
-        return self.took / self.seconds if self._samples else float("inf")
+        return self.elapsed / self.seconds if self._samples else float("inf")
 
 
-def warn_not_stopped(infos: Sequence[ChunkInfo]) -> list[str]:
+def stopping_notes(infos: Sequence[ChunkInfo]) -> list[str]:
     """A warning when a chunk's best candidate reached ``max_codes`` without a stop code."""
     chunks = [str(info.chunk.index + 1) for info in infos if not info.stopped]
     if not chunks:

@@ -32,30 +32,30 @@ FIXED = {
 }
 
 
-def configs(stated: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A config for every network, by name: the values stated for its file, the official values for the rest.
+def configs(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A config for every network, by name: those given for its file, the official values for the rest.
 
-    ``stated`` maps file names ("autoregressive.pth") to constructor arguments, directly or under the key "constructor".
+    ``values`` maps file names ("autoregressive.pth") to constructor arguments, directly or under the key "constructor".
     Keys that start with an underscore and the key "trained" are ignored. ``where`` begins messages.
 
     Raises:
         UserError: not such a mapping, an unknown file, an unknown argument, or an invalid value.
     """
     files = {network.file for network in NETWORKS.values()}
-    for file in stated:
+    for file in values:
         if file not in files and file not in ("trained", "mel_norms.pth") and not file.startswith("_"):
             raise UserError(f"{where}: {file!r} is none of the checkpoints' names{_suggestion(file, files)}")
     found = {}
     for name, network in NETWORKS.items():
-        arguments = _arguments(stated, network.file, where)
+        arguments = _arguments(values, network.file, where)
         found[name] = network.config.from_upstream({**dict(network.defaults), **arguments})
         check_config(name, found[name], f"{where}: {network.file}")
     return found
 
 
-def _arguments(stated: Mapping[str, Any], file: str, where: str) -> dict[str, Any]:
-    """The arguments stated for ``file``. Raises UserError for an unknown one, or one of the wrong type."""
-    entry = stated.get(file, {})
+def _arguments(values: Mapping[str, Any], file: str, where: str) -> dict[str, Any]:
+    """The arguments given for ``file``. Raises UserError for an unknown one, or one of the wrong type."""
+    entry = values.get(file, {})
     if isinstance(entry, Mapping) and "constructor" in entry:
         entry = entry["constructor"]
     if not isinstance(entry, Mapping):

@@ -67,7 +67,7 @@ def _encode(clips: Clips, backend: Backend, mel_norms: np.ndarray, seed: int) ->
     return encode_clips(clips.read(), backend, mel_norms, np.random.default_rng(seed), name=clips.name, source=source)
 
 
-def warn_not_cloned(model: Model, voice: Voice) -> list[str]:
+def cloning_notes(model: Model, voice: Voice) -> list[str]:
     """A warning when a voice was encoded from clips for a model that was trained on few speakers."""
     if model.clones or not voice.clip_mels:
         return []

@@ -25,7 +25,7 @@ class InterpretingRuntime:
     def __init__(self, arithmetic: Arithmetic = FP16):
         self.arithmetic = arithmetic
 
-    def forget(self, package: Path) -> None:
+    def unload(self, package: Path) -> None:
         pass
 
     def load(self, package: Path, function: str, compute_units: str) -> Interpreter:

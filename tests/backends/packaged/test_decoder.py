@@ -175,7 +175,7 @@ def test_an_idle_lane_does_not_affect_the_others(network, make_decoder):
 
 
 def test_a_text_that_no_pool_can_hold_is_refused_in_one_line(make_decoder):
-    with pytest.raises(UserError, match=r"takes 20 slots and its speech up to 200.*has 160.*larger buckets") as caught:
+    with pytest.raises(UserError, match=r"takes 20 positions .* up to 200.*has 160.*larger buckets") as caught:
         make_decoder(capacity=200).prefill(random_columns(0, 20))
     assert "\n" not in str(caught.value)
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from ane.backends.torch import linear as torch_linear
 from ane.backends.torch.backend import TorchBackend, choose_precision
 from ane.backends.torch.linear import (
+    HalfPrecisionLinear,
     HalfWeightLinear,
     Int8Linear,
     Int8WeightLinear,
     PackedLinear,
-    RowsLinear,
     exact_prepacking,
     prepacking,
     quantise,
@@ -29,7 +29,7 @@ VNNI = torch.cpu._is_vnni_supported() and torch.backends.mkldnn.is_available()
 
 # layer, whether this machine has its kernel, and the SNR in dB that it must reach
 PACKINGS = {
-    "rows bf16": (partial(RowsLinear, dtype=torch.bfloat16), True, 45.0),
+    "rows bf16": (partial(HalfPrecisionLinear, dtype=torch.bfloat16), True, 45.0),
     "oneDNN fp32": (partial(PackedLinear, dtype=torch.float32), torch.backends.mkldnn.is_available(), 110.0),
     "oneDNN bf16": (partial(PackedLinear, dtype=torch.bfloat16),
                     torch.backends.mkldnn.is_available() and torch.cpu._is_avx512_bf16_supported(), 45.0),
@@ -101,7 +101,7 @@ def test_a_cpu_without_special_instructions_uses_portable_kernels(monkeypatch):
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     assert prepacking("int8") is Int8WeightLinear
-    assert prepacking("bf16").func is RowsLinear
+    assert prepacking("bf16").func is HalfPrecisionLinear
     monkeypatch.setattr(torch_linear.platform, "machine", lambda: "arm64")
     assert prepacking("fp32") is None
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from ane.backends.mil import Arithmetic, Interpreter, Package
-from ane.backends.packaged.functions import PackageFunction, padded, sequence_masks
+from ane.backends.packaged.functions import PackageFunction, pad_last_axis, sequence_masks
 from ane.bundles import open_model
 from ane.models.tortoise.diffusion import (
     PREDICTIONS,
@@ -113,7 +113,7 @@ def denoised(network: DiffusionTts, length: int, bucket: int,
     timestep = torch.tensor([TIMESTEP])
     rows = torch.from_numpy(x).expand(batch, -1, -1)
     expected = network(rows, timestep.expand(batch), torch.from_numpy(code)).numpy()
-    return {"x": padded(x[:, :, None], bucket), "code": padded(code[:, :, None], bucket),
+    return {"x": pad_last_axis(x[:, :, None], bucket), "code": pad_last_axis(code[:, :, None], bucket),
             "time": timestep_embedding(timestep, width).numpy()[:, :, None, None],
             **sequence_masks(length, bucket)}, expected
 
@@ -121,7 +121,7 @@ def denoised(network: DiffusionTts, length: int, bucket: int,
 @pytest.mark.parametrize("length", [1, 3, 130, 192])
 def test_padding_does_not_change_the_part_before_the_loop(odd, condition, length):
     inputs, expected = conditioned(odd, length)
-    inputs["latents"] = padded(inputs["latents"], 192)
+    inputs["latents"] = pad_last_axis(inputs["latents"], 192)
     assert snr_db(expected, run(condition, **inputs, **sequence_masks(length, 192))[:, :, 0, :length]) > 100
 
 
@@ -161,7 +161,7 @@ def test_the_trained_network_is_near_in_half_precision(build):
     code = np.concatenate((numbers(1, network.config.model_channels, 50), network.unconditioned(50).numpy()))
     x = torch.from_numpy(inputs["x"][:, :, 0, :50]).expand(2, -1, -1)
     expected = network(x, torch.tensor([TIMESTEP] * 2), torch.from_numpy(code)).numpy()
-    inputs["code"] = padded(code[:, :, None], 64)
+    inputs["code"] = pad_last_axis(code[:, :, None], 64)
     for arithmetic, floor in ((FP16, 85), (ROUNDED, 63), (NARROW, 63)):
         assert snr_db(expected, run(path, arithmetic, **inputs)[:, :, 0, :50]) > floor
 
@@ -180,7 +180,7 @@ def outlying() -> DiffusionTts:
 
 def test_outlier_channels_do_not_overflow(outlying, build):
     inputs, expected = conditioned(outlying, 50)
-    inputs = {**inputs, "latents": padded(inputs["latents"], 64), **sequence_masks(50, 64)}
+    inputs = {**inputs, "latents": pad_last_axis(inputs["latents"], 64), **sequence_masks(50, 64)}
     path = build(diffusion.condition(outlying, 64), Style("fp16"))
     for arithmetic in (ROUNDED, NARROW):
         assert snr_db(expected, run(path, arithmetic, **inputs)[:, :, 0, :50]) > 50

@@ -11,7 +11,7 @@ from ane.system.errors import UserError
 @pytest.fixture
 def speech() -> Speech:
     audio = (0.5 * np.sin(np.arange(24000) / 20)).astype(np.float32)
-    return Speech(audio, seed=1, voice="ann", chunks=["Hello."], codes=40, took=0.5)
+    return Speech(audio, seed=1, voice="ann", chunks=["Hello."], codes=40, elapsed=0.5)
 
 
 @pytest.mark.parametrize("suffix", [".wav", ".flac"])

@@ -20,7 +20,7 @@ def test_a_stream_without_diffusion_joins_to_the_whole(synthesizer, candidates):
     np.testing.assert_allclose(np.concatenate(pieces), whole.audio, atol=1e-4)
     assert stream.notes == whole.notes
     assert stream.seconds == whole.seconds
-    assert 0 < stream.timeline.first_sound < stream.timeline.now()
+    assert 0 < stream.timeline.first_audio < stream.timeline.now()
 
 
 def test_a_stream_with_diffusion_joins_to_the_whole_where_a_chunk_fits_one_window(synthesizer):

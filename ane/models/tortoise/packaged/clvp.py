@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ane.backends.base import FunctionSet
-from ane.backends.packaged.functions import PackageFunction, padded, sequence_masks, smallest_fitting
+from ane.backends.packaged.functions import PackageFunction, pad_last_axis, sequence_masks, smallest_fitting
 from ane.system.errors import UserError
 
 
@@ -36,7 +36,7 @@ class ClvpEncoder:
     def _vector(self, ids: np.ndarray) -> np.ndarray:
         function = smallest_fitting(self.functions, self.what, positions=len(ids))
         positions = function.bucket["positions"]
-        x = padded(self.table[ids].T[None, :, None], positions)
+        x = pad_last_axis(self.table[ids].T[None, :, None], positions)
         latent = function(x=x, **sequence_masks(len(ids), positions))["latent"].reshape(-1)
         return latent / max(np.linalg.norm(latent), np.float32(1e-12)) * self.factor
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from ane.backends.base import DenoisingStep, FunctionSet
-from ane.backends.packaged.functions import PackageFunction, padded, sequence_masks, smallest_fitting
+from ane.backends.packaged.functions import PackageFunction, pad_last_axis, sequence_masks, smallest_fitting
 from ane.models.tortoise.networks.diffusion_decoder import timestep_embedding
 
 INPUT = "the text"      # what is too long when no bucket fits
@@ -15,7 +15,7 @@ INPUT = "the text"      # what is too long when no bucket fits
 class PackagedDenoiser:
     """``ane.backends.base.FusedDenoiser`` on the graphs of ``converters.tortoise.diffusion_decoder``.
 
-    Of each kind it uses the smallest bucket that fits. Inputs that do not depend on the step are padded once.
+    Of each kind it uses the smallest bucket that fits. Inputs that do not depend on the step are pad_last_axis once.
     """
 
     def __init__(self, condition: Sequence[PackageFunction], denoise: Sequence[PackageFunction],
@@ -54,11 +54,11 @@ class PackagedDenoiser:
         function = smallest_fitting([f for f in self._fused(guided) if f.bucket["steps"] == len(steps)], INPUT,
                             frames=self.length)
         outputs = function(
-            x=self._columns(x, function), before=self._columns(previous_x0, function),
+            x=self._columns(x, function), previous_x0=self._columns(previous_x0, function),
             noise=self._columns(noise, function), times=self._times([step.timestep for step in steps]),
             coefficients=np.stack([step.coefficients for step in steps])[:, :, None, None],
             **self._constant_inputs(function))
-        return (*(outputs[name][:, :, 0, :self.length] for name in ("next_x", "next_before")),
+        return (*(outputs[name][:, :, 0, :self.length] for name in ("next_x", "next_previous_x0")),
                 self._output(outputs, guided))
 
     def _fused(self, guided: bool) -> list[PackageFunction]:
@@ -71,17 +71,18 @@ class PackagedDenoiser:
 
     def _columns(self, array: np.ndarray, function: PackageFunction) -> np.ndarray:
         """(n, channels, L) → (n, channels, 1, bucket)."""
-        return padded(array[:, :, None], function.bucket["frames"])
+        return pad_last_axis(array[:, :, None], function.bucket["frames"])
 
     def _times(self, timesteps: Sequence[int]) -> np.ndarray:
         """Embeddings of n timesteps: (n, C, 1, 1)."""
         return timestep_embedding(torch.tensor(timesteps), self._width).numpy()[:, :, None, None]
 
     def _constant_inputs(self, function: PackageFunction) -> dict[str, np.ndarray]:
-        """The inputs that are the same for every step, padded once per bucket."""
+        """The inputs that are the same for every step, pad_last_axis once per bucket."""
         key = batch, bucket = function.bucket["batch"], function.bucket["frames"]
         if key not in self._prepared:
-            self._prepared[key] = {"code": padded(self._rows[:batch], bucket), **sequence_masks(self.length, bucket)}
+            self._prepared[key] = {"code": pad_last_axis(self._rows[:batch], bucket),
+                                   **sequence_masks(self.length, bucket)}
         return self._prepared[key]
 
 
@@ -104,7 +105,8 @@ def condition_code(condition: Sequence[PackageFunction], latents: np.ndarray, co
     count = latents.shape[1]
     function = smallest_fitting(condition, INPUT, latents=count)
     bucket = function.bucket["latents"]
-    outputs = function(latents=padded(latents.swapaxes(1, 2)[:, :, None], bucket), voice=conditioning[:, :, None, None],
+    outputs = function(latents=pad_last_axis(latents.swapaxes(1, 2)[:, :, None], bucket),
+                        voice=conditioning[:, :, None, None],
                        **sequence_masks(count, bucket))
     return outputs["code"][..., :count]
 
