@@ -1,9 +1,11 @@
 """Runs the tests of a module on its mutants, in a copy of the tree."""
 
+import contextlib
+import importlib.util
+import multiprocessing
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ EXTRA_TESTS = {
     "training.card": ["tests/training/test_recipe.py", "tests/benchmarks/test_quality.py"],
 }
 NOT_COPIED = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", "results", "run", "*.egg-info")
+PRELOADED = ["torch", "numpy", "pytest", "hypothesis", "rich", "tests.mutation.trials"]
 SLACK, FACTOR = 20.0, 4.0       # a mutant may take SLACK + FACTOR times the seconds of the unchanged module
 
 
@@ -60,23 +63,45 @@ class Workspace:
 
     def verdict(self, mutant: Mutant) -> str:
         """``killed``, ``survived`` or ``timeout``."""
-        limit, path = self.limit(mutant.module), self.copy / file_of(mutant.module)
-        path.write_text(mutant.source, encoding="utf-8")
+        limit = self.limit(mutant.module)
+        self._write(mutant.module, mutant.source)
         try:
             return self.run_tests(mutant.module, limit)
         finally:
-            path.write_text(mutant.original, encoding="utf-8")
+            self._write(mutant.module, mutant.original)
+
+    def _write(self, module: str, source: str) -> None:
+        path = self.copy / file_of(module)
+        path.write_text(source, encoding="utf-8")
+        # two mutants written within a second would share a .pyc file
+        Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
 
     def run_tests(self, module: str, limit: float) -> str:
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist",
-                   *find_tests(self.root, module)]
-        # no .pyc files: two mutants written within a second would share one
-        environment = {**os.environ, "PYTHONPATH": str(self.copy), "PYTHONDONTWRITEBYTECODE": "1"}
-        process = subprocess.Popen(command, cwd=self.copy, env=environment, stdout=subprocess.DEVNULL,
-                                   stderr=subprocess.DEVNULL, start_new_session=True)
-        try:
-            return "killed" if process.wait(limit) else "survived"
-        except subprocess.TimeoutExpired:
+        arguments = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *find_tests(self.root, module)]
+        context = multiprocessing.get_context("forkserver")     # each trial begins with the libraries imported
+        context.set_forkserver_preload(PRELOADED)
+        process = context.Process(target=_run_pytest, args=(self.copy, arguments))
+        process.start()
+        process.join(limit)
+        if process.exitcode is not None:
+            return "killed" if process.exitcode else "survived"
+        with contextlib.suppress(ProcessLookupError):       # it ended just now
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            return "timeout"
+        process.join()
+        return "timeout"
+
+
+def _run_pytest(root: Path, arguments: list[str]) -> None:
+    """Run pytest in ``root`` as if it were started there, in a process group of its own, and exit with its status."""
+    os.setsid()
+    os.chdir(root)
+    os.environ["PYTHONPATH"] = str(root)
+    sys.path.insert(0, str(root))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
+        del sys.modules[name]           # those of the original tree
+    with open(os.devnull, "r+b") as null:
+        for stream in range(3):
+            os.dup2(null.fileno(), stream)
+    import pytest
+
+    sys.exit(pytest.main(arguments))
