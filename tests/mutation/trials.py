@@ -16,6 +16,7 @@ from tests.mutation.mutants import Mutant
 # beside tests/<path>/test_<module>.py
 EXTRA_TESTS = {
     "training.card": ["tests/training/test_recipe.py", "tests/benchmarks/test_quality.py"],
+    "converters.proof.lint_rules": ["tests/converters/proof/test_lint.py"],
 }
 NOT_COPIED = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", "results", "run", "*.egg-info")
 PRELOADED = ["torch", "numpy", "pytest", "hypothesis", "rich", "tests.mutation.trials"]
