@@ -149,10 +149,10 @@ def _kept_packages(model: Model, work: Path, converted: set[tuple[str, str, str]
 
 def _networks(model: Model, requested: Sequence[str] | None, target: ConversionTarget) -> list[str]:
     if requested is not None and not requested:
-        raise UserError(f"--networks names no network; there are {', '.join(target.networks)}")
+        raise UserError(f"networks must name a network; there are {', '.join(target.networks)}")
     for network in requested or ():
         if network not in target.networks:
-            raise UserError(f"--networks {network}: no such network; there are {', '.join(target.networks)}")
+            raise UserError(f"networks={network}: no such network; there are {', '.join(target.networks)}")
         model.require(network)
     return [network for network in target.networks if network in (requested or model.networks)]
 
@@ -177,9 +177,9 @@ def _resume(work: Path, fingerprint: str, overwrite: bool, target: ConversionTar
                     if _is_intact(work, package)]
         if not overwrite:
             raise UserError(f"{work} holds an unfinished conversion of another model, of other networks or with other "
-                            "options: finish it with the same command, or add --force to start over")
+                            "options: finish it with the same command, or add overwrite=True to start over")
     elif work.exists() and any(work.iterdir()):
-        raise UserError(f"{work} exists and is not an unfinished conversion: move it, or choose another -o")
+        raise UserError(f"{work} exists and is not an unfinished conversion: move it, or choose another destination")
     shutil.rmtree(work, ignore_errors=True)
     _save_progress(work, fingerprint, [], target)
     return []
@@ -209,9 +209,10 @@ def _check_disk_space(destination: Path, model: Model, networks: Sequence[str], 
     largest = width * max(values)
     parent = next(folder for folder in destination.absolute().parents if folder.is_dir())
     for folder, needed, advice in (
-            (parent, (len(options) + 2) * width * sum(values) + target.max_functions * largest, "choose another -o"),
+            (parent, (len(options) + 2) * width * sum(values) + target.max_functions * largest,
+             "choose another destination"),
             (Path(tempfile.gettempdir()), 2 * largest, "set TMPDIR to another folder")):
         free = shutil.disk_usage(folder).free
         if free < needed:
             raise UserError(f"converting needs about {needed / 1e9:.1f} GB at {folder} and {free / 1e9:.1f} GB are "
-                            f"free: delete something, {advice}, or convert fewer --networks")
+                            f"free: delete something, {advice}, or convert fewer networks")

@@ -170,7 +170,7 @@ def check_destination(destination: Path, overwrite: bool, source: Path | None = 
         raise UserError(f"{destination} is a file; the destination of a bundle is a directory")
     if os.path.isfile(destination / MANIFEST_FILE):
         if not overwrite:
-            raise UserError(f"{destination} already contains a bundle; add --force to replace it")
+            raise UserError(f"{destination} already contains a bundle; add overwrite=True to replace it")
     elif any(destination.iterdir()):
         raise UserError(f"{destination} exists and is not a bundle, so it is not replaced: choose another destination")
 

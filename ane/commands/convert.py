@@ -71,7 +71,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                              f"{NETWORKS}; for onnx and gguf also cvvp and classifier")
     parser.add_argument("--voice", metavar="VOICE",
                         help="ggml: the voice to write, as `ane say -v` takes it (default: the model's own)")
-    parser.add_argument("--force", action="store_true", help="replace what is at OUT, or an unfinished conversion")
+    parser.add_argument("--force", dest="overwrite", action="store_true",
+                        help="replace what is at OUT, or an unfinished conversion")
     parser.set_defaults(handler=convert_command)
 
 
@@ -92,7 +93,7 @@ def write_packages(args: argparse.Namespace, model: Model) -> int:
     target, options = read_target(args)
     with status_display(message_console(args), "converting") as show:
         try:
-            bundle = convert(model, args.output, options, args.networks, args.force,
+            bundle = convert(model, args.output, options, args.networks, args.overwrite,
                              lambda network, step: show(f"{network}: {step}"), target)
         except KeyboardInterrupt:
             LOGGER.info("Finished packages are kept: give the same command again to continue.")

@@ -56,7 +56,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--expect", metavar="FILE", type=arguments.path,
                         help="JSON of the SHA-256 that each file must have, or an earlier bundle.json")
     parser.add_argument("--name", metavar="NAME", help="name in messages (default: the last part of -o)")
-    parser.add_argument("--force", action="store_true", help="replace a bundle that is already there")
+    parser.add_argument("--force", dest="overwrite", action="store_true", help="replace a bundle that is already there")
     parser.set_defaults(handler=import_command)
 
 
@@ -67,7 +67,7 @@ def import_command(args: argparse.Namespace) -> int:
 
     destination = _destination(args.output)
     directory = Path(os.path.expanduser(args.source))
-    check_destination(destination, args.force, directory if os.path.isdir(directory) else None)
+    check_destination(destination, args.overwrite, directory if os.path.isdir(directory) else None)
     console = message_console(args)
     origin = _origin(args, directory, destination, console)
     model = CheckpointDirectory(origin.directory, origin.config, str(args.config))
@@ -81,7 +81,7 @@ def import_command(args: argparse.Namespace) -> int:
             written.append(network)
 
         bundle = write_bundle(model, destination, precision=args.precision, name=args.name or destination.name,
-                              licence=origin.licence, source=origin.source, overwrite=args.force, progress=advance)
+                              licence=origin.licence, source=origin.source, overwrite=args.overwrite, progress=advance)
     _report(report_console(args), bundle, surplus, args.output)
     return 0
 

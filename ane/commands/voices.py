@@ -63,7 +63,7 @@ def _add_output_arguments(parser: argparse.ArgumentParser, stored: bool = True) 
     parser.add_argument("--seed", type=natural, default=0, metavar="N",
                         help="random seed for the part of clips longer than 6 s, and for the voice random "
                              "(default: 0)")
-    parser.add_argument("--force", action="store_true", help="replace what is there")
+    parser.add_argument("--force", dest="overwrite", action="store_true", help="replace what is there")
     parser.set_defaults(stored=stored)
 
 
@@ -93,7 +93,7 @@ def add_command(args: argparse.Namespace) -> int:
     from ane.voices import Voice
 
     model = open_model(args.bundle, args.checkpoints)
-    destination = voice_destination(args.output, model, args.force)
+    destination = voice_destination(args.output, model, args.overwrite)
     voice = _gather(destination.stem, args.clips)
     if not isinstance(voice, Voice):
         source = ", ".join(file.name for file in voice.files)
@@ -128,7 +128,7 @@ def show_command(args: argparse.Namespace) -> int:
 def mix_command(args: argparse.Namespace) -> int:
     """Mix voices, or take one as it is, and store the result under a name or write it to a file."""
     model = open_model(args.bundle, args.checkpoints)
-    destination = voice_destination(args.output, model, args.force, args.stored)
+    destination = voice_destination(args.output, model, args.overwrite, args.stored)
     voice = resolve_for_model(args.spec, model, args.backend, args.seed)
     return _store(args, dataclasses.replace(voice, name=destination.stem) if args.stored else voice, destination)
 

@@ -41,7 +41,7 @@ def write_gguf(model: Model, destination: Path, precision: str, networks: Sequen
     if destination.suffix != SUFFIX:
         raise UserError(f"{destination}: the name must end in {SUFFIX}")
     if destination.exists() and not overwrite:
-        raise UserError(f"{destination} exists; add --force to replace it")
+        raise UserError(f"{destination} exists; add overwrite=True to replace it")
     chosen = _networks(model, networks)
     voices = latent_voices(model)
     extra = _extra_tensors(model, voices)
@@ -94,9 +94,9 @@ def _extra_tensors(model: Model, voices: dict[str, Voice]) -> dict[str, np.ndarr
 
 def _networks(model: Model, requested: Sequence[str] | None) -> list[str]:
     if requested is not None and not requested:
-        raise UserError(f"--networks names no network; there are {', '.join(NETWORKS)}")
+        raise UserError(f"networks must name a network; there are {', '.join(NETWORKS)}")
     for network in requested or ():
         if network not in NETWORKS:
-            raise UserError(f"--networks {network}: no such network; there are {', '.join(NETWORKS)}")
+            raise UserError(f"networks={network}: no such network; there are {', '.join(NETWORKS)}")
         model.require(network)
     return [network for network in NETWORKS if network in (requested or model.networks)]

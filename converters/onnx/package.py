@@ -50,7 +50,7 @@ class OnnxTarget:
         require_libraries()
         for option in options:
             if option.precision not in ONNX_PRECISIONS:
-                raise UserError(f"--precision {option.precision}: ONNX packages are in {', '.join(ONNX_PRECISIONS)}")
+                raise UserError(f"precision={option.precision}: ONNX packages are in {', '.join(ONNX_PRECISIONS)}")
 
     def versions(self) -> tuple[str, ...]:
         """Versions of the libraries that write packages."""
@@ -74,7 +74,7 @@ def require_libraries() -> None:
         import onnxruntime
         import onnxscript
     except ImportError as error:
-        raise UserError(f"--to onnx needs {error.name}: pip install 'tortoise-ane[onnx]'") from error
+        raise UserError(f"ONNX packages need {error.name}: pip install 'tortoise-ane[onnx]'") from error
     del onnx, onnxruntime, onnxscript
 
 

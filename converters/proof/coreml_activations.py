@@ -85,7 +85,7 @@ class CoreMLActivations:
                 raise UserError(f"Core ML cannot show the values inside function {function} of {package} on "
                                 f"{call.compute_units}: {error}") from error
 
-    def forget(self, package: Path) -> None:
+    def unload(self, package: Path) -> None:
         pass
 
 

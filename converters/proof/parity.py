@@ -107,10 +107,10 @@ def check_threshold(package: PackageRecord, name: str, record: FunctionRecord) -
     for arithmetic, decibels in record.parity.items():
         threshold = threshold_of(package, name, arithmetic)
         if not decibels >= threshold:
-            advice = ", or --wide norm,softmax" if arithmetic == ROUNDING and package.precision == "fp16" else ""
+            advice = ", or wide=norm,softmax" if arithmetic == ROUNDING and package.precision == "fp16" else ""
             raise UserError(f"{package.network}, function {name}, in {package.precision} with {arithmetic}: {decibels} "
                             f"dB against float32, below the threshold of {threshold}. It is not published: choose "
-                            f"another --precision{advice}. The same command reuses the packages that are done")
+                            f"another precision{advice}. The same command reuses the packages that are done")
 
 
 def mean_snr_db(references: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> float:

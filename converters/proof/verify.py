@@ -71,9 +71,9 @@ class PackageRunner:
 def package_runner(name: str, narrow: bool = False, compute_units: str | None = None) -> PackageRunner:
     """One of ``RUNNERS``. Raises UserError for options without effect on it, and for Core ML outside macOS."""
     if narrow and name != "mil:fp16":
-        raise UserError(f"--narrow-norms has no effect on --against {name}: it is for mil:fp16")
+        raise UserError(f"narrow_norms has no effect on against={name}: it is for mil:fp16")
     if compute_units and name != "coreml":
-        raise UserError(f"--compute-units has no effect on --against {name}: it is for coreml")
+        raise UserError(f"compute_units has no effect on against={name}: it is for coreml")
     if name == "coreml":
         from ane.backends.coreml.runtime import CoreMLRuntime
         from converters.proof.coreml_activations import CoreMLActivations
@@ -141,7 +141,7 @@ def verify(model: Bundle, chosen: Sequence[tuple[PackageRecord, Sequence[str]]],
         for name in functions:
             progress(f"{Path(package.path).stem} {name}")
             results.append(_check(model, package, name, runner, reference, layers))
-        runner.source.forget(model.path / package.path)
+        runner.source.unload(model.path / package.path)
         reference.release()
     return results
 
@@ -156,15 +156,15 @@ def choose_packages(model: Bundle, network: str | None = None, function: str | N
     existing = model.packages if format == "coreml" else model.onnx_packages
     if not existing:
         raise UserError(f"{model.name} has no {NAMES[format]} packages: make them with `ane convert {model.path} "
-                        f"--to {format} -o DIR` and use --bundle DIR")
+                        f"--to {format} -o DIR` and open that bundle")
     packages = [package for package in existing if network in (None, package.network)]
     if not packages:
         there = ", ".join(dict.fromkeys(package.network for package in existing))
-        raise UserError(f"--networks {network}: {model.name} has no package of it; there are {there}")
+        raise UserError(f"networks={network}: {model.name} has no package of it; there are {there}")
     chosen = [(package, [name for name in package.functions if function in (None, name)]) for package in packages]
     if not any(names for _, names in chosen):
         there = ", ".join(dict.fromkeys(name for package in packages for name in package.functions))
-        raise UserError(f"--function {function}: no package has it; there are {there}")
+        raise UserError(f"function={function}: no package has it; there are {there}")
     return [(package, names) for package, names in chosen if names]
 
 

@@ -46,11 +46,11 @@ def test_a_function_must_reach_its_threshold(network, kind, precision, maths, ro
 
 def test_wide_operations_are_advised_where_rounding_is_what_fails():
     record = package("autoregressive", "step", "fp16")
-    with pytest.raises(UserError, match="or --wide norm,softmax"):
+    with pytest.raises(UserError, match="or wide=norm,softmax"):
         check_threshold(record, "main", FunctionRecord("step", {}, {MATHS: 70, ROUNDING: 49.9}))
     with pytest.raises(UserError) as error:
         check_threshold(record, "main", FunctionRecord("step", {}, {MATHS: 59.9}))
-    assert "--wide" not in str(error.value)
+    assert "wide" not in str(error.value)
 
 
 @pytest.mark.parametrize(("kind", "precision"), [("step", "2bit"), ("dance", "fp16")])
