@@ -105,7 +105,7 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
     rows.append(spoken.row("ane say"))
     settings = {"model": model_name(options), "backend": stated["backend"], "candidates": options.candidates,
                 "steps": options.steps, "max_codes": options.max_codes, "threads": options.threads}
-    speech = {key: stated[key] for key in ("seconds", "codes", "seconds_by_stage", "real_time_factor", "backend")}
+    speech = {key: stated[key] for key in ("seconds", "codes", "seconds_by_phase", "real_time_factor", "backend")}
     return BenchmarkResult(rows, settings, (), [BenchmarkPlot("Time of import and speech")], {"speech": speech})
 
 

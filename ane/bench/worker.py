@@ -162,7 +162,7 @@ class BenchWorker:
         first_audio = None if timeline.first_audio is None else timeline.first_audio - timeline.text_ready
         return {"elapsed": speech.elapsed, "seconds": speech.seconds, "codes": speech.codes,
                 "chunks": len(speech.chunks), "first_audio": first_audio,
-                "stages": speech.seconds_by_stage, "peak_bytes": peak_memory_bytes()}
+                "stages": speech.seconds_by_phase, "peak_bytes": peak_memory_bytes()}
 
     def _list(self, content: Mapping[str, Any]) -> dict[str, Any]:
         from ane.bundles import open_model

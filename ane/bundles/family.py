@@ -53,7 +53,7 @@ class Network:
             rounding in a vocoder is audible.
         quantised: its ONNX weights may be int8 or int4, which is faster: all of them are read for every code.
         compressed: its Core ML weights may have 8, 6 or 4 bits.
-        fp16_package: False where a Core ML package in fp16 is not accurate enough (UnivNet keeps 40 dB of its mel).
+        fp16_package: False where a Core ML package in fp16 is not accurate enough (UnivNet: 40 dB).
         for_speech: needed to speak; the others encode voices or classify.
     """
 

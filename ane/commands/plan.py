@@ -61,7 +61,7 @@ def plan(args: argparse.Namespace) -> int:
 def plan_package(path: Path, units: str, function: str | None, chips: "list[Chip]", steps: int) -> list[FunctionPlan]:
     """The plans of a package's functions, or of one. Raises UserError when there is no such package."""
     from ane.backends.mil.package import Package
-    from converters.proof.cost import cost, estimate, use
+    from converters.proof.cost import cost, estimate, function_use
     from converters.proof.lint import for_generations, lint, summarise
 
     package = Package(path)
@@ -69,7 +69,7 @@ def plan_package(path: Path, units: str, function: str | None, chips: "list[Chip
     placements = package_placements(package, units, names) if sys.platform == "darwin" and names else {}
     plans = []
     for name in names:
-        costs, used = cost(package, name), use(package.function(name), steps)
+        costs, used = cost(package, name), function_use(package.function(name), steps)
         warnings = for_generations(lint(package, name), (chip.generation for chip in chips))
         plans.append(FunctionPlan(path, name, costs, {chip.name: estimate(costs, used, chip) for chip in chips},
                                   summarise(warnings), placements.get(name)))

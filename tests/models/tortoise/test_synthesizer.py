@@ -36,7 +36,7 @@ def test_speech_is_float32_within_one_at_24_khz(synthesizer, settings):
     assert speech.audio.ndim == 1
     assert 0 < np.abs(speech.audio).max() <= 1
     assert speech.seconds == len(speech.audio) / 24000
-    assert list(speech.seconds_by_stage)[:2] == ["voice", "decode"]
+    assert list(speech.seconds_by_phase)[:2] == ["voice", "decode"]
     assert speech.real_time_factor == speech.elapsed / speech.seconds
 
 
@@ -173,9 +173,9 @@ def test_speak_all_begins_when_the_first_result_is_requested(synthesizer):
 
 def test_the_time_of_each_stage_is_divided_among_the_texts(synthesizer):
     speeches = list(synthesizer.speak_all([SENTENCE] * 3, seed=4, settings=replace(CHUNKED, lanes=1)))
-    for stage, seconds in speeches[-1].timeline.seconds_by_stage().items():
-        assert sum(speech.seconds_by_stage.get(stage, 0) for speech in speeches) == pytest.approx(seconds)
-    assert all(speech.seconds_by_stage["vocode"] > 0 for speech in speeches)
+    for phase, seconds in speeches[-1].timeline.seconds_by_phase().items():
+        assert sum(speech.seconds_by_phase.get(phase, 0) for speech in speeches) == pytest.approx(seconds)
+    assert all(speech.seconds_by_phase["vocode"] > 0 for speech in speeches)
 
 
 @hypothesis_settings(max_examples=8, deadline=None)
