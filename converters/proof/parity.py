@@ -83,9 +83,11 @@ def run_probe(backend: Backend, model: Model, package: PackageRecord, function: 
 
 
 def companions(package: PackageRecord, name: str) -> frozenset[str]:
-    """The function, and those that its probe also calls."""
-    needed = probes("coreml", package.network).COMPANIONS.get(package.functions[name].kind, ())
-    return frozenset((name, *(other for other, record in package.functions.items() if record.kind in needed)))
+    """The function, and those that its probe also calls; a cache is shared by functions of equally many slots."""
+    measured = package.functions[name]
+    needed = probes("coreml", package.network).COMPANIONS.get(measured.kind, ())
+    return frozenset((name, *(other for other, record in package.functions.items() if record.kind in needed
+                              and measured.bucket.get("slots") in (None, record.bucket.get("slots")))))
 
 
 def threshold_of(package: PackageRecord, function: str, arithmetic: str | None) -> float:

@@ -67,6 +67,14 @@ def test_a_probe_gets_the_functions_that_it_calls():
     assert companions(record, "step") == {"step"}
 
 
+def test_a_fill_is_measured_on_its_own_slots_and_never_replaced_by_single_steps():
+    """A probe's decoder takes the smallest state: one of other slots could not use the fill."""
+    functions = {f"{kind}_{slots}": FunctionRecord(kind, {"columns": 8, "slots": slots}, {})
+                 for kind in ("fill", "state") for slots in (448, 2304)}
+    record = PackageRecord("autoregressive", "fp16", "a.mlpackage", [], functions)
+    assert companions(record, "fill_2304") == {"fill_2304", "state_2304"}
+
+
 def test_the_mean_is_that_of_the_noise():
     signal = np.array([1.0, 0.0])
     assert mean_snr_db([signal], [signal]) == MAX_SNR

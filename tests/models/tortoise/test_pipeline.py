@@ -32,9 +32,11 @@ def test_networks_stay_loaded_on_request():
 
 
 @pytest.mark.parametrize("diffusion", [None, Diffusion(2, guidance=None)], ids=["hifigan", "diffusion"])
-def test_candidates_that_are_not_kept_are_freed_with_their_chunk(synthesizer, diffusion):
+def test_candidates_that_are_not_kept_are_freed_with_their_chunk(synthesizer, request, diffusion):
     """Counts the candidates that exist whenever progress is reported."""
     alive: dict[str, list[int]] = {}
+    gc.freeze()         # what exists before the request is neither searched nor counted
+    request.addfinalizer(gc.unfreeze)
 
     def count(phase: str, *rest) -> None:
         gc.collect()
