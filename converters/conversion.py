@@ -17,13 +17,14 @@ from filelock import FileLock, Timeout
 
 from ane.bundles import Model
 from ane.bundles.bundle import Bundle, check_destination, write_bundle
-from ane.bundles.hashes import check_hash
+from ane.bundles.hashes import check_hashes
 from ane.bundles.packages import PackageRecord, read_section, section
 from ane.bundles.weights import layout
 from ane.system.errors import UserError
 from ane.system.files import link_or_copy, read_json, replacing
 from converters.coreml.target import CoreMLTarget
 from converters.fingerprint import graph_fingerprint
+from converters.models import chosen_networks
 from converters.provenance import provenance_of
 
 Progress = Callable[[str, str], None]       # network, activity
@@ -86,7 +87,7 @@ def convert(model: Model, destination: Path, options: Sequence[ConversionOptions
             threshold, a network is unknown.
     """
     destination = Path(os.path.abspath(destination))
-    chosen = _networks(model, networks, target)
+    chosen = chosen_networks(model, networks, target.networks)
     target.check(options, model)
     check_destination(destination, overwrite)
     _check_disk_space(destination, model, chosen, options, target)
@@ -138,23 +139,12 @@ def _kept_packages(model: Model, work: Path, converted: set[tuple[str, str, str]
     kept = [package for attribute in ("packages", "onnx_packages") for package in getattr(model, attribute, [])
             if _key(package) not in converted]
     for package in kept:
-        for file in package.files:
-            check_hash(model.path, file)
+        check_hashes(model.path, package.files)
         shutil.rmtree(work / package.path, ignore_errors=True)
         # onnx refuses weights that are hard links
         copy = shutil.copyfile if package.format == "onnx" else link_or_copy
         shutil.copytree(model.path / package.path, work / package.path, copy_function=copy)
     return kept
-
-
-def _networks(model: Model, requested: Sequence[str] | None, target: ConversionTarget) -> list[str]:
-    if requested is not None and not requested:
-        raise UserError(f"--networks names no network; there are {', '.join(target.networks)}")
-    for network in requested or ():
-        if network not in target.networks:
-            raise UserError(f"--networks {network}: no such network; there are {', '.join(target.networks)}")
-        model.require(network)
-    return [network for network in target.networks if network in (requested or model.networks)]
 
 
 def _fingerprint(model: Model, options: Sequence[ConversionOptions], networks: Sequence[str],
@@ -187,8 +177,7 @@ def _resume(work: Path, fingerprint: str, overwrite: bool, target: ConversionTar
 
 def _is_intact(work: Path, package: PackageRecord) -> bool:
     try:
-        for file in package.files:
-            check_hash(work, file)
+        check_hashes(work, package.files)
     except UserError:
         return False
     return True

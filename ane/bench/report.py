@@ -140,5 +140,3 @@ def _label(row: BenchRow, rows: Sequence[BenchRow], without: Sequence[str] = ())
                  if name not in (*HIDDEN, *without) and value is not None
                  and len({str(other.settings.get(name)) for other in rows}) > 1]
     return ", ".join([row.what, *differing])
-
-

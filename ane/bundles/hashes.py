@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,6 +67,12 @@ def check_hash(directory: Path, expected: FileRecord, recompute: bool = False) -
                         "damaged or replaced; import or copy the bundle again")
     with contextlib.suppress(UserError), replacing(stamp) as temporary:     # without a cache files are read each time
         temporary.write_text(json.dumps(state), encoding="utf-8")
+
+
+def check_hashes(directory: Path, files: Iterable[FileRecord]) -> None:
+    """``check_hash`` of each file."""
+    for file in files:
+        check_hash(directory, file)
 
 
 def _stamp_path(path: Path) -> Path:

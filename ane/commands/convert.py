@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Column, Table
 
 from ane.bundles import Model, is_path, open_model
 from ane.commands import arguments
@@ -17,6 +16,7 @@ from ane.commands.arguments import comma_separated, counts
 from ane.commands.ggml import GGUF_PRECISIONS, write_ggml_files, write_gguf_file
 from ane.commands.messages import LOGGER, message_console, report_console
 from ane.commands.progress import status_display
+from ane.commands.tables import plain_table
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -158,10 +158,8 @@ def read_options(args: argparse.Namespace) -> "list[conversion.ConversionOptions
 
 def report_core_ml(console: Console, bundle: "Bundle") -> None:
     """Print one row per package: its size, and the signal-to-noise ratio of its worst function."""
-    table = Table(Column("network", no_wrap=True), "precision", "functions", "MB", "dB, fp32 maths",
-                  "dB, fp16 rounding")
-    for column in table.columns[2:]:
-        column.justify = "right"
+    table = plain_table(None, "network", "precision", "functions", "MB", "dB, fp32 maths", "dB, fp16 rounding",
+                        numbers=range(2, 6))
     for package in bundle.packages:
         size = sum(file.bytes for file in package.files) / 1e6
         worst = [min((function.parity[kind] for function in package.functions.values() if kind in function.parity),
@@ -174,9 +172,7 @@ def report_core_ml(console: Console, bundle: "Bundle") -> None:
 
 def report_onnx(console: Console, bundle: "Bundle") -> None:
     """Print one row per package: its size, and the signal-to-noise ratio of its worst graph."""
-    table = Table(Column("network", no_wrap=True), "precision", "graphs", "MB", "dB", "largest error")
-    for column in table.columns[2:]:
-        column.justify = "right"
+    table = plain_table(None, "network", "precision", "graphs", "MB", "dB", "largest error", numbers=range(2, 6))
     for package in bundle.onnx_packages:
         size = sum(file.bytes for file in package.files) / 1e6
         figures = [function.parity for function in package.functions.values()]

@@ -127,7 +127,7 @@ def plans_json(plans: list[FunctionPlan], chips: "list[Chip]", steps: int) -> di
 
     functions = [{"package": str(one.package), "function": one.function, "cost": asdict(one.cost),
                   "estimates": {name: asdict(estimate) for name, estimate in one.estimates.items()},
-                  "warnings": [summary.json for summary in one.warnings],
+                  "warnings": [asdict(summary) for summary in one.warnings],
                   "placement": one.placement and asdict(one.placement)} for one in plans]
     return {"what": "estimates, not measurements; placement is what Core ML reports on a Mac", "formula": FORMULA,
             "sources": SOURCES, "steps": steps, "chips": [asdict(chip) for chip in chips], "functions": functions}

@@ -108,7 +108,7 @@ def write_package(model: Model, network: str, options: OnnxOptions, bundle: Path
             file = package / f"{graph.name}.onnx"
             ir.save(exported, file)
             _check(file, f"{network}, function {graph.name}, in {precision}", infer_shapes=precision not in QUANTISED)
-            functions[graph.name] = FunctionRecord(graph.kind, {}, {})
+            functions[graph.name] = FunctionRecord(graph.name, {}, {})
     files = sorted(file.relative_to(bundle).as_posix() for file in (bundle / path).iterdir())
     return PackageRecord(network, precision, path, [record(bundle, file) for file in files], functions,
                          source=_origin(model, network, options), format="onnx")

@@ -20,22 +20,17 @@ MAX_BYTES, MIN_BYTES = 950e6, 50e6      # of a function's weights
 REFUSED, WARNING, NOTE = "refused", "warning", "note"
 
 
-@dataclass(frozen=True)
-class RuleSource:
-    name: str
-    url: str
-
-
-ANE_GUIDE = RuleSource("ane-guide, chapters 4, 12, 17 and 19", "https://github.com/sbryngelson/ane-guide")
-ANE_GUIDE_WEIGHTS = RuleSource("ane-guide, chapter 7", ANE_GUIDE.url)
-APPLE_RULES = RuleSource("Apple, coreai-models, neural_engine_rules.md", "https://github.com/apple/coreai-models")
-APPLE_TRANSFORMERS = RuleSource("Apple, Deploying Transformers on the Apple Neural Engine",
-                            "https://machinelearning.apple.com/research/neural-engine-transformers")
-HOLLANCE = RuleSource("hollance/neural-engine, unsupported-layers.md", "https://github.com/hollance/neural-engine")
-ANEMLL = RuleSource("Anemll", "https://github.com/Anemll/Anemll")
-FLUID_AUDIO = RuleSource("FluidAudio", "https://github.com/FluidInference/FluidAudio")
-POCKET_TTS = RuleSource("PocketTTS-CoreML, CONVERSION.md", "https://github.com/smdesai/PocketTTS-CoreML")
-VOXCPM = RuleSource("VoxCPMANE", "https://github.com/0seba/VoxCPMANE")
+# sources of the rules: name and address
+ANE_GUIDE = "ane-guide, chapters 4, 12, 17 and 19: https://github.com/sbryngelson/ane-guide"
+ANE_GUIDE_WEIGHTS = "ane-guide, chapter 7: https://github.com/sbryngelson/ane-guide"
+APPLE_RULES = "Apple, coreai-models, neural_engine_rules.md: https://github.com/apple/coreai-models"
+APPLE_TRANSFORMERS = ("Apple, Deploying Transformers on the Apple Neural Engine: "
+                      "https://machinelearning.apple.com/research/neural-engine-transformers")
+HOLLANCE = "hollance/neural-engine, unsupported-layers.md: https://github.com/hollance/neural-engine"
+ANEMLL = "Anemll: https://github.com/Anemll/Anemll"
+FLUID_AUDIO = "FluidAudio: https://github.com/FluidInference/FluidAudio"
+POCKET_TTS = "PocketTTS-CoreML, CONVERSION.md: https://github.com/smdesai/PocketTTS-CoreML"
+VOXCPM = "VoxCPMANE: https://github.com/0seba/VoxCPMANE"
 
 
 class Violation(NamedTuple):
@@ -88,7 +83,7 @@ class LintRule:
     id: str
     severity: str
     text: str
-    source: RuleSource
+    source: str
     check: Callable[[LintedFunction], Iterable[Violation]]
     until: int | None = None
 
