@@ -97,22 +97,10 @@ def _rank(function: LintedFunction) -> Iterator[Violation]:
             yield Violation(op, name, f"rank {len(type.shape)}: {type.shape}")
 
 
-def _engine_rank(function: LintedFunction) -> Iterator[Violation]:
-    for op, name, type in function.activations:
-        if len(type.shape) > ENGINE_RANK or (op == "matmul" and len(type.shape) == ENGINE_RANK):
-            yield Violation(op, name, f"rank {len(type.shape)}: {type.shape}")
-
-
-def _dimension(function: LintedFunction) -> Iterator[Violation]:
-    for op, name, type in function.activations:
-        if max(type.shape, default=0) > MAX_AXIS:
-            yield Violation(op, name, f"a dimension of {max(type.shape)}: {type.shape}")
-
-
-def _dynamic(function: LintedFunction) -> Iterator[Violation]:
-    for op, name, type in function.activations:
-        if min(type.shape, default=0) < 0:
-            yield Violation(op, name, f"a dynamic dimension: {type.shape}")
+def _values(breaks: Callable[[str, TensorType], bool], what: str) -> Callable[[LintedFunction], Iterator[Violation]]:
+    """A check that reports every value, with its shape, for which ``breaks(type of op, type)`` is true."""
+    return lambda function: (Violation(op, name, f"{what}: {type.shape}")
+                             for op, name, type in function.activations if breaks(op, type))
 
 
 def _singleton(function: LintedFunction) -> Iterator[Violation]:
@@ -253,8 +241,9 @@ RULES = (
     LintRule("rank", REFUSED, "No value is above rank 4: the engine works on (batch, channels, height, width).",
              APPLE_TRANSFORMERS, _rank),
     LintRule("rank-of-engine", REFUSED, "The compiler rejects rank 6, and a matmul of rank 5.", ANE_GUIDE,
-             _engine_rank),
-    LintRule("dynamic-shape", REFUSED, "Every dimension is fixed: one function for each shape.", APPLE_RULES, _dynamic),
+             _values(lambda op, type: len(type.shape) > ENGINE_RANK - (op == "matmul"), "its rank")),
+    LintRule("dynamic-shape", REFUSED, "Every dimension is fixed: one function for each shape.", APPLE_RULES,
+             _values(lambda op, type: min(type.shape, default=0) < 0, "a dynamic dimension")),
     LintRule("integer-io", REFUSED, "Inputs and outputs are fp16: the compiler rejects int32 and bool.", ANE_GUIDE,
              _integers),
     LintRule("gather", REFUSED, "No gather: with rare exceptions it leaves the engine; the host does look-ups.",
@@ -279,7 +268,7 @@ RULES = (
     LintRule("fp32", WARNING, "All values are fp16: an fp32 value leaves the engine and returns through a cast.",
              APPLE_RULES, _wide),
     LintRule("dimension", WARNING, f"No axis is above {MAX_AXIS} (65536 from the M4 on, by the same source).",
-             ANE_GUIDE, _dimension),
+             ANE_GUIDE, _values(lambda op, type: max(type.shape, default=0) > MAX_AXIS, "a long dimension")),
     LintRule("singleton-width", WARNING,
              "The last axis is padded to 64 bytes: one of size 1 costs 32 times its memory.", APPLE_RULES, _singleton),
     LintRule("kernel-width", WARNING, "A kernel is at most 13 wide in fp16 (15 or 16 on later chips).", ANE_GUIDE,

@@ -97,7 +97,7 @@ class OnnxBackend:
                     if kind == "step":
                         self.sessions.get(self._step(kind, {})[0])
                     elif kind != "step_prefixes":         # few calls need it
-                        self.session(network, kind, {})
+                        self.sessions.get(self.session_key(network, kind, {}))
 
     def release(self, *networks: str) -> None:
         self.fallback.release(*networks)
@@ -118,10 +118,6 @@ class OnnxBackend:
                 return session.run(None, feeds)[0].astype(np.float32, copy=False)
 
         return self.sessions.run_or_free_memory(key, call)
-
-    def session(self, network: str, kind: str, shapes: dict[str, tuple[int, ...]],
-                options: tuple[tuple[str, str], ...] = (), fixed: bool = False) -> Any:
-        return self.sessions.get(self.session_key(network, kind, shapes, options, fixed))
 
     def _step(self, kind: str, shapes: dict[str, tuple[int, ...]]) -> tuple[SessionKey, bool]:
         """The session for steps of these shapes, and whether it records CUDA graphs."""
