@@ -115,5 +115,4 @@ def run_benchmark(name: str, benchmark: Benchmark, options: argparse.Namespace) 
 
 
 def model_name(options: argparse.Namespace) -> str:
-    """The name of the model: the last part of its path."""
     return Path(options.bundle or getattr(options, "checkpoints", None) or "demo").name

@@ -161,7 +161,6 @@ def check_thresholds(results: dict[str, Any]) -> list[tuple[str, float, str, boo
 
 
 def measure_voice(voice: str, options: argparse.Namespace) -> dict[str, Any]:
-    """All measurements of one voice of the bundle."""
     synthesizer = ane.load(options.bundle, options.backend, options.precision, options.threads)
     sentences = held_out_sentences()[:options.sentences]
     latents = load_voice(synthesizer.model.voices / f"{voice}.safetensors", voice)
@@ -219,7 +218,6 @@ def quality_row(voice: str, system: str, result: dict[str, Any], teacher: dict[s
 
 
 def unavailable(options: argparse.Namespace) -> str | None:
-    """Why the teacher or the recogniser is missing."""
     has_teacher = shutil.which(getattr(options, "flite", "flite"))
     return recogniser_problem() or (None if has_teacher else "its teacher, flite, is not installed")
 

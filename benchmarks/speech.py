@@ -19,10 +19,11 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
+from ane.backends.tuning import Tuning
 from ane.bench.measure import RepeatedCall, measure_in_rounds
 from ane.bench.records import BenchRow, compare
 from ane.bench.sessions import WorkerProcess
-from ane.bench.worker import SpeechRequest
+from ane.bench.worker import SpeechRequest, WorkerModel
 from ane.bundles import Model
 from ane.commands.arguments import comma_separated, counts, positive
 from ane.models.tortoise.settings import PRESETS
@@ -49,12 +50,13 @@ def text_of_chunks(number: int) -> str:
     return " | ".join(SENTENCES[index % len(SENTENCES)] for index in range(number))
 
 
-def start_worker(contestant: Contestant, model: Model, threads: int, prepare: SpeechRequest | None = None,
-                 keep: bool = True) -> tuple[WorkerProcess, float]:
+def start_worker(contestant: Contestant, model: Model, threads: int,
+                 prepare: SpeechRequest | None = None) -> tuple[WorkerProcess, float]:
     """A process that has opened the model, and its cold start: seconds until it accepts a request."""
     started, process = time.perf_counter(), WorkerProcess(threads)
     try:
-        process.ask({"open": asdict(contestant.worker_model(model, threads, keep))})
+        tuning = Tuning(contestant.spec, contestant.precision, threads=threads)
+        process.ask({"open": asdict(WorkerModel.of(model, tuning, keep=True))})
         if prepare is not None:
             process.ask({"prepare": asdict(prepare)})
     except BaseException:

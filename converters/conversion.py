@@ -33,21 +33,14 @@ WEIGHT_BYTES = {**dict.fromkeys(("fp32", "int8", "int4"), 4),   # bytes per weig
                 **dict.fromkeys(("fp16", "8bit", "6bit", "4bit"), 2)}
 
 
-class ConversionOptions(Protocol):
-    """Options of a target, for packages of one precision."""
-
-    precision: str
-
-    def stored(self, network: str) -> str:
-        """The precision of this network's package."""
-
-
 class ConversionTarget(Protocol):
     """A format of packages.
 
     Attributes:
         name: one of ``ane.bundles.packages.FORMATS``. networks: the convertible networks, in order.
         max_functions: the largest number of functions in a package; each is first saved with its own weights.
+
+    Its options, for packages of one precision, have ``precision`` and ``stored(network)``, that of a network's package.
     """
 
     name: str
@@ -68,7 +61,7 @@ class ConversionTarget(Protocol):
 COREML_TARGET = CoreMLTarget()
 
 
-def convert(model: Model, destination: Path, options: Sequence[ConversionOptions],
+def convert(model: Model, destination: Path, options: Sequence[Any],
             networks: Sequence[str] | None = None, overwrite: bool = False,
             progress: Progress = lambda network, activity: None,
             target: ConversionTarget = COREML_TARGET) -> Bundle:
@@ -147,7 +140,7 @@ def _kept_packages(model: Model, work: Path, converted: set[tuple[str, str, str]
     return kept
 
 
-def _fingerprint(model: Model, options: Sequence[ConversionOptions], networks: Sequence[str],
+def _fingerprint(model: Model, options: Sequence[Any], networks: Sequence[str],
                  target: ConversionTarget) -> str:
     """A digest of the model, options and code; an unfinished conversion resumes if it is unchanged."""
     parts = [model.identity, target.name, code_fingerprint(target), networks,
@@ -189,7 +182,7 @@ def _save_progress(work: Path, fingerprint: str, done: list[PackageRecord], targ
                         encoding="utf-8")
 
 
-def _check_disk_space(destination: Path, model: Model, networks: Sequence[str], options: Sequence[ConversionOptions],
+def _check_disk_space(destination: Path, model: Model, networks: Sequence[str], options: Sequence[Any],
                       target: ConversionTarget) -> None:
     """Raise UserError unless the disk has room for the packages, the largest one's unmerged functions, the weights."""
     layouts = [layout(model.family.networks[network], model.config(network)) for network in networks]

@@ -112,7 +112,6 @@ def legs_section(source: Mapping[str, Any]) -> str:
 
 
 def earlier_section(began: Mapping[str, Any]) -> str:
-    """The voice whose weights the networks started from."""
     commit = f" in commit {began['commit'][:12]} of the repository" if "commit" in began else ""
     text = f"""
 Its networks started from the weights of an earlier voice, bundle {began["bundle"][:12]}{commit}.
@@ -156,7 +155,6 @@ training data: `python -m benchmarks quality`, benchmarks/results/quality-demo.j
 
 
 def draw_spectrograms(sound: Path, voices: Sequence[str], path: Path, sentence: int = 0) -> None:
-    """One sentence by every system, voice by voice."""
     from matplotlib.figure import Figure
 
     systems = ("teacher", "fast", "quality")

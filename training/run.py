@@ -109,7 +109,6 @@ class TrainingRun:
 
     @property
     def training_shards(self) -> list[Path]:
-        """The shards that the decoder is trained on."""
         return self.shards[:len(self.shards) - self.held_back_count]
 
     @property
@@ -139,7 +138,6 @@ class TrainingRun:
 
     @cached_property
     def codes(self) -> dict[Path, Path]:
-        """The file of codes of each shard."""
         paths = write_codes(self.folder / "codes", self.quantiser, self.shards, self.recipe.voices, self.workers)
         return dict(zip(self.shards, paths, strict=True))
 

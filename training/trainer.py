@@ -174,7 +174,6 @@ def state_bytes(module: nn.Module) -> bytes:
 
 
 def load_state_bytes(module: nn.Module, state: bytes) -> None:
-    """Load what ``state_bytes`` returned."""
     module.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))
 
 

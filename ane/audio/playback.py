@@ -137,7 +137,6 @@ class Player:
 
     @property
     def queued_seconds(self) -> float:
-        """Seconds of sound in the queue."""
         return self._queued_bytes / (2 * self.sample_rate)
 
     def feed(self, audio: np.ndarray) -> None:

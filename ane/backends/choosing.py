@@ -108,7 +108,6 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
 
 
 def package_runtime(kind: str, device: str, notice: Callable[[str], None]) -> "PackageRuntime":
-    """Core ML itself, or the interpreter of its packages."""
     if kind == "mil":
         from ane.backends.mil import Arithmetic, MilRuntime
 

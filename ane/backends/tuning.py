@@ -85,7 +85,6 @@ class TuningEntry:
 
 
 def path() -> Path:
-    """The file of all tunings."""
     return paths.data_dir() / TUNING_FILE
 
 

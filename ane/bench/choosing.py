@@ -187,7 +187,6 @@ def decoder_steps(rows: Iterable[BenchRow], work: SentenceWork) -> DecoderSteps 
 
 
 def tuning_text(tuning: Tuning) -> str:
-    """A tuning in one line, for display."""
     parts: list[Any] = [tuning.backend]
     if tuning.precision != "auto":
         parts.append(tuning.precision)

@@ -24,7 +24,6 @@ def describe_machine() -> dict[str, Any]:
 
 
 def accelerator() -> str | None:
-    """Name of the first CUDA device that torch can use."""
     import torch
 
     return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None

@@ -55,7 +55,6 @@ class BenchRow:
 
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> Self:
-        """The row in a JSON object."""
         value = content["value"]
         return cls(**{each.name: content[each.name] for each in fields(cls)} | {"value": value and Spread(**value)})
 

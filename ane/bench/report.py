@@ -53,7 +53,6 @@ def table_cells(rows: Sequence[BenchRow]) -> tuple[list[str], list[list[str]]]:
 
 
 def print_rows(title: str, rows: Sequence[BenchRow]) -> None:
-    """Print the table of rows on standard output."""
     headings, cells = table_cells(rows)
     print_table(title, headings, cells)
 

@@ -187,7 +187,6 @@ class BenchWorker:
 
 
 def functions(request: FunctionRequest, model: "Model") -> "Iterator[MeasuredFunction]":
-    """The functions that a request asks to measure."""
     from ane.bench.package_calls import FunctionSelection, TimedToolkit, package_functions
     from ane.bench.stage_calls import StageCalls
     from ane.bench.workload import SentenceWork

@@ -69,7 +69,6 @@ class Bundle(Model):
 
     @property
     def files(self) -> list[FileRecord]:
-        """All files of the bundle except bundle.json."""
         return [*self.manifest.files,
                 *(file for package in (*self.packages, *self.onnx_packages) for file in package.files)]
 
@@ -236,7 +235,6 @@ def _save(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
 
 
 def _copy_voices(model: Model, directory: Path) -> dict[str, FileRecord]:
-    """Copy the model's voices that are stored as latents (.safetensors)."""
     found = sorted(model.voices.glob("*.safetensors")) if model.voices else []
     if found:
         (directory / "voices").mkdir()

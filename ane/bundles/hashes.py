@@ -57,7 +57,7 @@ def check_hash(directory: Path, expected: FileRecord, recompute: bool = False) -
     """
     check_size(directory, expected)
     path = directory / expected.file
-    stamp = _stamp_path(path)
+    stamp = paths.cache_dir() / "verified" / f"{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()}.json"
     state = _state(path, expected.sha256)
     if not recompute and _remembered(stamp) == state:
         return
@@ -70,14 +70,8 @@ def check_hash(directory: Path, expected: FileRecord, recompute: bool = False) -
 
 
 def check_hashes(directory: Path, files: Iterable[FileRecord]) -> None:
-    """``check_hash`` of each file."""
     for file in files:
         check_hash(directory, file)
-
-
-def _stamp_path(path: Path) -> Path:
-    name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
-    return paths.cache_dir() / "verified" / f"{name}.json"
 
 
 def _state(path: Path, sha256: str) -> list:

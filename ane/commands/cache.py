@@ -48,7 +48,6 @@ class CacheItem:
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
-    """Add ``cache`` and its own subcommands; each sets ``handler``, which takes the arguments and returns a status."""
     parser = subparsers.add_parser("cache", help="list and delete caches",
                                    description="List and delete what can be computed again: compiled models, engines, "
                                                "latents of clips, hashes; and unfinished files that killed processes "
@@ -132,7 +131,6 @@ def known_machine() -> "MacMachine | None":
 
 
 def _files(kind: str, folder: Path, now: float, nvidia_machine: "Callable[[], NvidiaMachine]") -> list[CacheItem]:
-    """The program's own files in a folder; links and other files are left alone."""
     from ane.backends.coreml.compiled import UNUSED_DAYS, size_of
     from ane.backends.onnx.tensorrt import RECORD, TensorRtRecord
 

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -22,6 +22,7 @@ from ane.system.errors import UserError
 if TYPE_CHECKING:
     from ane.bundles.bundle import Bundle
     from converters import conversion
+    from converters.coreml.package import CoreMLOptions
 
 PRECISIONS = {"coreml": ("fp16", "fp32", "8bit", "6bit", "4bit"), "onnx": ("fp32", "fp16", "int8", "int4")}
 WIDE = ("norm", "softmax")
@@ -111,7 +112,7 @@ def open_source(source: str) -> Model:
     return open_model(source)
 
 
-def read_target(args: argparse.Namespace) -> "tuple[conversion.ConversionTarget, list[conversion.ConversionOptions]]":
+def read_target(args: argparse.Namespace) -> "tuple[conversion.ConversionTarget, list[Any]]":
     """The target and one set of options for each precision. Raises UserError for unknown values."""
     if args.precision is not None and not args.precision:
         raise UserError("--precision names nothing: give at least one, or leave it out")
@@ -127,7 +128,7 @@ def read_target(args: argparse.Namespace) -> "tuple[conversion.ConversionTarget,
     return OnnxTarget(), [OnnxOptions(precision) for precision in dict.fromkeys(args.precision or ["fp32"])]
 
 
-def read_options(args: argparse.Namespace) -> "list[conversion.ConversionOptions]":
+def read_options(args: argparse.Namespace) -> "list[CoreMLOptions]":
     """Core ML's options for each precision. Raises UserError for unknown values."""
     from converters.coreml.package import CoreMLOptions
     from converters.tortoise.buckets import LENGTH_UNITS

@@ -44,7 +44,6 @@ class CheckpointOrigin:
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
-    """Add ``import``; it sets ``handler``, which takes the arguments and returns an exit status."""
     parser = subparsers.add_parser("import", help="make a bundle from official checkpoints", description=DESCRIPTION)
     parser.add_argument("source", metavar="SOURCE", help="directory of .pth files, OWNER/NAME on the hub, or: hub")
     parser.add_argument("-o", "--output", required=True, metavar="NAME|PATH", help="where to write the bundle")

@@ -27,7 +27,6 @@ DEFAULT_UNITS = "CPU_AND_NE"
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
-    """Add ``plan``; it sets ``handler``, which takes the arguments and returns an exit status."""
     parser = subparsers.add_parser("plan", help="show how Core ML packages fit the Neural Engine",
                                    description=DESCRIPTION)
     which = parser.add_mutually_exclusive_group()
@@ -43,7 +42,6 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 
 def plan(args: argparse.Namespace) -> int:
-    """Examine the packages; print tables or JSON."""
     if args.json:
         check_output_file(args.json)
     chips = read_chips(args.chip)

@@ -35,7 +35,6 @@ function is below its threshold.
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
-    """Add ``verify``; it sets ``handler``, which takes the arguments and returns an exit status."""
     parser = subparsers.add_parser("verify", help="compare packages with the PyTorch reference",
                                    description=DESCRIPTION)
     parser.add_argument("--bundle", metavar="NAME|PATH", help="bundle with packages (default: the embedded demo)")

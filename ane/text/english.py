@@ -74,7 +74,7 @@ ABBREVIATION_RULES = (
          lambda match: ENDINGS[match[1].lower()] + period_after(match)),
     rule("max.", r"\b(max|min)\.", lambda match: f"{match[1]}imum{period_after(match)}"),
     rule("Ph.D.", r"\bPh\.\s?D\.?", lambda match: "p h d" + period_after(match)),
-    rule("U.S.A.", r"\b(?:[A-Za-z]\.){2,}(?:[A-Za-z]\b(?!'))?",          # single letters: no later rule reads them as a word
+    rule("U.S.A.", r"\b(?:[A-Za-z]\.){2,}(?:[A-Za-z]\b(?!'))?",      # to single letters, which are no word
          lambda match: " ".join(re.findall("[A-Za-z]", match[0])) + period_after(match)),
     rule("J. Smith", r"\b([B-HJ-Z])\.(?=\s+[A-Z])", lambda match: match[1] + period_after(match)),
 )

@@ -104,7 +104,6 @@ def _files_in(folder: Path) -> tuple[Path, ...]:
 
 
 def _folder_name(folder: Path) -> str:
-    """Name of a folder, also of "." and ".."."""
     try:
         return folder.resolve().name
     except OSError:             # the working directory was deleted
@@ -112,7 +111,6 @@ def _folder_name(folder: Path) -> str:
 
 
 def is_voice_file(path: Path) -> bool:
-    """Whether the suffix is one of a voice file."""
     return path.suffix in LATENT_SUFFIXES or path.suffix.lower() in CLIP_SUFFIXES
 
 

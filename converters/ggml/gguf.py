@@ -83,7 +83,6 @@ def latent_voices(model: Model) -> dict[str, Voice]:
 
 
 def _extra_tensors(model: Model, voices: dict[str, Voice]) -> dict[str, np.ndarray]:
-    """The tensors that do not belong to a network, by name."""
     extra = {"mel_norms": model.mel_norms}
     for name, voice in voices.items():
         extra |= {f"voice.{name}.autoregressive": voice.ar[0], f"voice.{name}.diffusion": voice.diffusion[0]}

@@ -34,7 +34,6 @@ class OnnxOptions:
     precision: str = "fp32"
 
     def stored(self, network: str) -> str:
-        """The precision of a network's package."""
         return stored_precision(find_family(), network, self.precision)
 
 
@@ -53,7 +52,6 @@ class OnnxTarget:
                 raise UserError(f"--precision {option.precision}: ONNX packages are in {', '.join(ONNX_PRECISIONS)}")
 
     def versions(self) -> tuple[str, ...]:
-        """Versions of the libraries that write packages."""
         import onnx
         import onnxruntime
         import torch

@@ -140,7 +140,6 @@ def _wide(function: LintedFunction) -> Iterator[Violation]:
 # Checks of ops
 
 def _of_types(*types: str) -> Callable[[LintedFunction], Iterator[Violation]]:
-    """A check that reports every op of some types."""
     def check(function: LintedFunction) -> Iterator[Violation]:
         return (Violation(op.type, op.name, op.type) for op in function.ops if op.type in types)
     return check

@@ -44,7 +44,6 @@ class OnnxRunner:
 
     def check(self, model: Bundle, package: PackageRecord, name: str, reference: TorchBackend,
               layers: bool) -> FunctionCheck:
-        """Compare one graph; see ``converters.proof.verify.verify``."""
         record, single = package.functions[name], UnpublishedModel(model, model.path, [package], reference)
         recorded = record.parity.get(SNR) if self.device.name == "cpu" else None
         result: dict[str, Any] = {"network": package.network, "package": Path(package.path).stem, "function": name,

@@ -69,7 +69,6 @@ class PackageRunner:
 
     def check(self, model: Bundle, package: PackageRecord, name: str, reference: TorchBackend,
               layers: bool) -> "FunctionCheck":
-        """Compare one function; see ``verify``."""
         record = package.functions[name]
         result = {"network": package.network, "package": Path(package.path).stem, "function": name,
                   "threshold": threshold_of(package, name, self.arithmetic),

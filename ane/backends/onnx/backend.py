@@ -132,7 +132,6 @@ class OnnxBackend:
         return self.session_key(self.stages.decoder.network, kind, shapes, fixed=True), False
 
     def _stop_recording(self, error: CudaGraphError) -> None:
-        """Stop recording CUDA graphs, with one notice."""
         if self._recording:
             self._recording = False
             self.sessions.unload(self.model.path / self.packages[self.stages.decoder.network].path)

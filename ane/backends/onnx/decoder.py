@@ -168,7 +168,6 @@ class OnnxDecoder:
         self._calls.clear()
 
     def _grow(self, end: int) -> None:
-        """Grow the lanes' caches if ``end`` positions do not fit."""
         length = self.lane_caches[0].length
         if end <= length:
             return

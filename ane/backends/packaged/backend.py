@@ -63,8 +63,8 @@ class PackagedBackend:
         package, shape = self.packages[network], self.model.config(network).decoder_shape
         return PackagedDecoder(self.functions(network, "prefill"), self.functions(network, "fill"),
                                self._step_functions(network), lanes, capacity,
-                               (shape.layers, shape.heads, shape.head_width), package.scale, input_dtype(package),
-                               prefixes, max_prefix_length)
+                               (shape.layers, shape.heads, shape.head_width), package.scale,
+                               np.float32 if package.precision == "fp32" else np.float16, prefixes, max_prefix_length)
 
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Any:
         stage = self.stages.denoiser
@@ -177,8 +177,3 @@ def describe_packages(runtime: str, packages: dict[str, PackageRecord], model: "
     precisions = "+".join(sorted({package.precision for package in packages.values()}))
     missing = sorted(model.family.networks_with("for_speech") & set(model.networks) - set(packages))
     return f"{runtime} {precisions}" + (f", on torch: {', '.join(missing)}" if missing else "")
-
-
-def input_dtype(package: PackageRecord) -> type:
-    """The dtype of the inputs of a package's functions."""
-    return np.float32 if package.precision == "fp32" else np.float16

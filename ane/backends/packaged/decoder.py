@@ -161,7 +161,6 @@ class SlotPool:
         self.allocate(geometry)
 
     def allocate(self, geometry: tuple[int, int, int]) -> None:
-        """Allocate keys and values, all zero."""
         raise NotImplementedError
 
     def call(self, function: PackageFunction, x: np.ndarray, mask: np.ndarray,
