@@ -35,11 +35,6 @@ def freeze(value):
     return tuple(freeze(item) for item in value) if isinstance(value, list | tuple) else value
 
 
-def no_unused_keys(config: Config) -> dict[str, tuple[int, ...]]:
-    """The default of ``Network.unused``."""
-    return {}
-
-
 @dataclass(frozen=True)
 class Network:
     """One network of a family: its module, its config, where the official files keep it, and its precisions.
@@ -64,7 +59,7 @@ class Network:
     prefix: str = ""
     wrapper: str | None = None
     defaults: tuple[tuple[str, int], ...] = ()
-    unused: Callable[[Config], dict[str, tuple[int, ...]]] = no_unused_keys
+    unused: Callable[[Config], dict[str, tuple[int, ...]]] = lambda config: {}
     half_precision: bool = False
     quantised: bool = False
     compressed: bool = False

@@ -21,7 +21,6 @@ if TYPE_CHECKING:       # numpy, torch and soundfile are imported in the handler
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
-    """Add ``voices`` and its own subcommands; each sets ``handler``, which takes the arguments and returns a status."""
     parser = subparsers.add_parser("voices", help="list, add, show, mix and export voices")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
@@ -68,7 +67,6 @@ def _add_output_arguments(parser: argparse.ArgumentParser, stored: bool = True) 
 
 
 def list_command(args: argparse.Namespace) -> int:
-    """Print a table of all voices: name, content, folder."""
     from ane.voices import list_voices
 
     voices = list_voices(_folders(open_model(args.bundle, args.checkpoints))).values()
@@ -84,7 +82,6 @@ def list_command(args: argparse.Namespace) -> int:
 
 
 def add_command(args: argparse.Namespace) -> int:
-    """Encode clips into a voice and store it."""
     import numpy as np
 
     from ane.backends import load_backend
@@ -114,7 +111,9 @@ def show_command(args: argparse.Namespace) -> int:
     facts = {"name": found.name, "files": [str(file) for file in found.files]}
     if isinstance(voice, Voice):
         facts |= {"source": voice.source, "clip_mels": len(voice.clip_mels),
-                  "latents": {"ar": _range(voice.ar), "diffusion": _range(voice.diffusion)}}
+                  "latents": {name: {"shape": list(latent.shape), "min": float(latent.min()),
+                                     "max": float(latent.max()), "std": float(latent.std())}
+                              for name, latent in (("ar", voice.ar), ("diffusion", voice.diffusion))}}
     else:
         facts["clips"] = [{"clip": number + 1, "seconds": round(len(audio) / rate, 3), "rate": rate}
                           for number, (audio, rate) in enumerate(voice.read())]
@@ -175,11 +174,6 @@ def _content(voice: "FoundVoice") -> str:
     if voice.files[0].suffix.lower() in CLIP_SUFFIXES:
         return f"{len(voice.files)} clip{'s' if len(voice.files) > 1 else ''}"
     return f"{voice.files[0].suffix} file"
-
-
-def _range(latent) -> dict:
-    return {"shape": list(latent.shape), "min": float(latent.min()), "max": float(latent.max()),
-            "std": float(latent.std())}
 
 
 def _print_facts(facts: dict) -> None:

@@ -75,7 +75,6 @@ def check_size(model: Model, network: str) -> None:
 
 
 def _tensors(model: Model, network: str, voice: Voice) -> Iterator[tuple[str, np.ndarray]]:
-    """The name and values of each tensor of a file, as the program expects them."""
     if network == "diffusion":
         yield LATENT, voice.diffusion
     tensors = model.tensors(network)

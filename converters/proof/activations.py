@@ -174,7 +174,6 @@ class CapturedOutputs:
 
     @contextmanager
     def capture(self) -> Iterator[None]:
-        """Record the modules' outputs inside the block."""
         def recorder(path: str) -> Any:
             return lambda module, inputs, output: self._outputs[path].append(self._laid_out(module, _array(output)))
 

@@ -77,7 +77,6 @@ def measure_parity(model: Model, package: PackageRecord, bundle: Path,
 
 
 def run_probe(backend: Backend, model: Model, package: PackageRecord, function: FunctionRecord) -> list[np.ndarray]:
-    """Outputs of the function's probe on a backend."""
     probe = probes("coreml", package.network).PROBES[function.kind]
     return probe(backend, model, function.bucket, np.random.default_rng(0))
 

@@ -148,7 +148,6 @@ class Request:
                       self.notes(infos), self.timeline)
 
     def notes(self, infos: Sequence[ChunkInfo]) -> list[str]:
-        """Warnings for the user."""
         return [*cloning_notes(self.model, self.voice), *stopping_notes(infos)]
 
 

@@ -161,7 +161,7 @@ def test_a_step_on_bound_buffers_equals_a_run_on_arrays(onnx):
             for layer in range(decoder.dimensions.layers):
                 array = cache.buffer.array[layer].copy()
                 feeds[f"{name}_{layer}"] = array[0] if name.startswith("prefix") else array
-    session = onnx.session("autoregressive", "step", {})
+    session = onnx.sessions.get(onnx.session_key("autoregressive", "step", {}))
     expected = dict(zip((output.name for output in session.get_outputs()), session.run(None, feeds), strict=True))
     hidden, logits = decoder.step(feeds["columns"], np.full(3, 2))
     assert (hidden == expected["hidden"]).all()
