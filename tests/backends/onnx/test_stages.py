@@ -33,7 +33,8 @@ def backends(bundle):
 def inputs_of(stage: str, bundle, batch: int, length: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(length)
     sizes = {"B": batch, "L": length, "L+10": length + 10, "N": length, "T": length, "S": length,
-             "D": bundle.widths[0], "C": bundle.widths[1], "Z": bundle.config("univnet").noise_dim}
+             "samples": 500 * length, "D": bundle.widths[0], "C": bundle.widths[1],
+             "Z": bundle.config("univnet").noise_dim}
     return {name: rng.integers(0, 200, [sizes.get(axis, axis) for axis in tensor.shape]) if tensor.dtype == "int64"
             else rng.standard_normal([sizes.get(axis, axis) for axis in tensor.shape], dtype=np.float32)
             for name, tensor in STAGES[stage].inputs.items()}
