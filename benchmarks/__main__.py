@@ -8,6 +8,7 @@ Of all benchmarks, each runs in its own process; if one fails, the others still 
 """
 
 import argparse
+import inspect
 import shlex
 import subprocess
 import sys
@@ -15,17 +16,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ane.bundles import add_model_arguments
+from ane.commands.arguments import comma_separated, positive
 from ane.system.errors import UserError
 from benchmarks import checkpoints, convert, memory, quality, samplers, speech, stages, windows
-from benchmarks.harness import RESULTS, Benchmark, add_shared_options, count, listed, run_benchmark
+from benchmarks.harness import RESULTS, Benchmark, add_shared_options, run_benchmark
 from benchmarks.page import write_page
 from benchmarks.upstream import make_environment
 
 BENCHMARKS: dict[str, Benchmark] = {
     **stages.BENCHMARKS, **speech.BENCHMARKS, "memory": memory.BENCHMARK, "convert": convert.BENCHMARK,
     "quality": quality.BENCHMARK, "samplers": samplers.BENCHMARK, "windows": windows.BENCHMARK}
-DEFINED_IN = {**dict.fromkeys(stages.BENCHMARKS, stages), **dict.fromkeys(speech.BENCHMARKS, speech),
-              "memory": memory, "convert": convert, "quality": quality, "samplers": samplers, "windows": windows}
 
 
 def arguments_parser() -> argparse.ArgumentParser:
@@ -34,16 +34,16 @@ def arguments_parser() -> argparse.ArgumentParser:
     add_model_arguments(parser)
     add = parser.add_argument
     add("--quick", action="store_true", help="tiny sizes, to test the benchmarks; the figures mean nothing")
-    add("--only", type=listed, default=list(BENCHMARKS), metavar="NAME,…", help="run only these benchmarks")
+    add("--only", type=comma_separated, default=list(BENCHMARKS), metavar="NAME,…", help="run only these benchmarks")
     add("--upstream-python", type=Path, metavar="PATH", help="interpreter of upstream's environment")
     add("--precision", metavar="P,…", help="of every contestant that has it (default: each benchmark's own)")
-    add("--threads", type=count, metavar="N", help="CPU threads (default: all cores)")
+    add("--threads", type=positive, metavar="N", help="CPU threads (default: all cores)")
     add("-o", "--output", type=Path, default=RESULTS, metavar="DIR", help="(default: benchmarks/results)")
     parser.set_defaults(run=run_all)
     commands = parser.add_subparsers(title="benchmarks and preparations", metavar="NAME")
     for name, benchmark in BENCHMARKS.items():
-        command = commands.add_parser(name, help=benchmark.help, description=DEFINED_IN[name].__doc__,
-                                      formatter_class=argparse.RawDescriptionHelpFormatter)
+        command = commands.add_parser(name, help=benchmark.help, formatter_class=argparse.RawDescriptionHelpFormatter,
+                                      description=inspect.getmodule(benchmark.measure).__doc__)
         add_shared_options(command, benchmark.uses)
         benchmark.add_options(command.add_argument)
         command.set_defaults(run=lambda options, name=name: run_one(name, options), output=None)

@@ -39,7 +39,6 @@ MASK_POSITIONS = 1012   # of the causal masks that older releases of transformer
 
 
 def initialised(network: str, key: str, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """A tensor of plausible random numbers for that key."""
     if key.endswith("inv_freq"):      # a constant, not a parameter
         return 10000.0 ** -(torch.arange(shape[0]) / shape[0])
     mean, deviation = scale(network, key, shape)

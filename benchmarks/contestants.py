@@ -16,10 +16,7 @@ from ane.backends import load_backend
 from ane.backends.base import Backend
 from ane.backends.onnx.selection import ONNX_PRECISIONS
 from ane.backends.torch.backend import DTYPES, PRECISIONS
-from ane.backends.tuning import Tuning
-from ane.bench.worker import WorkerModel
 from ane.bundles import Model, open_model
-from ane.bundles.bundle import Bundle
 from ane.system.errors import UserError
 from benchmarks.eager import EagerBackend
 from benchmarks.peaks import cached_numbers, decoder_weights
@@ -56,11 +53,6 @@ class Contestant:
         if self.engine == "eager":
             return EagerBackend(model, self.device, self.precision, threads)
         return load_backend(self.spec, model, self.precision, threads, keep=True)
-
-    def worker_model(self, model: Model, threads: int, keep: bool) -> WorkerModel:
-        """The model and tuning that ``ane.bench.worker`` opens for it."""
-        source = {"bundle" if isinstance(model, Bundle) else "checkpoints": str(Path(model.path).resolve())}
-        return WorkerModel(**source, tuning=Tuning(self.spec, self.precision, threads=threads), keep=keep)
 
     def step_gigabytes(self, backend: Backend, lanes: int, prefix: int, own: float) -> float | None:
         """Least GB that a decoder step reads: weights, keys and values of the prefix and of the lanes' own positions.

@@ -13,7 +13,8 @@ from typing import Any
 
 from ane.bench.records import BenchRow
 from ane.bundles.bundle import Bundle
-from benchmarks.harness import Benchmark, BenchmarkPlot, BenchmarkResult, listed, model_name
+from ane.commands.arguments import comma_separated
+from benchmarks.harness import Benchmark, BenchmarkPlot, BenchmarkResult, model_name
 from benchmarks.memory import random_checkpoints, run_ane
 
 # one bucket of each kind and two numbers of lanes: further ones would take similar time
@@ -57,7 +58,7 @@ def converted(bundle: str, network: str, flags: Sequence[str], workspace: Path) 
 
 def add_options(add: Callable[..., Any]) -> None:
     add("--to", choices=("coreml", "onnx"), default="coreml", help="(default: coreml)")
-    add("--networks", type=listed, default=list(NETWORKS), metavar="NETWORK,…",
+    add("--networks", type=comma_separated, default=list(NETWORKS), metavar="NETWORK,…",
         help="(default: all that speaking uses)")
     add("--all-buckets", action="store_true", help="every function that `ane convert` makes by default; hours")
     add("--workspace", type=Path, metavar="DIR", help="for temporary files (default: the system's)")

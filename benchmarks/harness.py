@@ -13,6 +13,7 @@ from typing import Any
 from ane.bench.machine import describe_machine
 from ane.bench.records import BenchRow
 from ane.bench.report import document, plot, print_rows
+from ane.commands.arguments import comma_separated, positive
 from ane.system.files import write_json
 from ane.system.machine import processor_name, usable_cores
 
@@ -67,39 +68,22 @@ class Benchmark:
     uses: Sequence[str] = ("checkpoints", "threads", "precision", "contestants", "rounds")
 
 
-def listed(text: str) -> list[str]:
-    """``a,b`` → ["a", "b"], for argparse."""
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def counts(text: str) -> list[int]:
-    """``1,4,16`` → [1, 4, 16], for argparse."""
-    numbers = [int(part) for part in text.split(",")]
-    if min(numbers) < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return numbers
-
-
-def count(text: str) -> int:
-    return counts(text)[0]
-
-
 def add_shared_options(parser: argparse.ArgumentParser, uses: Sequence[str]) -> None:
     add, source = parser.add_argument, parser.add_mutually_exclusive_group()
     source.add_argument("--bundle", metavar="NAME|PATH", help="the model (default: the embedded bundle)")
     if "checkpoints" in uses:
         source.add_argument("--checkpoints", type=Path, metavar="DIR", help="the model: official .pth files")
     if "contestants" in uses:
-        add("--contestants", type=listed, metavar="NAME,…",
+        add("--contestants", type=comma_separated, metavar="NAME,…",
             help="of upstream, eager, torch, onnx, coreml, mil; torch:cuda names a device (default: those that run)")
         add("--upstream-python", type=Path, metavar="PATH",
             help="interpreter of the environment that `python -m benchmarks upstream-env DIR` makes")
     if "precision" in uses:
-        add("--precision", type=listed, default=["auto"], metavar="P,…", help="of every contestant that has it")
+        add("--precision", type=comma_separated, default=["auto"], metavar="P,…", help="of contestants that have it")
     if "threads" in uses:
-        add("--threads", type=count, default=usable_cores(), metavar="N", help="CPU threads (default: all cores)")
+        add("--threads", type=positive, default=usable_cores(), metavar="N", help="CPU threads (default: all cores)")
     if "rounds" in uses:
-        add("--rounds", type=count, default=3, metavar="N", help="readings of each value (default: 3)")
+        add("--rounds", type=positive, default=3, metavar="N", help="readings of each value (default: 3)")
     add("-o", "--output", type=Path, metavar="FILE.json", help="result, with plots beside it (default: "
         "benchmarks/results/, dated)")
 
@@ -131,5 +115,4 @@ def run_benchmark(name: str, benchmark: Benchmark, options: argparse.Namespace) 
 
 
 def model_name(options: argparse.Namespace) -> str:
-    """The name of the model: the last part of its path."""
     return Path(options.bundle or getattr(options, "checkpoints", None) or "demo").name

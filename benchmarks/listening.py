@@ -1,5 +1,6 @@
 """Measurements of speech for the quality benchmark: transcript, pitch, mel distance, and defects of the waveform."""
 
+import importlib.util
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from ane.system.errors import UserError
 RECOGNISED_RATE = 16000     # Hz of the recogniser's acoustic model
 FRAME = 240                 # samples of a loudness frame: 10 ms at 24 kHz
 QUIET = 10 ** (-45 / 20)    # below this a frame is silence
+DECIBELS = 20 / np.log(10)  # of a mel's natural logarithm of a magnitude
 CLICK = 8.0                 # a click is a step between samples of this many times the loudness around it
 
 
@@ -28,6 +30,12 @@ def edits(expected: Sequence[str], transcript: Sequence[str]) -> int:
         for j, recognised in enumerate(transcript, 1):
             previous, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, previous + (word != recognised))
     return row[-1]
+
+
+def recogniser_problem() -> str | None:
+    """Why nothing can be transcribed; None: it can."""
+    installed = importlib.util.find_spec("pocketsphinx") is not None
+    return None if installed else "its recogniser is not installed: pip install 'tortoise-ane[test]'"
 
 
 class Recogniser:
@@ -128,9 +136,14 @@ def median_pitch(audio: np.ndarray, rate: int, low: float = 60.0, high: float = 
     return float(np.median(rate / (np.array(peaks) + lags.start)))
 
 
+def log_spectral_distance(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """Distance of two log-mels (100, L) in dB: root mean square over bands, mean over frames."""
+    return float(np.sqrt(np.square((ours - theirs) * DECIBELS).mean(axis=0)).mean())
+
+
 def mel_distance(ours: np.ndarray, theirs: np.ndarray) -> float:
     """Mean distance in dB of two waves' log-mels (24 kHz) along the best alignment (dynamic time warping)."""
-    a, b = (diffusion_mel(wave)[:70].T * (20 / np.log(10)) for wave in (ours, theirs))
+    a, b = (diffusion_mel(wave)[:70].T * DECIBELS for wave in (ours, theirs))
     cost = np.sqrt(((a[:, None, :] - b[None]) ** 2).mean(axis=2))
     total, steps = cost[0].cumsum(), np.arange(1, len(b) + 1)
     for row in cost[1:]:

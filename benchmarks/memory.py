@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from ane.bench.records import BenchRow, Spread
+from ane.commands.arguments import positive
 from ane.system.errors import UserError
-from benchmarks.harness import Benchmark, BenchmarkPlot, BenchmarkResult, count, model_name
+from benchmarks.harness import Benchmark, BenchmarkPlot, BenchmarkResult, model_name
 
 SAMPLING_INTERVAL = 0.02      # seconds
 SENTENCE = "The train leaves at nine."
@@ -105,7 +106,7 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
     rows.append(spoken.row("ane say"))
     settings = {"model": model_name(options), "backend": stated["backend"], "candidates": options.candidates,
                 "steps": options.steps, "max_codes": options.max_codes, "threads": options.threads}
-    speech = {key: stated[key] for key in ("seconds", "codes", "seconds_by_stage", "real_time_factor", "backend")}
+    speech = {key: stated[key] for key in ("seconds", "codes", "seconds_by_phase", "real_time_factor", "backend")}
     return BenchmarkResult(rows, settings, (), [BenchmarkPlot("Time of import and speech")], {"speech": speech})
 
 
@@ -114,9 +115,9 @@ def add_options(add: Callable[..., Any]) -> None:
     add("--text", default=SENTENCE, help="(default: %(default)s)")
     add("--voice", help="(default: the bundle's own; random for official files)")
     add("--backend", default="torch:cpu", help="(default: torch:cpu)")
-    add("--candidates", type=count, default=16, metavar="N", help="(default: 16, as many as lanes)")
-    add("--steps", type=count, default=2, metavar="N", help="diffusion steps (default: 2)")
-    add("--max-codes", type=count, default=500, metavar="N", help="(default: 500, 23 s of audio: the longest chunk)")
+    add("--candidates", type=positive, default=16, metavar="N", help="(default: 16, as many as lanes)")
+    add("--steps", type=positive, default=2, metavar="N", help="diffusion steps (default: 2)")
+    add("--max-codes", type=positive, default=500, metavar="N", help="(default: 500, 23 s of audio: the longest chunk)")
     add("--workspace", type=Path, metavar="DIR", help="for temporary files (default: the system's)")
 
 

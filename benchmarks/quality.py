@@ -8,7 +8,6 @@ candidates by CLVP is compared with the mean of the same 8, twice for each sente
 """
 
 import argparse
-import importlib.util
 import os
 import shutil
 from collections.abc import Callable, Iterable, Sequence
@@ -24,13 +23,14 @@ import numpy as np
 import ane
 from ane.bench.records import BenchRow, Spread
 from ane.bundles import open_model
+from ane.commands.arguments import positive
 from ane.models.tortoise.result import SAMPLE_RATE
 from ane.models.tortoise.settings import PRESETS, default_preset
 from ane.models.tortoise.synthesizer import Synthesizer
 from ane.system.errors import UserError
 from ane.voices import Voice, load_voice
-from benchmarks.harness import Benchmark, BenchmarkPlot, BenchmarkResult, count, model_name
-from benchmarks.listening import Recogniser, Wave, edits, mel_distance, words
+from benchmarks.harness import Benchmark, BenchmarkPlot, BenchmarkResult, model_name
+from benchmarks.listening import Recogniser, Wave, edits, mel_distance, recogniser_problem, words
 from benchmarks.speakers import (
     CANDIDATES,
     SETS,
@@ -161,7 +161,6 @@ def check_thresholds(results: dict[str, Any]) -> list[tuple[str, float, str, boo
 
 
 def measure_voice(voice: str, options: argparse.Namespace) -> dict[str, Any]:
-    """All measurements of one voice of the bundle."""
     synthesizer = ane.load(options.bundle, options.backend, options.precision, options.threads)
     sentences = held_out_sentences()[:options.sentences]
     latents = load_voice(synthesizer.model.voices / f"{voice}.safetensors", voice)
@@ -219,20 +218,16 @@ def quality_row(voice: str, system: str, result: dict[str, Any], teacher: dict[s
 
 
 def unavailable(options: argparse.Namespace) -> str | None:
-    """Why the teacher or the recogniser is missing."""
-    if importlib.util.find_spec("pocketsphinx") is None:
-        return "its recogniser is not installed: pip install 'tortoise-ane[test]'"
-    if not shutil.which(getattr(options, "flite", "flite")):
-        return "its teacher, flite, is not installed"
-    return None
+    has_teacher = shutil.which(getattr(options, "flite", "flite"))
+    return recogniser_problem() or (None if has_teacher else "its teacher, flite, is not installed")
 
 
 def add_options(add: Callable[..., Any]) -> None:
     add("--preset", choices=PRESETS, help="of the quality path (default: the bundle's)")
     add("--backend", default="auto", help="(default: auto)")
     add("--precision", default="auto", help="(default: auto)")
-    add("--workers", type=count, default=os.cpu_count(), metavar="N", help="processes that score a voice (%(default)s)")
-    add("--sentences", type=count, metavar="N", help="the first N only")
+    add("--workers", type=positive, default=os.cpu_count(), metavar="N", help="processes of a voice (%(default)s)")
+    add("--sentences", type=positive, metavar="N", help="the first N only")
     add("--flite", default="flite", metavar="PROGRAM", help="the teacher (%(default)s)")
     add("--flite-libraries", metavar="DIR", help="folder of its libraries, if they are not installed")
     add("--run", type=Path, metavar="DIR", dest="run_folder",

@@ -33,19 +33,19 @@ from ane.audio.mel import HOP, denormalise_mel
 from ane.backends.base import Denoiser
 from ane.bench.records import BenchRow, Spread
 from ane.bundles import open_model
+from ane.commands.arguments import positive
 from ane.models.tortoise.diffusion import SOLVERS, Diffusion, frame_count, sample, trained_alphas_cumprod
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.synthesizer import SAMPLE_RATE, Synthesizer
 from ane.system.files import replacing
 from ane.voices import load_voice
-from benchmarks.harness import Benchmark, BenchmarkPlot, BenchmarkResult, count, model_name
-from benchmarks.listening import mel_distance
+from benchmarks.harness import Benchmark, BenchmarkPlot, BenchmarkResult, model_name
+from benchmarks.listening import log_spectral_distance, mel_distance
 from benchmarks.quality import interval, score_speech, unavailable
 from benchmarks.speakers import SEED, SpokenText, sample_candidates, univnet_audio
 from training.speech import RATE, Flite
 from training.text import held_out_sentences
 
-DECIBELS = 20 / np.log(10)      # of a mel's natural logarithm of a magnitude
 GUIDED = (None, 2.0)
 
 
@@ -153,11 +153,6 @@ def mel_of(synthesizer: Synthesizer, latents: np.ndarray, voice: np.ndarray, sys
     return denormalise_mel(mel)
 
 
-def log_spectral_distance(a: np.ndarray, b: np.ndarray) -> float:
-    """Distance of two log-mels (1, 100, L) in dB: root mean square over bands, mean over frames."""
-    return float(np.sqrt((((a - b) * DECIBELS) ** 2).mean(axis=1)).mean())
-
-
 @cache
 def cached_synthesizer(bundle: str | None) -> Synthesizer:
     """One for each process, on one thread."""
@@ -187,8 +182,8 @@ def measure_sentence(index: int, text: str, compared: bool, options: argparse.Na
             figures |= {"errors": scored.errors, "words": scored.words, "transcript": scored.transcript}
         if compared:
             guidance = system.diffusion.guidance
-            figures |= {"from_p200": log_spectral_distance(mel, mels[reference(guidance)]),
-                        "from_flow": log_spectral_distance(mel, mels[flow(guidance)])}
+            figures |= {"from_p200": log_spectral_distance(mel[0], mels[reference(guidance)][0]),
+                        "from_flow": log_spectral_distance(mel[0], mels[flow(guidance)][0])}
     return found
 
 
@@ -258,11 +253,11 @@ def sampler_row(system: SamplerCase, result: dict[str, Any]) -> BenchRow:
 
 def add_options(add: Callable[..., Any]) -> None:
     add("--voice", help="one of the bundle's own that flite has too (default: the bundle's default)")
-    add("--sentences", type=count, default=40, metavar="N",
+    add("--sentences", type=positive, default=40, metavar="N",
         help="held-out sentences that are transcribed (%(default)s)")
-    add("--compared", type=count, default=6, metavar="N",
+    add("--compared", type=positive, default=6, metavar="N",
         help="the first of them, of which all samplers' mels are compared (%(default)s)")
-    add("--workers", type=count, default=2, metavar="N", help="processes of one thread each (%(default)s)")
+    add("--workers", type=positive, default=2, metavar="N", help="processes of one thread each (%(default)s)")
     add("--workspace", type=Path, default=Path("samplers-work"), metavar="DIR",
         help="folder of finished sentences, to resume an interrupted run (%(default)s)")
     add("--flite", default="flite", metavar="PROGRAM", help="the teacher (%(default)s)")

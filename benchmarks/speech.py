@@ -19,15 +19,17 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
+from ane.backends.tuning import Tuning
 from ane.bench.measure import RepeatedCall, measure_in_rounds
 from ane.bench.records import BenchRow, compare
 from ane.bench.sessions import WorkerProcess
-from ane.bench.worker import SpeechRequest
+from ane.bench.worker import SpeechRequest, WorkerModel
 from ane.bundles import Model
+from ane.commands.arguments import comma_separated, counts, positive
 from ane.models.tortoise.settings import PRESETS
 from ane.system.errors import UserError
 from benchmarks.contestants import Contestant, chosen_contestants, opened_model
-from benchmarks.harness import Benchmark, BenchmarkPlot, BenchmarkResult, count, counts, listed, model_name
+from benchmarks.harness import Benchmark, BenchmarkPlot, BenchmarkResult, model_name
 from benchmarks.upstream import UpstreamProcess
 
 KNOWN = ("upstream", "torch", "onnx", "coreml", "mil")
@@ -48,12 +50,13 @@ def text_of_chunks(number: int) -> str:
     return " | ".join(SENTENCES[index % len(SENTENCES)] for index in range(number))
 
 
-def start_worker(contestant: Contestant, model: Model, threads: int, prepare: SpeechRequest | None = None,
-                 keep: bool = True) -> tuple[WorkerProcess, float]:
+def start_worker(contestant: Contestant, model: Model, threads: int,
+                 prepare: SpeechRequest | None = None) -> tuple[WorkerProcess, float]:
     """A process that has opened the model, and its cold start: seconds until it accepts a request."""
     started, process = time.perf_counter(), WorkerProcess(threads)
     try:
-        process.ask({"open": asdict(contestant.worker_model(model, threads, keep))})
+        tuning = Tuning(contestant.spec, contestant.precision, threads=threads)
+        process.ask({"open": asdict(WorkerModel.of(model, tuning, keep=True))})
         if prepare is not None:
             process.ask({"prepare": asdict(prepare)})
     except BaseException:
@@ -192,26 +195,26 @@ def scale_call(contestant: Contestant, model: Model, request: SpeechRequest, tex
 
 
 def add_max_codes(add: Callable[..., Any], default: int) -> None:
-    add("--max-codes", type=count, default=default, metavar="N", help=f"codes of a chunk at most (default: {default})")
+    add("--max-codes", type=positive, default=default, metavar="N", help=f"most codes of a chunk (default: {default})")
 
 
 def sentence_options(add: Callable[..., Any]) -> None:
-    add("--cases", type=listed, default=list(CASES), metavar="NAME,…", help=f"of {', '.join(CASES)} (default: all)")
-    add("--steps", type=count, metavar="N", help="diffusion steps of all contestants, 2 or more (default: the case's)")
+    add("--cases", type=comma_separated, default=list(CASES), metavar="NAME,…", help=f"(default: {','.join(CASES)})")
+    add("--steps", type=positive, metavar="N", help="diffusion steps of all, 2 or more (default: the case's)")
     add("--text", default="The train leaves at nine.", help="(default: %(default)s)")
     add_max_codes(add, 86)
 
 
 def stream_options(add: Callable[..., Any]) -> None:
     add("--seconds", type=counts, default=[5, 10, 20, 40, 60], metavar="N,…", help="of audio (default: 5,10,20,40,60)")
-    add("--presets", type=listed, default=["fastest", "1x10"], metavar="NAME,…", help="(default: fastest,1x10)")
+    add("--presets", type=comma_separated, default=["fastest", "1x10"], metavar="P,…", help="(default: fastest,1x10)")
     add_max_codes(add, 108)
 
 
 def scale_options(add: Callable[..., Any]) -> None:
     add("--chunks", type=counts, default=[1, 2, 4, 8, 16, 32, 64], metavar="N,…", help="(default: 1,2,4,8,16,32,64)")
     add("--lanes", type=counts, default=[1, 2, 4, 8, 16, 32], metavar="N,…", help="(default: 1,2,4,8,16,32)")
-    add("--lane-chunks", type=count, default=32, metavar="N", help="chunks that those lanes speak (default: 32)")
+    add("--lane-chunks", type=positive, default=32, metavar="N", help="chunks that those lanes speak (default: 32)")
     add("--preset", choices=PRESETS, default="fastest", help="(default: fastest)")
     add_max_codes(add, 108)
 

@@ -22,12 +22,13 @@ from ane.bench.records import BenchRow, compare
 from ane.bench.stage_calls import TIMESTEP, StageCalls
 from ane.bench.workload import CODES, SentenceWork
 from ane.bundles import Model
+from ane.commands.arguments import comma_separated, counts, positive
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES
 from ane.models.tortoise.result import SAMPLE_RATE
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from benchmarks.contestants import Contestant, chosen_contestants, opened_model
-from benchmarks.harness import Benchmark, BenchmarkPlot, BenchmarkResult, count, counts, listed, model_name
+from benchmarks.harness import Benchmark, BenchmarkPlot, BenchmarkResult, model_name
 from benchmarks.peaks import Limits, Operations
 from benchmarks.upstream import UpstreamProcess
 
@@ -212,9 +213,9 @@ def add_part_options(*parts: str) -> Callable[[Callable[..., Any]], None]:
             add("--frames", type=counts, default=[200, 400, 800], metavar="N,…", help="(default: 200,400,800)")
         if "diffusion" in parts:
             add("--utterances", type=counts, default=[1], metavar="N,…", help="denoised in one call (default: 1)")
-        add("--calls", type=count, default=10, metavar="N",
+        add("--calls", type=positive, default=10, metavar="N",
             help="calls of a round, of which the median counts (default: 10)")
-        add("--only", type=listed, default=list(parts), metavar="PART,…", help=f"of {', '.join(parts)}")
+        add("--only", type=comma_separated, default=list(parts), metavar="PART,…", help=f"of {', '.join(parts)}")
 
     return add_options
 

@@ -6,7 +6,6 @@ over bands, mean over frames) and the word error rate of an offline recogniser.
 """
 
 import argparse
-import importlib.util
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,15 +13,15 @@ import numpy as np
 
 import ane
 from ane.bench.records import BenchRow, Spread
+from ane.commands.arguments import positive
 from ane.models.tortoise.diffusion import SOLVERS, Diffusion, spectrogram
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.result import SAMPLE_RATE
-from ane.models.tortoise.synthesizer import Synthesizer
 from ane.models.tortoise.vocoding import univnet_sound
 from ane.models.tortoise.windows import Windows, windowed_mels
-from ane.voices import Voice, load_voice
-from benchmarks.harness import Benchmark, BenchmarkPlot, BenchmarkResult, count, model_name
-from benchmarks.listening import Recogniser, edits, words
+from ane.voices import load_voice
+from benchmarks.harness import Benchmark, BenchmarkPlot, BenchmarkResult, model_name
+from benchmarks.listening import Recogniser, edits, log_spectral_distance, recogniser_problem, words
 from benchmarks.speakers import sample_candidates
 from training.text import held_out_sentences
 
@@ -48,20 +47,6 @@ class RepeatableNoise:
         return field[first:first + shape[-1]].T[None]
 
 
-def latents_of(synthesizer: Synthesizer, sentences: Sequence[str], voice: Voice) -> list[np.ndarray]:
-    """Latents (N, D) of one candidate for each sentence."""
-    found = []
-    for index, text in enumerate(sentences):
-        _, [candidate] = sample_candidates(synthesizer, text, voice, 1, Randomness(SEED + index))
-        found.append(candidate.latents)
-    return found
-
-
-def distance(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Distance of log-mels (100, L), in dB."""
-    return float(np.sqrt(np.square(ours - theirs).mean(axis=0)).mean() * 20 / np.log(10))
-
-
 def measure(options: argparse.Namespace) -> BenchmarkResult:
     """Rows: diffused whole, whole with other noise, and with each setting of windows."""
     synthesizer = ane.load(options.bundle)
@@ -69,7 +54,8 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
     name = model.default_voice
     voice = load_voice(model.voices / f"{name}.safetensors", name)
     sentences = held_out_sentences()[:options.sentences]
-    separate = latents_of(synthesizer, sentences, voice)
+    separate = [sample_candidates(synthesizer, text, voice, 1, Randomness(SEED + index))[1][0].latents
+                for index, text in enumerate(sentences)]
     starts = range(0, len(sentences), options.join)
     texts = [" ".join(sentences[start:start + options.join]) for start in starts]
     latents = [np.concatenate(separate[start:start + options.join]) for start in starts]
@@ -102,7 +88,7 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
     rows = []
     for system, make in systems.items():
         mels = make()
-        spread = Spread.of([distance(ours, theirs) for ours, theirs in zip(mels, reference, strict=True)])
+        spread = Spread.of([log_spectral_distance(ours, theirs) for ours, theirs in zip(mels, reference, strict=True)])
         rows.append(BenchRow(system, "mel distance", "dB", {}, spread, {"word_error_rate": errors(mels)}))
     settings = {"model": model_name(options), **{name: getattr(options, name) for name in (
         "sentences", "join", "sampler", "steps")}, "latents": float(np.mean([len(some) for some in latents]))}
@@ -113,18 +99,13 @@ def window_sizes(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(",")))
 
 
-def unavailable(options: argparse.Namespace) -> str | None:
-    installed = importlib.util.find_spec("pocketsphinx") is not None
-    return None if installed else "its recogniser is not installed: pip install 'tortoise-ane[test]'"
-
-
 def add_options(add: Callable[..., Any]) -> None:
-    add("--sentences", type=count, default=24, metavar="N", help="the first N held-out ones (%(default)s)")
-    add("--join", type=count, default=1, metavar="N", help="sentences of a text (%(default)s)")
+    add("--sentences", type=positive, default=24, metavar="N", help="the first N held-out ones (%(default)s)")
+    add("--join", type=positive, default=1, metavar="N", help="sentences of a text (%(default)s)")
     add("--sampler", choices=tuple(SOLVERS), default="dpm++2m", help="(%(default)s)")
-    add("--steps", type=count, default=12, metavar="N", help="(%(default)s)")
+    add("--steps", type=positive, default=12, metavar="N", help="(%(default)s)")
     add("--windows", type=window_sizes, action="append", metavar="FIRST,SIZE,OVERLAP", help="may be given repeatedly")
 
 
 BENCHMARK = Benchmark(measure, "windowed diffusion", add_options, "--sentences 1 --steps 4 --windows 16,64,4",
-                      unavailable, uses=())
+                      lambda options: recogniser_problem(), uses=())

@@ -17,13 +17,14 @@ from filelock import FileLock, Timeout
 
 from ane.bundles import Model
 from ane.bundles.bundle import Bundle, check_destination, write_bundle
-from ane.bundles.hashes import check_hash
+from ane.bundles.hashes import check_hashes
 from ane.bundles.packages import PackageRecord, read_section, section
 from ane.bundles.weights import layout
 from ane.system.errors import UserError
 from ane.system.files import link_or_copy, read_json, replacing
 from converters.coreml.target import CoreMLTarget
 from converters.fingerprint import graph_fingerprint
+from converters.models import chosen_networks
 from converters.provenance import provenance_of
 
 Progress = Callable[[str, str], None]       # network, activity
@@ -32,21 +33,14 @@ WEIGHT_BYTES = {**dict.fromkeys(("fp32", "int8", "int4"), 4),   # bytes per weig
                 **dict.fromkeys(("fp16", "8bit", "6bit", "4bit"), 2)}
 
 
-class ConversionOptions(Protocol):
-    """Options of a target, for packages of one precision."""
-
-    precision: str
-
-    def stored(self, network: str) -> str:
-        """The precision of this network's package."""
-
-
 class ConversionTarget(Protocol):
     """A format of packages.
 
     Attributes:
         name: one of ``ane.bundles.packages.FORMATS``. networks: the convertible networks, in order.
         max_functions: the largest number of functions in a package; each is first saved with its own weights.
+
+    Its options, for packages of one precision, have ``precision`` and ``stored(network)``, that of a network's package.
     """
 
     name: str
@@ -67,7 +61,7 @@ class ConversionTarget(Protocol):
 COREML_TARGET = CoreMLTarget()
 
 
-def convert(model: Model, destination: Path, options: Sequence[ConversionOptions],
+def convert(model: Model, destination: Path, options: Sequence[Any],
             networks: Sequence[str] | None = None, overwrite: bool = False,
             progress: Progress = lambda network, activity: None,
             target: ConversionTarget = COREML_TARGET) -> Bundle:
@@ -86,7 +80,7 @@ def convert(model: Model, destination: Path, options: Sequence[ConversionOptions
             threshold, a network is unknown.
     """
     destination = Path(os.path.abspath(destination))
-    chosen = _networks(model, networks, target)
+    chosen = chosen_networks(model, networks, target.networks)
     target.check(options, model)
     check_destination(destination, overwrite)
     _check_disk_space(destination, model, chosen, options, target)
@@ -138,8 +132,7 @@ def _kept_packages(model: Model, work: Path, converted: set[tuple[str, str, str]
     kept = [package for attribute in ("packages", "onnx_packages") for package in getattr(model, attribute, [])
             if _key(package) not in converted]
     for package in kept:
-        for file in package.files:
-            check_hash(model.path, file)
+        check_hashes(model.path, package.files)
         shutil.rmtree(work / package.path, ignore_errors=True)
         # onnx refuses weights that are hard links
         copy = shutil.copyfile if package.format == "onnx" else link_or_copy
@@ -147,17 +140,7 @@ def _kept_packages(model: Model, work: Path, converted: set[tuple[str, str, str]
     return kept
 
 
-def _networks(model: Model, requested: Sequence[str] | None, target: ConversionTarget) -> list[str]:
-    if requested is not None and not requested:
-        raise UserError(f"--networks names no network; there are {', '.join(target.networks)}")
-    for network in requested or ():
-        if network not in target.networks:
-            raise UserError(f"--networks {network}: no such network; there are {', '.join(target.networks)}")
-        model.require(network)
-    return [network for network in target.networks if network in (requested or model.networks)]
-
-
-def _fingerprint(model: Model, options: Sequence[ConversionOptions], networks: Sequence[str],
+def _fingerprint(model: Model, options: Sequence[Any], networks: Sequence[str],
                  target: ConversionTarget) -> str:
     """A digest of the model, options and code; an unfinished conversion resumes if it is unchanged."""
     parts = [model.identity, target.name, code_fingerprint(target), networks,
@@ -177,9 +160,9 @@ def _resume(work: Path, fingerprint: str, overwrite: bool, target: ConversionTar
                     if _is_intact(work, package)]
         if not overwrite:
             raise UserError(f"{work} holds an unfinished conversion of another model, of other networks or with other "
-                            "options: finish it with the same command, or add --force to start over")
+                            "options: finish it with the same command, or add overwrite=True to start over")
     elif work.exists() and any(work.iterdir()):
-        raise UserError(f"{work} exists and is not an unfinished conversion: move it, or choose another -o")
+        raise UserError(f"{work} exists and is not an unfinished conversion: move it, or choose another destination")
     shutil.rmtree(work, ignore_errors=True)
     _save_progress(work, fingerprint, [], target)
     return []
@@ -187,8 +170,7 @@ def _resume(work: Path, fingerprint: str, overwrite: bool, target: ConversionTar
 
 def _is_intact(work: Path, package: PackageRecord) -> bool:
     try:
-        for file in package.files:
-            check_hash(work, file)
+        check_hashes(work, package.files)
     except UserError:
         return False
     return True
@@ -200,7 +182,7 @@ def _save_progress(work: Path, fingerprint: str, done: list[PackageRecord], targ
                         encoding="utf-8")
 
 
-def _check_disk_space(destination: Path, model: Model, networks: Sequence[str], options: Sequence[ConversionOptions],
+def _check_disk_space(destination: Path, model: Model, networks: Sequence[str], options: Sequence[Any],
                       target: ConversionTarget) -> None:
     """Raise UserError unless the disk has room for the packages, the largest one's unmerged functions, the weights."""
     layouts = [layout(model.family.networks[network], model.config(network)) for network in networks]
@@ -209,9 +191,10 @@ def _check_disk_space(destination: Path, model: Model, networks: Sequence[str], 
     largest = width * max(values)
     parent = next(folder for folder in destination.absolute().parents if folder.is_dir())
     for folder, needed, advice in (
-            (parent, (len(options) + 2) * width * sum(values) + target.max_functions * largest, "choose another -o"),
+            (parent, (len(options) + 2) * width * sum(values) + target.max_functions * largest,
+             "choose another destination"),
             (Path(tempfile.gettempdir()), 2 * largest, "set TMPDIR to another folder")):
         free = shutil.disk_usage(folder).free
         if free < needed:
             raise UserError(f"converting needs about {needed / 1e9:.1f} GB at {folder} and {free / 1e9:.1f} GB are "
-                            f"free: delete something, {advice}, or convert fewer --networks")
+                            f"free: delete something, {advice}, or convert fewer networks")

@@ -3,11 +3,12 @@
 A second model adds a folder beside ``converters/tortoise`` and an entry here; no target changes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
 
+from ane.bundles import Model
 from ane.bundles.family import Network
 from ane.system.errors import UserError
 
@@ -63,3 +64,18 @@ def graph_builder(target: str, network: str) -> ModuleType:
 def probes(target: str, network: str) -> ModuleType:
     """The module that probes the graphs of a network. Raises UserError as ``model_of``."""
     return import_module(model_of(target, network).probes[target])
+
+
+def chosen_networks(model: Model, requested: Sequence[str] | None, known: Collection[str]) -> list[str]:
+    """The networks to convert, in the order of ``known``; by default all that the model has.
+
+    Raises:
+        UserError: none, an unknown one, or one that the model lacks.
+    """
+    if requested is not None and not requested:
+        raise UserError(f"networks must name a network; there are {', '.join(known)}")
+    for network in requested or ():
+        if network not in known:
+            raise UserError(f"networks={network}: no such network; there are {', '.join(known)}")
+        model.require(network)
+    return [network for network in known if network in (requested or model.networks)]

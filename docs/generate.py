@@ -78,13 +78,13 @@ def results_table(directive: str) -> list[str]:
     name, index = source.split()
     table = json.loads((RESULTS / name).read_text(encoding="utf-8"))["tables"][int(index)]
     headings = dict(part.strip().split(" = ") for part in columns.split(";"))
-    places = [table["columns"].index(column) for column in headings]
+    indices = [table["columns"].index(column) for column in headings]
     rows = table["rows"]
     if kept_rows:
         column, _, values = kept_rows[0].partition(" = ")
         rows = [row for row in rows if re.fullmatch(values, row[table["columns"].index(column)])]
     lines = [headings.values(), ["---"] * len(headings)]
-    lines += [[row[place].removesuffix(" ±0%") for place in places] for row in rows]
+    lines += [[row[index].removesuffix(" ±0%") for index in indices] for row in rows]
     return ["| " + " | ".join(line) + " |" for line in lines]
 
 

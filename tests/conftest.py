@@ -2,8 +2,12 @@
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.onnx_packages import OnnxPackages
 
 GOLDEN = Path(__file__).parent / "parity" / "golden"
 
@@ -42,3 +46,13 @@ def random_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("bundles") / "random"
     write_random_bundle(path)
     return path
+
+
+@pytest.fixture(scope="session")
+def onnx_packages(golden_checkpoints: Path, golden_config: Path, tmp_path_factory: pytest.TempPathFactory,
+                  worker_id: str) -> "OnnxPackages":
+    """ONNX packages of the golden checkpoints, shared by all workers of a run; tests must not change them."""
+    from tests.onnx_packages import OnnxPackages
+
+    own = tmp_path_factory.getbasetemp()
+    return OnnxPackages(golden_checkpoints, golden_config, (own if worker_id == "master" else own.parent) / "onnx")

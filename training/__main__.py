@@ -24,7 +24,7 @@ from training.run import PARTS, SHARED, TrainingRun
 from training.speech import Flite
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m training", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
@@ -39,7 +39,7 @@ def main() -> int:
     add("--flite-libraries", metavar="DIR", help="folder of its libraries, if it is not installed")
     add("--wordnet", type=Path, default=Path("/usr/share/wordnet"), metavar="DIR",
         help="WordNet's data files (%(default)s; Debian: wordnet-base)")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
     try:
         train(options)

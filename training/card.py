@@ -10,6 +10,7 @@ from ane.audio import read_audio
 from ane.audio.mel import DIFFUSION_RATE, diffusion_mel
 from ane.system.files import replacing
 from training.text import SHARES
+from training.trainer import draw_curves
 
 CARD, CURVES, SPECTROGRAMS = "MODEL.md", "curves.jpg", "spectrograms.jpg"
 
@@ -23,7 +24,7 @@ def write_card(bundle: Path, curves: Mapping[str, Sequence[Mapping[str, float]]]
         sound: folder of its audio files, VOICE-SYSTEM-NNN.wav. identity: of the bundle.
     """
     source = json.loads((bundle / "bundle.json").read_text(encoding="utf-8"))["source"]
-    draw_curves(curves, bundle / CURVES)
+    draw_curves(curves, bundle / CURVES, dpi=60, pil_kwargs={"quality": 70})
     if sound is not None:
         draw_spectrograms(sound, list(quality["voices"]), bundle / SPECTROGRAMS)
     text = card_text(source, quality, identity, spectrograms=sound is not None)
@@ -111,7 +112,6 @@ def legs_section(source: Mapping[str, Any]) -> str:
 
 
 def earlier_section(began: Mapping[str, Any]) -> str:
-    """The voice whose weights the networks started from."""
     commit = f" in commit {began['commit'][:12]} of the repository" if "commit" in began else ""
     text = f"""
 Its networks started from the weights of an earlier voice, bundle {began["bundle"][:12]}{commit}.
@@ -154,27 +154,7 @@ training data: `python -m benchmarks quality`, benchmarks/results/quality-demo.j
     return "\n".join(lines) + "\n"
 
 
-def draw_curves(curves: Mapping[str, Sequence[Mapping[str, float]]], path: Path) -> None:
-    from matplotlib.figure import Figure
-
-    columns = 3
-    rows = -(-len(curves) // columns)
-    figure = Figure(figsize=(4 * columns, 2.4 * rows), layout="constrained")
-    for number, (part, curve) in enumerate(curves.items(), 1):
-        axes = figure.add_subplot(rows, columns, number)
-        for name in sorted({name for point in curve for name in point} - {"step", "seconds"}):
-            points = [(point["step"], point[name]) for point in curve if name in point]
-            axes.plot(*zip(*points, strict=True), label=name, linewidth=0.8)
-        axes.set_title(part, fontsize=9)
-        axes.tick_params(labelsize=7)
-        axes.legend(fontsize=6)
-        axes.grid(alpha=0.3)
-    with replacing(path) as target:
-        figure.savefig(target, dpi=60, pil_kwargs={"quality": 70})
-
-
 def draw_spectrograms(sound: Path, voices: Sequence[str], path: Path, sentence: int = 0) -> None:
-    """One sentence by every system, voice by voice."""
     from matplotlib.figure import Figure
 
     systems = ("teacher", "fast", "quality")

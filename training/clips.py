@@ -29,7 +29,6 @@ class Clip:
 
 def load_clips(shards: Sequence[Path], codes: Sequence[Path], voices: Sequence[str],
                tokenizer: Tokenizer) -> list[Clip]:
-    """The clips of shards and of their files of codes."""
     clips = []
     for shard_path, codes_path in zip(shards, codes, strict=True):
         voice = voice_of(shard_path, voices)

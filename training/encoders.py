@@ -12,16 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ane.audio import resample
-from ane.audio.mel import CONDITIONING_RATE, conditioning_mel, diffusion_mel
-from ane.models.tortoise.networks.conditioning import (
-    ConditioningEncoder,
-    ConditioningEncoderConfig,
-    ContextualEmbedder,
-    ContextualEmbedderConfig,
-    RandomLatentConverter,
-    RandomLatentConverterConfig,
-)
-from ane.models.tortoise.voice_encoding import conditioning_window, diffusion_window
+from ane.audio.mel import CONDITIONING_RATE
+from ane.models.tortoise.networks.conditioning import RandomLatentConverter, RandomLatentConverterConfig
 from training.speech import RATE, Shard
 from training.trainer import Initialise, PartSchedule, Trainer
 
@@ -63,21 +55,6 @@ def train_encoder(folder: Path, encoder: nn.Module, mels: Sequence[tuple[int, np
 
     trainer.run(loss)
     return encoder.eval()
-
-
-def train_conditioning_encoder(folder: Path, config: ConditioningEncoderConfig, clips: Sequence[tuple[int, np.ndarray]],
-                               targets: Tensor, mel_norms: np.ndarray, schedule: PartSchedule, device: str,
-                               initialise: Initialise | None = None) -> nn.Module:
-    rng = np.random.default_rng(schedule.seed)
-    mels = [(voice, conditioning_mel(conditioning_window(audio, rng), mel_norms)) for voice, audio in clips]
-    return train_encoder(folder, ConditioningEncoder(config), mels, targets, schedule, device, initialise)
-
-
-def train_contextual_embedder(folder: Path, config: ContextualEmbedderConfig, clips: Sequence[tuple[int, np.ndarray]],
-                              targets: Tensor, schedule: PartSchedule, device: str,
-                              initialise: Initialise | None = None) -> nn.Module:
-    mels = [(voice, diffusion_mel(diffusion_window(audio))) for voice, audio in clips]
-    return train_encoder(folder, ContextualEmbedder(config), mels, targets, schedule, device, initialise)
 
 
 def train_converter(folder: Path, config: RandomLatentConverterConfig, targets: Tensor,

@@ -56,17 +56,14 @@ def source(run: TrainingRun) -> dict:
               if (path := run.folder / part / "curve.json").exists()}
     began = run.folder / BEGAN_AS
     earlier = {"began_as": json.loads(began.read_text())} if began.exists() else {}
+    device = torch.cuda.get_device_name() if run.device.startswith("cuda") else f"{os.cpu_count()} CPU cores"
     return {**earlier, "teachers": [f"flite {voice}" for voice in run.recipe.voices],
             "hours": round(sum(Shard.load(path).hours for path in run.shards), 1),
             "clips": len(run.texts), "held_back": round(run.held_back_count / len(run.shards), 3),
-            "seed": run.recipe.seed, "device": device_name(run.device), "batch": run.recipe.crops,
+            "seed": run.recipe.seed, "device": device, "batch": run.recipe.crops,
             "legs": {part: list(schedule.steps) for part, schedule in run.recipe.parts.items()
                      if len(schedule.steps) > 1},
             "steps": {part: point["step"] for part, point in curves.items()},
             "seconds": {part: round(point["seconds"]) for part, point in curves.items()},
             "versions": {"python": platform.python_version(), "tortoise-ane": version(),
                          **{package: importlib.metadata.version(package) for package in PACKAGES}}}
-
-
-def device_name(device: str) -> str:
-    return torch.cuda.get_device_name() if device.startswith("cuda") else f"{os.cpu_count()} CPU cores"

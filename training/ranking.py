@@ -193,13 +193,11 @@ def ranking_gain(scores: Tensor, nats: Tensor) -> float:
 
 
 def words_of(text: Sequence[int]) -> list[slice]:
-    """The words of a text, maximal runs of letters."""
     marks = [-1, *(index for index, token in enumerate(text) if token not in LETTER_TOKENS), len(text)]
     return [slice(before + 1, after) for before, after in pairwise(marks) if after > before + 1]
 
 
 def words_by_length(clips: Sequence[Clip]) -> dict[int, list[list[int]]]:
-    """Every different word of the clips, by length."""
     words = sorted({tuple(clip.text[word]) for clip in clips for word in words_of(clip.text)})
     by_length: dict[int, list[list[int]]] = {}
     for word in words:

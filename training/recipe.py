@@ -120,7 +120,6 @@ def load_recipe(path: Path = EMBEDDED_VOICE) -> Recipe:
 
 
 def tuples(values: dict[str, Any]) -> dict[str, Any]:
-    """A copy with tuples in place of lists."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
 
 

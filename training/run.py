@@ -12,8 +12,11 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file
 
+from ane.audio.mel import conditioning_mel, diffusion_mel
 from ane.bundles import Model
 from ane.bundles.hashes import sha256_of
+from ane.models.tortoise.networks.conditioning import ConditioningEncoder, ContextualEmbedder
+from ane.models.tortoise.voice_encoding import conditioning_window, diffusion_window
 from ane.system.errors import UserError
 from ane.system.files import replacing
 from ane.text import Tokenizer
@@ -28,12 +31,7 @@ from training.candidates import (
 from training.clips import Clip, load_clips
 from training.decoder import SILENT_CODES, DecoderInTraining, train_decoder, training_sequence
 from training.denoiser import DenoiserInTraining, train_denoiser
-from training.encoders import (
-    recordings,
-    train_conditioning_encoder,
-    train_contextual_embedder,
-    train_converter,
-)
+from training.encoders import recordings, train_converter, train_encoder
 from training.listener import Listener, train_listener
 from training.quantiser import Quantiser, train_quantiser, write_codes
 from training.ranking import train_clvp
@@ -111,7 +109,6 @@ class TrainingRun:
 
     @property
     def training_shards(self) -> list[Path]:
-        """The shards that the decoder is trained on."""
         return self.shards[:len(self.shards) - self.held_back_count]
 
     @property
@@ -141,7 +138,6 @@ class TrainingRun:
 
     @cached_property
     def codes(self) -> dict[Path, Path]:
-        """The file of codes of each shard."""
         paths = write_codes(self.folder / "codes", self.quantiser, self.shards, self.recipe.voices, self.workers)
         return dict(zip(self.shards, paths, strict=True))
 
@@ -235,17 +231,20 @@ class TrainingRun:
 
     @cached_property
     def conditioning_encoder(self) -> torch.nn.Module:
-        return train_conditioning_encoder(
-            self.folder / "conditioning_encoder", CONFIGS["conditioning_encoder"], self.recordings,
-            self.voice_latents, self.mel_norms, self.recipe.parts["conditioning_encoder"], self.device,
-            self.initialise_with(copy_matching_weights, "conditioning_encoder"))
+        schedule = self.recipe.parts["conditioning_encoder"]
+        rng = np.random.default_rng(schedule.seed)
+        mels = [(voice, conditioning_mel(conditioning_window(audio, rng), self.mel_norms))
+                for voice, audio in self.recordings]
+        return train_encoder(self.folder / "conditioning_encoder", ConditioningEncoder(CONFIGS["conditioning_encoder"]),
+                             mels, self.voice_latents, schedule, self.device,
+                             self.initialise_with(copy_matching_weights, "conditioning_encoder"))
 
     @cached_property
     def contextual_embedder(self) -> torch.nn.Module:
-        return train_contextual_embedder(
-            self.folder / "contextual_embedder", CONFIGS["contextual_embedder"], self.recordings,
-            self.diffusion.voices.detach().cpu(), self.recipe.parts["contextual_embedder"], self.device,
-            self.initialise_with(copy_matching_weights, "contextual_embedder"))
+        mels = [(voice, diffusion_mel(diffusion_window(audio))) for voice, audio in self.recordings]
+        return train_encoder(self.folder / "contextual_embedder", ContextualEmbedder(CONFIGS["contextual_embedder"]),
+                             mels, self.diffusion.voices.detach().cpu(), self.recipe.parts["contextual_embedder"],
+                             self.device, self.initialise_with(copy_matching_weights, "contextual_embedder"))
 
     @cached_property
     def rlg_auto(self) -> torch.nn.Module:

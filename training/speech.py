@@ -114,7 +114,6 @@ def code_mel(audio: np.ndarray, mel_norms: np.ndarray) -> np.ndarray:
 
 
 def speak_shard(path: Path, texts: Sequence[str], voice: str, flite: Flite, mel_norms: np.ndarray) -> None:
-    """Write the speech of ``texts`` to ``path``."""
     clips = [(text, flite.speak(text, voice)) for text in texts]
     clips = [(text, audio) for text, audio in clips if RATE // 4 < len(audio) < MAX_SECONDS * RATE]
     mels = [code_mel(audio, mel_norms) for _, audio in clips]
@@ -124,7 +123,6 @@ def speak_shard(path: Path, texts: Sequence[str], voice: str, flite: Flite, mel_
 
 
 def voice_of(shard: Path, voices: Sequence[str]) -> int:
-    """The index of a shard's teacher."""
     return voices.index(shard.stem.split("-")[1])
 
 

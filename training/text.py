@@ -39,7 +39,8 @@ def training_texts(wordnet: Path, seed: int) -> Iterator[str]:
     rng = random.Random(seed)
     examples, definitions = glosses(wordnet)
     words, weights = spoken_words()
-    sources = (lambda: several_sentences(rng), lambda: rng.choice(examples), lambda: rng.choice(definitions),
+    sources = (lambda: " ".join(plain_sentence(rng) for _ in range(rng.choice((1, 1, 1, 1, 2, 3)))),
+               lambda: rng.choice(examples), lambda: rng.choice(definitions),
                lambda: (" ".join(rng.choices(words, cum_weights=weights, k=rng.randint(1, 8)))
                         + rng.choice([".", "", "?", "!"])))
     held_out, seen = word_runs(held_out_sentences()), set()
@@ -50,10 +51,6 @@ def training_texts(wordnet: Path, seed: int) -> Iterator[str]:
                 and held_out.isdisjoint(word_runs([text]))):
             seen.add(text)
             yield text
-
-
-def several_sentences(rng: random.Random) -> str:
-    return " ".join(plain_sentence(rng) for _ in range(rng.choice((1, 1, 1, 1, 2, 3))))
 
 
 def word_runs(sentences: Iterable[str]) -> set[tuple[str, ...]]:

@@ -7,9 +7,10 @@ import io
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
@@ -162,7 +163,7 @@ class Trainer:
                         "step": self.step, "seconds": self.seconds, "curve": self.curve}, target)
         with replacing(self.folder / "curve.json") as target:
             target.write_text(json.dumps(self.curve))
-        draw_curve(self.curve, self.folder / "curve.png", self.folder.name)
+        draw_curves({self.folder.name: self.curve}, self.folder / "curve.png", dpi=200)
 
 
 def state_bytes(module: nn.Module) -> bytes:
@@ -173,22 +174,25 @@ def state_bytes(module: nn.Module) -> bytes:
 
 
 def load_state_bytes(module: nn.Module, state: bytes) -> None:
-    """Load what ``state_bytes`` returned."""
     module.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))
 
 
-def draw_curve(curve: Sequence[dict[str, float]], path: Path, title: str) -> None:
-    """Plot every value of the curve against the step."""
+def draw_curves(curves: Mapping[str, Sequence[Mapping[str, float]]], path: Path, **options: Any) -> None:
+    """Plot every value of the parts' curves against the step, a panel for each part; ``options`` of ``savefig``."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.add_subplot()
-    for name in sorted({name for point in curve for name in point} - {"step", "seconds"}):
-        points = [(point["step"], point[name]) for point in curve if name in point]
-        axes.plot(*zip(*points, strict=True), label=name, linewidth=1)
-    axes.set(xlabel="step", title=title)
-    axes.grid(alpha=0.3)
-    if curve:
-        axes.legend()
+    columns = min(len(curves), 3)
+    rows = -(-len(curves) // columns)
+    figure = Figure(figsize=(4 * columns, 2.4 * rows), layout="constrained")
+    for number, (part, curve) in enumerate(curves.items(), 1):
+        axes = figure.add_subplot(rows, columns, number)
+        for name in sorted({name for point in curve for name in point} - {"step", "seconds"}):
+            points = [(point["step"], point[name]) for point in curve if name in point]
+            axes.plot(*zip(*points, strict=True), label=name, linewidth=0.8)
+        axes.set_title(part, fontsize=9)
+        axes.tick_params(labelsize=7)
+        axes.grid(alpha=0.3)
+        if curve:
+            axes.legend(fontsize=6)
     with replacing(path) as target:
-        figure.savefig(target, dpi=80)
+        figure.savefig(target, **options)

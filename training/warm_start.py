@@ -99,7 +99,6 @@ def start_clvp(model: CLVPInTraining, earlier: Model) -> None:
 
 
 def start_denoiser(model: DenoiserInTraining, earlier: Model, voices: Sequence[str]) -> None:
-    """Copy weights and voice latents."""
     copy_matching_weights(model.network, earlier, "diffusion")
     with torch.no_grad():
         model.voices.copy_(earlier_latents(earlier, voices)[1])

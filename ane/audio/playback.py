@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Condition
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -89,18 +89,8 @@ class ProductionRate:
         return self._counted / self._waited if self._waited else float("inf")
 
 
-class SoundDevice(Protocol):
-    """An output for 16-bit mono sound."""
-
-    def start(self, callback: Generator[bytes, int, None]) -> None:
-        """Begin to call ``callback.send(frames)`` for samples, from a thread of its own. OSError when it fails."""
-
-    def close(self) -> None:
-        """Stop at once; ``callback`` is not called any more. May be called twice."""
-
-
 class DefaultSoundDevice:
-    """The system's default output. ``backends`` are miniaudio's; None means all that lead to a real device.
+    """The system's default output, for 16-bit mono sound. ``backends`` are miniaudio's; None: all of real devices.
 
     Raises:
         OSError: there is none, or it cannot be opened.
@@ -121,19 +111,21 @@ class DefaultSoundDevice:
             raise OSError(_text(error)) from error
 
     def start(self, callback: Generator[bytes, int, None]) -> None:
+        """Begin to call ``callback.send(frames)`` for samples, from a thread of its own. OSError when it fails."""
         try:
             self._device.start(callback)
         except self._error as error:
             raise OSError(_text(error)) from error
 
     def close(self) -> None:
+        """Stop at once; ``callback`` is not called any more. May be called twice."""
         self._device.close()
 
 
 class Player:
     """A queue of sound that a device empties once playing has begun."""
 
-    def __init__(self, device: SoundDevice, sample_rate: int, expected: float | None, buffering: Buffering):
+    def __init__(self, device: DefaultSoundDevice, sample_rate: int, expected: float | None, buffering: Buffering):
         self.device, self.sample_rate, self.expected, self.buffering = device, sample_rate, expected, buffering
         self.production = ProductionRate(time.monotonic())
         self._queue: deque[memoryview] = deque()
@@ -145,7 +137,6 @@ class Player:
 
     @property
     def queued_seconds(self) -> float:
-        """Seconds of sound in the queue."""
         return self._queued_bytes / (2 * self.sample_rate)
 
     def feed(self, audio: np.ndarray) -> None:
@@ -261,7 +252,7 @@ def check_sound_device(sample_rate: int = 24000) -> None:
     open_device(sample_rate).close()
 
 
-def open_device(sample_rate: int) -> SoundDevice:
+def open_device(sample_rate: int) -> DefaultSoundDevice:
     """Open the default sound device. UserError when there is none."""
     try:
         return DefaultSoundDevice(sample_rate)

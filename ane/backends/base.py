@@ -88,8 +88,9 @@ class DecoderStage:
 class DenoiserStage:
     """The diffusion network of a model.
 
-    The PyTorch network has ``bind(latents, conditioning, frames)`` (``ane.backends.torch.denoiser``). An ONNX package
-    has the graphs ``condition`` and ``denoise``.
+    The PyTorch network has ``bind``: latents (1, N, D) and number of frames of each utterance, a voice latent (1, C) →
+    a function of noisy mels (1, 100, L), the timestep and ``guided``, which returns what ``Denoiser`` does for each.
+    An ONNX package has the graphs ``condition`` and ``denoise``.
 
     Attributes:
         conditioning: (run, table, latents, voice latent, frames) → the input ``code`` of every step, (2, C, L) float32:
@@ -256,6 +257,16 @@ class BatchingBackend(Backend, Protocol):
                          frames: Sequence[int]) -> BatchedDenoiser:
         """Bind the diffusion network to latents (1, N, D) and a number of frames for each utterance, and to one voice
         latent (1, C). Every utterance gets what it would get alone, up to rounding."""
+
+
+def check_step(decoder: Decoder, columns: np.ndarray, lengths: np.ndarray, first_lane: int) -> int:
+    """One past the last own position that a step writes. ValueError beyond the decoder's lanes or capacity."""
+    lanes, columns_per_lane, _ = columns.shape
+    end = int(lengths.max()) + columns_per_lane
+    if end > decoder.capacity or first_lane + lanes > decoder.lanes:
+        raise ValueError(f"a decoder of {decoder.lanes} lanes × {decoder.capacity} positions got lane "
+                         f"{first_lane + lanes - 1}, position {end - 1}")
+    return end
 
 
 def check_inputs(name: str, stage: Stage, inputs: Mapping[str, np.ndarray]) -> None:

@@ -4,8 +4,8 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from ane.system.errors import UserError
 
@@ -40,20 +40,6 @@ def resolve(spec: str, model: "Model") -> tuple[str, str]:
     return kind, device
 
 
-@dataclass(frozen=True)
-class BackendOptions:
-    """Arguments of ``load_backend``, which documents them."""
-
-    precision: str = "auto"
-    threads: int | None = None
-    keep: bool | None = None
-    cache: str = "auto"
-    compute_units: str | Mapping[str, str] | None = None
-    memory: float | None = None
-    rebuild_engines: bool = False
-    notice: Callable[[str], None] = lambda line: None
-
-
 def load_backend(spec: str, model: "Model", precision: str = "auto", threads: int | None = None,
                  keep: bool | None = None, cache: str = "auto",
                  compute_units: str | Mapping[str, str] | None = None, memory: float | None = None,
@@ -83,73 +69,45 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
             without the packages that the backend needs, an option that the backend ignores.
     """
     from ane.backends import tuning
+    from ane.backends.torch.backend import TorchBackend
 
-    options = BackendOptions(precision, threads, keep, cache, compute_units, memory, rebuild_engines, notice)
     tuned = tuning.applicable_tuning(spec, model, precision, threads, cache, compute_units, notice)
     if tuned:
-        spec, options = tuned.backend, replace(options, precision=tuned.precision, threads=tuned.threads,
-                                               cache=tuned.cache, compute_units=tuned.compute_units or None)
+        spec, precision, threads, cache = tuned.backend, tuned.precision, tuned.threads, tuned.cache
+        compute_units = tuned.compute_units or None
     kind, device = resolve(spec, model)
-    check_options(spec, kind, device, options)
-    if kind == "torch":
-        return torch_backend(model, device, options)
-    if kind == "onnx":
-        return onnx_backend(model, device, options)
-    return packaged_backend(model, kind, device, options)
-
-
-def check_options(spec: str, kind: str, device: str, options: BackendOptions) -> None:
-    """Raise UserError for an option that the backend would ignore, and for more threads than cores."""
     cores = os.cpu_count() or 1
-    if options.threads is not None and options.threads > cores:
-        raise UserError(f"threads must be at most {cores}, the cores of this machine, got {options.threads}")
-    ignored = (
-        ("cache", options.cache != "auto", kind in PACKAGED, "for Core ML packages"),
-        ("compute_units", options.compute_units is not None, kind == "coreml", "for Core ML"),
-        ("memory", options.memory is not None, kind == "onnx", "for onnx"),
-        ("rebuild_engines", options.rebuild_engines, (kind, device) == ("onnx", "tensorrt"), "for onnx:tensorrt"))
-    for name, given, used, purpose in ignored:
+    if threads is not None and threads > cores:
+        raise UserError(f"threads must be at most {cores}, the cores of this machine, got {threads}")
+    for name, given, used, purpose in (
+            ("cache", cache != "auto", kind in PACKAGED, "for Core ML packages"),
+            ("compute_units", compute_units is not None, kind == "coreml", "for Core ML"),
+            ("memory", memory is not None, kind == "onnx", "for onnx"),
+            ("rebuild_engines", rebuild_engines, (kind, device) == ("onnx", "tensorrt"), "for onnx:tensorrt")):
         if given and not used:
             raise UserError(f"{name} has no effect on the backend {spec}: it is {purpose}")
+    if kind == "torch":
+        return TorchBackend(model, device, precision, threads, keep, notice)
+    fallback = partial(TorchBackend, model, "cpu", "auto", threads, keep)        # of networks that have no packages
+    if kind == "onnx":
+        from ane.backends.onnx.backend import OnnxBackend
+        from ane.backends.onnx.providers import choose_onnx_device
+        from ane.backends.onnx.tensorrt import TensorRtEngines
 
-
-def torch_backend(model: "Model", device: str, options: BackendOptions) -> "Backend":
-    from ane.backends.torch.backend import TorchBackend
-
-    return TorchBackend(model, device, options.precision, options.threads, options.keep, options.notice)
-
-
-def onnx_backend(model: "Model", device: str, options: BackendOptions) -> "Backend":
-    from ane.backends.onnx.backend import OnnxBackend
-    from ane.backends.onnx.providers import choose_onnx_device
-    from ane.backends.onnx.tensorrt import TensorRtEngines
-
-    chosen = choose_onnx_device(device, options.notice)
-    return OnnxBackend(model, chosen, fallback_backend(model, options), options.precision, options.threads,
-                       keep=chosen.memory != "cpu" if options.keep is None else options.keep,
-                       budget=None if options.memory is None else round(options.memory * 1e9),
-                       engines=TensorRtEngines(rebuild=options.rebuild_engines), notice=options.notice)
-
-
-def packaged_backend(model: "Model", kind: str, device: str, options: BackendOptions) -> "Backend":
+        chosen = choose_onnx_device(device, notice)
+        return OnnxBackend(model, chosen, fallback(), precision, threads,
+                           keep=chosen.memory != "cpu" if keep is None else keep,
+                           budget=None if memory is None else round(memory * 1e9),
+                           engines=TensorRtEngines(rebuild=rebuild_engines), notice=notice)
     from ane.backends.packaged.backend import PackagedBackend
 
-    units: Any = options.compute_units
-    units_by_network = dict.fromkeys(model.networks, units) if isinstance(units, str) else units
-    return PackagedBackend(model, package_runtime(kind, device, options.notice), fallback_backend(model, options),
-                           options.precision, options.cache, units_by_network,
-                           keep=kind == "coreml" if options.keep is None else options.keep)
-
-
-def fallback_backend(model: "Model", options: BackendOptions) -> "Backend":
-    """The backend of networks that have no packages."""
-    from ane.backends.torch.backend import TorchBackend
-
-    return TorchBackend(model, "cpu", "auto", options.threads, options.keep)
+    runtime = package_runtime(kind, device, notice)
+    units = dict.fromkeys(model.networks, compute_units) if isinstance(compute_units, str) else compute_units
+    return PackagedBackend(model, runtime, fallback(), precision, cache, units,
+                           keep=kind == "coreml" if keep is None else keep)
 
 
 def package_runtime(kind: str, device: str, notice: Callable[[str], None]) -> "PackageRuntime":
-    """Core ML itself, or the interpreter of its packages."""
     if kind == "mil":
         from ane.backends.mil import Arithmetic, MilRuntime
 

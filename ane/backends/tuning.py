@@ -85,7 +85,6 @@ class TuningEntry:
 
 
 def path() -> Path:
-    """The file of all tunings."""
     return paths.data_dir() / TUNING_FILE
 
 
@@ -199,7 +198,6 @@ def _entry(item: Mapping[str, Any]) -> TuningEntry:
     return TuningEntry(*names, tuning)
 
 
-
 @cache
 def machine_key() -> tuple[str, str]:
     """(Chip, system build) of this machine; except on macOS, the chip's name includes the cores and the NVIDIA GPU.
@@ -217,4 +215,3 @@ def machine_key() -> tuple[str, str]:
 
     graphics = f", {torch.cuda.get_device_name(0)}" if cuda_problem() is None else ""
     return f"{processor_name()}, {usable_cores()} cores{graphics}", system_version()
-

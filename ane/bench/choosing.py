@@ -66,7 +66,8 @@ def candidates(model: "Model", rows: Sequence[BenchRow], work: SentenceWork,
         if backend.startswith("mil"):
             refused.append(RefusedSettings(backend, "it interprets packages to check them, and is never chosen"))
         elif not backend.startswith("coreml"):
-            found += _by_threads(backend, own, work, refused)
+            found += [best for precision in dict.fromkeys(row.settings["precision"] for row in own)
+                      if (best := _best_threads(backend, precision, own, work, refused))]
         else:
             for precision in dict.fromkeys(row.settings["precision"] for row in own):
                 try:
@@ -89,13 +90,6 @@ def fastest(tried: Sequence[TuningCandidate], spoken: Sequence[SpokenSentence]) 
     best = min(worked, key=lambda sentence: sentence.row.value.median, default=None)
     return best and replace(best.tuning, measured={"real_time_factor": round(best.row.value.median, 3),
                                                    "peak_bytes": best.row.peak_bytes})
-
-
-def _by_threads(backend: str, rows: list[BenchRow], work: SentenceWork,
-                refused: list[RefusedSettings]) -> list[TuningCandidate]:
-    """For each precision, the number of threads that does the sentence's work fastest, with the best lanes."""
-    return [best for precision in dict.fromkeys(row.settings["precision"] for row in rows)
-            if (best := _best_threads(backend, precision, rows, work, refused))]
 
 
 def _best_threads(backend: str, precision: str, rows: list[BenchRow], work: SentenceWork,
@@ -193,7 +187,6 @@ def decoder_steps(rows: Iterable[BenchRow], work: SentenceWork) -> DecoderSteps 
 
 
 def tuning_text(tuning: Tuning) -> str:
-    """A tuning in one line, for display."""
     parts: list[Any] = [tuning.backend]
     if tuning.precision != "auto":
         parts.append(tuning.precision)

@@ -17,15 +17,10 @@ STEPS = 16      # codes that are decoded one by one and compared
 
 def check_int8(model: Model) -> None:
     """Raise UserError when the decoder of ``model`` loses too much in int8; two networks are loaded, one at a time."""
-    reached = int8_snr_db(model)
+    outputs = zip(decoded(model, "fp32"), decoded(model, "int8"), strict=True)
+    reached = min(snr_db(exact, rounded) for exact, rounded in outputs)
     if not reached >= THRESHOLD_DB:
         raise UserError(f"int8 reaches {reached:.1f} dB against float32, below the threshold of {THRESHOLD_DB:g} dB")
-
-
-def int8_snr_db(model: Model, precision: str = "int8") -> float:
-    """Signal-to-noise ratio in dB of the decoder's outputs, the lower of latents' and logits'."""
-    return min(snr_db(exact, rounded)
-               for exact, rounded in zip(*(decoded(model, each) for each in ("fp32", precision)), strict=True))
 
 
 def decoded(model: Model, precision: str) -> tuple[np.ndarray, np.ndarray]:

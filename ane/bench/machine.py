@@ -3,12 +3,11 @@
 import importlib.metadata
 import os
 import platform
-import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ane.system.machine import memory_bytes, processor_name, system_version, usable_cores
+from ane.system.machine import memory_bytes, printed, processor_name, system_version, usable_cores
 
 PACKAGES = ("tortoise-ane", "coremltools", "torch", "numpy", "onnxruntime", "onnxruntime-gpu")
 
@@ -25,7 +24,6 @@ def describe_machine() -> dict[str, Any]:
 
 
 def accelerator() -> str | None:
-    """Name of the first CUDA device that torch can use."""
     import torch
 
     return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
@@ -46,12 +44,6 @@ def commit() -> str | None:
     checkout = Path(__file__).parents[2]
     if not (checkout / ".git").exists():
         return None
-    head = _output("git", "-C", str(checkout), "rev-parse", "--short", "HEAD")
-    return head and head + ("+" if _output("git", "-C", str(checkout), "status", "--porcelain", "-uno") else "")
-
-
-def _output(*command: str) -> str | None:
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None
+    head = printed("git", "-C", str(checkout), "rev-parse", "--short", "HEAD")
+    changed = printed("git", "-C", str(checkout), "status", "--porcelain", "-uno")
+    return f"{head}{'+' if changed else ''}" if head else None

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ane.backends.coreml.compiled import MacMachine
-from ane.backends.coreml.runtime import CompiledFunction, CoreMLApi
+from ane.backends.coreml.runtime import CoreMLApi
 from ane.backends.mil import Package
 from ane.backends.mil.package import ProgramFunction
 from ane.backends.packaged.functions import PackageRuntime
 from ane.bench.measure import MeasuredFunction, timed
 from ane.bench.records import BenchRow
 from ane.bench.workload import CODES, TOKENS, SentenceWork
-from ane.bundles.hashes import check_hash
+from ane.bundles.hashes import check_hashes
 from ane.bundles.packages import FunctionRecord, PackageRecord
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class TimedToolkit:
     def compile(self, package: Path, destination: Path) -> None:
         _, self._seconds = timed(lambda: self.toolkit.compile(package, destination))
 
-    def open(self, compiled: Path, function: str, units: str) -> CompiledFunction:
+    def open(self, compiled: Path, function: str, units: str) -> Any:
         return self.toolkit.open(compiled, function, units)
 
     def compile_seconds(self) -> float | None:
@@ -60,8 +60,7 @@ def package_functions(model: "Bundle", engine: PackageRuntime, spec: str, units:
         names = selection.functions(package, work)
         if not names:
             continue
-        for file in package.files:
-            check_hash(model.path, file)
+        check_hashes(model.path, package.files)
         path = model.path / package.path
         declared = Package(path).functions
         for name in names:

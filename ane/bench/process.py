@@ -81,7 +81,6 @@ class JsonProcess:
         return f"{self.name} ended with status {status}: {last}"
 
     def close(self) -> None:
-        """Close its input and wait for its end."""
         if self._process.stdin.closed:
             return
         if self._process.returncode is None:

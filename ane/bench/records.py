@@ -55,21 +55,18 @@ class BenchRow:
 
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> Self:
-        """The row in a JSON object."""
         value = content["value"]
         return cls(**{each.name: content[each.name] for each in fields(cls)} | {"value": value and Spread(**value)})
 
 
-def compare(rows: Iterable[BenchRow], reference: Callable[[BenchRow], bool], figure: str,
-            ignore: Sequence[str] = ()) -> list[BenchRow]:
+def compare(rows: Iterable[BenchRow], reference: Callable[[BenchRow], bool], figure: str) -> list[BenchRow]:
     """The rows with ``figure``: a reference row's median over their own, above 1 for rows that are faster.
 
     Args:
         reference: whether a row is a reference; the first one with equal ``what`` and settings counts.
-        ignore: settings that may differ.
     """
     def key(row: BenchRow) -> tuple[Any, ...]:
-        return row.what, sorted((name, str(value)) for name, value in row.settings.items() if name not in ignore)
+        return row.what, sorted((name, str(value)) for name, value in row.settings.items())
 
     rows, found = list(rows), []
     for row in rows:

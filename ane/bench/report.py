@@ -53,7 +53,6 @@ def table_cells(rows: Sequence[BenchRow]) -> tuple[list[str], list[list[str]]]:
 
 
 def print_rows(title: str, rows: Sequence[BenchRow]) -> None:
-    """Print the table of rows on standard output."""
     headings, cells = table_cells(rows)
     print_table(title, headings, cells)
 
@@ -140,5 +139,3 @@ def _label(row: BenchRow, rows: Sequence[BenchRow], without: Sequence[str] = ())
                  if name not in (*HIDDEN, *without) and value is not None
                  and len({str(other.settings.get(name)) for other in rows}) > 1]
     return ", ".join([row.what, *differing])
-
-

@@ -47,6 +47,13 @@ class WorkerModel:
     keep: bool | None = None
 
     @classmethod
+    def of(cls, model: "Model", tuning: Tuning, keep: bool | None = None) -> "WorkerModel":
+        from ane.bundles.bundle import Bundle
+
+        source = {"bundle" if isinstance(model, Bundle) else "checkpoints": str(Path(model.path).resolve())}
+        return cls(**source, tuning=tuning, keep=keep)
+
+    @classmethod
     def read(cls, content: Mapping[str, Any]) -> "WorkerModel":
         return cls(**{**content, "tuning": Tuning(**content["tuning"])})
 
@@ -162,7 +169,7 @@ class BenchWorker:
         first_audio = None if timeline.first_audio is None else timeline.first_audio - timeline.text_ready
         return {"elapsed": speech.elapsed, "seconds": speech.seconds, "codes": speech.codes,
                 "chunks": len(speech.chunks), "first_audio": first_audio,
-                "stages": speech.seconds_by_stage, "peak_bytes": peak_memory_bytes()}
+                "stages": speech.seconds_by_phase, "peak_bytes": peak_memory_bytes()}
 
     def _list(self, content: Mapping[str, Any]) -> dict[str, Any]:
         from ane.bundles import open_model
@@ -180,7 +187,6 @@ class BenchWorker:
 
 
 def functions(request: FunctionRequest, model: "Model") -> "Iterator[MeasuredFunction]":
-    """The functions that a request asks to measure."""
     from ane.bench.package_calls import FunctionSelection, TimedToolkit, package_functions
     from ane.bench.stage_calls import StageCalls
     from ane.bench.workload import SentenceWork

@@ -24,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from ane.bundles.family import Network, find_family
-from ane.bundles.hashes import FileRecord, check_hash, check_size, record
+from ane.bundles.hashes import FileRecord, check_hash, check_hashes, check_size, record
 from ane.bundles.manifest import MANIFEST_FILE, Manifest, NetworkRecord, read_manifest, write_manifest
 from ane.bundles.model import Model, read_tokenizer
 from ane.bundles.packages import FORMATS, WEIGHTS, PackageRecord, read_section, sections_of
@@ -69,7 +69,6 @@ class Bundle(Model):
 
     @property
     def files(self) -> list[FileRecord]:
-        """All files of the bundle except bundle.json."""
         return [*self.manifest.files,
                 *(file for package in (*self.packages, *self.onnx_packages) for file in package.files)]
 
@@ -86,8 +85,7 @@ class Bundle(Model):
         """
         if not self.manifest.voices:
             return None
-        for file in self.manifest.voices.values():
-            check_hash(self.path, file)
+        check_hashes(self.path, self.manifest.voices.values())
         directory = self.path / "voices"
         named = {self.path / voice.file for voice in self.manifest.voices.values()}
         for entry in sorted(directory.glob("[!.]*")):
@@ -170,7 +168,7 @@ def check_destination(destination: Path, overwrite: bool, source: Path | None = 
         raise UserError(f"{destination} is a file; the destination of a bundle is a directory")
     if os.path.isfile(destination / MANIFEST_FILE):
         if not overwrite:
-            raise UserError(f"{destination} already contains a bundle; add --force to replace it")
+            raise UserError(f"{destination} already contains a bundle; add overwrite=True to replace it")
     elif any(destination.iterdir()):
         raise UserError(f"{destination} exists and is not a bundle, so it is not replaced: choose another destination")
 
@@ -203,21 +201,16 @@ def write_bundle(model: Model, destination: Path | str, *, precision: str | None
         _save({"mel_norms": torch.from_numpy(model.mel_norms.copy())}, directory / "mel_norms.safetensors")
         for package in packages:
             shutil.copytree(packages_root / package.path, directory / package.path, copy_function=link_or_copy)
+        bound = [replace(package, source={**package.source, WEIGHTS: networks[package.network].weights.sha256})
+                 for package in packages]
         write_manifest(directory, Manifest(
             name=name or destination.name, precision=precision, trained=model.trained,
             default_voice=model.default_voice if default_voice is None else default_voice, networks=networks,
             tokenizer=record(directory, "tokenizer.json"), mel_norms=record(directory, "mel_norms.safetensors"),
             voices=_copy_voices(model, directory), source=dict(source or {}), licence=licence,
             description=description, created_by=f"tortoise-ane {version()}", settings=dict(model.settings),
-            clones=model.clones, family=model.family.name, sections=_sections(packages, networks)))
+            clones=model.clones, family=model.family.name, sections=sections_of(bound)))
     return Bundle(destination)
-
-
-def _sections(packages: Sequence[PackageRecord], networks: Mapping[str, NetworkRecord]) -> dict[str, Any]:
-    """The manifest sections for ``packages``, each with the hash of the bundle's weights of its network."""
-    bound = [replace(package, source={**package.source, WEIGHTS: networks[package.network].weights.sha256})
-             for package in packages]
-    return sections_of(bound)
 
 
 def _write_network(model: Model, network: str, directory: Path, precision: str) -> NetworkRecord:
@@ -242,7 +235,6 @@ def _save(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
 
 
 def _copy_voices(model: Model, directory: Path) -> dict[str, FileRecord]:
-    """Copy the model's voices that are stored as latents (.safetensors)."""
     found = sorted(model.voices.glob("*.safetensors")) if model.voices else []
     if found:
         (directory / "voices").mkdir()

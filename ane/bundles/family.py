@@ -35,11 +35,6 @@ def freeze(value):
     return tuple(freeze(item) for item in value) if isinstance(value, list | tuple) else value
 
 
-def no_unused_keys(config: Config) -> dict[str, tuple[int, ...]]:
-    """The default of ``Network.unused``."""
-    return {}
-
-
 @dataclass(frozen=True)
 class Network:
     """One network of a family: its module, its config, where the official files keep it, and its precisions.
@@ -53,7 +48,7 @@ class Network:
             rounding in a vocoder is audible.
         quantised: its ONNX weights may be int8 or int4, which is faster: all of them are read for every code.
         compressed: its Core ML weights may have 8, 6 or 4 bits.
-        fp16_package: False where a Core ML package in fp16 is not accurate enough (UnivNet keeps 40 dB of its mel).
+        fp16_package: False where a Core ML package in fp16 is not accurate enough (UnivNet: 40 dB).
         for_speech: needed to speak; the others encode voices or classify.
     """
 
@@ -64,7 +59,7 @@ class Network:
     prefix: str = ""
     wrapper: str | None = None
     defaults: tuple[tuple[str, int], ...] = ()
-    unused: Callable[[Config], dict[str, tuple[int, ...]]] = no_unused_keys
+    unused: Callable[[Config], dict[str, tuple[int, ...]]] = lambda config: {}
     half_precision: bool = False
     quantised: bool = False
     compressed: bool = False

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,7 +57,7 @@ def check_hash(directory: Path, expected: FileRecord, recompute: bool = False) -
     """
     check_size(directory, expected)
     path = directory / expected.file
-    stamp = _stamp_path(path)
+    stamp = paths.cache_dir() / "verified" / f"{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()}.json"
     state = _state(path, expected.sha256)
     if not recompute and _remembered(stamp) == state:
         return
@@ -68,9 +69,9 @@ def check_hash(directory: Path, expected: FileRecord, recompute: bool = False) -
         temporary.write_text(json.dumps(state), encoding="utf-8")
 
 
-def _stamp_path(path: Path) -> Path:
-    name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
-    return paths.cache_dir() / "verified" / f"{name}.json"
+def check_hashes(directory: Path, files: Iterable[FileRecord]) -> None:
+    for file in files:
+        check_hash(directory, file)
 
 
 def _state(path: Path, sha256: str) -> list:

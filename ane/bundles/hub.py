@@ -23,7 +23,6 @@ HTTP_LIBRARIES = {"requests", "urllib3", "httpx", "httpx2", "httpcore", "httpcor
 class Snapshot:
     """Checkpoints of one commit: their directory and the SHA-256 of each, computed from the files."""
 
-    repository: str
     revision: str               # commit hash
     directory: Path
     files: dict[str, str]       # official name → SHA-256 in hex
@@ -35,13 +34,11 @@ def is_repository(text: str) -> bool:
     return re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", text) is not None
 
 
-def download_checkpoints(repository: str | None = None, revision: str | None = None, *,
-                         family: ModelFamily | None = None,
-                         progress: Callable[[str], None] = lambda file: None) -> Snapshot:
+def download_checkpoints(repository: str, revision: str | None, progress: Callable[[str], None]) -> Snapshot:
     """Download the checkpoints of ``repository`` (or find them in the hub's cache) and hash them.
 
     Args:
-        revision: branch, tag or commit; default: main.
+        revision: branch, tag or commit; None: main.
         progress: called with each file's name before it is fetched and hashed.
 
     Raises:
@@ -49,9 +46,8 @@ def download_checkpoints(repository: str | None = None, revision: str | None = N
     """
     from huggingface_hub import HfApi
 
-    family = family or find_family()
-    repository, required = repository or family.repository, family.required_files
-    revision = revision or "main"
+    family = find_family()
+    required, revision = family.required_files, revision or "main"
     try:
         with _translated_errors(repository, revision):
             info = HfApi().model_info(repository, revision=revision, files_metadata=True, timeout=30)
@@ -78,7 +74,7 @@ def download_checkpoints(repository: str | None = None, revision: str | None = N
     directory = directories.pop()
     if directories or _commit(directory, folder) != info.sha:
         raise UserError(f"{revision} of {repository} moved while it was being downloaded; import again")
-    return Snapshot(repository, info.sha, directory, files, str(getattr(info.card_data, "license", None) or ""))
+    return Snapshot(info.sha, directory, files, str(getattr(info.card_data, "license", None) or ""))
 
 
 def check_recorded_hashes(expected: Mapping[str, str], files: Mapping[str, str], recorder: str) -> None:
@@ -137,7 +133,7 @@ def _from_cache(repository: str, revision: str, family: ModelFamily, unreachable
             for file, path in found.items():
                 progress(file)
                 files[file] = sha256_of(path)
-            return Snapshot(repository, _commit(directory, folder), directory, files)
+            return Snapshot(_commit(directory, folder), directory, files)
     raise UserError(f"{unreachable}, and its checkpoints are not all in the cache: import once with a connection, or "
                     "give a directory of .pth files")
 

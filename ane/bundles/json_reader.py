@@ -29,11 +29,9 @@ class JsonReader:
         return UserError(f"{self.where}: {fault}: the file is damaged; import or copy the bundle again")
 
     def at(self, key: str) -> "JsonReader":
-        """The reader of a nested object."""
         return JsonReader(self.take(key, dict), f"{self.where}: {key}")
 
     def each(self, key: str) -> list["JsonReader"]:
-        """Readers of the objects in a list."""
         items = self.take(key, list)
         for item in items:
             if not isinstance(item, dict):

@@ -9,7 +9,6 @@ that suit this model, ``ane.models.tortoise.settings``) and clones. Other sectio
 import dataclasses
 import json
 import os
-import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from ane.bundles.hashes import FileRecord
 from ane.bundles.json_reader import JsonReader, file_record
 from ane.bundles.weights import PRECISIONS
 from ane.system.errors import UserError
-from ane.system.files import replacing
+from ane.system.files import read_json, replacing
 
 FORMAT = 1
 MANIFEST_FILE = "bundle.json"
@@ -108,19 +107,10 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not os.path.isdir(path.parent):
         raise UserError(f"there is no bundle at {path.parent}: "
                         + ("it is a file" if os.path.exists(path.parent) else "no such directory"))
-    try:
-        if not stat.S_ISREG(os.stat(path).st_mode):     # opening a named pipe would wait for a writer
-            raise UserError(f"cannot read {path}: it is not a regular file")
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not os.path.exists(path):
         hint = "; for a directory of .pth files use checkpoints=DIR" if next(path.parent.glob("*.pth"), None) else ""
-        raise UserError(f"{path.parent} is not a bundle: it has no {MANIFEST_FILE}{hint}") from None
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    except RecursionError:
-        raise UserError(f"{path} is damaged: its JSON is nested too deeply") from None
-    except (UnicodeDecodeError, ValueError) as error:
-        raise UserError(f"{path} is damaged (not JSON: {error}); import or copy the bundle again") from error
+        raise UserError(f"{path.parent} is not a bundle: it has no {MANIFEST_FILE}{hint}")
+    content = read_json(path)
     if not isinstance(content, dict):
         raise UserError(f"{path} is damaged: it is a {type(content).__name__} instead of an object")
     return content

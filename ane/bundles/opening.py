@@ -17,7 +17,6 @@ DEMO = "demo"
 
 
 def demo_bundle() -> Path:
-    """The bundle that ships inside the package."""
     return Path(str(resources.files("ane").joinpath("demo/bundle")))
 
 

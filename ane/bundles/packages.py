@@ -118,5 +118,3 @@ def _function(reader: JsonReader) -> FunctionRecord:
     if not all(isinstance(value, int | float) for value in parity.values()):
         raise reader.damaged("parity must map names to numbers")
     return FunctionRecord(reader.take("kind", str), bucket, parity)
-
-

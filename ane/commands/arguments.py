@@ -55,10 +55,6 @@ def mark_rare(parser: argparse.ArgumentParser, *names: str) -> None:
             action.rare = True
 
 
-def add_full_help(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--help-all", action=FullHelpAction, help="show all options, by group, and exit")
-
-
 class FullHelpAction(argparse.Action):
     def __init__(self, option_strings, dest, help=None):
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)

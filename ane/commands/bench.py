@@ -3,14 +3,13 @@
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 
 from ane.bundles import add_model_arguments, open_model
-from ane.commands.arguments import counts
+from ane.commands.arguments import counts, path
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def register(commands: argparse._SubParsersAction) -> None:
     add("--placement", action="store_true", help="ask Core ML where it would run each function (Mac; takes longer)")
     add = parser.add_argument_group("output").add_argument
     add("-o", "--output", "--json", metavar="FILE", help="write all figures as JSON; - is standard output")
-    add("--plot", metavar="FILE.png", type=Path, help="plot the functions' medians (needs the extra plots)")
+    add("--plot", metavar="FILE.png", type=path, help="plot the functions' medians (needs the extra plots)")
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--dry-run", action="store_true", help="measure and remember nothing")
     group.add_argument("--show", action="store_true", help="print the remembered settings; measure nothing")

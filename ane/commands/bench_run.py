@@ -5,7 +5,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -111,20 +110,11 @@ def measure_functions(run: BenchRun) -> "list[BenchRow]":
     return with_placement(run, rows) if run.args.placement and sys.platform == "darwin" else rows
 
 
-def worker_model(model: Model, tuning: "Tuning | None" = None) -> "WorkerModel":
-    from ane.backends.tuning import Tuning
-    from ane.bench.worker import WorkerModel
-    from ane.bundles.bundle import Bundle
-
-    source = {"bundle" if isinstance(model, Bundle) else "checkpoints": str(Path(model.path).resolve())}
-    return WorkerModel(**source, tuning=tuning or Tuning("torch"))
-
-
 def requests(run: BenchRun, compiled: str) -> "Iterator[tuple[WorkerModel, FunctionRequest]]":
     """Yield what one worker process measures: each backend with each of its compute units or numbers of threads."""
     from ane.backends.tuning import Tuning
     from ane.bench.choosing import DECODER
-    from ane.bench.worker import FunctionRequest
+    from ane.bench.worker import FunctionRequest, WorkerModel
     from ane.bundles.packages import COMPUTE_UNITS
     from ane.system.machine import usable_cores
 
@@ -134,7 +124,7 @@ def requests(run: BenchRun, compiled: str) -> "Iterator[tuple[WorkerModel, Funct
         args.precision and tuple(args.precision), args.every, compiled)
     for spec, model in run.models.items():
         def request(tuning: Tuning, model: Model = model, **changes: Any) -> "tuple[WorkerModel, FunctionRequest]":
-            return worker_model(model), replace(common, tuning=tuning, **changes)
+            return WorkerModel.of(model, tuning), replace(common, tuning=tuning, **changes)
 
         if spec == "coreml":
             for units in args.compute_units or COMPUTE_UNITS[:3]:
@@ -198,7 +188,7 @@ def choose(run: BenchRun, rows: "Sequence[BenchRow]"
     from ane.backends.tuning import Tuning
     from ane.bench.choosing import TuningCandidate, candidates, fastest, tuning_text
     from ane.bench.sessions import spoken_sentence
-    from ane.bench.worker import SpeechRequest
+    from ane.bench.worker import SpeechRequest, WorkerModel
 
     tried, refused = candidates(run.subject, rows, run.work, has_parity)
     if run.args.no_speech or run.args.networks:
@@ -216,7 +206,7 @@ def choose(run: BenchRun, rows: "Sequence[BenchRow]"
             name = tuning_text(candidate.tuning)
             status.update(f"speaking the sentence: {name}")
             sized = replace(request, lanes=candidate.tuning.lanes)
-            spoken.append(spoken_sentence(worker_model(run.subject, candidate.tuning), sized, name, with_energy))
+            spoken.append(spoken_sentence(WorkerModel.of(run.subject, candidate.tuning), sized, name, with_energy))
     return spoken, fastest(tried, spoken), refused
 
 

@@ -9,14 +9,15 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
 from ane.commands.messages import message_console, output_console, report_console
+from ane.commands.tables import plain_table
 from ane.system import paths
 from ane.system.staging import leftovers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from rich.table import Table
 
     from ane.backends.coreml.compiled import CompiledModelEntry, MacMachine
     from ane.backends.onnx.tensorrt import NvidiaMachine
@@ -47,7 +48,6 @@ class CacheItem:
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
-    """Add ``cache`` and its own subcommands; each sets ``handler``, which takes the arguments and returns a status."""
     parser = subparsers.add_parser("cache", help="list and delete caches",
                                    description="List and delete what can be computed again: compiled models, engines, "
                                                "latents of clips, hashes; and unfinished files that killed processes "
@@ -78,9 +78,7 @@ def list_command(args: argparse.Namespace) -> int:
     models = [item for item in items if item.entry]
     if models:
         console.print(_models_table(models))
-    table = Table("kind", "items", "MB", "stale")
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = plain_table(None, "kind", "items", "MB", "stale", numbers=(1, 2, 3))
     for kind in ("compiled models", *FOLDERS.values(), LEFTOVERS, "all"):
         chosen = [item for item in items if kind in (item.kind, "all")]
         table.add_row(kind, str(len(chosen)), _megabytes(chosen), str(sum(bool(item.stale) for item in chosen)))
@@ -133,9 +131,8 @@ def known_machine() -> "MacMachine | None":
 
 
 def _files(kind: str, folder: Path, now: float, nvidia_machine: "Callable[[], NvidiaMachine]") -> list[CacheItem]:
-    """The program's own files in a folder; links and other files are left alone."""
     from ane.backends.coreml.compiled import UNUSED_DAYS, size_of
-    from ane.backends.onnx.tensorrt import RECORD
+    from ane.backends.onnx.tensorrt import RECORD, TensorRtRecord
 
     if not folder.is_dir() or folder.is_symlink():
         return []
@@ -148,7 +145,9 @@ def _files(kind: str, folder: Path, now: float, nvidia_machine: "Callable[[], Nv
         stat = path.stat()
         used, stale = max(stat.st_mtime, stat.st_atime), ""         # reading it sets atime
         if (path / RECORD).is_file():
-            used, stale = (path / RECORD).stat().st_mtime, _stale_engine(path, nvidia_machine())
+            record = TensorRtRecord.read(path)
+            used = (path / RECORD).stat().st_mtime
+            stale = record.stale(nvidia_machine()) if record else "damaged"
         if now - used > UNUSED_DAYS * 86400:
             stale = stale or f"unused for {UNUSED_DAYS} days"
         items.append(CacheItem(kind, path, size_of(path), used, stale))
@@ -165,23 +164,15 @@ def _leftovers() -> list[CacheItem]:
             for path in sorted(found)]
 
 
-def _stale_engine(folder: Path, machine: "NvidiaMachine") -> str:
-    """Why a TensorRT engine will not be used again, or ""."""
-    from ane.backends.onnx.tensorrt import TensorRtRecord
-
-    record = TensorRtRecord.read(folder)
-    return record.stale(machine) if record else "damaged"
-
-
 def _facts(item: CacheItem) -> dict:
     facts = {"kind": item.kind, "path": str(item.path), "bytes": item.bytes, "used": item.used, "stale": item.stale}
     record = item.entry.record if item.entry else None
     return facts | ({"package": record.package, "chip": record.chip, "os_build": record.os_build} if record else {})
 
 
-def _models_table(models: list[CacheItem]) -> Table:
-    table = Table("compiled model", "package", "chip", "macOS build", "MB", "last used", "stale")
-    table.columns[4].justify = "right"
+def _models_table(models: list[CacheItem]) -> "Table":
+    table = plain_table(None, "compiled model", "package", "chip", "macOS build", "MB", "last used", "stale",
+                        numbers=(4,))
     for item in models:
         record = item.entry.record if item.entry else None
         cells = (record.model, record.package, record.chip, record.os_build) if record else (item.path.name, "", "", "")

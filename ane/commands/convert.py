@@ -6,10 +6,9 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Column, Table
 
 from ane.bundles import Model, is_path, open_model
 from ane.commands import arguments
@@ -17,11 +16,13 @@ from ane.commands.arguments import comma_separated, counts
 from ane.commands.ggml import GGUF_PRECISIONS, write_ggml_files, write_gguf_file
 from ane.commands.messages import LOGGER, message_console, report_console
 from ane.commands.progress import status_display
+from ane.commands.tables import plain_table
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
     from ane.bundles.bundle import Bundle
     from converters import conversion
+    from converters.coreml.package import CoreMLOptions
 
 PRECISIONS = {"coreml": ("fp16", "fp32", "8bit", "6bit", "4bit"), "onnx": ("fp32", "fp16", "int8", "int4")}
 WIDE = ("norm", "softmax")
@@ -71,7 +72,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                              f"{NETWORKS}; for onnx and gguf also cvvp and classifier")
     parser.add_argument("--voice", metavar="VOICE",
                         help="ggml: the voice to write, as `ane say -v` takes it (default: the model's own)")
-    parser.add_argument("--force", action="store_true", help="replace what is at OUT, or an unfinished conversion")
+    parser.add_argument("--force", dest="overwrite", action="store_true",
+                        help="replace what is at OUT, or an unfinished conversion")
     parser.set_defaults(handler=convert_command)
 
 
@@ -92,7 +94,7 @@ def write_packages(args: argparse.Namespace, model: Model) -> int:
     target, options = read_target(args)
     with status_display(message_console(args), "converting") as show:
         try:
-            bundle = convert(model, args.output, options, args.networks, args.force,
+            bundle = convert(model, args.output, options, args.networks, args.overwrite,
                              lambda network, step: show(f"{network}: {step}"), target)
         except KeyboardInterrupt:
             LOGGER.info("Finished packages are kept: give the same command again to continue.")
@@ -111,7 +113,7 @@ def open_source(source: str) -> Model:
     return open_model(source)
 
 
-def read_target(args: argparse.Namespace) -> "tuple[conversion.ConversionTarget, list[conversion.ConversionOptions]]":
+def read_target(args: argparse.Namespace) -> "tuple[conversion.ConversionTarget, list[Any]]":
     """The target and one set of options for each precision. Raises UserError for unknown values."""
     if args.precision is not None and not args.precision:
         raise UserError("--precision names nothing: give at least one, or leave it out")
@@ -127,7 +129,7 @@ def read_target(args: argparse.Namespace) -> "tuple[conversion.ConversionTarget,
     return OnnxTarget(), [OnnxOptions(precision) for precision in dict.fromkeys(args.precision or ["fp32"])]
 
 
-def read_options(args: argparse.Namespace) -> "list[conversion.ConversionOptions]":
+def read_options(args: argparse.Namespace) -> "list[CoreMLOptions]":
     """Core ML's options for each precision. Raises UserError for unknown values."""
     from converters.coreml.package import CoreMLOptions
     from converters.tortoise.buckets import LENGTH_UNITS
@@ -158,10 +160,8 @@ def read_options(args: argparse.Namespace) -> "list[conversion.ConversionOptions
 
 def report_core_ml(console: Console, bundle: "Bundle") -> None:
     """Print one row per package: its size, and the signal-to-noise ratio of its worst function."""
-    table = Table(Column("network", no_wrap=True), "precision", "functions", "MB", "dB, fp32 maths",
-                  "dB, fp16 rounding")
-    for column in table.columns[2:]:
-        column.justify = "right"
+    table = plain_table(None, "network", "precision", "functions", "MB", "dB, fp32 maths", "dB, fp16 rounding",
+                        numbers=range(2, 6))
     for package in bundle.packages:
         size = sum(file.bytes for file in package.files) / 1e6
         worst = [min((function.parity[kind] for function in package.functions.values() if kind in function.parity),
@@ -174,9 +174,7 @@ def report_core_ml(console: Console, bundle: "Bundle") -> None:
 
 def report_onnx(console: Console, bundle: "Bundle") -> None:
     """Print one row per package: its size, and the signal-to-noise ratio of its worst graph."""
-    table = Table(Column("network", no_wrap=True), "precision", "graphs", "MB", "dB", "largest error")
-    for column in table.columns[2:]:
-        column.justify = "right"
+    table = plain_table(None, "network", "precision", "graphs", "MB", "dB", "largest error", numbers=range(2, 6))
     for package in bundle.onnx_packages:
         size = sum(file.bytes for file in package.files) / 1e6
         figures = [function.parity for function in package.functions.values()]

@@ -85,7 +85,7 @@ def check_torch() -> list[Finding]:
     finding = Finding("backend torch", "ok", f"torch {torch.__version__} on {device}")
     if not notes:
         return [finding]
-    return [finding, Finding("backend torch:cuda", "missing", notes[0])]
+    return [finding, Finding("backend torch:cuda", "missing", notes[0], "update the NVIDIA driver")]
 
 
 def check_core_ml() -> list[Finding]:

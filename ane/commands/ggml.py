@@ -25,7 +25,7 @@ def write_gguf_file(args: argparse.Namespace, model: Model) -> int:
     from converters.ggml.gguf import write_gguf
 
     with status_display(message_console(args), "writing") as show:
-        entries = write_gguf(model, args.output, precision, args.networks, args.force, progress=show)
+        entries = write_gguf(model, args.output, precision, args.networks, args.overwrite, progress=show)
     types = [entry.type.name.lower() for entry in entries]
     counted = ", ".join(f"{types.count(kind)} {kind}" for kind in dict.fromkeys(sorted(types)))
     size = args.output.stat().st_size / 1e6
@@ -41,7 +41,7 @@ def write_ggml_files(args: argparse.Namespace, model: Model) -> int:
         check_size(model, network)
     voice = resolve_for_model(args.voice or model.default_voice, model)
     with status_display(message_console(args), "writing") as show:
-        paths = write_ggml(model, voice, args.output, args.force, progress=show)
+        paths = write_ggml(model, voice, args.output, args.overwrite, progress=show)
     console = report_console(args)
     for path in paths:
         console.print(f"{path}  {path.stat().st_size / 1e6:.1f} MB")

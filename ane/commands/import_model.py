@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import Progress, track
-from rich.table import Table
 
 from ane.bundles import DEMO, is_path
 from ane.commands import arguments
 from ane.commands.messages import message_console, report_console
+from ane.commands.tables import plain_table
 from ane.system import paths
 from ane.system.errors import UserError
 
@@ -44,7 +44,6 @@ class CheckpointOrigin:
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
-    """Add ``import``; it sets ``handler``, which takes the arguments and returns an exit status."""
     parser = subparsers.add_parser("import", help="make a bundle from official checkpoints", description=DESCRIPTION)
     parser.add_argument("source", metavar="SOURCE", help="directory of .pth files, OWNER/NAME on the hub, or: hub")
     parser.add_argument("-o", "--output", required=True, metavar="NAME|PATH", help="where to write the bundle")
@@ -56,7 +55,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--expect", metavar="FILE", type=arguments.path,
                         help="JSON of the SHA-256 that each file must have, or an earlier bundle.json")
     parser.add_argument("--name", metavar="NAME", help="name in messages (default: the last part of -o)")
-    parser.add_argument("--force", action="store_true", help="replace a bundle that is already there")
+    parser.add_argument("--force", dest="overwrite", action="store_true", help="replace a bundle that is already there")
     parser.set_defaults(handler=import_command)
 
 
@@ -67,7 +66,7 @@ def import_command(args: argparse.Namespace) -> int:
 
     destination = _destination(args.output)
     directory = Path(os.path.expanduser(args.source))
-    check_destination(destination, args.force, directory if os.path.isdir(directory) else None)
+    check_destination(destination, args.overwrite, directory if os.path.isdir(directory) else None)
     console = message_console(args)
     origin = _origin(args, directory, destination, console)
     model = CheckpointDirectory(origin.directory, origin.config, str(args.config))
@@ -81,7 +80,7 @@ def import_command(args: argparse.Namespace) -> int:
             written.append(network)
 
         bundle = write_bundle(model, destination, precision=args.precision, name=args.name or destination.name,
-                              licence=origin.licence, source=origin.source, overwrite=args.force, progress=advance)
+                              licence=origin.licence, source=origin.source, overwrite=args.overwrite, progress=advance)
     _report(report_console(args), bundle, surplus, args.output)
     return 0
 
@@ -133,7 +132,7 @@ def _from_hub(args: argparse.Namespace, config: dict[str, Any] | None, destinati
     from ane.bundles.hub import check_recorded_hashes, download_checkpoints
 
     repository = find_family().repository if args.source == HUB else args.source
-    found = download_checkpoints(repository, args.revision, progress=lambda file: console.print(f"Fetching {file}"))
+    found = download_checkpoints(repository, args.revision, lambda file: console.print(f"Fetching {file}"))
     source = {"repository": repository, "revision": found.revision, "files": found.files}
     recorded = _recorded(destination)
     if (recorded.get("repository"), recorded.get("revision")) == (repository, found.revision):
@@ -156,9 +155,7 @@ def _recorded(destination: Path) -> dict[str, Any]:
 def _report(console: Console, bundle: "Bundle", surplus: dict[str, list[str]], destination: str) -> None:
     from ane.models.tortoise.upstream_keys import summarise_keys
 
-    table = Table("network", "parameters", "MB")
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = plain_table(None, "network", "parameters", "MB", numbers=(1, 2))
     for name, network in bundle.manifest.networks.items():
         table.add_row(name, f"{network.parameters:,}", f"{network.weights.bytes / 1e6:.1f}")
     everything = bundle.manifest.networks.values()

@@ -66,12 +66,11 @@ def cached_packages(model: Model, console: Console) -> Model:
 def open_undamaged(folder: Path) -> Model | None:
     """The bundle in ``folder`` if every file of it is as it was written; None when it is missing or damaged."""
     from ane.bundles.bundle import Bundle
-    from ane.bundles.hashes import check_hash
+    from ane.bundles.hashes import check_hashes
 
     try:
         bundle = Bundle(folder)
-        for file in bundle.files:
-            check_hash(folder, file)
+        check_hashes(folder, bundle.files)
     except UserError:
         return None
     return bundle

@@ -27,7 +27,6 @@ DEFAULT_UNITS = "CPU_AND_NE"
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
-    """Add ``plan``; it sets ``handler``, which takes the arguments and returns an exit status."""
     parser = subparsers.add_parser("plan", help="show how Core ML packages fit the Neural Engine",
                                    description=DESCRIPTION)
     which = parser.add_mutually_exclusive_group()
@@ -43,7 +42,6 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 
 def plan(args: argparse.Namespace) -> int:
-    """Examine the packages; print tables or JSON."""
     if args.json:
         check_output_file(args.json)
     chips = read_chips(args.chip)
@@ -61,7 +59,7 @@ def plan(args: argparse.Namespace) -> int:
 def plan_package(path: Path, units: str, function: str | None, chips: "list[Chip]", steps: int) -> list[FunctionPlan]:
     """The plans of a package's functions, or of one. Raises UserError when there is no such package."""
     from ane.backends.mil.package import Package
-    from converters.proof.cost import cost, estimate, use
+    from converters.proof.cost import cost, estimate, function_use
     from converters.proof.lint import for_generations, lint, summarise
 
     package = Package(path)
@@ -69,7 +67,7 @@ def plan_package(path: Path, units: str, function: str | None, chips: "list[Chip
     placements = package_placements(package, units, names) if sys.platform == "darwin" and names else {}
     plans = []
     for name in names:
-        costs, used = cost(package, name), use(package.function(name), steps)
+        costs, used = cost(package, name), function_use(package.function(name), steps)
         warnings = for_generations(lint(package, name), (chip.generation for chip in chips))
         plans.append(FunctionPlan(path, name, costs, {chip.name: estimate(costs, used, chip) for chip in chips},
                                   summarise(warnings), placements.get(name)))
@@ -127,7 +125,7 @@ def plans_json(plans: list[FunctionPlan], chips: "list[Chip]", steps: int) -> di
 
     functions = [{"package": str(one.package), "function": one.function, "cost": asdict(one.cost),
                   "estimates": {name: asdict(estimate) for name, estimate in one.estimates.items()},
-                  "warnings": [summary.json for summary in one.warnings],
+                  "warnings": [asdict(summary) for summary in one.warnings],
                   "placement": one.placement and asdict(one.placement)} for one in plans]
     return {"what": "estimates, not measurements; placement is what Core ML reports on a Mac", "formula": FORMULA,
             "sources": SOURCES, "steps": steps, "chips": [asdict(chip) for chip in chips], "functions": functions}

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ane.commands.placement import NEURAL_ENGINE, Placement
+from ane.commands.tables import plain_table
 
 if TYPE_CHECKING:
     from converters.proof.cost import Chip, CostEstimate, FunctionCost
@@ -66,9 +67,7 @@ def print_placement(console: Console, function: str, placement: Placement) -> No
 def cost_table(functions: "list[FunctionPlan]") -> Table:
     table = plain_table("Cost of a call, from its program (sizes in MB; other: other arithmetic, in millions)",
                         "function", "ops", "weights read", "cache read", "cache written", "activations", "padded",
-                        "GFLOP", "other")
-    for column in table.columns[1:]:
-        column.justify = "right"
+                        "GFLOP", "other", numbers=range(1, 9))
     for one in functions:
         cost = one.cost
         read = sum(weights.stored for weights in cost.weights.values())
@@ -111,14 +110,6 @@ def warning_table(functions: "list[FunctionPlan]") -> Table:
         table.add_row(f"{worst.severity}: {rule}", str(sum(summary.count for _, summary in broken)), where,
                       f"{worst.example.op} {worst.example.name}: {worst.example.what}{wasted}",
                       f"{worst.example.why} [{worst.example.source.partition(': ')[0]}]")
-    return table
-
-
-def plain_table(title: str, *columns: str) -> Table:
-    """A table that wraps long cells and truncates none."""
-    table = Table(title=title, title_justify="left")
-    for number, column in enumerate(columns):
-        table.add_column(column, overflow="fold", no_wrap=number == 0)
     return table
 
 

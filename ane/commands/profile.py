@@ -9,7 +9,7 @@ WIDTH = 44          # characters of a bar over the whole time
 
 
 def print_profile(timeline: Timeline, console: Console) -> None:
-    """Print a bar for each stage, and for three periods: before the text was known, until the first audio, the rest.
+    """Print a bar for each phase, and for three periods: before the text was known, until the first audio, the rest.
 
     Work of the first period is done once for many texts; a listener waits for the second.
     """
@@ -21,9 +21,9 @@ def print_profile(timeline: Timeline, console: Console) -> None:
     table.add_column(f"0 to {total:.2f} s", no_wrap=True)
     for name, start, end in parts:
         table.add_row(name, f"{end - start:.2f}", bar([Span(name, start, end)], total), style="bold")
-    for stage, seconds in timeline.seconds_by_stage().items():
-        spans = [span for span in timeline.spans if span.stage == stage]
-        table.add_row(f"  {stage}", f"{seconds:.2f}", bar(spans, total))
+    for phase, seconds in timeline.seconds_by_phase().items():
+        spans = [span for span in timeline.spans if span.phase == phase]
+        table.add_row(f"  {phase}", f"{seconds:.2f}", bar(spans, total))
     console.print(table)
 
 

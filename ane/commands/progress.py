@@ -31,16 +31,16 @@ class ProgressDisplay:
                  trace: TracebackType | None) -> None:
         self.progress.stop()
 
-    def update(self, stage: str, done: int, total: int, note: str) -> None:
-        if not stage:
+    def update(self, phase: str, done: int, total: int, note: str) -> None:
+        if not phase:
             return
-        unit = UNITS.get(stage, stage)
+        unit = UNITS.get(phase, phase)
         if self.lines:
             self.lines.print(f"{unit}: {done} of {total}{f' ({note})' if note else ''}")
             return
-        if stage not in self.tasks:
-            self.tasks[stage] = self.progress.add_task(unit, total=total, note=note)
-        self.progress.update(self.tasks[stage], completed=done, total=total, note=note)
+        if phase not in self.tasks:
+            self.tasks[phase] = self.progress.add_task(unit, total=total, note=note)
+        self.progress.update(self.tasks[phase], completed=done, total=total, note=note)
 
 
 class PlainLines:

@@ -63,7 +63,7 @@ def register(commands: argparse._SubParsersAction) -> None:
     arguments.rare_group(parser, "timing").add_argument(
         "--profile", action="store_true",
         help="show when each stage ran: before the text was known, until the first audio, and after")
-    arguments.add_full_help(parser)
+    parser.add_argument("--help-all", action=arguments.FullHelpAction, help="show all options, by group, and exit")
     arguments.mark_rare(parser, "checkpoints")
     parser.set_defaults(handler=say)
 
@@ -157,7 +157,6 @@ SpeechOutputs = Iterator[tuple["Speech | Stream", list[Path]]]
 
 def speak_whole(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, settings: "Settings",
                 timeline: Timeline, progress: ProgressDisplay) -> SpeechOutputs:
-    """Generate all audio, then write it."""
     from ane.audio import write
 
     speech = synthesizer.speak(text, args.voice, seed=args.seed, settings=settings, progress=progress.update,

@@ -25,10 +25,10 @@ def print_report(args: argparse.Namespace, synthesizer: "Synthesizer", speech: "
         return
     for note in speech.notes:
         LOGGER.warning("%s", note)
-    stages = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in speech.seconds_by_stage.items())
+    phases = ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in speech.seconds_by_phase.items())
     first = f"; first audio after {timeline.first_audio - timeline.text_ready:.2f} s" if args.stream else ""
     files = f" → {', '.join(map(str, outputs))}" if outputs else ""
-    console.print(f"{speech.seconds:.2f} s of audio{files}  ({stages}{first}; real-time factor "
+    console.print(f"{speech.seconds:.2f} s of audio{files}  ({phases}{first}; real-time factor "
                   f"{speech.real_time_factor:.2f}; seed {speech.seed}; {synthesizer.backend.name})")
 
 
@@ -36,7 +36,7 @@ def facts(args: argparse.Namespace, synthesizer: "Synthesizer", speech: "Speech 
     model, timeline = synthesizer.model, speech.timeline
     return {
         "files": [str(path) for path in outputs], "seconds": speech.seconds, "sample_rate": speech.sample_rate,
-        "seconds_by_stage": speech.seconds_by_stage, "elapsed": speech.elapsed,
+        "seconds_by_phase": speech.seconds_by_phase, "elapsed": speech.elapsed,
         "real_time_factor": speech.real_time_factor,
         "prepared": timeline.text_ready, "first_audio": timeline.first_audio - timeline.text_ready, "seed": speech.seed,
         "voice": speech.voice, "chunks": speech.chunks, "codes": speech.codes, "model": model.name,

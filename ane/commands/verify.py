@@ -13,7 +13,7 @@ from ane.commands import arguments
 from ane.commands.messages import message_console, output_console, report_console
 from ane.commands.packages import with_packages
 from ane.commands.progress import status_display
-from ane.commands.verify_plot import check_plot, plot_results
+from ane.commands.verify_plot import plot_results
 from ane.commands.verify_report import print_results, results_json
 from ane.system.errors import UserError
 from ane.system.files import check_output_file, write_json
@@ -35,7 +35,6 @@ function is below its threshold.
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
-    """Add ``verify``; it sets ``handler``, which takes the arguments and returns an exit status."""
     parser = subparsers.add_parser("verify", help="compare packages with the PyTorch reference",
                                    description=DESCRIPTION)
     parser.add_argument("--bundle", metavar="NAME|PATH", help="bundle with packages (default: the embedded demo)")
@@ -71,7 +70,7 @@ def verify_command(args: argparse.Namespace) -> int:
     console = message_console(args)
     model = open_bundle(args, console)
     chosen_functions(model, args)           # raises before any work
-    model, results = (verify_onnx if onnx else verify_core_ml)(model, runner, args, console)
+    model, results = verify_packages(model, runner, args, console)
     if args.json:
         write_json(args.json, results_json(model, runner, results))
     if args.plot:
@@ -86,6 +85,8 @@ def check_outputs(args: argparse.Namespace) -> None:
     if args.plot:
         if not args.layers:
             raise UserError("--plot shows what --layers measures: add --layers")
+        from ane.bench.report import check_plot
+
         check_plot(args.plot)
     if args.json:
         check_output_file(args.json)
@@ -116,10 +117,9 @@ def chosen_functions(model: "Bundle", args: argparse.Namespace) -> "list[tuple[P
     return chosen or choose_packages(model, args.networks[0], args.function, kind)       # which raises
 
 
-def verify_core_ml(model: "Bundle", runner: "PackageRunner", args: argparse.Namespace,
-                   console: Console) -> "tuple[Bundle, list[FunctionCheck]]":
+def verify_packages(model: "Bundle", runner: "PackageRunner | OnnxRunner", args: argparse.Namespace,
+                    console: Console) -> "tuple[Bundle, list[FunctionCheck]]":
     """The bundle and the results; with --repair, after the packages that failed were converted again."""
-    from converters.coreml.rebuild import rebuild
     from converters.proof.verify import UnverifiedBundle, verify
 
     with status_display(console, "verifying") as show:
@@ -127,6 +127,8 @@ def verify_core_ml(model: "Bundle", runner: "PackageRunner", args: argparse.Name
         failed = {result.package for result in results if not result.passed}
         if not (failed and args.repair):
             return model, results
+        from converters.coreml.rebuild import rebuild
+
         rebuild(model, [package for package in model.packages if Path(package.path).stem in failed], show)
         model = UnverifiedBundle(model.path)
         again = [(package, [name for name in names if name in package.functions])
@@ -152,14 +154,6 @@ def onnx_runner(args: argparse.Namespace) -> "OnnxRunner":
         if given:
             raise UserError(f"{flag} has no effect on --against {args.against}: it is for Core ML packages")
     return OnnxRunner(choose_onnx_device(args.against.removeprefix("onnx").removeprefix(":"), notice))
-
-
-def verify_onnx(model: "Bundle", runner: "OnnxRunner", args: argparse.Namespace,
-                console: Console) -> "tuple[Bundle, list[FunctionCheck]]":
-    from converters.proof.onnx_verify import verify
-
-    with status_display(console, "verifying") as show:
-        return model, verify(model, chosen_functions(model, args), runner, args.layers, show)
 
 
 def raise_failures(results: "Sequence[FunctionCheck]", advice: str) -> None:

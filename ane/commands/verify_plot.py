@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ane.system.errors import UserError
-from ane.system.files import check_output_file, replacing
+from ane.system.files import replacing
 
 if TYPE_CHECKING:
     from converters.proof.verify import FunctionCheck
@@ -13,16 +12,12 @@ if TYPE_CHECKING:
 HIGHEST = 130           # dB shown: a value above is exact, or nearly
 
 
-def check_plot(path: Path) -> None:
-    """Raise UserError, before any work, when matplotlib is missing or the file cannot be written."""
-    _figure()
-    check_output_file(path)
-
-
 def plot_results(path: Path, results: "Sequence[FunctionCheck]") -> None:
     """Plot one row per function: its values along the program, its operations dotted, its threshold dashed."""
+    from matplotlib.figure import Figure
+
     plotted = [one for one in results if one.values or one.operations]
-    figure = _figure()(figsize=(11, 0.6 + 2.2 * max(len(plotted), 1)), layout="constrained")
+    figure = Figure(figsize=(11, 0.6 + 2.2 * max(len(plotted), 1)), layout="constrained")
     for number, one in enumerate(plotted):
         axes = figure.add_subplot(len(plotted), 1, number + 1, ylabel="dB", ylim=(-5, HIGHEST))
         axes.set_title(f"{one.package} {one.function}: signal to noise along the program", fontsize="small", loc="left")
@@ -32,15 +27,4 @@ def plot_results(path: Path, results: "Sequence[FunctionCheck]") -> None:
             axes.plot([position[value.name] for value in inexact], [value.snr for value in inexact], style, linewidth=1)
         axes.axhline(one.threshold, color="grey", linewidth=0.8, linestyle="--")
     with replacing(path) as temporary:
-        try:
-            figure.savefig(temporary)
-        except ValueError as error:
-            raise UserError(f"--plot {path}: {error}") from error
-
-
-def _figure() -> type:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UserError("--plot needs matplotlib: pip install 'tortoise-ane[plots]'") from None
-    return Figure
+        figure.savefig(temporary)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from ane.commands.tables import plain_table
+
 if TYPE_CHECKING:
     from ane.bundles.bundle import Bundle
     from converters.proof.activations import ComparedValue
@@ -90,11 +92,3 @@ def label(value: "ComparedValue | None") -> str:
 
 def decibels(value: float | None) -> str:
     return "–" if value is None else f"{value:.1f}"
-
-
-def plain_table(title: str, *columns: str, numbers: Sequence[int] = ()) -> Table:
-    """A table that wraps long cells and truncates none; columns ``numbers`` are right-aligned."""
-    table = Table(title=title, title_justify="left")
-    for number, column in enumerate(columns):
-        table.add_column(column, overflow="fold", justify="right" if number in numbers else "left")
-    return table

@@ -21,7 +21,6 @@ if TYPE_CHECKING:       # numpy, torch and soundfile are imported in the handler
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
-    """Add ``voices`` and its own subcommands; each sets ``handler``, which takes the arguments and returns a status."""
     parser = subparsers.add_parser("voices", help="list, add, show, mix and export voices")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
@@ -63,12 +62,11 @@ def _add_output_arguments(parser: argparse.ArgumentParser, stored: bool = True) 
     parser.add_argument("--seed", type=natural, default=0, metavar="N",
                         help="random seed for the part of clips longer than 6 s, and for the voice random "
                              "(default: 0)")
-    parser.add_argument("--force", action="store_true", help="replace what is there")
+    parser.add_argument("--force", dest="overwrite", action="store_true", help="replace what is there")
     parser.set_defaults(stored=stored)
 
 
 def list_command(args: argparse.Namespace) -> int:
-    """Print a table of all voices: name, content, folder."""
     from ane.voices import list_voices
 
     voices = list_voices(_folders(open_model(args.bundle, args.checkpoints))).values()
@@ -84,7 +82,6 @@ def list_command(args: argparse.Namespace) -> int:
 
 
 def add_command(args: argparse.Namespace) -> int:
-    """Encode clips into a voice and store it."""
     import numpy as np
 
     from ane.backends import load_backend
@@ -93,7 +90,7 @@ def add_command(args: argparse.Namespace) -> int:
     from ane.voices import Voice
 
     model = open_model(args.bundle, args.checkpoints)
-    destination = voice_destination(args.output, model, args.force)
+    destination = voice_destination(args.output, model, args.overwrite)
     voice = _gather(destination.stem, args.clips)
     if not isinstance(voice, Voice):
         source = ", ".join(file.name for file in voice.files)
@@ -114,7 +111,9 @@ def show_command(args: argparse.Namespace) -> int:
     facts = {"name": found.name, "files": [str(file) for file in found.files]}
     if isinstance(voice, Voice):
         facts |= {"source": voice.source, "clip_mels": len(voice.clip_mels),
-                  "latents": {"ar": _range(voice.ar), "diffusion": _range(voice.diffusion)}}
+                  "latents": {name: {"shape": list(latent.shape), "min": float(latent.min()),
+                                     "max": float(latent.max()), "std": float(latent.std())}
+                              for name, latent in (("ar", voice.ar), ("diffusion", voice.diffusion))}}
     else:
         facts["clips"] = [{"clip": number + 1, "seconds": round(len(audio) / rate, 3), "rate": rate}
                           for number, (audio, rate) in enumerate(voice.read())]
@@ -128,7 +127,7 @@ def show_command(args: argparse.Namespace) -> int:
 def mix_command(args: argparse.Namespace) -> int:
     """Mix voices, or take one as it is, and store the result under a name or write it to a file."""
     model = open_model(args.bundle, args.checkpoints)
-    destination = voice_destination(args.output, model, args.force, args.stored)
+    destination = voice_destination(args.output, model, args.overwrite, args.stored)
     voice = resolve_for_model(args.spec, model, args.backend, args.seed)
     return _store(args, dataclasses.replace(voice, name=destination.stem) if args.stored else voice, destination)
 
@@ -175,11 +174,6 @@ def _content(voice: "FoundVoice") -> str:
     if voice.files[0].suffix.lower() in CLIP_SUFFIXES:
         return f"{len(voice.files)} clip{'s' if len(voice.files) > 1 else ''}"
     return f"{voice.files[0].suffix} file"
-
-
-def _range(latent) -> dict:
-    return {"shape": list(latent.shape), "min": float(latent.min()), "max": float(latent.max()),
-            "std": float(latent.std())}
 
 
 def _print_facts(facts: dict) -> None:

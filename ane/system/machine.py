@@ -44,7 +44,7 @@ def peak_memory_bytes(pid: int | None = None) -> int | None:
 def processor_name() -> str:
     """Name of the processor as its maker writes it, else its architecture."""
     if sys.platform == "darwin":
-        return _printed("sysctl", "-n", "machdep.cpu.brand_string") or platform.machine()
+        return printed("sysctl", "-n", "machdep.cpu.brand_string") or platform.machine()
     try:
         cpuinfo = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -56,7 +56,7 @@ def processor_name() -> str:
 def system_version() -> str:
     """Name and version of the system: "ubuntu 24.04", "macOS 15.3 (24D60)", "Windows 10.0.22631"."""
     if sys.platform == "darwin":
-        build = _printed("sw_vers", "-buildVersion")
+        build = printed("sw_vers", "-buildVersion")
         return f"macOS {platform.mac_ver()[0]}" + (f" ({build})" if build else "")
     try:
         release = platform.freedesktop_os_release()
@@ -65,7 +65,7 @@ def system_version() -> str:
         return f"{platform.system()} {platform.version()}"
 
 
-def _printed(*command: str) -> str:
+def printed(*command: str) -> str:
     """Standard output of a command; "" when it fails."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()

@@ -48,13 +48,11 @@ class StagingFolder:
         return Path(tempfile.mkdtemp(dir=self.path, prefix=_OLD))
 
     def release(self) -> None:
-        """Give up the lock and keep the folder."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def remove(self) -> None:
-        """Delete the folder."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.release()
 

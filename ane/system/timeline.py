@@ -1,4 +1,4 @@
-"""When each stage of a request ran: `ane say` reports it, and ``--profile`` draws it."""
+"""When each phase of a request ran: `ane say` reports it, and ``--profile`` draws it."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -13,15 +13,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Span:
-    """A period in which a stage ran, in seconds since the timeline began."""
+    """A period in which a phase ran, in seconds since the timeline began."""
 
-    stage: str
+    phase: str
     start: float
     end: float
 
 
 class Timeline:
-    """Spans of work, recorded by one thread. A stage that begins within another one interrupts it.
+    """Spans of work, recorded by one thread. A phase that begins within another one interrupts it.
 
     Attributes:
         spans: in the order in which they ended.
@@ -31,7 +31,7 @@ class Timeline:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter):
         self._clock, self._began = clock, clock()
-        self._active: list[tuple[str, float]] = []      # stages that have begun and not ended, each with its last start
+        self._active: list[tuple[str, float]] = []      # phases that have begun and not ended, each with its last start
         self.spans: list[Span] = []
         self.text_ready = 0.0
         self.first_audio: float | None = None
@@ -49,10 +49,10 @@ class Timeline:
             self.first_audio = self.now()
 
     @contextmanager
-    def record(self, stage: str) -> Iterator[None]:
-        """Record the block as work of ``stage``."""
+    def record(self, phase: str) -> Iterator[None]:
+        """Record the block as work of ``phase``."""
         self._end_span()
-        self._active.append((stage, self.now()))
+        self._active.append((phase, self.now()))
         try:
             yield
         finally:
@@ -61,25 +61,25 @@ class Timeline:
             if self._active:
                 self._active[-1] = (self._active[-1][0], self.now())
 
-    def record_each(self, stage: str, items: Iterator[T]) -> Iterator[T]:
-        """Yield the items, and record the time of computing each as work of ``stage``."""
+    def record_each(self, phase: str, items: Iterator[T]) -> Iterator[T]:
+        """Yield the items, and record the time of computing each as work of ``phase``."""
         with closing_source(items):
             while True:
-                with self.record(stage):
+                with self.record(phase):
                     try:
                         item = next(items)
                     except StopIteration:
                         return
                 yield item
 
-    def seconds_by_stage(self) -> dict[str, float]:
-        """Seconds of work by stage, in the order in which the stages began."""
+    def seconds_by_phase(self) -> dict[str, float]:
+        """Seconds of work by phase, in the order in which the phases began."""
         seconds: dict[str, float] = {}
         for span in sorted(self.spans, key=lambda span: span.start):
-            seconds[span.stage] = seconds.get(span.stage, 0.0) + span.end - span.start
+            seconds[span.phase] = seconds.get(span.phase, 0.0) + span.end - span.start
         return seconds
 
     def _end_span(self) -> None:
         if self._active:
-            stage, start = self._active[-1]
-            self.spans.append(Span(stage, start, self.now()))
+            phase, start = self._active[-1]
+            self.spans.append(Span(phase, start, self.now()))

@@ -22,8 +22,8 @@ def month_name(text: str) -> str:
     return next(month for month in MONTHS if month.startswith(text[:3].lower()))
 
 
-def month_day_words(month: str, day: int, year: str | None) -> str:
-    words = f"{month} {number_words.ordinal(day)}"
+def month_day_words(month: str | int, day: str | int, year: str | None = None) -> str:
+    words = f"{MONTHS[int(month) - 1]} {number_words.ordinal(int(day))}"
     return f"{words}, {number_words.year(int(year))}" if year else words
 
 
@@ -39,10 +39,6 @@ def expand_day_month(match: re.Match) -> str:
     return f"the {number_words.ordinal(int(match['day']))}{last} of {month_name(match['month'])}{year}"
 
 
-def expand_iso_date(match: re.Match) -> str:
-    return month_day_words(MONTHS[int(match[3]) - 1], int(match[4]), match[1]) + (", " if match[5] else "")
-
-
 def expand_numeric_date(match: re.Match) -> str:
     """12/05/2024 → "december fifth, twenty twenty-four". The day comes first if it is above 12, or with dots."""
     first, second, year = int(match[1]), int(match[3]), match[4]
@@ -51,7 +47,7 @@ def expand_numeric_date(match: re.Match) -> str:
         return match[0]
     if len(year) == 2:
         year = ("20" if int(year) < 70 else "19") + year
-    return month_day_words(MONTHS[month - 1], day, year)
+    return month_day_words(month, day, year)
 
 
 def expand_time(match: re.Match) -> str:
@@ -69,50 +65,31 @@ def expand_am_pm(match: re.Match) -> str:
     return f" {match['am_pm'].lower()} m" + (period_after(match) if match["period"] else "")
 
 
-def expand_day_name(match: re.Match) -> str:
-    return DAYS[match[1].lower()] + match[2]
-
-
-def expand_day_range(match: re.Match) -> str:
-    return f"{DAYS[match[1].lower()]} to {DAYS[match[2].lower()]}"
-
-
-def expand_year_month(match: re.Match) -> str:
-    return f"{MONTHS[int(match[2]) - 1]} {number_words.year(int(match[1]))}"
-
-
-def expand_month_year(match: re.Match) -> str:
-    return f"{month_name(match['month'])} {number_words.year(int(match['year']))}"
-
-
-def expand_month_slash_day(match: re.Match) -> str:
-    return match[1] + month_day_words(MONTHS[int(match[2]) - 1], int(match[3]), None)
-
-
-def expand_hour(match: re.Match) -> str:
-    return number_words.cardinal(int(match["hour"])) + expand_am_pm(match)
-
-
 def expand_minutes(match: re.Match) -> str:
     """26:11, where 26 is no hour of a day, is minutes and seconds: "26 eleven"."""
     return f"{match[1]} {'oh ' if match[2].startswith('0') else ''}{number_words.cardinal(int(match[2]))}"
 
 
 DATE_RULES = (
-    rule("Mon-Fri", rf"\b({SHORT_DAY})\s?[-–]\s?({SHORT_DAY})\b", expand_day_range),
-    rule("Mon., 5 May", rf"\b({SHORT_DAY})\b\.?(,?\s+)(?={MONTH}|\d{{1,2}}{ORDINAL}\s+{MONTH})", expand_day_name),
+    rule("Mon-Fri", rf"\b({SHORT_DAY})\s?[-–]\s?({SHORT_DAY})\b",
+         lambda match: f"{DAYS[match[1].lower()]} to {DAYS[match[2].lower()]}"),
+    rule("Mon., 5 May", rf"\b({SHORT_DAY})\b\.?(,?\s+)(?={MONTH}|\d{{1,2}}{ORDINAL}\s+{MONTH})",
+         lambda match: DAYS[match[1].lower()] + match[2]),
     rule("2024-05-01", rf"(?<![\w./-])([12]\d{{3}})([-/.])(0?[1-9]|1[0-2])\2({DAY})(?:(T)(?=\d)|(?!\d|\2\d))",
-         expand_iso_date),
+         lambda match: month_day_words(match[3], match[4], match[1]) + (", " if match[5] else "")),
     rule("12/05/2024", r"(?<![\w./-])(\d{1,2})([-/.])(\d{1,2})\2((?:19|20)\d\d|(?<=/)\d\d)(?!\d|\2\d)",
          expand_numeric_date),
-    rule("2024-05", r"(?<![\w./-])((?:19|20)\d\d)-(0[1-9])(?![\d-])", expand_year_month),
+    rule("2024-05", r"(?<![\w./-])((?:19|20)\d\d)-(0[1-9])(?![\d-])",
+         lambda match: f"{MONTHS[int(match[2]) - 1]} {number_words.year(int(match[1]))}"),
     rule("May 1st, 2024", rf"\b(?P<month>{MONTH})\s+(?P<day>{DAY}){ORDINAL}{LAST_DAY}(?![\w:%]|[.,]\d)"
          rf"(?:,?\s+(?P<year>{YEAR}))?", expand_month_day),
     rule("1 May 2024", rf"(?<![\w.,:$£€-])(?:the\s+)?(?P<day>{DAY}){ORDINAL}{LAST_DAY}\s+(?:of\s+)?(?P<month>{MONTH})"
          rf"(?:,?\s+(?P<year>{YEAR}))?", expand_day_month),
-    rule("May 2024", rf"\b(?P<month>{MONTH}),?\s+(?P<year>{YEAR})", expand_month_year),
+    rule("May 2024", rf"\b(?P<month>{MONTH}),?\s+(?P<year>{YEAR})",
+         lambda match: f"{month_name(match['month'])} {number_words.year(int(match['year']))}"),
     rule("on 2/14", r"\b((?:on|by|until|till|since|due|before|after)\s)(?!1/[234]|[23]/[34])"
-         rf"(1[0-2]|0?[1-9])/({DAY})(?![\d/])", expand_month_slash_day),
+         rf"(1[0-2]|0?[1-9])/({DAY})(?![\d/])",
+         lambda match: match[1] + month_day_words(match[2], match[3])),
     rule("Sept.", r"\b(Jan|Feb|Aug|Sept?|Oct|Nov|Dec)\.", lambda match: SHORT_MONTHS[match[1]] + period_after(match)),
 )
 TIME_RULES = (      # the rules for ranges come first and replace the dash only
@@ -123,7 +100,8 @@ TIME_RULES = (      # the rules for ranges come first and replace the dash only
          rf"(?:{AM_PM}|(?P<utc>Z\b))?", expand_time),
     rule("10.30pm", rf"(?<![\w:.])(?P<hour>1[0-2]|0?[1-9])\.(?P<minute>[0-5]\d)(?P<second>(?!))?{AM_PM}(?P<utc>(?!))?",
          expand_time),
-    rule("5pm", rf"(?<![\w:.,$£€])(?P<hour>1[0-2]|0?[1-9]){AM_PM}", expand_hour),
+    rule("5pm", rf"(?<![\w:.,$£€])(?P<hour>1[0-2]|0?[1-9]){AM_PM}",
+         lambda match: number_words.cardinal(int(match["hour"])) + expand_am_pm(match)),
     rule("26:11", r"(?<![\w:.])(\d{2,3}):([0-5]\d)(?![\d:])", expand_minutes),
     rule("2:1", r"(?<=\d):(?=\d)", " to "),
 )

@@ -51,22 +51,9 @@ def expand_title(match: re.Match) -> str:
     return f"{TITLES[match[1].lower()]} "
 
 
-def expand_ending(match: re.Match) -> str:
-    return ENDINGS[match[1].lower()] + period_after(match)
-
-
 def expand_street(match: re.Match) -> str:
     """5 Main St. → "5 Main street": after a name, St. and Dr. are street and drive, not saint and doctor."""
     return match[1] + {"st": "street", "dr": "drive"}[match[2].lower()] + (period_after(match) if match[3] else "")
-
-
-def expand_initials(match: re.Match) -> str:
-    """U.S. → "U S": single letters, which no later rule reads as a word."""
-    return " ".join(re.findall("[A-Za-z]", match[0])) + period_after(match)
-
-
-def expand_limit(match: re.Match) -> str:
-    return {"max": "maximum", "min": "minimum"}[match[1]] + period_after(match)
 
 
 NAME_BEFORE = r"(?:\b[A-Z][a-z]+|\d(?:st|nd|rd|th)|\b(?:first|second|third|[a-z]{2,12}th))"
@@ -83,10 +70,12 @@ ABBREVIATION_RULES = (
     rule("Roe v. Wade", r"(?<=[a-z])\s+v\.?\s+(?=[A-Z])", " versus "),
     rule("vs", r"\b[vV]s\b\.?", "versus"),
     rule("e.g.", rf"\b((?i:{any_of(PHRASES)}))\.", lambda match: PHRASES[match[1].lower()]),
-    rule("etc.", rf"\b((?i:{any_of(ENDINGS)}))\.(?!\w)", expand_ending),
-    rule("max.", r"\b(max|min)\.", expand_limit),
+    rule("etc.", rf"\b((?i:{any_of(ENDINGS)}))\.(?!\w)",
+         lambda match: ENDINGS[match[1].lower()] + period_after(match)),
+    rule("max.", r"\b(max|min)\.", lambda match: f"{match[1]}imum{period_after(match)}"),
     rule("Ph.D.", r"\bPh\.\s?D\.?", lambda match: "p h d" + period_after(match)),
-    rule("U.S.A.", r"\b(?:[A-Za-z]\.){2,}(?:[A-Za-z]\b(?!'))?", expand_initials),
+    rule("U.S.A.", r"\b(?:[A-Za-z]\.){2,}(?:[A-Za-z]\b(?!'))?",      # to single letters, which are no word
+         lambda match: " ".join(re.findall("[A-Za-z]", match[0])) + period_after(match)),
     rule("J. Smith", r"\b([B-HJ-Z])\.(?=\s+[A-Z])", lambda match: match[1] + period_after(match)),
 )
 

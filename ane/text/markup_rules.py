@@ -30,16 +30,6 @@ def expand_url(match: re.Match) -> str:
     return expand_address(re.sub(r"[?#].*", "", address).rstrip("/")) + closing
 
 
-def expand_file(match: re.Match) -> str:
-    """notes.txt → "notes dot t x t"."""
-    return f"{match[1]} dot {' '.join(match[2].lower())}"
-
-
-def expand_hashtag(match: re.Match) -> str:
-    """#MakeItSo → "hashtag Make It So"."""
-    return "hashtag " + re.sub(r"(?<=[a-z\d])(?=[A-Z])|_", " ", match[1])
-
-
 WEB_RULES = (
     rule("Markdown link", r"!?\[([^\]\n]{1,300})\]\((?:https?:|/|#|www\.)[^)\s]{0,500}\)", r"\1"),
     rule("<address>", r"<((?:https?://|mailto:)[^<>\s]{1,500}|[^<>\s@]{1,64}@[^<>\s@]{1,200})>", r" \1 "),
@@ -50,9 +40,11 @@ WEB_RULES = (
     rule("https://…", r"(?i:\b(?:https?|ftp)://(?:www\.)?|\bwww\.)(?P<address>[^\s<>\"]+)", expand_url),
     rule("example.com", rf"(?<![\w@.-])(?P<address>(?:[A-Za-z0-9-]{{1,63}}\.){{1,4}}{any_of(DOMAINS)}\b(?![\w-]|\.\w)"
          r"(?:/[^\s<>\"]*)?)", expand_url),
-    rule("file.txt", rf"(?<![\w-])([\w-]{{1,80}})\.({any_of(FILE_TYPES)})\b(?![\w.-]*@)", expand_file),
+    rule("file.txt", rf"(?<![\w-])([\w-]{{1,80}})\.({any_of(FILE_TYPES)})\b(?![\w.-]*@)",
+         lambda match: f"{match[1]} dot {' '.join(match[2].lower())}"),
     rule("@name", r"(?<!\w)@(?=\w)", "at "),
-    rule("#word", r"(?<![\w&])#([A-Za-z]\w*)", expand_hashtag),
+    rule("#word", r"(?<![\w&])#([A-Za-z]\w*)",
+         lambda match: "hashtag " + re.sub(r"(?<=[a-z\d])(?=[A-Z])|_", " ", match[1])),
 )
 
 LAYOUT_RULES = (

@@ -112,11 +112,6 @@ def expand_quantity(match: re.Match) -> str:
     return words + expand_per_unit(match.groupdict())
 
 
-def expand_prime(match: re.Match) -> str:
-    """6' → "6 ft", 6" → "6 in"; the unit is expanded by a later rule."""
-    return "ft" if match[1] == "'" else "in"
-
-
 def expand_height(match: re.Match) -> str:
     """5'10" → "five feet ten inches"."""
     return f"{number_words.number(match[1])} feet {number_words.number(match[2])} inch{'' if match[2] == '1' else 'es'}"
@@ -124,18 +119,9 @@ def expand_height(match: re.Match) -> str:
 
 # --- fractions, ordinals, years and other numbers --------------------------------------------------------------------
 
-def expand_postcode(match: re.Match) -> str:
-    """CA 90210 → "CA nine zero two one zero"."""
-    return f"{match[1]} {number_words.digit_groups(match[2])}"
-
 
 def expand_ordinal(match: re.Match) -> str:
     return number_words.ordinal(int(match[1].replace(",", "")))
-
-
-def expand_short_year(match: re.Match) -> str:
-    """'99 → "ninety-nine", '05 → "oh five"."""
-    return ("oh " if match[1].startswith("0") else "") + number_words.cardinal(int(match[1]))
 
 
 def expand_millions(match: re.Match) -> str:
@@ -143,10 +129,6 @@ def expand_millions(match: re.Match) -> str:
     if match[1]:
         return match[0]
     return f"{number_words.number(match[2])} {MAGNITUDES[match[3]]}"
-
-
-def expand_pence(match: re.Match) -> str:
-    return amount_with_cents("0", match[1].zfill(2), CURRENCIES["£"])
 
 
 def expand_fraction(match: re.Match) -> str:
@@ -198,7 +180,8 @@ PHONE_RULES = (
     rule("06 12 34 56 78", r"(?<![\w.-])0\d(?:[ .]\d\d){4}(?!\w)", expand_digit_groups),
     rule("4111 1111 1111 1111", r"(?<![\w.-])\d{4}([ -])\d{4}\1\d{4}\1\d{4}(?!\w)", expand_digit_groups),
     rule("978-3-16-148410-0", r"(?<![\w.-])(?=(?:\d-?){9,20}(?![\w-]))\d+-\d+-\d[\d-]*", expand_digit_groups),
-    rule("CA 90210", r"\b([A-Z]{2}) (\d{5}(?:-\d{4})?)(?![\d,.]\d|\w)", expand_postcode),
+    rule("CA 90210", r"\b([A-Z]{2}) (\d{5}(?:-\d{4})?)(?![\d,.]\d|\w)",
+         lambda match: f"{match[1]} {number_words.digit_groups(match[2])}"),
     rule("v2.0", r"\b[vV](?:er)?\.?\s?(?=\d+\.\d)", "version "),
     rule("2.0.1 and 192.168.0.1", r"(?<![\w.])\d+(?:\.\d+){2,}(?!\w)", expand_version),
 )
@@ -218,7 +201,8 @@ SIGN_RULES = (      # these expand signs between and before numbers; later rules
          r"(?=\s+[a-z\d(]|[,;])", r"\1"),
     rule("5 ft 10 in", r"(?<![\w.,])(\d) ?ft\.? (1[01]|\d) ?in\b", expand_height),
     rule("5'10\"", r"(?<![\w.,])(\d)'\s?(1[01]|\d)(?:\"|''|(?![\w']))", expand_height),
-    rule("6' tall", r"(?<=\d)(['\"])(?=\s(?:tall|high|long|wide|deep)\b)", expand_prime),
+    rule("6' tall", r"(?<=\d)(['\"])(?=\s(?:tall|high|long|wide|deep)\b)",        # a later rule expands the unit
+         lambda match: "ft" if match[1] == "'" else "in"),
     rule("-5", rf"(?<![\w)%])-(?={SIGN}?\.?\d)", "minus "),
     rule("+5", rf"(?<![\w)])\+(?={SIGN}?\.?\d)", "plus "),
 )
@@ -228,7 +212,8 @@ MONEY_RULES = (
     rule("5 €", rf"{ARTICLE}(?<![\w.,])(?P<amount>{COMMA_DECIMAL}|{NUMBER}){MAGNITUDE}\s?"
          rf"(?P<sign>[£€¥₹₩₽¢]|{CODE}\b)(?!\d){PER_UNIT}", expand_money),
     rule("USD 5", rf"\b(?P<sign>{CODE})\s?(?P<amount>{NUMBER}){MAGNITUDE}", expand_money),
-    rule("50p", r"(?<![\w.,])(\d{1,2})p\b", expand_pence),
+    rule("50p", r"(?<![\w.,])(\d{1,2})p\b",
+         lambda match: amount_with_cents("0", match[1].zfill(2), CURRENCIES["£"])),
     rule("5M", rf"(\b(?i:{LABELLED})\.?\s+)?(?<![\w.,#])({NUMBER})(M|B|[mbt]n)\b(?!\s+[A-Z])", expand_millions),
 )
 UNIT_RULES = (
@@ -248,7 +233,8 @@ COUNT_RULES = (
     rule("1990s", r"(?<!\w)'?([12]\d\d0)'?s\b", lambda match: number_words.decade(int(match[1]))),
     rule("the 90s", rf"(?:(?<!\w)'|(?<=[Mm]id-)|{'|'.join(rf'(?<={word} )' for word in BEFORE_DECADES)})([2-9]0)'?s\b",
          lambda match: number_words.decade(int(match[1]))),
-    rule("'99", r"(?<!\w)'(\d\d)(?![\w'])", expand_short_year),
+    rule("'99", r"(?<!\w)'(\d\d)(?![\w'])",
+         lambda match: ("oh " if match[1].startswith("0") else "") + number_words.cardinal(int(match[1]))),
 )
 RULES: tuple[TextRule, ...] = (
     *COMPARISON_RULES, *PHONE_RULES, *SIGN_RULES, *MONEY_RULES, *COUNT_RULES, *FRACTION_RULES, *UNIT_RULES)

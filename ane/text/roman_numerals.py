@@ -49,11 +49,6 @@ def expand_after_heading(match: re.Match) -> str:
     return heading + (numbers.upper() if heading.isupper() else numbers)
 
 
-def expand_after_abbreviation(match: re.Match) -> str:
-    """Vol. IV → "volume four"."""
-    return f"{NUMBERED[match[1].lower()]} {cardinals(match[2])}"
-
-
 def expand_after_ruler(match: re.Match) -> str:
     """Henry VIII → "Henry the eighth"."""
     ordinal = f"the {number_words.ordinal(roman(match[2]))}"
@@ -77,7 +72,7 @@ RULES: tuple[TextRule, ...] = (
     rule("chapter IV", rf"(?P<heading>\b{forms(NUMERAL_AFTER, 'lower')}s?\s+)"
          rf"(?P<numerals>(?:{AT_END_OF_CLAUSE}|(?!I\b){NUMERAL}){MORE})(?!')", expand_after_heading),
     rule("Vol. IV", rf"\b((?i:{any_of(NUMERAL_ABBREVIATIONS)}))\.\s?((?:{NUMERAL_I}|(?!I\b){NUMERAL}){MORE})(?!')",
-         expand_after_abbreviation),
+         lambda match: f"{NUMBERED[match[1].lower()]} {cardinals(match[2])}"),
     rule("Henry VIII", rf"\b({forms(RULERS, 'capitalize', 'upper')})\s+(?!I\b|[VX]\.\s+[A-Z])({NUMERAL})",
          expand_after_ruler),
     rule("XX century", rf"\b(?P<numeral>{NUMERAL})(?P<century>(?=\s+(?i:century|centuries)\b))", expand_bare),

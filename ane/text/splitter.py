@@ -26,15 +26,11 @@ def split(text: str, desired: int = DESIRED, maximum: int = MAXIMUM) -> list[str
     Raises:
         UserError: not ``1 <= desired <= maximum``.
     """
-    check_lengths(desired, maximum)
-    chunks = [chunk for part in text.split(HARD_BREAK) for chunk in split_sentences(part, desired, maximum)]
-    return [chunk for chunk in chunks if any(map(str.isalnum, chunk))] or chunks or [text]
-
-
-def check_lengths(desired: int, maximum: int) -> None:
     if not 1 <= desired <= maximum:
         raise UserError(f"cannot split text into chunks of {desired} to {maximum} characters: desired must be at least "
                         "1 and at most maximum")
+    chunks = [chunk for part in text.split(HARD_BREAK) for chunk in split_sentences(part, desired, maximum)]
+    return [chunk for chunk in chunks if any(map(str.isalnum, chunk))] or chunks or [text]
 
 
 # The cost of a break. The length of a chunk costs at most 1 (see ``pack``), so breaks within a sentence are a last

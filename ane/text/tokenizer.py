@@ -81,7 +81,6 @@ class Tokenizer:
 
 
 def nothing_to_say_error(text: str) -> UserError:
-    """The error for a text of which nothing can be spoken."""
     if not text.strip():
         return UserError("there is nothing to say: the text is empty")
     return UserError(f"there is nothing to say in {shorten(text)!r}: it has no letter that the voice can speak; "

@@ -66,15 +66,12 @@ def list_voices(folders: Iterable[Path]) -> dict[str, FoundVoice]:
 
 def check_voice_name(name: str) -> None:
     """Raise UserError for a name under which no voice can be stored and found again."""
-    if not name.isprintable():
-        raise UserError(f"{name!r} cannot name a voice: it has a character that cannot be printed")
-    if name == RANDOM or name.startswith((".", "-", "~")) or any(sign in name for sign in "/\\&:"):
-        raise UserError(f"{name!r} cannot name a voice: choose a name other than {RANDOM}, without / \\ & : and not "
-                        "starting with . - or ~")
-    if not name or name != name.strip():
-        raise UserError(f"{name!r} cannot name a voice: choose a name that is not empty, without spaces at its ends")
-    if is_voice_file(Path(name)):
-        raise UserError(f"{name!r} cannot name a voice: leave out the suffix of a file")
+    if name in (RANDOM, "?") or name.startswith((".", "-", "~")) or any(sign in name for sign in "/\\&:"):
+        raise UserError(f"{name!r} cannot name a voice: choose one without / \\ & : and without . - ~ in front, "
+                        f"other than {RANDOM} and ?")
+    if not name or name != name.strip() or not name.isprintable() or is_voice_file(Path(name)):
+        raise UserError(f"{name!r} cannot name a voice: choose printable characters, without spaces at the ends and "
+                        "without the suffix of a file")
 
 
 def _files_of(entry: Path) -> tuple[Path, ...]:
@@ -107,7 +104,6 @@ def _files_in(folder: Path) -> tuple[Path, ...]:
 
 
 def _folder_name(folder: Path) -> str:
-    """Name of a folder, also of "." and ".."."""
     try:
         return folder.resolve().name
     except OSError:             # the working directory was deleted
@@ -115,7 +111,6 @@ def _folder_name(folder: Path) -> str:
 
 
 def is_voice_file(path: Path) -> bool:
-    """Whether the suffix is one of a voice file."""
     return path.suffix in LATENT_SUFFIXES or path.suffix.lower() in CLIP_SUFFIXES
 
 

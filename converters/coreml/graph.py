@@ -63,6 +63,18 @@ def array(values: ArrayLike) -> np.ndarray:
     return np.asarray(values, dtype=np.float32)
 
 
+class UnprintedProgram(Program):
+    """A program without what coremltools repeats around each of its passes, which takes half the time of building:
+    checking every operation, and printing all of them for a log. It is checked once, before the passes.
+    """
+
+    def validate(self, check_essential_scope: bool | None = False) -> None:
+        pass
+
+    def __str__(self) -> str:
+        return f"a program of {', '.join(self.functions)}"
+
+
 @dataclass(frozen=True)
 class CoreMLGraph:
     """One function of a package.
@@ -94,8 +106,9 @@ class CoreMLGraph:
         with Function(specs, TARGET) as function:
             outputs = self.body(style, **{name: function.inputs[name] for name in specs})
             function.set_outputs([renamed(value, name) for name, value in outputs.items()])
-        program = Program()
+        program = UnprintedProgram()
         program.add_function("main", function)
+        Program.validate(program)
         with quiet():
             # only the pass for equal weights changes these graphs; without the others this takes a sixth of the time.
             # FLOAT32: keep every dtype as written here

@@ -83,16 +83,13 @@ class WeightBlobs:
         content = data[int(record["offset"]):int(record["offset"]) + int(record["bytes"])]
         key = int(record["type"]), int(record["padding"]), len(content), hashlib.sha256(content).digest()
         if key not in self.offsets:
-            self.offsets[key] = self._align()
+            self.file.write(bytes(-self.file.tell() % ALIGNMENT))
+            self.offsets[key] = self.file.tell()
             moved = np.array([record], METADATA)
             moved["offset"] = self.offsets[key] + METADATA.itemsize
             self.file.write(moved.tobytes())
             self.file.write(content)
         return self.offsets[key]
-
-    def _align(self) -> int:
-        self.file.write(bytes(-self.file.tell() % ALIGNMENT))
-        return self.file.tell()
 
 
 def blobs(model) -> Iterator:

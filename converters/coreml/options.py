@@ -32,7 +32,6 @@ class CoreMLOptions:
     buckets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def style(self, network: str) -> Style:
-        """Precision and attention form of a network's graphs."""
         return Style("fp32" if self.stored(network) == "fp32" else "fp16", self.wide, self.heads)
 
     def stored(self, network: str) -> str:

@@ -19,7 +19,7 @@ from ane.system.errors import UserError
 from ane.system.files import replacing
 from ane.system.version import version
 from converters.coreml.compress import COMPRESSIONS, compressed
-from converters.coreml.graph import CoreMLGraph, Style, ct
+from converters.coreml.graph import ct
 from converters.coreml.merge import merge
 from converters.coreml.options import CoreMLOptions
 from converters.models import graph_builder
@@ -58,7 +58,9 @@ def write_package(model: Model, network: str, options: CoreMLOptions, bundle: Pa
         for graph in graphs:
             progress(graph.name)
             with writing(bundle):
-                _build(graph, options.style(network), stored).save(str(built[graph.name]))
+                made = graph.build(options.style(network))
+                made = compressed(made, COMPRESSIONS[stored]) if stored in COMPRESSIONS else made
+                made.save(str(built[graph.name]))
         progress("merging")
         package.rmdir()
         with writing(bundle):
@@ -108,13 +110,7 @@ def finish_package(bundle: Path, package: PackageRecord, functions: dict[str, Fu
                          functions, package.scale, package.compute_units, package.source, warnings)
 
 
-def _build(graph: CoreMLGraph, style: Style, stored: str) -> Any:
-    model = graph.build(style)
-    return compressed(model, COMPRESSIONS[stored]) if stored in COMPRESSIONS else model
-
-
 def _origin(model: Model, network: str, options: CoreMLOptions) -> dict[str, Any]:
-    """What a package was made from, with which options and versions."""
     return {"model": model.name, "weights_sha256": weights_sha256(model, network), "layout": LAYOUT,
             "options": asdict(options) | {"wide": sorted(options.wide)},
             "created_by": f"tortoise-ane {version()}", "coremltools": ct.__version__}

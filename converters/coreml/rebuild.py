@@ -39,7 +39,6 @@ def rebuild(model: Bundle, damaged: Sequence[PackageRecord],
 
 
 def _rebuild(model: Bundle, package: PackageRecord, folder: Path, progress: Callable[[str], None]) -> PackageRecord:
-    """Build the package in ``folder``, measure and finish_package it."""
     def report(action: str) -> Callable[[str], None]:
         return lambda function: progress(f"{package.network}: {action} {function}")
 

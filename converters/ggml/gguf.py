@@ -17,6 +17,7 @@ from ane.system.files import replacing
 from ane.voices import Voice, list_voices, open_voice
 from converters.ggml.gguf_layout import NAME_BYTES, GgufTensor, Type, encode, gguf_tensors
 from converters.ggml.gguf_metadata import ARCHITECTURE, add_metadata
+from converters.models import chosen_networks
 
 SUFFIX = ".gguf"
 
@@ -41,8 +42,8 @@ def write_gguf(model: Model, destination: Path, precision: str, networks: Sequen
     if destination.suffix != SUFFIX:
         raise UserError(f"{destination}: the name must end in {SUFFIX}")
     if destination.exists() and not overwrite:
-        raise UserError(f"{destination} exists; add --force to replace it")
-    chosen = _networks(model, networks)
+        raise UserError(f"{destination} exists; add overwrite=True to replace it")
+    chosen = chosen_networks(model, networks, NETWORKS)
     voices = latent_voices(model)
     extra = _extra_tensors(model, voices)
     plans = {network: gguf_tensors(network, model.config(network), precision) for network in chosen}
@@ -82,7 +83,6 @@ def latent_voices(model: Model) -> dict[str, Voice]:
 
 
 def _extra_tensors(model: Model, voices: dict[str, Voice]) -> dict[str, np.ndarray]:
-    """The tensors that do not belong to a network, by name."""
     extra = {"mel_norms": model.mel_norms}
     for name, voice in voices.items():
         extra |= {f"voice.{name}.autoregressive": voice.ar[0], f"voice.{name}.diffusion": voice.diffusion[0]}
@@ -90,13 +90,3 @@ def _extra_tensors(model: Model, voices: dict[str, Voice]) -> dict[str, np.ndarr
         if len(name.encode()) > NAME_BYTES:
             raise UserError(f"the name {name} is too long for a GGUF file ({NAME_BYTES} bytes): rename the voice")
     return extra
-
-
-def _networks(model: Model, requested: Sequence[str] | None) -> list[str]:
-    if requested is not None and not requested:
-        raise UserError(f"--networks names no network; there are {', '.join(NETWORKS)}")
-    for network in requested or ():
-        if network not in NETWORKS:
-            raise UserError(f"--networks {network}: no such network; there are {', '.join(NETWORKS)}")
-        model.require(network)
-    return [network for network in NETWORKS if network in (requested or model.networks)]

@@ -50,7 +50,7 @@ def write_ggml(model: Model, voice: Voice, destination: Path, overwrite: bool = 
         if file.is_dir():
             raise UserError(f"cannot write {file}: a directory of that name exists; move it, or choose another -o")
         if file.exists() and not overwrite:
-            raise UserError(f"{file} exists; add --force to replace it")
+            raise UserError(f"{file} exists; add overwrite=True to replace it")
     with ExitStack() as stack:
         for network, name in FILES.items():
             path = stack.enter_context(replacing(destination / name))
@@ -71,11 +71,10 @@ def check_size(model: Model, network: str) -> None:
         actual, required = getattr(config, field.name), getattr(official, field.name)
         if actual != required:
             raise UserError(f"tortoise.cpp runs only networks of the official size: the {network} network of "
-                            f"{model.name} has {field.name} {actual}, not {required}; --to gguf supports any size")
+                            f"{model.name} has {field.name} {actual}, not {required}; the format gguf takes any size")
 
 
 def _tensors(model: Model, network: str, voice: Voice) -> Iterator[tuple[str, np.ndarray]]:
-    """The name and values of each tensor of a file, as the program expects them."""
     if network == "diffusion":
         yield LATENT, voice.diffusion
     tensors = model.tensors(network)

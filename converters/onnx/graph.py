@@ -14,7 +14,7 @@ class OnnxGraph:
     """One graph of a network.
 
     Attributes:
-        name, kind: of the function in the package; each kind has one graph.
+        name: of the function in the package, and its kind: each kind has one graph.
         module: takes the examples in order, returns a tensor or a tuple. ``network`` in it is the reference.
         examples: example value of each input for tracing, or a list of values, one for each layer.
         axes: the dynamic axes of each input, of every tensor if it is a list.
@@ -26,10 +26,6 @@ class OnnxGraph:
     examples: Mapping[str, Tensor | list[Tensor]]
     axes: Mapping[str, Axes]
     outputs: Sequence[str]
-
-    @property
-    def kind(self) -> str:
-        return self.name
 
     @property
     def inputs(self) -> list[str]:

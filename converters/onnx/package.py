@@ -34,7 +34,6 @@ class OnnxOptions:
     precision: str = "fp32"
 
     def stored(self, network: str) -> str:
-        """The precision of a network's package."""
         return stored_precision(find_family(), network, self.precision)
 
 
@@ -50,10 +49,9 @@ class OnnxTarget:
         require_libraries()
         for option in options:
             if option.precision not in ONNX_PRECISIONS:
-                raise UserError(f"--precision {option.precision}: ONNX packages are in {', '.join(ONNX_PRECISIONS)}")
+                raise UserError(f"precision={option.precision}: ONNX packages are in {', '.join(ONNX_PRECISIONS)}")
 
     def versions(self) -> tuple[str, ...]:
-        """Versions of the libraries that write packages."""
         import onnx
         import onnxruntime
         import torch
@@ -74,7 +72,7 @@ def require_libraries() -> None:
         import onnxruntime
         import onnxscript
     except ImportError as error:
-        raise UserError(f"--to onnx needs {error.name}: pip install 'tortoise-ane[onnx]'") from error
+        raise UserError(f"ONNX packages need {error.name}: pip install 'tortoise-ane[onnx]'") from error
     del onnx, onnxruntime, onnxscript
 
 
@@ -108,7 +106,7 @@ def write_package(model: Model, network: str, options: OnnxOptions, bundle: Path
             file = package / f"{graph.name}.onnx"
             ir.save(exported, file)
             _check(file, f"{network}, function {graph.name}, in {precision}", infer_shapes=precision not in QUANTISED)
-            functions[graph.name] = FunctionRecord(graph.kind, {}, {})
+            functions[graph.name] = FunctionRecord(graph.name, {}, {})
     files = sorted(file.relative_to(bundle).as_posix() for file in (bundle / path).iterdir())
     return PackageRecord(network, precision, path, [record(bundle, file) for file in files], functions,
                          source=_origin(model, network, options), format="onnx")

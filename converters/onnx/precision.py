@@ -28,7 +28,7 @@ def quantise(model: "onnx_ir.Model", precision: str) -> "onnx_ir.Model":
     """
     import onnx_ir as ir
 
-    products = sum(_is_weight_product(node) for node in model.graph)
+    products = sum(node.op_type == "MatMul" and node.inputs[1].const_value is not None for node in model.graph)
     with quiet():
         proto = _quantise_proto(ir.to_proto(ir.external_data.load_to_model(model)), precision)
     done = sum(node.op_type in QUANTISED[precision] for node in proto.graph.node)
@@ -36,11 +36,6 @@ def quantise(model: "onnx_ir.Model", precision: str) -> "onnx_ir.Model":
         raise UserError(f"ONNX Runtime quantised {done} of {products} products of {model.graph.name} to {precision}; "
                         "install the version of onnxruntime that pyproject.toml names")
     return ir.from_proto(proto)
-
-
-def _is_weight_product(node: Any) -> bool:
-    """Whether a node multiplies a matrix by a constant weight."""
-    return node.op_type == "MatMul" and node.inputs[1].const_value is not None
 
 
 def _quantise_proto(proto: Any, precision: str) -> Any:

@@ -32,7 +32,6 @@ class WeightFile:
                                                       shape=tensor.shape, name=value.name, base_dir=self.folder)
 
     def _write(self, tensor: Any) -> int:
-        """The offset of the tensor's bytes in the file."""
         data = tensor.tobytes()
         key = hashlib.sha256(data).digest(), len(data)
         if key not in self.offsets:

@@ -90,7 +90,7 @@ class ActivationSource(Protocol):
 
     def activations(self, package: Path, function: str, call: FunctionCall) -> Activations: ...
 
-    def forget(self, package: Path) -> None:
+    def unload(self, package: Path) -> None:
         """Free what was loaded from a package."""
 
 
@@ -105,8 +105,8 @@ class InterpretedActivations:
     def activations(self, package: Path, function: str, call: FunctionCall) -> Activations:
         return self.engine.load(package, function, "").activations(call.inputs, _copied(call.state))
 
-    def forget(self, package: Path) -> None:
-        self.engine.forget(package)
+    def unload(self, package: Path) -> None:
+        self.engine.unload(package)
 
 
 class RecordingEngine:
@@ -120,8 +120,8 @@ class RecordingEngine:
         loaded = self.engine.load(package, function, compute_units)
         return RecordedFunction(loaded, function, compute_units, self.calls)
 
-    def forget(self, package: Path) -> None:
-        self.engine.forget(package)
+    def unload(self, package: Path) -> None:
+        self.engine.unload(package)
 
 
 class RecordedFunction:
@@ -174,7 +174,6 @@ class CapturedOutputs:
 
     @contextmanager
     def capture(self) -> Iterator[None]:
-        """Record the modules' outputs inside the block."""
         def recorder(path: str) -> Any:
             return lambda module, inputs, output: self._outputs[path].append(self._laid_out(module, _array(output)))
 

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 
@@ -29,14 +29,8 @@ BATCH = 40                  # values that one compiled model returns
 MODEL = MODEL_FOLDER / "model.mlmodel"
 
 
-class Inspector(Protocol):
-    """Returns values of a package's only function, None where Core ML returns none. Raises RuntimeError if it fails."""
-
-    def values(self, inputs: Mapping[str, np.ndarray], names: Sequence[str]) -> Mapping[str, np.ndarray | None]: ...
-
-
 class CoreMLInspector:
-    """coremltools' inspector. Raises RuntimeError when Core ML fails."""
+    """coremltools' inspector of a package's only function. Raises RuntimeError when Core ML fails."""
 
     def __init__(self, package: Path, compute_units: str):
         with quiet():
@@ -48,6 +42,7 @@ class CoreMLInspector:
             self.inspector = MLModelInspector(self.model, compute)
 
     def values(self, inputs: Mapping[str, np.ndarray], names: Sequence[str]) -> Mapping[str, np.ndarray | None]:
+        """The values by name; None where Core ML returns none."""
         try:
             return asyncio.run(self.inspector.retrieve_outputs(dict(inputs), list(names)))
         finally:
@@ -59,7 +54,7 @@ class CoreMLActivations:
 
     stateful = False
 
-    def __init__(self, inspector: Callable[[Path, str], Inspector] = CoreMLInspector):
+    def __init__(self, inspector: Callable[[Path, str], Any] = CoreMLInspector):
         self.inspector = inspector
 
     def activations(self, package: Path, function: str, call: FunctionCall) -> Activations:
@@ -85,7 +80,7 @@ class CoreMLActivations:
                 raise UserError(f"Core ML cannot show the values inside function {function} of {package} on "
                                 f"{call.compute_units}: {error}") from error
 
-    def forget(self, package: Path) -> None:
+    def unload(self, package: Path) -> None:
         pass
 
 

@@ -146,7 +146,7 @@ class FunctionUse:
     calls: float | None = None
 
 
-def use(function: ProgramFunction, steps: int) -> FunctionUse:
+def function_use(function: ProgramFunction, steps: int) -> FunctionUse:
     """How speech uses a function, inferred from the names of its inputs and outputs.
 
     ``steps``: denoising steps of a chunk. A function "sample" computes several in one call, and both rows of a guided

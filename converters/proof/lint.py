@@ -4,11 +4,9 @@ The sources conflict, and none is Apple's compiler, so each warning names its so
 (`ane plan`) shows where a function really runs.
 """
 
-import dataclasses
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from ane.backends.mil.package import Package
 from converters.proof.lint_rules import NOTE, REFUSED, RULES, WARNING, LintedFunction
@@ -40,16 +38,12 @@ class WarningSummary:
     example: LintWarning
     wasted: int
 
-    @property
-    def json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
 
 def lint(package: Package, function: str | None = None) -> list[LintWarning]:
     """All warnings about a function, refused ones first. Raises UserError when the package has no such function."""
     linted = LintedFunction(package, package.function(function))
-    found = [LintWarning(rule.id, rule.severity, *violation[:3], rule.text, f"{rule.source.name}: {rule.source.url}",
-                         violation.wasted, rule.until) for rule in RULES for violation in rule.check(linted)]
+    found = [LintWarning(rule.id, rule.severity, *violation[:3], rule.text, rule.source, violation.wasted, rule.until)
+             for rule in RULES for violation in rule.check(linted)]
     return sorted(found, key=lambda warning: (REFUSED, WARNING, NOTE).index(warning.severity))
 
 

@@ -20,22 +20,17 @@ MAX_BYTES, MIN_BYTES = 950e6, 50e6      # of a function's weights
 REFUSED, WARNING, NOTE = "refused", "warning", "note"
 
 
-@dataclass(frozen=True)
-class RuleSource:
-    name: str
-    url: str
-
-
-ANE_GUIDE = RuleSource("ane-guide, chapters 4, 12, 17 and 19", "https://github.com/sbryngelson/ane-guide")
-ANE_GUIDE_WEIGHTS = RuleSource("ane-guide, chapter 7", ANE_GUIDE.url)
-APPLE_RULES = RuleSource("Apple, coreai-models, neural_engine_rules.md", "https://github.com/apple/coreai-models")
-APPLE_TRANSFORMERS = RuleSource("Apple, Deploying Transformers on the Apple Neural Engine",
-                            "https://machinelearning.apple.com/research/neural-engine-transformers")
-HOLLANCE = RuleSource("hollance/neural-engine, unsupported-layers.md", "https://github.com/hollance/neural-engine")
-ANEMLL = RuleSource("Anemll", "https://github.com/Anemll/Anemll")
-FLUID_AUDIO = RuleSource("FluidAudio", "https://github.com/FluidInference/FluidAudio")
-POCKET_TTS = RuleSource("PocketTTS-CoreML, CONVERSION.md", "https://github.com/smdesai/PocketTTS-CoreML")
-VOXCPM = RuleSource("VoxCPMANE", "https://github.com/0seba/VoxCPMANE")
+# sources of the rules: name and address
+ANE_GUIDE = "ane-guide, chapters 4, 12, 17 and 19: https://github.com/sbryngelson/ane-guide"
+ANE_GUIDE_WEIGHTS = "ane-guide, chapter 7: https://github.com/sbryngelson/ane-guide"
+APPLE_RULES = "Apple, coreai-models, neural_engine_rules.md: https://github.com/apple/coreai-models"
+APPLE_TRANSFORMERS = ("Apple, Deploying Transformers on the Apple Neural Engine: "
+                      "https://machinelearning.apple.com/research/neural-engine-transformers")
+HOLLANCE = "hollance/neural-engine, unsupported-layers.md: https://github.com/hollance/neural-engine"
+ANEMLL = "Anemll: https://github.com/Anemll/Anemll"
+FLUID_AUDIO = "FluidAudio: https://github.com/FluidInference/FluidAudio"
+POCKET_TTS = "PocketTTS-CoreML, CONVERSION.md: https://github.com/smdesai/PocketTTS-CoreML"
+VOXCPM = "VoxCPMANE: https://github.com/0seba/VoxCPMANE"
 
 
 class Violation(NamedTuple):
@@ -88,7 +83,7 @@ class LintRule:
     id: str
     severity: str
     text: str
-    source: RuleSource
+    source: str
     check: Callable[[LintedFunction], Iterable[Violation]]
     until: int | None = None
 
@@ -102,22 +97,10 @@ def _rank(function: LintedFunction) -> Iterator[Violation]:
             yield Violation(op, name, f"rank {len(type.shape)}: {type.shape}")
 
 
-def _engine_rank(function: LintedFunction) -> Iterator[Violation]:
-    for op, name, type in function.activations:
-        if len(type.shape) > ENGINE_RANK or (op == "matmul" and len(type.shape) == ENGINE_RANK):
-            yield Violation(op, name, f"rank {len(type.shape)}: {type.shape}")
-
-
-def _dimension(function: LintedFunction) -> Iterator[Violation]:
-    for op, name, type in function.activations:
-        if max(type.shape, default=0) > MAX_AXIS:
-            yield Violation(op, name, f"a dimension of {max(type.shape)}: {type.shape}")
-
-
-def _dynamic(function: LintedFunction) -> Iterator[Violation]:
-    for op, name, type in function.activations:
-        if min(type.shape, default=0) < 0:
-            yield Violation(op, name, f"a dynamic dimension: {type.shape}")
+def _values(breaks: Callable[[str, TensorType], bool], what: str) -> Callable[[LintedFunction], Iterator[Violation]]:
+    """A check that reports every value, with its shape, for which ``breaks(type of op, type)`` is true."""
+    return lambda function: (Violation(op, name, f"{what}: {type.shape}")
+                             for op, name, type in function.activations if breaks(op, type))
 
 
 def _singleton(function: LintedFunction) -> Iterator[Violation]:
@@ -157,7 +140,6 @@ def _wide(function: LintedFunction) -> Iterator[Violation]:
 # Checks of ops
 
 def _of_types(*types: str) -> Callable[[LintedFunction], Iterator[Violation]]:
-    """A check that reports every op of some types."""
     def check(function: LintedFunction) -> Iterator[Violation]:
         return (Violation(op.type, op.name, op.type) for op in function.ops if op.type in types)
     return check
@@ -258,8 +240,9 @@ RULES = (
     LintRule("rank", REFUSED, "No value is above rank 4: the engine works on (batch, channels, height, width).",
              APPLE_TRANSFORMERS, _rank),
     LintRule("rank-of-engine", REFUSED, "The compiler rejects rank 6, and a matmul of rank 5.", ANE_GUIDE,
-             _engine_rank),
-    LintRule("dynamic-shape", REFUSED, "Every dimension is fixed: one function for each shape.", APPLE_RULES, _dynamic),
+             _values(lambda op, type: len(type.shape) > ENGINE_RANK - (op == "matmul"), "its rank")),
+    LintRule("dynamic-shape", REFUSED, "Every dimension is fixed: one function for each shape.", APPLE_RULES,
+             _values(lambda op, type: min(type.shape, default=0) < 0, "a dynamic dimension")),
     LintRule("integer-io", REFUSED, "Inputs and outputs are fp16: the compiler rejects int32 and bool.", ANE_GUIDE,
              _integers),
     LintRule("gather", REFUSED, "No gather: with rare exceptions it leaves the engine; the host does look-ups.",
@@ -284,7 +267,7 @@ RULES = (
     LintRule("fp32", WARNING, "All values are fp16: an fp32 value leaves the engine and returns through a cast.",
              APPLE_RULES, _wide),
     LintRule("dimension", WARNING, f"No axis is above {MAX_AXIS} (65536 from the M4 on, by the same source).",
-             ANE_GUIDE, _dimension),
+             ANE_GUIDE, _values(lambda op, type: max(type.shape, default=0) > MAX_AXIS, "a long dimension")),
     LintRule("singleton-width", WARNING,
              "The last axis is padded to 64 bytes: one of size 1 costs 32 times its memory.", APPLE_RULES, _singleton),
     LintRule("kernel-width", WARNING, "A kernel is at most 13 wide in fp16 (15 or 16 on later chips).", ANE_GUIDE,

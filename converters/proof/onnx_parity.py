@@ -60,7 +60,7 @@ def check_threshold(package: PackageRecord, name: str, parity: Mapping[str, floa
     where = f"{package.network}, function {name}, in {package.precision}"
     if not parity[SNR] >= threshold:
         raise UserError(f"{where}: {parity[SNR]} dB against float32, below the threshold of {threshold}. It is not "
-                        "published: choose another --precision. The same command reuses the packages that are done")
+                        "published: choose another precision. The same command reuses the packages that are done")
     if package.precision == "fp32" and not parity[ERROR] <= max_error:
         raise UserError(f"{where}: an error of {parity[ERROR]:.1e} of the largest value, above the threshold of "
                         f"{max_error:.0e}. It is not published")

@@ -20,7 +20,7 @@ from ane.backends.onnx.providers import OnnxDevice
 from ane.backends.onnx.sessions import SessionKey, session_loader
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles.bundle import Bundle
-from ane.bundles.hashes import check_hash
+from ane.bundles.hashes import check_hashes
 from ane.bundles.packages import PackageRecord
 from ane.system.errors import UserError
 from ane.system.files import link_or_copy
@@ -28,7 +28,7 @@ from converters.onnx.export import NETWORK_PREFIX, SCOPES
 from converters.onnx.weights import WEIGHTS_FILE
 from converters.proof.activations import ComparedValue, compare
 from converters.proof.onnx_parity import SNR, run_probe, thresholds_of
-from converters.proof.parity import UnpublishedModel, mean_snr_db, reference_backend
+from converters.proof.parity import UnpublishedModel, mean_snr_db
 from converters.proof.verify import FunctionCheck, largest_error
 
 
@@ -42,47 +42,32 @@ class OnnxRunner:
     def name(self) -> str:
         return f"onnx:{self.device.name}"
 
+    def check(self, model: Bundle, package: PackageRecord, name: str, reference: TorchBackend,
+              layers: bool) -> FunctionCheck:
+        record, single = package.functions[name], UnpublishedModel(model, model.path, [package], reference)
+        recorded = record.parity.get(SNR) if self.device.name == "cpu" else None
+        result: dict[str, Any] = {"network": package.network, "package": Path(package.path).stem, "function": name,
+                                  "threshold": thresholds_of(package)[0], "recorded": recorded}
+        try:
+            check_hashes(model.path, package.files)
+            with ExitStack() as stack:
+                instrumented = (stack.enter_context(instrument(model.path / package.path / f"{name}.onnx")) if layers
+                                else None)
+                captured = stack.enter_context(capture_outputs(reference.network(package.network)))
+                expected = run_probe(reference, single, package, record.kind)
+                load = session_loader(self.device)
+                candidate = OnnxBackend(single, self.device, reference,
+                                       load=instrumented.wrap(load) if instrumented else load)
+                actual = run_probe(candidate, single, package, record.kind)
+            result |= {"snr": round(mean_snr_db(expected, actual), 1), "error": largest_error(expected, actual)}
+            if instrumented:
+                result["values"] = compare_with_modules(captured, instrumented)
+        except UserError as error:
+            result["problem"] = str(error)
+        return FunctionCheck(**result)
 
-def verify(model: Bundle, chosen: Sequence[tuple[PackageRecord, Sequence[str]]], runner: OnnxRunner,
-           layers: bool = False, progress: Callable[[str], None] = lambda action: None) -> list[FunctionCheck]:
-    """Compare graphs of packages with the model's networks on float32 torch.
-
-    ``layers``: compare the modules' outputs inside too. The result of a damaged package, or of a graph that cannot be
-    run, states the problem.
-    """
-    reference, results = reference_backend(model), []
-    for package, functions in chosen:
-        for name in functions:
-            progress(f"{Path(package.path).stem} {name}")
-            results.append(_check(model, package, name, runner, reference, layers))
-        reference.release()
-    return results
-
-
-def _check(model: Bundle, package: PackageRecord, name: str, runner: OnnxRunner, reference: TorchBackend,
-             layers: bool) -> FunctionCheck:
-    record, single = package.functions[name], UnpublishedModel(model, model.path, [package], reference)
-    recorded = record.parity.get(SNR) if runner.device.name == "cpu" else None
-    result: dict[str, Any] = {"network": package.network, "package": Path(package.path).stem, "function": name,
-                              "threshold": thresholds_of(package)[0], "recorded": recorded}
-    try:
-        for file in package.files:
-            check_hash(model.path, file)
-        with ExitStack() as stack:
-            instrumented = (stack.enter_context(instrument(model.path / package.path / f"{name}.onnx")) if layers
-                            else None)
-            captured = stack.enter_context(capture_outputs(reference.network(package.network)))
-            expected = run_probe(reference, single, package, record.kind)
-            load = session_loader(runner.device)
-            candidate = OnnxBackend(single, runner.device, reference,
-                                   load=instrumented.wrap(load) if instrumented else load)
-            actual = run_probe(candidate, single, package, record.kind)
-        result |= {"snr": round(mean_snr_db(expected, actual), 1), "error": largest_error(expected, actual)}
-        if instrumented:
-            result["values"] = compare_with_modules(captured, instrumented)
-    except UserError as error:
-        result["problem"] = str(error)
-    return FunctionCheck(**result)
+    def unload(self, package: Path) -> None:
+        """Nothing is kept of a package."""
 
 
 # Outputs of the reference's modules

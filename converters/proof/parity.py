@@ -77,15 +77,16 @@ def measure_parity(model: Model, package: PackageRecord, bundle: Path,
 
 
 def run_probe(backend: Backend, model: Model, package: PackageRecord, function: FunctionRecord) -> list[np.ndarray]:
-    """Outputs of the function's probe on a backend."""
     probe = probes("coreml", package.network).PROBES[function.kind]
     return probe(backend, model, function.bucket, np.random.default_rng(0))
 
 
 def companions(package: PackageRecord, name: str) -> frozenset[str]:
-    """The function, and those that its probe also calls."""
-    needed = probes("coreml", package.network).COMPANIONS.get(package.functions[name].kind, ())
-    return frozenset((name, *(other for other, record in package.functions.items() if record.kind in needed)))
+    """The function, and those that its probe also calls; a cache is shared by functions of equally many slots."""
+    measured = package.functions[name]
+    needed = probes("coreml", package.network).COMPANIONS.get(measured.kind, ())
+    return frozenset((name, *(other for other, record in package.functions.items() if record.kind in needed
+                              and measured.bucket.get("slots") in (None, record.bucket.get("slots")))))
 
 
 def threshold_of(package: PackageRecord, function: str, arithmetic: str | None) -> float:
@@ -107,10 +108,10 @@ def check_threshold(package: PackageRecord, name: str, record: FunctionRecord) -
     for arithmetic, decibels in record.parity.items():
         threshold = threshold_of(package, name, arithmetic)
         if not decibels >= threshold:
-            advice = ", or --wide norm,softmax" if arithmetic == ROUNDING and package.precision == "fp16" else ""
+            advice = ", or wide=norm,softmax" if arithmetic == ROUNDING and package.precision == "fp16" else ""
             raise UserError(f"{package.network}, function {name}, in {package.precision} with {arithmetic}: {decibels} "
                             f"dB against float32, below the threshold of {threshold}. It is not published: choose "
-                            f"another --precision{advice}. The same command reuses the packages that are done")
+                            f"another precision{advice}. The same command reuses the packages that are done")
 
 
 def mean_snr_db(references: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> float:

@@ -12,7 +12,7 @@ from ane.backends.packaged.backend import PackagedBackend
 from ane.backends.packaged.functions import PackageRuntime
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles.bundle import Bundle
-from ane.bundles.hashes import FileRecord, check_hash
+from ane.bundles.hashes import FileRecord, check_hashes
 from ane.bundles.packages import NAMES, PackageRecord
 from ane.system.errors import UserError
 from converters.proof.activations import (
@@ -67,13 +67,46 @@ class PackageRunner:
     compute_units: str | None = None
     exact: bool = False
 
+    def check(self, model: Bundle, package: PackageRecord, name: str, reference: TorchBackend,
+              layers: bool) -> "FunctionCheck":
+        record = package.functions[name]
+        result = {"network": package.network, "package": Path(package.path).stem, "function": name,
+                  "threshold": threshold_of(package, name, self.arithmetic),
+                  "recorded": record.parity.get(self.arithmetic or "")}
+        path, single = model.path / package.path, UnpublishedModel(model, model.path, [package], reference)
+        try:
+            check_hashes(model.path, package.files)
+            program = Package(path).function(name)
+            layers = layers and (self.source.stateful or not program.states)
+            names = [value for op in program.ops for value in op.outputs] if layers else []
+            captured = CapturedOutputs(package.network, record, names, reference.network(package.network))
+            with captured.capture():
+                expected = run_probe(reference, single, package, record)
+            engine = RecordingEngine(self.engine)
+            units = {package.network: self.compute_units} if self.compute_units else None
+            backend = PackagedBackend(single, engine, reference, compute_units=units, only=companions(package, name))
+            actual = run_probe(backend, single, package, record)
+            result |= {"snr": round(mean_snr_db(expected, actual), 1), "error": largest_error(expected, actual)}
+            if layers:
+                call = engine.calls[name]
+                result["values"] = compare_with_modules(captured, self.source.activations(path, name, call), call)
+                if not self.exact:
+                    result["operations"] = compare_with_run(program, call, InterpretedActivations(MilRuntime()),
+                                                            self.source, path)
+        except UserError as error:
+            result["problem"] = str(error)
+        return FunctionCheck(**result)
+
+    def unload(self, package: Path) -> None:
+        self.source.unload(package)
+
 
 def package_runner(name: str, narrow: bool = False, compute_units: str | None = None) -> PackageRunner:
     """One of ``RUNNERS``. Raises UserError for options without effect on it, and for Core ML outside macOS."""
     if narrow and name != "mil:fp16":
-        raise UserError(f"--narrow-norms has no effect on --against {name}: it is for mil:fp16")
+        raise UserError(f"narrow_norms has no effect on against={name}: it is for mil:fp16")
     if compute_units and name != "coreml":
-        raise UserError(f"--compute-units has no effect on --against {name}: it is for coreml")
+        raise UserError(f"compute_units has no effect on against={name}: it is for coreml")
     if name == "coreml":
         from ane.backends.coreml.runtime import CoreMLRuntime
         from converters.proof.coreml_activations import CoreMLActivations
@@ -140,8 +173,8 @@ def verify(model: Bundle, chosen: Sequence[tuple[PackageRecord, Sequence[str]]],
     for package, functions in chosen:
         for name in functions:
             progress(f"{Path(package.path).stem} {name}")
-            results.append(_check(model, package, name, runner, reference, layers))
-        runner.source.forget(model.path / package.path)
+            results.append(runner.check(model, package, name, reference, layers))
+        runner.unload(model.path / package.path)
         reference.release()
     return results
 
@@ -156,48 +189,16 @@ def choose_packages(model: Bundle, network: str | None = None, function: str | N
     existing = model.packages if format == "coreml" else model.onnx_packages
     if not existing:
         raise UserError(f"{model.name} has no {NAMES[format]} packages: make them with `ane convert {model.path} "
-                        f"--to {format} -o DIR` and use --bundle DIR")
+                        f"--to {format} -o DIR` and open that bundle")
     packages = [package for package in existing if network in (None, package.network)]
     if not packages:
         there = ", ".join(dict.fromkeys(package.network for package in existing))
-        raise UserError(f"--networks {network}: {model.name} has no package of it; there are {there}")
+        raise UserError(f"networks={network}: {model.name} has no package of it; there are {there}")
     chosen = [(package, [name for name in package.functions if function in (None, name)]) for package in packages]
     if not any(names for _, names in chosen):
         there = ", ".join(dict.fromkeys(name for package in packages for name in package.functions))
-        raise UserError(f"--function {function}: no package has it; there are {there}")
+        raise UserError(f"function={function}: no package has it; there are {there}")
     return [(package, names) for package, names in chosen if names]
-
-
-def _check(model: Bundle, package: PackageRecord, name: str, runner: PackageRunner, reference: TorchBackend,
-             layers: bool) -> FunctionCheck:
-    record = package.functions[name]
-    result = {"network": package.network, "package": Path(package.path).stem, "function": name,
-              "threshold": threshold_of(package, name, runner.arithmetic),
-              "recorded": record.parity.get(runner.arithmetic or "")}
-    path, single = model.path / package.path, UnpublishedModel(model, model.path, [package], reference)
-    try:
-        for file in package.files:
-            check_hash(model.path, file)
-        program = Package(path).function(name)
-        layers = layers and (runner.source.stateful or not program.states)
-        names = [value for op in program.ops for value in op.outputs] if layers else []
-        captured = CapturedOutputs(package.network, record, names, reference.network(package.network))
-        with captured.capture():
-            expected = run_probe(reference, single, package, record)
-        engine = RecordingEngine(runner.engine)
-        units = {package.network: runner.compute_units} if runner.compute_units else None
-        backend = PackagedBackend(single, engine, reference, compute_units=units, only=companions(package, name))
-        actual = run_probe(backend, single, package, record)
-        result |= {"snr": round(mean_snr_db(expected, actual), 1), "error": largest_error(expected, actual)}
-        if layers:
-            call = engine.calls[name]
-            result["values"] = compare_with_modules(captured, runner.source.activations(path, name, call), call)
-            if not runner.exact:
-                result["operations"] = compare_with_run(program, call, InterpretedActivations(MilRuntime()),
-                                                        runner.source, path)
-    except UserError as error:
-        result["problem"] = str(error)
-    return FunctionCheck(**result)
 
 
 def largest_error(references: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> float:

@@ -58,19 +58,19 @@ def check_buckets(options: CoreMLOptions, model: Model) -> None:
     config = model.config("autoregressive")
     positions = rounded(config.max_text_tokens + config.max_mel_tokens, 64)
     if max(options.buckets.get("prefill", (0,))) > positions:
-        raise UserError(f"--buckets prefill={max(options.buckets['prefill'])}: this model has {positions} positions")
+        raise UserError(f"buckets=prefill={max(options.buckets['prefill'])}: this model has {positions} positions")
     for kind, sizes in options.buckets.items():
         if min(sizes) < SMALLEST.get(kind, 1):
-            raise UserError(f"--buckets {kind}={min(sizes)}: must be at least {SMALLEST[kind]}")
+            raise UserError(f"buckets={kind}={min(sizes)}: must be at least {SMALLEST[kind]}")
     if "prefill" in options.buckets and "step" in options.buckets and (
             max(options.buckets["step"]) < max(options.buckets["prefill"]) + SMALLEST["step"] // 2):
-        raise UserError(f"--buckets step={max(options.buckets['step'])}: a prefix of "
+        raise UserError(f"buckets=step={max(options.buckets['step'])}: a prefix of "
                         f"{max(options.buckets['prefill'])} columns must fit, and codes after it")
     largest = {"step": (_slots(max(options.lanes), 0),), **options.buckets}
     for kind, sizes in largest.items():
         if max(sizes) > MAX_AXIS:
             raise UserError(f"--buckets {kind}={max(sizes)}: the Neural Engine takes no axis above {MAX_AXIS}; "
-                            + ("use fewer --lanes or smaller buckets" if kind == "step" else "use smaller buckets"))
+                            + ("use fewer lanes or smaller buckets" if kind == "step" else "use smaller buckets"))
 
 
 def lengths(model: Model) -> dict[str, tuple[int, ...]]:

@@ -56,18 +56,18 @@ def _ids(count: int, *shape: int) -> Tensor:
     return torch.randint(0, count, shape, generator=torch.Generator().manual_seed(0))
 
 
-def _one(name: str, network: nn.Module, call: Callable[..., Any], output: str, axes: Mapping[str, Axes],
+def _graph(name: str, network: nn.Module, call: Callable[..., Any], output: str, axes: Mapping[str, Axes],
          **examples: Tensor) -> OnnxGraph:
     return OnnxGraph(name, NetworkCall(network, call), examples, axes, (output,))
 
 
 def _clip(stage: str, mels: int) -> Callable[[nn.Module, torch.dtype], list[OnnxGraph]]:
-    return lambda network, dtype: [_one(stage, network, lambda network, mel: network(mel), "latent",
+    return lambda network, dtype: [_graph(stage, network, lambda network, mel: network(mel), "latent",
                                      {"mel": {0: "batch", 2: "frames"}}, mel=_noise(2, mels, 132))]
 
 
 def _random(stage: str) -> Callable[[nn.Module, torch.dtype], list[OnnxGraph]]:
-    return lambda network, dtype: [_one(stage, network, lambda network, noise: network(noise), "latent",
+    return lambda network, dtype: [_graph(stage, network, lambda network, noise: network(noise), "latent",
                                      {"noise": {0: "batch"}}, noise=_noise(2, network.layers[-1].in_features))]
 
 
@@ -75,15 +75,15 @@ def _clvp(network: nn.Module, dtype: torch.dtype) -> list[OnnxGraph]:
     ids = {"tokens": network.text_emb.num_embeddings, "codes": network.speech_emb.num_embeddings}
     calls = {"tokens": lambda network, tokens: network.text(tokens),
              "codes": lambda network, codes: network.speech(codes)}
-    return [_one(stage, network, calls[name], "vector", {name: {0: "batch", 1: "positions"}},
+    return [_graph(stage, network, calls[name], "vector", {name: {0: "batch", 1: "positions"}},
                  **{name: _ids(ids[name], 2, 21)})
             for stage, name in (("clvp_text", "tokens"), ("clvp_speech", "codes"))]
 
 
 def _cvvp(network: nn.Module, dtype: torch.dtype) -> list[OnnxGraph]:
-    return [_one("cvvp_clip", network, lambda network, mel: network.clip(mel), "vector",
+    return [_graph("cvvp_clip", network, lambda network, mel: network.clip(mel), "vector",
                  {"mel": {0: "batch", 2: "frames"}}, mel=_noise(2, network.cond_emb[0].in_channels, 133)),
-            _one("cvvp_speech", network, lambda network, codes: network.speech(codes), "vector",
+            _graph("cvvp_speech", network, lambda network, codes: network.speech(codes), "vector",
                  {"codes": {0: "batch", 1: "positions"}}, codes=_ids(network.speech_emb.emb.num_embeddings, 2, 21))]
 
 
@@ -92,10 +92,11 @@ def _diffusion(network: nn.Module, dtype: torch.dtype) -> list[OnnxGraph]:
     config = network.config
     channels = config.model_channels
     return [
-        _one("condition", network, lambda network, latents, voice: network.condition(latents, voice, latents.shape[1]),
+        _graph("condition", network,
+               lambda network, latents, voice: network.condition(latents, voice, latents.shape[1]),
              "code", {"latents": {0: "batch", 1: "latents"}, "voice": {0: "batch"}},
              latents=_noise(2, 11, config.in_latent_channels).to(dtype), voice=_noise(2, 2 * channels).to(dtype)),
-        _one("denoise", network, lambda network, x, timesteps, code: network(x, timesteps, code), "prediction",
+        _graph("denoise", network, lambda network, x, timesteps, code: network(x, timesteps, code), "prediction",
              {"x": {0: "batch", 2: "frames"}, "timesteps": {0: "batch"}, "code": {0: "batch", 2: "frames"}},
              x=_noise(2, config.in_channels, 45).to(dtype), timesteps=torch.tensor([30, 3000]),
              code=_noise(2, channels, 45).to(dtype)),
@@ -104,21 +105,21 @@ def _diffusion(network: nn.Module, dtype: torch.dtype) -> list[OnnxGraph]:
 
 def _univnet(network: nn.Module, dtype: torch.dtype) -> list[OnnxGraph]:
     config = network.config
-    return [_one("univnet", network, lambda network, mel, noise: network(mel, noise), "sound",
+    return [_graph("univnet", network, lambda network, mel, noise: network(mel, noise), "sound",
                  {"mel": {0: "batch", 2: "frames"}, "noise": {0: "batch", 2: "frames_and_10"}},
                  mel=_noise(2, config.n_mel_channels, 13), noise=_noise(2, config.noise_dim, 23))]
 
 
 def _hifigan(network: nn.Module, dtype: torch.dtype) -> list[OnnxGraph]:
     """frames (B, D, L) are latents that the host has resampled to the frame rate."""
-    return [_one("hifigan", network, lambda network, frames, voice: network(frames, voice), "sound",
+    return [_graph("hifigan", network, lambda network, frames, voice: network(frames, voice), "sound",
                  {"frames": {0: "batch", 2: "frames"}, "conditioning": {0: "batch"}},
                  frames=_noise(2, network.config.in_channels, 19),
                  conditioning=_noise(2, network.config.cond_channels))]
 
 
 def _classifier(network: nn.Module, dtype: torch.dtype) -> list[OnnxGraph]:
-    return [_one("classifier", network, lambda network, audio: network(audio), "logits",
+    return [_graph("classifier", network, lambda network, audio: network(audio), "logits",
                  {"audio": {0: "batch", 2: "samples"}}, audio=_noise(2, 1, 9001))]
 
 

@@ -66,7 +66,6 @@ def _single_lane(backend: Backend, starts: list[np.ndarray], prefix: int, before
 
 def cvvp_speech(backend: Backend, model: Model, lengths: Mapping[str, int],
                 rng: np.random.Generator) -> list[np.ndarray]:
-    """CVVP's encoder of codes."""
     count = model.config("cvvp").mel_codes
     return [backend.run("cvvp_speech", codes=rng.integers(0, count, (1, lengths["positions"])))]
 

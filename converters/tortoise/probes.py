@@ -77,7 +77,6 @@ def _denoise_once(backend: Backend, model: Model, latents: int, frames: int, gui
 
 
 def bind_denoiser(backend: Backend, model: Model, latents: int, frames: int, rng: np.random.Generator) -> Any:
-    """A denoiser of an utterance with this number of latents and frames."""
     voice = 0.6 * rng.standard_normal((1, 2 * model.config("diffusion").model_channels), dtype=np.float32)
     return backend.denoiser(decoder_latents(model, latents, rng)[None], voice, frames)
 

@@ -25,7 +25,7 @@ def check_width(network: str, frames: int, margin: int, hop: int) -> None:
     """Raise UserError when ``frames``, with the last level's margins, exceed the engine's widest axis."""
     most = MAX_AXIS // hop - 2 * margin
     if not 1 <= frames <= most:
-        raise UserError(f"--buckets {network}={frames}: it takes 1 to {most} frames")
+        raise UserError(f"buckets={network}={frames}: it takes 1 to {most} frames")
 
 
 @dataclass(frozen=True)

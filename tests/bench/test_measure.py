@@ -98,10 +98,10 @@ def test_a_contestant_that_fails_leaves_the_contest_with_its_error():
 
 def test_a_ratio_is_of_two_rows_with_equal_settings():
     def row(contestant: str, value: float, lanes: int) -> BenchRow:
-        return BenchRow(contestant, "step", "ms", {"lanes": lanes, "precision": contestant}, Spread.of([value]))
+        return BenchRow(contestant, "step", "ms", {"lanes": lanes}, Spread.of([value]))
 
     rows = compare([row("upstream", 8.0, 1), row("upstream", 9.0, 4), row("torch", 2.0, 1), row("torch", 1.0, 8)],
-                   lambda row: row.contestant == "upstream", "times_upstream", ignore=["precision"])
+                   lambda row: row.contestant == "upstream", "times_upstream")
     assert [row.figures.get("times_upstream") for row in rows] == [1.0, 1.0, 4.0, None]
 
 

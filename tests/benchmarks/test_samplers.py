@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from ane.models.tortoise.diffusion import MELS, Diffusion, sample
+from benchmarks.listening import log_spectral_distance
 from benchmarks.samplers import (
     GUIDED,
     EpsilonDenoiser,
     default,
     flow,
-    log_spectral_distance,
     reference,
     sampler_row,
     scale,
@@ -27,7 +27,7 @@ def test_cases_have_unique_names_and_include_those_that_others_are_compared_with
 
 
 def test_the_distance_is_in_decibels():
-    mel = np.random.default_rng(0).standard_normal((1, MELS, 7)).astype(np.float32)
+    mel = np.random.default_rng(0).standard_normal((MELS, 7)).astype(np.float32)
     assert log_spectral_distance(mel, mel) == 0
     assert log_spectral_distance(mel, mel + np.float32(np.log(10))) == pytest.approx(20, rel=1e-5)
 

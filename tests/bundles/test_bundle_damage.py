@@ -195,11 +195,11 @@ def test_the_silent_code_can_be_zero(path, edit_json):
 
 def test_a_path_that_is_no_bundle_is_refused(path, checkpoints):
     (path / "bundle.json").write_text('{"format": 1, ')
-    assert "bundle.json is damaged (not JSON" in refusal(path)
+    assert "bundle.json is not JSON" in refusal(path)
     (path / "bundle.json").write_text("[]")
     assert "it is a list instead of an object" in refusal(path)
     (path / "bundle.json").write_bytes(b"\xff\xfe")
-    assert "bundle.json is damaged" in refusal(path)
+    assert "bundle.json is not JSON" in refusal(path)
     (path / "bundle.json").unlink()
     assert "it has no bundle.json" in refusal(path)
     assert "use checkpoints=DIR" in refusal(checkpoints.path)

@@ -53,13 +53,9 @@ def converted(random_bundle, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def onnx_bundle(random_bundle, tmp_path_factory) -> Path:
-    """The random bundle with an ONNX package of its decoder."""
-    from converters.onnx.package import OnnxOptions, OnnxTarget
-
-    path = tmp_path_factory.mktemp("bundles") / "onnx"
-    convert(Bundle(random_bundle), path, [OnnxOptions()], ["autoregressive"], target=OnnxTarget())
-    return path
+def onnx_bundle(onnx_packages) -> Path:
+    """A bundle with ONNX packages of its decoder."""
+    return onnx_packages.bundle("autoregressive").path
 
 
 @pytest.fixture

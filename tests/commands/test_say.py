@@ -107,9 +107,9 @@ def test_json_has_everything_that_the_closing_line_has(capsys):
     assert result["seed"] == 1
     assert result["trained"] is True
     assert result["voice"] == "rms"
-    assert {"voice", "decode", "vocode"} <= set(result["seconds_by_stage"])
+    assert {"voice", "decode", "vocode"} <= set(result["seconds_by_phase"])
     assert result["real_time_factor"] == pytest.approx(result["elapsed"] / result["seconds"])
-    assert sum(result["seconds_by_stage"].values()) <= result["elapsed"]
+    assert sum(result["seconds_by_phase"].values()) <= result["elapsed"]
     assert 0 < result["first_audio"] <= result["elapsed"] + 0.1
     assert result["peak_rss_bytes"] > 10**8
 

@@ -1,7 +1,7 @@
 """`ane convert`: packages speak as the networks do, are published atomically, and resume after an interruption."""
 
 import json
-import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -16,6 +16,7 @@ from ane.backends import load_backend
 from ane.bundles import open_model
 from ane.bundles.bundle import Bundle
 from ane.bundles.packages import PackageRecord
+from ane.cli import main
 from ane.models.tortoise.result import Speech
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.synthesizer import Synthesizer
@@ -126,11 +127,10 @@ def test_fp16_packages_speak_nearly_as_torch_does(fp16_bundle, cache):
     assert snr_db(expected.audio, actual.audio) >= SPOKEN_FP16_DB
 
 
-def test_the_command_speaks_from_packages(fp32_bundle, tmp_path):
-    result = subprocess.run([sys.executable, "-m", "ane.cli", "say", SENTENCE, "--bundle", str(fp32_bundle.path),
-                           "--backend", "mil", "--preset", "fastest", "-o", str(tmp_path / "speech.wav"), "--json"],
-                          capture_output=True, text=True, check=True)
-    assert json.loads(result.stdout)["backend"] == "mil fp32"
+def test_the_command_speaks_from_packages(fp32_bundle, tmp_path, capsys):
+    assert main(["say", "Hello.", "--bundle", str(fp32_bundle.path), "--backend", "mil", "--preset", "fastest", "-o",
+                 str(tmp_path / "speech.wav"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["backend"] == "mil fp32"
     assert (tmp_path / "speech.wav").stat().st_size > 40_000
 
 
@@ -200,10 +200,11 @@ def test_the_bundle_is_complete(fp16_bundle):
 
 def test_a_killed_conversion_resumes(source, tmp_path):
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "ane.cli", "convert", str(source.path), "--to", "coreml", "-o", str(out),
-               "--networks", "conditioning_encoder,rlg_auto,autoregressive", "--lanes", "2", "--buckets", "prefill=32",
-               "--cache", "io"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    arguments = ["convert", str(source.path), "--to", "coreml", "-o", str(out), "--networks",
+                 "conditioning_encoder,rlg_auto,autoregressive", "--lanes", "2", "--buckets", "prefill=32", "--cache",
+                 "io"]
+    process = subprocess.Popen([sys.executable, "-m", "ane.cli", *arguments], stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL)
     first = tmp_path / "out.converting" / "packages" / "autoregressive-fp16.mlpackage"
     noted = tmp_path / "out.converting" / "progress.json"
     deadline = time.monotonic() + 120
@@ -215,7 +216,7 @@ def test_a_killed_conversion_resumes(source, tmp_path):
     process.wait()
     assert not out.exists()
     made = first.stat().st_mtime_ns
-    subprocess.run(command, check=True, capture_output=True)
+    assert main(arguments) == 0
     bundle = Bundle(out)
     assert len(bundle.packages) == 3
     assert (out / bundle.packages[0].path).stat().st_mtime_ns == made
@@ -266,12 +267,11 @@ def test_one_process_at_a_time_converts_to_a_destination(source, tmp_path):
     assert convert(source, tmp_path / "out", [SMALL], ["rlg_auto"]).packages
 
 
-def test_a_bundle_is_written_to_the_current_folder(source, tmp_path):
+def test_a_bundle_is_written_to_the_current_folder(source, tmp_path, monkeypatch, capsys):
     (tmp_path / "here").mkdir()
-    result = subprocess.run([sys.executable, "-m", "ane.cli", "convert", str(source.path), "--to", "coreml", "-o", ".",
-                           "--networks", "rlg_auto"], cwd=tmp_path / "here", capture_output=True, text=True, check=True,
-                          env={**os.environ, "PYTHONPATH": str(Path(conversion.__file__).parents[1])})
-    assert "Wrote" in result.stdout
+    monkeypatch.chdir(tmp_path / "here")
+    assert main(["convert", str(source.path), "--to", "coreml", "-o", ".", "--networks", "rlg_auto"]) == 0
+    assert "Wrote" in capsys.readouterr().out
     assert Bundle(tmp_path / "here").packages
 
 
@@ -296,15 +296,16 @@ def test_missing_disk_space_is_reported_before_converting(source, tmp_path, monk
     assert not (tmp_path / "out").exists()
 
 
-def test_a_full_disk_is_reported_and_leaves_no_partial_package(source, tmp_path):
-    limited = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)); " \
-              "from ane.cli import main; sys.exit(main(sys.argv[1:]))"
-    result = subprocess.run([sys.executable, "-c", limited, "convert", str(source.path), "--to", "coreml", "-o",
-                           str(tmp_path / "out"), "--networks", "autoregressive", "--lanes", "2"],
-                          capture_output=True, text=True)
-    assert result.returncode == 1
-    assert "is the disk full?" in " ".join(result.stderr.split())
-    assert "Traceback" not in result.stderr
+def test_a_full_disk_is_reported_and_leaves_no_partial_package(source, tmp_path, capsys):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))
+    try:
+        status = main(["convert", str(source.path), "--to", "coreml", "-o", str(tmp_path / "out"), "--networks",
+                       "autoregressive", "--lanes", "2"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert status == 1
+    assert "is the disk full?" in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "out").exists()
     assert not list((tmp_path / "out.converting").rglob("*.mlpackage"))
 
@@ -322,8 +323,8 @@ def test_windows_is_refused(source, tmp_path, monkeypatch):
     (["--buckets", "prefill=4"], "prefill=4: must be at least 16"),
     (["--buckets", "prefill=9999"], "this model has 1024 positions"),
     (["--buckets", "denoise=99999", "--networks", "diffusion"], "no axis above 16384"),
-    (["--lanes", "1000"], "use fewer --lanes"),
-    (["--networks", ","], "--networks names no network"),
+    (["--lanes", "1000"], "use fewer lanes"),
+    (["--networks", ","], "--networks must name a network"),
     (["--buckets", "prefil=32"], "no such kind of function; there are prefill"),
     (["--buckets", "prefill=many"], "must be a whole number of at most 18 digits, got 'many'"),
     (["--lanes", "0"], "must be at least 1, got 0"),
@@ -331,9 +332,20 @@ def test_windows_is_refused(source, tmp_path, monkeypatch):
     (["--wide", "all"], "must be norm or softmax"),
     (["--networks", "vocoder"], "no such network; there are"),
 ])
-def test_invalid_options_are_reported(source, tmp_path, arguments, line):
-    result = subprocess.run([sys.executable, "-m", "ane.cli", "convert", str(source.path), "--to", "coreml", "-o",
-                           str(tmp_path / "out"), *arguments], capture_output=True, text=True)
-    assert result.returncode in (1, 2)
-    assert line in " ".join(result.stderr.split())
+def test_invalid_options_are_reported(random_bundle, tmp_path, capsys, arguments, line):
+    try:
+        status = main(["convert", str(random_bundle), "--to", "coreml", "-o", str(tmp_path / "out"), *arguments])
+    except SystemExit as ended:         # argparse's own errors
+        status = ended.code
+    assert status in (1, 2)
+    assert line in " ".join(capsys.readouterr().err.split())
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_an_error_ends_the_process_in_one_line(random_bundle, tmp_path):
+    result = subprocess.run([sys.executable, "-m", "ane.cli", "convert", str(random_bundle), "--to", "coreml", "-o",
+                             str(tmp_path / "out"), "--networks", "vocoder"], capture_output=True, text=True)
+    assert result.returncode == 1
+    assert result.stderr.startswith("ane: error: --networks vocoder: no such network; there are")
+    assert result.stderr.count("\n") == 1
     assert not list(tmp_path.glob("out*"))

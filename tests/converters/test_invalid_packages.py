@@ -1,8 +1,8 @@
 """A bundle with invalid packages is reported in one line when it is opened."""
 
 import json
-import subprocess
-import sys
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,27 +10,36 @@ import pytest
 from ane.backends import load_backend
 from ane.bundles.bundle import Bundle
 from ane.bundles.packages import WEIGHTS
+from ane.cli import main
 from ane.commands.packages import open_undamaged
 from ane.system.errors import UserError
 from converters.conversion import convert
 from converters.coreml.options import CoreMLOptions
 
 
-@pytest.fixture
-def copied(source, tmp_path) -> Bundle:
+@pytest.fixture(scope="module")
+def intact(random_bundle, tmp_path_factory) -> Path:
     small = CoreMLOptions(lanes=(2,), caches=("io",), buckets={"prefill": (32,), "step": (128,)})
-    return convert(source, tmp_path / "copied", [small], ["rlg_auto", "autoregressive"])
+    path = tmp_path_factory.mktemp("bundles") / "intact"
+    return convert(Bundle(random_bundle), path, [small], ["rlg_auto", "autoregressive"]).path
 
 
-def run(bundle: Path) -> str:
-    """The error line of `ane say` with an invalid bundle."""
-    result = subprocess.run([sys.executable, "-m", "ane.cli", "say", "Hello.", "--bundle", str(bundle), "--backend",
-                           "mil", "--preset", "fastest", "-o", str(bundle / "no.wav")], capture_output=True, text=True)
-    assert result.returncode == 1
-    assert not (bundle / "no.wav").exists()
-    line, = result.stderr.strip().splitlines()[-1:]
-    assert "Traceback" not in result.stderr
-    return line
+@pytest.fixture
+def copied(intact, tmp_path) -> Bundle:
+    return Bundle(shutil.copytree(intact, tmp_path / "copied"))
+
+
+@pytest.fixture
+def run(capsys) -> Callable[[Path], str]:
+    """``run(bundle)``: the error line of `ane say` with an invalid bundle."""
+    def say(bundle: Path) -> str:
+        assert main(["say", "Hello.", "--bundle", str(bundle), "--backend", "mil", "--preset", "fastest", "-o",
+                     str(bundle / "no.wav")]) == 1
+        assert not (bundle / "no.wav").exists()
+        line, = capsys.readouterr().err.strip().splitlines()[-1:]
+        return line
+
+    return say
 
 
 def edit(bundle: Bundle, change) -> None:
@@ -40,7 +49,7 @@ def edit(bundle: Bundle, change) -> None:
     path.write_text(json.dumps(stated))
 
 
-def test_a_damaged_weight_file_is_reported(copied):
+def test_a_damaged_weight_file_is_reported(copied, run):
     path = next(copied.path.rglob("autoregressive-fp16.mlpackage/**/weight.bin"))
     data = bytearray(path.read_bytes())
     data[1000] ^= 255
@@ -49,7 +58,7 @@ def test_a_damaged_weight_file_is_reported(copied):
     assert "weight.bin has SHA-256" in run(copied.path)
 
 
-def test_a_package_of_another_model_is_reported(copied):
+def test_a_package_of_another_model_is_reported(copied, run):
     def swap(stated):
         packages = {package["network"]: package for package in stated["coreml"]["packages"]}
         packages["autoregressive"]["source"][WEIGHTS] = "0" * 64
@@ -96,14 +105,14 @@ def test_a_damaged_cached_copy_of_the_embedded_voice_is_not_used(copied):
     assert open_undamaged(copied.path) is None
 
 
-def test_packages_of_a_later_version_are_reported(copied):
+def test_packages_of_a_later_version_are_reported(copied, run):
     edit(copied, lambda stated: stated["coreml"].update(format=2))
     assert "update tortoise-ane" in run(copied.path)
 
 
-def test_a_text_too_long_for_every_bucket_is_reported(copied):
+def test_a_text_too_long_for_every_bucket_is_reported(copied, run):
     assert "largest decoder bucket of this bundle has 128" in run(copied.path)
 
 
-def test_a_bundle_without_packages_explains_how_to_convert_it(source):
+def test_a_bundle_without_packages_explains_how_to_convert_it(source, run):
     assert "ane convert" in run(source.path)

@@ -18,7 +18,6 @@ from ane.models.tortoise.embeddings import Embeddings
 from ane.models.tortoise.vocoding import hifigan_sound
 from ane.system.decibels import snr_db
 from converters.coreml import package as to_coreml
-from converters.onnx import package as to_onnx
 from converters.proof.parity import UnpublishedModel
 from converters.tortoise import buckets
 from converters.tortoise import onnx_graphs as graphs
@@ -56,15 +55,14 @@ def coreml(model, golden_stage, tmp_path_factory) -> Callable[[str], Backend]:
 
 
 @pytest.fixture(scope="module")
-def onnx(model, tmp_path_factory) -> Callable[[str], Backend]:
+def onnx(model, onnx_packages) -> Callable[[str], Backend]:
     """``onnx(network)``: a backend with that network as an fp32 package."""
-    folder: Path = tmp_path_factory.mktemp("golden-onnx")
     reference = TorchBackend(model, "cpu", "fp32")
 
     @cache
     def backend(network: str) -> OnnxBackend:
-        package = to_onnx.write_package(model, network, to_onnx.OnnxOptions("fp32"), folder)
-        return OnnxBackend(UnpublishedModel(model, folder, [package], reference), DEVICES["cpu"], reference, threads=1)
+        found = UnpublishedModel(model, onnx_packages.folder, [onnx_packages.package(network)], reference)
+        return OnnxBackend(found, DEVICES["cpu"], reference, threads=1)
 
     return backend
 

@@ -1,11 +1,11 @@
-"""Cleaned text, token ids, decoded text and chunks are exactly upstream's."""
+"""Cleaned text, token ids and decoded text are exactly upstream's."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from ane.text import Tokenizer, split_upstream
+from ane.text import Tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +40,5 @@ def test_decoded_text_is_upstreams(vectors, tokenizer_json):
         assert tokenizer.decode(vector["ids"]) == vector["decoded"], vector["text"]
 
 
-def test_chunks_are_upstreams(vectors):
-    for vector in vectors["split"]:
-        chunks = split_upstream(vector["text"], vector["desired_length"], vector["max_length"])
-        assert chunks == vector["out"], vector["text"]
-
-
 def test_the_golden_set_has_enough_texts(vectors):
     assert len(vectors["tokenize"]) >= 100
-    assert len(vectors["split"]) >= 20

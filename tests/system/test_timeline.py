@@ -1,4 +1,4 @@
-"""A timeline of stages, whose spans never overlap."""
+"""A timeline of phases, whose spans never overlap."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -18,11 +18,11 @@ def test_a_stage_within_a_stage_interrupts_it():
     timeline = Timeline(clock())
     with timeline.record("vocode"), timeline.record("decode"):
         pass
-    spans = [(span.stage, span.start, span.end) for span in timeline.spans]
-    assert [stage for stage, *_ in spans] == ["vocode", "decode", "vocode"]
+    spans = [(span.phase, span.start, span.end) for span in timeline.spans]
+    assert [phase for phase, *_ in spans] == ["vocode", "decode", "vocode"]
     assert all(end <= start for (_, _, end), (_, start, _) in pairwise(spans))
-    assert timeline.seconds_by_stage() == {"vocode": 2, "decode": 1}
-    assert list(timeline.seconds_by_stage()) == ["vocode", "decode"]
+    assert timeline.seconds_by_phase() == {"vocode": 2, "decode": 1}
+    assert list(timeline.seconds_by_phase()) == ["vocode", "decode"]
 
 
 def test_computing_an_item_is_work_of_its_stage_and_an_error_passes_through():
@@ -34,7 +34,7 @@ def test_computing_an_item_is_work_of_its_stage_and_an_error_passes_through():
 
     with pytest.raises(ValueError, match="gone"):
         list(timeline.record_each("decode", items()))
-    assert timeline.seconds_by_stage() == {"decode": 2}
+    assert timeline.seconds_by_phase() == {"decode": 2}
 
 
 def test_what_is_done_with_an_item_is_not_work_of_the_stage_that_computed_it():
@@ -42,7 +42,7 @@ def test_what_is_done_with_an_item_is_not_work_of_the_stage_that_computed_it():
     for _ in timeline.record_each("decode", iter("ab")):
         timeline.now()
         timeline.now()
-    assert timeline.seconds_by_stage() == {"decode": 3}        # two items and the end
+    assert timeline.seconds_by_phase() == {"decode": 3}        # two items and the end
 
 
 def test_a_recorded_source_is_closed_with_its_reader():

@@ -11,11 +11,11 @@ import array, math, sys, wave
 options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 base = {{"rms": 110, "slt": 180}}[options["-voice"]]
 text = open(options["-f"]).read()
-tones = [int(9000 * math.sin(math.tau * base * (1 + ord(letter) % 7) * t / 16000))
-         for letter in text for t in range(960)]
+tones = {{pitch: array.array("h", (int(9000 * math.sin(math.tau * base * pitch * t / 16000)) for t in range(960)))
+         for pitch in {{1 + ord(letter) % 7 for letter in text}}}}
 with wave.open(options["-o"], "wb") as file:
     file.setparams((1, 2, 16000, 0, "NONE", ""))
-    file.writeframes(array.array("h", tones).tobytes())
+    file.writeframes(b"".join(tones[1 + ord(letter) % 7].tobytes() for letter in text))
 '''
 
 

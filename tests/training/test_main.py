@@ -12,15 +12,34 @@ import torch
 
 import ane
 from ane.bundles import demo_bundle
+from training.__main__ import main
 from training.recipe import FOLDER, TRAINED_PARTS
 
 QUICK = FOLDER / "quick.toml"
 
 
-def train(output, teacher, wordnet, *more, config=QUICK):
-    return subprocess.run([sys.executable, "-m", "training", "-o", output, "--config", config, "--flite", teacher,
-                           "--wordnet", wordnet, "--threads", "1", "--workers", "1", "--device", "cpu", *more],
-                          capture_output=True, text=True, timeout=600, check=False)
+def arguments(output, teacher, wordnet, *more, config=QUICK):
+    return ["-o", str(output), "--config", str(config), "--flite", str(teacher), "--wordnet", str(wordnet),
+            "--threads", "1", "--workers", "1", "--device", "cpu", *more]
+
+
+def train(*run, **options):
+    return subprocess.run([sys.executable, "-m", "training", *arguments(*run, **options)], capture_output=True,
+                          text=True, timeout=600, check=False)
+
+
+@pytest.fixture
+def refusal(capsys):
+    """``refusal(…)``: the error of a run that is refused, in this process."""
+    def run(*given, **options):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments(*given, **options))
+        assert ended.value.code == 1
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        return error
+
+    return run
 
 
 def quick_with(folder, *replaced, earlier=None):
@@ -72,19 +91,13 @@ def test_one_command_makes_a_bundle_that_speaks_and_resumes_with_more_steps(tmp_
 @pytest.mark.parametrize(("arguments", "message"), [
     (("--parts", "ears"), "choose from texts"), (("--wordnet", "/nowhere"), "wordnet-base"),
     (("--config", "/nowhere.toml"), "/nowhere.toml is not a training recipe")])
-def test_bad_arguments_give_one_line(tmp_path, teacher, wordnet, arguments, message):
-    result = train(tmp_path / "run", teacher, wordnet, *arguments)
-    assert result.returncode == 1
-    assert message in result.stderr
-    assert result.stderr.count("\n") == 1
+def test_bad_arguments_give_one_line(tmp_path, teacher, wordnet, refusal, arguments, message):
+    assert message in refusal(tmp_path / "run", teacher, wordnet, *arguments)
 
 
-def test_an_unsuitable_earlier_voice_is_refused_before_any_work(tmp_path, teacher, wordnet, random_bundle):
+def test_an_unsuitable_earlier_voice_is_refused_before_any_work(tmp_path, teacher, wordnet, refusal, random_bundle):
     for bundle, message in ((random_bundle, "it must have the voices rms and slt"), ("/nowhere", "/nowhere")):
-        result = train(tmp_path / "run", teacher, wordnet, config=quick_with(tmp_path, earlier=bundle))
-        assert result.returncode == 1
-        assert message in result.stderr
-        assert result.stderr.count("\n") == 1
+        assert message in refusal(tmp_path / "run", teacher, wordnet, config=quick_with(tmp_path, earlier=bundle))
         assert not (tmp_path / "run").exists()
 
 

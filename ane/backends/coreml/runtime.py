@@ -53,14 +53,6 @@ ERROR_MEANINGS = {
 }
 
 
-class CompiledFunction(Protocol):
-    """A function of a compiled model: coremltools' CompiledMLModel, or a fake."""
-
-    def predict(self, data: dict[str, np.ndarray], state: Any = None) -> dict[str, np.ndarray]: ...
-
-    def make_state(self) -> Any: ...
-
-
 class CoreMLApi(Protocol):
     """The calls that only macOS supports. ``compile`` and ``open`` raise RuntimeError when Core ML fails."""
 
@@ -69,8 +61,11 @@ class CoreMLApi(Protocol):
     def compile(self, package: Path, destination: Path) -> None:
         """Compile a .mlpackage to ``destination``, a path that ends in .mlmodelc and does not exist yet."""
 
-    def open(self, compiled: Path, function: str, compute_units: str) -> CompiledFunction:
-        """Load a function of a compiled model on one of ``COMPUTE_UNITS``; function "": the only one."""
+    def open(self, compiled: Path, function: str, compute_units: str) -> Any:
+        """Load a function of a compiled model on one of ``COMPUTE_UNITS``; function "": the only one.
+
+        Returns coremltools' CompiledMLModel, or an object with its ``predict`` and ``make_state``.
+        """
 
 
 class CoreMLTools:
@@ -94,7 +89,7 @@ class CoreMLTools:
 
         compile_model(str(package), str(destination))
 
-    def open(self, compiled: Path, function: str, compute_units: str) -> CompiledFunction:
+    def open(self, compiled: Path, function: str, compute_units: str) -> Any:
         logging.getLogger("coremltools").setLevel(logging.ERROR)        # it warns of every torch newer than 2.7
         import coremltools
 
@@ -119,7 +114,7 @@ class CoreMLFunction:
             into a buffer and passes the buffer itself saves that copy.
     """
 
-    def __init__(self, loaded: CompiledFunction, signature: FunctionSignature, name: str,
+    def __init__(self, loaded: Any, signature: FunctionSignature, name: str,
                  make_error: Callable[[str, Exception], UserError]):
         self.signature, self.name = signature, name
         self._loaded, self._make_error = loaded, make_error
@@ -226,7 +221,7 @@ class CoreMLRuntime:
                                 f"takes {', '.join(INPUT_DTYPES)} only; convert the model again")
         return signatures[function]
 
-    def _open(self, package: Path, function: str, compute_units: str) -> CompiledFunction:
+    def _open(self, package: Path, function: str, compute_units: str) -> Any:
         """Open a function; if the cached model does not open, compile the package again and retry once."""
         name = "" if set(self._signatures[package]) == {"main"} else function
         model, is_new = self._compiled(package)

@@ -54,7 +54,6 @@ class Interpreter:
         self._plan_frees()
 
     def make_state(self) -> InterpreterState:
-        """A new state of zeros."""
         return InterpreterState({name: np.zeros(type.shape, DTYPES[type.dtype])
                                  for name, type in self.function.states.items()})
 
@@ -110,7 +109,8 @@ class Interpreter:
             raise UserError(f"the interpreter does not support the argument {', '.join(sorted(unknown))} of the "
                             f"{where}")
         narrow = self.arithmetic.narrow_norms and any(type.dtype == "fp16" for type in op.outputs.values())
-        return PreparedOp(op, self.function.constants, self.package, kernel, round_to_fp16 if narrow else no_rounding)
+        inner = round_to_fp16 if narrow else lambda tensor: tensor
+        return PreparedOp(op, self.function.constants, self.package, kernel, inner)
 
     def _plan_frees(self) -> None:
         kept = set(self.function.outputs) | set(self.function.states)
@@ -201,7 +201,3 @@ def to_declared(tensor: Tensor, dtype: str, rounded: bool) -> Tensor:
 
 def round_to_fp16(tensor: Tensor) -> Tensor:
     return tensor.half().float()
-
-
-def no_rounding(tensor: Tensor) -> Tensor:
-    return tensor

@@ -195,7 +195,6 @@ class Package:
 
 
 def _model_file(path: Path) -> Path:
-    """The path of the model named in the manifest."""
     if not path.is_dir():
         raise UserError(f"there is no Core ML package at {path}")
     try:

@@ -23,5 +23,4 @@ class MilRuntime:
         return Interpreter(self._packages[package], function, self.arithmetic)
 
     def unload(self, package: Path) -> None:
-        """Free the weights of a package."""
         self._packages.pop(package, None)

@@ -32,7 +32,6 @@ class TensorType:
         return self.size * np.dtype(DTYPES[self.dtype]).itemsize
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        """Whether an array of this shape has the type's shape."""
         return len(shape) == len(self.shape) and all(
             declared in (-1, size) for declared, size in zip(self.shape, shape, strict=True))
 
@@ -103,7 +102,6 @@ def from_bytes(data: np.ndarray, type: TensorType) -> np.ndarray:
 
 
 def from_immediate(constant: Immediate) -> np.ndarray | str:
-    """The array, or the string, of an immediate value."""
     if isinstance(constant.values, bytes):
         return from_bytes(np.frombuffer(bytearray(constant.values), np.uint8), constant.type)
     if constant.type.dtype == "string":

@@ -10,13 +10,13 @@ import numpy as np
 
 from ane.backends.base import Backend, Decoder, Denoiser, check_inputs
 from ane.backends.onnx.buffers import BoundCall, BufferAllocator
-from ane.backends.onnx.decoder import DecoderDimensions, DecoderGraphs, OnnxDecoder
+from ane.backends.onnx.decoder import DecoderGraphs, OnnxDecoder
 from ane.backends.onnx.providers import CudaGraphError, OnnxDevice, onnx_errors
 from ane.backends.onnx.selection import select_onnx_packages
 from ane.backends.onnx.sessions import SessionCache, SessionKey, session_loader
 from ane.backends.onnx.tensorrt import LENGTHS, TensorRtEngines, bucket_range, input_axes, shape_profile
 from ane.backends.packaged.backend import describe_packages
-from ane.bundles.hashes import check_hash
+from ane.bundles.hashes import check_hashes
 
 if TYPE_CHECKING:
     from ane.bundles.bundle import Bundle
@@ -76,14 +76,13 @@ class OnnxBackend:
             return self.fallback.decoder(lanes, capacity, prefixes, max_prefix_length)
         shape = self.model.config(network).decoder_shape
         half = self.packages[network].precision == "fp16"
-        dimensions = DecoderDimensions(shape.layers, shape.heads, shape.head_width, shape.width, shape.codes,
-                                       np.dtype(np.float16 if half else np.float32))
+        dtype = np.dtype(np.float16 if half else np.float32)
         graphs = DecoderGraphs(self.sessions,
                                lambda P: self.session_key(network, "prefill", {"columns": (1, P, shape.width)}),
                                self._step, self._stop_recording)
         if self.engines is not None:        # each step shape has its own engine: round lengths up
             graphs = replace(graphs, padded_length=lambda positions: bucket_range(positions, LENGTHS)[1])
-        return OnnxDecoder(graphs, dimensions, self.memory, lanes, capacity, prefixes, max_prefix_length)
+        return OnnxDecoder(graphs, shape, dtype, self.memory, lanes, capacity, prefixes, max_prefix_length)
 
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Denoiser:
         if self.stages.denoiser.network not in self.packages:
@@ -98,7 +97,7 @@ class OnnxBackend:
                     if kind == "step":
                         self.sessions.get(self._step(kind, {})[0])
                     elif kind != "step_prefixes":         # few calls need it
-                        self.session(network, kind, {})
+                        self.sessions.get(self.session_key(network, kind, {}))
 
     def release(self, *networks: str) -> None:
         self.fallback.release(*networks)
@@ -120,10 +119,6 @@ class OnnxBackend:
 
         return self.sessions.run_or_free_memory(key, call)
 
-    def session(self, network: str, kind: str, shapes: dict[str, tuple[int, ...]],
-                options: tuple[tuple[str, str], ...] = (), fixed: bool = False) -> Any:
-        return self.sessions.get(self.session_key(network, kind, shapes, options, fixed))
-
     def _step(self, kind: str, shapes: dict[str, tuple[int, ...]]) -> tuple[SessionKey, bool]:
         """The session for steps of these shapes, and whether it records CUDA graphs."""
         if self._recording:
@@ -137,7 +132,6 @@ class OnnxBackend:
         return self.session_key(self.stages.decoder.network, kind, shapes, fixed=True), False
 
     def _stop_recording(self, error: CudaGraphError) -> None:
-        """Stop recording CUDA graphs, with one notice."""
         if self._recording:
             self._recording = False
             self.sessions.unload(self.model.path / self.packages[self.stages.decoder.network].path)
@@ -152,8 +146,7 @@ class OnnxBackend:
         """
         package = self.packages[network]
         if package.path not in self._checked:
-            for file in package.files:
-                check_hash(self.model.path, file)
+            check_hashes(self.model.path, package.files)
             self._checked.add(package.path)
         path: Path = self.model.path / package.path / f"{kind}.onnx"
         if self.engines is not None:
@@ -195,4 +188,3 @@ class OnnxDenoiser:
                      {"x": dtype, "code": dtype, "prediction": dtype, "timesteps": np.int64})
         call.inputs["code"].fill(self.codes[:batch])
         return call
-

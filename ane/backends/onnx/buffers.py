@@ -6,7 +6,7 @@ ONNX Runtime is given addresses, so a contiguous part of a buffer can be an inpu
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -18,24 +18,8 @@ OPSET, IR_VERSION = 18, 8           # of the graph that writes rows
 NOT_RECORDED = -1                   # gpu_graph_id of a run that is not recorded as a CUDA graph
 
 
-class Buffer(Protocol):
-    """An array at a fixed address."""
-
-    shape: Shape
-    dtype: np.dtype
-
-    @property
-    def address(self) -> int: ...
-
-    def fill(self, array: np.ndarray) -> None:
-        """Copy an array of the buffer's shape into it, converted to its dtype."""
-
-    def numpy(self) -> np.ndarray:
-        """A copy on the host."""
-
-
 class HostBuffer:
-    """A ``Buffer`` in a NumPy array."""
+    """An array at a fixed address on the host."""
 
     def __init__(self, shape: Shape, dtype: Any):
         self.array = np.zeros(shape, dtype)
@@ -46,14 +30,16 @@ class HostBuffer:
         return self.array.ctypes.data
 
     def fill(self, array: np.ndarray) -> None:
+        """Copy an array of the buffer's shape into it, converted to its dtype."""
         np.copyto(self.array, array, casting="same_kind")
 
     def numpy(self) -> np.ndarray:
+        """A copy on the host."""
         return self.array.copy()
 
 
 class DeviceBuffer:
-    """A ``Buffer`` in an OrtValue in device memory."""
+    """As ``HostBuffer``, in an OrtValue in device memory."""
 
     def __init__(self, shape: Shape, dtype: Any, memory: str):
         self.shape, self.dtype = shape, np.dtype(dtype)
@@ -68,6 +54,9 @@ class DeviceBuffer:
 
     def numpy(self) -> np.ndarray:
         return np.array(self.value.numpy())
+
+
+Buffer = HostBuffer | DeviceBuffer
 
 
 class BufferAllocator:

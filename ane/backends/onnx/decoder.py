@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ane.backends.base import MASKED
+from ane.backends.base import MASKED, DecoderShape, check_step
 from ane.backends.onnx.buffers import BoundCall, Buffer, BufferAllocator, BufferSlice
 from ane.backends.onnx.kv_cache import OnnxKvCache
 from ane.backends.onnx.providers import CudaGraphError
@@ -19,18 +19,6 @@ from ane.backends.onnx.sessions import SessionCache, SessionKey
 
 GROWTH = 64             # positions that a host cache grows by; a device cache doubles
 KEPT_CALLS = 16         # shapes of calls whose buffers are kept
-
-
-@dataclass(frozen=True)
-class DecoderDimensions:
-    """Sizes of the network: layers, heads, head width, model width, number of codes; and the dtype of the caches."""
-
-    layers: int
-    heads: int
-    width: int
-    model_dim: int
-    codes: int
-    dtype: np.dtype
 
 
 @dataclass(frozen=True)
@@ -55,6 +43,7 @@ class OnnxDecoder:
     """``ane.backends.base.Decoder`` on ONNX Runtime.
 
     Args:
+        dtype: of the caches.
         max_prefix_length: positions of the longest prefix; None: of the first that is stored.
 
     Attributes:
@@ -62,9 +51,9 @@ class OnnxDecoder:
         prefix_lengths: (prefixes,) number of positions of each stored prefix.
     """
 
-    def __init__(self, graphs: DecoderGraphs, dimensions: DecoderDimensions, allocator: BufferAllocator, lanes: int,
-                 capacity: int, prefixes: int = 1, max_prefix_length: int | None = None):
-        self.graphs, self.dimensions, self.allocator = graphs, dimensions, allocator
+    def __init__(self, graphs: DecoderGraphs, shape: DecoderShape, dtype: np.dtype, allocator: BufferAllocator,
+                 lanes: int, capacity: int, prefixes: int = 1, max_prefix_length: int | None = None):
+        self.graphs, self.shape, self.dtype, self.allocator = graphs, shape, dtype, allocator
         self.lanes, self.capacity, self.prefixes, self.max_prefix_length = lanes, capacity, prefixes, max_prefix_length
         self.lane_caches = self._caches(lanes, min(GROWTH, capacity))
         self.prefix_caches: tuple[OnnxKvCache, OnnxKvCache] | None = None
@@ -76,23 +65,21 @@ class OnnxDecoder:
             raise ValueError(f"this decoder stores {self.prefixes} prefixes, got the prefix index {index}")
         P = len(prefix)
         self._reserve_prefix(P)
-        d = self.dimensions
-        shapes = {"hidden": (1, d.model_dim), "logits": (1, d.codes),
-                  **dict.fromkeys(("keys", "values"), (d.layers, d.heads, P, d.width))}
-        call = self._call(self.graphs.prefill(P), {"columns": (1, P, d.model_dim)}, shapes)
+        d = self.shape
+        shapes = {"hidden": (1, d.width), "logits": (1, d.codes),
+                  **dict.fromkeys(("keys", "values"), (d.layers, d.heads, P, d.head_width))}
+        call = self._call(self.graphs.prefill(P), {"columns": (1, P, d.width)}, shapes)
         call.run("prefill the decoder", columns=prefix[None])
         for cache, name in zip(self.prefix_caches, ("keys", "values"), strict=True):
-            cache.write(index, np.arange(P)[None], _reshaped(call.outputs[name], (d.layers, 1, d.heads, P, d.width)))
+            new = _reshaped(call.outputs[name], (d.layers, 1, d.heads, P, d.head_width))
+            cache.write(index, np.arange(P)[None], new)
         self.prefix_lengths[index] = P
         return call.outputs["hidden"].numpy()[0], call.outputs["logits"].numpy()[0]
 
     def step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int = 0,
              prefix_indices: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         n, T, _ = columns.shape
-        end = int(lengths.max()) + T
-        if end > self.capacity or first_lane + n > self.lanes:
-            raise ValueError(f"this decoder has {self.lanes} lanes of {self.capacity} positions, got lane "
-                             f"{first_lane + n - 1}, position {end - 1}")
+        end = check_step(self, columns, lengths, first_lane)
         if self.prefix_caches is None:
             raise ValueError("step was called before any prefill")
         indices = np.zeros(n, dtype=np.int64) if prefix_indices is None else np.asarray(prefix_indices, dtype=np.int64)
@@ -140,18 +127,18 @@ class OnnxDecoder:
 
     def _bind_step(self, n: int, T: int, first_lane: int, common_prefix: int | None) -> BoundCall:
         """``common_prefix``: index of the prefix of all lanes; None: they have different ones."""
-        d, P, L = self.dimensions, self.prefix_caches[0].length, self.lane_caches[0].length
-        prefix_shape = (d.heads, P, d.width) if common_prefix is not None else (self.prefixes, d.heads, P, d.width)
-        inputs = {"columns": (n, T, d.model_dim), "mask": (n, T, P + L + T)}
+        d, P, L = self.shape, self.prefix_caches[0].length, self.lane_caches[0].length
+        prefix_shape = (*([self.prefixes] if common_prefix is None else []), d.heads, P, d.head_width)
+        inputs = {"columns": (n, T, d.width), "mask": (n, T, P + L + T)}
         if common_prefix is None:
             inputs["prefix_index"] = (n,)
         slices = {f"{name}_{layer}": BufferSlice(cache.buffer, cache.offset(layer, lane), shape)
                   for pair, names, lane, shape in (
-                      (self.lane_caches, ("keys", "values"), first_lane, (n, d.heads, L, d.width)),
+                      (self.lane_caches, ("keys", "values"), first_lane, (n, d.heads, L, d.head_width)),
                       (self.prefix_caches, ("prefix_keys", "prefix_values"), common_prefix or 0, prefix_shape))
                   for cache, name in zip(pair, names, strict=True) for layer in range(d.layers)}
-        outputs = {"hidden": (n, T, d.model_dim), "logits": (n, d.codes),
-                   **dict.fromkeys(("new_keys", "new_values"), (d.layers, n, d.heads, T, d.width))}
+        outputs = {"hidden": (n, T, d.width), "logits": (n, d.codes),
+                   **dict.fromkeys(("new_keys", "new_values"), (d.layers, n, d.heads, T, d.head_width))}
         shapes = inputs | {name: part.shape for name, part in slices.items()}
         key, records = self.graphs.step("step" if common_prefix is not None else "step_prefixes", shapes)
         # each set of buffers has its own recording; steps of several columns are rare and not recorded
@@ -159,14 +146,13 @@ class OnnxDecoder:
 
     def _call(self, key: SessionKey, inputs: dict[str, tuple[int, ...]], outputs: dict[str, tuple[int, ...]],
               slices: dict[str, BufferSlice] | None = None, recorded: bool | None = None) -> BoundCall:
-        dtypes = {"prefix_index": np.int64} | dict.fromkeys(("keys", "values", "new_keys", "new_values"),
-                                                     self.dimensions.dtype)
+        dtypes = {"prefix_index": np.int64} | dict.fromkeys(("keys", "values", "new_keys", "new_values"), self.dtype)
         return BoundCall(self.allocator, self.graphs.sessions, key, inputs, outputs, dtypes, slices, recorded)
 
     def _caches(self, lanes: int, length: int) -> tuple[OnnxKvCache, OnnxKvCache]:
-        d = self.dimensions
-        shape = (d.layers, lanes, d.heads, length, d.width)
-        return OnnxKvCache(self.allocator, shape, d.dtype), OnnxKvCache(self.allocator, shape, d.dtype)
+        d = self.shape
+        shape = (d.layers, lanes, d.heads, length, d.head_width)
+        return OnnxKvCache(self.allocator, shape, self.dtype), OnnxKvCache(self.allocator, shape, self.dtype)
 
     def _reserve_prefix(self, positions: int) -> None:
         """Allocate ``positions`` for a prefix; all prefixes are allocated the same length."""
@@ -182,7 +168,6 @@ class OnnxDecoder:
         self._calls.clear()
 
     def _grow(self, end: int) -> None:
-        """Grow the lanes' caches if ``end`` positions do not fit."""
         length = self.lane_caches[0].length
         if end <= length:
             return

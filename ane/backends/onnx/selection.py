@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ane.backends.packaged.backend import check_package_weights, check_precision_available
+from ane.backends.packaged.backend import packages_in
 from ane.bundles.packages import PackageRecord
 from ane.system.errors import UserError
 
@@ -34,14 +34,5 @@ def select_onnx_packages(model: "Bundle", precision: str) -> dict[str, PackageRe
                         "DIR` and use bundle=DIR, or use backend=torch")
     if precision != "auto" and precision not in ONNX_PRECISIONS:
         raise UserError(f"precision must be one of {', '.join(ONNX_PRECISIONS)} for ONNX packages, got {precision}")
-    found: dict[str, PackageRecord] = {}
-    for package in packages:
-        if precision == "auto" or package.precision == stored_precision(model.family, package.network, precision):
-            found.setdefault(package.network, package)
-    fixed = frozenset(name for name in model.family.networks
-                      if stored_precision(model.family, name, precision) != precision)
-    check_precision_available(model, packages, found, precision, fixed)
-    check_package_weights(model, packages)
-    for package in packages:
-        found.setdefault(package.network, package)
-    return found
+    stored = {name: stored_precision(model.family, name, precision) for name in model.family.networks}
+    return packages_in(model, packages, precision, stored, [name for name in stored if stored[name] == precision])

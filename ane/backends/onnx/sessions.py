@@ -1,7 +1,7 @@
 """A cache of ONNX Runtime sessions: each is loaded when first used, and dropped when others need its memory."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,15 +128,11 @@ class SessionCache:
         return len(self._loaded)
 
 
-def session_loader(device: OnnxDevice, threads: int | None = None,
-                   options: Mapping[str, str] | None = None) -> Callable[[SessionKey], Any]:
-    """A function that loads sessions on a device; ``options`` of the provider apply to every session.
-
-    It raises UserError when the provider did not load, where ONNX Runtime would continue on the CPU.
-    """
+def session_loader(device: OnnxDevice, threads: int | None = None) -> Callable[[SessionKey], Any]:
+    """A function that loads sessions on a device; UserError where ONNX Runtime would fall back to the CPU."""
     def load(key: SessionKey) -> Any:
         ort = onnxruntime_module()
-        own = {**PROVIDER_OPTIONS.get(device.provider, {}), **(options or {}), **dict(key.options)}
+        own = {**PROVIDER_OPTIONS.get(device.provider, {}), **dict(key.options)}
         providers = [(device.provider, own)] if own else [device.provider]
         if device.provider == "TensorrtExecutionProvider":
             providers.append((CUDA, PROVIDER_OPTIONS[CUDA]))    # for operations that TensorRT lacks

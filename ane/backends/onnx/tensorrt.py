@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -22,6 +21,7 @@ from pathlib import Path
 
 from ane.system import paths
 from ane.system.files import read_json, replacing
+from ane.system.machine import printed
 
 FOLDER, RECORD = "engines", "engine.json"
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -106,17 +106,12 @@ class NvidiaMachine:
 
 def this_machine() -> NvidiaMachine:
     """This machine; ``gpu`` is that of the first NVIDIA GPU, or "" without a GPU or nvidia-smi."""
-    try:
-        result = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
-                                capture_output=True, text=True, timeout=20)
-        gpu = result.stdout.splitlines()[0].strip() if result.returncode == 0 and result.stdout.strip() else ""
-    except (OSError, subprocess.TimeoutExpired):
-        gpu = ""
+    gpus = printed("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     versions = {}
     for library in LIBRARIES:
         with suppress(metadata.PackageNotFoundError):
             versions[library] = metadata.version(library)
-    return NvidiaMachine(gpu, tuple(versions.items()))
+    return NvidiaMachine(gpus.partition("\n")[0].strip(), tuple(versions.items()))
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """``ane.backends.base.Backend`` on the fixed-shape Core ML packages of a bundle."""
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -8,13 +9,12 @@ import numpy as np
 from ane.backends.base import Backend, check_inputs
 from ane.backends.packaged.decoder import PackagedDecoder
 from ane.backends.packaged.functions import PackageFunction, PackageRuntime
-from ane.bundles.hashes import check_hash
+from ane.bundles.hashes import check_hashes
 from ane.bundles.packages import WEIGHTS, PackageRecord
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
     from ane.bundles.bundle import Bundle
-    from ane.bundles.family import ModelFamily
 
 STEP_KINDS = {"io": "step", "state": "state"}       # kind of kv-cache → kind of function that steps the decoder
 
@@ -63,8 +63,8 @@ class PackagedBackend:
         package, shape = self.packages[network], self.model.config(network).decoder_shape
         return PackagedDecoder(self.functions(network, "prefill"), self.functions(network, "fill"),
                                self._step_functions(network), lanes, capacity,
-                               (shape.layers, shape.heads, shape.head_width), package.scale, input_dtype(package),
-                               prefixes, max_prefix_length)
+                               (shape.layers, shape.heads, shape.head_width), package.scale,
+                               np.float32 if package.precision == "fp32" else np.float16, prefixes, max_prefix_length)
 
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Any:
         stage = self.stages.denoiser
@@ -92,8 +92,7 @@ class PackagedBackend:
         """The functions of a kind, one per bucket; none when the package was converted without that kind."""
         if network not in self._functions:
             package = self.packages[network]
-            for file in package.files:
-                check_hash(self.model.path, file)
+            check_hashes(self.model.path, package.files)
             compute_units = self._compute_units.get(network, package.compute_units)
             path = self.model.path / package.path
             self._functions[network] = [
@@ -131,14 +130,8 @@ class NetworkFunctions:
         return self.backend.table(self.network, key)
 
 
-def fixed_precision_networks(family: "ModelFamily", precision: str) -> frozenset[str]:
-    """Networks whose packages keep a precision of their own when the others have this one."""
-    converted = family.networks_with("fp16_package" if precision in ("fp32", "fp16") else "compressed")
-    return frozenset(family.networks) - converted
-
-
 def select_packages(model: "Bundle", precision: str) -> dict[str, PackageRecord]:
-    """One package for each network that has any: of this precision, or, for a network that has only one, of that.
+    """One Core ML package for each network that has any: of this precision, or, where there is only one, of that.
 
     Raises:
         UserError: the bundle has no packages, none of that precision, or one made from other weights than the bundle's.
@@ -146,35 +139,37 @@ def select_packages(model: "Bundle", precision: str) -> dict[str, PackageRecord]
     if not getattr(model, "packages", None):
         raise UserError(f"{model.name} has no Core ML packages: convert it with `ane convert {model.path} --to coreml "
                         "-o DIR` and use bundle=DIR, or use backend=torch")
+    converted = model.family.networks_with("fp16_package" if precision in ("fp32", "fp16") else "compressed")
+    return packages_in(model, model.packages, precision, {}, converted)
+
+
+def packages_in(model: "Bundle", packages: list[PackageRecord], precision: str, stored: Mapping[str, str],
+                converted: Collection[str]) -> dict[str, PackageRecord]:
+    """One package for each network that has any; "auto": the first.
+
+    Args:
+        stored: for some networks, the precision of their packages when the others have ``precision``.
+        converted: networks that can have ``precision``. Others, as UnivNet in fp16, may have any.
+
+    Raises:
+        UserError: a network has none in that precision, or a package was made from other weights than the bundle's.
+    """
     found: dict[str, PackageRecord] = {}
-    for package in model.packages:
-        if precision in ("auto", package.precision):
-            found.setdefault(package.network, package)
-    check_precision_available(model, model.packages, found, precision,
-                              fixed_precision_networks(model.family, precision))
-    check_package_weights(model, model.packages)
-    for package in model.packages:      # UnivNet, say, is never converted to fp16
-        found.setdefault(package.network, package)
-    return found
-
-
-def check_precision_available(model: "Bundle", packages: list[PackageRecord], found: dict[str, PackageRecord],
-                              precision: str, exceptions: frozenset[str]) -> None:
-    """Raise UserError for a network that has packages, none of them of the precision asked for."""
     for package in packages:
-        if package.network not in found and package.network not in exceptions:
+        if precision == "auto" or package.precision == stored.get(package.network, precision):
+            found.setdefault(package.network, package)
+    for package in packages:
+        if package.network not in found and package.network in converted:
             available = ", ".join(dict.fromkeys(p.precision for p in packages if p.network == package.network))
             raise UserError(f"{model.name} has its {package.network} in {available}, not in {precision}: choose one of "
                             f"them, or convert again in {precision}")
-
-
-def check_package_weights(model: "Bundle", packages: list[PackageRecord]) -> None:
-    """Raise UserError for a package that was converted from other weights than the bundle's."""
-    for package in packages:
         weights = package.source.get(WEIGHTS)
         if weights and weights != model.manifest.networks[package.network].weights.sha256:
             raise UserError(f"{model.path / package.path} was converted from other weights than those in the bundle: "
                             "convert the model again")
+    for package in packages:
+        found.setdefault(package.network, package)
+    return found
 
 
 def describe_packages(runtime: str, packages: dict[str, PackageRecord], model: "Bundle") -> str:
@@ -182,9 +177,3 @@ def describe_packages(runtime: str, packages: dict[str, PackageRecord], model: "
     precisions = "+".join(sorted({package.precision for package in packages.values()}))
     missing = sorted(model.family.networks_with("for_speech") & set(model.networks) - set(packages))
     return f"{runtime} {precisions}" + (f", on torch: {', '.join(missing)}" if missing else "")
-
-
-def input_dtype(package: PackageRecord) -> type:
-    """The dtype of the inputs of a package's functions."""
-    return np.float32 if package.precision == "fp32" else np.float16
-

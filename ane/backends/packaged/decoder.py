@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ane.backends.base import MASKED
+from ane.backends.base import MASKED, check_step
 from ane.backends.packaged.functions import PackageFunction
 from ane.system.errors import UserError
 
@@ -65,10 +65,8 @@ class PackagedDecoder:
 
     def step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int = 0,
              prefix_indices: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        n, T, _ = columns.shape
-        if int(lengths.max()) + T > self.capacity or first_lane + n > self.lanes:
-            raise ValueError(f"a decoder of {self.lanes} lanes × {self.capacity} positions got lane "
-                             f"{first_lane + n - 1}, position {int(lengths.max()) + T - 1}")
+        n = len(columns)
+        check_step(self, columns, lengths, first_lane)
         indices = np.zeros(n, dtype=np.int64) if prefix_indices is None else prefix_indices
         prefixes = [self.stored[index] for index in indices]
         parts, begin = [], 0
@@ -163,7 +161,6 @@ class SlotPool:
         self.allocate(geometry)
 
     def allocate(self, geometry: tuple[int, int, int]) -> None:
-        """Allocate keys and values, all zero."""
         raise NotImplementedError
 
     def call(self, function: PackageFunction, x: np.ndarray, mask: np.ndarray,

@@ -174,12 +174,10 @@ class TorchBackend:
         return self._networks[name]
 
     def _packs(self, network: str) -> bool:
-        """Whether this network has packed linear layers."""
         return network == self.stages.decoder.network and self.chosen.linear is not None
 
     @cached_property
     def _recording_stream(self) -> torch.cuda.Stream:
-        """The stream on which decoders record their CUDA graphs."""
         return torch.cuda.Stream(self.device)
 
     def _to_device(self, array: np.ndarray, dtype: torch.dtype) -> Tensor:

@@ -1,38 +1,26 @@
 """An autoregressive network with a static kv-cache: prefixes that lanes share, and the positions of each lane."""
 
-from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ane.backends.base import check_step
 from ane.backends.torch.memory import torch_memory_errors
 
 
-class CachedNetwork(Protocol):
-    """What an autoregressive network must offer. Its config has a ``decoder_shape``."""
-
-    config: Any
-
-    def __call__(self, columns: Tensor, attend: Sequence[Callable[[Tensor, Tensor, Tensor], Tensor]]) -> Tensor:
-        """Columns (B, T, D) → hidden (B, T, D); layer i calls ``attend[i]`` with q, k, v (B, heads, T, head_width)."""
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """(…, D) → (…, V) float32."""
-
-
 class TorchDecoder:
-    """``ane.backends.base.Decoder`` on PyTorch.
+    """``ane.backends.base.Decoder`` on PyTorch; ``DecoderStage`` there says what the network must offer.
 
     A prefix is stored once, and all lanes that use it attend to it in one matrix product. The caches are allocated
     once: prefixes (layers, prefixes, heads, prefix_capacity, head_width), the lanes' own positions (layers, lanes,
     heads, capacity, head_width). Only without ``max_prefix_length`` a longer prefix reallocates that of the prefixes.
     """
 
-    def __init__(self, network: CachedNetwork, lanes: int, capacity: int, device: torch.device, dtype: torch.dtype,
+    def __init__(self, network: Any, lanes: int, capacity: int, device: torch.device, dtype: torch.dtype,
                  prefixes: int = 1, max_prefix_length: int | None = None):
         self.network, self.shape = network, network.config.decoder_shape
         self.lanes, self.capacity, self.prefixes = lanes, capacity, prefixes
@@ -62,7 +50,7 @@ class TorchDecoder:
     def step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int = 0,
              prefix_indices: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         lanes, columns_per_lane, _ = columns.shape
-        self._check_end(columns, lengths, first_lane)
+        check_step(self, columns, lengths, first_lane)
         with torch_memory_errors():
             own = OwnPositions(slice(first_lane, first_lane + lanes), lengths, columns_per_lane, self.device)
             indices = np.zeros(lanes, dtype=np.int64) if prefix_indices is None else prefix_indices
@@ -70,15 +58,6 @@ class TorchDecoder:
             attend = [partial(self._attend, layer, own, prefixes) for layer in range(self.shape.layers)]
             hidden = self.network(self._to_device(columns), attend)
             return hidden.cpu().numpy(), self.network.logits(hidden[:, -1]).cpu().numpy()
-
-    def _check_end(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int) -> int:
-        """One past the last position that a step writes. ValueError beyond the decoder's lanes or capacity."""
-        lanes, columns_per_lane, _ = columns.shape
-        end = int(lengths.max()) + columns_per_lane
-        if end > self.capacity or first_lane + lanes > self.lanes:
-            raise ValueError(f"a decoder of {self.lanes} lanes × {self.capacity} positions got lane "
-                             f"{first_lane + lanes - 1}, position {end - 1}")
-        return end
 
     def _allocate(self, rows: int, positions: int) -> Tensor:
         shape = (self.shape.layers, rows, self.shape.heads, positions, self.shape.head_width)

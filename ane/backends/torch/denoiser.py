@@ -1,7 +1,7 @@
 """A diffusion network on PyTorch, bound to one utterance or to several."""
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,22 +15,10 @@ from ane.backends.torch.memory import torch_memory_errors
 MAX_BATCHED_FRAMES = {"cpu": 0, "cuda": 4096, "mps": 0}
 
 
-class BindableNetwork(Protocol):
-    """What a diffusion network must offer."""
-
-    def bind(self, latents: Sequence[Tensor], conditioning: Tensor,
-             frames: Sequence[int]) -> Callable[[Sequence[Tensor], int, bool], list[Tensor]]:
-        """Latents (1, N, D) and number of frames of each utterance, a voice latent (1, C) → the bound network.
-
-        It is called with noisy mels (1, 100, L), the timestep and ``guided``; it returns what
-        ``ane.backends.base.Denoiser`` does for each.
-        """
-
-
 class TorchBatchedDenoiser:
-    """``ane.backends.base.BatchedDenoiser``: the frames of all utterances in one call of the network."""
+    """``ane.backends.base.BatchedDenoiser``: the frames of all utterances in one call of a network with ``bind``."""
 
-    def __init__(self, network: BindableNetwork, latents: Sequence[Tensor], conditioning: Tensor,
+    def __init__(self, network: Any, latents: Sequence[Tensor], conditioning: Tensor,
                  frames: Sequence[int]):
         self.bound = network.bind(latents, conditioning, frames)
 
@@ -44,7 +32,7 @@ class TorchBatchedDenoiser:
 class TorchDenoiser:
     """``ane.backends.base.Denoiser``: one utterance."""
 
-    def __init__(self, network: BindableNetwork, latents: Tensor, conditioning: Tensor, frames: int):
+    def __init__(self, network: Any, latents: Tensor, conditioning: Tensor, frames: int):
         self.batched = TorchBatchedDenoiser(network, [latents], conditioning, [frames])
 
     def __call__(self, x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:

@@ -7,13 +7,15 @@ tensors on the device, and a step is a function from buffers to buffers. CUDA re
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ane.backends.torch.decoder import CachedNetwork, TorchDecoder
+from ane.backends.base import check_step
+from ane.backends.torch.decoder import TorchDecoder
 from ane.backends.torch.memory import torch_memory_errors
 
 SMALLEST_BUCKET = 64    # own positions; each next bucket is twice as long, the last one is the capacity
@@ -96,7 +98,7 @@ class StaticDecoder(TorchDecoder):
         smallest: positions of the first bucket.
     """
 
-    def __init__(self, network: CachedNetwork, lanes: int, capacity: int, device: torch.device, dtype: torch.dtype,
+    def __init__(self, network: Any, lanes: int, capacity: int, device: torch.device, dtype: torch.dtype,
                  prefixes: int = 1, max_prefix_length: int | None = None, run: StepRunner = run_eagerly,
                  smallest: int = SMALLEST_BUCKET):
         super().__init__(network, lanes, capacity + 1, device, dtype, prefixes, max_prefix_length)
@@ -120,7 +122,7 @@ class StaticDecoder(TorchDecoder):
         lanes, columns_per_lane, _ = columns.shape
         if columns_per_lane > 1:
             return super().step(columns, lengths, first_lane, prefix_indices)
-        end = self._check_end(columns, lengths, first_lane)
+        end = check_step(self, columns, lengths, first_lane)
         bucket = min(self.capacity, max(self.smallest, 1 << (end - 1).bit_length()))
         requested = slice(first_lane, first_lane + lanes)
         with torch_memory_errors():

@@ -71,5 +71,4 @@ def _same_kind(value: Any, official: Any, minimum: int | None) -> bool:
 
 
 def _as_json(value: Any) -> str:
-    """The value for a message: a tuple is shown as the list that it is in JSON."""
     return repr(list(value)) if isinstance(value, tuple) else repr(value)

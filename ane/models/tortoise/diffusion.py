@@ -9,7 +9,6 @@ float32, as in upstream.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -111,38 +110,18 @@ class Schedule:
 
     def __init__(self, steps: int, spacing: str = "even"):
         self.timesteps = spaced_timesteps(steps, spacing)
-        alphas_cumprod = trained_alphas_cumprod()[self.timesteps]
-        self.betas = 1 - alphas_cumprod / np.append(1.0, alphas_cumprod[:-1])
-
-    @cached_property
-    def alphas_cumprod(self) -> np.ndarray:
-        return np.cumprod(1 - self.betas)
-
-    @cached_property
-    def alphas_cumprod_prev(self) -> np.ndarray:
-        return np.append(1.0, self.alphas_cumprod[:-1])
-
-    @cached_property
-    def sqrt_recip_alphas_cumprod(self) -> np.ndarray:
-        return np.sqrt(1 / self.alphas_cumprod)
-
-    @cached_property
-    def sqrt_recipm1_alphas_cumprod(self) -> np.ndarray:
-        return np.sqrt(1 / self.alphas_cumprod - 1)
-
-    @cached_property
-    def posterior_mean_coef1(self) -> np.ndarray:
-        return self.betas * np.sqrt(self.alphas_cumprod_prev) / (1 - self.alphas_cumprod)
-
-    @cached_property
-    def posterior_mean_coef2(self) -> np.ndarray:
-        return (1 - self.alphas_cumprod_prev) * np.sqrt(1 - self.betas) / (1 - self.alphas_cumprod)
-
-    @cached_property
-    def posterior_log_variance_clipped(self) -> np.ndarray:
+        spaced = trained_alphas_cumprod()[self.timesteps]
+        self.betas = 1 - spaced / np.append(1.0, spaced[:-1])
+        self.alphas_cumprod = np.cumprod(1 - self.betas)
+        self.alphas_cumprod_prev = np.append(1.0, self.alphas_cumprod[:-1])
+        self.sqrt_recip_alphas_cumprod = np.sqrt(1 / self.alphas_cumprod)
+        self.sqrt_recipm1_alphas_cumprod = np.sqrt(1 / self.alphas_cumprod - 1)
+        self.posterior_mean_coef1 = self.betas * np.sqrt(self.alphas_cumprod_prev) / (1 - self.alphas_cumprod)
+        self.posterior_mean_coef2 = (1 - self.alphas_cumprod_prev) * np.sqrt(1 - self.betas) / (1 - self.alphas_cumprod)
         variance = self.betas * (1 - self.alphas_cumprod_prev) / (1 - self.alphas_cumprod)
         # the variance of the first step is 0: upstream uses the second's (with one step there is only beta)
-        return np.log(np.append(variance[1:2] if len(variance) > 1 else self.betas[:1], variance[1:]))
+        first = variance[1:2] if steps > 1 else self.betas[:1]
+        self.posterior_log_variance_clipped = np.log(np.append(first, variance[1:]))
 
 
 def denoising_steps(schedule: Schedule, diffusion: Diffusion, prediction: str = "epsilon") -> list[DenoisingStep]:

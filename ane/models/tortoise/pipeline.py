@@ -27,11 +27,11 @@ from ane.voices import Voice
 
 MIN_GROUP = 16      # chunks of a group, at least: enough to fill the lanes, few enough to bound memory for long texts
 
-# called with (stage, done, total, note): stage is "decode", "rank", "diffuse" or "vocode"
+# called with (phase, done, total, note): phase is "decode", "rank", "diffuse" or "vocode"
 Progress = Callable[[str, int, int, str], None]
 
 
-def no_progress(stage: str, done: int, total: int, note: str) -> None:
+def no_progress(phase: str, done: int, total: int, note: str) -> None:
     """Reports nothing."""
 
 
@@ -241,11 +241,11 @@ class Pipeline:
     def _report_decoding(self, codes: int, finished: int) -> None:
         self._report("decode", finished, f"{codes} codes")
 
-    def _report(self, stage: str, done: int, note: str = "") -> None:
-        self._progress(stage, self._done[stage] + done, self._totals[stage], note)
+    def _report(self, phase: str, done: int, note: str = "") -> None:
+        self._progress(phase, self._done[phase] + done, self._totals[phase], note)
 
-    def _add(self, stage: str, done: int) -> None:
-        self._done[stage] += done
+    def _add(self, phase: str, done: int) -> None:
+        self._done[phase] += done
 
 
 def trim_stream(pieces: Iterable[np.ndarray], silence: tuple[float, float] | None) -> Iterator[np.ndarray]:

@@ -22,10 +22,10 @@ class Speech:
         voice: name of the voice.
         chunks: the pieces of text that were spoken in one pass each.
         codes: number of codes sampled, in all candidates.
-        seconds_by_stage: seconds by stage of work ("voice", "decode", "rank", …), in the order in which they began.
+        seconds_by_phase: seconds by phase of work ("voice", "decode", "rank", …), in the order in which they began.
         elapsed: total wall-clock seconds.
         notes: warnings about this result, such as a chunk that did not end.
-        timeline: when each stage ran.
+        timeline: when each phase ran.
     """
 
     audio: np.ndarray
@@ -34,7 +34,7 @@ class Speech:
     chunks: list[str]
     codes: int
     alternatives: list[np.ndarray] = field(default_factory=list)
-    seconds_by_stage: dict[str, float] = field(default_factory=dict)
+    seconds_by_phase: dict[str, float] = field(default_factory=dict)
     elapsed: float = 0.0
     notes: list[str] = field(default_factory=list)
     timeline: Timeline = field(default_factory=Timeline)

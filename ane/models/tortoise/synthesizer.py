@@ -37,9 +37,9 @@ class Synthesizer:
             preset: a name of ``ane.models.tortoise.settings.PRESETS``, combined with the model's own settings; None:
                 the model's default. Ignored when ``settings`` are given.
             seed: at least 0; None: a random one, which is in the result.
-            progress: called with (stage, done, total, note) during the work; stage is "decode", "rank", "diffuse" or
+            progress: called with (phase, done, total, note) during the work; phase is "decode", "rank", "diffuse" or
                 "vocode".
-            timeline: records when each stage runs (None: a new one).
+            timeline: records when each phase runs (None: a new one).
 
         Raises:
             UserError: nothing to say, a text too long for one pass with splitting off, an unknown or unsuitable voice,
@@ -121,7 +121,7 @@ class Request:
         self.synthesizer, self.model = synthesizer, synthesizer.model
         self.timeline = timeline or Timeline()
         self.timeline.mark_text_ready()
-        self._seconds_before: dict[str, float] = {}       # seconds of each stage on earlier texts
+        self._seconds_before: dict[str, float] = {}       # seconds of each phase on earlier texts
         self.settings = settings or Settings.of(preset, self.model.settings)
         self.randomness = Randomness(secrets.randbits(32) if seed is None else seed)
         self.texts = [split_into_chunks(text, self.model, self.settings) for text in texts]
@@ -140,22 +140,21 @@ class Request:
         self.timeline.mark_first_audio()
         audio = [np.concatenate([sound.audio[rank] for sound in sounds]) for rank in range(self.settings.best)]
         infos = [sound.info for sound in sounds]
-        seconds_by_stage = {stage: seconds - self._seconds_before.get(stage, 0.0)
-                 for stage, seconds in self.timeline.seconds_by_stage().items()}
-        self._seconds_before = self.timeline.seconds_by_stage()
+        seconds_by_phase = {phase: seconds - self._seconds_before.get(phase, 0.0)
+                            for phase, seconds in self.timeline.seconds_by_phase().items()}
+        self._seconds_before = self.timeline.seconds_by_phase()
         return Speech(audio[0], self.randomness.seed, self.voice.name, [info.chunk.text for info in infos],
-                      sum(info.codes for info in infos), audio[1:], seconds_by_stage, self.timeline.now() - began,
+                      sum(info.codes for info in infos), audio[1:], seconds_by_phase, self.timeline.now() - began,
                       self.notes(infos), self.timeline)
 
     def notes(self, infos: Sequence[ChunkInfo]) -> list[str]:
-        """Warnings for the user."""
         return [*cloning_notes(self.model, self.voice), *stopping_notes(infos)]
 
 
 class Stream(Iterator[np.ndarray]):
     """Sound that arrives incrementally: pieces (m,) float32 within ±1 at ``sample_rate``.
 
-    Work is done only while the caller waits for a piece. ``codes``, ``notes``, ``seconds``, ``seconds_by_stage`` and
+    Work is done only while the caller waits for a piece. ``codes``, ``notes``, ``seconds``, ``seconds_by_phase`` and
     ``elapsed`` are as in ``ane.models.tortoise.result.Speech``, for the pieces returned so far.
 
     Raises:
@@ -200,8 +199,8 @@ class Stream(Iterator[np.ndarray]):
         return self._samples / self.sample_rate
 
     @property
-    def seconds_by_stage(self) -> dict[str, float]:
-        return self.timeline.seconds_by_stage()
+    def seconds_by_phase(self) -> dict[str, float]:
+        return self.timeline.seconds_by_phase()
 
     @property
     def real_time_factor(self) -> float:

@@ -13,16 +13,17 @@ from ane.backends.onnx.providers import DEVICES
 from converters.proof.parity import UnpublishedModel, mean_snr_db
 
 FP32_SNR = 100          # dB, where float32 is only summed in another order
+WIDTH = 32              # of the decoder
 
 
 @pytest.fixture(scope="module")
-def torch(bundle):
-    return load_backend("torch:cpu", bundle, "fp32", threads=1, keep=True)
+def torch(decoder_bundle):
+    return load_backend("torch:cpu", decoder_bundle, "fp32", threads=1, keep=True)
 
 
 @pytest.fixture(scope="module")
-def onnx(bundle):
-    return load_backend("onnx:cpu", bundle, "fp32", threads=1, keep=True)
+def onnx(decoder_bundle):
+    return load_backend("onnx:cpu", decoder_bundle, "fp32", threads=1, keep=True)
 
 
 @pytest.fixture(params=["rows by NumPy", "rows by a graph"])
@@ -40,7 +41,7 @@ def decoder(onnx, request):
 
 
 def columns(seed: int, *shape: int) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal((*shape, 64), dtype=np.float32)
+    return np.random.default_rng(seed).standard_normal((*shape, WIDTH), dtype=np.float32)
 
 
 def near(expected, actual, threshold: float = FP32_SNR) -> bool:
@@ -161,7 +162,7 @@ def test_a_step_on_bound_buffers_equals_a_run_on_arrays(onnx):
             for layer in range(decoder.dimensions.layers):
                 array = cache.buffer.array[layer].copy()
                 feeds[f"{name}_{layer}"] = array[0] if name.startswith("prefix") else array
-    session = onnx.session("autoregressive", "step", {})
+    session = onnx.sessions.get(onnx.session_key("autoregressive", "step", {}))
     expected = dict(zip((output.name for output in session.get_outputs()), session.run(None, feeds), strict=True))
     hidden, logits = decoder.step(feeds["columns"], np.full(3, 2))
     assert (hidden == expected["hidden"]).all()
@@ -179,11 +180,12 @@ def test_the_next_step_does_not_overwrite_returned_arrays(onnx):
 
 
 @pytest.mark.parametrize(("precision", "threshold"), [("fp16", 50), ("int8", 25), ("int4", 9)])
-def test_quantised_decoders_reach_their_threshold(torch, bundle, precision, threshold):
-    package, = (both for both in bundle.onnx_packages
+def test_quantised_decoders_reach_their_threshold(torch, decoder_bundle, precision, threshold):
+    package, = (both for both in decoder_bundle.onnx_packages
                 if (both.network, both.precision) == ("autoregressive", precision))
     assert min(function.parity["cpu"] for function in package.functions.values()) >= threshold
-    backend = OnnxBackend(UnpublishedModel(bundle, bundle.path, [package], torch), DEVICES["cpu"], torch, threads=1)
+    model = UnpublishedModel(decoder_bundle, decoder_bundle.path, [package], torch)
+    backend = OnnxBackend(model, DEVICES["cpu"], torch, threads=1)
     both = torch.decoder(2, 8), backend.decoder(2, 8)
     assert near(*(one.prefill(columns(0, 12) / 20) for one in both), threshold=threshold)
     for turn in range(3):

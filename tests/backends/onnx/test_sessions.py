@@ -118,11 +118,12 @@ def test_a_budget_is_never_exceeded(uses, budget):
         assert key(name, size) in cache
 
 
-def test_a_budget_below_any_session_keeps_one(bundle):
-    noise = np.ones((1, bundle.widths[0]), np.float32)
+def test_a_budget_below_any_session_keeps_one(onnx_packages):
+    bundle = onnx_packages.bundle("rlg_auto", "rlg_diffuser")
     small = load_backend("onnx:cpu", bundle, "fp32", threads=1, memory=1e-6, keep=True)
     unlimited = load_backend("onnx:cpu", bundle, "fp32", threads=1, keep=True)
-    for stage in ("ar_random", "diffusion_random", "ar_random"):
+    autoregressive, diffusion = (np.ones((1, width), np.float32) for width in bundle.widths)
+    for stage, noise in (("ar_random", autoregressive), ("diffusion_random", diffusion), ("ar_random", autoregressive)):
         np.testing.assert_array_equal(small.run(stage, noise=noise), unlimited.run(stage, noise=noise))
         assert len(small.sessions) == 1
 

@@ -100,7 +100,8 @@ def test_rebuild_deletes_an_engine_once(tmp_path):
     assert (folder / "built.engine").exists()
 
 
-def test_each_bucket_of_a_stage_has_an_engine(bundle, tmp_path, monkeypatch):
+def test_each_bucket_of_a_stage_has_an_engine(onnx_packages, tmp_path):
+    bundle = onnx_packages.bundle("conditioning_encoder")
     requested: list[SessionKey] = []
 
     def load(one: SessionKey):
@@ -119,9 +120,8 @@ def test_each_bucket_of_a_stage_has_an_engine(bundle, tmp_path, monkeypatch):
     assert first["trt_engine_cache_path"] != other["trt_engine_cache_path"]
 
 
-def test_the_free_axes_of_a_graph_have_names(bundle):
-    package = next(package for package in bundle.onnx_packages if package.network == "univnet")
-    assert input_axes(bundle.path / package.path / "univnet.onnx") == {
+def test_the_free_axes_of_a_graph_have_names(onnx_packages):
+    assert input_axes(onnx_packages.folder / onnx_packages.package("univnet").path / "univnet.onnx") == {
         "mel": ["batch", 100, "frames"], "noise": ["batch", 64, "frames_and_10"]}
 
 

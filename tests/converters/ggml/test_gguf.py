@@ -252,7 +252,8 @@ def test_an_existing_file_or_another_suffix_is_refused(refused, tmp_path, random
     assert (tmp_path / "out.gguf").read_bytes()[:4] == b"GGUF"
 
 
-@pytest.mark.parametrize(("networks", "reason"), [("cvvp", "cvvp.pth"), ("gpt", "no such network"), ("", "names no")])
+@pytest.mark.parametrize(("networks", "reason"), [
+    ("cvvp", "cvvp.pth"), ("gpt", "no such network"), ("", "must name a network")])
 def test_an_unknown_or_missing_network_is_refused(refused, tmp_path, random_bundle, networks, reason):
     assert reason in refused(random_bundle, "--to", "gguf", "-o", tmp_path / "out.gguf", "--networks", networks)
 

@@ -208,7 +208,7 @@ def test_the_tokenizer_is_byte_identical_to_upstreams(small, voice, tmp_path):
 def test_overwrite_replaces_files_and_keeps_others(small, voice, tmp_path):
     (tmp_path / "mouse.bin").write_bytes(b"precious")
     (tmp_path / "tokenizer.json").write_bytes(b"theirs")
-    with pytest.raises(UserError, match=r"tokenizer\.json exists; add --force"):
+    with pytest.raises(UserError, match=r"tokenizer\.json exists; add overwrite=True"):
         write_ggml(small, voice, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mouse.bin", "tokenizer.json"]
     write_ggml(small, voice, tmp_path, overwrite=True)
@@ -244,7 +244,7 @@ def test_a_voice_of_another_model_is_refused(small, tmp_path):
     ("autoregressive", {}, "layers 2, not 30"),
     ("univnet", {name: OFFICIAL[name] for name in ("autoregressive", "diffusion")}, "channel_size 4, not 32")])
 def test_a_model_of_another_size_is_refused(voice, tmp_path, network, sizes, reason):
-    message = rf"only networks of the official size: the {network} network .* {reason}; --to gguf"
+    message = rf"only networks of the official size: the {network} network .* {reason}; the format gguf"
     with pytest.raises(UserError, match=message):
         write_ggml(SmallModel(**sizes), voice, tmp_path / "models")
     assert not (tmp_path / "models").exists()

@@ -129,7 +129,7 @@ def test_the_cost_of_a_decoder_step_follows_from_its_sizes(tmp_path, cache):
     else:
         assert counted.cache_written == read, "the whole state is written"
         assert counted.flops == flops + 2 * 2 * network.config.layers * network.config.model_dim * 16 * 64
-    assert cost.use(package.function(), 30) == FunctionUse("codes", 16, 22050 / 1024)
+    assert cost.function_use(package.function(), 30) == FunctionUse("codes", 16, 22050 / 1024)
 
 
 # Tokens a second of all lanes at official sizes with 256 slots a lane, without dispatches, as calculated for the design
@@ -170,15 +170,15 @@ def function(tmp_path, body, **inputs):
 def test_use_is_inferred_from_names(tmp_path):
     mel, lengths = (1, 4, 1, 320), {"x": (1, 4, 1, 320)}
     denoise = function(tmp_path, lambda x: {"prediction": mb.exp(x=x)}, **lengths)
-    assert cost.use(denoise, 30) == FunctionUse(calls=30 * 93.75 / 320)
+    assert cost.function_use(denoise, 30) == FunctionUse(calls=30 * 93.75 / 320)
     sample = function(tmp_path, lambda x, times: {"prediction": mb.add(x=x, y=mb.reduce_sum(x=times, axes=[0]))},
                       times=(5, 4, 1, 1), x=mel)
-    assert cost.use(sample, 30) == FunctionUse(calls=30 / 5 * 93.75 / 320)
+    assert cost.function_use(sample, 30) == FunctionUse(calls=30 / 5 * 93.75 / 320)
     sound = function(tmp_path, lambda mel: {"sound": mb.reshape(x=mel, shape=(1, 1, 1, 1280))}, mel=mel)
-    assert cost.use(sound, 30) == FunctionUse(calls=24000 / 1280)
+    assert cost.function_use(sound, 30) == FunctionUse(calls=24000 / 1280)
     prefill = function(tmp_path, lambda x: {"new_keys": mb.exp(x=x)}, **lengths)
-    assert cost.use(prefill, 30) == FunctionUse("positions", 320)
-    assert cost.use(function(tmp_path, lambda x: {"y": mb.exp(x=x)}, **lengths), 30) == FunctionUse()
+    assert cost.function_use(prefill, 30) == FunctionUse("positions", 320)
+    assert cost.function_use(function(tmp_path, lambda x: {"y": mb.exp(x=x)}, **lengths), 30) == FunctionUse()
 
 
 def test_every_chip_has_its_source():

@@ -46,11 +46,11 @@ def test_a_function_must_reach_its_threshold(network, kind, precision, maths, ro
 
 def test_wide_operations_are_advised_where_rounding_is_what_fails():
     record = package("autoregressive", "step", "fp16")
-    with pytest.raises(UserError, match="or --wide norm,softmax"):
+    with pytest.raises(UserError, match="or wide=norm,softmax"):
         check_threshold(record, "main", FunctionRecord("step", {}, {MATHS: 70, ROUNDING: 49.9}))
     with pytest.raises(UserError) as error:
         check_threshold(record, "main", FunctionRecord("step", {}, {MATHS: 59.9}))
-    assert "--wide" not in str(error.value)
+    assert "wide" not in str(error.value)
 
 
 @pytest.mark.parametrize(("kind", "precision"), [("step", "2bit"), ("dance", "fp16")])
@@ -65,6 +65,14 @@ def test_a_probe_gets_the_functions_that_it_calls():
     assert companions(record, "prefill") == {"prefill", "step"}
     assert companions(record, "fill") == {"fill", "state"}
     assert companions(record, "step") == {"step"}
+
+
+def test_a_fill_is_measured_on_its_own_slots_and_never_replaced_by_single_steps():
+    """A probe's decoder takes the smallest state: one of other slots could not use the fill."""
+    functions = {f"{kind}_{slots}": FunctionRecord(kind, {"columns": 8, "slots": slots}, {})
+                 for kind in ("fill", "state") for slots in (448, 2304)}
+    record = PackageRecord("autoregressive", "fp16", "a.mlpackage", [], functions)
+    assert companions(record, "fill_2304") == {"fill_2304", "state_2304"}
 
 
 def test_the_mean_is_that_of_the_noise():

@@ -16,8 +16,8 @@ from tests.models.tortoise.sample_settings import CHUNKED, DIFFUSION, SENTENCE, 
 
 def test_networks_are_released_after_their_step(synthesizer):
     loaded = {}
-    synthesizer.speak(SENTENCE, "random", seed=1, settings=DIFFUSION, progress=lambda stage, *rest: loaded.update(
-        {stage: set(synthesizer.backend._networks)}))
+    synthesizer.speak(SENTENCE, "random", seed=1, settings=DIFFUSION, progress=lambda phase, *rest: loaded.update(
+        {phase: set(synthesizer.backend._networks)}))
     assert loaded["decode"] == {"autoregressive"}
     assert loaded["rank"] == {"clvp"}
     assert loaded["diffuse"] == {"diffusion"}
@@ -32,15 +32,17 @@ def test_networks_stay_loaded_on_request():
 
 
 @pytest.mark.parametrize("diffusion", [None, Diffusion(2, guidance=None)], ids=["hifigan", "diffusion"])
-def test_candidates_that_are_not_kept_are_freed_with_their_chunk(synthesizer, diffusion):
+def test_candidates_that_are_not_kept_are_freed_with_their_chunk(synthesizer, request, diffusion):
     """Counts the candidates that exist whenever progress is reported."""
     alive: dict[str, list[int]] = {}
+    gc.freeze()         # what exists before the request is neither searched nor counted
+    request.addfinalizer(gc.unfreeze)
 
-    def count(stage: str, *rest) -> None:
+    def count(phase: str, *rest) -> None:
         gc.collect()
         candidates = [item for item in gc.get_objects() if type(item) is Candidate]     # isinstance loads lazy modules
-        alive.setdefault(stage, []).append(len(candidates))
-        if stage in ("diffuse", "vocode"):
+        alive.setdefault(phase, []).append(len(candidates))
+        if phase in ("diffuse", "vocode"):
             assert all(len(one.hidden if diffusion else one.latents) == 0 for one in candidates)
 
     settings = replace(CHUNKED, candidates=4, diffusion=diffusion, sampling=Sampling(max_codes=2), lanes=4)
@@ -53,9 +55,9 @@ def test_candidates_that_are_not_kept_are_freed_with_their_chunk(synthesizer, di
 def test_progress_never_decreases_and_reaches_the_end_of_every_stage(synthesizer):
     reported: dict[str, tuple[int, int]] = {}
 
-    def report(stage: str, done: int, total: int, note: str) -> None:
-        assert done >= reported.get(stage, (0, 0))[0]
-        reported[stage] = (done, total)
+    def report(phase: str, done: int, total: int, note: str) -> None:
+        assert done >= reported.get(phase, (0, 0))[0]
+        reported[phase] = (done, total)
 
     synthesizer.speak(SENTENCE, seed=1, settings=DIFFUSION, progress=report)
     assert reported == {"decode": (3, 3), "rank": (3, 3), "diffuse": (3, 3), "vocode": (1, 1)}
@@ -74,8 +76,8 @@ def test_an_interruption_stops_within_a_step(synthesizer):
     """Not after the whole chunk: 400 diffusion steps would keep the user waiting."""
     stages = []
 
-    def interrupt(stage: str, *rest) -> None:
-        stages.append(stage)
+    def interrupt(phase: str, *rest) -> None:
+        stages.append(phase)
         if stages.count("diffuse") == 3:
             raise KeyboardInterrupt
 

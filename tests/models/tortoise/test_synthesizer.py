@@ -1,6 +1,8 @@
 """Text to speech at once: what a request returns, what decides it, and which requests are refused."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import ane
 from ane.backends import load_backend
 from ane.bundles import open_model
 from ane.models.tortoise.diffusion import Diffusion
+from ane.models.tortoise.result import Speech
 from ane.models.tortoise.sampling import Sampling
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.synthesizer import Synthesizer
@@ -36,7 +39,7 @@ def test_speech_is_float32_within_one_at_24_khz(synthesizer, settings):
     assert speech.audio.ndim == 1
     assert 0 < np.abs(speech.audio).max() <= 1
     assert speech.seconds == len(speech.audio) / 24000
-    assert list(speech.seconds_by_stage)[:2] == ["voice", "decode"]
+    assert list(speech.seconds_by_phase)[:2] == ["voice", "decode"]
     assert speech.real_time_factor == speech.elapsed / speech.seconds
 
 
@@ -173,19 +176,25 @@ def test_speak_all_begins_when_the_first_result_is_requested(synthesizer):
 
 def test_the_time_of_each_stage_is_divided_among_the_texts(synthesizer):
     speeches = list(synthesizer.speak_all([SENTENCE] * 3, seed=4, settings=replace(CHUNKED, lanes=1)))
-    for stage, seconds in speeches[-1].timeline.seconds_by_stage().items():
-        assert sum(speech.seconds_by_stage.get(stage, 0) for speech in speeches) == pytest.approx(seconds)
-    assert all(speech.seconds_by_stage["vocode"] > 0 for speech in speeches)
+    for phase, seconds in speeches[-1].timeline.seconds_by_phase().items():
+        assert sum(speech.seconds_by_phase.get(phase, 0) for speech in speeches) == pytest.approx(seconds)
+    assert all(speech.seconds_by_phase["vocode"] > 0 for speech in speeches)
+
+
+@pytest.fixture(scope="module")
+def speak_alone(synthesizer) -> Callable[[str], Speech]:
+    """``speak_alone(text)``: the speech of one text on one lane; each text is spoken once."""
+    return cache(lambda text: synthesizer.speak(text, seed=4, settings=replace(CHUNKED, lanes=1)))
 
 
 @hypothesis_settings(max_examples=8, deadline=None)
 @given(texts=st.lists(st.lists(st.sampled_from(["The turtle was first.", "Well done.", "The rabbit came."]), min_size=1,
                                max_size=3).map(" ".join), min_size=1, max_size=3),
        lanes=st.integers(1, 5), taken=st.integers(0, 6))
-def test_other_texts_lanes_and_streaming_do_not_change_a_speech(synthesizer, texts, lanes, taken):
+def test_other_texts_lanes_and_streaming_do_not_change_a_speech(synthesizer, speak_alone, texts, lanes, taken):
     settings = replace(CHUNKED, lanes=lanes)
     for text, speech in zip(texts, synthesizer.speak_all(texts, seed=4, settings=settings), strict=True):
-        alone = synthesizer.speak(text, seed=4, settings=replace(settings, lanes=1))
+        alone = speak_alone(text)
         assert (speech.chunks, speech.codes) == (alone.chunks, alone.codes)
         np.testing.assert_allclose(speech.audio, alone.audio, atol=1e-4)
         stream = synthesizer.stream(text, seed=4, settings=settings)

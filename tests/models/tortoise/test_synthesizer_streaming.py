@@ -44,7 +44,7 @@ def test_a_stream_begins_when_the_first_piece_is_requested(synthesizer):
 def test_closing_a_stream_stops_the_work_and_releases_the_networks(synthesizer):
     finished = []
     stream = synthesizer.stream(THREE_SENTENCES, seed=4, settings=CHUNKED,
-                                progress=lambda stage, done, total, note: finished.append((stage, done)))
+                                progress=lambda phase, done, total, note: finished.append((phase, done)))
     next(stream)
     assert synthesizer.backend._networks
     before = len(finished)

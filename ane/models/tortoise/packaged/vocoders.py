@@ -86,6 +86,5 @@ class HifiganVocoder(PackagedVocoder):
 
 
 def run_vocoder(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """The stages univnet and hifigan."""
     vocoder = {"univnet": UnivnetVocoder, "hifigan": HifiganVocoder}[stage]
     return vocoder(package.functions(stage))(**inputs)

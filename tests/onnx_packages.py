@@ -1,0 +1,67 @@
+"""ONNX packages of the golden checkpoints, each converted once for all tests of a run, by the first that needs it."""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from filelock import FileLock
+
+from ane.bundles import Model, open_model
+from ane.bundles.bundle import Bundle, write_bundle
+from ane.bundles.packages import PackageRecord, read_section, section
+from ane.voices import Voice, save_voice
+from converters.onnx.package import OnnxOptions, OnnxTarget
+from converters.onnx.precision import QUANTISED
+from converters.provenance import provenance_of
+
+TARGET = OnnxTarget()
+# every network has a package in fp32
+OTHER_PRECISIONS = {"autoregressive": ("fp16", "int8", "int4"), "clvp": ("fp16",)}
+
+
+class OnnxPackages:
+    """Packages in ``folder``, which the workers of a run share. Tests must not change them."""
+
+    def __init__(self, checkpoints: Path, config: Path, folder: Path):
+        self.checkpoints, self.config, self.folder = checkpoints, config, folder
+        folder.mkdir(exist_ok=True)
+
+    def model(self) -> Model:
+        return open_model(checkpoints=self.checkpoints, config=self.config)
+
+    def package(self, network: str, precision: str = "fp32") -> PackageRecord:
+        """A network's package, with its parity."""
+        if precision in QUANTISED:
+            self.package(network)           # the quantised one is made from its graphs
+        stated = self.folder / f"{network}-{precision}.json"
+        with FileLock(f"{stated}.lock"):
+            if not stated.exists():
+                made = TARGET.package(self.model(), network, OnnxOptions(precision), self.folder, lambda what: None, "")
+                stated.write_text(json.dumps({TARGET.name: section([made])}))
+        package, = read_section(json.loads(stated.read_text()), str(stated), TARGET.networks, TARGET.name)
+        return package
+
+    def bundle(self, *networks: str) -> Bundle:
+        """The checkpoints as a bundle with a voice, "noise", and packages of these networks (default: of all).
+
+        Each is in fp32, CLVP also in fp16, the decoder also in int8, int4 and fp16.
+        """
+        destination = self.folder / "-".join(["bundle", *networks])
+        packages = [self.package(network, precision) for network in networks or TARGET.networks
+                    for precision in ("fp32", *OTHER_PRECISIONS.get(network, ()))]
+        with FileLock(f"{destination}.lock"):
+            return Bundle(destination) if destination.exists() else self._write(destination, packages)
+
+    def _write(self, destination: Path, packages: Sequence[PackageRecord]) -> Bundle:
+        model, rng = self.model(), np.random.default_rng(0)
+        latents = (rng.standard_normal((1, width), dtype=np.float32) for width in model.widths)
+        with tempfile.TemporaryDirectory() as folder:
+            work = model.voices = Path(folder)
+            save_voice(work / "noise.safetensors", Voice(*latents, name="noise", source="random numbers"))
+            for package in packages:            # onnx refuses weights that are hard links
+                shutil.copytree(self.folder / package.path, work / package.path)
+            return write_bundle(model, destination, name=destination.name, default_voice="noise", packages=packages,
+                                packages_root=work, **provenance_of(model))
