@@ -15,6 +15,10 @@ from tests.mutation.mutants import Mutant
 
 # beside tests/<path>/test_<module>.py
 EXTRA_TESTS = {
+    "ane.models.tortoise.sampling": ["tests/parity/test_sampling.py"],
+    "ane.models.tortoise.ranking": ["tests/parity/test_ranking.py"],
+    "ane.models.tortoise.decoding": ["tests/parity/test_decoding.py"],
+    "ane.models.tortoise.diffusion": ["tests/parity/test_diffusion.py"],
     "training.card": ["tests/training/test_recipe.py", "tests/benchmarks/test_quality.py"],
     "converters.proof.lint_rules": ["tests/converters/proof/test_lint.py"],
 }

@@ -53,5 +53,7 @@ def test_the_longest_text_fits_and_one_token_more_is_refused():
 
 
 def test_a_token_that_the_decoder_does_not_know_is_refused_with_the_tokenizer_named():
-    with pytest.raises(UserError, match=r"tokenizer\.json belongs to another model"):
-        text_tokens([5, 400], OFFICIAL)
+    known = OFFICIAL.number_text_tokens
+    assert text_tokens([5, known], OFFICIAL)[:-1] == [5, known]
+    with pytest.raises(UserError, match=rf"returns token {known + 1} .* tokenizer\.json belongs to another model"):
+        text_tokens([5, known + 1], OFFICIAL)

@@ -22,6 +22,10 @@ def test_the_models_settings_override_the_preset_and_changes_override_both(prese
     assert Settings.of(preset, model, diffusion=Diffusion(5)).diffusion.steps == 5
 
 
+def test_two_candidates_are_ranked_and_one_is_not():
+    assert [Settings.of(candidates=candidates).ranked for candidates in (1, 2)] == [False, True]
+
+
 def test_a_model_can_name_its_default_preset_and_a_request_another():
     assert Settings.of() == Settings.of("ultra_fast")
     assert Settings.of(model={"preset": "1x10"}) == Settings.of("1x10")
