@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ane.models.tortoise.sampling import Sampling, inverse_cdf_sampler
+from ane.models.tortoise.sampling import Sampling, inverse_cdf_sampler, top_p
 from ane.system.errors import UserError
 
 
@@ -24,6 +24,16 @@ def test_each_parameter_has_limits_on_both_sides(parameter, allowed, refused):
     for value in refused:
         with pytest.raises(UserError, match=f"^{parameter} must be .*got {value}$"):
             Sampling(**{parameter: value})
+
+
+def test_top_p_drops_codes_whose_probability_together_is_exactly_the_rest():
+    """As transformers 4.31 does: cumulative ≤ 1 − p."""
+    assert np.isfinite(top_p(np.zeros(2, np.float32), 0.5)).tolist() == [False, True]
+
+
+def test_the_most_likely_code_stays_however_small_top_p_is():
+    kept = top_p(np.array([3, 9, 1, 8], np.float32), 1e-9)
+    np.testing.assert_array_equal(kept, np.array([-np.inf, 9, -np.inf, -np.inf], np.float32))
 
 
 def test_codes_are_sampled_as_often_as_they_are_probable():
