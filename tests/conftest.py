@@ -6,16 +6,23 @@ from pathlib import Path
 import pytest
 
 GOLDEN = Path(__file__).parent / "parity" / "golden"
+FAMILIES = Path(__file__).parent / "parity" / "families"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden", type=Path, default=GOLDEN, metavar="DIR",
                      help="golden vectors to compare with (default: the set in tests/parity/golden)")
+    parser.addoption("--families", type=Path, default=FAMILIES, metavar="DIR",
+                     help="golden vectors of FastSpeech, Whisper and KittenTTS (default: those in "
+                          "tests/parity/families)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     # one thread a worker, also in the processes that tests start: more would only compete
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    families = config.getoption("families")
+    if not families.is_dir():
+        raise pytest.UsageError(f"--families {families}: no such folder")
     directory = config.getoption("golden")
     if not (directory / "config.json").is_file():
         raise pytest.UsageError(f"--golden {directory}: no config.json there; "
@@ -42,3 +49,9 @@ def random_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("bundles") / "random"
     write_random_bundle(path)
     return path
+
+
+@pytest.fixture(scope="session")
+def golden_families(pytestconfig: pytest.Config) -> Path:
+    """Directory of the golden vectors of the other model families: fastspeech/, whisper/ and kitten/."""
+    return pytestconfig.getoption("families").resolve()
