@@ -8,21 +8,17 @@ that suit this model, ``ane.models.tortoise.settings``) and clones. Other sectio
 
 import dataclasses
 import json
-import os
-import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ane.bundles.bundle_json import FORMAT, MANIFEST_FILE, read_content
 from ane.bundles.family import DEFAULT_FAMILY, ModelFamily, find_family
 from ane.bundles.hashes import FileRecord
 from ane.bundles.json_reader import JsonReader, file_record
 from ane.bundles.weights import PRECISIONS
 from ane.system.errors import UserError
 from ane.system.files import replacing
-
-FORMAT = 1
-MANIFEST_FILE = "bundle.json"
 
 
 @dataclass(frozen=True)
@@ -77,18 +73,19 @@ def read_manifest(directory: Path) -> Manifest:
     """Read ``directory``/bundle.json.
 
     Raises:
-        UserError: there is none, it is damaged, or of a format this version does not know.
+        UserError: there is none, it is damaged, of a format this version does not know, or of a family without
+            PyTorch networks.
     """
     path = directory / MANIFEST_FILE
-    content = _read_json(path)
-    version = JsonReader(content, str(path)).take("format", int)
-    if version > FORMAT:
-        raise UserError(f"{path} has format {version}, this version reads format {FORMAT}: update tortoise-ane")
+    content = read_content(directory)
     reader = JsonReader(content, str(path))
+    family = find_family(reader.take("model", str, DEFAULT_FAMILY))
+    if not family.networks:
+        raise UserError(f"{directory} is a bundle of {family.name}, which this command or function cannot use; "
+                        f"`ane say` and ane.models.{family.name} can")
     precision = reader.take("precision", str)
     if precision not in PRECISIONS:
         raise UserError(f"{path}: precision {precision!r} is none of {', '.join(PRECISIONS)}")
-    family = find_family(reader.take("model", str, DEFAULT_FAMILY))
     networks = {name: _network(family, name, reader.at("networks").at(name))
                 for name in reader.take("networks", dict) if name in family.networks}   # others are of later versions
     known = {item.name for item in dataclasses.fields(Manifest)} | {"format", "model"}
@@ -102,28 +99,6 @@ def read_manifest(directory: Path) -> Manifest:
         settings=reader.take("settings", dict, {}), clones=reader.take("clones", bool, True),
         family=family.name,
         sections={key: value for key, value in content.items() if key not in known})
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    if not os.path.isdir(path.parent):
-        raise UserError(f"there is no bundle at {path.parent}: "
-                        + ("it is a file" if os.path.exists(path.parent) else "no such directory"))
-    try:
-        if not stat.S_ISREG(os.stat(path).st_mode):     # opening a named pipe would wait for a writer
-            raise UserError(f"cannot read {path}: it is not a regular file")
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        hint = "; for a directory of .pth files use checkpoints=DIR" if next(path.parent.glob("*.pth"), None) else ""
-        raise UserError(f"{path.parent} is not a bundle: it has no {MANIFEST_FILE}{hint}") from None
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    except RecursionError:
-        raise UserError(f"{path} is damaged: its JSON is nested too deeply") from None
-    except (UnicodeDecodeError, ValueError) as error:
-        raise UserError(f"{path} is damaged (not JSON: {error}); import or copy the bundle again") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is damaged: it is a {type(content).__name__} instead of an object")
-    return content
 
 
 def _network(family: ModelFamily, name: str, reader: JsonReader) -> NetworkRecord:
