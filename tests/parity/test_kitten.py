@@ -36,7 +36,7 @@ def replayed(facts: dict[str, Any], directory: Path) -> KittenSynthesizer:
 
 
 def test_vocabulary(facts: dict[str, Any]) -> None:
-    assert VOCABULARY == facts["vocabulary"]
+    assert facts["vocabulary"] == VOCABULARY
 
 
 def test_preprocessing(facts: dict[str, Any]) -> None:

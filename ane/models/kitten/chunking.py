@@ -4,6 +4,7 @@ import re
 
 from ane.models.kitten.preprocessing import preprocess, remove_markup, spell
 from ane.models.kitten.published_chunks import MARKS, MAXIMUM, split_published
+from ane.models.kitten.spoken_forms import time_words
 from ane.models.kitten.spoken_numbers import cardinal_words, digit_words
 from ane.system.errors import UserError
 from ane.text import nothing_to_say_error, shorten, split
@@ -12,6 +13,7 @@ DESIRED = 200           # characters
 MAX_WORD = 1000         # characters: some patterns of the preprocessing take quadratic time within a word
 LONG_NUMBER = re.compile(r"\d(?:,?\d){15,}")
 ROUND_ORDINAL = re.compile(r"\b(\d{0,14}[2-9]0)th\b", re.IGNORECASE)
+TIME = re.compile(r"\b(\d{1,2}):(\d{2})(?::(\d{2}))?(?:\s*(am|pm))?\b", re.IGNORECASE)
 CLOSING = "\"'”’»)]}"
 
 
@@ -54,6 +56,10 @@ def _ended(chunk: str) -> str:
 
 
 def correct_numbers(text: str) -> str:
-    """Spell the numbers that the published preprocessing gets wrong: of more than 15 digits, and 20th, 30th, …"""
+    """Spell the numbers that the published preprocessing gets wrong.
+
+    It drops digits of numbers with more than 15, writes "twentyth", and joins a time to the next word ("9:30 and").
+    """
+    text = TIME.sub(time_words, text)
     text = LONG_NUMBER.sub(lambda match: f" {digit_words(match[0].replace(',', ''))} ", text)
     return ROUND_ORDINAL.sub(lambda match: f"{cardinal_words(int(match[1])).removesuffix('y')}ieth", text)
