@@ -50,7 +50,8 @@ def without_abbreviation_dots(text: str, phonemes: str) -> str:
     kept: list[bool] = []
     for word, following in pairwise([*text.split(), ""]):
         dots = word.count(".")
-        abbreviated = bool(dots) and is_abbreviation(word.rstrip(",;:!?\"')"), following or "x")
+        core = word.strip(",;:!?\"'()")
+        abbreviated = core != "i." and is_abbreviation(core, following or "x")      # "so did i. then"
         last_stays = not following and word.rstrip("\"')").endswith(".")
         kept += [not abbreviated] * (dots - last_stays) + [True] * last_stays
     parts = phonemes.split(".")

@@ -11,7 +11,8 @@ from onnx import TensorProto, helper
 
 from ane.bundles.bundle import Bundle
 from ane.bundles.bundle_json import bundle_family
-from ane.models.kitten import open_kitten
+from ane.bundles.hub import Snapshot
+from ane.models.kitten import model_files, open_kitten
 from ane.models.kitten.family import open_bundle, write_bundle
 from ane.models.kitten.model_files import is_kitten_folder, read_model_files, repository_of
 from ane.system.errors import UserError
@@ -121,6 +122,20 @@ def test_a_graph_that_fails_names_the_chunk(folder: Path) -> None:
     ("kitten-tts-nano-0.8-fp32", "KittenML/kitten-tts-nano-0.8-fp32"), ("a/b", "a/b"), ("a/b/c", None), ("", None)])
 def test_repositories(source: str, repository: str | None) -> None:
     assert repository_of(source) == repository
+
+
+def test_a_repository_is_downloaded_at_the_commit_of_its_config(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = []
+
+    def download(repository: str, required: tuple[str, ...], *, revision: str | None, **options: Any) -> Snapshot:
+        requests.append((repository, required, revision))
+        return Snapshot(repository, "1" * 40, folder, dict.fromkeys(required, "0" * 64))
+
+    monkeypatch.setattr(model_files, "download_files", download)
+    repository = "KittenML/kitten-tts-nano-0.8-fp32"
+    assert len(open_kitten("kitten-tts-nano-0.8-fp32", letters).speak("Hello.").audio)
+    assert requests == [(repository, ("config.json",), None),
+                        (repository, ("config.json", "model.onnx", "voices.npz"), "1" * 40)]
 
 
 def test_no_such_source() -> None:

@@ -26,6 +26,7 @@ def test_ids(phonemes: str, symbols: str) -> None:
     ("in the u.s.a.", "ɪnðə jˈuː.ˈɛs.ˈeɪ.", "ɪnðə jˈuː ˈɛs ˈeɪ. "),
     ("it ends. here.", "ɪt ˈɛndz. hˈɪɹ.", "ɪt ˈɛndz.  hˈɪɹ. "),
     ("so... it ends.", "sˌoʊ... ɪt ˈɛndz.", "sˌoʊ. . .  ɪt ˈɛndz. "),
+    ("so did i. then", "sˌoʊ dˈɪd ˈaɪ. ðˈɛn", "sˌoʊ dˈɪd ˈaɪ.  ðˈɛn"),
     ("dr. no", "dˈɑːktɚ nˈoʊ", "dˈɑːktɚ nˈoʊ"),
 ])
 def test_abbreviations_lose_their_full_stops(text: str, phonemes: str, expected: str) -> None:
