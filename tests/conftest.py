@@ -10,16 +10,23 @@ if TYPE_CHECKING:
     from tests.onnx_packages import OnnxPackages
 
 GOLDEN = Path(__file__).parent / "parity" / "golden"
+FAMILIES = Path(__file__).parent / "parity" / "families"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden", type=Path, default=GOLDEN, metavar="DIR",
                      help="golden vectors to compare with (default: the set in tests/parity/golden)")
+    parser.addoption("--families", type=Path, default=FAMILIES, metavar="DIR",
+                     help="golden vectors of FastSpeech, Whisper and KittenTTS (default: those in "
+                          "tests/parity/families)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     # one thread a worker, also in the processes that tests start: more would only compete
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    families = config.getoption("families")
+    if not families.is_dir():
+        raise pytest.UsageError(f"--families {families}: no such folder")
     directory = config.getoption("golden")
     if not (directory / "config.json").is_file():
         raise pytest.UsageError(f"--golden {directory}: no config.json there; "
@@ -56,3 +63,9 @@ def onnx_packages(golden_checkpoints: Path, golden_config: Path, tmp_path_factor
 
     own = tmp_path_factory.getbasetemp()
     return OnnxPackages(golden_checkpoints, golden_config, (own if worker_id == "master" else own.parent) / "onnx")
+
+
+@pytest.fixture(scope="session")
+def golden_families(pytestconfig: pytest.Config) -> Path:
+    """Directory of the golden vectors of the other model families: fastspeech/, whisper/ and kitten/."""
+    return pytestconfig.getoption("families").resolve()

@@ -5,12 +5,12 @@ huggingface_hub reads HF_ENDPOINT, HF_HUB_OFFLINE and HF_HOME when it is importe
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ane.bundles.family import ModelFamily, find_family
+from ane.bundles.family import find_family
 from ane.bundles.hashes import sha256_of
 from ane.system.errors import UserError
 from ane.system.files import read_json
@@ -35,10 +35,21 @@ def is_repository(text: str) -> bool:
 
 
 def download_checkpoints(repository: str, revision: str | None, progress: Callable[[str], None]) -> Snapshot:
-    """Download the checkpoints of ``repository`` (or find them in the hub's cache) and hash them.
+    """Download the family's official checkpoints. Arguments and errors: ``download_files``."""
+    family = find_family()
+    return download_files(repository, family.required_files, family.files, revision=revision,
+                          kind=family.name.capitalize(), progress=progress)
+
+
+def download_files(repository: str, required: Sequence[str], files: Sequence[str] | None = None, *,
+                   revision: str | None = None, kind: str = "model",
+                   progress: Callable[[str], None] = lambda file: None) -> Snapshot:
+    """Download files of ``repository`` (or find them in the hub's cache) and hash them.
 
     Args:
+        required: files that must be there. files: all that are downloaded if they are there; None: the required ones.
         revision: branch, tag or commit; None: main.
+        kind: what the repository should be of, for an error message.
         progress: called with each file's name before it is fetched and hashed.
 
     Raises:
@@ -46,35 +57,35 @@ def download_checkpoints(repository: str, revision: str | None, progress: Callab
     """
     from huggingface_hub import HfApi
 
-    family = find_family()
-    required, revision = family.required_files, revision or "main"
+    wanted = required if files is None else files
+    revision = revision or "main"
     try:
         with _translated_errors(repository, revision):
             info = HfApi().model_info(repository, revision=revision, files_metadata=True, timeout=30)
     except _UnreachableError as unreachable:
-        return _from_cache(repository, revision, family, unreachable, progress)
+        return _from_cache(repository, revision, required, wanted, unreachable, progress)
     entries = {entry.rfilename: entry for entry in info.siblings or []}
     folder = next((folder for folder in FOLDERS if folder + required[0] in entries), "")
     missing = [file for file in required if folder + file not in entries]
     if missing:
-        raise UserError(f"{repository} at {revision} has no {', '.join(missing)}: it is not a Tortoise repository")
-    files, directories = {}, set()
-    for file in (file for file in family.files if folder + file in entries):
+        raise UserError(f"{repository} at {revision} has no {', '.join(missing)}: it is not a {kind} repository")
+    hashes, directories = {}, set()
+    for file in (file for file in wanted if folder + file in entries):
         progress(file)
         try:
             path = _download(repository, folder + file, revision)
         except _UnreachableError as unreachable:
             raise UserError(str(unreachable)) from unreachable
         directories.add(path.parent)
-        files[file] = sha256_of(path)
+        hashes[file] = sha256_of(path)
         expected = getattr(entries[folder + file].lfs, "sha256", None)
-        if expected and expected != files[file]:
-            raise UserError(f"{path} has SHA-256 {files[file]}, {repository} states {expected}: the download is "
+        if expected and expected != hashes[file]:
+            raise UserError(f"{path} has SHA-256 {hashes[file]}, {repository} states {expected}: the download is "
                             "damaged; delete that file and import again")
     directory = directories.pop()
     if directories or _commit(directory, folder) != info.sha:
         raise UserError(f"{revision} of {repository} moved while it was being downloaded; import again")
-    return Snapshot(info.sha, directory, files, str(getattr(info.card_data, "license", None) or ""))
+    return Snapshot(info.sha, directory, hashes, str(getattr(info.card_data, "license", None) or ""))
 
 
 def check_recorded_hashes(expected: Mapping[str, str], files: Mapping[str, str], recorder: str) -> None:
@@ -117,25 +128,25 @@ def _download(repository: str, file: str, revision: str, cached_only: bool = Fal
         return Path(hf_hub_download(repository, file, revision=revision, local_files_only=cached_only))
 
 
-def _from_cache(repository: str, revision: str, family: ModelFamily, unreachable: _UnreachableError,
-                progress: Callable[[str], None]) -> Snapshot:
+def _from_cache(repository: str, revision: str, required: Sequence[str], wanted: Sequence[str],
+                unreachable: _UnreachableError, progress: Callable[[str], None]) -> Snapshot:
     """The files of ``revision`` as last downloaded. Raises UserError unless all required ones are there."""
     for folder in FOLDERS:
         found: dict[str, Path] = {}
-        for file in family.files:
+        for file in wanted:
             try:
                 found[file] = _download(repository, folder + file, revision, cached_only=True)
             except _UnreachableError:
                 continue
-        if all(file in found for file in family.required_files):
-            directory = found[family.required_files[0]].parent
-            files = {}
+        if all(file in found for file in required):
+            directory = found[required[0]].parent
+            hashes = {}
             for file, path in found.items():
                 progress(file)
-                files[file] = sha256_of(path)
-            return Snapshot(_commit(directory, folder), directory, files)
+                hashes[file] = sha256_of(path)
+            return Snapshot(_commit(directory, folder), directory, hashes)
     raise UserError(f"{unreachable}, and its checkpoints are not all in the cache: import once with a connection, or "
-                    "give a directory of .pth files")
+                    "give a directory of them")
 
 
 def _commit(directory: Path, folder: str) -> str:

@@ -8,20 +8,17 @@ that suit this model, ``ane.models.tortoise.settings``) and clones. Other sectio
 
 import dataclasses
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ane.bundles.bundle_json import FORMAT, MANIFEST_FILE, read_content
 from ane.bundles.family import DEFAULT_FAMILY, ModelFamily, find_family
 from ane.bundles.hashes import FileRecord
 from ane.bundles.json_reader import JsonReader, file_record
 from ane.bundles.weights import PRECISIONS
 from ane.system.errors import UserError
-from ane.system.files import read_json, replacing
-
-FORMAT = 1
-MANIFEST_FILE = "bundle.json"
+from ane.system.files import replacing
 
 
 @dataclass(frozen=True)
@@ -76,18 +73,19 @@ def read_manifest(directory: Path) -> Manifest:
     """Read ``directory``/bundle.json.
 
     Raises:
-        UserError: there is none, it is damaged, or of a format this version does not know.
+        UserError: there is none, it is damaged, of a format this version does not know, or of a family without
+            PyTorch networks.
     """
     path = directory / MANIFEST_FILE
-    content = _read_json(path)
-    version = JsonReader(content, str(path)).take("format", int)
-    if version > FORMAT:
-        raise UserError(f"{path} has format {version}, this version reads format {FORMAT}: update tortoise-ane")
+    content = read_content(directory)
     reader = JsonReader(content, str(path))
+    family = find_family(reader.take("model", str, DEFAULT_FAMILY))
+    if not family.networks:
+        raise UserError(f"{directory} is a bundle of {family.name}, which this command or function cannot use; "
+                        f"`ane say` and ane.models.{family.name} can")
     precision = reader.take("precision", str)
     if precision not in PRECISIONS:
         raise UserError(f"{path}: precision {precision!r} is none of {', '.join(PRECISIONS)}")
-    family = find_family(reader.take("model", str, DEFAULT_FAMILY))
     networks = {name: _network(family, name, reader.at("networks").at(name))
                 for name in reader.take("networks", dict) if name in family.networks}   # others are of later versions
     known = {item.name for item in dataclasses.fields(Manifest)} | {"format", "model"}
@@ -101,19 +99,6 @@ def read_manifest(directory: Path) -> Manifest:
         settings=reader.take("settings", dict, {}), clones=reader.take("clones", bool, True),
         family=family.name,
         sections={key: value for key, value in content.items() if key not in known})
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    if not os.path.isdir(path.parent):
-        raise UserError(f"there is no bundle at {path.parent}: "
-                        + ("it is a file" if os.path.exists(path.parent) else "no such directory"))
-    if not os.path.exists(path):
-        hint = "; for a directory of .pth files use checkpoints=DIR" if next(path.parent.glob("*.pth"), None) else ""
-        raise UserError(f"{path.parent} is not a bundle: it has no {MANIFEST_FILE}{hint}")
-    content = read_json(path)
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is damaged: it is a {type(content).__name__} instead of an object")
-    return content
 
 
 def _network(family: ModelFamily, name: str, reader: JsonReader) -> NetworkRecord:

@@ -12,6 +12,7 @@ from rich.progress import Progress, track
 
 from ane.bundles import DEMO, is_path
 from ane.commands import arguments
+from ane.commands.kitten import import_kitten, is_kitten_source
 from ane.commands.messages import message_console, report_console
 from ane.commands.tables import plain_table
 from ane.system import paths
@@ -24,7 +25,8 @@ HUB = "hub"
 DESCRIPTION = """
 Read official Tortoise checkpoints and write them as a bundle, which loads lazily and is checked by SHA-256.
 SOURCE is a directory with autoregressive.pth, diffusion_decoder.pth, vocoder.pth and clvp2.pth (other files are
-read if present), a Hugging Face repository OWNER/NAME, or the word hub for upstream's own repository.
+read if present), a Hugging Face repository OWNER/NAME, or the word hub for upstream's own repository; for KittenTTS
+a directory with config.json, the .onnx and the .npz file, or KittenML/NAME.
 -o NAME stores the bundle where --bundle NAME finds it; a path has a slash in it.
 """
 PRECISION = """
@@ -65,6 +67,8 @@ def import_command(args: argparse.Namespace) -> int:
     from ane.models.tortoise.checkpoints import CheckpointDirectory
 
     destination = _destination(args.output)
+    if is_kitten_source(args.source):
+        return import_kitten(args, destination)
     directory = Path(os.path.expanduser(args.source))
     check_destination(destination, args.overwrite, directory if os.path.isdir(directory) else None)
     console = message_console(args)

@@ -11,6 +11,7 @@ from rich.table import Table
 from ane.bundles import add_model_arguments, open_model
 from ane.commands import arguments
 from ane.commands.backend_options import add_backend_arguments, load_synthesizer
+from ane.commands.kitten import kitten_bundle, say_kitten
 from ane.commands.messages import LOGGER, message_console, output_console
 from ane.commands.profile import print_profile
 from ane.commands.progress import ProgressDisplay
@@ -55,6 +56,8 @@ def register(commands: argparse._SubParsersAction) -> None:
                         help="play or write audio while it is generated; it starts soonest with --preset fastest")
     parser.add_argument("--lines", action="store_true",
                         help="speak each line on its own, to OUT-1.wav, OUT-2.wav, …; they are decoded together")
+    parser.add_argument("--speed", type=float, metavar="FACTOR",
+                        help="of a KittenTTS bundle; more than 1 is faster (default: 1)")
     parser.add_argument("--json", action="store_true",
                         help="print a JSON object about the result (one a line with --lines), and no progress")
     add_model_arguments(parser)
@@ -73,6 +76,11 @@ def say(args: argparse.Namespace) -> int:
     from ane.models.tortoise.result import SAMPLE_RATE
     from ane.models.tortoise.settings import default_preset
 
+    folder = kitten_bundle(args)
+    if folder is not None:
+        return say_kitten(args, folder)
+    if args.speed is not None:
+        raise UserError("speed has no effect on this model, only on KittenTTS: leave it out")
     if args.voice == "?":
         return list_command(args)
     if args.preset == "?":

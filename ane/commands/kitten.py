@@ -1,0 +1,149 @@
+"""`ane import` and `ane say` for KittenTTS models, which are ONNX files and take few of the flags."""
+
+import argparse
+import json
+import os
+import shlex
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from ane.bundles import find_bundle
+from ane.bundles.bundle_json import MANIFEST_FILE, bundle_family
+from ane.commands.messages import message_console, output_console, report_console
+from ane.commands.text_input import read_text, reads_standard_input
+from ane.system.errors import UserError
+
+if TYPE_CHECKING:
+    from ane.models.kitten.result import KittenSpeech
+    from ane.models.kitten.synthesizer import KittenStream, KittenSynthesizer
+
+CHARACTERS_PER_SECOND = 14        # of English speech, about
+IMPORT_FLAGS = ("source", "output", "revision", "name", "force")
+SAY_FLAGS = ("text", "file", "voice", "output", "play", "stream", "json", "bundle", "speed")
+COMMON = ("handler", "command", "quiet", "verbose", "debug", "full_help")
+ONNX_NAMES = ("auto", "onnx", "onnx:cpu")
+
+
+def is_kitten_source(source: str) -> bool:
+    """Whether SOURCE of `ane import` is a folder or a repository of KittenTTS."""
+    from ane.models.kitten.model_files import OWNER, is_kitten_folder
+
+    folder = os.path.expanduser(source)
+    return is_kitten_folder(folder) if os.path.isdir(folder) else source.startswith(f"{OWNER}/")
+
+
+def kitten_bundle(args: argparse.Namespace) -> Path | None:
+    """The directory of ``--bundle`` when it is one of KittenTTS."""
+    if args.bundle is None or args.checkpoints is not None:
+        return None
+    folder = find_bundle(args.bundle)
+    return folder if os.path.isfile(folder / MANIFEST_FILE) and bundle_family(folder) == "kitten" else None
+
+
+def refuse_other_flags(args: argparse.Namespace, allowed: tuple[str, ...]) -> None:
+    """Raise UserError for a flag of the command that was given and has no effect on a KittenTTS model."""
+    for action in args.parser._actions:
+        if action.dest not in (*allowed, *COMMON) and getattr(args, action.dest, action.default) != action.default:
+            raise UserError(f"{action.dest} has no effect on a KittenTTS model: leave it out")
+
+
+def import_kitten(args: argparse.Namespace, destination: Path) -> int:
+    """Read the three files of a folder or a repository, open them, and write the bundle."""
+    from ane.bundles.hashes import sha256_of
+    from ane.models.kitten.family import write_bundle
+    from ane.models.kitten.model_files import download_model, read_model_files
+    from ane.models.kitten.synthesizer import KittenSynthesizer
+
+    refuse_other_flags(args, IMPORT_FLAGS)
+    console, folder = message_console(args), Path(os.path.expanduser(args.source))
+    licence = ""
+    if os.path.isdir(folder):
+        if args.revision:
+            raise UserError(f"revision is for the hub; {folder} is a directory")
+        files = read_model_files(folder)
+        source = {"files": {file: sha256_of(folder / file) for file in files.files}}
+    else:
+        found = download_model(args.source, args.revision, progress=lambda file: console.print(f"Fetching {file}"))
+        files, licence = read_model_files(found.directory), found.licence
+        source = {"repository": args.source, "revision": found.revision, "files": found.files}
+    voices = KittenSynthesizer(files).voices.names
+    write_bundle(files, destination, name=args.name, licence=licence, source=source, overwrite=args.overwrite)
+    report_console(args).print(f"Voices: {', '.join(voices)}\nWrote {destination}. Use it with --bundle "
+                               f"{shlex.quote(args.output)}")
+    return 0
+
+
+def say_kitten(args: argparse.Namespace, folder: Path) -> int:
+    """Speak a text with the KittenTTS bundle in ``folder``."""
+    from ane.commands.say import check_outputs
+    from ane.models.kitten import open_kitten
+
+    if args.backend in ONNX_NAMES:
+        args.backend = "auto"
+    refuse_other_flags(args, SAY_FLAGS)
+    if args.json and str(args.output) == "-":
+        raise UserError("--json and -o - cannot be combined: the audio goes to standard output")
+    piped = reads_standard_input(args)
+    text = None if piped else read_text(args)
+    check_outputs(args)
+    synthesizer = open_kitten(folder)
+    if args.voice == "?":
+        output_console().print(", ".join(synthesizer.voices.names))
+        return 0
+    speed = 1.0 if args.speed is None else args.speed
+    output = speak_whole if not args.stream else speak_pieces
+    print_kitten_report(args, synthesizer, output(args, synthesizer, read_text(args) if text is None else text, speed),
+                        message_console(args))
+    return 0
+
+
+def speak_whole(args: argparse.Namespace, synthesizer: "KittenSynthesizer", text: str, speed: float) -> "KittenSpeech":
+    """Generate all audio, then write or play it."""
+    from ane.audio import play, write
+
+    speech = synthesizer.speak(text, args.voice, speed)
+    if args.output is not None:
+        write(args.output, speech.audio, speech.sample_rate)
+    if args.play or args.output is None:
+        play(speech.audio, speech.sample_rate)
+    return speech
+
+
+def speak_pieces(args: argparse.Namespace, synthesizer: "KittenSynthesizer", text: str, speed: float) -> "KittenStream":
+    """Send the audio of each chunk to the file, the loudspeaker or both as soon as it is generated."""
+    from ane.audio import writing
+    from ane.audio.playback import playing
+
+    stream = synthesizer.stream(text, args.voice, speed)
+    with ExitStack() as stack:
+        stack.enter_context(closing(stream))
+        sinks = []
+        if args.output is not None:
+            sinks.append(stack.enter_context(writing(args.output, stream.sample_rate)))
+        if args.play or args.output is None:
+            expected = sum(map(len, stream.chunks)) / CHARACTERS_PER_SECOND
+            sinks.append(stack.enter_context(playing(stream.sample_rate, expected)))
+        for piece in stream:
+            for sink in sinks:
+                sink(piece)
+    return stream
+
+
+def print_kitten_report(args: argparse.Namespace, synthesizer: "KittenSynthesizer",
+                        speech: "KittenSpeech | KittenStream", console: Console) -> None:
+    """Print the closing line, or with --json one object on standard output."""
+    files = [str(args.output)] if args.output is not None else []
+    if args.json:
+        print(json.dumps({
+            "files": files, "seconds": speech.seconds, "sample_rate": speech.sample_rate,
+            "seconds_by_phase": speech.seconds_by_phase, "elapsed": speech.elapsed,
+            "real_time_factor": speech.real_time_factor, "voice": speech.voice, "chunks": speech.chunks,
+            "model": synthesizer.name, "backend": "onnx:cpu"}))
+        return
+    stages = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in speech.seconds_by_phase.items())
+    written = f" → {files[0]}" if files else ""
+    console.print(f"{speech.seconds:.2f} s of audio{written}  ({stages}; real-time factor "
+                  f"{speech.real_time_factor:.2f}; onnx:cpu)")

@@ -1,0 +1,120 @@
+"""The three files of a KittenTTS model: config.json, the ONNX graph and the voices, in a folder or on the hub.
+
+config.json has ``type`` ("ONNX1" or "ONNX2"), ``model_file``, ``voices``, and optionally ``speed_priors`` {voice:
+factor}, ``voice_aliases`` {name: voice} and ``name``. Source: kittentts/get_model.py of KittenTTS 0.8.1.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any
+
+from ane.bundles.hub import Snapshot, download_files, is_repository
+from ane.models.kitten.voices import KittenVoices, read_voices
+from ane.system.errors import UserError
+from ane.system.files import read_json
+
+CONFIG_FILE = "config.json"
+TYPES = ("ONNX1", "ONNX2")
+OWNER = "KittenML"          # of the published repositories; a name without an owner is one of theirs
+
+
+@dataclass(frozen=True)
+class KittenFiles:
+    """A model in a folder. ``speed_priors`` and ``voice_aliases`` are those of config.json."""
+
+    folder: Path
+    name: str
+    model_file: str
+    voices_file: str
+    speed_priors: dict[str, float]
+    voice_aliases: dict[str, str]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Names of the three files."""
+        return CONFIG_FILE, self.model_file, self.voices_file
+
+    @property
+    def graph(self) -> Path:
+        return self.folder / self.model_file
+
+    def voices(self) -> KittenVoices:
+        """Read the voices. Raises UserError when they are missing or damaged."""
+        return read_voices(self.folder / self.voices_file, self.voice_aliases, self.speed_priors)
+
+
+def read_model_files(folder: Path) -> KittenFiles:
+    """Read config.json of a folder and look for the files that it names.
+
+    Raises:
+        UserError: no such folder, config.json is missing or none of KittenTTS, or a file is missing.
+    """
+    if not os.path.isdir(folder):
+        raise UserError(f"{folder} is not a folder with a KittenTTS model")
+    found = read_config(folder / CONFIG_FILE)
+    for file in found.files:
+        if not os.path.isfile(folder / file):
+            raise UserError(f"{folder / file} is missing: download the model again")
+    return found
+
+
+def read_config(path: Path) -> KittenFiles:
+    """Read config.json; the files it names need not be there. Raises UserError when it is none of KittenTTS."""
+    if not os.path.isfile(path):
+        raise UserError(f"{path} is missing: a KittenTTS model has {CONFIG_FILE}, an .onnx file and an .npz file")
+    config = read_json(path)
+    if not isinstance(config, dict) or config.get("type") not in TYPES:
+        kind = config.get("type") if isinstance(config, dict) else None
+        raise UserError(f"{path} is not of a KittenTTS model: its type is {kind!r}, not {' or '.join(TYPES)}")
+    priors = _mapping(path, config, "speed_priors", (int, float))
+    for voice, prior in priors.items():
+        if not 0.01 <= prior <= 100:
+            raise UserError(f"{path}: the speed prior of {voice} is {prior}, it must be from 0.01 to 100")
+    return KittenFiles(path.parent, str(config.get("name") or path.parent.name), _file_name(path, config, "model_file"),
+                       _file_name(path, config, "voices"), priors, _mapping(path, config, "voice_aliases", str))
+
+
+def _file_name(path: Path, config: dict[str, Any], key: str) -> str:
+    """A file in the folder of config.json."""
+    name = config.get(key)
+    if not isinstance(name, str) or not name or PurePath(name).name != name or "\\" in name:
+        raise UserError(f"{path}: {key} must be the name of a file in its folder, got {name!r}")
+    return name
+
+
+def _mapping(path: Path, config: dict[str, Any], key: str, kind: type | tuple[type, ...]) -> dict[str, Any]:
+    """An optional object of config.json whose values are of one kind."""
+    values = config.get(key) or {}
+    if not isinstance(values, dict) or any(
+            not isinstance(value, kind) or isinstance(value, bool) for value in values.values()):
+        raise UserError(f"{path}: {key} must map voices to {'names' if kind is str else 'numbers'}")
+    return values
+
+
+def is_kitten_folder(folder: Path | str) -> bool:
+    """Whether a folder has the config.json of a KittenTTS model."""
+    try:
+        read_config(Path(folder) / CONFIG_FILE)
+    except UserError:
+        return False
+    return True
+
+
+def repository_of(text: str) -> str | None:
+    """The Hugging Face repository that a name means: "OWNER/NAME", or NAME of KittenML; None: it is neither."""
+    repository = text if "/" in text else f"{OWNER}/{text}"
+    return repository if is_repository(repository) else None
+
+
+def download_model(repository: str, revision: str | None = None,
+                   progress: Callable[[str], None] = lambda file: None) -> Snapshot:
+    """Download the three files of a repository, or find them in the hub's cache.
+
+    Raises:
+        UserError: as ``ane.bundles.hub.download_files``, or config.json is none of KittenTTS.
+    """
+    config = download_files(repository, (CONFIG_FILE,), revision=revision, kind="KittenTTS", progress=progress)
+    names = read_config(config.directory / CONFIG_FILE).files
+    return download_files(repository, names, revision=config.revision, kind="KittenTTS", progress=progress)

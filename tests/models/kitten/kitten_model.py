@@ -1,0 +1,70 @@
+"""Makes models with KittenTTS's interface and random weights, of any size."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper, save
+
+VOICES = ("expr-voice-2-f", "expr-voice-5-m")
+HOP = 600       # samples per id
+
+
+def write_kitten_model(folder: Path, width: int = 8, layers: int = 1, rows: int = 16, noise: float = 0.0,
+                       **config: Any) -> Path:
+    """Write config.json, model.onnx and voices.npz: ``layers`` convolutions of 5 over ``width`` channels."""
+    folder.mkdir(parents=True)
+    values = np.random.default_rng(0)
+    tables = {name: values.standard_normal((rows, 256)).astype(np.float32) for name in VOICES}
+    np.savez(folder / "voices.npz", **tables)
+    save(kitten_graph(width, layers, noise), folder / "model.onnx")
+    content = {"type": "ONNX2", "model_file": "model.onnx", "voices": "voices.npz",
+               "speed_priors": {VOICES[0]: 0.8}, "voice_aliases": {"Bella": VOICES[0]}, **config}
+    (folder / "config.json").write_text(json.dumps(content), encoding="utf-8")
+    return folder
+
+
+def kitten_graph(width: int, layers: int, noise: float = 0.0, samples: int = HOP) -> Any:
+    """An ONNX model: embedding, convolutions over the ids, and a projection to ``samples`` an id; seeded weights.
+
+    With ``noise`` it adds RandomNormalLike of that scale, as the published graphs do.
+    """
+    values = np.random.default_rng(1)
+
+    def weight(name: str, *shape: int) -> Any:
+        scale = 1 / np.sqrt(np.prod(shape[1:]))
+        return numpy_helper.from_array((values.standard_normal(shape) * scale).astype(np.float32), name)
+
+    weights = [weight("embedding", 178, width), weight("styling", 256, width), weight("output", width, samples),
+               numpy_helper.from_array(np.array([-1]), "flat"), numpy_helper.from_array(np.array([2]), "last")]
+    nodes = [helper.make_node("Gather", ["embedding", "input_ids"], ["embedded"]),          # (1, T, C)
+             helper.make_node("MatMul", ["style", "styling"], ["styled"]),                  # (1, C)
+             helper.make_node("Add", ["embedded", "styled"], ["conditioned"]),
+             helper.make_node("Div", ["conditioned", "speed"], ["paced"]),
+             helper.make_node("Transpose", ["paced"], ["x0"], perm=[0, 2, 1])]              # (1, C, T)
+    for layer in range(layers):
+        weights.append(weight(f"kernel{layer}", width, width, 5))
+        nodes += [helper.make_node("Conv", [f"x{layer}", f"kernel{layer}"], [f"y{layer}"], pads=[2, 2]),
+                  helper.make_node("Tanh", [f"y{layer}"], [f"x{layer + 1}"])]
+    nodes += [helper.make_node("Transpose", [f"x{layers}"], ["columns"], perm=[0, 2, 1]),
+              helper.make_node("MatMul", ["columns", "output"], ["frames"]),                # (1, T, samples)
+              helper.make_node("Tanh", ["frames"], ["bounded"]),
+              helper.make_node("Reshape", ["bounded", "flat"], ["clean" if noise else "waveform"]),
+              helper.make_node("ReduceSum", ["frames", "last"], ["sums"], keepdims=0),
+              helper.make_node("Cast", ["sums"], ["duration"], to=TensorProto.INT64)]
+    if noise:
+        nodes += [helper.make_node("RandomNormalLike", ["clean"], ["noise"], scale=noise),
+                  helper.make_node("Add", ["clean", "noise"], ["waveform"])]
+    inputs = [helper.make_tensor_value_info("input_ids", TensorProto.INT64, [1, "T"]),
+              helper.make_tensor_value_info("style", TensorProto.FLOAT, [1, 256]),
+              helper.make_tensor_value_info("speed", TensorProto.FLOAT, [1])]
+    outputs = [helper.make_tensor_value_info("waveform", TensorProto.FLOAT, ["S"]),
+               helper.make_tensor_value_info("duration", TensorProto.INT64, [1, "T"])]
+    graph = helper.make_graph(nodes, "kitten", inputs, outputs, weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
+def letters(text: str) -> str:
+    """A phonemizer without phonemes: the text itself."""
+    return text

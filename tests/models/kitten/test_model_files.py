@@ -1,0 +1,181 @@
+"""Folders, bundles and foreign files: each fault is one clear line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from ane.bundles.bundle import Bundle
+from ane.bundles.bundle_json import bundle_family
+from ane.bundles.hub import Snapshot
+from ane.models.kitten import model_files, open_kitten
+from ane.models.kitten.family import open_bundle, write_bundle
+from ane.models.kitten.model_files import is_kitten_folder, read_model_files, repository_of
+from ane.system.errors import UserError
+from tests.models.kitten.kitten_model import kitten_graph, letters
+
+
+def configure(folder: Path, **values: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}), encoding="utf-8")
+
+
+def refused(folder: Path, message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        open_kitten(folder, letters)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.onnx", "voices.npz"])
+def test_a_missing_file_is_named(folder: Path, file: str) -> None:
+    (folder / file).unlink()
+    refused(folder, f"{file} is missing")
+
+
+@pytest.mark.parametrize(("values", "message"), [
+    ({"type": "ONNX3"}, "its type is 'ONNX3', not ONNX1 or ONNX2"), ({"model_file": "../a.onnx"}, "model_file must"),
+    ({"model_file": None}, "model_file must be the name of a file"), ({"voices": ""}, "voices must be the name"),
+    ({"speed_priors": {"a": "b"}}, "speed_priors must map voices to numbers"), ({"speed_priors": {"a": 0}}, "is 0"),
+    ({"voice_aliases": {"Bella": 1}}, "must map voices to names"), ({"voice_aliases": ["a"]}, "must map"),
+    ({"voice_aliases": {"Bella": "x"}}, "has no voice x, which the alias Bella of config.json names"),
+])
+def test_a_wrong_config(folder: Path, values: dict[str, Any], message: str) -> None:
+    configure(folder, **values)
+    refused(folder, message)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04damaged", b"\x93NUMPY", b"[]"])
+def test_damaged_voices(folder: Path, content: bytes) -> None:
+    (folder / "voices.npz").write_bytes(content)
+    refused(folder, "voices.npz cannot be read as voices")
+
+
+def test_truncated_voices(folder: Path) -> None:
+    content = (folder / "voices.npz").read_bytes()
+    (folder / "voices.npz").write_bytes(content[:len(content) // 2])
+    refused(folder, "voices.npz cannot be read as voices")
+    flipped = bytearray(content)
+    flipped[200:300] = bytes(100)
+    (folder / "voices.npz").write_bytes(flipped)
+    refused(folder, "voices.npz")
+
+
+@pytest.mark.parametrize(("table", "message"), [
+    (np.zeros((4, 255), np.float32), r"must be rows of 256 floats, not float32 \(4, 255\)"),
+    (np.zeros((0, 256), np.float32), "must be rows"), (np.zeros((4, 256), np.int64), "must be rows"),
+    (np.full((4, 256), np.nan, np.float32), "has NaN or infinite values"),
+    (np.array([{}] * 256, object), "cannot be read as voices"),
+])
+def test_tables_that_are_no_styles(folder: Path, table: np.ndarray, message: str) -> None:
+    np.savez(folder / "voices.npz", **{"expr-voice-2-f": table})
+    refused(folder, message)
+
+
+def test_no_voices(folder: Path) -> None:
+    np.savez(folder / "voices.npz")
+    refused(folder, "has no voices")
+
+
+def test_a_damaged_graph(folder: Path) -> None:
+    (folder / "model.onnx").write_bytes(b"no graph")
+    refused(folder, "model.onnx cannot be loaded")
+
+
+def test_a_foreign_graph(folder: Path) -> None:
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "foreign", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    onnx.save(model, folder / "model.onnx")
+    refused(folder, "is not a KittenTTS graph: its inputs are x, not input_ids, style, speed")
+
+
+def test_a_graph_with_another_type_of_input(folder: Path) -> None:
+    model = kitten_graph(8, 0)
+    model.graph.input[1].type.tensor_type.shape.dim[1].dim_value = 128
+    model.graph.initializer[1].CopyFrom(onnx.numpy_helper.from_array(np.zeros((128, 8), np.float32), "styling"))
+    onnx.save(model, folder / "model.onnx")
+    refused(folder, r"its input style is tensor\(float\) \(1, 128\)")
+
+
+def test_a_graph_that_returns_nan_names_the_chunk(folder: Path) -> None:
+    model = kitten_graph(8, 0)
+    embedding = np.full((178, 8), np.nan, np.float32)
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(embedding, "embedding"))
+    onnx.save(model, folder / "model.onnx")
+    with pytest.raises(UserError, match=r"chunk 1 of 1, 'hello\.': the graph returns NaN"):
+        open_kitten(folder, letters).speak("Hello.")
+
+
+def test_a_graph_that_fails_names_the_chunk(folder: Path) -> None:
+    model = kitten_graph(8, 0)
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.zeros((50, 8), np.float32), "embedding"))
+    onnx.save(model, folder / "model.onnx")
+    with pytest.raises(UserError, match=r"chunk 1 of 1, 'say you\.': the graph fails"):
+        open_kitten(folder, letters).speak("Say you.")
+
+
+@pytest.mark.parametrize(("source", "repository"), [
+    ("kitten-tts-nano-0.8-fp32", "KittenML/kitten-tts-nano-0.8-fp32"), ("a/b", "a/b"), ("a/b/c", None), ("", None)])
+def test_repositories(source: str, repository: str | None) -> None:
+    assert repository_of(source) == repository
+
+
+def test_a_repository_is_downloaded_at_the_commit_of_its_config(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = []
+
+    def download(repository: str, required: tuple[str, ...], *, revision: str | None, **options: Any) -> Snapshot:
+        requests.append((repository, required, revision))
+        return Snapshot("1" * 40, folder, dict.fromkeys(required, "0" * 64))
+
+    monkeypatch.setattr(model_files, "download_files", download)
+    repository = "KittenML/kitten-tts-nano-0.8-fp32"
+    assert len(open_kitten("kitten-tts-nano-0.8-fp32", letters).speak("Hello.").audio)
+    assert requests == [(repository, ("config.json",), None),
+                        (repository, ("config.json", "model.onnx", "voices.npz"), "1" * 40)]
+
+
+def test_no_such_source() -> None:
+    with pytest.raises(UserError, match="is neither a folder nor a repository"):
+        open_kitten("/nowhere/at/all")
+
+
+def test_a_bundle_speaks_as_its_folder(folder: Path, tmp_path: Path) -> None:
+    destination = tmp_path / "bundles" / "kitty"
+    written = write_bundle(read_model_files(folder), destination, licence="apache-2.0", source={"repository": "a/b"})
+    assert (written.name, bundle_family(destination)) == ("kitty", "kitten")
+    content = json.loads((destination / "bundle.json").read_text())
+    assert (content["format"], content["model"], content["source"]) == (1, "kitten", {"repository": "a/b"})
+    assert {record["file"] for record in content["files"].values()} == {"config.json", "model.onnx", "voices.npz"}
+    speech = [open_kitten(source, letters).speak("Hello.", "Bella").audio for source in (folder, destination)]
+    np.testing.assert_array_equal(*speech)
+    assert is_kitten_folder(folder)
+    assert not is_kitten_folder(tmp_path)
+
+
+def test_a_bundle_is_replaced_only_on_request(folder: Path, tmp_path: Path) -> None:
+    for overwrite in (False, True):
+        write_bundle(read_model_files(folder), tmp_path / "kitty", overwrite=overwrite)
+    with pytest.raises(UserError, match="already contains a bundle"):
+        write_bundle(read_model_files(folder), tmp_path / "kitty")
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.onnx", "voices.npz"])
+def test_a_bundle_with_a_changed_file_is_refused(folder: Path, tmp_path: Path, file: str) -> None:
+    write_bundle(read_model_files(folder), tmp_path / "kitty")
+    path = tmp_path / "kitty" / file
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    refused(tmp_path / "kitty", f"{file} has SHA-256")
+
+
+def test_other_commands_say_that_it_is_a_bundle_of_kitten(folder: Path, tmp_path: Path, random_bundle: Path) -> None:
+    write_bundle(read_model_files(folder), tmp_path / "kitty")
+    with pytest.raises(UserError, match="is a bundle of kitten, which this command or function cannot use"):
+        Bundle(tmp_path / "kitty")
+    with pytest.raises(UserError, match="is a bundle of tortoise, not of KittenTTS"):
+        open_bundle(random_bundle)

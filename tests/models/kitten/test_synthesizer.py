@@ -1,0 +1,224 @@
+"""The synthesizer on a small graph: parallel as sequential, errors with their text, bad input, streams."""
+
+import re
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ane.models.kitten import open_kitten, parallel
+from ane.models.kitten.result import KittenSpeech
+from ane.models.kitten.session import KittenSession
+from ane.models.kitten.synthesizer import KittenSynthesizer, cut_as_published, trim_end
+from ane.system.errors import UserError
+from tests.models.kitten.kitten_model import HOP, letters, write_kitten_model
+
+
+@pytest.fixture(autouse=True)
+def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "usable_cores", lambda: 4)
+
+
+def sentences(count: int) -> str:
+    return " ".join(f"Sentence {'very ' * (number % 4)}long, is it not?" for number in range(count))
+
+
+def speak(folder: Path, workers: int, text: str, **options) -> KittenSpeech:
+    return open_kitten(folder, letters, workers, threads=1).speak(text, **options)
+
+
+@pytest.mark.parametrize("count", [1, 5, 15])
+def test_parallel_is_sequential_every_time(folder: Path, count: int) -> None:
+    text = sentences(count)
+    expected = speak(folder, 1, text, published=True)
+    assert len(expected.chunks) == count
+    synthesizer = open_kitten(folder, letters, workers=3, threads=1)
+    for _ in range(10):
+        speech = synthesizer.speak(text, published=True)
+        assert speech.chunks == expected.chunks
+        np.testing.assert_array_equal(speech.audio, expected.audio)
+
+
+def test_order_is_kept_under_random_delays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = speak(folder, 1, sentences(15), published=True)
+    run, delays = KittenSession.run, np.random.default_rng(0)
+
+    def delayed(self, inputs):
+        time.sleep(delays.uniform(0, 0.01))
+        return run(self, inputs)
+
+    monkeypatch.setattr(KittenSession, "run", delayed)
+    np.testing.assert_array_equal(speak(folder, 4, sentences(15), published=True).audio, expected.audio)
+
+
+def test_a_graph_with_noise_keeps_its_lengths_and_loudness(tmp_path: Path) -> None:
+    folder = write_kitten_model(tmp_path / "noisy", noise=0.1)
+    sequential, parallel_speech = (speak(folder, workers, sentences(15), published=True) for workers in (1, 3))
+    assert sequential.audio.shape == parallel_speech.audio.shape
+    loudness = [np.sqrt(np.mean(speech.audio ** 2)) for speech in (sequential, parallel_speech)]
+    assert loudness[0] == pytest.approx(loudness[1], rel=0.02)
+
+
+def test_never_more_runs_than_workers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, lock, running = KittenSession.run, threading.Lock(), []
+    most = 0
+
+    def counted(self, inputs):
+        nonlocal most
+        with lock:
+            running.append(inputs)
+            most = max(most, len(running))
+        time.sleep(0.005)
+        with lock:
+            running.pop()
+        return run(self, inputs)
+
+    monkeypatch.setattr(KittenSession, "run", counted)
+    synthesizer = open_kitten(folder, letters, workers=2, threads=1)
+    synthesizer.speak(sentences(15), published=True)
+    for _ in synthesizer.stream(sentences(15), published=True):
+        pass
+    assert most == 2
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("error", [UserError("no memory left"), RuntimeError("a bug")])
+def test_a_failed_chunk_names_its_text_and_cancels_the_rest(folder: Path, monkeypatch: pytest.MonkeyPatch,
+                                                            workers: int, error: Exception) -> None:
+    run, runs = KittenSession.run, []
+
+    def failing(self, inputs):
+        runs.append(inputs)
+        if inputs["input_ids"].size > 300:      # the longest, which is the first
+            raise error
+        time.sleep(0.05)
+        return run(self, inputs)
+
+    monkeypatch.setattr(KittenSession, "run", failing)
+    text = f"Here fails {'this ' * 70}one. {sentences(14)}"
+    with pytest.raises(type(error), match=re.escape(str(error))) as caught:
+        speak(folder, workers, text, published=True)
+    named = str(caught.value) if isinstance(error, UserError) else caught.value.__notes__[0]
+    assert "chunk 1 of 15, 'here fails this this" in named
+    assert len(runs) <= 5
+
+
+def test_a_phonemizer_is_never_entered_by_two_threads(folder: Path) -> None:
+    entered = threading.Lock()
+
+    def not_reentrant(text: str) -> str:
+        assert entered.acquire(blocking=False), "two threads are in the phonemizer"
+        time.sleep(0.001)
+        entered.release()
+        return text
+
+    synthesizers = [open_kitten(folder, not_reentrant, workers=1) for _ in range(2)]
+    failures: list[BaseException] = []
+
+    def work(synthesizer: KittenSynthesizer) -> None:
+        try:
+            for _ in range(5):
+                synthesizer.prepare(sentences(3), published=True)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(synthesizers[number % 2],)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_a_stream_joins_to_the_whole(folder: Path) -> None:
+    synthesizer = open_kitten(folder, letters, workers=3)
+    text = sentences(40)
+    whole, stream = synthesizer.speak(text), synthesizer.stream(text)
+    assert stream.real_time_factor == float("inf")
+    pieces = list(stream)
+    assert len(pieces) == len(stream.chunks) == len(whole.chunks) > 3
+    np.testing.assert_array_equal(np.concatenate(pieces), whole.audio)
+    assert stream.seconds == pytest.approx(whole.seconds)
+    assert stream.codes == whole.codes
+    assert set(stream.seconds_by_phase) == set(whole.seconds_by_phase) == {"phonemes", "synthesis"}
+
+
+def test_a_closed_stream_computes_no_further_chunk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, runs = KittenSession.run, []
+    monkeypatch.setattr(KittenSession, "run", lambda self, inputs: (runs.append(1), run(self, inputs))[1])
+    stream = open_kitten(folder, letters, workers=2).stream(sentences(15), published=True)
+    next(stream)
+    stream.close()
+    assert len(runs) <= 4
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("", "there is nothing to say: the text is empty"), (" \n ", "the text is empty"),
+    ("... ?! —", "there is nothing to say in '... \\?! —'"), ("<b></b>", "there is nothing to say"),
+    ("a" * 2000, "is a word of 2000 characters"),
+])
+def test_text_without_speech_is_one_clear_line(folder: Path, text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        open_kitten(folder, letters).speak(text)
+
+
+def test_published_marks_only_are_nothing_to_say(folder: Path) -> None:
+    with pytest.raises(UserError, match="nothing to say"):
+        open_kitten(folder, letters).speak("...!", published=True)
+
+
+@pytest.mark.parametrize(("text", "published"), [
+    ("Some words, and 3.14 more. " * 40_000, False), ("no mark at all " * 70_000, True),
+    ("<" * 900 + " <a" * 300_000, True),
+])
+def test_a_megabyte_of_text(folder: Path, text: str, published: bool) -> None:
+    chunks = open_kitten(folder, letters).prepare(text, published=published)
+    assert len(chunks) > 500
+    assert max(len(chunk.text) for chunk in chunks) <= 1000
+
+
+def test_an_unknown_voice_lists_those_there_are(folder: Path) -> None:
+    with pytest.raises(UserError, match="no voice is named 'Luna'; there are Bella, expr-voice-2-f, expr-voice-5-m"):
+        open_kitten(folder, letters).speak("Hello.", "Luna")
+
+
+@pytest.mark.parametrize("speed", [0.0, -1.0, 100.0, float("nan"), float("inf")])
+def test_speeds_out_of_range_are_refused(folder: Path, speed: float) -> None:
+    with pytest.raises(UserError, match=r"speed must be from 0\.1 to 10, got"):
+        open_kitten(folder, letters).speak("Hello.", speed=speed)
+
+
+def test_the_published_cut_never_goes_below_zero() -> None:
+    assert [len(cut_as_published(np.zeros(length, np.float32))) for length in (0, 4999, 5000, 5001)] == [0, 0, 0, 1]
+
+
+def test_a_short_published_text_may_be_empty(folder: Path) -> None:
+    speech = speak(folder, 1, "a", published=True)
+    assert len(speech.audio) == 0
+    assert speech.real_time_factor == float("inf")
+    assert len(speak(folder, 1, "a").audio) == 6 * HOP          # "a ,", "…" and two pads, none of it silent
+
+
+def test_only_silence_at_the_end_is_trimmed() -> None:
+    silence, sound = np.zeros(9600, np.float32), np.full(4800, 0.5, np.float32)
+    trimmed = trim_end(np.concatenate((silence, sound, silence)))
+    assert len(trimmed) == 9600 + 4800 + 2400
+    np.testing.assert_array_equal(trimmed[:14400], np.concatenate((silence, sound)))
+    assert len(trim_end(silence[:0])) == 0
+    assert np.abs(trim_end(sound * 4)).max() == 1
+
+
+def test_the_speech_has_what_every_result_has(folder: Path, tmp_path: Path) -> None:
+    speech = speak(folder, 2, "Hello. Is it 3.14?", voice="Bella", speed=1.2)
+    assert (speech.voice, speech.seed, speech.sample_rate, speech.notes) == ("expr-voice-2-f", 0, 24000, [])
+    assert speech.chunks == ["hello. is it three point one four?"]
+    assert speech.audio.dtype == np.float32
+    speech.save(tmp_path / "hello.wav")
+
+
+def test_without_espeak_the_error_names_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "espeakng_loader", None)
+    with pytest.raises(UserError, match=r"pip install 'tortoise-ane\[kitten\]'"):
+        open_kitten(folder).speak("Hello.")

@@ -1,0 +1,84 @@
+"""KittenTTS compared with the unmodified KittenTTS 0.8.1: text, ids, styles, speeds and audio."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ane.models.kitten import KittenSynthesizer, open_kitten
+from ane.models.kitten.phonemes import VOCABULARY, token_ids
+from ane.models.kitten.preprocessing import preprocess
+from ane.models.kitten.published_chunks import split_published
+from ane.models.kitten.synthesizer import PUBLISHED_CUT
+
+AUDIO_TOLERANCE = 1e-5
+EVERY = 7           # the golden audio has every 7th sample
+
+
+@pytest.fixture(scope="module")
+def directory(golden_families: Path) -> Path:
+    return golden_families / "kitten"
+
+
+@pytest.fixture(scope="module")
+def facts(directory: Path) -> dict[str, Any]:
+    return json.loads((directory / "facts.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def replayed(facts: dict[str, Any], directory: Path) -> KittenSynthesizer:
+    """The golden model with a phonemizer that returns the recorded phonemes of each chunk."""
+    recorded = {chunk: phonemes for run in facts["runs"]
+                for chunk, phonemes in zip(run["chunks"], run["phonemes"], strict=True)}
+    return open_kitten(directory, phonemizer=recorded.__getitem__)
+
+
+def test_vocabulary(facts: dict[str, Any]) -> None:
+    assert facts["vocabulary"] == VOCABULARY
+
+
+def test_preprocessing(facts: dict[str, Any]) -> None:
+    assert [preprocess(case["text"]) for case in facts["preprocess"]] == [case["out"] for case in facts["preprocess"]]
+
+
+def test_published_chunks(facts: dict[str, Any]) -> None:
+    for case in facts["chunk"]:
+        assert split_published(case["text"]) == case["out"]
+    for case in facts["chunk_small"]:
+        assert split_published(case["text"], case["max_len"]) == case["out"]
+
+
+def test_ids_of_phonemes(facts: dict[str, Any]) -> None:
+    for run in facts["runs"]:
+        assert [token_ids(phonemes).tolist()[0] for phonemes in run["phonemes"]] == run["input_ids"]
+
+
+def test_inputs_of_the_graph(facts: dict[str, Any], replayed: KittenSynthesizer) -> None:
+    for run in facts["runs"]:
+        chunks = replayed.prepare(run["text"], run["voice"], run["speed"], published=True)
+        assert [chunk.text for chunk in chunks] == run["chunks"]
+        assert [chunk.input_ids.tolist()[0] for chunk in chunks] == run["input_ids"]
+        assert [chunk.style_row for chunk in chunks] == run["style_row"]
+        assert [chunk.speed.tolist()[0] for chunk in chunks] == run["effective_speed"]
+        for chunk in chunks:
+            assert (chunk.input_ids.dtype, chunk.style.dtype, chunk.speed.dtype) == ("int64", "float32", "float32")
+            assert (chunk.input_ids.ndim, chunk.style.shape, chunk.speed.shape) == (2, (1, 256), (1,))
+
+
+def test_audio(facts: dict[str, Any], replayed: KittenSynthesizer, directory: Path) -> None:
+    assert facts["trim"] == PUBLISHED_CUT
+    with np.load(directory / "audio_every_7th_sample.npz") as golden:
+        for run in facts["runs"]:
+            audio = replayed.speak(run["text"], run["voice"], run["speed"], published=True).audio
+            assert audio.shape == (run["samples"],)
+            assert np.abs(audio[::EVERY] - golden[run["audio"]]).max(initial=0) <= AUDIO_TOLERANCE
+
+
+def test_a_stream_has_the_same_audio(facts: dict[str, Any], replayed: KittenSynthesizer) -> None:
+    for run in facts["runs"]:
+        pieces = list(replayed.stream(run["text"], run["voice"], run["speed"], published=True))
+        assert len(pieces) == len(run["chunks"])
+        whole = replayed.speak(run["text"], run["voice"], run["speed"], published=True).audio
+        np.testing.assert_array_equal(np.concatenate(pieces), whole)
