@@ -42,7 +42,8 @@ def sources(key: str, entries: Entries) -> tuple[str, ...] | None:
 
 
 def match_entries(shapes: Mapping[str, tuple[int, ...]], entries: Entries, path: Path,
-                  why_missing: Callable[[str], str], why_misshapen: Callable[[], str], prefix: str = "") -> dict[str, tuple[str, ...]]:
+                  why_missing: Callable[[str], str], why_misshapen: Callable[[], str],
+                  prefix: str = "") -> dict[str, tuple[str, ...]]:
     """For every key of a network, the entries of the file at ``path`` that it is computed from (``sources``).
 
     Args:

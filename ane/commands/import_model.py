@@ -124,7 +124,7 @@ def _origin(args: argparse.Namespace, path: Path, destination: Path, console: Co
     elif args.source == HUB or is_repository(args.source):
         origin = _from_hub(args, config, destination, console)
     else:
-        raise UserError(f"{args.source} is neither a directory nor a repository OWNER/NAME of the hub")
+        raise UserError(f"{args.source} is neither a directory, a file nor a repository OWNER/NAME of the hub")
     check_recorded_hashes(expected, origin.source["files"], str(args.expect))
     return origin
 
