@@ -154,7 +154,11 @@ def _networks(model: Model, requested: Sequence[str] | None, target: ConversionT
         if network not in target.networks:
             raise UserError(f"--networks {network}: no such network; there are {', '.join(target.networks)}")
         model.require(network)
-    return [network for network in target.networks if network in (requested or model.networks)]
+    chosen = [network for network in target.networks if network in (requested or model.networks)]
+    if not chosen:
+        raise UserError(f"{model.name} is a {model.family.title} model, of which no network is converted to "
+                        f"{target.name}: it runs on torch")
+    return chosen
 
 
 def _fingerprint(model: Model, options: Sequence[ConversionOptions], networks: Sequence[str],

@@ -151,4 +151,6 @@ def family_of_checkpoints(path: Path) -> ModelFamily:
 
 def _is_family(name: str) -> bool:
     package = importlib.util.find_spec(f"ane.models.{name}")
-    return package is not None and importlib.util.find_spec(f"ane.models.{name}.family") is not None
+    if package is None or package.submodule_search_locations is None:       # a module, not a folder
+        return False
+    return importlib.util.find_spec(f"ane.models.{name}.family") is not None

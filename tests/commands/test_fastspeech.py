@@ -74,6 +74,14 @@ def test_lines_and_json(bundle, files, capsys):
     assert (files / "x-2.wav").is_file()
 
 
+def test_stream_to_a_file(bundle, files, capsys):
+    text = "This sentence is one of several. " * 6
+    assert main(["say", text, "--stream", "--bundle", "./bundle", "--rate", "1.5", "-o", "x.wav"]) == 0
+    assert "first audio after" in capsys.readouterr().err
+    whole = ane.load(bundle).speak(text, rate=1.5)
+    assert soundfile.info(files / "x.wav").frames == len(whole.audio)
+
+
 def test_padding_is_chosen_at_import(files):
     (files / "padding.json").write_text('{"padding": "published"}')
     assert main(["import", "checkpoint.pt", "--config", "padding.json", "-o", "./bundle"]) == 0
@@ -81,7 +89,7 @@ def test_padding_is_chosen_at_import(files):
 
 
 @pytest.mark.parametrize("flags", [
-    ("-v", "rms"), ("--preset", "fast"), ("--seed", "0"), ("--stream",), ("--candidates", "2"), ("--temperature", "0"),
+    ("-v", "rms"), ("--preset", "fast"), ("--seed", "0"), ("--candidates", "2"), ("--temperature", "0"),
     ("--normaliser", "english"), ("--lanes", "2"), ("--noise", "1")])
 def test_an_option_of_other_models_is_refused(bundle, capsys, flags):
     assert main(["say", "Hello.", "--bundle", str(bundle), "-o", "x.wav", *flags]) == 1
@@ -113,7 +121,8 @@ def test_a_rate_on_tortoise_is_refused(files, random_bundle, capsys):
     (("bench", "--bundle", "./bundle"), "measures models with a decoder"),
     (("say", "--preset", "?", "--bundle", "./bundle"), "which has no presets"),
     (("say", "x", "--backend", "onnx", "--bundle", "./bundle", "-o", "x.wav"), "no ONNX packages"),
-    (("convert", "./bundle", "--to", "onnx", "-o", "./c"), "fastspeech")])
+    (("convert", "./bundle", "--to", "onnx", "-o", "./c"), "of which no network is converted to onnx"),
+    (("convert", "./bundle", "--to", "gguf", "-o", "./c.gguf"), "bundle is a FastSpeech model")])
 def test_what_cannot_be_done_is_one_line(bundle, capsys, command, fault):
     assert main(list(command)) == 1
     line = capsys.readouterr().err

@@ -9,7 +9,7 @@ from ane.models.fastspeech.regulator import ROUNDINGS, Rounding
 from ane.system.errors import UserError
 
 MIN_RATE, MAX_RATE = 0.25, 4.0
-OPTIONS = frozenset(("rate", "split", "no_split"))
+OPTIONS = frozenset(("rate", "split", "no_split", "stream"))
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from ane.models.fastspeech.chunks import SymbolChunk, halve, split_into_symbols
 from ane.models.fastspeech.regulator import alignment_matrix, durations, length_mask, repeats
 from ane.models.fastspeech.result import HIGHEST, HOP, SAMPLE_RATE, FastSpeechResult
 from ane.models.fastspeech.settings import FastSpeechSettings
+from ane.models.fastspeech.stream import FastSpeechStream
 from ane.models.fastspeech.text import text_to_ids, unknown_phonemes
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline
@@ -41,7 +42,7 @@ class EncodedChunk:
 
 
 class FastSpeechSynthesizer:
-    """A FastSpeech model on a backend. ``speak`` and ``speak_all`` synthesise speech."""
+    """A FastSpeech model on a backend. ``speak``, ``speak_all`` and ``stream`` synthesise speech."""
 
     def __init__(self, model: Model, backend: Backend):
         self.model, self.backend = model, backend
@@ -71,11 +72,10 @@ class FastSpeechSynthesizer:
 
         Work begins when the first result is requested. Results are yielded in order, each as soon as it is ready.
         """
-        settings = settings or FastSpeechSettings()
-        settings = settings if rate is None else replace(settings, rate=rate)
-        timeline = timeline or Timeline()
+        settings, timeline = with_rate(settings, rate), timeline or Timeline()
         timeline.mark_text_ready()
-        began, before = timeline.text_ready, {}
+        before: dict[str, float] = {}
+        began = timeline.text_ready
         chunks = [split_into_symbols(text, settings.split, self.positions) for text in texts]
         encoded = self.encode(chunks, settings, timeline, progress)
         mels = self.mels([part for parts in encoded for part in parts], settings, timeline, progress)
@@ -90,6 +90,30 @@ class FastSpeechSynthesizer:
                                    [mel for mel, _ in spoken], [part.repeats for part in parts], seconds,
                                    timeline.now() - began, self.notes(text, parts), timeline)
             began = timeline.now()
+        self.backend.release()
+
+    def stream(self, text: str, rate: float | None = None, settings: FastSpeechSettings | None = None,
+               progress: StageProgress = report_nothing, timeline: Timeline | None = None) -> FastSpeechStream:
+        """Speak ``text`` and return its sound chunk by chunk, each as soon as it is ready.
+
+        Arguments and errors are those of ``speak``. The pieces join to what ``speak`` returns with ``batch=1``.
+        """
+        settings, timeline = replace(with_rate(settings, rate), batch=1), timeline or Timeline()
+        timeline.mark_text_ready()
+        chunks = split_into_symbols(text, settings.split, self.positions)
+        return FastSpeechStream(self.pieces(chunks, settings, timeline, progress), [chunk.text for chunk in chunks],
+                                settings.rate, timeline)
+
+    def pieces(self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings, timeline: Timeline,
+               progress: StageProgress) -> Iterator[tuple[np.ndarray, int, list[str]]]:
+        """For each chunk its sound, with the pause before it, the number of its mel frames, and its notes."""
+        for index, chunk in enumerate(chunks):
+            [parts] = self.encode([[chunk]], settings, timeline, report_nothing)
+            mels = list(self.mels(parts, settings, timeline, report_nothing))
+            sounds = [sound for _, sound in self.sounds(iter(mels), len(mels), timeline, report_nothing)]
+            audio = join_with_pauses([np.zeros(0, np.float32)] * (index > 0) + sounds, settings.pause)
+            progress("vocode", index + 1, len(chunks), "")
+            yield audio, sum(mel.shape[1] for mel in mels), self.notes(chunk.text, parts)
         self.backend.release()
 
     def prepare(self, settings: FastSpeechSettings | None = None) -> None:
@@ -136,6 +160,9 @@ class FastSpeechSynthesizer:
         for row, chunk in zip(ids, chunks, strict=True):
             row[:len(chunk.ids)] = chunk.ids
         encoded = self.backend.run("text", ids=ids, mask=length_mask(lengths, ids.shape[1]))
+        if not np.isfinite(encoded[..., -1]).all():
+            raise UserError("the model predicts durations that are NaN or infinite: its weights or the precision is "
+                            "the cause; use precision=fp32, or import the checkpoint again")
         frames = repeats(durations(encoded[..., -1]), 1 / settings.rate, settings.rounding)
         return [EncodedChunk(chunk, encoded[row, :length, :-1], frames[row, :length])
                 for row, (chunk, length) in enumerate(zip(chunks, lengths, strict=True))]
@@ -190,6 +217,12 @@ class FastSpeechSynthesizer:
         if silent:
             notes.append(f"{shorten(silent[0])!r} is silent: every duration that the model predicts for it rounds to 0")
         return notes
+
+
+def with_rate(settings: FastSpeechSettings | None, rate: float | None) -> FastSpeechSettings:
+    """The settings (None: the defaults) with this rate (None: theirs)."""
+    settings = settings or FastSpeechSettings()
+    return settings if rate is None else replace(settings, rate=rate)
 
 
 def join_with_pauses(pieces: Sequence[np.ndarray], seconds: float) -> np.ndarray:

@@ -105,6 +105,18 @@ def test_progress_and_timeline(synthesizer):
     assert timeline.first_audio is not None
 
 
+def test_a_stream_joins_to_the_same_sound(synthesizer):
+    whole = synthesizer.speak(2 * LONG, rate=0.8)
+    stream = synthesizer.stream(2 * LONG, rate=0.8)
+    assert (stream.seconds, stream.real_time_factor) == (0, float("inf"))
+    pieces = list(stream)
+    assert len(pieces) == len(stream.chunks) > 1
+    np.testing.assert_allclose(np.concatenate(pieces), whole.audio, atol=1e-4)
+    assert (stream.facts, stream.seconds) == (whole.facts, whole.seconds)
+    assert set(stream.seconds_by_stage) == {"text", "mel", "vocode"}
+    stream.close()
+
+
 @pytest.mark.parametrize("text", ["", "  ", "...", "{XX}"])
 def test_nothing_to_say(synthesizer, text):
     with pytest.raises(UserError, match="nothing to say"):
