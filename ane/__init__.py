@@ -35,9 +35,11 @@ def load(bundle_or_checkpoints: str | Path | None = None, backend: str = "auto",
     """
     from ane.backends import load_backend
     from ane.bundles import open_model
+    from ane.bundles.family import family_of_checkpoints
 
     path = Path(os.path.expanduser(bundle_or_checkpoints)) if bundle_or_checkpoints is not None else None
-    checkpoints = path is not None and (os.path.isfile(path) or (
-        os.path.isdir(path) and not os.path.exists(path / "bundle.json") and any(path.glob("*.pth"))))
+    checkpoints = path is not None and (
+        (os.path.isfile(path) and family_of_checkpoints(path).checkpoint_suffixes)
+        or (os.path.isdir(path) and not os.path.exists(path / "bundle.json") and any(path.glob("*.pth"))))
     model = open_model(checkpoints=path) if checkpoints else open_model(bundle=bundle_or_checkpoints)
     return model.family.synthesizer(model, load_backend(backend, model, precision, threads, keep))

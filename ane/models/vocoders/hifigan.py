@@ -70,7 +70,10 @@ class MelHifigan(nn.Module):
         sizes = len(self.config.resblock_kernel_sizes)
         for level, up in enumerate(self.ups):
             x = up(F.leaky_relu(x, 0.1))
-            blocks = self.resblocks[level * sizes:(level + 1) * sizes]
-            x = torch.stack([block(x) for block in blocks]).sum(dim=0) / sizes
+            first, *others = self.resblocks[level * sizes:(level + 1) * sizes]
+            total = first(x)
+            for block in others:
+                total += block(x)
+            x = total / sizes
         # slope 0.01 here, 0.1 above: as upstream was trained
         return torch.tanh(self.conv_post(F.leaky_relu(x, 0.01)))[:, :, 0]
