@@ -7,23 +7,23 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ane.system.errors import UserError
-
-if TYPE_CHECKING:
-    from ane.models.tortoise.synthesizer import Synthesizer
 
 __all__ = ["UserError", "load"]
 
 
 def load(bundle_or_checkpoints: str | Path | None = None, backend: str = "auto", precision: str = "auto",
-         threads: int | None = None, keep: bool | None = None) -> "Synthesizer":
+         threads: int | None = None, keep: bool | None = None) -> Any:
     """Open a model on a backend; call ``speak`` on the result.
 
+    The result is the ``Synthesizer`` of the model's family: ``ane.models.tortoise.synthesizer.Synthesizer``, or
+    ``ane.models.fastspeech.synthesizer.FastSpeechSynthesizer``.
+
     Args:
-        bundle_or_checkpoints: a bundle's name or directory, or a directory of official .pth files; None: the demo
-            model.
+        bundle_or_checkpoints: a bundle's name or directory, a directory of official .pth files, or a FastSpeech
+            checkpoint (.pt); None: the demo model.
         backend: "auto", or a backend and device such as "torch:cuda".
         precision: "auto", "fp32", "bf16" or "fp16"; others depend on the backend (``ane.backends.load_backend``).
         threads: CPU threads of the whole process; None: the backend's choice.
@@ -35,10 +35,11 @@ def load(bundle_or_checkpoints: str | Path | None = None, backend: str = "auto",
     """
     from ane.backends import load_backend
     from ane.bundles import open_model
-    from ane.models.tortoise.synthesizer import Synthesizer
+    from ane.bundles.family import family_of_checkpoints
 
     path = Path(os.path.expanduser(bundle_or_checkpoints)) if bundle_or_checkpoints is not None else None
-    checkpoints = (path is not None and os.path.isdir(path) and not os.path.exists(path / "bundle.json")
-                   and any(path.glob("*.pth")))
+    checkpoints = path is not None and (
+        (os.path.isfile(path) and family_of_checkpoints(path).checkpoint_suffixes)
+        or (os.path.isdir(path) and not os.path.exists(path / "bundle.json") and any(path.glob("*.pth"))))
     model = open_model(checkpoints=path) if checkpoints else open_model(bundle=bundle_or_checkpoints)
-    return Synthesizer(model, load_backend(backend, model, precision, threads, keep))
+    return model.family.synthesizer(model, load_backend(backend, model, precision, threads, keep))

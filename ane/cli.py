@@ -93,7 +93,7 @@ def describe_error(error: BaseException, stops: Interruptions, args: argparse.Na
 def with_flag(message: str, parser: argparse.ArgumentParser) -> str:
     """Replace parameters by the command's flags: "use backend=torch", "add overwrite=True", "lanes must be …"."""
     flags = {action.dest: action.option_strings[-1] for action in parser._actions if action.option_strings}
-    message = re.sub(r"^([a-z_]+)(?= (?:must|has no effect) )", lambda found: flags.get(found[1], found[1]), message)
+    message = re.sub(r"^([a-z_]+)(?= (?:must|has no effect)\b)", lambda found: flags.get(found[1], found[1]), message)
     return re.sub(r"\b([a-z_]+)=(True\b|(?=\S))",
                   lambda found: flags[found[1]] + ("" if found[2] else " ") if found[1] in flags else found[0], message)
 

@@ -78,4 +78,8 @@ def chosen_networks(model: Model, requested: Sequence[str] | None, known: Collec
         if network not in known:
             raise UserError(f"networks={network}: no such network; there are {', '.join(known)}")
         model.require(network)
-    return [network for network in known if network in (requested or model.networks)]
+    chosen = [network for network in known if network in (requested or model.networks)]
+    if not chosen:
+        raise UserError(f"{model.name} is a {model.family.title} model, of which no network can be converted: it runs "
+                        "on torch")
+    return chosen

@@ -27,7 +27,8 @@ BLOCK = re.compile(r"(?ms)^<!-- (reading path|table: [^\n]*?) -->\n.*?^<!-- end 
 # From the command to the sound on torch, in the order in which to read them.
 READING_PATH = {
     "The command": ["ane.cli", "ane.commands.say", "ane.commands.speech_options", "ane"],
-    "A request": ["ane.models.tortoise.synthesizer", "ane.models.tortoise.settings", "ane.models.tortoise.result",
+    "A request": ["ane.models.tortoise.options", "ane.models.tortoise.synthesizer",
+                  "ane.models.tortoise.settings", "ane.models.tortoise.result", "ane.models.recording",
                   "ane.models.tortoise.pipeline", "ane.models.tortoise.randomness"],
     "Text to tokens": ["ane.models.tortoise.chunks", "ane.text.splitter", "ane.text.english", "ane.text.tokenizer"],
     "A voice": ["ane.models.tortoise.voice_resolution", "ane.models.tortoise.voice_encoding", "ane.voices.voice",

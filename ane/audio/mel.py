@@ -1,4 +1,4 @@
-"""The two log-mel spectrograms that the models take, and the scale of the diffusion model.
+"""The two log-mel spectrograms that Tortoise takes, and the scale of its diffusion model.
 
 Both are computed on the CPU in float64 and rounded once, so that a clip gives the same numbers on every machine.
 """

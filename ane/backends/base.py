@@ -114,6 +114,10 @@ class ModelStages:
     decoder: DecoderStage | None = None
     denoiser: DenoiserStage | None = None
 
+    def decodes(self, network: str) -> bool:
+        """Whether this is the autoregressive network."""
+        return self.decoder is not None and network == self.decoder.network
+
 
 class Decoder(Protocol):
     """An autoregressive network with its kv-cache, which decodes several sequences (lanes) in one call.

@@ -2,8 +2,8 @@
 
     bundle.json                    its content (manifest.py)
     weights/<network>.safetensors  the network's state dict, weight norm folded in
-    tokenizer.json                 Hugging Face tokenizers
-    mel_norms.safetensors          mel_norms (80,) float32
+    tokenizer.json                 Hugging Face tokenizers, where the family has one
+    mel_norms.safetensors          mel_norms (80,) float32, where the family has them
     voices/<name>.safetensors      voices that come with it
     packages/<name>.mlpackage      Core ML packages of the networks (packages.py)
     packages/<name>.onnx/          ONNX packages of the networks (packages.py)
@@ -64,7 +64,7 @@ class Bundle(Model):
     def identity(self) -> str:
         manifest = self.manifest
         parts = [[name, network.weights.sha256, asdict(network.config)] for name, network in manifest.networks.items()]
-        content = json.dumps([sorted(parts), manifest.tokenizer.sha256, manifest.mel_norms.sha256])
+        content = json.dumps([sorted(parts), *(file.sha256 for file in manifest.data_files)])
         return hashlib.sha256(content.encode()).hexdigest()
 
     @property
@@ -113,11 +113,15 @@ class Bundle(Model):
 
     @property
     def tokenizer(self) -> str:
+        if self.manifest.tokenizer is None:
+            raise self.lacks("tokenizer")
         check_hash(self.path, self.manifest.tokenizer)
         return read_tokenizer(self.path / self.manifest.tokenizer.file)
 
     @property
     def mel_norms(self) -> np.ndarray:
+        if self.manifest.mel_norms is None:
+            raise self.lacks("mel norms")
         check_hash(self.path, self.manifest.mel_norms)
         path = self.path / self.manifest.mel_norms.file
         try:
@@ -197,8 +201,6 @@ def write_bundle(model: Model, destination: Path | str, *, precision: str | None
         for network in (name for name in model.family.networks if name in model.networks):
             progress(network)
             networks[network] = _write_network(model, network, directory, precision)
-        (directory / "tokenizer.json").write_text(model.tokenizer, encoding="utf-8")
-        _save({"mel_norms": torch.from_numpy(model.mel_norms.copy())}, directory / "mel_norms.safetensors")
         for package in packages:
             shutil.copytree(packages_root / package.path, directory / package.path, copy_function=link_or_copy)
         bound = [replace(package, source={**package.source, WEIGHTS: networks[package.network].weights.sha256})
@@ -206,10 +208,10 @@ def write_bundle(model: Model, destination: Path | str, *, precision: str | None
         write_manifest(directory, Manifest(
             name=name or destination.name, precision=precision, trained=model.trained,
             default_voice=model.default_voice if default_voice is None else default_voice, networks=networks,
-            tokenizer=record(directory, "tokenizer.json"), mel_norms=record(directory, "mel_norms.safetensors"),
-            voices=_copy_voices(model, directory), source=dict(source or {}), licence=licence,
-            description=description, created_by=f"tortoise-ane {version()}", settings=dict(model.settings),
-            clones=model.clones, family=model.family.name, sections=sections_of(bound)))
+            **_write_data(model, directory), voices=_copy_voices(model, directory), source=dict(source or {}),
+            licence=licence, description=description, created_by=f"tortoise-ane {version()}",
+            settings=dict(model.settings), clones=model.clones, family=model.family.name,
+            sections=sections_of(bound)))
     return Bundle(destination)
 
 
@@ -221,6 +223,18 @@ def _write_network(model: Model, network: str, directory: Path, precision: str) 
     _save(tensors, directory / file)
     parameters = sum(tensor.numel() for key, tensor in tensors.items() if key not in buffers)
     return NetworkRecord(config, record(directory, file), parameters)
+
+
+def _write_data(model: Model, directory: Path) -> dict[str, FileRecord]:
+    """Write the tokenizer and the mel norms, where the model's family has them."""
+    records = {}
+    if "tokenizer" in model.family.data:
+        (directory / "tokenizer.json").write_text(model.tokenizer, encoding="utf-8")
+        records["tokenizer"] = record(directory, "tokenizer.json")
+    if "mel_norms" in model.family.data:
+        _save({"mel_norms": torch.from_numpy(model.mel_norms.copy())}, directory / "mel_norms.safetensors")
+        records["mel_norms"] = record(directory, "mel_norms.safetensors")
+    return records
 
 
 def _save(tensors: Mapping[str, torch.Tensor], path: Path) -> None:

@@ -5,6 +5,7 @@ A family is the constant ``FAMILY`` of the module ``ane.models.<name>.family``; 
 
 import importlib
 import importlib.util
+import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -76,27 +77,45 @@ class ModelFamily:
     """A kind of model.
 
     Attributes:
+        title: its name in messages.
         networks: by name, in the order in which bundles store them.
         stages: ``ane.backends.base.ModelStages``: what a backend runs.
         check_value: (name, JSON value, official value, where) raises UserError for a value of the wrong kind.
         check_config: (network, config, where) raises UserError for values that do not describe a network.
-        voice_widths: (``ane.bundles.Model``) → widths of the two latents of its voices.
-        open_checkpoints: (directory, constructor arguments or None, their origin) → ``ane.bundles.Model``.
+        open_checkpoints: (path, constructor arguments or None, their origin) → ``ane.bundles.Model`` with a ``check()``
+            that compares every key and shape and returns the entries that are not used, by file. With
+            ``takes_vocoder`` also ``vocoder``, a path.
+        synthesizer: (``ane.bundles.Model``, backend) → what ``ane.load`` returns.
+        read_options: (options of `ane say` that were given, ``ane.bundles.Model``) → the ``settings`` of ``speak``.
+        options: names of the options of `ane say` that apply to this family, of those that not every family has.
+        speak_arguments: those of the options that are arguments of ``speak`` rather than settings.
+        checkpoint_suffixes: of the single file that its checkpoint is; none: a directory of files.
+        takes_vocoder: whether a vocoder is imported from a file of its own.
+        data: what its bundles contain beside networks and voices: "tokenizer", "mel_norms".
+        voice_widths: (``ane.bundles.Model``) → widths of the two latents of its voices; None: it has no voices.
         required_files: official checkpoints without which the model cannot speak.
         extra_files: other files that are used if they are in the same directory.
         repository: the Hugging Face repository with the official checkpoints.
     """
 
     name: str
+    title: str
     networks: Mapping[str, Network]
     stages: Any
     check_value: Callable[[str, Any, Any, str], None]
     check_config: Callable[[str, Any, str], None]
-    voice_widths: Callable[[Any], tuple[int, int]]
-    open_checkpoints: Callable[[Path, Mapping[str, Any] | None, str], Any]
-    required_files: tuple[str, ...]
-    extra_files: tuple[str, ...]
-    repository: str
+    open_checkpoints: Callable[..., Any]
+    synthesizer: Callable[[Any, Any], Any]
+    read_options: Callable[[Mapping[str, Any], Any], Any]
+    options: frozenset[str]
+    speak_arguments: tuple[str, ...] = ()
+    checkpoint_suffixes: tuple[str, ...] = ()
+    takes_vocoder: bool = False
+    data: frozenset[str] = frozenset()
+    voice_widths: Callable[[Any], tuple[int, int]] | None = None
+    required_files: tuple[str, ...] = ()
+    extra_files: tuple[str, ...] = ()
+    repository: str = ""
 
     @cached_property
     def files(self) -> tuple[str, ...]:
@@ -110,7 +129,23 @@ class ModelFamily:
 
 def find_family(name: str = DEFAULT_FAMILY) -> ModelFamily:
     """The family of that name. Raises UserError when this version has none."""
-    module = f"ane.models.{name}.family"
-    if not name.isidentifier() or importlib.util.find_spec(f"ane.models.{name}") is None:
+    if not name.isidentifier() or not _is_family(name):
         raise UserError(f"no model family is named {name!r} in this version: update tortoise-ane")
-    return importlib.import_module(module).FAMILY
+    return importlib.import_module(f"ane.models.{name}.family").FAMILY
+
+
+def family_of_checkpoints(path: Path) -> ModelFamily:
+    """The family whose checkpoint is a single file with this suffix; that of a directory is ``DEFAULT_FAMILY``."""
+    if path.is_file():
+        models = importlib.util.find_spec("ane.models")
+        for module in pkgutil.iter_modules(models.submodule_search_locations if models else ()):
+            if _is_family(module.name) and path.suffix in (family := find_family(module.name)).checkpoint_suffixes:
+                return family
+    return find_family()
+
+
+def _is_family(name: str) -> bool:
+    package = importlib.util.find_spec(f"ane.models.{name}")
+    if package is None or package.submodule_search_locations is None:       # a module, not a folder
+        return False
+    return importlib.util.find_spec(f"ane.models.{name}.family") is not None

@@ -2,8 +2,9 @@
 
 Version 1 has: format, name, description, licence, created_by, precision, trained, default_voice, source (where the
 weights came from, with the SHA-256 of every original file), networks (name → config, file, sha256, bytes, parameters),
-tokenizer, mel_norms and voices (each file, sha256, bytes); optionally model (its family), settings (synthesis settings
-that suit this model, ``ane.models.tortoise.settings``) and clones. Other sections are kept as they are.
+voices (each file, sha256, bytes), where the family has them also tokenizer and mel_norms; optionally model (its
+family), settings (synthesis settings that suit this model, ``ane.models.tortoise.settings``) and clones. Other sections
+are kept as they are.
 """
 
 import dataclasses
@@ -39,8 +40,8 @@ class Manifest:
     trained: bool
     default_voice: str
     networks: dict[str, NetworkRecord]
-    tokenizer: FileRecord
-    mel_norms: FileRecord
+    tokenizer: FileRecord | None = None
+    mel_norms: FileRecord | None = None
     voices: dict[str, FileRecord] = field(default_factory=dict)
     source: dict[str, Any] = field(default_factory=dict)
     licence: str = ""
@@ -55,13 +56,18 @@ class Manifest:
     def files(self) -> list[FileRecord]:
         """All files of the bundle except bundle.json."""
         weights = [network.weights for network in self.networks.values()]
-        return [*weights, self.tokenizer, self.mel_norms, *self.voices.values()]
+        return [*weights, *self.data_files, *self.voices.values()]
+
+    @property
+    def data_files(self) -> list[FileRecord]:
+        """The tokenizer and the mel norms, where there are any."""
+        return [file for file in (self.tokenizer, self.mel_norms) if file is not None]
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Write ``directory``/bundle.json. Raises UserError when it cannot be written."""
     plain = {key: value for key, value in dataclasses.asdict(manifest).items()
-             if key not in ("networks", "sections", "family")}
+             if key not in ("networks", "sections", "family") and value is not None}
     networks = {name: {"config": dataclasses.asdict(network.config), **dataclasses.asdict(network.weights),
                        "parameters": network.parameters} for name, network in manifest.networks.items()}
     with replacing(directory / MANIFEST_FILE) as path:
@@ -92,7 +98,7 @@ def read_manifest(directory: Path) -> Manifest:
     return Manifest(
         name=reader.take("name", str), precision=precision, trained=reader.take("trained", bool),
         default_voice=reader.take("default_voice", str), networks=networks,
-        tokenizer=file_record(reader.at("tokenizer")), mel_norms=file_record(reader.at("mel_norms")),
+        **{name: file_record(reader.at(name)) for name in sorted(family.data)},
         voices={name: file_record(reader.at("voices").at(name)) for name in reader.take("voices", dict)},
         source=reader.take("source", dict), licence=reader.take("licence", str),
         description=reader.take("description", str), created_by=reader.take("created_by", str),

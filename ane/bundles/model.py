@@ -62,22 +62,34 @@ class Model(ABC):
         """
 
     @property
-    @abstractmethod
     def tokenizer(self) -> str:
-        """The tokenizer as Hugging Face ``tokenizers`` JSON."""
+        """The tokenizer as Hugging Face ``tokenizers`` JSON. Raises UserError when its family has none."""
+        raise self.lacks("tokenizer")
 
     @property
-    @abstractmethod
     def mel_norms(self) -> "np.ndarray":
-        """(80,) float32: divisors of the decoder's log-mel conditioning, band by band (upstream data/mel_norms.pth)."""
+        """(80,) float32: divisors of the decoder's log-mel conditioning, band by band (upstream data/mel_norms.pth).
+
+        Raises:
+            UserError: its family has none.
+        """
+        raise self.lacks("mel norms")
 
     @property
     def widths(self) -> tuple[int, int]:
         """Widths of the two latents of a voice: the decoder's D and the diffusion decoder's C = 2 × its channels."""
+        if self.family.voice_widths is None:
+            raise self.lacks("voices")
         return self.family.voice_widths(self)
+
+    def lacks(self, part: str) -> UserError:
+        """The error for a part that its family does not have."""
+        return UserError(f"{self.name} is a {self.family.title} model, which has no {part}")
 
     def require(self, network: str) -> None:
         """Raise UserError, naming upstream's file, when the model lacks ``network``."""
+        if network not in self.family.networks:
+            raise self.lacks(f"{network} network")
         if network not in self.networks:
             file = self.family.networks[network].file
             raise UserError(f"{self.name} has no {network} network: {file} was not among its checkpoints; "

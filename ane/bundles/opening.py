@@ -1,4 +1,4 @@
-"""Opening a model: a bundle by name or path, or a directory of official checkpoints."""
+"""Opening a model: a bundle by name or path, or official checkpoints."""
 
 import argparse
 import difflib
@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ane.bundles.family import DEFAULT_FAMILY, find_family
+from ane.bundles.family import DEFAULT_FAMILY, family_of_checkpoints
 from ane.bundles.model import Model
 from ane.system import paths
 from ane.system.errors import UserError
@@ -53,7 +53,7 @@ def find_bundle(bundle: str | Path | None) -> Path:
 
 def open_model(bundle: str | Path | None = None, checkpoints: str | Path | None = None,
                config: Path | None = None) -> Model:
-    """Open a bundle (by name or path; the demo when nothing is given) or a directory of official checkpoints.
+    """Open a bundle (by name or path; the demo when nothing is given) or official checkpoints: a directory, or a file.
 
     ``config`` is a JSON file of upstream's constructor arguments for the checkpoints, in place of their config.json.
     All keys and shapes are compared with the configs here, so a model that opens is complete; weights are read later.
@@ -70,14 +70,18 @@ def open_model(bundle: str | Path | None = None, checkpoints: str | Path | None 
     if bundle is not None:
         raise UserError("bundle and checkpoints exclude each other: pass one of them")
     arguments = None if config is None else read_constructor_arguments(config)
-    return find_family().open_checkpoints(Path(os.path.expanduser(checkpoints)), arguments, str(config))
+    path = Path(os.path.expanduser(checkpoints))
+    model = family_of_checkpoints(path).open_checkpoints(path, arguments, str(config))
+    model.check()
+    return model
 
 
 def read_constructor_arguments(path: Path) -> dict[str, Any]:
     """Upstream's constructor arguments by file, from JSON. Raises UserError when it is not a JSON object."""
     arguments = read_json(path)
     if not isinstance(arguments, dict):
-        raise UserError(f'{path} must be an object like {{"autoregressive.pth": {{"layers": 30}}}}')
+        raise UserError(f'{path} must be an object like {{"autoregressive.pth": {{"layers": 30}}}}, or for FastSpeech '
+                        '{"padding": "exact"}')
     return arguments
 
 
@@ -86,5 +90,5 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--bundle", metavar="NAME|PATH",
                        help="bundle to use: a name (as in `ane import`) or a directory (default: the embedded demo)")
-    group.add_argument("--checkpoints", metavar="DIR", type=Path,
-                       help="directory of official .pth files to use as they are, without importing them")
+    group.add_argument("--checkpoints", metavar="PATH", type=Path,
+                       help="directory of official .pth files, or a FastSpeech .pt file, to use without importing")

@@ -2,7 +2,7 @@
 
 import argparse
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 from rich.console import Console
 
@@ -11,10 +11,6 @@ from ane.bundles.packages import COMPUTE_UNITS
 from ane.commands.arguments import gigabytes, positive, rare_group
 from ane.commands.messages import notice
 from ane.commands.packages import with_packages
-
-if TYPE_CHECKING:
-    from ane.models.tortoise.settings import Settings
-    from ane.models.tortoise.synthesizer import Synthesizer
 
 
 def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,8 +36,8 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
     add("--lanes", type=positive, metavar="N", help="candidates sampled at a time, over all chunks (default: 16)")
 
 
-def load_synthesizer(args: argparse.Namespace, model: Model, settings: "Settings",
-                     console: Console) -> tuple["Synthesizer", "Settings"]:
+def load_synthesizer(args: argparse.Namespace, model: Model, settings: Any,
+                     console: Console) -> tuple[Any, Any]:
     """Return a synthesizer on the backend that the flags name, and the settings.
 
     Without ``--lanes`` the settings get the lanes that `ane bench` remembered for this machine, if any.
@@ -51,13 +47,12 @@ def load_synthesizer(args: argparse.Namespace, model: Model, settings: "Settings
     """
     from ane.backends import load_backend
     from ane.backends.tuning import applicable_tuning
-    from ane.models.tortoise.synthesizer import Synthesizer
 
     model = with_packages(model, args.backend, console)
     tuned = applicable_tuning(args.backend, model, args.precision, args.threads, args.cache, args.compute_units)
-    if tuned and tuned.lanes and args.lanes is None:
+    if tuned and tuned.lanes and args.lanes is None and "lanes" in model.family.options:
         settings = replace(settings, lanes=tuned.lanes)
     backend = load_backend(args.backend, model, args.precision, args.threads, cache=args.cache,
                            compute_units=args.compute_units, memory=args.memory,
                            rebuild_engines=args.rebuild_engines, notice=notice)
-    return Synthesizer(model, backend), settings
+    return model.family.synthesizer(model, backend), settings

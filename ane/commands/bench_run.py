@@ -51,6 +51,8 @@ def prepare(args: argparse.Namespace, console: Console) -> BenchRun:
     from ane.models.tortoise.settings import Settings, default_preset
 
     model = open_model(args.bundle, args.checkpoints)
+    if model.family.stages.decoder is None:
+        raise UserError(f"`ane bench` measures models with a decoder; {model.name} is a {model.family.title} model")
     subject = with_packages(model, "auto", console)
     models = dict(model_for(spec, model, subject, console) for spec in args.backend or default_backends(subject))
     for network in args.networks or ():

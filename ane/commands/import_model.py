@@ -1,4 +1,4 @@
-"""``ane import``: official checkpoints, from a directory or the Hugging Face hub, into a bundle."""
+"""``ane import``: official checkpoints, from a directory, a file or the Hugging Face hub, into a bundle."""
 
 import argparse
 import os
@@ -23,10 +23,11 @@ if TYPE_CHECKING:       # torch is imported in the handler, so that --help is qu
 
 HUB = "hub"
 DESCRIPTION = """
-Read official Tortoise checkpoints and write them as a bundle, which loads lazily and is checked by SHA-256.
-SOURCE is a directory with autoregressive.pth, diffusion_decoder.pth, vocoder.pth and clvp2.pth (other files are
-read if present), a Hugging Face repository OWNER/NAME, or the word hub for upstream's own repository; for KittenTTS
-a directory with config.json, the .onnx and the .npz file, or KittenML/NAME.
+Read official checkpoints and write them as a bundle, which loads lazily and is checked by SHA-256.
+SOURCE for Tortoise is a directory with autoregressive.pth, diffusion_decoder.pth, vocoder.pth and clvp2.pth (other
+files are read if present), a Hugging Face repository OWNER/NAME, or the word hub for upstream's own repository.
+SOURCE for FastSpeech is a .pt file of NVIDIA's example; --vocoder adds the HiFi-GAN that makes its sound.
+SOURCE for KittenTTS is a directory with config.json, the .onnx and the .npz file, or KittenML/NAME.
 -o NAME stores the bundle where --bundle NAME finds it; a path has a slash in it.
 """
 PRECISION = """
@@ -39,7 +40,7 @@ what the Neural Engine computes in; bf16 halves it too, with fp32's range and th
 class CheckpointOrigin:
     """Where the checkpoints are on this machine, and what the bundle states about them."""
 
-    directory: Path
+    path: Path
     config: dict[str, Any] | None       # upstream's constructor arguments; None: config.json of the directory
     source: dict[str, Any]              # with "files": official name → SHA-256
     licence: str = ""
@@ -47,12 +48,16 @@ class CheckpointOrigin:
 
 def register(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser("import", help="make a bundle from official checkpoints", description=DESCRIPTION)
-    parser.add_argument("source", metavar="SOURCE", help="directory of .pth files, OWNER/NAME on the hub, or: hub")
+    parser.add_argument("source", metavar="SOURCE",
+                        help="directory of .pth files, a .pt file of FastSpeech, OWNER/NAME on the hub, or: hub")
     parser.add_argument("-o", "--output", required=True, metavar="NAME|PATH", help="where to write the bundle")
     parser.add_argument("--precision", choices=("fp32", "fp16", "bf16"), default="fp32", help=PRECISION)
     parser.add_argument("--config", metavar="FILE", type=arguments.path,
                         help="JSON of upstream's constructor arguments by file, for checkpoints of another size "
                              "(default: config.json in a directory, else the official sizes)")
+    parser.add_argument("--vocoder", metavar="FILE", type=arguments.path,
+                        help="HiFi-GAN generator for a FastSpeech model (default: none, Griffin-Lim makes the sound); "
+                             "its config.json is read if it is in the same folder")
     parser.add_argument("--revision", metavar="REV", help="branch, tag or commit on the hub (default: main)")
     parser.add_argument("--expect", metavar="FILE", type=arguments.path,
                         help="JSON of the SHA-256 that each file must have, or an earlier bundle.json")
@@ -64,16 +69,20 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 def import_command(args: argparse.Namespace) -> int:
     """Download or find the checkpoints, check them, write the bundle, print its networks."""
     from ane.bundles.bundle import check_destination, write_bundle
-    from ane.models.tortoise.checkpoints import CheckpointDirectory
+    from ane.bundles.family import family_of_checkpoints
 
     destination = _destination(args.output)
     if is_kitten_source(args.source):
         return import_kitten(args, destination)
-    directory = Path(os.path.expanduser(args.source))
-    check_destination(destination, args.overwrite, directory if os.path.isdir(directory) else None)
+    path = Path(os.path.expanduser(args.source))
+    check_destination(destination, args.overwrite, path if os.path.exists(path) else None)
+    family = family_of_checkpoints(path)
+    if args.vocoder is not None and not family.takes_vocoder:
+        raise UserError(f"vocoder has no effect on {family.title} checkpoints, which include theirs; leave it out")
     console = message_console(args)
-    origin = _origin(args, directory, destination, console)
-    model = CheckpointDirectory(origin.directory, origin.config, str(args.config))
+    origin = _origin(args, path, destination, console)
+    vocoder = {} if args.vocoder is None else {"vocoder": args.vocoder}
+    model = family.open_checkpoints(origin.path, origin.config, str(args.config), **vocoder)
     surplus = model.check()
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("writing", total=len(model.networks))
@@ -98,21 +107,27 @@ def _destination(text: str) -> Path:
     return paths.bundles_dir() / text
 
 
-def _origin(args: argparse.Namespace, directory: Path, destination: Path, console: Console) -> CheckpointOrigin:
+def _origin(args: argparse.Namespace, path: Path, destination: Path, console: Console) -> CheckpointOrigin:
     """The checkpoints of SOURCE, downloaded if necessary, and checked against every hash recorded for them."""
+    from ane.bundles.family import family_of_checkpoints
     from ane.bundles.hub import check_recorded_hashes, is_repository, read_expected
     from ane.bundles.opening import read_constructor_arguments
 
     config = None if args.config is None else read_constructor_arguments(args.config)
     expected = {} if args.expect is None else read_expected(args.expect)
-    if os.path.isdir(directory):
-        if args.revision:
-            raise UserError(f"--revision is for the hub; {directory} is a directory")
-        origin = _from_directory(directory, config, console)
+    if os.path.exists(path) and args.revision:
+        raise UserError(f"--revision is for the hub; {path} is a {'directory' if os.path.isdir(path) else 'file'}")
+    if os.path.isdir(path):
+        origin = _from_directory(path, config, console)
+    elif family_of_checkpoints(path).checkpoint_suffixes:
+        origin = _from_files(path, [path, *([args.vocoder] if args.vocoder else [])], config)
+    elif os.path.isfile(path):
+        raise UserError(f"{path} is a file: give the directory of Tortoise's .pth files; a FastSpeech checkpoint must "
+                        "be named .pt")
     elif args.source == HUB or is_repository(args.source):
         origin = _from_hub(args, config, destination, console)
     else:
-        raise UserError(f"{args.source} is neither a directory nor a repository OWNER/NAME of the hub")
+        raise UserError(f"{args.source} is neither a directory, a file nor a repository OWNER/NAME of the hub")
     check_recorded_hashes(expected, origin.source["files"], str(args.expect))
     return origin
 
@@ -127,6 +142,12 @@ def _from_directory(directory: Path, config: dict[str, Any] | None, console: Con
     for name in track(names, "hashing", console=console, transient=True, disable=not console.is_terminal):
         files[name] = sha256_of(directory / name)
     return CheckpointOrigin(directory, config, {"files": files})
+
+
+def _from_files(path: Path, files: list[Path], config: dict[str, Any] | None) -> CheckpointOrigin:
+    from ane.bundles.hashes import sha256_of
+
+    return CheckpointOrigin(path, config, {"files": {file.name: sha256_of(file) for file in files}})
 
 
 def _from_hub(args: argparse.Namespace, config: dict[str, Any] | None, destination: Path,
@@ -157,7 +178,7 @@ def _recorded(destination: Path) -> dict[str, Any]:
 
 
 def _report(console: Console, bundle: "Bundle", surplus: dict[str, list[str]], destination: str) -> None:
-    from ane.models.tortoise.upstream_keys import summarise_keys
+    from ane.bundles.entries import summarise_keys
 
     table = plain_table(None, "network", "parameters", "MB", numbers=(1, 2))
     for name, network in bundle.manifest.networks.items():

@@ -9,7 +9,8 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-UNITS = {"decode": "candidates", "rank": "ranked", "diffuse": "diffusion steps", "vocode": "vocoded chunks"}
+UNITS = {"decode": "candidates", "rank": "ranked", "diffuse": "diffusion steps", "vocode": "vocoded chunks",
+         "text": "encoded chunks", "mel": "chunks with a mel"}
 INTERVAL = 5.0      # seconds between two plain lines
 
 

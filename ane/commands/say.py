@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -16,7 +16,7 @@ from ane.commands.messages import LOGGER, message_console, output_console
 from ane.commands.profile import print_profile
 from ane.commands.progress import ProgressDisplay
 from ane.commands.say_report import print_report
-from ane.commands.speech_options import add_settings_arguments, read_settings
+from ane.commands.speech_options import add_settings_arguments, read_settings, speak_arguments
 from ane.commands.text_input import read_text, reads_standard_input
 from ane.commands.voices import list_command
 from ane.system.errors import UserError
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ane.models.tortoise.result import Speech
-    from ane.models.tortoise.settings import Settings
     from ane.models.tortoise.synthesizer import Stream, Synthesizer
 
 CHARACTERS_PER_SECOND = 14        # of English speech, about: 150 words of 5.6 characters a minute
@@ -73,8 +72,6 @@ def register(commands: argparse._SubParsersAction) -> None:
 
 def say(args: argparse.Namespace) -> int:
     from ane.audio import play
-    from ane.models.tortoise.result import SAMPLE_RATE
-    from ane.models.tortoise.settings import default_preset
 
     folder = kitten_bundle(args)
     if folder is not None:
@@ -91,9 +88,8 @@ def say(args: argparse.Namespace) -> int:
     text = None if piped else read_text(args)
     check_outputs(args)
     model = open_model(args.bundle, args.checkpoints)
-    args.preset = args.preset or default_preset(model.settings)
     settings = read_settings(args, model)
-    LOGGER.debug("model %s, preset %s: %s", model.name, args.preset, settings)
+    LOGGER.debug("model %s: %s", model.name, settings)
     if not model.trained and not args.json:
         LOGGER.warning("%s has random weights: it generates noise, not speech. Give --bundle or --checkpoints for a "
                        "trained model.", model.name)
@@ -101,20 +97,22 @@ def say(args: argparse.Namespace) -> int:
     synthesizer, settings = load_synthesizer(args, model, settings, console)
     LOGGER.debug("backend %s", synthesizer.backend.name)
     if text is None:
-        voice = synthesizer.prepare(args.voice, settings)
+        named = {"voice": args.voice} if "voice" in model.family.speak_arguments else {}
+        voice = synthesizer.prepare(settings=settings, **named)
         args.voice = args.voice if "random" in str(args.voice) else voice       # a random voice depends on the seed
         text = read_text(args)
+    request = {**speak_arguments(args, model), "settings": settings, "timeline": timeline}
     speak = speak_lines if args.lines else speak_stream if args.stream else speak_whole
-    waves: list[np.ndarray] = []
+    waves: list[tuple[np.ndarray, int]] = []
     with ProgressDisplay(console, shown=not (args.json or args.quiet)) as progress:
-        for speech, outputs in speak(args, synthesizer, text, settings, timeline, progress):
+        for speech, outputs in speak(args, synthesizer, text, request, progress):
             print_report(args, synthesizer, speech, outputs, console)
             if not args.stream and (args.play or args.output is None):
-                waves = [speech.audio, *speech.alternatives]
+                waves = [(audio, speech.sample_rate) for audio in (speech.audio, *speech.alternatives)]
     if args.profile and not args.json:
         print_profile(timeline, console)
-    for audio in waves:
-        play(audio, SAMPLE_RATE)
+    for audio, rate in waves:
+        play(audio, rate)
     return 0
 
 
@@ -122,7 +120,10 @@ def list_presets(args: argparse.Namespace) -> int:
     """Print upstream's presets and ours with the work that each does, and mark the model's default."""
     from ane.models.tortoise.settings import PRESETS, default_preset
 
-    default = default_preset(open_model(args.bundle, args.checkpoints).settings)
+    model = open_model(args.bundle, args.checkpoints)
+    if "preset" not in model.family.options:
+        raise model.lacks("presets")
+    default = default_preset(model.settings)
     for title, upstream in (("upstream's presets", True), ("our presets", False)):
         table = Table(title, "work for each chunk")
         for name, preset in PRESETS.items():
@@ -146,6 +147,8 @@ def refuse_conflicting_flags(args: argparse.Namespace) -> None:
         for flag in ("json", "best"):
             if getattr(args, flag):
                 raise UserError(f"--{flag} and -o - cannot be combined: the audio goes to standard output")
+    if args.output is None and args.best not in (None, 1):
+        raise UserError("best has no effect: no file is written; add -o OUT")
     if (args.best or 1) > MAX_CANDIDATES:
         raise UserError(f"best must be from 1 to {MAX_CANDIDATES}, got {args.best}")
 
@@ -163,20 +166,19 @@ def check_outputs(args: argparse.Namespace) -> None:
 SpeechOutputs = Iterator[tuple["Speech | Stream", list[Path]]]
 
 
-def speak_whole(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, settings: "Settings",
-                timeline: Timeline, progress: ProgressDisplay) -> SpeechOutputs:
+def speak_whole(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, request: dict[str, Any],
+                progress: ProgressDisplay) -> SpeechOutputs:
     from ane.audio import write
 
-    speech = synthesizer.speak(text, args.voice, seed=args.seed, settings=settings, progress=progress.update,
-                               timeline=timeline)
-    outputs = output_paths(args.output, settings.best)
+    speech = synthesizer.speak(text, **request, progress=progress.update)
+    outputs = output_paths(args.output, 1 + len(speech.alternatives))
     for path, audio in zip(outputs, [speech.audio, *speech.alternatives], strict=False):    # no outputs: played only
         write(path, audio, speech.sample_rate)
     yield speech, outputs
 
 
-def speak_lines(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, settings: "Settings",
-                timeline: Timeline, progress: ProgressDisplay) -> SpeechOutputs:
+def speak_lines(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, request: dict[str, Any],
+                progress: ProgressDisplay) -> SpeechOutputs:
     """Speak each line on its own, and write each as soon as it is complete."""
     from ane.audio import write
 
@@ -184,21 +186,19 @@ def speak_lines(args: argparse.Namespace, synthesizer: "Synthesizer", text: str,
     if not lines:
         raise UserError("nothing to say: there is no line with text")
     outputs = output_paths(args.output, len(lines))
-    speeches = synthesizer.speak_all(lines, args.voice, seed=args.seed, settings=settings, progress=progress.update,
-                                     timeline=timeline)
+    speeches = synthesizer.speak_all(lines, **request, progress=progress.update)
     for speech, path in zip(speeches, outputs, strict=True):
         write(path, speech.audio, speech.sample_rate)
         yield speech, [path]
 
 
-def speak_stream(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, settings: "Settings",
-                 timeline: Timeline, progress: ProgressDisplay) -> SpeechOutputs:
+def speak_stream(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, request: dict[str, Any],
+                 progress: ProgressDisplay) -> SpeechOutputs:
     """Send each piece of audio to the file, the loudspeaker or both as soon as it is generated."""
     from ane.audio import writing
     from ane.audio.playback import PlayerError, playing
 
-    stream = synthesizer.stream(text, args.voice, seed=args.seed, settings=settings, progress=progress.update,
-                                timeline=timeline)
+    stream = synthesizer.stream(text, **request, progress=progress.update)
     failure: PlayerError | None = None
     with ExitStack() as stack:
         stack.enter_context(closing(stream))

@@ -28,18 +28,23 @@ def print_report(args: argparse.Namespace, synthesizer: "Synthesizer", speech: "
     phases = ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in speech.seconds_by_phase.items())
     first = f"; first audio after {timeline.first_audio - timeline.text_ready:.2f} s" if args.stream else ""
     files = f" → {', '.join(map(str, outputs))}" if outputs else ""
+    summary = "".join(f"{name} {speech.facts[name]}; " for name in ("seed", "rate") if name in speech.facts)
     console.print(f"{speech.seconds:.2f} s of audio{files}  ({phases}{first}; real-time factor "
-                  f"{speech.real_time_factor:.2f}; seed {speech.seed}; {synthesizer.backend.name})")
+                  f"{speech.real_time_factor:.2f}; {summary}{synthesizer.backend.name})")
 
 
 def facts(args: argparse.Namespace, synthesizer: "Synthesizer", speech: "Speech | Stream", outputs: list[Path]) -> dict:
+    from ane.models.tortoise.settings import default_preset
+
     model, timeline = synthesizer.model, speech.timeline
+    has_presets = "preset" in model.family.options
     return {
         "files": [str(path) for path in outputs], "seconds": speech.seconds, "sample_rate": speech.sample_rate,
         "seconds_by_phase": speech.seconds_by_phase, "elapsed": speech.elapsed,
         "real_time_factor": speech.real_time_factor,
-        "prepared": timeline.text_ready, "first_audio": timeline.first_audio - timeline.text_ready, "seed": speech.seed,
-        "voice": speech.voice, "chunks": speech.chunks, "codes": speech.codes, "model": model.name,
-        "trained": model.trained, "backend": synthesizer.backend.name, "preset": args.preset,
+        "prepared": timeline.text_ready, "first_audio": timeline.first_audio - timeline.text_ready,
+        **speech.facts, "chunks": speech.chunks, "model": model.name,
+        "trained": model.trained, "backend": synthesizer.backend.name,
+        **({"preset": args.preset or default_preset(model.settings)} if has_presets else {}),
         "notes": speech.notes, "peak_rss_bytes": peak_memory_bytes(),
         **({"timeline": [asdict(span) for span in timeline.spans]} if args.profile else {})}

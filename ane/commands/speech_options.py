@@ -1,18 +1,17 @@
 """The flags for synthesis, and reading settings from them."""
 
 import argparse
-import re
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ane.bundles import Model
 from ane.commands.arguments import natural, pair, positive, rare_group
 from ane.system.errors import UserError
 
-if TYPE_CHECKING:
-    from ane.models.tortoise.diffusion import Diffusion
-    from ane.models.tortoise.settings import Settings
-
+# Flags of `ane say` that not every kind of model has; each family names those that it has.
+SPEECH_OPTIONS = (
+    "voice", "preset", "seed", "rate", "stream", "candidates", "best", "cvvp_amount", "temperature", "top_p", "top_k",
+    "repetition_penalty", "typical_mass", "max_codes", "steps", "sampler", "spacing", "guidance", "noise", "normaliser",
+    "split", "no_split", "lanes")
 
 def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags for synthesis. Every default is None, so that a flag without effect can be refused."""
@@ -24,6 +23,8 @@ def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
                                                          f"model's, or {DEFAULT_PRESET})")
     parser.add_argument("--seed", type=natural, metavar="N",
                         help="random seed, to repeat a result (default: a new one, which is printed)")
+    parser.add_argument("--rate", type=float, metavar="R",
+                        help="speed of speech, for FastSpeech models: 1.2 is 20 %% faster (default: 1)")
     add = rare_group(parser, "candidates and codes",
                      "A model may have defaults of its own, as the embedded one does.").add_argument
     add("--candidates", type=positive, metavar="N", help="candidates sampled for each chunk (default: the preset's)")
@@ -43,54 +44,30 @@ def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
     add("--noise", type=float, metavar="T", help="diffusion temperature: scale of the initial noise")
     add = rare_group(parser, "text").add_argument
     add("--normaliser", choices=NORMALISERS, help="how numbers and abbreviations are spelt out (default: english)")
-    add("--split", type=pair, metavar="D,M", help="chunks of about D and at most M characters (default: 200,300)")
+    add("--split", type=pair, metavar="D,M",
+        help="chunks of about D and at most M characters (default: 200,300; FastSpeech: 150,250)")
     add("--no-split", action="store_true", help="speak the text as one chunk")
 
 
-def read_settings(args: argparse.Namespace, model: Model) -> "Settings":
-    """The preset with the model's own settings over it, and the flags over both.
+def read_settings(args: argparse.Namespace, model: Model) -> Any:
+    """The ``settings`` of the model's ``speak``, from the flags that were given.
 
     Raises:
-        UserError: a value out of range, or a flag without effect.
+        UserError: a value out of range, or a flag without effect on this kind of model.
     """
-    from ane.models.tortoise.settings import Settings
-
-    settings = Settings.of(args.preset, model.settings, **given(
-        args, ("candidates", "best", "lanes", "normaliser", "cvvp_amount")))
-    refuse_unused_flags(args, settings)
-    sampling = replace(settings.sampling, **given(
-        args, ("temperature", "top_p", "top_k", "repetition_penalty", "typical_mass", "max_codes")))
-    split = None if args.no_split else args.split or settings.split
-    return replace(settings, sampling=sampling, diffusion=read_diffusion(args, settings.diffusion), split=split)
+    options = given_options(args)
+    for name in options:
+        if name not in model.family.options:
+            raise UserError(f"{name} has no effect on {model.family.title} models, and {model.name} is one; "
+                            "leave it out")
+    return model.family.read_options(options, model)
 
 
-def read_diffusion(args: argparse.Namespace, diffusion: "Diffusion | None") -> "Diffusion | None":
-    if diffusion is None:
-        return None
-    changes = given(args, ("steps", "sampler", "spacing", "guidance"))
-    if args.noise is not None:
-        changes["temperature"] = args.noise
-    try:
-        return replace(diffusion, **changes)
-    except UserError as error:
-        raise UserError(re.sub(r"^temperature\b", "noise", str(error))) from error
+def speak_arguments(args: argparse.Namespace, model: Model) -> dict[str, Any]:
+    """The flags that are arguments of the model's ``speak``, apart from its settings."""
+    return {name: getattr(args, name) for name in model.family.speak_arguments}
 
 
-def given(args: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:
-    """The flags among ``names`` that were given, with their values."""
-    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-
-
-def refuse_unused_flags(args: argparse.Namespace, settings: "Settings") -> None:
-    """Raise UserError for a flag that would be accepted and ignored."""
-    rules = (
-        (settings.diffusion is None, ("steps", "sampler", "spacing", "guidance", "noise"),
-         f"preset {args.preset} has no diffusion; choose another --preset, or leave it out"),
-        (not settings.ranked, ("cvvp_amount",), "only one candidate is sampled; raise --candidates, or leave it out"),
-        (args.no_split, ("split",), "--no-split makes one chunk of the text"),
-        (args.output is None and args.best not in (None, 1), ("best",), "no file is written; add -o OUT"),
-    )
-    for unused, flags, why in rules:
-        for flag in flags:
-            if unused and getattr(args, flag) is not None:
-                raise UserError(f"--{flag.replace('_', '-')} has no effect: {why}")
+def given_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The flags that were given and that not every kind of model has, with their values."""
+    return {name: value for name in SPEECH_OPTIONS if (value := getattr(args, name)) is not None and value is not False}

@@ -109,7 +109,7 @@ def test_a_config_is_read_from_a_file(run, directory):
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (("nowhere", "-o", "./out"), "nowhere is neither a directory nor a repository OWNER/NAME"),
+    (("nowhere", "-o", "./out"), "nowhere is neither a directory, a file nor a repository OWNER/NAME"),
     (("checkpoints", "-o", "demo"), "the name demo belongs to the embedded bundle"),
     (("checkpoints", "-o", "./checkpoints", "--force"), "contains the checkpoints to import"),
     (("checkpoints", "-o", ".", "--force"), "contains the checkpoints to import"),

@@ -85,6 +85,8 @@ class TorchBackend:
         self.half_precision = model.family.networks_with("half_precision")
         self.device = choose_device(device, notice)
         chosen = choose_precision(precision, model.precision, self.device)
+        if precision == "int8" and self.stages.decoder is None:
+            raise UserError(f"precision int8 packs the layers of a decoder, and {model.name} has none; use fp32")
         self.exact, self.chosen = exact, replace(chosen, linear=None) if exact else chosen
         self.dtype = self.chosen.dtype
         self.name = f"torch:{self.device} {self.chosen.name}"
@@ -156,7 +158,7 @@ class TorchBackend:
         """The network, its parameters on the device; memory-mapped where they can be used as they are on disk."""
         if name not in self._networks:
             network = skeleton(self.model.family.networks[name], self.model.config(name)).eval().requires_grad_(False)
-            tables = self.stages.decoder.tables.values() if name == self.stages.decoder.network else ()
+            tables = self.stages.decoder.tables.values() if self.stages.decodes(name) else ()
             network.load_state_dict({key: tensor for key, tensor in self.model.tensors(name).items()
                                      if key not in tables}, strict=False, assign=True)
             if self._packs(name):
@@ -174,7 +176,7 @@ class TorchBackend:
         return self._networks[name]
 
     def _packs(self, network: str) -> bool:
-        return network == self.stages.decoder.network and self.chosen.linear is not None
+        return self.stages.decodes(network) and self.chosen.linear is not None
 
     @cached_property
     def _recording_stream(self) -> torch.cuda.Stream:

@@ -74,6 +74,7 @@ def _unused(*arguments: Any) -> Any:
 
 
 FAMILY = ModelFamily(
-    NAME, networks={}, stages=None, check_value=_unused, check_config=_unused, voice_widths=_unused,
-    open_checkpoints=_unused, required_files=(CONFIG_FILE,), extra_files=(),
+    NAME, title="KittenTTS", networks={}, stages=None, check_value=_unused, check_config=_unused,
+    open_checkpoints=_unused, synthesizer=_unused, read_options=_unused, options=frozenset(),
+    required_files=(CONFIG_FILE,),
     repository="KittenML/kitten-tts-nano-0.8-fp32")

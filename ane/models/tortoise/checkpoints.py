@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file
 
+from ane.bundles.entries import assemble
 from ane.bundles.model import Model, read_tokenizer
 from ane.bundles.opening import read_constructor_arguments
 from ane.bundles.pickles import load_pickle
 from ane.bundles.weights import PRECISIONS
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.upstream_config import configs
-from ane.models.tortoise.upstream_keys import assemble, check_surplus, match, networks_of
+from ane.models.tortoise.upstream_keys import check_surplus, match, networks_of
 from ane.system.errors import UserError
 
 REQUIRED = ("autoregressive.pth", "diffusion_decoder.pth", "vocoder.pth", "clvp2.pth")

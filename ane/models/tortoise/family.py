@@ -1,15 +1,18 @@
-"""What Tortoise declares to bundles and backends."""
+"""What Tortoise declares to bundles, backends and commands."""
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ane.bundles.family import ModelFamily
 from ane.bundles.model import Model
 from ane.models.tortoise.checkpoints import MEL_NORMS, REQUIRED, CheckpointDirectory
 from ane.models.tortoise.config_checks import check_config, check_value
 from ane.models.tortoise.networks import NETWORKS
+from ane.models.tortoise.options import OPTIONS, read_options
 from ane.models.tortoise.stages import TORTOISE_STAGES
+
+if TYPE_CHECKING:       # the synthesizer imports libraries for sound, which conversions do not need
+    from ane.backends.base import Backend
+    from ane.models.tortoise.synthesizer import Synthesizer
 
 
 def voice_widths(model: Model) -> tuple[int, int]:
@@ -17,14 +20,15 @@ def voice_widths(model: Model) -> tuple[int, int]:
     return model.config("autoregressive").model_dim, 2 * model.config("diffusion").model_channels
 
 
-def open_checkpoints(directory: Path, arguments: Mapping[str, Any] | None, origin: str) -> CheckpointDirectory:
-    """Open a directory of official .pth files and compare every key and shape with the config."""
-    model = CheckpointDirectory(directory, arguments, origin)
-    model.check()
-    return model
+def make_synthesizer(model: Model, backend: "Backend") -> "Synthesizer":
+    from ane.models.tortoise.synthesizer import Synthesizer
+
+    return Synthesizer(model, backend)
 
 
 FAMILY = ModelFamily(
-    "tortoise", NETWORKS, TORTOISE_STAGES, check_value, check_config, voice_widths, open_checkpoints,
-    required_files=REQUIRED, extra_files=("tokenizer.json", MEL_NORMS),
+    "tortoise", "Tortoise", NETWORKS, TORTOISE_STAGES, check_value, check_config, CheckpointDirectory,
+    make_synthesizer, read_options, OPTIONS, speak_arguments=("voice", "seed"),
+    data=frozenset(("tokenizer", "mel_norms")), voice_widths=voice_widths, required_files=REQUIRED,
+    extra_files=("tokenizer.json", MEL_NORMS),
     repository="Manmay/tortoise-tts")       # upstream's default; jbetker/tortoise-tts-v2 lacks hifidecoder.pth

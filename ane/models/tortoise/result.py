@@ -1,18 +1,18 @@
 """The result of synthesis."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from ane.audio import write
+from ane.models.recording import Recording
 from ane.system.timeline import Timeline
 
 SAMPLE_RATE = 24000
 
 
 @dataclass
-class Speech:
+class Speech(Recording):
     """Synthesised speech.
 
     Attributes:
@@ -41,18 +41,6 @@ class Speech:
     sample_rate: int = SAMPLE_RATE
 
     @property
-    def seconds(self) -> float:
-        return len(self.audio) / self.sample_rate
-
-    @property
-    def real_time_factor(self) -> float:
-        """Seconds of work per second of audio."""
-        return self.elapsed / self.seconds
-
-    def save(self, path: Path | str) -> None:
-        """Write the audio to ``path``; the suffix is the format: .wav, .flac, .mp3 or .ogg.
-
-        Raises:
-            UserError: another suffix, or the file cannot be written.
-        """
-        write(path, self.audio, self.sample_rate)
+    def facts(self) -> dict[str, Any]:
+        """What only this kind of model reports: the seed, the voice and the number of codes."""
+        return {"seed": self.seed, "voice": self.voice, "codes": self.codes}

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -189,6 +190,10 @@ class Stream(Iterator[np.ndarray]):
     @property
     def codes(self) -> int:
         return sum(info.codes for info in self._infos)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {"seed": self.seed, "voice": self.voice, "codes": self.codes}
 
     @property
     def notes(self) -> list[str]:

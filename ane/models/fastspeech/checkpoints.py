@@ -1,0 +1,163 @@
+"""A FastSpeech checkpoint as NVIDIA's example saves it, used as it is, with a vocoder in a file of its own."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ane.bundles.entries import Entries, assemble, match_entries
+from ane.bundles.family import ModelFamily, find_family
+from ane.bundles.model import Model
+from ane.bundles.pickles import load_pickle
+from ane.bundles.weights import PRECISIONS, layout
+from ane.models.fastspeech.config_checks import check_config
+from ane.models.fastspeech.networks import NETWORKS
+from ane.models.fastspeech.networks.acoustic import PADDINGS, FastSpeechConfig
+from ane.models.fastspeech.networks.layers import HEAD_WIDTH, position_table
+from ane.models.vocoders.checkpoints import HifiganCheckpoint
+from ane.system.errors import UserError
+
+SIDES = ("phoneme_side", "mel_side")
+TABLE_ERROR = 5e-3      # of a stored position encoding; rounding to fp16 gives 2.5e-4, to bf16 2e-3
+WRONG_KIND = "this is no checkpoint of NVIDIA's FastSpeech example, or a damaged one"
+
+
+class FastSpeechCheckpoint(Model):
+    """A checkpoint of NVIDIA's FastSpeech example; its sizes are read from its tensors.
+
+    Args:
+        arguments: what the tensors do not state: {"padding": "exact" or "published"}, and "trained": false for random
+            weights.
+        where: name of ``arguments`` in messages.
+        vocoder: a HiFi-GAN generator's checkpoint, or None.
+
+    Raises:
+        UserError: a file is missing, damaged, of another model, or of sizes that do not fit together.
+    """
+
+    def __init__(self, path: Path | str, arguments: Mapping[str, Any] | None = None, where: str = "the given config",
+                 vocoder: Path | str | None = None):
+        self.path, self.name = Path(path), str(path)
+        self.default_voice, self.voices = "", None
+        padding = read_arguments(arguments or {}, where)
+        self.trained = (arguments or {}).get("trained", True) is not False
+        self._entries, self._beside = checkpoint_entries(self.path)
+        self._config = infer_config(self._entries, self.path, padding)
+        check_config("fastspeech", self._config, self.name)
+        self._found = match_entries(layout(NETWORKS["fastspeech"], self._config).shapes, self._entries, self.path,
+                                    lambda key: WRONG_KIND,
+                                    lambda: "the sizes of its tensors do not fit together; the file is damaged")
+        check_positions(self._entries, self._config, self.path)
+        self.vocoder = None if vocoder is None else HifiganCheckpoint(Path(vocoder), NETWORKS["vocoder"])
+        if self.vocoder and self.vocoder.config.num_mels != self._config.n_mels:
+            raise UserError(f"{vocoder} takes {self.vocoder.config.num_mels} mel bands and {path} predicts "
+                            f"{self._config.n_mels}: they do not fit together")
+        self.networks = frozenset(NETWORKS if self.vocoder else ("fastspeech",))
+
+    @cached_property
+    def family(self) -> ModelFamily:
+        return find_family("fastspeech")
+
+    @property
+    def identity(self) -> str:
+        """Changes with the configs and with the size or time of a file; the data itself is not read."""
+        files = [self.path, *([self.vocoder.path] if self.vocoder else [])]
+        stats = [(str(file), stat.st_size, stat.st_mtime_ns) for file in files for stat in [file.stat()]]
+        configs = [self.config(name) for name in sorted(self.networks)]
+        return hashlib.sha256(repr((stats, configs)).encode()).hexdigest()
+
+    @property
+    def precision(self) -> str:
+        dtype = self._entries["word_emb.weight"].dtype
+        return next((precision for precision, known in PRECISIONS.items() if known == dtype), "fp32")
+
+    def config(self, network: str) -> Any:
+        self.require(network)
+        return self._config if network == "fastspeech" else self.vocoder.config
+
+    def tensors(self, network: str) -> dict[str, torch.Tensor]:
+        self.require(network)
+        if network == "vocoder":
+            return self.vocoder.tensors()
+        return {key: assemble(source, self._entries) for key, source in self._found.items()}
+
+    def check(self) -> dict[str, list[str]]:
+        """The entries that are not used, by file. Everything was compared when the files were opened."""
+        used = {part for source in self._found.values() for part in source}
+        unused = {self.path.name: [*self._beside, *(key for key in self._entries if key not in used)]}
+        if self.vocoder:
+            unused[self.vocoder.path.name] = self.vocoder.unused
+        return {file: keys for file, keys in unused.items() if keys}
+
+
+def read_arguments(arguments: Mapping[str, Any], where: str) -> str:
+    """The ``padding`` in ``arguments``. Raises UserError for anything else in them."""
+    unknown = sorted(set(arguments) - {"padding", "trained"})
+    if unknown:
+        raise UserError(f"{where}: {unknown[0]!r} is unknown: a FastSpeech checkpoint states its sizes itself; only "
+                        f"padding ({' or '.join(PADDINGS)}) and trained can be given")
+    padding = arguments.get("padding", "exact")
+    if padding not in PADDINGS:
+        raise UserError(f"{where}: padding must be {' or '.join(PADDINGS)}, not {padding!r}")
+    return padding
+
+
+def checkpoint_entries(path: Path) -> tuple[dict[str, Any], list[str]]:
+    """The state dict in a checkpoint, without the prefix "module.", and the names of what lies beside it.
+
+    Raises:
+        UserError: no such file, damaged, or another kind of checkpoint.
+    """
+    loaded = load_pickle(path)
+    if not isinstance(loaded, Mapping):
+        raise UserError(f"{path} contains a {type(loaded).__name__}: {WRONG_KIND}")
+    if "generator" in loaded:
+        raise UserError(f"{path} is a vocoder, not a FastSpeech checkpoint: give both, with vocoder={path}")
+    wrapped = isinstance(loaded.get("model"), Mapping)
+    entries = {str(key).removeprefix("module."): value
+               for key, value in (loaded["model"] if wrapped else loaded).items()}
+    return entries, [str(key) for key in loaded if key != "model"] if wrapped else []
+
+
+def infer_config(entries: Entries, path: Path, padding: str) -> FastSpeechConfig:
+    """The sizes, from the shapes of the tensors. Raises UserError when one that states a size is missing."""
+    def shape(key: str, dimensions: int) -> tuple[int, ...]:
+        value = entries.get(key)
+        if not isinstance(value, torch.Tensor) or value.ndim != dimensions:
+            raise UserError(f"{path}: key {key} is {'missing' if value is None else 'of another shape'}: {WRONG_KIND}")
+        return tuple(value.shape)
+
+    embeddings, width = shape("word_emb.weight", 2)
+    sizes: dict[str, int] = {}
+    for side in SIDES:
+        block = f"{side}.layer_stack.0"
+        rows, _ = shape(f"{block}.slf_attn.linear.weight", 2)
+        if rows % (3 * HEAD_WIDTH):
+            raise UserError(f"{path}: {block}.slf_attn.linear.weight has {rows} rows, a multiple of {3 * HEAD_WIDTH} "
+                            f"is needed, q, k and v of {HEAD_WIDTH} for each head: {WRONG_KIND}")
+        layers = {int(found[1]) for key in entries if (found := re.match(rf"{side}\.layer_stack\.(\d+)\.", key))}
+        inner, _, kernel = shape(f"{block}.pos_ffn.w_1.weight", 3)
+        sizes |= {f"{side}_n_layer": 1 + max(layers), f"{side}_head": rows // (3 * HEAD_WIDTH),
+                  f"{side}_conv1d_filter_size": inner}
+    filters, _, _ = shape("length_regulator.duration_predictor.conv1d_1.weight", 3)
+    bands, _ = shape("mel_linear.weight", 2)
+    positions, _ = shape("phoneme_side.position.weight", 2)
+    return FastSpeechConfig(max_seq_len=positions - 1, d_model=width, fft_conv1d_kernel=kernel, n_mels=bands,
+                            duration_predictor_filter_size=filters, embeddings=embeddings, padding=padding, **sizes)
+
+
+def check_positions(entries: Entries, config: FastSpeechConfig, path: Path) -> None:
+    """Raise UserError unless the stored position tables are the constant ones, which the networks compute."""
+    expected = torch.cat([torch.zeros(1, config.d_model), position_table(config.max_seq_len, config.d_model)])
+    for side in SIDES:
+        key = f"{side}.position.weight"
+        table = entries.get(key)
+        if not isinstance(table, torch.Tensor) or table.shape != expected.shape:
+            raise UserError(f"{path}: key {key} is missing or does not have {config.max_seq_len + 1} rows of "
+                            f"{config.d_model}, as phoneme_side.position.weight does: {WRONG_KIND}")
+        if not (table.float() - expected).abs().max() <= TABLE_ERROR:
+            raise UserError(f"{path}: {key} is not the table of sines and cosines that FastSpeech has: {WRONG_KIND}")

@@ -1,0 +1,80 @@
+"""Text to chunks, each with no more symbols than the model has positions."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ane.models.fastspeech.text import is_speakable, text_to_ids
+from ane.system.errors import UserError
+from ane.text import nothing_to_say_error, shorten, split
+
+# stands for a space within braces while a text is split, so that phonemes stay together; not in any text
+JOINER = "\ue000"
+
+
+@dataclass(frozen=True)
+class SymbolChunk:
+    """A piece of text spoken in one pass. ``ids``: (T,) int64, T from 1 to the model's ``max_seq_len``."""
+
+    text: str
+    ids: np.ndarray
+
+
+def split_into_symbols(text: str, lengths: tuple[int, int] | None, positions: int) -> list[SymbolChunk]:
+    """The chunks of a text, without those of which nothing can be spoken.
+
+    Args:
+        lengths: desired and maximum characters of a chunk; None: one chunk.
+        positions: the most symbols of a chunk.
+
+    Raises:
+        UserError: nothing to say, or a chunk that is too long and cannot be split or must not be.
+    """
+    pieces = [text] if lengths is None else split_text(text, *lengths)
+    chunks = [chunk for piece in pieces for chunk in _fitting(piece, lengths, positions)]
+    if not chunks:
+        raise nothing_to_say_error(text)
+    return chunks
+
+
+def halve(chunk: SymbolChunk, positions: int) -> list[SymbolChunk]:
+    """The parts of a chunk, about half as long each; the chunk itself when it is a single word."""
+    parts = split_text(chunk.text, *_half(len(chunk.text)))
+    return [chunk] if len(parts) < 2 else [
+        part for text in parts for part in _fitting(text, (len(text), len(text)), positions)]
+
+
+def split_text(text: str, desired: int, maximum: int) -> list[str]:
+    """``ane.text.split``, but text in braces stays together."""
+    joined = "".join(_join_braces(text))
+    return [piece.replace(JOINER, " ") for piece in split(joined, desired, maximum)]
+
+
+def _join_braces(text: str) -> Iterator[str]:
+    inside = False
+    for index, character in enumerate(text):
+        if character == "{":
+            inside = "}" in text[index:]
+        elif character == "}":
+            inside = False
+        yield JOINER if inside and character.isspace() else character
+
+
+def _fitting(text: str, lengths: tuple[int, int] | None, positions: int) -> list[SymbolChunk]:
+    """The chunk of ``text``, or those of its parts when it has more than ``positions`` symbols."""
+    ids = text_to_ids(text)
+    if not is_speakable(ids):
+        return []
+    if len(ids) <= positions:
+        return [SymbolChunk(text, np.array(ids, np.int64))]
+    parts = [] if lengths is None else split_text(text, *_half(min(lengths[1], len(text))))
+    if len(parts) < 2:
+        raise UserError(f"{shorten(text)!r} is {len(ids)} symbols long, and the model has {positions} positions: "
+                        + ("allow it to be split" if lengths is None else "insert spaces, or shorten it"))
+    return [chunk for part in parts for chunk in _fitting(part, (len(part), len(part)), positions)]
+
+
+def _half(characters: int) -> tuple[int, int]:
+    half = max(1, (characters + 1) // 2)
+    return max(1, half * 3 // 4), half

@@ -1,0 +1,57 @@
+"""The settings of a request, apart from its text."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ane.bundles.model import Model
+from ane.models.fastspeech.regulator import ROUNDINGS, Rounding
+from ane.system.errors import UserError
+
+MIN_RATE, MAX_RATE = 0.25, 4.0
+OPTIONS = frozenset(("rate", "split", "no_split", "stream"))
+
+
+@dataclass(frozen=True)
+class FastSpeechSettings:
+    """Settings of a request.
+
+    Attributes:
+        rate: speed of speech, 1 as trained; 2 is twice as fast.
+        split: desired and maximum characters of a chunk; None: the text is one chunk. A chunk that takes more positions
+            than the model has is split further in any case.
+        pause: seconds of silence between two chunks.
+        batch: chunks that are spoken in one pass, at most.
+        rounding: of a duration that lies halfway between two numbers of frames: "half_to_even" as NVIDIA's PyTorch
+            class, "half_up" as its TensorRT graph.
+
+    Raises:
+        UserError: a value is out of range.
+    """
+
+    rate: float = 1.0
+    split: tuple[int, int] | None = (150, 250)
+    pause: float = 0.15
+    batch: int = 8
+    rounding: Rounding = "half_to_even"
+
+    def __post_init__(self) -> None:
+        if not MIN_RATE <= self.rate <= MAX_RATE:
+            raise UserError(f"rate must be from {MIN_RATE:g} to {MAX_RATE:g}, got {self.rate:g}")
+        if self.split is not None and not 1 <= self.split[0] <= self.split[1]:
+            raise UserError("split must be the desired number of characters in a chunk, then the maximum, which is no "
+                            f"smaller; got {self.split[0]},{self.split[1]}")
+        if not 0 <= self.pause <= 10:
+            raise UserError(f"pause must be from 0 to 10 seconds, got {self.pause:g}")
+        if self.batch < 1:
+            raise UserError(f"batch must be at least 1, got {self.batch}")
+        if self.rounding not in ROUNDINGS:
+            raise UserError(f"rounding must be {' or '.join(ROUNDINGS)}, got {self.rounding!r}")
+
+
+def read_options(options: Mapping[str, Any], model: Model) -> FastSpeechSettings:
+    """Settings from the options of `ane say`. Raises UserError for a value out of range, or one without effect."""
+    if "no_split" in options and "split" in options:
+        raise UserError("split has no effect: no_split makes one chunk of the text")
+    split = None if "no_split" in options else options.get("split", FastSpeechSettings.split)
+    return FastSpeechSettings(options.get("rate", 1.0), split)

@@ -1,0 +1,59 @@
+"""Sound of a long text that arrives chunk by chunk."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ane.models.fastspeech.result import SAMPLE_RATE
+from ane.system.timeline import Timeline
+
+
+class FastSpeechStream(Iterator[np.ndarray]):
+    """Sound that arrives incrementally: pieces (m,) float32 within ±1 at ``sample_rate``, one for each chunk.
+
+    Work is done only while the caller waits for a piece. ``notes``, ``facts``, ``seconds``, ``seconds_by_phase`` and
+    ``elapsed`` are as in ``FastSpeechResult``, for the pieces returned so far; ``chunks`` are all.
+    """
+
+    sample_rate = SAMPLE_RATE
+
+    def __init__(self, pieces: Iterator[tuple[np.ndarray, int, list[str]]], chunks: Sequence[str], rate: float,
+                 timeline: Timeline):
+        """``pieces``: for each chunk its sound, the number of its mel frames, and its notes."""
+        self._pieces, self.chunks, self.rate, self.timeline = pieces, list(chunks), rate, timeline
+        self._samples, self._frames, self.elapsed = 0, 0, 0.0
+        self.notes: list[str] = []
+
+    def __next__(self) -> np.ndarray:
+        try:
+            piece, frames, notes = next(self._pieces)
+        finally:
+            self.elapsed = self.timeline.now() - self.timeline.text_ready
+        self.timeline.mark_first_audio()
+        self._samples += len(piece)
+        self._frames += frames
+        self.notes += [note for note in notes if note not in self.notes]
+        return piece
+
+    def close(self) -> None:
+        """Stop the work and release the networks."""
+        if hasattr(self._pieces, "close"):
+            self._pieces.close()
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {"rate": self.rate, "frames": self._frames}
+
+    @property
+    def seconds(self) -> float:
+        return self._samples / self.sample_rate
+
+    @property
+    def seconds_by_phase(self) -> dict[str, float]:
+        return self.timeline.seconds_by_phase()
+
+    @property
+    def real_time_factor(self) -> float:
+        """Seconds per second of audio, including the caller's time between pieces; infinite before the first piece."""
+        return self.elapsed / self.seconds if self._samples else float("inf")

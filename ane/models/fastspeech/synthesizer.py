@@ -1,0 +1,232 @@
+"""Synthesis of 22.05 kHz speech from text: the text side, the length regulator, the mel side, the vocoder."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import numpy as np
+
+from ane.audio.griffin_lim import griffin_lim
+from ane.backends.base import Backend
+from ane.bundles import Model
+from ane.models.fastspeech.chunks import SymbolChunk, halve, split_into_symbols
+from ane.models.fastspeech.regulator import alignment_matrix, durations, length_mask, repeats
+from ane.models.fastspeech.result import HIGHEST, HOP, SAMPLE_RATE, FastSpeechResult
+from ane.models.fastspeech.settings import FastSpeechSettings
+from ane.models.fastspeech.stream import FastSpeechStream
+from ane.models.fastspeech.text import text_to_ids, unknown_phonemes
+from ane.system.errors import UserError
+from ane.system.timeline import Timeline
+from ane.text import shorten
+
+StageProgress = Callable[[str, int, int, str], None]
+NO_VOCODER = ("this model has no vocoder, so Griffin-Lim made the sound, which is rough: import the model again with "
+              "--vocoder and a HiFi-GAN checkpoint")
+
+
+def report_nothing(stage: str, done: int, total: int, note: str) -> None:
+    """The default progress callback."""
+
+
+@dataclass(frozen=True)
+class EncodedChunk:
+    """A chunk after the text side: its states (T, C) float32 and the frames of each symbol, (T,) int64."""
+
+    chunk: SymbolChunk
+    states: np.ndarray
+    repeats: np.ndarray
+
+    @property
+    def frames(self) -> int:
+        return int(self.repeats.sum())
+
+
+class FastSpeechSynthesizer:
+    """A FastSpeech model on a backend. ``speak``, ``speak_all`` and ``stream`` synthesise speech."""
+
+    def __init__(self, model: Model, backend: Backend):
+        self.model, self.backend = model, backend
+        self.positions: int = model.config("fastspeech").max_seq_len
+
+    def speak(self, text: str, rate: float | None = None, settings: FastSpeechSettings | None = None,
+              progress: StageProgress = report_nothing, timeline: Timeline | None = None) -> FastSpeechResult:
+        """Speak ``text``: English, and ARPAbet phonemes in braces. The same text always gives the same sound.
+
+        Args:
+            rate: speed of speech, 1 as trained, 2 twice as fast; None: that of ``settings``.
+            settings: None: the defaults of ``FastSpeechSettings``.
+            progress: called with (stage, done, total, note) during the work; stage is "text", "mel" or "vocode".
+            timeline: records when each stage runs (None: a new one).
+
+        Raises:
+            UserError: nothing to say, a word or a text that must not be split is too long for one pass, a rate out of
+                range, out of memory.
+        """
+        [speech] = self.speak_all([text], rate, settings, progress, timeline)
+        return speech
+
+    def speak_all(self, texts: Sequence[str], rate: float | None = None, settings: FastSpeechSettings | None = None,
+                  progress: StageProgress = report_nothing,
+                  timeline: Timeline | None = None) -> Iterator[FastSpeechResult]:
+        """Speak several texts, as ``speak`` does; chunks of all of them share passes.
+
+        Work begins when the first result is requested. Results are yielded in order, each as soon as it is ready.
+        """
+        settings, timeline = with_rate(settings, rate), timeline or Timeline()
+        timeline.mark_text_ready()
+        before: dict[str, float] = {}
+        began = timeline.text_ready
+        chunks = [split_into_symbols(text, settings.split, self.positions) for text in texts]
+        encoded = self.encode(chunks, settings, timeline, progress)
+        mels = self.mels([part for parts in encoded for part in parts], settings, timeline, progress)
+        sounds = self.sounds(mels, sum(map(len, encoded)), timeline, progress)
+        for text, parts in zip(texts, encoded, strict=True):
+            spoken = list(islice(sounds, len(parts)))
+            audio = join_with_pauses([sound for _, sound in spoken], settings.pause)
+            timeline.mark_first_audio()
+            seconds = {stage: spent - before.get(stage, 0.0) for stage, spent in timeline.seconds_by_phase().items()}
+            before = timeline.seconds_by_phase()
+            yield FastSpeechResult(audio, settings.rate, [part.chunk.text for part in parts],
+                                   [mel for mel, _ in spoken], [part.repeats for part in parts], seconds,
+                                   timeline.now() - began, self.notes(text, parts), timeline)
+            began = timeline.now()
+        self.backend.release()
+
+    def stream(self, text: str, rate: float | None = None, settings: FastSpeechSettings | None = None,
+               progress: StageProgress = report_nothing, timeline: Timeline | None = None) -> FastSpeechStream:
+        """Speak ``text`` and return its sound chunk by chunk, each as soon as it is ready.
+
+        Arguments and errors are those of ``speak``. The pieces join to what ``speak`` returns with ``batch=1``.
+        """
+        settings, timeline = replace(with_rate(settings, rate), batch=1), timeline or Timeline()
+        timeline.mark_text_ready()
+        chunks = split_into_symbols(text, settings.split, self.positions)
+        return FastSpeechStream(self.pieces(chunks, settings, timeline, progress), [chunk.text for chunk in chunks],
+                                settings.rate, timeline)
+
+    def pieces(self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings, timeline: Timeline,
+               progress: StageProgress) -> Iterator[tuple[np.ndarray, int, list[str]]]:
+        """For each chunk its sound, with the pause before it, the number of its mel frames, and its notes."""
+        for index, chunk in enumerate(chunks):
+            [parts] = self.encode([[chunk]], settings, timeline, report_nothing)
+            mels = list(self.mels(parts, settings, timeline, report_nothing))
+            sounds = [sound for _, sound in self.sounds(iter(mels), len(mels), timeline, report_nothing)]
+            audio = join_with_pauses([np.zeros(0, np.float32)] * (index > 0) + sounds, settings.pause)
+            progress("vocode", index + 1, len(chunks), "")
+            yield audio, sum(mel.shape[1] for mel in mels), self.notes(chunk.text, parts)
+        self.backend.release()
+
+    def prepare(self, settings: FastSpeechSettings | None = None) -> None:
+        """Load the networks, so that the first text is spoken sooner."""
+        self.backend.load(*sorted(self.model.networks))
+        text_to_ids("1")            # the library that spells numbers takes a second to load
+
+    def encode(self, texts: Sequence[Sequence[SymbolChunk]], settings: FastSpeechSettings, timeline: Timeline,
+               progress: StageProgress) -> list[list[EncodedChunk]]:
+        """Run the text side on the chunks of all texts. A chunk that takes too many frames is split and encoded again.
+
+        Raises:
+            UserError: a single word takes more frames than the model has positions.
+        """
+        waiting = [(index, chunk) for index, chunks in enumerate(texts) for chunk in chunks]
+        done: list[list[EncodedChunk]] = [[] for _ in texts]
+        while waiting:
+            batch, waiting = waiting[:settings.batch], waiting[settings.batch:]
+            with timeline.record("text"):
+                found = self.encode_batch([chunk for _, chunk in batch], settings)
+            for place, ((index, _), part) in enumerate(zip(batch, found, strict=True)):
+                if part.frames > self.positions:        # those after it are encoded again, so order is kept
+                    shorter = self.shorter(part, settings)
+                    waiting = [*((index, piece) for piece in shorter), *batch[place + 1:], *waiting]
+                    break
+                done[index].append(part)
+            finished = sum(map(len, done))
+            progress("text", finished, finished + len(waiting), "")
+        return done
+
+    def shorter(self, part: EncodedChunk, settings: FastSpeechSettings) -> list[SymbolChunk]:
+        """The parts of a chunk that takes too many frames. Raises UserError when it cannot be split or must not be."""
+        pieces = [part.chunk] if settings.split is None else halve(part.chunk, self.positions)
+        if len(pieces) < 2:
+            advice = "allow it to be split, or raise rate" if settings.split is None else "raise rate, or shorten it"
+            raise UserError(f"{shorten(part.chunk.text)!r} takes {part.frames} mel frames at rate {settings.rate:g}, "
+                            f"and the model has {self.positions} positions: {advice}")
+        return pieces
+
+    def encode_batch(self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings) -> list[EncodedChunk]:
+        """Run the text side once, on chunks padded to the longest of them."""
+        lengths = np.array([len(chunk.ids) for chunk in chunks])
+        ids = np.zeros((len(chunks), lengths.max()), np.int64)
+        for row, chunk in zip(ids, chunks, strict=True):
+            row[:len(chunk.ids)] = chunk.ids
+        encoded = self.backend.run("text", ids=ids, mask=length_mask(lengths, ids.shape[1]))
+        if not np.isfinite(encoded[..., -1]).all():
+            raise UserError("the model predicts durations that are NaN or infinite: its weights or the precision is "
+                            "the cause; use precision=fp32, or import the checkpoint again")
+        frames = repeats(durations(encoded[..., -1]), 1 / settings.rate, settings.rounding)
+        return [EncodedChunk(chunk, encoded[row, :length, :-1], frames[row, :length])
+                for row, (chunk, length) in enumerate(zip(chunks, lengths, strict=True))]
+
+    def mels(self, parts: Sequence[EncodedChunk], settings: FastSpeechSettings, timeline: Timeline,
+             progress: StageProgress) -> Iterator[np.ndarray]:
+        """The mel of each chunk, (M, L) float32, in order; the mel side runs on several chunks at a time."""
+        bands = self.model.config("fastspeech").n_mels
+        for start in range(0, len(parts), settings.batch):
+            batch = parts[start:start + settings.batch]
+            with timeline.record("mel"):
+                silent = all(part.frames == 0 for part in batch)
+                mels = np.zeros((len(batch), bands, 0), np.float32) if silent else self.decode_batch(batch)
+            progress("mel", start + len(batch), len(parts), "")
+            for part, mel in zip(batch, mels, strict=True):
+                yield mel[:, :part.frames]
+
+    def decode_batch(self, parts: Sequence[EncodedChunk]) -> np.ndarray:
+        """Run the mel side once: (B, M, L), L the most frames of a chunk."""
+        symbols, frames = max(len(part.repeats) for part in parts), np.array([part.frames for part in parts])
+        states = np.zeros((len(parts), symbols, parts[0].states.shape[1]), np.float32)
+        counts = np.zeros((len(parts), symbols), np.int64)
+        for row, part in enumerate(parts):
+            states[row, :len(part.repeats)], counts[row, :len(part.repeats)] = part.states, part.repeats
+        return self.backend.run("mel", states=states, alignment=alignment_matrix(counts, frames.max()),
+                                mask=length_mask(frames, frames.max()))
+
+    def sounds(self, mels: Iterator[np.ndarray], total: int, timeline: Timeline,
+               progress: StageProgress) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Each mel with its sound."""
+        for done, mel in enumerate(mels, 1):
+            with timeline.record("vocode"):
+                sound = self.vocode(mel)
+            progress("vocode", done, total, "")
+            yield mel, sound
+
+    def vocode(self, mel: np.ndarray) -> np.ndarray:
+        """Mel (M, L) → sound (256·L,) float32 within ±1."""
+        if not mel.shape[1]:
+            return np.zeros(0, np.float32)
+        if "vocoder" not in self.model.networks:
+            return griffin_lim(mel, SAMPLE_RATE, HIGHEST)
+        return self.backend.run("vocoder", mel=np.ascontiguousarray(mel[None]))[0, 0][:mel.shape[1] * HOP]
+
+    def notes(self, text: str, parts: Sequence[EncodedChunk]) -> list[str]:
+        """Warnings for the user."""
+        notes = [] if "vocoder" in self.model.networks else [NO_VOCODER]
+        unknown = unknown_phonemes(text)
+        if unknown:
+            notes.append(f"not spoken, because they are no ARPAbet phonemes: {', '.join(dict.fromkeys(unknown))}")
+        silent = [part.chunk.text for part in parts if not part.frames]
+        if silent:
+            notes.append(f"{shorten(silent[0])!r} is silent: every duration that the model predicts for it rounds to 0")
+        return notes
+
+
+def with_rate(settings: FastSpeechSettings | None, rate: float | None) -> FastSpeechSettings:
+    """The settings (None: the defaults) with this rate (None: theirs)."""
+    settings = settings or FastSpeechSettings()
+    return settings if rate is None else replace(settings, rate=rate)
+
+
+def join_with_pauses(pieces: Sequence[np.ndarray], seconds: float) -> np.ndarray:
+    """The pieces of sound in one, with silence between them."""
+    pause = np.zeros(round(seconds * SAMPLE_RATE), np.float32)
+    joined = [part for piece in pieces for part in (pause, piece)][1:]
+    return np.concatenate(joined) if joined else np.zeros(0, np.float32)

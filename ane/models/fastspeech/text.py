@@ -1,0 +1,41 @@
+"""Text to symbol ids as NVIDIA's FastSpeech example does it (fastspeech/text_norm, Keith Ito's, MIT).
+
+English letters and punctuation, or ARPAbet phonemes in braces: "{HH AH0 L OW1} there". What has no symbol is dropped.
+"""
+
+import re
+
+from ane.text import normalise_upstream
+
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+VOWELS = ("AA", "AE", "AH", "AO", "AW", "AY", "EH", "ER", "EY", "IH", "IY", "OW", "OY", "UH", "UW")
+CONSONANTS = ("B", "CH", "D", "DH", "F", "G", "HH", "JH", "K", "L", "M", "N", "NG", "P", "R", "S", "SH", "T", "TH",
+              "V", "W", "Y", "Z", "ZH")
+PHONEMES = tuple(sorted([*CONSONANTS, *(vowel + stress for vowel in VOWELS for stress in ("", "0", "1", "2"))]))
+SYMBOLS = ("_", "-", *"!'(),.:;? ", *LETTERS, *(f"@{phoneme}" for phoneme in PHONEMES))
+IDS = {symbol: index for index, symbol in enumerate(SYMBOLS)}
+BRACES = re.compile(r"(.*?)\{(.+?)\}(.*)", re.DOTALL)
+
+
+def text_to_ids(text: str) -> list[int]:
+    """The symbol ids of ``text``; text in braces is ARPAbet, the rest is normalised by the English cleaners."""
+    ids: list[int] = []
+    while found := BRACES.match(text):
+        before, phonemes, text = found.groups()
+        ids += _letter_ids(before) + [IDS[f"@{phoneme}"] for phoneme in phonemes.split() if f"@{phoneme}" in IDS]
+    return ids + _letter_ids(text)
+
+
+def is_speakable(ids: list[int]) -> bool:
+    """Whether a letter or a phoneme is among the ids."""
+    return any(index >= IDS["A"] for index in ids)
+
+
+def unknown_phonemes(text: str) -> list[str]:
+    """What stands in braces in ``text`` and is no ARPAbet phoneme; it is not spoken."""
+    return [phoneme for inside in re.findall(r"\{(.+?)\}", text, re.DOTALL) for phoneme in inside.split()
+            if f"@{phoneme}" not in IDS]
+
+
+def _letter_ids(text: str) -> list[int]:
+    return [IDS[character] for character in normalise_upstream(text) if character in IDS]

@@ -1,0 +1,1 @@
+"""Vocoders that several model families share: mel spectrograms to sound."""

@@ -1,0 +1,170 @@
+"""HiFi-GAN generators as jik876/hifi-gan and NVIDIA's HiFi-GAN publish them, in files of torch.save."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ane.bundles.entries import Entries, assemble, match_entries, sources
+from ane.bundles.family import Network, freeze
+from ane.bundles.pickles import load_pickle
+from ane.bundles.weights import layout
+from ane.models.vocoders.hifigan import RESBLOCKS, MelHifiganConfig
+from ane.system.errors import UserError
+from ane.system.files import read_json
+
+CONFIG_FILE = "config.json"
+NESTED_BLOCK = re.compile(r"resblocks\.(\d+)\.(\d+)\.(convs\d?\..+)")        # NVIDIA's: level, block
+# the sound that a vocoder here must have been trained for, with the names of jik876's config.json
+AUDIO = {"sampling_rate": 22050, "num_mels": 80, "hop_size": 256, "n_fft": 1024, "win_size": 1024, "fmin": 0,
+         "fmax": 8000}
+# dilations of the official versions: (kind of block, kernel size) → dilations
+DILATIONS = {**{("1", size): (1, 3, 5) for size in (3, 7, 11)}, ("2", 3): (1, 2), ("2", 5): (2, 6), ("2", 7): (3, 12)}
+
+
+class HifiganCheckpoint:
+    """A generator with its sizes: those in config.json beside it, else those in the file, else those of its tensors.
+
+    Args:
+        network: what the family that it speaks for declares of it.
+
+    Attributes:
+        unused: entries of the file that the network does not use.
+
+    Raises:
+        UserError: no such file, not a HiFi-GAN generator, damaged, or for another sound than ``AUDIO``.
+    """
+
+    def __init__(self, path: Path, network: Network):
+        self.path = path
+        loaded = load_pickle(path)
+        if not isinstance(loaded, Mapping):
+            raise UserError(f"{path} contains a {type(loaded).__name__}, not a HiFi-GAN generator")
+        self._entries = generator_entries(loaded, path)
+        self.config = read_config(loaded, self._entries, path)
+        self._found = match_entries(
+            layout(network, self.config).shapes, self._entries, path,
+            lambda key: "this is not a HiFi-GAN generator, or its sizes are others than config.json beside it states",
+            lambda: "config.json beside it states other sizes, or the file is damaged")
+        used = {part for source in self._found.values() for part in source}
+        self.unused = [*(str(key) for key in loaded if key != "generator" and "generator" in loaded),
+                       *(key for key in self._entries if key not in used)]
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The state dict, weight norm folded in."""
+        return {key: assemble(source, self._entries) for key, source in self._found.items()}
+
+
+def generator_entries(loaded: Mapping[Any, Any], path: Path) -> dict[str, torch.Tensor]:
+    """The generator's state dict under jik876's names. Raises UserError when the file has none."""
+    entries = loaded.get("generator", loaded)
+    if not isinstance(entries, Mapping) or not any("conv_pre.weight" in str(key) for key in entries):
+        raise UserError(f"{path} is not a HiFi-GAN generator: it has no conv_pre.weight; give a generator's file, such "
+                        "as g_02500000 or generator_v1")
+    entries = {str(key).removeprefix("module."): value for key, value in entries.items()}
+    nested = [(int(found[1]), int(found[2])) for key in entries if (found := NESTED_BLOCK.fullmatch(key))]
+    blocks = 1 + max((block for _, block in nested), default=0)
+    return {_flat_key(key, blocks): _as_sequence(value) for key, value in entries.items()}
+
+
+def _flat_key(key: str, blocks: int) -> str:
+    """resblocks.2.1.convs1.0.weight → resblocks.7.convs1.0.weight, with 3 blocks a level."""
+    found = NESTED_BLOCK.fullmatch(key)
+    return f"resblocks.{int(found[1]) * blocks + int(found[2])}.{found[3]}" if found else key
+
+
+def _as_sequence(value: Any) -> Any:
+    """A kernel of an image one pixel wide, as NVIDIA may store it, without that dimension."""
+    return value[..., 0] if isinstance(value, torch.Tensor) and value.ndim == 4 and value.shape[3] == 1 else value
+
+
+def read_config(loaded: Mapping[Any, Any], entries: Entries, path: Path) -> MelHifiganConfig:
+    """The sizes, wherever they are stated. Raises UserError when they describe no generator, or one of other mels."""
+    beside = path.parent / CONFIG_FILE
+    stated, where = loaded.get("config"), f"{path}: config"
+    if beside.is_file() and isinstance(content := read_json(beside), Mapping) and "upsample_rates" in content:
+        stated, where = content, str(beside)
+    if not isinstance(stated, Mapping) or "upsample_rates" not in stated:
+        config, where = infer_config(entries, path), str(path)
+    else:
+        for name, value in AUDIO.items():
+            if stated.get(name, value) != value:
+                raise UserError(f"{where}: {name} is {stated[name]}, and mels of FastSpeech need {value}: "
+                                "use a vocoder trained for 22.05 kHz, 80 bands, hop 256, up to 8 kHz")
+        config = _stated_config(stated, where)
+    check_hifigan(config, where)
+    return config
+
+
+def _stated_config(stated: Mapping[str, Any], where: str) -> MelHifiganConfig:
+    known = {field.name for field in fields(MelHifiganConfig)}
+    values = {name: freeze(value) for name, value in stated.items() if name in known}
+    if "resblock" in values:
+        values["resblock"] = str(values["resblock"])
+    for name, value in values.items():
+        check_hifigan_value(name, value, getattr(MelHifiganConfig(), name), where)
+    return MelHifiganConfig(**values)
+
+
+def infer_config(entries: Entries, path: Path) -> MelHifiganConfig:
+    """The sizes from the tensors, where they are those of an official version. Raises UserError for others."""
+    def shape(key: str) -> tuple[int, ...]:
+        source = sources(f"{key}.weight", entries)
+        value = entries[source[-1]] if source else None
+        if not isinstance(value, torch.Tensor) or value.ndim != 3:
+            raise UserError(f"{path}: {key}.weight is missing or no kernel: this is not a HiFi-GAN generator")
+        return tuple(value.shape)
+
+    def count(pattern: str) -> int:
+        return 1 + max((int(found[1]) for key in entries if (found := re.match(pattern, key))), default=-1)
+
+    ups, blocks = count(r"ups\.(\d+)\."), count(r"resblocks\.(\d+)\.")
+    kind, first = ("1", "convs1") if any(".convs1." in key for key in entries) else ("2", "convs")
+    kernels = tuple(shape(f"ups.{level}")[2] for level in range(ups))
+    sizes = tuple(shape(f"resblocks.{block}.{first}.0")[2] for block in range(blocks // ups if ups else 0))
+    channels, bands, _ = shape("conv_pre")
+    try:
+        dilations = tuple(DILATIONS[kind, size] for size in sizes)
+    except KeyError:
+        raise UserError(f"{path}: blocks with kernels of {', '.join(map(str, sizes))} are of no official version: "
+                        f"put its {CONFIG_FILE} beside it") from None
+    return MelHifiganConfig(bands, kind, tuple(kernel // 2 for kernel in kernels), kernels, channels, sizes, dilations)
+
+
+def check_hifigan_value(name: str, value: Any, official: Any, where: str) -> None:
+    """Raise UserError unless the JSON ``value`` is like the ``official`` one: counts from 1, and lists of them."""
+    def whole(number: Any) -> bool:
+        return type(number) is int and number >= 1
+
+    if isinstance(official, str):
+        fits = value in RESBLOCKS
+    elif isinstance(official, tuple):
+        fits = isinstance(value, list | tuple) and bool(value) and all(
+            whole(item) if not isinstance(official[0], tuple) else
+            isinstance(item, list | tuple) and bool(item) and all(map(whole, item)) for item in value)
+    else:
+        fits = whole(value)
+    if not fits:
+        raise UserError(f"{where}: {name} must be like {official!r}, not {value!r}")
+
+
+def check_hifigan(config: MelHifiganConfig, where: str) -> None:
+    """Raise UserError for sizes that describe no generator, or one of other mels than ``AUDIO``."""
+    levels = len(config.upsample_rates)
+    if config.resblock not in RESBLOCKS:
+        raise UserError(f"{where}: resblock must be one of {', '.join(RESBLOCKS)}, not {config.resblock!r}")
+    if not levels or len(config.upsample_kernel_sizes) != levels or config.upsample_initial_channel >> levels < 1:
+        raise UserError(f"{where}: upsample_rates, upsample_kernel_sizes and upsample_initial_channel "
+                        "do not fit together")
+    if len(config.resblock_kernel_sizes) != len(config.resblock_dilation_sizes):
+        raise UserError(f"{where}: resblock_kernel_sizes and resblock_dilation_sizes differ in length")
+    if any(size < rate or (size - rate) % 2
+           for size, rate in zip(config.upsample_kernel_sizes, config.upsample_rates, strict=True)):
+        raise UserError(f"{where}: upsample_kernel_sizes must be upsample_rates plus an even number")
+    if config.hop != AUDIO["hop_size"] or config.num_mels != AUDIO["num_mels"]:
+        raise UserError(f"{where}: it takes {config.num_mels} bands and makes {config.hop} samples a frame, and mels "
+                        f"of FastSpeech have {AUDIO['num_mels']} and {AUDIO['hop_size']}: use a vocoder for those, or "
+                        f"put its {CONFIG_FILE} beside it")

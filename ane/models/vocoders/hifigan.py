@@ -1,0 +1,79 @@
+"""HiFi-GAN, versions 1 to 3: mel spectrogram to sound (Kong et al. 2020, arXiv 2010.05646; jik876/hifi-gan models.py).
+
+NVIDIA's HiFi-GAN (DeepLearningExamples, PyTorch/SpeechSynthesis/HiFiGAN) is the same network under the same names.
+"""
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ane.bundles.family import Config
+from ane.models.tortoise.networks.hifigan import HifiganResBlock
+from ane.models.tortoise.networks.layers import ImageConv, ImageConvTranspose
+
+RESBLOCKS = ("1", "2")
+
+
+@dataclass(frozen=True)
+class MelHifiganConfig(Config):
+    """Sizes, named as in jik876's config.json; those of version 1 are the defaults."""
+
+    num_mels: int = 80
+    resblock: str = "1"
+    upsample_rates: tuple[int, ...] = (8, 8, 2, 2)
+    upsample_kernel_sizes: tuple[int, ...] = (16, 16, 4, 4)
+    upsample_initial_channel: int = 512
+    resblock_kernel_sizes: tuple[int, ...] = (3, 7, 11)
+    resblock_dilation_sizes: tuple[tuple[int, ...], ...] = ((1, 3, 5), (1, 3, 5), (1, 3, 5))
+
+    @property
+    def hop(self) -> int:
+        """Samples of a mel frame."""
+        return prod(self.upsample_rates)
+
+
+class SmallResBlock(nn.Module):
+    """For each dilation: dilated convolution, add; (B, C, 1, T) → the same. Version 3 has it (ResBlock2 there)."""
+
+    def __init__(self, channels: int, size: int, dilations: tuple[int, ...]):
+        super().__init__()
+        self.convs = nn.ModuleList(ImageConv(channels, channels, size, dilation=dilation,
+                                             padding=(size - 1) * dilation // 2) for dilation in dilations)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for conv in self.convs:
+            x = conv(F.leaky_relu(x, 0.1)).add_(x)
+        return x
+
+
+class MelHifigan(nn.Module):
+    def __init__(self, config: MelHifiganConfig):
+        super().__init__()
+        self.config = config
+        block = HifiganResBlock if config.resblock == "1" else SmallResBlock
+        widths = [config.upsample_initial_channel // 2 ** level for level in range(len(config.upsample_rates) + 1)]
+        self.conv_pre = ImageConv(config.num_mels, widths[0], 7, padding=3)
+        self.ups = nn.ModuleList(
+            ImageConvTranspose(before, after, size, rate, padding=(size - rate) // 2) for before, after, size, rate
+            in zip(widths, widths[1:], config.upsample_kernel_sizes, config.upsample_rates, strict=False))
+        self.resblocks = nn.ModuleList(
+            block(width, size, dilations) for width in widths[1:]
+            for size, dilations in zip(config.resblock_kernel_sizes, config.resblock_dilation_sizes, strict=True))
+        self.conv_post = ImageConv(widths[-1], 1, 7, padding=3)
+
+    def forward(self, mel: Tensor) -> Tensor:
+        """Mel (B, M, L), natural logarithms → audio (B, 1, hop · L) within ±1."""
+        x = self.conv_pre(mel[:, :, None].contiguous(memory_format=torch.channels_last))
+        sizes = len(self.config.resblock_kernel_sizes)
+        for level, up in enumerate(self.ups):
+            x = up(F.leaky_relu(x, 0.1))
+            first, *others = self.resblocks[level * sizes:(level + 1) * sizes]
+            total = first(x)
+            for block in others:
+                total += block(x)
+            x = total / sizes
+        # slope 0.01 here, 0.1 above: as upstream was trained
+        return torch.tanh(self.conv_post(F.leaky_relu(x, 0.01)))[:, :, 0]

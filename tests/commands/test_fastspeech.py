@@ -1,0 +1,130 @@
+"""`ane import` and `ane say` with FastSpeech checkpoints, as a user runs them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import soundfile
+
+import ane
+from ane.bundles.bundle import Bundle
+from ane.cli import main
+from tests.fastspeech_files import write_fastspeech, write_hifigan
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with checkpoint.pt and generator.pth."""
+    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "2000")
+    monkeypatch.chdir(tmp_path)
+    write_fastspeech(tmp_path / "checkpoint.pt")
+    write_hifigan(tmp_path / "generator.pth")
+    return tmp_path
+
+
+@pytest.fixture
+def bundle(files: Path, capsys: pytest.CaptureFixture) -> Path:
+    assert main(["import", "checkpoint.pt", "--vocoder", "generator.pth", "-o", "./bundle"]) == 0
+    capsys.readouterr()
+    return files / "bundle"
+
+
+def test_import_and_say_in_processes_of_their_own(files):
+    for command in (["import", "checkpoint.pt", "--vocoder", "generator.pth", "-o", "./bundle"],
+                    ["say", "Hello, world.", "--bundle", "./bundle", "--rate", "1.2", "-o", "x.wav"]):
+        result = subprocess.run([sys.executable, "-m", "ane", *command], cwd=files, capture_output=True, text=True,
+                                timeout=300, check=False)
+        assert result.returncode == 0, result.stderr
+    assert "rate 1.2" in result.stderr
+    assert "Griffin-Lim" not in result.stderr
+    info = soundfile.info(files / "x.wav")
+    assert (info.samplerate, info.frames % 256) == (22050, 0)
+    assert info.frames > 0
+
+
+def test_what_the_bundle_states(bundle):
+    manifest = Bundle(bundle).manifest
+    assert manifest.family == "fastspeech"
+    assert set(manifest.source["files"]) == {"checkpoint.pt", "generator.pth"}
+    assert "tokenizer" not in json.loads((bundle / "bundle.json").read_text())
+
+
+def test_without_a_vocoder_a_line_says_how_to_add_one(files, capsys):
+    assert main(["import", "checkpoint.pt", "-o", "./bundle", "--precision", "fp16"]) == 0
+    assert main(["say", "Hello.", "--bundle", "./bundle", "-o", "x.wav"]) == 0
+    assert "import the model again with --vocoder" in capsys.readouterr().err
+
+
+def test_from_python(bundle, files):
+    speech = ane.load(bundle).speak("Hello.", rate=1.1)
+    assert (speech.sample_rate, speech.rate) == (22050, 1.1)
+    assert ane.load(files / "checkpoint.pt").speak("Hello.").notes
+
+
+def test_lines_and_json(bundle, files, capsys):
+    (files / "text.txt").write_text("One line.\n\nAnother line.\n", encoding="utf-8")
+    assert main(["say", "-f", "text.txt", "--lines", "--json", "--bundle", "./bundle", "-o", "x.wav"]) == 0
+    facts = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [fact["chunks"] for fact in facts] == [["One line."], ["Another line."]]
+    assert facts[0]["rate"] == 1.0
+    assert not {"seed", "voice", "codes", "preset"} & set(facts[0])
+    assert (files / "x-2.wav").is_file()
+
+
+def test_stream_to_a_file(bundle, files, capsys):
+    text = "This sentence is one of several. " * 6
+    assert main(["say", text, "--stream", "--bundle", "./bundle", "--rate", "1.5", "-o", "x.wav"]) == 0
+    assert "first audio after" in capsys.readouterr().err
+    whole = ane.load(bundle).speak(text, rate=1.5)
+    assert soundfile.info(files / "x.wav").frames == len(whole.audio)
+
+
+def test_padding_is_chosen_at_import(files):
+    (files / "padding.json").write_text('{"padding": "published"}')
+    assert main(["import", "checkpoint.pt", "--config", "padding.json", "-o", "./bundle"]) == 0
+    assert Bundle(files / "bundle").config("fastspeech").padding == "published"
+
+
+@pytest.mark.parametrize("flags", [
+    ("-v", "rms"), ("--preset", "fast"), ("--seed", "0"), ("--candidates", "2"), ("--temperature", "0"),
+    ("--normaliser", "english"), ("--lanes", "2"), ("--noise", "1")])
+def test_an_option_of_other_models_is_refused(bundle, capsys, flags):
+    assert main(["say", "Hello.", "--bundle", str(bundle), "-o", "x.wav", *flags]) == 1
+    line = capsys.readouterr().err
+    flag = "--voice" if flags[0] == "-v" else flags[0]
+    assert f"{flag} has no effect on FastSpeech models, and bundle is one; leave it out" in line
+    assert line.count("\n") == 1
+
+
+@pytest.mark.parametrize("value", ["0", "nan", "9"])
+def test_a_rate_out_of_range_is_refused(bundle, capsys, value):
+    assert main(["say", "Hello.", "--bundle", str(bundle), "-o", "x.wav", "--rate", value]) == 1
+    assert "--rate must be from 0.25 to 4" in capsys.readouterr().err
+
+
+def test_a_rate_on_tortoise_is_refused(files, random_bundle, capsys):
+    assert main(["say", "Hello.", "--bundle", str(random_bundle), "-o", "x.wav", "--rate", "1.2"]) == 1
+    assert "--rate has no effect on Tortoise models" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("command", "fault"), [
+    (("import", "generator.pth", "-o", "./b"), "a FastSpeech checkpoint must be named .pt"),
+    (("import", "checkpoint.pt", "--vocoder", "none.pth", "-o", "./b"), "cannot read none.pth"),
+    (("import", "checkpoint.pt", "--vocoder", "checkpoint.pt", "-o", "./b"), "is not a HiFi-GAN generator"),
+    (("import", "checkpoint.pt", "--revision", "main", "-o", "./b"), "--revision is for the hub; checkpoint.pt is a"),
+    (("import", "none.pt", "-o", "./b"), "neither a directory, a file nor a repository"),
+    (("import", "owner/name", "--vocoder", "generator.pth", "-o", "./b"), "--vocoder has no effect on Tortoise"),
+    (("say", "x", "--precision", "int8", "--bundle", "./bundle", "-o", "x.wav"), "precision int8 packs the layers"),
+    (("bench", "--bundle", "./bundle"), "measures models with a decoder"),
+    (("say", "--preset", "?", "--bundle", "./bundle"), "which has no presets"),
+    (("say", "x", "--backend", "onnx", "--bundle", "./bundle", "-o", "x.wav"), "no ONNX packages"),
+    (("convert", "./bundle", "--to", "onnx", "-o", "./c"), "of which no network can be converted"),
+    (("convert", "./bundle", "--to", "gguf", "-o", "./c.gguf"), "bundle is a FastSpeech model")])
+def test_what_cannot_be_done_is_one_line(bundle, capsys, command, fault):
+    assert main(list(command)) == 1
+    line = capsys.readouterr().err
+    assert fault in line
+    assert line.count("\n") == 1

@@ -1,0 +1,31 @@
+"""A small model of random weights, with and without a vocoder."""
+
+from pathlib import Path
+
+import pytest
+
+from ane.backends import load_backend
+from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
+from ane.models.fastspeech.synthesizer import FastSpeechSynthesizer
+from tests.fastspeech_files import write_fastspeech, write_hifigan
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with checkpoint.pt and generator.pth; tests must not change it."""
+    folder = tmp_path_factory.mktemp("fastspeech")
+    write_fastspeech(folder / "checkpoint.pt")
+    write_hifigan(folder / "generator.pth")
+    return folder
+
+
+@pytest.fixture
+def synthesizer(files: Path) -> FastSpeechSynthesizer:
+    model = FastSpeechCheckpoint(files / "checkpoint.pt", vocoder=files / "generator.pth")
+    return FastSpeechSynthesizer(model, load_backend("torch:cpu", model))
+
+
+@pytest.fixture
+def without_vocoder(files: Path) -> FastSpeechSynthesizer:
+    model = FastSpeechCheckpoint(files / "checkpoint.pt")
+    return FastSpeechSynthesizer(model, load_backend("torch:cpu", model))

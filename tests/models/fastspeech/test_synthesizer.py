@@ -1,0 +1,123 @@
+"""Speech from text: length, rate, chunks, batches, and everything that is not spoken is said."""
+
+import numpy as np
+import pytest
+
+from ane.models.fastspeech.result import HOP, SAMPLE_RATE
+from ane.models.fastspeech.settings import FastSpeechSettings
+from ane.system.errors import UserError
+from ane.system.timeline import Timeline
+
+TEXT = "The more you buy, the more you save."
+LONG = "This sentence is one of several. " * 6
+NO_PAUSE = FastSpeechSettings(pause=0.0)
+
+
+def test_the_sound_has_the_length_of_the_mel(synthesizer):
+    speech = synthesizer.speak(TEXT)
+    [mel], [counts] = speech.mels, speech.durations
+    assert mel.shape == (80, counts.sum())
+    assert speech.audio.shape == (counts.sum() * HOP,)
+    assert (speech.sample_rate, speech.audio.dtype, speech.notes) == (SAMPLE_RATE, np.float32, [])
+    assert np.abs(speech.audio).max() <= 1
+    assert set(speech.seconds_by_phase) == {"text", "mel", "vocode"}
+    assert speech.facts == {"rate": 1.0, "frames": counts.sum()}
+
+
+def test_the_same_text_gives_the_same_sound(synthesizer):
+    assert np.array_equal(synthesizer.speak(TEXT).audio, synthesizer.speak(TEXT).audio)
+
+
+def test_rate(synthesizer):
+    slow, usual, fast = (synthesizer.speak(TEXT, rate=rate).facts["frames"] for rate in (0.5, 1.0, 2.0))
+    assert slow == pytest.approx(2 * usual, rel=0.1)
+    assert fast == pytest.approx(usual / 2, rel=0.3), "rounding whole frames"
+    with pytest.raises(UserError, match="rate must be from"):
+        synthesizer.speak(TEXT, rate=100)
+
+
+def test_several_texts_share_passes_and_sound_as_alone(synthesizer, monkeypatch):
+    texts = [TEXT, "Hello.", "It just works, and it does so every day."]
+    alone = [synthesizer.speak(text).mels[0] for text in texts]
+    calls, run = [], synthesizer.backend.run
+    monkeypatch.setattr(synthesizer.backend, "run", lambda stage, **inputs: calls.append(stage) or run(stage, **inputs))
+    together = list(synthesizer.speak_all(texts))
+    assert calls == ["text", "mel", "vocoder", "vocoder", "vocoder"]
+    for speech, mel in zip(together, alone, strict=True):
+        np.testing.assert_allclose(speech.mels[0], mel, atol=1e-4)
+
+
+def test_a_long_text_is_spoken_in_chunks_without_a_frame_lost(synthesizer):
+    speech = synthesizer.speak(LONG, settings=NO_PAUSE)
+    assert len(speech.chunks) > 1
+    assert " ".join(speech.chunks).split() == LONG.split()
+    assert max(mel.shape[1] for mel in speech.mels) <= synthesizer.positions
+    assert len(speech.audio) == HOP * sum(int(counts.sum()) for counts in speech.durations)
+
+
+def test_a_chunk_with_too_many_frames_is_split_in_order(synthesizer):
+    texts = ["A short one.", "one two three four five six seven eight nine ten", "The last."]
+    settings = FastSpeechSettings(rate=0.5, batch=2)
+    spoken = [speech.chunks for speech in synthesizer.speak_all(texts, settings=settings)]
+    assert len(spoken[1]) > 1
+    assert [" ".join(chunks) for chunks in spoken] == texts
+
+
+def test_what_cannot_be_split_is_refused(synthesizer):
+    with pytest.raises(UserError, match=r"takes \d+ mel frames at rate 0.25, and the model has 200 positions: raise"):
+        synthesizer.speak("incomprehensibilities", rate=0.25)
+    with pytest.raises(UserError, match="allow it to be split"):
+        synthesizer.speak("one two three four five six seven eight", rate=0.5,
+                          settings=FastSpeechSettings(split=None))
+
+
+def test_chunks_are_joined_by_a_pause(synthesizer):
+    plain = synthesizer.speak(LONG, settings=NO_PAUSE)
+    paused = synthesizer.speak(LONG, settings=FastSpeechSettings(pause=0.1))
+    assert len(paused.audio) - len(plain.audio) == 2205 * (len(plain.chunks) - 1)
+
+
+def test_without_a_vocoder_griffin_lim_speaks_and_a_note_says_so(without_vocoder):
+    speech = without_vocoder.speak("Hello.")
+    assert len(speech.audio) == HOP * speech.facts["frames"]
+    assert "Griffin-Lim" in speech.notes[0]
+    assert "--vocoder" in speech.notes[0]
+
+
+def test_unknown_phonemes_are_noted(synthesizer):
+    assert "no ARPAbet phonemes: XX" in synthesizer.speak("{HH XX} a").notes[0]
+
+
+def test_durations_of_zero_give_silence_and_a_note(synthesizer):
+    predictor = synthesizer.backend.network("fastspeech").length_regulator.duration_predictor
+    predictor.linear_layer.bias.fill_(-9)
+    predictor.linear_layer.weight.zero_()
+    speech = synthesizer.speak("Hello.")
+    assert (len(speech.audio), speech.real_time_factor) == (0, float("inf"))
+    assert "is silent" in speech.notes[0]
+
+
+def test_progress_and_timeline(synthesizer):
+    seen, timeline = [], Timeline()
+    synthesizer.prepare()
+    synthesizer.speak(TEXT, progress=lambda *report: seen.append(report), timeline=timeline)
+    assert seen == [("text", 1, 1, ""), ("mel", 1, 1, ""), ("vocode", 1, 1, "")]
+    assert timeline.first_audio is not None
+
+
+def test_a_stream_joins_to_the_same_sound(synthesizer):
+    whole = synthesizer.speak(2 * LONG, rate=0.8)
+    stream = synthesizer.stream(2 * LONG, rate=0.8)
+    assert (stream.seconds, stream.real_time_factor) == (0, float("inf"))
+    pieces = list(stream)
+    assert len(pieces) == len(stream.chunks) > 1
+    np.testing.assert_allclose(np.concatenate(pieces), whole.audio, atol=1e-4)
+    assert (stream.facts, stream.seconds) == (whole.facts, whole.seconds)
+    assert set(stream.seconds_by_phase) == {"text", "mel", "vocode"}
+    stream.close()
+
+
+@pytest.mark.parametrize("text", ["", "  ", "...", "{XX}"])
+def test_nothing_to_say(synthesizer, text):
+    with pytest.raises(UserError, match="nothing to say"):
+        synthesizer.speak(text)

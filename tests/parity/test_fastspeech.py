@@ -1,0 +1,192 @@
+"""FastSpeech compared with golden vectors of NVIDIA's class: text, both sides, the regulator, every module within."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ane.backends import load_backend
+from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
+from ane.models.fastspeech.networks.acoustic import FastSpeech, FastSpeechConfig
+from ane.models.fastspeech.regulator import alignment_matrix, durations, length_mask, repeats
+from ane.models.fastspeech.text import SYMBOLS, text_to_ids
+from tests.fastspeech_files import write_fastspeech
+
+TOLERANCE = 1e-4        # stated by the golden set, for float32
+PADDED_TOLERANCE = 3e-6     # of a padded run in exact mode
+ALPHAS = {"fast": 0.6, "slow": 1.7, "crop": 3.0}
+CASES = ("single", "batch", "fixed", "fast", "slow", "crop", "crop_out")
+Case = dict[str, np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def folder(golden_families: Path) -> Path:
+    return golden_families / "fastspeech"
+
+
+@pytest.fixture(scope="module")
+def facts(folder: Path) -> dict:
+    return json.loads((folder / "facts.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def case(folder: Path) -> Callable[[str], Case]:
+    """``case(name)``: the tensors of a case by name."""
+    tensors = {key: tensor.numpy() for key, tensor in load_file(folder / "stages.safetensors").items()}
+    return lambda name: {key.removeprefix(f"{name}/"): value for key, value in tensors.items()
+                         if key.startswith(f"{name}/")}
+
+
+@pytest.fixture(scope="module")
+def network(folder: Path, facts: dict) -> Callable[[str], FastSpeech]:
+    """``network(padding)``: the golden weights, loaded strictly under NVIDIA's names."""
+    state = {key: tensor for key, tensor in load_file(folder / "weights.safetensors").items()
+             if not key.endswith(".position.weight")}
+
+    def make(padding: str) -> FastSpeech:
+        config = dataclasses.replace(FastSpeechConfig.from_upstream(facts["config"]), padding=padding)
+        module = FastSpeech(config).eval().requires_grad_(False)
+        module.load_state_dict(state)
+        return module
+
+    return make
+
+
+def encode(network: FastSpeech, case: Case) -> np.ndarray:
+    ids = torch.from_numpy(case["ids"].astype(np.int64))
+    mask = case["pos"] > 0 if "pos" in case else np.arange(ids.shape[1]) < 14      # `fixed` is `single`, padded
+    return network.encode(ids, torch.from_numpy(np.broadcast_to(mask, ids.shape).astype(np.float32))).numpy()
+
+
+def decode(network: FastSpeech, states: np.ndarray, counts: np.ndarray, frames: int) -> np.ndarray:
+    """The mel as NVIDIA's class returns it: (B, L, M)."""
+    mel = network.decode(torch.from_numpy(states.copy()), torch.from_numpy(alignment_matrix(counts, frames)),
+                         torch.from_numpy(length_mask(counts.sum(axis=1), frames)))
+    return mel.numpy().transpose(0, 2, 1)
+
+
+def test_symbols_and_ids(facts):
+    assert list(SYMBOLS) == facts["symbols"]
+    for pair in facts["text"]:
+        assert text_to_ids(pair["text"]) == pair["ids"], pair["text"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_published_padding(name, case, network, assert_close):
+    golden, module = case(name), network("published")
+    encoded = encode(module, golden)
+    assert_close(encoded[..., :-1], golden["encoder"], TOLERANCE, "encoder")
+    assert_close(encoded[..., -1], golden["log_duration"], TOLERANCE, "log durations")
+    exact = durations(golden["log_duration"])
+    assert_close(exact, golden["duration"], TOLERANCE, "durations")
+    counts = repeats(golden["duration"], ALPHAS.get(name, 1.0))
+    assert np.array_equal(counts, golden["repeats"])
+    assert np.array_equal(repeats(durations(encoded[..., -1]), ALPHAS.get(name, 1.0)), golden["repeats"])
+    frames = golden["mel"].shape[1]         # cut or padded as the case does
+    assert_close(decode(module, encoded[..., :-1], counts, frames), golden["mel"], TOLERANCE, "mel")
+    mask = length_mask(counts.sum(axis=1), frames)
+    assert np.array_equal(mask, golden["mel_mask"][..., 0])
+    uncut = golden["regulated"].shape[1]
+    regulated = alignment_matrix(counts, uncut).transpose(0, 2, 1) @ golden["encoder"]
+    assert np.array_equal(regulated, golden["regulated"]), "repeating is exact"
+    positions = length_mask(counts.sum(axis=1), uncut) * np.arange(1, uncut + 1)
+    assert np.array_equal(positions, golden["regulated_pos"])
+
+
+def test_exact_padding_changes_nothing(case, network, assert_close):
+    golden, module = case("single"), network("exact")
+    padded = {"ids": case("fixed")["ids"]}
+    encoded = encode(module, padded)[:, :14]
+    assert_close(encoded[..., :-1], golden["encoder"], PADDED_TOLERANCE, "encoder")
+    assert_close(encoded[..., -1], golden["log_duration"], PADDED_TOLERANCE, "log durations")
+    counts = repeats(durations(encoded[..., -1]))
+    mel = decode(module, np.pad(encoded[..., :-1], ((0, 0), (0, 34), (0, 0))), np.pad(counts, ((0, 0), (0, 34))), 128)
+    frames = golden["mel"].shape[1]
+    assert_close(mel[:, :frames], golden["mel"], PADDED_TOLERANCE, "mel")
+    assert (mel[:, frames:] == module.mel_linear.bias.numpy()).all()
+
+
+def test_published_padding_does_change_the_result(case, network):
+    encoded = encode(network("published"), {"ids": case("fixed")["ids"]})[:, :14, :-1]
+    assert np.abs(encoded - case("single")["encoder"]).max() > 0.1
+
+
+def test_durations_of_zero_give_no_frames(case, network):
+    module, golden = network("published"), case("empty")
+    predictor = module.length_regulator.duration_predictor.linear_layer
+    predictor.weight.mul_(0.01)
+    predictor.bias.fill_(-9)
+    encoded = encode(module, golden)
+    assert np.array_equal(durations(encoded[..., -1]), golden["duration"])
+    assert repeats(golden["duration"]).sum() == golden["mel"].shape[1] == 0
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.0, 1.3])
+def test_the_regulator_alone(case, alpha):
+    regulator = case("regulator")
+    counts = repeats(regulator["duration"], alpha)
+    assert np.array_equal(counts, regulator[f"alpha{alpha}/repeats"])
+    frames = regulator[f"alpha{alpha}/out"].shape[1]
+    assert np.array_equal(alignment_matrix(counts, frames).transpose(0, 2, 1) @ regulator["x"],
+                          regulator[f"alpha{alpha}/out"])
+    assert np.array_equal(length_mask(counts.sum(axis=1), frames) * np.arange(1, frames + 1),
+                          regulator[f"alpha{alpha}/pos"])
+
+
+def test_halves_are_rounded_up_as_in_tensorrt(case):
+    regulator = case("regulator")
+    assert np.array_equal(repeats(regulator["duration"], rounding="half_up"), regulator["repeats_half_up"])
+
+
+@pytest.mark.parametrize(("name", "padding"), [("single", "exact"), ("single", "published"), ("fixed", "published")])
+def test_every_module_within(name, padding, case, network, assert_close):
+    golden, module = case(name), network(padding)
+    outputs: dict[str, np.ndarray] = {}
+
+    def keep(key: str) -> Callable[..., None]:
+        return lambda _, inputs, output: outputs.update({key: output.numpy().copy()})
+
+    for key, part in module.named_modules():
+        part.register_forward_hook(keep(key))
+    encoded = encode(module, golden)
+    decode(module, encoded[..., :-1], repeats(durations(encoded[..., -1])), golden["mel"].shape[1])
+    compared = [key.removesuffix("/out") for key in golden if key.endswith("/out")]
+    assert len(compared) >= 7
+    for key in compared:
+        output = outputs[key]
+        if key.endswith(".attention"):
+            output = output.transpose(1, 0, 2, 3).reshape(-1, *output.shape[2:])       # head by head, as upstream
+        assert_close(output, golden[f"{key}/out"], TOLERANCE, key)
+
+
+@pytest.mark.parametrize("side", ["phoneme_side", "mel_side"])
+def test_the_attention_itself(side, case, network, assert_close):
+    """The weights of attention, as the output for unit vectors as values."""
+    golden, key = case("single"), f"{side}.layer_stack.0.slf_attn"
+    attention = network("exact").get_submodule(key)
+    linear = torch.from_numpy(golden[f"{key}.linear/out"])
+    length = linear.shape[1]
+    q, k, _ = linear.view(1, length, attention.heads, 3, 64).permute(3, 0, 2, 1, 4)
+    units = torch.eye(length).expand(1, attention.heads, length, length)
+    weights = attention.attention(q, k, units, torch.zeros(1, 1, 1, length))
+    assert_close(weights[0].numpy(), golden[f"{key}.attention/attn"], TOLERANCE)
+
+
+def test_the_stages_on_the_torch_backend(folder, case, tmp_path, assert_close):
+    path = write_fastspeech(tmp_path / "checkpoint.pt", load_file(folder / "weights.safetensors"))
+    backend, golden = load_backend("torch:cpu", FastSpeechCheckpoint(path)), case("batch")
+    mask = (golden["pos"] > 0).astype(np.float32)
+    encoded = backend.run("text", ids=golden["ids"].astype(np.int64), mask=mask)
+    lengths = mask.sum(axis=1).astype(int)
+    longest = int(lengths.argmax())
+    assert_close(encoded[longest, :, :-1], golden["encoder"][longest], TOLERANCE, "the row without padding")
+    counts = repeats(durations(encoded[..., -1]))
+    frames = counts.sum(axis=1)
+    mel = backend.run("mel", states=encoded[..., :-1], alignment=alignment_matrix(counts, frames.max()),
+                      mask=length_mask(frames, frames.max()))
+    assert_close(mel[longest, :, :frames[longest]].T, golden["mel"][longest, :frames[longest]], TOLERANCE, "mel")
