@@ -3,7 +3,7 @@
     bundle.json                    its content (manifest.py)
     weights/<network>.safetensors  the network's state dict, weight norm folded in
     tokenizer.json                 Hugging Face tokenizers
-    mel_norms.safetensors          mel_norms (80,) float32
+    mel_norms.safetensors          mel_norms (80,) float32, of models that have them
     voices/<name>.safetensors      voices that come with it
     packages/<name>.mlpackage      Core ML packages of the networks (packages.py)
     packages/<name>.onnx/          ONNX packages of the networks (packages.py)
@@ -64,7 +64,8 @@ class Bundle(Model):
     def identity(self) -> str:
         manifest = self.manifest
         parts = [[name, network.weights.sha256, asdict(network.config)] for name, network in manifest.networks.items()]
-        content = json.dumps([sorted(parts), manifest.tokenizer.sha256, manifest.mel_norms.sha256])
+        content = json.dumps([sorted(parts), manifest.tokenizer.sha256,
+                              manifest.mel_norms.sha256 if manifest.mel_norms else None])
         return hashlib.sha256(content.encode()).hexdigest()
 
     @property
@@ -119,7 +120,9 @@ class Bundle(Model):
         return read_tokenizer(self.path / self.manifest.tokenizer.file)
 
     @property
-    def mel_norms(self) -> np.ndarray:
+    def mel_norms(self) -> np.ndarray | None:
+        if self.manifest.mel_norms is None:
+            return None
         check_hash(self.path, self.manifest.mel_norms)
         path = self.path / self.manifest.mel_norms.file
         try:
@@ -200,13 +203,16 @@ def write_bundle(model: Model, destination: Path | str, *, precision: str | None
             progress(network)
             networks[network] = _write_network(model, network, directory, precision)
         (directory / "tokenizer.json").write_text(model.tokenizer, encoding="utf-8")
-        _save({"mel_norms": torch.from_numpy(model.mel_norms.copy())}, directory / "mel_norms.safetensors")
+        norms = model.mel_norms
+        if norms is not None:
+            _save({"mel_norms": torch.from_numpy(norms.copy())}, directory / "mel_norms.safetensors")
         for package in packages:
             shutil.copytree(packages_root / package.path, directory / package.path, copy_function=link_or_copy)
         write_manifest(directory, Manifest(
             name=name or destination.name, precision=precision, trained=model.trained,
             default_voice=model.default_voice if default_voice is None else default_voice, networks=networks,
-            tokenizer=record(directory, "tokenizer.json"), mel_norms=record(directory, "mel_norms.safetensors"),
+            tokenizer=record(directory, "tokenizer.json"),
+            mel_norms=None if norms is None else record(directory, "mel_norms.safetensors"),
             voices=_copy_voices(model, directory), source=dict(source or {}), licence=licence,
             description=description, created_by=f"tortoise-ane {version()}", settings=dict(model.settings),
             clones=model.clones, family=model.family.name, sections=_sections(packages, networks)))

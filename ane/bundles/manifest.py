@@ -2,8 +2,9 @@
 
 Version 1 has: format, name, description, licence, created_by, precision, trained, default_voice, source (where the
 weights came from, with the SHA-256 of every original file), networks (name → config, file, sha256, bytes, parameters),
-tokenizer, mel_norms and voices (each file, sha256, bytes); optionally model (its family), settings (synthesis settings
-that suit this model, ``ane.models.tortoise.settings``) and clones. Other sections are kept as they are.
+tokenizer, mel_norms (null for a model without) and voices (each file, sha256, bytes); optionally model (its family),
+settings (synthesis settings that suit this model, ``ane.models.tortoise.settings``) and clones. Other sections are kept
+as they are.
 """
 
 import dataclasses
@@ -44,7 +45,7 @@ class Manifest:
     default_voice: str
     networks: dict[str, NetworkRecord]
     tokenizer: FileRecord
-    mel_norms: FileRecord
+    mel_norms: FileRecord | None = None
     voices: dict[str, FileRecord] = field(default_factory=dict)
     source: dict[str, Any] = field(default_factory=dict)
     licence: str = ""
@@ -59,7 +60,8 @@ class Manifest:
     def files(self) -> list[FileRecord]:
         """All files of the bundle except bundle.json."""
         weights = [network.weights for network in self.networks.values()]
-        return [*weights, self.tokenizer, self.mel_norms, *self.voices.values()]
+        norms = [self.mel_norms] if self.mel_norms else []
+        return [*weights, self.tokenizer, *norms, *self.voices.values()]
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
@@ -95,7 +97,8 @@ def read_manifest(directory: Path) -> Manifest:
     return Manifest(
         name=reader.take("name", str), precision=precision, trained=reader.take("trained", bool),
         default_voice=reader.take("default_voice", str), networks=networks,
-        tokenizer=file_record(reader.at("tokenizer")), mel_norms=file_record(reader.at("mel_norms")),
+        tokenizer=file_record(reader.at("tokenizer")),
+        mel_norms=None if content.get("mel_norms", True) is None else file_record(reader.at("mel_norms")),
         voices={name: file_record(reader.at("voices").at(name)) for name in reader.take("voices", dict)},
         source=reader.take("source", dict), licence=reader.take("licence", str),
         description=reader.take("description", str), created_by=reader.take("created_by", str),

@@ -68,8 +68,9 @@ class Model(ABC):
 
     @property
     @abstractmethod
-    def mel_norms(self) -> "np.ndarray":
-        """(80,) float32: divisors of the decoder's log-mel conditioning, band by band (upstream data/mel_norms.pth)."""
+    def mel_norms(self) -> "np.ndarray | None":
+        """(80,) float32: divisors of the decoder's log-mel conditioning, band by band (upstream data/mel_norms.pth);
+        None: the model has none."""
 
     @property
     def widths(self) -> tuple[int, int]:
