@@ -120,9 +120,9 @@ class Bundle(Model):
         return read_tokenizer(self.path / self.manifest.tokenizer.file)
 
     @property
-    def mel_norms(self) -> np.ndarray | None:
+    def mel_norms(self) -> np.ndarray:
         if self.manifest.mel_norms is None:
-            return None
+            raise UserError(f"{self.name} is a {self.family.name} model, which has no mel norms")
         check_hash(self.path, self.manifest.mel_norms)
         path = self.path / self.manifest.mel_norms.file
         try:
@@ -203,16 +203,15 @@ def write_bundle(model: Model, destination: Path | str, *, precision: str | None
             progress(network)
             networks[network] = _write_network(model, network, directory, precision)
         (directory / "tokenizer.json").write_text(model.tokenizer, encoding="utf-8")
-        norms = model.mel_norms
-        if norms is not None:
-            _save({"mel_norms": torch.from_numpy(norms.copy())}, directory / "mel_norms.safetensors")
+        if model.family.mel_norms:
+            _save({"mel_norms": torch.from_numpy(model.mel_norms.copy())}, directory / "mel_norms.safetensors")
         for package in packages:
             shutil.copytree(packages_root / package.path, directory / package.path, copy_function=link_or_copy)
         write_manifest(directory, Manifest(
             name=name or destination.name, precision=precision, trained=model.trained,
             default_voice=model.default_voice if default_voice is None else default_voice, networks=networks,
             tokenizer=record(directory, "tokenizer.json"),
-            mel_norms=None if norms is None else record(directory, "mel_norms.safetensors"),
+            mel_norms=record(directory, "mel_norms.safetensors") if model.family.mel_norms else None,
             voices=_copy_voices(model, directory), source=dict(source or {}), licence=licence,
             description=description, created_by=f"tortoise-ane {version()}", settings=dict(model.settings),
             clones=model.clones, family=model.family.name, sections=_sections(packages, networks)))

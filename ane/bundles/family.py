@@ -90,6 +90,7 @@ class ModelFamily:
         required_files: official checkpoints without which the model cannot speak.
         extra_files: other files that are used if they are in the same directory.
         repository: the Hugging Face repository with the official checkpoints.
+        mel_norms: whether its models have ``Model.mel_norms``.
     """
 
     name: str
@@ -102,6 +103,7 @@ class ModelFamily:
     required_files: tuple[str, ...]
     extra_files: tuple[str, ...]
     repository: str
+    mel_norms: bool = True
 
     @cached_property
     def files(self) -> tuple[str, ...]:

@@ -68,9 +68,12 @@ class Model(ABC):
 
     @property
     @abstractmethod
-    def mel_norms(self) -> "np.ndarray | None":
-        """(80,) float32: divisors of the decoder's log-mel conditioning, band by band (upstream data/mel_norms.pth);
-        None: the model has none."""
+    def mel_norms(self) -> "np.ndarray":
+        """(80,) float32: divisors of the decoder's log-mel conditioning, band by band (upstream data/mel_norms.pth).
+
+        Raises:
+            UserError: the family has none (``ModelFamily.mel_norms``), or the file is damaged.
+        """
 
     @property
     def widths(self) -> tuple[int, int]:
@@ -79,6 +82,8 @@ class Model(ABC):
 
     def require(self, network: str) -> None:
         """Raise UserError, naming upstream's file, when the model lacks ``network``."""
+        if network not in self.family.networks:
+            raise UserError(f"{self.name} is a {self.family.name} model, which has no {network} network")
         if network not in self.networks:
             file = self.family.networks[network].file
             raise UserError(f"{self.name} has no {network} network: {file} was not among its checkpoints; "

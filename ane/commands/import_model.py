@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.progress import Progress, track
 from rich.table import Table
 
-from ane.bundles import DEMO, is_path
+from ane.bundles import DEMO, Model, is_path
+from ane.bundles.family import DEFAULT_FAMILY
 from ane.commands import arguments
 from ane.commands.messages import message_console, report_console
 from ane.system import paths
@@ -22,9 +23,11 @@ if TYPE_CHECKING:       # torch is imported in the handler, so that --help is qu
 
 HUB = "hub"
 DESCRIPTION = """
-Read official Tortoise checkpoints and write them as a bundle, which loads lazily and is checked by SHA-256.
+Read official checkpoints and write them as a bundle, which loads lazily and is checked by SHA-256.
 SOURCE is a directory with autoregressive.pth, diffusion_decoder.pth, vocoder.pth and clvp2.pth (other files are
-read if present), a Hugging Face repository OWNER/NAME, or the word hub for upstream's own repository.
+read if present), a Hugging Face repository OWNER/NAME, or the word hub for Tortoise's own repository. For Whisper it
+is a .pt file of OpenAI's, a folder with config.json and model.safetensors, or a repository such as
+openai/whisper-base.en.
 -o NAME stores the bundle where --bundle NAME finds it; a path has a slash in it.
 """
 PRECISION = """
@@ -46,7 +49,7 @@ class CheckpointOrigin:
 def register(subparsers: argparse._SubParsersAction) -> None:
     """Add ``import``; it sets ``handler``, which takes the arguments and returns an exit status."""
     parser = subparsers.add_parser("import", help="make a bundle from official checkpoints", description=DESCRIPTION)
-    parser.add_argument("source", metavar="SOURCE", help="directory of .pth files, OWNER/NAME on the hub, or: hub")
+    parser.add_argument("source", metavar="SOURCE", help="directory or .pt file, OWNER/NAME on the hub, or: hub")
     parser.add_argument("-o", "--output", required=True, metavar="NAME|PATH", help="where to write the bundle")
     parser.add_argument("--precision", choices=("fp32", "fp16", "bf16"), default="fp32", help=PRECISION)
     parser.add_argument("--config", metavar="FILE", type=arguments.path,
@@ -63,15 +66,12 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 def import_command(args: argparse.Namespace) -> int:
     """Download or find the checkpoints, check them, write the bundle, print its networks."""
     from ane.bundles.bundle import check_destination, write_bundle
-    from ane.models.tortoise.checkpoints import CheckpointDirectory
 
     destination = _destination(args.output)
     directory = Path(os.path.expanduser(args.source))
     check_destination(destination, args.force, directory if os.path.isdir(directory) else None)
     console = message_console(args)
-    origin = _origin(args, directory, destination, console)
-    model = CheckpointDirectory(origin.directory, origin.config, str(args.config))
-    surplus = model.check()
+    origin, model, surplus = _open_source(args, directory, destination, console)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("writing", total=len(model.networks))
         written: list[str] = []
@@ -84,6 +84,23 @@ def import_command(args: argparse.Namespace) -> int:
                               licence=origin.licence, source=origin.source, overwrite=args.force, progress=advance)
     _report(report_console(args), bundle, surplus, args.output)
     return 0
+
+
+def _open_source(args: argparse.Namespace, directory: Path, destination: Path,
+                 console: Console) -> tuple[CheckpointOrigin, Model, dict[str, list[str]]]:
+    """Where the checkpoints come from, the model that they are, and the entries that it does not use, by file."""
+    from ane.commands.import_whisper import is_whisper_source, whisper_origin
+
+    if is_whisper_source(args.source):
+        from ane.models.whisper.checkpoints import WhisperCheckpoint
+
+        origin = whisper_origin(args, console)
+        return origin, WhisperCheckpoint(origin.directory), {}
+    from ane.models.tortoise.checkpoints import CheckpointDirectory
+
+    origin = _origin(args, directory, destination, console)
+    model = CheckpointDirectory(origin.directory, origin.config, str(args.config))
+    return origin, model, model.check()
 
 
 def _destination(text: str) -> Path:
@@ -171,4 +188,5 @@ def _report(console: Console, bundle: "Bundle", surplus: dict[str, list[str]], d
         console.print(f"Left out, because speaking does not need it: {left}")
     if not bundle.trained:
         console.print("The weights are random numbers (config.json says so): this bundle generates noise, not speech.")
-    console.print(f"Wrote {bundle.path} in {bundle.precision}. Use it with --bundle {shlex.quote(destination)}")
+    usage = "--bundle" if bundle.family.name == DEFAULT_FAMILY else "ane transcribe FILE --model"
+    console.print(f"Wrote {bundle.path} in {bundle.precision}. Use it with {usage} {shlex.quote(destination)}")

@@ -70,8 +70,9 @@ class TorchDecoder:
                 self.prefix_keys, self.prefix_values = (self._allocate(self.prefixes, self.prefix_capacity)
                                                         for _ in range(2))
             store = [partial(self._store_prefix, layer, index) for layer in range(self.shape.layers)]
-            own_memory = partial(self._attend_memory, LanesByPrefix(np.array([index]), self.prefix_lengths, self.device))
-            hidden = self._run_network(self._to_device(prefix[None]), store, own_memory)[:, -1]
+            stored = LanesByPrefix(np.array([index]), self.prefix_lengths, self.device)
+            attend_memory = partial(self._attend_memory, stored)
+            hidden = self._run_network(self._to_device(prefix[None]), store, attend_memory)[:, -1]
             self.prefix_lengths[index] = len(prefix)
             return hidden[0].cpu().numpy(), self.network.logits(hidden)[0].cpu().numpy()
 

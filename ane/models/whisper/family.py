@@ -44,4 +44,5 @@ def open_whisper_checkpoint(path: Path, arguments: Mapping[str, Any] | None, ori
 FAMILY = ModelFamily(
     "whisper", WHISPER_NETWORKS, WHISPER_STAGES, check_size, check_heads, no_voices, open_whisper_checkpoint,
     required_files=("config.json", "model.safetensors"),
-    extra_files=("tokenizer.json", "vocab.json", "merges.txt"), repository="openai/whisper-base.en")
+    extra_files=("config.json", "tokenizer.json", "vocab.json", "merges.txt"), repository="openai/whisper-base.en",
+    mel_norms=False)

@@ -8,17 +8,24 @@ import tokenizers
 from ane.system.errors import UserError
 
 # in the order of their tokens (openai/whisper tokenizer.py); Cantonese, the last one, came with large-v3
-LANGUAGES = tuple("""
-en zh de es ru ko fr ja pt tr pl ca nl ar sv it id hi fi vi he uk el ms cs ro da hu ta no th ur hr bg lt la mi ml cy sk
-te fa lv bn sr az sl kn et mk br eu is hy ne mn bs kk sq sw gl mr pa si km sn yo so af oc ka be tg sd gu am yi lo uz fo
-ht ps tk nn mt sa lb my bo tl mg as tt haw ln ha ba jw su yue
-""".split())
+LANGUAGES = (
+    "en", "zh", "de", "es", "ru", "ko", "fr", "ja", "pt", "tr", "pl", "ca", "nl", "ar", "sv", "it", "id", "hi",
+    "fi", "vi", "he", "uk", "el", "ms", "cs", "ro", "da", "hu", "ta", "no", "th", "ur", "hr", "bg", "lt", "la",
+    "mi", "ml", "cy", "sk", "te", "fa", "lv", "bn", "sr", "az", "sl", "kn", "et", "mk", "br", "eu", "is", "hy",
+    "ne", "mn", "bs", "kk", "sq", "sw", "gl", "mr", "pa", "si", "km", "sn", "yo", "so", "af", "oc", "ka", "be",
+    "tg", "sd", "gu", "am", "yi", "lo", "uz", "fo", "ht", "ps", "tk", "nn", "mt", "sa", "lb", "my", "bo", "tl",
+    "mg", "as", "tt", "haw", "ln", "ha", "ba", "jw", "su", "yue",
+)
 VOCABULARIES = (51864, 51865, 51866)        # English only; multilingual; large-v3, with one more language
 TIMESTAMPS = 1501                           # the last tokens: 0.00 s, 0.02 s, … 30.00 s
 SECONDS_PER_TIMESTAMP = 0.02
 
 # Symbols that annotate sounds or format text. People do not say them, so their tokens are suppressed.
-SYMBOLS = (*'"#()*+/:;<=>@[\\]^_`{|}~「」『』', *"<< >> <<< >>> -- --- -( -[ (' (\" (( )) ((( ))) [[ ]] {{ }} ♪♪ ♪♪♪".split())
+SYMBOLS = (
+    *'"#()*+/:;<=>@[\\]^_`{|}~「」『』',
+    "<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("', "((", "))", "(((", ")))", "[[", "]]", "{{", "}}",
+    "♪♪", "♪♪♪",
+)
 MUSIC = tuple("♩♪♫♬♭♮♯")                    # several tokens each; the first one is suppressed
 
 
