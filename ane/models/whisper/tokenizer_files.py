@@ -5,6 +5,7 @@ openai-whisper, multilingual.tiktoken and gpt2.tiktoken.
 """
 
 import base64
+import math
 import os
 from collections.abc import Mapping
 from itertools import pairwise
@@ -70,7 +71,7 @@ def merge_parts(token: bytes, ranks: Mapping[bytes, int]) -> list[bytes]:
     """Apply the merges of lower rank than ``token``'s to its bytes, the lowest first; the parts that remain."""
     parts = [token[index:index + 1] for index in range(len(token))]
     while len(parts) > 2:
-        candidates = [ranks.get(left + right, len(ranks) * 2) for left, right in pairwise(parts)]
+        candidates = [ranks.get(left + right, math.inf) for left, right in pairwise(parts)]
         index = min(range(len(candidates)), key=candidates.__getitem__)
         if candidates[index] >= ranks[token]:
             break
