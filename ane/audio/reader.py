@@ -37,8 +37,15 @@ def read_clip(path: Path | str) -> tuple[np.ndarray, int]:
 
 
 def read_recording(path: Path | str) -> tuple[np.ndarray, int]:
-    """Read a recording to transcribe: as ``read_audio``, up to ``MAX_RECORDING_SECONDS`` or without samples."""
-    return read_audio(path, MAX_RECORDING_SECONDS, allow_empty=True)
+    """Read a recording to transcribe: as ``read_audio``, up to ``MAX_RECORDING_SECONDS`` or without samples.
+
+    Raises:
+        UserError: see ``read_audio``; NaN or infinite samples.
+    """
+    audio, rate = read_audio(path, MAX_RECORDING_SECONDS, allow_empty=True)
+    if not np.isfinite(audio).all():
+        raise UserError(f"{path}: holds NaN or infinite samples; export it again from its source")
+    return audio, rate
 
 
 def read_audio(path: Path | str, max_seconds: float = MAX_CLIP_SECONDS,

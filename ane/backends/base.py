@@ -151,6 +151,7 @@ class Decoder(Protocol):
         """
 
 
+@runtime_checkable
 class CrossAttentionDecoder(Decoder, Protocol):
     """A decoder whose columns also attend to a memory, such as the output of an encoder. Each prefix has its own."""
 

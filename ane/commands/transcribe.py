@@ -63,6 +63,9 @@ def transcribe(args: argparse.Namespace) -> int:
     from ane.models.whisper.transcription import Transcriber, TranscriptionOptions
 
     outputs = output_files(args)
+    for file in args.files:
+        if not os.path.exists(file):        # now, and not after the files before it
+            raise UserError(f"{file}: no such file")
     model = open_whisper(args.model)
     options = TranscriptionOptions(args.language, "translate" if args.translate else "transcribe", prompt=args.prompt,
                                    seed=args.seed)

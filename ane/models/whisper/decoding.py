@@ -6,6 +6,7 @@ and no-speech probabilities. Each candidate continues it in a lane of its own (o
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -124,16 +125,21 @@ class WindowDecoder:
 
     Args:
         backend: of a Whisper model. config: of its decoder, a ``WhisperDecoderConfig``.
+
+    Raises:
+        UserError: the backend's decoder has no cross-attention.
     """
 
-    def __init__(self, backend: Backend, config, special: SpecialTokens, windows: int = 1, candidates: int = 1):
+    def __init__(self, backend: Backend, config: Any, special: SpecialTokens, windows: int = 1, candidates: int = 1):
         self.backend, self.config, self.special = backend, config, special
         self.windows, self.candidates = windows, candidates
         tables = backend.embeddings()
         self.token_table, self.position_table = tables["token"], tables["position"]
         self.max_prompt = config.n_text_ctx // 2 - 1
-        self.decoder: CrossAttentionDecoder = backend.decoder(
-            windows * candidates, config.n_text_ctx, windows, self.max_prompt + 2)
+        decoder = backend.decoder(windows * candidates, config.n_text_ctx, windows, self.max_prompt + 2)
+        if not isinstance(decoder, CrossAttentionDecoder):
+            raise UserError(f"the backend {backend.name} cannot run Whisper: use backend=torch")
+        self.decoder = decoder
 
     def encode(self, mels: np.ndarray) -> None:
         """Run the encoder on windows (n, bands, 3000) float32, which later calls decode as often as they like."""

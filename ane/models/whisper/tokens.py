@@ -63,7 +63,9 @@ class SpecialTokens:
         end = 50257 if multilingual else 50256
         languages = LANGUAGES[:vocabulary - 51765 - multilingual]
         task = end + 2 + len(languages)
-        return cls(end, end + 1, languages, *range(task, task + 7), multilingual=multilingual)
+        return cls(end, end + 1, languages, translate=task, transcribe=task + 1, language_model=task + 2,
+                   previous=task + 3, no_speech=task + 4, no_timestamps=task + 5, timestamps=task + 6,
+                   multilingual=multilingual)
 
     def language(self, code: str) -> int:
         """The id of a language. Raises UserError for an unknown code."""

@@ -49,7 +49,7 @@ class TranscriptionOptions:
     prompt: str = ""
     seed: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.task not in ("transcribe", "translate"):
             raise UserError(f"task must be transcribe or translate, got {self.task!r}")
         if not self.temperatures or min(self.temperatures) < 0:
