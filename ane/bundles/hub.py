@@ -61,7 +61,8 @@ def download_checkpoints(repository: str | None = None, revision: str | None = N
     folder = next((folder for folder in FOLDERS if folder + required[0] in entries), "")
     missing = [file for file in required if folder + file not in entries]
     if missing:
-        raise UserError(f"{repository} at {revision} has no {', '.join(missing)}: it is not a Tortoise repository")
+        raise UserError(f"{repository} at {revision} has no {', '.join(missing)}: it is not a "
+                        f"{family.name.capitalize()} repository")
     files, directories = {}, set()
     for file in (file for file in family.files if folder + file in entries):
         progress(file)
