@@ -12,6 +12,7 @@ from ane.system.errors import UserError
 CLIP_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif")     # of the clips in a folder of clips
 MIN_CLIP_SECONDS = 0.5          # a shorter clip holds a syllable at most; the encoders want 4 to 6 seconds
 MAX_CLIP_SECONDS = 600.0        # the encoders use 6 s of a clip; ten minutes at 48 kHz take 115 MB of memory
+MAX_RECORDING_SECONDS = 86400.0         # a day; of a recording to transcribe
 MIN_RATE, MAX_RATE = 4_000, 768_000     # Hz; from half of a telephone's rate to the highest of studio equipment
 MAX_SILENT_DBFS = -60.0         # peak of a clip without speech, at most
 MAX_PEAK = 2.0                  # louder floats are on another scale than [-1, 1] (upstream warns at 2)
@@ -35,7 +36,20 @@ def read_clip(path: Path | str) -> tuple[np.ndarray, int]:
     return audio, rate
 
 
-def read_audio(path: Path | str) -> tuple[np.ndarray, int]:
+def read_recording(path: Path | str) -> tuple[np.ndarray, int]:
+    """Read a recording to transcribe: as ``read_audio``, up to ``MAX_RECORDING_SECONDS`` or without samples.
+
+    Raises:
+        UserError: see ``read_audio``; NaN or infinite samples.
+    """
+    audio, rate = read_audio(path, MAX_RECORDING_SECONDS, allow_empty=True)
+    if not np.isfinite(audio).all():
+        raise UserError(f"{path}: holds NaN or infinite samples; export it again from its source")
+    return audio, rate
+
+
+def read_audio(path: Path | str, max_seconds: float = MAX_CLIP_SECONDS,
+               allow_empty: bool = False) -> tuple[np.ndarray, int]:
     """Read a sound file at its own rate, in any format that libsndfile detects by content (wav, flac, mp3, ogg, …).
 
     Integer samples are divided by their full scale. Channels are averaged; upstream takes the first channel alone
@@ -46,7 +60,7 @@ def read_audio(path: Path | str) -> tuple[np.ndarray, int]:
 
     Raises:
         UserError: missing, a directory, unreadable, not a sound file, cut off, a rate outside ``MIN_RATE`` to
-            ``MAX_RATE``, or longer than ``MAX_CLIP_SECONDS``.
+            ``MAX_RATE``, longer than ``max_seconds``, or without samples unless ``allow_empty``.
     """
     path = Path(os.path.expanduser(path))
     if not os.path.exists(path):
@@ -61,7 +75,7 @@ def read_audio(path: Path | str) -> tuple[np.ndarray, int]:
         raise UserError(f"{path}: ends {missing} bytes earlier than its header states; {_DAMAGED}")
     try:
         with soundfile.SoundFile(path) as file:
-            return _read_mono(file, path), file.samplerate
+            return _read_mono(file, path, max_seconds, allow_empty), file.samplerate
     except soundfile.LibsndfileError as error:
         raise UserError(f"{path}: {_open_error(path, error)}") from error
     except TypeError as error:      # the suffix .raw means samples without a header
@@ -90,18 +104,19 @@ def check_clip(audio: np.ndarray, rate: int, origin: str) -> None:
         raise UserError(f"{origin}: its samples reach {peak:.4g}; scale them to lie between -1 and 1")
 
 
-def _check_size(samples: int, rate: int, origin: str) -> None:
+def _check_size(samples: int, rate: int, origin: str, max_seconds: float = MAX_CLIP_SECONDS) -> None:
     if not MIN_RATE <= rate <= MAX_RATE:
         raise UserError(f"{origin}: has a sample rate of {rate} Hz, which no recording has ({MIN_RATE} to {MAX_RATE}); "
                         "its header is wrong: export it again")
-    if samples > MAX_CLIP_SECONDS * rate:
+    if samples > max_seconds * rate:
+        best = ", best 6 to 10 s" if max_seconds == MAX_CLIP_SECONDS else ""
         raise UserError(f"{origin}: lasts {samples / rate / 60:.0f} minutes; cut it to at most "
-                        f"{MAX_CLIP_SECONDS / 60:.0f} minutes, best 6 to 10 s")
+                        f"{max_seconds / 60:.0f} minutes{best}")
 
 
-def _read_mono(file: soundfile.SoundFile, path: Path) -> np.ndarray:
+def _read_mono(file: soundfile.SoundFile, path: Path, max_seconds: float, allow_empty: bool) -> np.ndarray:
     """All frames of an open file as (S,) float32, channels averaged; UserError when it is too long or cut off."""
-    _check_size(file.frames, file.samplerate, str(path))
+    _check_size(file.frames, file.samplerate, str(path), max_seconds)
     block = max(1, _BLOCK // file.channels)
     blocks = []
     while True:
@@ -114,7 +129,7 @@ def _read_mono(file: soundfile.SoundFile, path: Path) -> np.ndarray:
     if len(audio) + slack < file.frames:
         raise UserError(f"{path}: gives {len(audio) / file.samplerate:.2f} s of the "
                         f"{file.frames / file.samplerate:.2f} s that its header states; {_DAMAGED}")
-    if not len(audio):
+    if not len(audio) and not allow_empty:
         raise UserError(f"{path}: holds no samples; it is empty or cut off")
     return audio
 

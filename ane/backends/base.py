@@ -67,6 +67,7 @@ class DecoderShape:
     head_width: int
     width: int          # of a column (one embedded input position) and of a hidden state
     codes: int          # size of the vocabulary
+    memory: int = 0     # positions that each column cross-attends to; 0: the network has no cross-attention
 
 
 @dataclass(frozen=True)
@@ -74,14 +75,18 @@ class DecoderStage:
     """The autoregressive network of a model.
 
     The PyTorch network is called as ``network(columns, attend)``, where ``attend`` holds a function (q, k, v) → output
-    for each layer, and ``network.logits(hidden)``; its config has a ``decoder_shape``.
+    for each layer, and ``network.logits(hidden)``; its config has a ``decoder_shape``. With cross-attention it is
+    called as ``network(columns, attend, cross_attend)``, where ``cross_attend`` holds a function q → output for each
+    layer, and ``network.memory(states)`` returns keys and values for each layer.
 
     Attributes:
         tables: embedding tables that are looked up in NumPy: name → key in the state dict.
+        tied: names of the tables that the network computes with too.
     """
 
     network: str
     tables: Mapping[str, str]
+    tied: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -148,6 +153,18 @@ class Decoder(Protocol):
         int64 the prefix that each attends to (None: all attend to prefix 0). Column t of a lane is at its own position
         length + t and attends to its prefix, the lane's positions before it, and itself.
         Returns hidden (n, T, D) and logits (n, V) of the last column, both float32.
+        """
+
+
+@runtime_checkable
+class CrossAttentionDecoder(Decoder, Protocol):
+    """A decoder whose columns also attend to a memory, such as the output of an encoder. Each prefix has its own."""
+
+    def set_memory(self, memory: np.ndarray, index: int = 0) -> None:
+        """Store the memory (``DecoderShape.memory``, D) float32 of the prefix at ``index``, before its prefill.
+
+        Its keys and values are computed once, here. All lanes that continue this prefix attend to them; they stay
+        when another prefix is stored at ``index``, and lanes of other prefixes are unaffected.
         """
 
 

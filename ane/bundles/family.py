@@ -92,10 +92,12 @@ class ModelFamily:
         checkpoint_suffixes: of the single file that its checkpoint is; none: a directory of files.
         takes_vocoder: whether a vocoder is imported from a file of its own.
         data: what its bundles contain beside networks and voices: "tokenizer", "mel_norms".
+        usage: the flag or the command that uses a bundle of it, to which the bundle's name is added.
         voice_widths: (``ane.bundles.Model``) → widths of the two latents of its voices; None: it has no voices.
         required_files: official checkpoints without which the model cannot speak.
         extra_files: other files that are used if they are in the same directory.
         repository: the Hugging Face repository with the official checkpoints.
+        mel_norms: whether its models have ``Model.mel_norms``.
     """
 
     name: str
@@ -116,6 +118,7 @@ class ModelFamily:
     required_files: tuple[str, ...] = ()
     extra_files: tuple[str, ...] = ()
     repository: str = ""
+    usage: str = "--bundle"
 
     @cached_property
     def files(self) -> tuple[str, ...]:

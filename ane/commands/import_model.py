@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import Progress, track
 
-from ane.bundles import DEMO, is_path
+from ane.bundles import DEMO, Model, is_path
+from ane.bundles.family import find_family
 from ane.commands import arguments
 from ane.commands.kitten import import_kitten, is_kitten_source
 from ane.commands.messages import message_console, report_console
@@ -28,6 +29,8 @@ SOURCE for Tortoise is a directory with autoregressive.pth, diffusion_decoder.pt
 files are read if present), a Hugging Face repository OWNER/NAME, or the word hub for upstream's own repository.
 SOURCE for FastSpeech is a .pt file of NVIDIA's example; --vocoder adds the HiFi-GAN that makes its sound.
 SOURCE for KittenTTS is a directory with config.json, the .onnx and the .npz file, or KittenML/NAME.
+SOURCE for Whisper is a .pt file of OpenAI's, a folder with config.json and model.safetensors, or a repository such as
+openai/whisper-base.en.
 -o NAME stores the bundle where --bundle NAME finds it; a path has a slash in it.
 """
 PRECISION = """
@@ -48,8 +51,7 @@ class CheckpointOrigin:
 
 def register(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser("import", help="make a bundle from official checkpoints", description=DESCRIPTION)
-    parser.add_argument("source", metavar="SOURCE",
-                        help="directory of .pth files, a .pt file of FastSpeech, OWNER/NAME on the hub, or: hub")
+    parser.add_argument("source", metavar="SOURCE", help="directory or .pt file, OWNER/NAME on the hub, or: hub")
     parser.add_argument("-o", "--output", required=True, metavar="NAME|PATH", help="where to write the bundle")
     parser.add_argument("--precision", choices=("fp32", "fp16", "bf16"), default="fp32", help=PRECISION)
     parser.add_argument("--config", metavar="FILE", type=arguments.path,
@@ -69,21 +71,14 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 def import_command(args: argparse.Namespace) -> int:
     """Download or find the checkpoints, check them, write the bundle, print its networks."""
     from ane.bundles.bundle import check_destination, write_bundle
-    from ane.bundles.family import family_of_checkpoints
 
     destination = _destination(args.output)
     if is_kitten_source(args.source):
         return import_kitten(args, destination)
     path = Path(os.path.expanduser(args.source))
     check_destination(destination, args.overwrite, path if os.path.exists(path) else None)
-    family = family_of_checkpoints(path)
-    if args.vocoder is not None and not family.takes_vocoder:
-        raise UserError(f"vocoder has no effect on {family.title} checkpoints, which include theirs; leave it out")
     console = message_console(args)
-    origin = _origin(args, path, destination, console)
-    vocoder = {} if args.vocoder is None else {"vocoder": args.vocoder}
-    model = family.open_checkpoints(origin.path, origin.config, str(args.config), **vocoder)
-    surplus = model.check()
+    origin, model, surplus = _open_source(args, path, destination, console)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("writing", total=len(model.networks))
         written: list[str] = []
@@ -96,6 +91,22 @@ def import_command(args: argparse.Namespace) -> int:
                               licence=origin.licence, source=origin.source, overwrite=args.overwrite, progress=advance)
     _report(report_console(args), bundle, surplus, args.output)
     return 0
+
+
+def _open_source(args: argparse.Namespace, path: Path, destination: Path,
+                 console: Console) -> tuple[CheckpointOrigin, Model, dict[str, list[str]]]:
+    """Where the checkpoints come from, the model that they are, and the entries that it does not use, by file."""
+    from ane.bundles.family import family_of_checkpoints
+    from ane.commands.import_whisper import is_whisper_source, whisper_origin
+
+    whisper = is_whisper_source(args.source)
+    family = find_family("whisper") if whisper else family_of_checkpoints(path)
+    if args.vocoder is not None and not family.takes_vocoder:
+        raise UserError(f"vocoder has no effect on {family.title} checkpoints; leave it out")
+    origin = whisper_origin(args, console) if whisper else _origin(args, path, destination, console)
+    vocoder = {} if args.vocoder is None else {"vocoder": args.vocoder}
+    model = family.open_checkpoints(origin.path, origin.config, str(args.config), **vocoder)
+    return origin, model, model.check()
 
 
 def _destination(text: str) -> Path:
@@ -193,4 +204,5 @@ def _report(console: Console, bundle: "Bundle", surplus: dict[str, list[str]], d
         console.print(f"Left out, because speaking does not need it: {left}")
     if not bundle.trained:
         console.print("The weights are random numbers (config.json says so): this bundle generates noise, not speech.")
-    console.print(f"Wrote {bundle.path} in {bundle.precision}. Use it with --bundle {shlex.quote(destination)}")
+    console.print(f"Wrote {bundle.path} in {bundle.precision}. Use it with {bundle.family.usage} "
+                  f"{shlex.quote(destination)}")

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ane.audio import check_clip, read_audio, read_clip, write
-from ane.audio.reader import MAX_CLIP_SECONDS, MAX_RATE, MIN_RATE
+from ane.audio.reader import MAX_CLIP_SECONDS, MAX_RATE, MIN_RATE, read_recording
 from ane.system.errors import UserError
 from tests.audio.waves import RATE, tone
 
@@ -201,6 +201,20 @@ def test_a_header_with_an_absurd_rate_is_refused(tmp_path, rate):
 def test_the_lowest_and_the_highest_rate_are_read(tmp_path, rate):
     write(tmp_path / "rate.wav", np.resize(tone(), rate), RATE)
     assert read_clip(with_rate(tmp_path / "rate.wav", rate))[1] == rate
+
+
+def test_a_recording_may_be_longer_than_a_clip_or_empty(tmp_path):
+    soundfile.write(tmp_path / "long.flac", np.zeros(int(MAX_CLIP_SECONDS + 1) * 8000), 8000)
+    audio, rate = read_recording(tmp_path / "long.flac")
+    assert len(audio) / rate == MAX_CLIP_SECONDS + 1
+    soundfile.write(tmp_path / "empty.wav", np.zeros(0), 8000)
+    assert len(read_recording(tmp_path / "empty.wav")[0]) == 0
+
+
+def test_a_recording_with_infinite_samples_is_refused(tmp_path):
+    soundfile.write(tmp_path / "inf.wav", np.full(10, np.inf), 8000, subtype="FLOAT")
+    with pytest.raises(UserError, match=r"inf\.wav: holds NaN or infinite samples"):
+        read_recording(tmp_path / "inf.wav")
 
 
 @pytest.mark.parametrize("suffix", ["wav", "flac"])

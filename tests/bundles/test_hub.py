@@ -20,7 +20,9 @@ from ane.bundles.bundle import Bundle
 from ane.bundles.hub import check_recorded_hashes, is_repository, read_expected
 from ane.bundles.opening import read_constructor_arguments
 from ane.models.tortoise.checkpoints import REQUIRED, CheckpointDirectory
+from ane.models.whisper.tokenizer_files import from_ranks
 from ane.system.errors import UserError
+from tests.models.whisper.random_whisper import RANKS, write_hugging_face
 
 FIRST, SECOND = "1" * 40, "2" * 40
 Importer = Callable[..., subprocess.CompletedProcess]
@@ -40,13 +42,15 @@ def import_in(golden_config: Path) -> Callable[[Path], Importer]:
     """
 
     def import_in(folder: Path) -> Importer:
-        def run(endpoint: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
+        def run(endpoint: str, *arguments: str, config: Path | None = golden_config,
+                **environment: str) -> subprocess.CompletedProcess:
             source = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
             inherited = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HUGGING"))}
             env = {**inherited, "HF_ENDPOINT": endpoint, "HF_HOME": str(folder / "cache"), "HF_HUB_DISABLE_XET": "1",
                    "HF_HUB_DISABLE_TELEMETRY": "1", "ANE_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1",
                    "NO_PROXY": "127.0.0.1", "PYTHONPATH": source, **environment}
-            command = [sys.executable, "-m", "ane", "import", *arguments, "--config", str(golden_config)]
+            sizes = [] if config is None else ["--config", str(config)]
+            command = [sys.executable, "-m", "ane", "import", *arguments, *sizes]
             return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=120)
 
         return run
@@ -93,6 +97,22 @@ def test_an_import_records_repository_commit_licence_and_hashes(imported, files,
     local = CheckpointDirectory(golden_checkpoints, read_constructor_arguments(golden_config))
     assert bundle.networks == local.networks - {"cvvp", "hifigan", "classifier", "rlg_diffuser"}
     assert all((bundle.tensors("clvp")[key] == value).all() for key, value in local.tensors("clvp").items())
+
+
+def test_a_whisper_repository_becomes_a_bundle(run_import, tmp_path, hub):
+    write_hugging_face(tmp_path / "source")
+    tokenizer = from_ranks(RANKS).encode()
+    files = {name: (tmp_path / "source" / name).read_bytes() for name in ("config.json", "model.safetensors")}
+    files["tokenizer.json"] = tokenizer
+    repository = hub.Repository({FIRST: files | {"README.md": b"hello"}}, {"main": FIRST})
+    with hub.serving({"someone/whisper-tiny": repository}) as endpoint:
+        result = run_import(endpoint, "someone/whisper-tiny", "-o", "./out", config=None)
+    assert result.returncode == 0, result.stderr
+    bundle = Bundle(tmp_path / "out")
+    assert bundle.family.name == "whisper"
+    assert bundle.tokenizer == tokenizer.decode()
+    assert bundle.manifest.source == {"repository": "someone/whisper-tiny", "revision": FIRST,
+                                      "files": {name: sha256(data) for name, data in files.items()}}
 
 
 def test_checkpoints_in_the_models_folder_of_a_tag_are_found(run_import, files, tmp_path, hub):

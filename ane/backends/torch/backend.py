@@ -158,9 +158,9 @@ class TorchBackend:
         """The network, its parameters on the device; memory-mapped where they can be used as they are on disk."""
         if name not in self._networks:
             network = skeleton(self.model.family.networks[name], self.model.config(name)).eval().requires_grad_(False)
-            tables = self.stages.decoder.tables.values() if self.stages.decodes(name) else ()
+            unused = self._unused_tables() if self.stages.decodes(name) else ()
             network.load_state_dict({key: tensor for key, tensor in self.model.tensors(name).items()
-                                     if key not in tables}, strict=False, assign=True)
+                                     if key not in unused}, strict=False, assign=True)
             if self._packs(name):
                 prepack(network, self.chosen.linear)
             buffers = dict(network.named_buffers())
@@ -174,6 +174,10 @@ class TorchBackend:
                     module.two_pass = True
             self._networks[name] = network.requires_grad_(False)
         return self._networks[name]
+
+    def _unused_tables(self) -> set[str]:
+        """Keys of the decoder's tables that are only looked up in NumPy."""
+        return {key for table, key in self.stages.decoder.tables.items() if table not in self.stages.decoder.tied}
 
     def _packs(self, network: str) -> bool:
         return self.stages.decodes(network) and self.chosen.linear is not None

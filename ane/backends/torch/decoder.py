@@ -1,5 +1,6 @@
 """An autoregressive network with a static kv-cache: prefixes that lanes share, and the positions of each lane."""
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,6 +30,17 @@ class TorchDecoder:
         self.prefix_keys = self.prefix_values = None
         self.prefix_capacity = max_prefix_length or 0       # positions allocated for each prefix
         self.prefix_lengths = [0] * prefixes                # positions in use
+        if self.shape.memory:
+            self.memory_keys, self.memory_values = (self._allocate(prefixes, self.shape.memory) for _ in range(2))
+
+    @torch.inference_mode()
+    def set_memory(self, memory: np.ndarray, index: int = 0) -> None:
+        if index >= self.prefixes or len(memory) != self.shape.memory:
+            raise ValueError(f"a decoder of {self.prefixes} prefixes with a memory of {self.shape.memory} positions "
+                             f"got memory {index} of {len(memory)} positions")
+        with torch_memory_errors():
+            for layer, (keys, values) in enumerate(self.network.memory(self._to_device(memory[None]))):
+                self.memory_keys[layer, index], self.memory_values[layer, index] = keys[0], values[0]
 
     @torch.inference_mode()
     def prefill(self, prefix: np.ndarray, index: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -42,7 +54,9 @@ class TorchDecoder:
                 self.prefix_keys, self.prefix_values = (self._allocate(self.prefixes, self.prefix_capacity)
                                                         for _ in range(2))
             store = [partial(self._store_prefix, layer, index) for layer in range(self.shape.layers)]
-            hidden = self.network(self._to_device(prefix[None]), store)[:, -1]
+            stored = LanesByPrefix(np.array([index]), self.prefix_lengths, self.device)
+            attend_memory = partial(self._attend_memory, stored)
+            hidden = self._run_network(self._to_device(prefix[None]), store, attend_memory)[:, -1]
             self.prefix_lengths[index] = len(prefix)
             return hidden[0].cpu().numpy(), self.network.logits(hidden)[0].cpu().numpy()
 
@@ -56,7 +70,7 @@ class TorchDecoder:
             indices = np.zeros(lanes, dtype=np.int64) if prefix_indices is None else prefix_indices
             prefixes = LanesByPrefix(indices, self.prefix_lengths, self.device)
             attend = [partial(self._attend, layer, own, prefixes) for layer in range(self.shape.layers)]
-            hidden = self.network(self._to_device(columns), attend)
+            hidden = self._run_network(self._to_device(columns), attend, partial(self._attend_memory, prefixes))
             return hidden.cpu().numpy(), self.network.logits(hidden[:, -1]).cpu().numpy()
 
     def _allocate(self, rows: int, positions: int) -> Tensor:
@@ -65,6 +79,18 @@ class TorchDecoder:
 
     def _to_device(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32)).to(self.device)
+
+    def _run_network(self, columns: Tensor, attend: Sequence[Callable[[Tensor, Tensor, Tensor], Tensor]],
+                     attend_memory: Callable[[int, Tensor], Tensor]) -> Tensor:
+        """Columns → hidden; ``attend_memory`` (layer, q) → output is for networks with cross-attention."""
+        if not self.shape.memory:
+            return self.network(columns, attend)
+        return self.network(columns, attend, [partial(attend_memory, layer) for layer in range(self.shape.layers)])
+
+    def _attend_memory(self, prefixes: "LanesByPrefix", layer: int, q: Tensor) -> Tensor:
+        """q (n, heads, T, w) attends to the memory of its lane's prefix."""
+        keys, values = (cache[layer, prefixes.low:prefixes.high] for cache in (self.memory_keys, self.memory_values))
+        return prefixes.split(F.scaled_dot_product_attention(prefixes.group(q), keys, values).contiguous())
 
     def _store_prefix(self, layer: int, index: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         for cache, new in ((self.prefix_keys, k), (self.prefix_values, v)):

@@ -46,7 +46,9 @@ def prepack(network: nn.Module, make: Prepacking) -> None:
     """
     for name in [name for name, layer in network.named_modules() if isinstance(layer, nn.Linear) or transposed(layer)]:
         layer = network.get_submodule(name)
-        network.set_submodule(name, make(layer.weight.T if transposed(layer) else layer.weight, layer.bias))
+        weight = layer.weight.T if transposed(layer) else layer.weight
+        bias = torch.zeros(len(weight), dtype=weight.dtype) if layer.bias is None else layer.bias
+        network.set_submodule(name, make(weight, bias))
 
 
 def transposed(layer: nn.Module) -> bool:

@@ -148,7 +148,7 @@ class StaticDecoder(TorchDecoder):
         lengths, prefix_indices = self.indices.device
         static = StaticStep(lengths, prefix_indices, self.rows, bucket, self.prefix_length, self.prefix_capacity)
         attend = [partial(self._attend_static, layer, static) for layer in range(self.shape.layers)]
-        hidden = self.network(self.columns.device, attend)
+        hidden = self._run_network(self.columns.device, attend, partial(self._attend_static_memory, static))
         self.hidden.device.copy_(hidden)
         self.logits.device.copy_(self.network.logits(hidden[:, -1]))
 
@@ -162,6 +162,11 @@ class StaticDecoder(TorchDecoder):
         weights = F.softmax(scores.float(), dim=-1).to(q.dtype)
         prefix_weights, own_weights = weights.split((prefix_scores.shape[-1], own_scores.shape[-1]), dim=-1)
         return own_weights @ values + static.times_prefix(prefix_weights, self.prefix_values[layer])
+
+    def _attend_static_memory(self, static: "StaticStep", layer: int, q: Tensor) -> Tensor:
+        """q (lanes, heads, 1, w) attends to the memory of its lane's prefix."""
+        scores = static.times_prefix(q * q.shape[-1] ** -0.5, self.memory_keys[layer].transpose(2, 3))
+        return static.times_prefix(F.softmax(scores.float(), dim=-1).to(q.dtype), self.memory_values[layer])
 
 
 @dataclass

@@ -1,0 +1,138 @@
+"""`ane transcribe`: recorded speech to text or subtitles, with a Whisper model."""
+
+import argparse
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ane.bundles import Model, bundle_names, find_bundle
+from ane.commands import arguments
+from ane.commands.messages import message_console, notice
+from ane.commands.progress import ProgressDisplay
+from ane.system.errors import UserError
+from ane.system.files import check_output_file, replacing
+
+if TYPE_CHECKING:
+    from ane.models.whisper.transcript import Transcript
+
+DEFAULT_BUNDLE = "whisper"
+FORMATS = ("txt", "json", "srt", "vtt")
+EXAMPLES = """
+examples:
+  ane transcribe talk.mp3                              print the text
+  ane transcribe talk.mp3 -o talk.srt                  write subtitles
+  ane transcribe *.wav --format vtt -o subtitles       write subtitles/NAME.vtt for each
+"""
+
+
+def register(commands: argparse._SubParsersAction) -> None:
+    parser = commands.add_parser(
+        "transcribe", help="write down what is said in a recording", epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Transcribe recorded speech with a Whisper model. Nothing is printed for silence.")
+    parser.add_argument("files", nargs="+", type=arguments.path, metavar="FILE",
+                        help="sound file: wav, flac, mp3 or ogg, of any length up to a day")
+    parser.add_argument("--model", metavar="NAME|PATH",
+                        help="a bundle made by `ane import`, a .pt file of OpenAI's, or a Hugging Face folder "
+                             f"(default: the bundle {DEFAULT_BUNDLE})")
+    parser.add_argument("--format", choices=FORMATS,
+                        help="txt: a line for each segment; json: one object; srt, vtt: subtitles (default: the "
+                             "suffix of -o, else txt)")
+    parser.add_argument("--language", metavar="CODE", help="such as en or de (default: that of the first 30 seconds)")
+    parser.add_argument("--translate", action="store_true", help="translate to English")
+    parser.add_argument("--prompt", metavar="TEXT", default="",
+                        help="text before the recording begins, such as names to be spelt that way")
+    parser.add_argument("-o", "--output", metavar="OUT", type=arguments.path,
+                        help="write to OUT; for several files: the folder OUT, as NAME.FORMAT (default: print)")
+    add = arguments.rare_group(parser, "backend").add_argument
+    add("--backend", default="auto", metavar="NAME", help="torch, torch:cpu, torch:cuda or torch:mps (default: auto)")
+    add("--precision", default="auto", choices=("auto", "fp32", "bf16", "fp16", "int8"),
+        help="what torch computes in (default: the type of the stored weights, where the device computes it fast)")
+    add("--threads", type=arguments.positive, metavar="N", help="CPU threads (default: torch's choice)")
+    add("--seed", type=arguments.natural, default=0, metavar="N",
+        help="of the random numbers for unclear passages (default: 0)")
+    parser.add_argument("--help-all", action=arguments.FullHelpAction, help="show all options, by group, and exit")
+    parser.set_defaults(handler=transcribe)
+
+
+def transcribe(args: argparse.Namespace) -> int:
+    from ane.audio.reader import read_recording
+    from ane.backends import load_backend
+    from ane.models.whisper.transcription import Transcriber, TranscriptionOptions
+
+    outputs = output_files(args)
+    for file in args.files:
+        if not os.path.exists(file):        # now, and not after the files before it
+            raise UserError(f"{file}: no such file")
+    model = open_whisper(args.model)
+    options = TranscriptionOptions(args.language, "translate" if args.translate else "transcribe", prompt=args.prompt,
+                                   seed=args.seed)
+    transcriber = Transcriber(model, load_backend(args.backend, model, args.precision, args.threads, notice=notice))
+    for file, output in zip(args.files, outputs, strict=True):
+        audio, rate = read_recording(file)
+        with ProgressDisplay(message_console(args), shown=not args.quiet) as display:
+            transcript = transcriber.transcribe(
+                audio, rate, options,
+                lambda done, total, name=file.name: display.update(name, round(done), round(total), "seconds"))
+        write_transcript(transcript, chosen_format(args), output, str(file) if len(args.files) > 1 else "")
+    return 0
+
+
+def open_whisper(name: str | None) -> Model:
+    """The bundle, .pt file or Hugging Face folder of that name.
+
+    Raises:
+        UserError: none is named or stored, or it is no Whisper model.
+    """
+    from ane.models.whisper.checkpoints import WhisperCheckpoint, find_whisper_weights
+
+    if name is None:
+        if DEFAULT_BUNDLE not in bundle_names():
+            raise UserError("no model given: pass --model with a Whisper checkpoint, or store one with "
+                            f"`ane import openai/whisper-base.en -o {DEFAULT_BUNDLE}`")
+        name = DEFAULT_BUNDLE
+    path = Path(os.path.expanduser(name))
+    if os.path.isfile(path) or find_whisper_weights(path) is not None:
+        return WhisperCheckpoint(path)
+    from ane.bundles.bundle import Bundle
+
+    return Bundle(find_bundle(name))
+
+
+def chosen_format(args: argparse.Namespace) -> str:
+    suffix = args.output.suffix.removeprefix(".") if args.output is not None and len(args.files) == 1 else ""
+    return args.format or (suffix if suffix in FORMATS else FORMATS[0])
+
+
+def output_files(args: argparse.Namespace) -> list[Path | None]:
+    """The file to write for each recording; None: standard output.
+
+    Raises:
+        UserError: one cannot be written, two recordings have the same name, or subtitles of several are to be printed.
+    """
+    if args.output is None:
+        if len(args.files) > 1 and chosen_format(args) in ("srt", "vtt"):
+            raise UserError(f"subtitles of {len(args.files)} files cannot be printed: add -o FOLDER")
+        return [None] * len(args.files)
+    outputs = [args.output] if len(args.files) == 1 else [
+        args.output / f"{file.stem}.{chosen_format(args)}" for file in args.files]
+    output, count = Counter(outputs).most_common(1)[0]
+    if count > 1:
+        raise UserError(f"{count} of the files would be written to {output}: rename them, or transcribe them in turn")
+    for output in outputs:
+        check_output_file(output)
+    return outputs
+
+
+def write_transcript(transcript: "Transcript", form: str, output: Path | None, title: str) -> None:
+    """Write a transcript to a file, or print it; ``title`` precedes plain text, and is "file" in JSON."""
+    from ane.models.whisper.formats import FORMATS as WRITERS
+
+    text = WRITERS[form](transcript)
+    if output is None:
+        sys.stdout.write(f"{title}:\n{text}" if title and form == "txt" else text)
+        return
+    with replacing(output) as path:
+        path.write_text(text, encoding="utf-8")

@@ -1,0 +1,236 @@
+"""Whisper checkpoints, used as they are: a .pt file of OpenAI, or a Hugging Face folder with safetensors.
+
+Both hold the same tensors under different names; a renaming is all that loading needs.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from ane.bundles.family import ModelFamily, find_family
+from ane.bundles.model import Model
+from ane.bundles.pickles import load_pickle
+from ane.bundles.weights import FLOATS, PRECISIONS, layout, shape_text
+from ane.models.whisper.networks import WHISPER_NETWORKS
+from ane.models.whisper.tokenizer_files import find_tokenizer
+from ane.models.whisper.tokens import SpecialTokens
+from ane.system.errors import UserError
+from ane.system.files import read_json
+
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+# OpenAI's name of a size → Hugging Face's
+SIZES = {
+    "n_mels": "num_mel_bins", "n_audio_ctx": "max_source_positions", "n_audio_state": "d_model",
+    "n_audio_head": "encoder_attention_heads", "n_audio_layer": "encoder_layers", "n_vocab": "vocab_size",
+    "n_text_ctx": "max_target_positions", "n_text_state": "d_model", "n_text_head": "decoder_attention_heads",
+    "n_text_layer": "decoder_layers",
+}
+# parts of Hugging Face's names → OpenAI's; of two that fit, the first
+RENAMED = (
+    (r"^model\.", ""), (r"\.layers\.", ".blocks."), (r"\.self_attn_layer_norm\.", ".attn_ln."),
+    (r"\.encoder_attn_layer_norm\.", ".cross_attn_ln."), (r"\.final_layer_norm\.", ".mlp_ln."),
+    (r"\.self_attn\.", ".attn."), (r"\.encoder_attn\.", ".cross_attn."), (r"\.q_proj\.", ".query."),
+    (r"\.k_proj\.", ".key."), (r"\.v_proj\.", ".value."), (r"\.out_proj\.", ".out."), (r"\.fc1\.", ".mlp.0."),
+    (r"\.fc2\.", ".mlp.2."), (r"\.embed_positions\.weight$", ".positional_embedding"),
+    (r"\.embed_tokens\.", ".token_embedding."), (r"^encoder\.layer_norm\.", "encoder.ln_post."),
+    (r"^decoder\.layer_norm\.", "decoder.ln."),
+)
+TIED = ("proj_out.weight", "lm_head.weight")       # copies of the token embedding, in some files
+IGNORED = ("alignment_heads",)                      # a buffer of older .pt files
+
+
+def openai_name(key: str) -> str:
+    """The name that OpenAI's checkpoints have for a tensor; their own names are unchanged."""
+    for pattern, replacement in RENAMED:
+        key = re.sub(pattern, replacement, key)
+    return key
+
+
+def find_whisper_weights(path: Path) -> Path | None:
+    """The .pt file or the Hugging Face folder at ``path``; None: there is no Whisper checkpoint. Nothing is loaded.
+
+    A folder may hold a single .pt file instead, with its tokenizer beside it.
+    """
+    if os.path.isfile(path):
+        return path if path.suffix == ".pt" else None
+    if os.path.isfile(path / CONFIG):
+        try:
+            content = read_json(path / CONFIG)
+        except UserError:
+            return None
+        return path if isinstance(content, dict) and content.get("model_type") == "whisper" else None
+    found = list(path.glob("*.pt")) if os.path.isdir(path) else []
+    return found[0] if len(found) == 1 else None
+
+
+class WhisperCheckpoint(Model):
+    """A checkpoint of OpenAI or Hugging Face. Its keys and shapes are compared with its sizes when it is opened.
+
+    Args:
+        path: the .pt file; the folder with config.json and model.safetensors; or a folder with one .pt file.
+
+    Raises:
+        UserError: no such file, another kind of model, a damaged or incomplete one, or a vocabulary that is not
+            Whisper's.
+    """
+
+    trained = True
+    default_voice = ""
+    voices = None
+    networks = frozenset(WHISPER_NETWORKS)
+
+    def __init__(self, path: Path | str):
+        self.path = Path(os.path.expanduser(path))
+        self.name = str(path)
+        if not os.path.exists(self.path):
+            raise UserError(f"{self.path}: no such file or folder")
+        weights = find_whisper_weights(self.path)
+        if weights is None:
+            raise UserError(f"{self.path} is not a Whisper checkpoint: give a .pt file of OpenAI's, or a Hugging Face "
+                            f"folder with {CONFIG} (model_type whisper) and {WEIGHTS}")
+        self.folder = weights.parent if weights.suffix == ".pt" else weights
+        if weights.suffix == ".pt":
+            self.files, (self._sizes, self._entries) = [weights], read_openai(weights)
+        else:
+            self.files, (self._sizes, self._entries) = hugging_face_files(weights), read_hugging_face(weights)
+        self.special = SpecialTokens.of(self._sizes["n_vocab"])
+        for network in self.networks:
+            self._check(network)
+
+    def check(self) -> dict[str, list[str]]:
+        """Entries that are not used, by file: none. Keys and shapes were compared when it was opened."""
+        return {}
+
+    @cached_property
+    def family(self) -> ModelFamily:
+        return find_family("whisper")
+
+    @property
+    def identity(self) -> str:
+        """Changes with the sizes and with the size or time of any file; the data itself is not read."""
+        stats = [(file.name, stat.st_size, stat.st_mtime_ns) for file in self.files for stat in [file.stat()]]
+        return hashlib.sha256(repr((stats, sorted(self._sizes.items()))).encode()).hexdigest()
+
+    @property
+    def precision(self) -> str:
+        dtype = self._entries["decoder.token_embedding.weight"].dtype
+        return next((name for name, known in PRECISIONS.items() if known == dtype), "fp32")
+
+    @property
+    def tokenizer(self) -> str:
+        return find_tokenizer(self.folder, self.special.multilingual)
+
+    @property
+    def mel_norms(self) -> NoReturn:
+        raise UserError(f"{self.name} is a Whisper model, which has no mel norms")
+
+    def config(self, network: str) -> Any:
+        self.require(network)
+        return WHISPER_NETWORKS[network].config.from_upstream(self._sizes)
+
+    def tensors(self, network: str) -> dict[str, torch.Tensor]:
+        self.require(network)
+        prefix = WHISPER_NETWORKS[network].prefix
+        found = {key.removeprefix(prefix): tensor.detach() for key, tensor in self._entries.items()
+                 if key.startswith(prefix)}
+        return {key: tensor.float() if tensor.dtype == torch.float64 else tensor for key, tensor in found.items()}
+
+    def _check(self, network: str) -> None:
+        """Compare keys, types and shapes of one network with the sizes."""
+        entry = WHISPER_NETWORKS[network]
+        self.family.check_config(network, self.config(network), str(self.files[0]))
+        shapes, where = layout(entry, self.config(network)).shapes, self.files[0]
+        tensors = {key.removeprefix(entry.prefix): tensor for key, tensor in self._entries.items()
+                   if key.startswith(entry.prefix)}
+        missing, surplus = sorted(set(shapes) - set(tensors)), sorted(set(tensors) - set(shapes))
+        if missing:
+            raise UserError(f"{where}: {entry.prefix}{missing[0]} is missing: the file is damaged, or is not the one "
+                            "that its sizes describe")
+        if surplus:
+            raise UserError(f"{where}: {entry.prefix}{surplus[0]} is beyond the network that the sizes of the "
+                            "checkpoint describe")
+        for key, shape in shapes.items():
+            tensor = tensors[key]
+            if tensor.dtype not in FLOATS or tensor.layout != torch.strided:
+                raise UserError(f"{where}: {entry.prefix}{key} is {tensor.dtype} where floats belong; is it a "
+                                "quantised copy?")
+            if tuple(tensor.shape) != shape:
+                raise UserError(f"{where}: {entry.prefix}{key} has shape {shape_text(tuple(tensor.shape))}, the sizes "
+                                f"of the checkpoint give {shape_text(shape)}")
+
+
+def read_openai(path: Path) -> tuple[dict[str, int], dict[str, torch.Tensor]]:
+    """Sizes and tensors of a .pt file {dims, model_state_dict}. Raises UserError for any other file."""
+    content = load_pickle(path)
+    if not isinstance(content, Mapping) or not {"dims", "model_state_dict"} <= set(content):
+        raise UserError(f"{path} is not a Whisper checkpoint: it has no dims and model_state_dict")
+    sizes, tensors = content["dims"], content["model_state_dict"]
+    if not isinstance(sizes, Mapping) or not isinstance(tensors, Mapping):
+        raise UserError(f"{path} is damaged: dims and model_state_dict must be mappings")
+    found = check_sizes({name: sizes.get(name) for name in SIZES}, {name: name for name in SIZES}, path)
+    return found, named_tensors(tensors, path)
+
+
+def read_hugging_face(folder: Path) -> tuple[dict[str, int], dict[str, torch.Tensor]]:
+    """Sizes and memory-mapped tensors of a folder. Raises UserError when a file is missing, damaged or foreign."""
+    config = read_json(folder / CONFIG)
+    sizes = {name: config.get(theirs) for name, theirs in SIZES.items()}
+    tensors: dict[str, torch.Tensor] = {}
+    for path in hugging_face_files(folder):
+        try:
+            with safe_open(path, framework="pt", device="cpu") as file:
+                tensors |= {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no mapping)
+        except (SafetensorError, OSError) as error:
+            raise UserError(f"{path} cannot be read as safetensors ({error}): get it again") from error
+    return check_sizes(sizes, SIZES, folder / CONFIG), named_tensors(tensors, folder)
+
+
+def hugging_face_files(folder: Path) -> list[Path]:
+    """The safetensors files of a folder: one, or those that its index names."""
+    if os.path.isfile(folder / WEIGHTS):
+        return [folder / WEIGHTS]
+    if not os.path.isfile(folder / INDEX):
+        raise UserError(f"{folder} has no {WEIGHTS}; download it from the model's repository")
+    content = read_json(folder / INDEX)
+    shards = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
+        raise UserError(f"{folder / INDEX} is damaged: it has no weight_map of file names")
+    files = [folder / Path(name).name for name in dict.fromkeys(shards.values())]
+    for file in files:
+        if not os.path.isfile(file):
+            raise UserError(f"{folder} has no {file.name}, which {INDEX} names; download it too")
+    return files
+
+
+def check_sizes(sizes: Mapping[str, Any], names: Mapping[str, str], where: Path) -> dict[str, int]:
+    """The sizes if all are positive integers; ``names`` are those that ``where`` has for them."""
+    for name, value in sizes.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise UserError(f"{where}: {names[name]} must be a positive whole number, got {value!r}")
+    return dict(sizes)
+
+
+def named_tensors(tensors: Mapping[str, Any], where: Path) -> dict[str, torch.Tensor]:
+    """The tensors under OpenAI's names, without copies of the token embedding.
+
+    Raises:
+        UserError: an entry is not a tensor, or belongs to neither encoder nor decoder.
+    """
+    found = {}
+    for key, tensor in tensors.items():
+        if key in (*TIED, *IGNORED):
+            continue
+        if not isinstance(tensor, torch.Tensor):
+            raise UserError(f"{where}: {key} is {type(tensor).__name__} where a tensor belongs")
+        name = openai_name(key)
+        if not name.startswith(("encoder.", "decoder.")):
+            raise UserError(f"{where}: {key} is not a tensor of Whisper's encoder or decoder")
+        found[name] = tensor
+    return found

@@ -1,0 +1,246 @@
+"""Decoding of windows: log-mel spectrograms to tokens, several windows and candidates in the lanes of one decoder.
+
+The prefix of a window is the text of earlier windows and the token "startoftranscript", whose logits give language
+and no-speech probabilities. Each candidate continues it in a lane of its own (openai/whisper decoding.py).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ane.backends.base import Backend, CrossAttentionDecoder
+from ane.models.whisper.rules import TokenRules, log_sum_exp
+from ane.models.whisper.tokens import SECONDS_PER_TIMESTAMP, SpecialTokens
+from ane.system.errors import UserError
+
+
+@dataclass(frozen=True)
+class DecodingOptions:
+    """How windows are decoded; the defaults are the reference's.
+
+    Attributes:
+        language: its code. task: "transcribe", or "translate" to English.
+        timestamps: whether the tokens have timestamps.
+        temperature: 0 takes the likeliest token; above, tokens are sampled from softmax(logits / temperature).
+        best_of: candidates sampled at a temperature above 0; that with the best mean log-probability is returned.
+        sample_length: tokens sampled at most; None: half of the decoder's positions.
+        suppressed: tokens that are never sampled. blank: tokens that are not sampled first.
+        max_initial_timestamp: latest first timestamp in seconds; None: any.
+        seed: of the candidates' random numbers.
+    """
+
+    language: str = "en"
+    task: str = "transcribe"
+    timestamps: bool = True
+    temperature: float = 0.0
+    best_of: int = 1
+    sample_length: int | None = None
+    suppressed: tuple[int, ...] = ()
+    blank: tuple[int, ...] = ()
+    max_initial_timestamp: float | None = 1.0
+    seed: int = 0
+
+    @property
+    def candidates(self) -> int:
+        """Lanes that a window needs."""
+        return self.best_of if self.temperature > 0 else 1
+
+    def rules(self, special: SpecialTokens) -> TokenRules:
+        latest = self.max_initial_timestamp
+        return TokenRules(special, self.suppressed, self.blank, self.timestamps,
+                          None if latest is None else round(latest / SECONDS_PER_TIMESTAMP))
+
+
+@dataclass(frozen=True)
+class WindowText:
+    """What precedes the tokens to be sampled for a window.
+
+    Attributes:
+        prompt: tokens of earlier text; the decoder keeps the last 223 of them.
+        prefix: tokens with which the transcript of this window begins.
+        number: of the window, which the random numbers of its candidates depend on.
+    """
+
+    prompt: tuple[int, ...] = ()
+    prefix: tuple[int, ...] = ()
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class DecodedWindow:
+    """Tokens of one window without the end token, and how certain they are.
+
+    Attributes:
+        average_log_probability: over the tokens and the end token, at temperature 1.
+        no_speech_probability: of the token "nospeech" after "startoftranscript".
+    """
+
+    tokens: tuple[int, ...]
+    average_log_probability: float
+    no_speech_probability: float
+    temperature: float
+
+
+@dataclass
+class TokenSequence:
+    """One candidate while it is decoded.
+
+    Attributes:
+        window: index of its window. length: positions that its lane has.
+        left: tokens that may still be sampled. pending: tokens to append to the lane.
+        complete: whether it ended, by the end token or by its length.
+    """
+
+    window: int
+    left: int
+    pending: tuple[int, ...]
+    random: np.random.Generator
+    length: int = 0
+    tokens: list[int] = field(default_factory=list)
+    log_probability: float = 0.0
+    complete: bool = False
+
+    def sample(self, logits: np.ndarray, rules: TokenRules, temperature: float) -> None:
+        """Choose the next token by logits (V,) float32, which are changed in place."""
+        rules.apply(logits, self.tokens)
+        token = int(logits.argmax()) if temperature == 0 else sample_token(logits, temperature, self.random)
+        self.log_probability += float(logits[token]) - log_sum_exp(logits)
+        self.left -= 1
+        ended = token == rules.special.end
+        if not ended:
+            self.tokens.append(token)
+        self.pending = (token,)
+        self.complete = ended or self.left == 0
+
+    @property
+    def score(self) -> float:
+        """Mean log-probability of its tokens, by which candidates are ranked."""
+        return self.log_probability / max(1, len(self.tokens))
+
+
+class WindowDecoder:
+    """Decodes up to ``windows`` windows at a time, with up to ``candidates`` candidates each.
+
+    Args:
+        backend: of a Whisper model. config: of its decoder, a ``WhisperDecoderConfig``.
+
+    Raises:
+        UserError: the backend's decoder has no cross-attention.
+    """
+
+    def __init__(self, backend: Backend, config: Any, special: SpecialTokens, windows: int = 1, candidates: int = 1):
+        self.backend, self.config, self.special = backend, config, special
+        self.windows, self.candidates = windows, candidates
+        tables = backend.embeddings()
+        self.token_table, self.position_table = tables["token"], tables["position"]
+        self.max_prompt = config.n_text_ctx // 2 - 1
+        decoder = backend.decoder(windows * candidates, config.n_text_ctx, windows, self.max_prompt + 2)
+        if not isinstance(decoder, CrossAttentionDecoder):
+            raise UserError(f"the backend {backend.name} cannot run Whisper: use backend=torch")
+        self.decoder = decoder
+
+    def encode(self, mels: np.ndarray) -> None:
+        """Run the encoder on windows (n, bands, 3000) float32, which later calls decode as often as they like."""
+        states = self.backend.run("encoder", mel=mels)
+        for index, memory in enumerate(states):
+            self.decoder.set_memory(memory, index)
+
+    def language_probabilities(self, index: int = 0) -> dict[str, float]:
+        """The probability of each language for an encoded window; the likeliest first."""
+        first = self.special.start + 1
+        logits = self._prefill((self.special.start,), index)[first:first + len(self.special.languages)]
+        probabilities = np.exp(logits - log_sum_exp(logits))
+        order = np.argsort(-probabilities, kind="stable")
+        return {self.special.languages[place]: float(probabilities[place]) for place in order}
+
+    def decode(self, texts: Sequence[WindowText], options: DecodingOptions) -> list[DecodedWindow]:
+        """Decode the encoded windows, one for each of ``texts``; a window's tokens do not depend on the others.
+
+        Raises:
+            UserError: an unknown language, or a prefix beyond the decoder's positions.
+        ValueError: prefixes of different lengths.
+        """
+        if len({len(text.prefix) for text in texts}) > 1:
+            raise ValueError("the prefixes of windows that are decoded together must have the same length")
+        start_logits, sequences = [], []
+        for index, text in enumerate(texts):
+            prefix = self._prefix(text)
+            start_logits.append(self._prefill(prefix, index))
+            sequences += self._candidates(index, text, len(prefix), options)
+        offsets = np.array([len(self._prefix(text)) for text in texts])
+        logits = np.stack([start_logits[sequence.window] for sequence in sequences])
+        rules = options.rules(self.special)
+        if sequences[0].pending:
+            logits = self._advance(sequences, offsets)
+        while True:
+            for sequence, row in zip(sequences, logits, strict=True):
+                if not sequence.complete:
+                    sequence.sample(row, rules, options.temperature)
+            if all(sequence.complete for sequence in sequences):
+                break
+            logits = self._advance(sequences, offsets)
+        return [self._best([sequence for sequence in sequences if sequence.window == index], start_logits[index],
+                           options.temperature) for index in range(len(texts))]
+
+    def _prefix(self, text: WindowText) -> tuple[int, ...]:
+        """Tokens up to "startoftranscript", which all candidates of a window share."""
+        earlier = (self.special.previous, *text.prompt[-self.max_prompt:]) if text.prompt else ()
+        return (*earlier, self.special.start)
+
+    def _prefill(self, prefix: tuple[int, ...], index: int) -> np.ndarray:
+        """Store the prefix of a window; its logits (V,)."""
+        columns = self.token_table[list(prefix)] + self.position_table[:len(prefix)]
+        return self.decoder.prefill(columns.astype(np.float32), index)[1]
+
+    def _candidates(self, index: int, text: WindowText, offset: int, options: DecodingOptions) -> list[TokenSequence]:
+        """The candidates of one window before their first token is sampled."""
+        positions = self.config.n_text_ctx
+        length = options.sample_length or positions // 2
+        kept = positions // 2 - length
+        prefix = text.prefix[-kept:] if kept > 0 else text.prefix
+        pending = (*self.special.start_sequence(options.language, options.task, options.timestamps)[1:], *prefix)
+        room = positions - offset - len(pending)
+        if room < 0:
+            raise UserError(f"prefix must leave room for text: it has {len(prefix)} tokens, the decoder "
+                            f"{positions} positions")
+        return [TokenSequence(index, min(length, room + 1), pending, np.random.default_rng(
+            (options.seed, text.number, round(1000 * options.temperature), candidate)))
+            for candidate in range(options.candidates)]
+
+    def _advance(self, sequences: Sequence[TokenSequence], offsets: np.ndarray) -> np.ndarray:
+        """Append the pending tokens to the lanes; logits (lanes, V). Those of complete sequences mean nothing.
+
+        All sequences have the same number of pending tokens. Lanes before the first incomplete sequence and after the
+        last one are not computed; a complete one between them repeats its last token.
+        """
+        incomplete = [lane for lane, sequence in enumerate(sequences) if not sequence.complete]
+        low, high = incomplete[0], incomplete[-1] + 1
+        chosen = sequences[low:high]
+        count = len(sequences[low].pending)
+        tokens = np.array([sequence.pending for sequence in chosen])
+        lengths = np.array([sequence.length for sequence in chosen], np.int64)
+        windows = np.array([sequence.window for sequence in chosen], np.int64)
+        positions = offsets[windows][:, None] + lengths[:, None] + np.arange(count)
+        positions = np.minimum(positions, self.config.n_text_ctx - 1)      # of a complete sequence that filled its lane
+        columns = (self.token_table[tokens] + self.position_table[positions]).astype(np.float32)
+        logits = np.empty((len(sequences), self.config.n_vocab), np.float32)
+        logits[low:high] = self.decoder.step(columns, lengths, low, windows)[1]
+        for sequence in chosen:
+            sequence.length += 0 if sequence.complete else count
+        return logits
+
+    def _best(self, candidates: Sequence[TokenSequence], start_logits: np.ndarray,
+              temperature: float) -> DecodedWindow:
+        best = max(candidates, key=lambda candidate: candidate.score)
+        no_speech = np.exp(float(start_logits[self.special.no_speech]) - log_sum_exp(start_logits))
+        return DecodedWindow(tuple(best.tokens), best.log_probability / (len(best.tokens) + 1), float(no_speech),
+                             temperature)
+
+
+def sample_token(logits: np.ndarray, temperature: float, random: np.random.Generator) -> int:
+    """A token drawn with the probabilities softmax(logits / temperature), by one uniform random number."""
+    scaled = (logits.astype(np.float64) - logits.max()) / temperature
+    cumulated = np.cumsum(np.exp(scaled))
+    return int(np.searchsorted(cumulated, random.random() * cumulated[-1], side="right"))

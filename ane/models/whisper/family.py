@@ -1,0 +1,49 @@
+"""What Whisper declares to bundles and backends."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ane.bundles.family import Config, ModelFamily
+from ane.bundles.model import Model
+from ane.models.whisper.networks import WHISPER_NETWORKS
+from ane.models.whisper.stages import WHISPER_STAGES
+from ane.system.errors import UserError
+
+# width that attention splits evenly among heads, and the number of heads, by network
+HEADS = {"encoder": ("n_audio_state", "n_audio_head"), "decoder": ("n_text_state", "n_text_head")}
+
+
+def check_size(name: str, value: Any, official: Any, where: str) -> None:
+    """Raise UserError unless the JSON ``value`` is a positive integer, as all sizes of Whisper are."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UserError(f"{where}: {name} must be like {official!r}, not {value!r}")
+
+
+def check_heads(network: str, config: Config, where: str) -> None:
+    """Raise UserError when the heads do not divide the width."""
+    width, heads = (getattr(config, name) for name in HEADS[network])
+    if width % heads:
+        raise UserError(f"{where}: {HEADS[network][0]} {width} cannot be split among {heads} {HEADS[network][1]}")
+
+
+def cannot_speak(*arguments: Any) -> NoReturn:
+    """Whisper has no synthesizer."""
+    raise UserError("this is a Whisper model: it transcribes speech (ane transcribe) and cannot speak")
+
+
+def open_whisper_checkpoint(path: Path, arguments: Mapping[str, Any] | None, origin: str) -> Model:
+    """Open a .pt file of OpenAI or a Hugging Face folder. Their sizes are their own, so ``arguments`` must be empty."""
+    from ane.models.whisper.checkpoints import WhisperCheckpoint
+
+    if arguments:
+        raise UserError(f"{origin}: a Whisper checkpoint states its own sizes: leave the config out")
+    return WhisperCheckpoint(path)
+
+
+FAMILY = ModelFamily(
+    "whisper", "Whisper", WHISPER_NETWORKS, WHISPER_STAGES, check_size, check_heads, open_whisper_checkpoint,
+    synthesizer=cannot_speak, read_options=cannot_speak, options=frozenset(), data=frozenset({"tokenizer"}),
+    required_files=("config.json", "model.safetensors"),
+    extra_files=("config.json", "tokenizer.json", "vocab.json", "merges.txt"), repository="openai/whisper-base.en",
+    usage="ane transcribe FILE --model")

@@ -1,0 +1,15 @@
+"""The stages (named network calls) of Whisper, which every backend runs.
+
+Dimension names: B batch, M mel bands, L mel frames, N states (L / 2), D width.
+"""
+
+from ane.backends.base import DecoderStage, ModelStages, Stage, TensorSpec
+
+ENCODER = Stage("encoder", {"mel": TensorSpec(("B", "M", "L"))}, TensorSpec(("B", "N", "D")))
+
+TEXT_DECODER = DecoderStage("decoder", {
+    "token": "token_embedding.weight",
+    "position": "positional_embedding",
+}, tied=("token",))
+
+WHISPER_STAGES = ModelStages({"encoder": ENCODER}, TEXT_DECODER)

@@ -1,0 +1,97 @@
+"""Reads Whisper's tokenizer from the files that come with checkpoints, as JSON of Hugging Face ``tokenizers``.
+
+Three forms, in the order in which they are looked for: tokenizer.json; vocab.json with merges.txt; the rank files of
+openai-whisper, multilingual.tiktoken and gpt2.tiktoken.
+"""
+
+import base64
+import math
+import os
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+
+import tokenizers
+
+from ane.bundles.model import read_tokenizer
+from ane.system.errors import UserError
+from ane.system.files import read_json
+
+MULTILINGUAL_RANKS, ENGLISH_RANKS = "multilingual.tiktoken", "gpt2.tiktoken"
+
+
+def find_tokenizer(folder: Path, multilingual: bool) -> str:
+    """The tokenizer in ``folder`` as JSON.
+
+    Raises:
+        UserError: there is none, or it is damaged.
+    """
+    if os.path.isfile(folder / "tokenizer.json"):
+        return read_tokenizer(folder / "tokenizer.json")
+    if os.path.isfile(folder / "vocab.json") and os.path.isfile(folder / "merges.txt"):
+        return from_merges(folder / "vocab.json", folder / "merges.txt")
+    ranks = MULTILINGUAL_RANKS if multilingual else ENGLISH_RANKS
+    if os.path.isfile(folder / ranks):
+        return from_ranks(folder / ranks)
+    raise UserError(f"{folder} has no tokenizer: add tokenizer.json (or vocab.json and merges.txt) of the model's "
+                    f"Hugging Face repository, or {ranks} of openai-whisper")
+
+
+def from_merges(vocabulary: Path, merges: Path) -> str:
+    """vocab.json and merges.txt of GPT-2's format → JSON."""
+    ids = read_json(vocabulary)
+    try:
+        lines = merges.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {merges}: {error}") from error
+    pairs = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+    return _as_json(ids, pairs, vocabulary)
+
+
+def from_ranks(path: Path) -> str:
+    """A rank file → JSON. Each line has a token's bytes in base64 and its rank, which is its id.
+
+    A rank file has no list of merges: a token's merge joins the two parts that the merges of lower rank give for it.
+    """
+    ranks: dict[bytes, int] = {}
+    try:
+        for line in path.read_text(encoding="ascii").splitlines():
+            token, rank = line.split()
+            ranks[base64.b64decode(token)] = int(rank)
+        ranks.pop(b"", None)        # the multilingual file has an empty token, which no text gives
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is not a rank file of openai-whisper ({error}): get it again") from error
+    letters = byte_letters()
+    pairs = [tuple(_spell(part, letters) for part in merge_parts(token, ranks))
+             for token in sorted(ranks, key=ranks.__getitem__) if len(token) > 1]
+    return _as_json({_spell(token, letters): rank for token, rank in ranks.items()}, pairs, path)
+
+
+def merge_parts(token: bytes, ranks: Mapping[bytes, int]) -> list[bytes]:
+    """Apply the merges of lower rank than ``token``'s to its bytes, the lowest first; the parts that remain."""
+    parts = [token[index:index + 1] for index in range(len(token))]
+    while len(parts) > 2:
+        candidates = [ranks.get(left + right, math.inf) for left, right in pairwise(parts)]
+        index = min(range(len(candidates)), key=candidates.__getitem__)
+        if candidates[index] >= ranks[token]:
+            break
+        parts[index:index + 2] = [parts[index] + parts[index + 1]]
+    return parts
+
+
+def byte_letters() -> list[str]:
+    """The letter by which GPT-2's byte-level BPE writes each byte: itself if printable, else one from U+0100 on."""
+    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    others = iter(range(0x100, 0x200))
+    return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
+
+
+def _spell(token: bytes, letters: list[str]) -> str:
+    return "".join(letters[byte] for byte in token)
+
+
+def _as_json(ids: Mapping[str, int], pairs: list[tuple[str, ...]], path: Path) -> str:
+    try:
+        return tokenizers.Tokenizer(tokenizers.models.BPE(dict(ids), pairs)).to_str()
+    except Exception as error:      # the library raises nothing more specific
+        raise UserError(f"{path} does not describe a tokenizer ({error}): get it again") from error

@@ -1,0 +1,136 @@
+"""Whisper's tokens: the special ids of each vocabulary, and the byte-level BPE of its text."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import tokenizers
+
+from ane.system.errors import UserError
+
+# in the order of their tokens (openai/whisper tokenizer.py); Cantonese, the last one, came with large-v3
+LANGUAGES = (
+    "en", "zh", "de", "es", "ru", "ko", "fr", "ja", "pt", "tr", "pl", "ca", "nl", "ar", "sv", "it", "id", "hi",
+    "fi", "vi", "he", "uk", "el", "ms", "cs", "ro", "da", "hu", "ta", "no", "th", "ur", "hr", "bg", "lt", "la",
+    "mi", "ml", "cy", "sk", "te", "fa", "lv", "bn", "sr", "az", "sl", "kn", "et", "mk", "br", "eu", "is", "hy",
+    "ne", "mn", "bs", "kk", "sq", "sw", "gl", "mr", "pa", "si", "km", "sn", "yo", "so", "af", "oc", "ka", "be",
+    "tg", "sd", "gu", "am", "yi", "lo", "uz", "fo", "ht", "ps", "tk", "nn", "mt", "sa", "lb", "my", "bo", "tl",
+    "mg", "as", "tt", "haw", "ln", "ha", "ba", "jw", "su", "yue",
+)
+VOCABULARIES = (51864, 51865, 51866)        # English only; multilingual; large-v3, with one more language
+TIMESTAMPS = 1501                           # the last tokens: 0.00 s, 0.02 s, … 30.00 s
+SECONDS_PER_TIMESTAMP = 0.02
+
+# Symbols that annotate sounds or format text. People do not say them, so their tokens are suppressed.
+SYMBOLS = (
+    *'"#()*+/:;<=>@[\\]^_`{|}~「」『』',
+    "<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("', "((", "))", "(((", ")))", "[[", "]]", "{{", "}}",
+    "♪♪", "♪♪♪",
+)
+MUSIC = tuple("♩♪♫♬♭♮♯")                    # several tokens each; the first one is suppressed
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """Ids of one vocabulary's special tokens, which follow those of text.
+
+    Attributes:
+        end: ends every sequence, and is the lowest special id. start: "startoftranscript".
+        languages: codes, in the order of their ids from ``start`` + 1.
+        previous: precedes the text of earlier windows. no_speech: its probability after ``start`` says that nobody
+            speaks. timestamps: the id of 0.00 s, the first of 1501.
+        multilingual: whether the start sequence names a language and a task.
+    """
+
+    end: int
+    start: int
+    languages: tuple[str, ...]
+    translate: int
+    transcribe: int
+    language_model: int
+    previous: int
+    no_speech: int
+    no_timestamps: int
+    timestamps: int
+    multilingual: bool
+
+    @classmethod
+    def of(cls, vocabulary: int) -> "SpecialTokens":
+        """The special tokens of a vocabulary of that size. Raises UserError for one that no Whisper model has."""
+        if vocabulary not in VOCABULARIES:
+            raise UserError(f"a vocabulary of {vocabulary} tokens is not Whisper's: it has "
+                            f"{', '.join(map(str, VOCABULARIES[:-1]))} or {VOCABULARIES[-1]}")
+        multilingual = vocabulary >= 51865
+        end = 50257 if multilingual else 50256
+        languages = LANGUAGES[:vocabulary - 51765 - multilingual]
+        task = end + 2 + len(languages)
+        return cls(end, end + 1, languages, translate=task, transcribe=task + 1, language_model=task + 2,
+                   previous=task + 3, no_speech=task + 4, no_timestamps=task + 5, timestamps=task + 6,
+                   multilingual=multilingual)
+
+    def language(self, code: str) -> int:
+        """The id of a language. Raises UserError for an unknown code."""
+        if code not in self.languages:
+            raise UserError(f"language must be one of {', '.join(self.languages)}, got {code!r}")
+        return self.start + 1 + self.languages.index(code)
+
+    def start_sequence(self, language: str, task: str = "transcribe", timestamps: bool = True) -> tuple[int, ...]:
+        """The tokens before a transcript: start, then language and task of a multilingual model."""
+        sequence = [self.start]
+        if self.multilingual:
+            sequence += [self.language(language), {"transcribe": self.transcribe, "translate": self.translate}[task]]
+        return (*sequence, *(() if timestamps else (self.no_timestamps,)))
+
+    @property
+    def never_sampled(self) -> tuple[int, ...]:
+        """Special tokens that are suppressed together with the symbols."""
+        return (self.transcribe, self.translate, self.start, self.previous, self.language_model, self.no_speech)
+
+
+class WhisperTokenizer:
+    """Text to ids and back, without special tokens: ids from ``end`` on are skipped in decoding.
+
+    Args:
+        json: a tokenizer.json of Hugging Face ``tokenizers``, of which only the BPE model is used.
+        end: the lowest special id.
+
+    Raises:
+        UserError: ``json`` is not a byte-level BPE.
+    """
+
+    def __init__(self, json: str, end: int):
+        try:
+            source = tokenizers.Tokenizer.from_str(json)
+        except Exception as error:      # the library raises nothing more specific
+            raise UserError(f"the tokenizer cannot be read ({error}): import the model again") from error
+        if not isinstance(source.model, tokenizers.models.BPE):
+            raise UserError("the tokenizer is not byte-level BPE, as Whisper's is: import the model again")
+        self.end = end
+        self._bpe = tokenizers.Tokenizer(source.model)      # special tokens in a text stay text
+        self._bpe.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        self._bpe.decoder = tokenizers.decoders.ByteLevel()
+
+    def encode(self, text: str) -> list[int]:
+        return self._bpe.encode(text, add_special_tokens=False).ids
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """The text of the tokens below ``end``; bytes that are not UTF-8 become U+FFFD."""
+        return self._bpe.decode([token for token in tokens if token < self.end], skip_special_tokens=False)
+
+    def blank(self) -> tuple[int, ...]:
+        """Tokens that must not begin a transcript: a lone space, and the end."""
+        return (*self.encode(" "), self.end)
+
+    def non_speech(self) -> tuple[int, ...]:
+        """Tokens of ``SYMBOLS`` and ``MUSIC``, with and without a space before, sorted. A hyphen or apostrophe is
+        suppressed only after a space, not inside a word."""
+        found = {self.encode(" -")[0], self.encode(" '")[0]}
+        for symbol in (*SYMBOLS, *MUSIC):
+            for tokens in (self.encode(symbol), self.encode(" " + symbol)):
+                if len(tokens) == 1 or symbol in MUSIC:
+                    found.add(tokens[0])
+        return tuple(sorted(found))
+
+
+def suppressed_tokens(special: SpecialTokens, tokens: Sequence[int]) -> tuple[int, ...]:
+    """``tokens`` and the special ones that are never sampled, sorted."""
+    return tuple(sorted({*tokens, *special.never_sampled}))

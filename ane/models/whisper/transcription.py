@@ -1,0 +1,197 @@
+"""Transcription of recordings of any length, window by window (openai/whisper transcribe.py)."""
+
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ane.audio.resampling import resample
+from ane.backends.base import Backend
+from ane.bundles.model import Model
+from ane.models.whisper.decoding import DecodedWindow, DecodingOptions, WindowDecoder, WindowText
+from ane.models.whisper.features import FRAME_SECONDS, HOP, RATE, log_mel, pad_or_cut
+from ane.models.whisper.segments import split_segments
+from ane.models.whisper.tokens import SpecialTokens, WhisperTokenizer, suppressed_tokens
+from ane.models.whisper.transcript import Transcript, TranscriptSegment
+from ane.system.errors import UserError
+
+SILENT_PEAK = 1e-5      # −100 dBFS: a window below it has no sound at all, for which Whisper makes text up
+PROMPT_TEMPERATURE = 0.5        # text decoded at a higher temperature does not become the prompt of the next window
+
+Progress = Callable[[float, float], None]       # seconds done, seconds in all
+
+
+@dataclass(frozen=True)
+class TranscriptionOptions:
+    """How a recording is transcribed; the defaults are those of the reference's ``transcribe``.
+
+    Attributes:
+        language: its code; None: that of the first window. task: "transcribe", or "translate" to English.
+        temperatures: tried in this order, until a window's text passes the thresholds.
+        best_of: candidates at temperatures above 0.
+        max_compression_ratio: text that compresses better repeats itself. min_log_probability: average below which
+            the text is unreliable. max_no_speech: probability above which an unreliable window has no speech.
+            None turns a threshold off.
+        condition_on_previous_text: whether the text of earlier windows is the prompt of the next.
+        prompt: text before the first window, such as names to be spelt that way.
+        seed: of the random numbers at temperatures above 0.
+    """
+
+    language: str | None = None
+    task: str = "transcribe"
+    temperatures: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+    best_of: int = 5
+    max_compression_ratio: float | None = 2.4
+    min_log_probability: float | None = -1.0
+    max_no_speech: float | None = 0.6
+    condition_on_previous_text: bool = True
+    prompt: str = ""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.task not in ("transcribe", "translate"):
+            raise UserError(f"task must be transcribe or translate, got {self.task!r}")
+        if not self.temperatures or min(self.temperatures) < 0:
+            raise UserError(f"temperatures must be at least one number from 0 on, got {self.temperatures}")
+        if self.best_of < 1:
+            raise UserError(f"best_of must be at least 1, got {self.best_of}")
+
+    def unreliable(self, decoded: DecodedWindow, text: str) -> bool:
+        """Whether the window must be decoded again at the next temperature."""
+        repetitive = self.max_compression_ratio is not None and compression_ratio(text) > self.max_compression_ratio
+        improbable = self._improbable(decoded)
+        return (repetitive or improbable) and not (improbable and self._no_speech(decoded))
+
+    def silent(self, decoded: DecodedWindow) -> bool:
+        """Whether the window has no speech, so that its text is dropped."""
+        return self._no_speech(decoded) and (self.min_log_probability is None or not
+                                             decoded.average_log_probability > self.min_log_probability)
+
+    def _improbable(self, decoded: DecodedWindow) -> bool:
+        return self.min_log_probability is not None and decoded.average_log_probability < self.min_log_probability
+
+    def _no_speech(self, decoded: DecodedWindow) -> bool:
+        return self.max_no_speech is not None and decoded.no_speech_probability > self.max_no_speech
+
+
+class Transcriber:
+    """Transcribes with a Whisper model on a backend.
+
+    Raises:
+        UserError: the model is not Whisper, or its tokenizer is missing or damaged.
+    """
+
+    def __init__(self, model: Model, backend: Backend):
+        if model.family.name != "whisper":
+            raise UserError(f"{model.name} is a {model.family.name} model, not Whisper: it cannot transcribe")
+        self.model, self.backend = model, backend
+        self.encoder_config, self.decoder_config = model.config("encoder"), model.config("decoder")
+        self.special = SpecialTokens.of(self.decoder_config.n_vocab)
+        self.tokenizer = WhisperTokenizer(model.tokenizer, self.special.end)
+        self.window_frames = 2 * self.encoder_config.n_audio_ctx
+        self._decoders: dict[int, WindowDecoder] = {}
+
+    def transcribe(self, audio: np.ndarray, rate: int, options: TranscriptionOptions | None = None,
+                   progress: Progress = lambda done, total: None) -> Transcript:
+        """Transcribe audio (S,) float32 mono at ``rate`` Hz.
+
+        Silence, and audio without samples, give an empty transcript. ``progress`` is called after each window.
+
+        Raises:
+            UserError: NaN or infinite samples, or an unknown language.
+        """
+        options = options or TranscriptionOptions()
+        if options.language is not None and self.special.multilingual:
+            self.special.language(options.language)
+        if not self.special.multilingual and options.language not in (None, "en"):
+            raise UserError(f"language must be en: {self.model.name} knows English only, got {options.language!r}")
+        if not np.isfinite(audio).all():
+            raise UserError("audio must have finite samples, it has NaN or infinite ones; export it again")
+        samples = resample(audio, rate, RATE) if len(audio) else np.zeros(0, np.float32)
+        return Recording(self, samples, options, progress).transcript()
+
+    def decoder(self, candidates: int) -> WindowDecoder:
+        """The decoder of one window with that many lanes, made once."""
+        if candidates not in self._decoders:
+            self._decoders[candidates] = WindowDecoder(self.backend, self.decoder_config, self.special,
+                                                       candidates=candidates)
+        return self._decoders[candidates]
+
+
+class Recording:
+    """One recording while it is transcribed.
+
+    Args:
+        samples: (S,) float32 at 16 kHz.
+    """
+
+    def __init__(self, transcriber: Transcriber, samples: np.ndarray, options: TranscriptionOptions,
+                 progress: Progress):
+        self.transcriber, self.samples, self.options, self.progress = transcriber, samples, options, progress
+        self.tokenizer, self.special = transcriber.tokenizer, transcriber.special
+        self.window_frames = transcriber.window_frames
+        self.frames = len(samples) // HOP
+        self.decoder = transcriber.decoder(options.best_of if max(options.temperatures) > 0 else 1)
+        self.language = "en" if not self.special.multilingual else options.language or ""
+        self.suppressed = suppressed_tokens(self.special, self.tokenizer.non_speech())
+        self.tokens = self.tokenizer.encode(" " + options.prompt.strip()) if options.prompt.strip() else []
+        self.prompt_start = 0           # of the tokens that precede the next window
+
+    def transcript(self) -> Transcript:
+        first = len(self.tokens)
+        segments = tuple(self._segments())
+        text = self.tokenizer.decode(self.tokens[first:]).strip()
+        return Transcript(text, self.language, len(self.samples) / RATE, segments)
+
+    def _segments(self) -> Iterator[TranscriptSegment]:
+        mel = None
+        position = 0                    # in frames
+        while position < self.frames:
+            frames = min(self.window_frames, self.frames - position)
+            advance = frames
+            if np.abs(self.samples[position * HOP:(position + frames) * HOP]).max() > SILENT_PEAK:
+                if mel is None:
+                    mel = log_mel(self.samples, self.transcriber.encoder_config.n_mels, self.window_frames * HOP)
+                window = pad_or_cut(mel[:, position:position + frames], self.window_frames)
+                decoded = self._decode(window, position)
+                if not self.options.silent(decoded):
+                    segments, advance = self._split(decoded, position, frames)
+                    yield from segments
+            position = min(position + advance, self.frames)
+            self.progress(position * FRAME_SECONDS, self.frames * FRAME_SECONDS)
+
+    def _decode(self, mel: np.ndarray, position: int) -> DecodedWindow:
+        """Decode a window (bands, frames) at rising temperatures until its text is reliable."""
+        self.decoder.encode(np.ascontiguousarray(mel[None]))
+        self.language = self.language or next(iter(self.decoder.language_probabilities()))
+        text = WindowText(tuple(self.tokens[self.prompt_start:]), number=position)
+        base = DecodingOptions(self.language, self.options.task, best_of=self.options.best_of,
+                               suppressed=self.suppressed, blank=self.tokenizer.blank(), seed=self.options.seed)
+        for temperature in self.options.temperatures:
+            [decoded] = self.decoder.decode([text], replace(base, temperature=temperature))
+            if not self.options.unreliable(decoded, self.tokenizer.decode(decoded.tokens)):
+                break
+        return decoded
+
+    def _split(self, decoded: DecodedWindow, position: int, frames: int) -> tuple[list[TranscriptSegment], int]:
+        """Segments of a decoded window that have text, and the frames by which the next window begins later."""
+        parts, advance = split_segments(decoded.tokens, self.special.timestamps, frames, FRAME_SECONDS)
+        offset, ratio = position * FRAME_SECONDS, compression_ratio(self.tokenizer.decode(decoded.tokens))
+        segments = []
+        for part in parts:
+            text = self.tokenizer.decode(part.tokens)
+            if part.start < part.end and text.strip():
+                segments.append(TranscriptSegment(
+                    round(offset + part.start, 2), round(offset + part.end, 2), text, part.tokens, decoded.temperature,
+                    decoded.average_log_probability, decoded.no_speech_probability, ratio))
+                self.tokens += part.tokens
+        if not self.options.condition_on_previous_text or decoded.temperature > PROMPT_TEMPERATURE:
+            self.prompt_start = len(self.tokens)
+        return segments, advance
+
+
+def compression_ratio(text: str) -> float:
+    """Bytes of the text in UTF-8 for each byte that zlib makes of it; high for text that repeats itself."""
+    data = text.strip().encode()
+    return len(data) / len(zlib.compress(data))

@@ -1,0 +1,144 @@
+"""`ane transcribe` and `ane import` of a Whisper checkpoint, as a user runs them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from ane.bundles.bundle import Bundle
+from ane.cli import main
+from tests.models.whisper.random_whisper import write_hugging_face, write_openai
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "2000")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "home"
+
+
+@pytest.fixture(scope="session")
+def whisper_file(tmp_path_factory) -> Path:
+    return write_openai(tmp_path_factory.mktemp("whisper"))
+
+
+@pytest.fixture
+def recording(tmp_path) -> Path:
+    """2 s of noise at 22.05 kHz, in stereo."""
+    path = tmp_path / "talk.flac"
+    soundfile.write(path, np.random.default_rng(0).uniform(-0.5, 0.5, (44100, 2)), 22050)
+    return path
+
+
+def run(capsys, *arguments) -> tuple[int, str, str]:
+    status = main(list(map(str, arguments)))
+    return status, *capsys.readouterr()
+
+
+@pytest.mark.parametrize("write", [write_openai, write_hugging_face], ids=["openai", "hugging face"])
+def test_import_and_transcribe_in_processes_of_their_own(tmp_path, recording, write):
+    source = write(tmp_path / "source")
+
+    def ane(*arguments) -> subprocess.CompletedProcess:
+        return subprocess.run([sys.executable, "-m", "ane", *map(str, arguments)], capture_output=True, text=True,
+                              cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)})
+
+    done = ane("import", source, "-o", "whisper", "--precision", "fp16")
+    assert done.returncode == 0, done.stderr
+    assert "Use it with ane transcribe FILE --model whisper" in done.stdout
+    done = ane("transcribe", recording, "--format", "json", "--language", "en", "-q")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert found["language"] == "en"
+    assert found["duration"] == pytest.approx(2.0)
+
+
+def test_an_imported_bundle_states_its_family_and_files(capsys, whisper_file, home):
+    assert run(capsys, "import", whisper_file, "-o", "./out")[0] == 0
+    bundle = Bundle("out")
+    bundle.verify()
+    assert bundle.family.name == "whisper"
+    assert bundle.manifest.source["files"].keys() == {"random.pt"}
+    status, _, err = run(capsys, "import", whisper_file, "-o", "./out")
+    assert (status, "--force" in err) == (1, True)
+
+
+@pytest.mark.parametrize(("flags", "message"), [
+    (["--config", "x.json"], "--config has no effect on a Whisper checkpoint"),
+    (["--revision", "main"], "--revision is for the hub")])
+def test_import_flags_that_do_not_apply_are_refused(capsys, whisper_file, flags, message):
+    status, _, err = run(capsys, "import", whisper_file, "-o", "./out", *flags)
+    assert status == 1
+    assert message in err
+    assert not Path("out").exists()
+
+
+def test_the_suffix_of_the_output_is_the_format(capsys, whisper_file, recording):
+    assert run(capsys, "transcribe", recording, "--model", whisper_file, "-o", "talk.vtt", "-q") == (0, "", "")
+    assert Path("talk.vtt").read_text(encoding="utf-8").startswith("WEBVTT\n")
+    assert run(capsys, "transcribe", recording, "--model", whisper_file, "-o", "x.vtt", "--format", "json")[0] == 0
+    json.loads(Path("x.vtt").read_text(encoding="utf-8"))
+
+
+def test_several_files_are_written_into_a_folder(capsys, whisper_file, recording, tmp_path):
+    other = tmp_path / "other.wav"
+    soundfile.write(other, np.zeros(1000), 16000)
+    status, out, _ = run(capsys, "transcribe", recording, other, "--model", whisper_file.parent, "--format", "srt",
+                         "-o", "subtitles", "-q")
+    assert (status, out) == (0, "")
+    assert sorted(path.name for path in Path("subtitles").iterdir()) == ["other.srt", "talk.srt"]
+    assert Path("subtitles/other.srt").read_text() == ""
+
+
+def test_silence_and_no_samples_print_nothing(capsys, whisper_file):
+    for samples in (0, 32000):
+        soundfile.write("quiet.wav", np.zeros(samples), 16000)
+        assert run(capsys, "transcribe", "quiet.wav", "--model", whisper_file) == (0, "", "")
+
+
+def test_several_files_are_printed_under_their_names(capsys, whisper_file):
+    for name in ("a.wav", "b.wav"):
+        soundfile.write(name, np.zeros(100), 16000)
+    assert run(capsys, "transcribe", "a.wav", "b.wav", "--model", whisper_file)[1] == "a.wav:\nb.wav:\n"
+    status, _, err = run(capsys, "transcribe", "a.wav", "b.wav", "--model", whisper_file, "--format", "srt")
+    assert (status, "add -o FOLDER" in err) == (1, True)
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["talk.flac"], "no model given: pass --model with a Whisper checkpoint"),
+    (["talk.flac", "--model", "demo"], "demo is a tortoise model, not Whisper: it cannot transcribe"),
+    (["talk.flac", "--model", "unknown"], "no bundle is named 'unknown'"),
+    (["talk.flac", "--model", "talk.flac"], "is not a Whisper checkpoint"),
+    (["missing.wav", "--model", "WHISPER"], "missing.wav: no such file"),
+    (["talk.flac", "--model", "WHISPER", "--language", "xx"], "--language must be one of en, zh"),
+    (["talk.flac", "talk.flac", "--model", "WHISPER", "-o", "out"], "2 of the files would be written to out/talk.txt"),
+    (["talk.flac", "--model", "WHISPER", "--backend", "onnx"], "onnx"),
+    (["talk.flac", "--model", "WHISPER", "-o", "."], "it is a directory"),
+])
+def test_faults_are_one_line(capsys, whisper_file, recording, arguments, message):
+    chosen = [str(whisper_file) if argument == "WHISPER" else argument for argument in arguments]
+    status, out, err = run(capsys, "transcribe", *chosen)
+    assert (status, out) == (1, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_samples_that_are_not_numbers_are_refused_with_the_files_name(capsys, whisper_file):
+    soundfile.write("nan.wav", np.full(100, np.nan), 16000, subtype="FLOAT")
+    status, _, err = run(capsys, "transcribe", "nan.wav", "--model", whisper_file)
+    assert (status, "nan.wav" in err) == (1, True)
+
+
+def test_whisper_cannot_speak(capsys, whisper_file):
+    assert run(capsys, "import", whisper_file, "-o", "./out")[0] == 0
+    status, _, err = run(capsys, "say", "Hello.", "--bundle", "./out", "-o", "x.wav")
+    assert status == 1
+    assert "is a whisper model" in err

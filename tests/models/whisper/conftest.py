@@ -1,0 +1,52 @@
+"""Fixtures of the tests of the Whisper model."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ane.backends import load_backend
+from ane.models.whisper.checkpoints import WhisperCheckpoint
+from ane.models.whisper.tokenizer_files import from_ranks
+from ane.models.whisper.tokens import WhisperTokenizer
+from ane.models.whisper.transcription import Transcriber
+from tests.models.whisper.random_whisper import RANKS, write_hugging_face, write_openai
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Caches and stored bundles of the test, not the user's."""
+    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture(scope="session")
+def openai_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A .pt file of random weights; tests must not change it."""
+    return write_openai(tmp_path_factory.mktemp("openai"))
+
+
+@pytest.fixture(scope="session")
+def hugging_face_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same weights as a Hugging Face folder; tests must not change it."""
+    return write_hugging_face(tmp_path_factory.mktemp("hugging-face"))
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> WhisperTokenizer:
+    """A part of the multilingual tokenizer."""
+    return WhisperTokenizer(from_ranks(RANKS), 50257)
+
+
+@pytest.fixture(scope="session")
+def transcriber(hugging_face_folder: Path) -> Transcriber:
+    """The random weights on torch."""
+    model = WhisperCheckpoint(hugging_face_folder)
+    return Transcriber(model, load_backend("torch:cpu", model))
+
+
+@pytest.fixture(scope="session")
+def noise() -> np.ndarray:
+    """10 s of noise whose loudness changes, (S,) float32 at 16 kHz."""
+    random = np.random.default_rng(1)
+    loudness = np.repeat(random.uniform(0.01, 0.5, 40), 4000)
+    return (random.standard_normal(160000) * loudness).clip(-1, 1).astype(np.float32)

@@ -1,0 +1,157 @@
+"""Checkpoints in both layouts, and those that are refused, each in one line."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from ane.bundles.bundle import Bundle, write_bundle
+from ane.models.whisper.checkpoints import WhisperCheckpoint, find_whisper_weights
+from ane.system.errors import UserError
+from tests.models.whisper.random_whisper import RandomSizes, random_tensors, write_hugging_face, write_openai
+
+
+def same_weights(first, second) -> bool:
+    return all(torch.equal(tensor, second.tensors(network)[key]) for network in ("encoder", "decoder")
+               for key, tensor in first.tensors(network).items())
+
+
+def test_both_layouts_hold_the_same_model(openai_file, hugging_face_folder):
+    ours, theirs = WhisperCheckpoint(openai_file), WhisperCheckpoint(hugging_face_folder)
+    assert ours.config("encoder") == theirs.config("encoder")
+    assert ours.config("decoder") == theirs.config("decoder")
+    assert same_weights(ours, theirs)
+    assert ours.tokenizer == theirs.tokenizer
+    assert ours.identity != theirs.identity
+
+
+def test_a_folder_with_one_pt_file_is_that_file(openai_file):
+    assert find_whisper_weights(openai_file.parent) == openai_file
+    assert same_weights(WhisperCheckpoint(openai_file.parent), WhisperCheckpoint(openai_file))
+
+
+def test_shards_and_the_tied_output_layer_are_accepted(tmp_path, hugging_face_folder):
+    sharded = WhisperCheckpoint(write_hugging_face(tmp_path, shards=3, tied=True))
+    assert len(sharded.files) == 3
+    assert same_weights(sharded, WhisperCheckpoint(hugging_face_folder))
+
+
+def test_keys_may_lack_the_prefix_model(tmp_path, hugging_face_folder):
+    shutil.copytree(hugging_face_folder, tmp_path, dirs_exist_ok=True)
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file({key.removeprefix("model."): value for key, value in tensors.items()}, tmp_path / "model.safetensors")
+    assert same_weights(WhisperCheckpoint(tmp_path), WhisperCheckpoint(hugging_face_folder))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_bundle_holds_the_model(tmp_path, openai_file, precision):
+    checkpoint = WhisperCheckpoint(openai_file)
+    bundle = write_bundle(checkpoint, tmp_path / "bundle", precision=precision)
+    bundle = Bundle(bundle.path)
+    bundle.verify()
+    assert json.loads((bundle.path / "bundle.json").read_text())["model"] == "whisper"
+    assert bundle.family.name == "whisper"
+    assert bundle.config("decoder") == checkpoint.config("decoder")
+    assert bundle.tokenizer == checkpoint.tokenizer
+    assert same_weights(checkpoint, bundle) == (precision == "fp32")
+    assert not (bundle.path / "mel_norms.safetensors").exists()
+    with pytest.raises(UserError, match="has no mel norms"):
+        _ = bundle.mel_norms
+
+
+def test_a_bundle_without_voices_cannot_speak(tmp_path, openai_file):
+    bundle = write_bundle(WhisperCheckpoint(openai_file), tmp_path / "bundle")
+    with pytest.raises(UserError, match=r"is a Whisper model: it transcribes speech .* and cannot speak$"):
+        _ = bundle.widths
+    with pytest.raises(UserError, match="is a whisper model, which has no autoregressive network"):
+        bundle.require("autoregressive")
+
+
+def change(**changes):
+    """A damage of a .pt file's state dict: key → value, or None to remove it."""
+
+    def damage(content):
+        for key, value in changes.items():
+            content["model_state_dict"].pop(key, None)
+            if value is not None:
+                content["model_state_dict"][key] = value
+        return content
+
+    return damage
+
+
+@pytest.mark.parametrize(("damage", "message"), [
+    (lambda content: content["model_state_dict"], "is not a Whisper checkpoint: it has no dims and model_state_dict"),
+    (lambda content: [1], "is not a Whisper checkpoint"),
+    (lambda content: content | {"dims": [1]}, "is damaged"),
+    (lambda content: content | {"dims": content["dims"] | {"n_mels": "80"}}, "n_mels must be a positive whole number"),
+    (lambda content: content | {"dims": content["dims"] | {"n_audio_head": 3}}, "cannot be split among 3"),
+    (lambda content: content | {"dims": content["dims"] | {"n_text_layer": 1}}, "is beyond the network"),
+    (lambda content: content | {"dims": content["dims"] | {"n_text_layer": 3}}, "is missing"),
+    (lambda content: content | {"dims": content["dims"] | {"n_vocab": 51864}}, "has shape 51865×8, the sizes"),
+    (lambda content: content | {"dims": content["dims"] | {"n_vocab": 512}}, "a vocabulary of 512 tokens"),
+    (change(**{"decoder.ln.bias": None}), "decoder.ln.bias is missing"),
+    (change(**{"decoder.ln.bias": 3}), "is int where a tensor belongs"),
+    (change(**{"decoder.ln.bias": torch.zeros(8, dtype=torch.int8)}), "is torch.int8 where floats belong"),
+    (change(**{"gpt.wte.weight": torch.zeros(8)}), "is not a tensor of Whisper's encoder or decoder"),
+])
+def test_another_pt_file_is_refused_in_one_line(tmp_path, openai_file, damage, message):
+    path = tmp_path / "other.pt"
+    torch.save(damage(torch.load(openai_file, weights_only=True)), path)
+    with pytest.raises(UserError) as error:
+        WhisperCheckpoint(path)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_pt_file_with_code_is_refused(tmp_path):
+    torch.save({"dims": RandomSizes(), "model_state_dict": {}}, tmp_path / "code.pt")
+    with pytest.raises(UserError, match="contains code"):
+        WhisperCheckpoint(tmp_path / "code.pt")
+
+
+def test_a_truncated_pt_file_is_refused(tmp_path, openai_file):
+    (tmp_path / "cut.pt").write_bytes(openai_file.read_bytes()[:5000])
+    with pytest.raises(UserError, match="truncated or damaged"):
+        WhisperCheckpoint(tmp_path / "cut.pt")
+
+
+@pytest.mark.parametrize(("file", "content", "message"), [
+    ("config.json", {"model_type": "bert"}, "is not a Whisper checkpoint: give a .pt file"),
+    ("config.json", {"model_type": "whisper"}, "config.json: num_mel_bins must be a positive whole number, got None"),
+    ("config.json", None, "is not a Whisper checkpoint"),
+    ("model.safetensors", None, "has no model.safetensors; download it"),
+    ("model.safetensors", b"x" * 100, "cannot be read as safetensors"),
+])
+def test_another_folder_is_refused_in_one_line(tmp_path, hugging_face_folder, file, content, message):
+    shutil.copytree(hugging_face_folder, tmp_path, dirs_exist_ok=True)
+    (tmp_path / file).unlink()
+    if content is not None:
+        (tmp_path / file).write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    with pytest.raises(UserError) as error:
+        WhisperCheckpoint(tmp_path)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_shard_is_named(tmp_path):
+    write_hugging_face(tmp_path, shards=2)
+    (tmp_path / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(UserError, match=r"has no model-00002-of-00002.safetensors, which .*index.json names"):
+        WhisperCheckpoint(tmp_path)
+
+
+def test_a_path_that_does_not_exist_is_refused(tmp_path):
+    with pytest.raises(UserError, match="no such file or folder"):
+        WhisperCheckpoint(tmp_path / "none.pt")
+
+
+@pytest.mark.parametrize(("vocabulary", "mels"), [(51864, 80), (51866, 128)])
+def test_the_other_vocabularies_load(tmp_path, vocabulary, mels):
+    sizes = replace(RandomSizes(), n_vocab=vocabulary, n_mels=mels)
+    model = WhisperCheckpoint(write_openai(tmp_path, sizes))
+    assert model.special.multilingual == (vocabulary != 51864)
+    assert set(random_tensors(sizes)) == {f"{name}.{key}" for name in model.networks for key in model.tensors(name)}

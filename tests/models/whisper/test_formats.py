@@ -1,0 +1,51 @@
+"""Transcripts as text, JSON and subtitles."""
+
+import json
+
+import pytest
+
+from ane.models.whisper.formats import FORMATS, clock
+from ane.models.whisper.transcript import Transcript, TranscriptSegment
+
+
+def segment(start: float, end: float, text: str) -> TranscriptSegment:
+    return TranscriptSegment(start, end, text, (1, 2), 0.0, -0.5, 0.1, 1.2)
+
+
+TRANSCRIPT = Transcript("Hello. A --> b & <c>", "en", 4000.0,
+                        (segment(0.0, 1.5, " Hello."), segment(3723.04, 3999.999, " A --> b & <c>")))
+EMPTY = Transcript("", "", 0.0)
+
+
+def test_text_has_a_line_for_each_segment():
+    assert FORMATS["txt"](TRANSCRIPT) == "Hello.\nA --> b & <c>\n"
+
+
+def test_srt():
+    assert FORMATS["srt"](TRANSCRIPT) == (
+        "1\n00:00:00,000 --> 00:00:01,500\nHello.\n\n2\n01:02:03,040 --> 01:06:39,999\nA -> b & <c>\n")
+
+
+def test_vtt():
+    assert FORMATS["vtt"](TRANSCRIPT) == (
+        "WEBVTT\n\n00:00:00.000 --> 00:00:01.500\nHello.\n\n"
+        "01:02:03.040 --> 01:06:39.999\nA --&gt; b &amp; &lt;c&gt;\n")
+
+
+def test_json_has_every_field():
+    content = json.loads(FORMATS["json"](TRANSCRIPT))
+    assert content["language"] == "en"
+    assert content["segments"][0] == {
+        "start": 0.0, "end": 1.5, "text": " Hello.", "tokens": [1, 2], "temperature": 0.0,
+        "average_log_probability": -0.5, "no_speech_probability": 0.1, "compression_ratio": 1.2}
+
+
+@pytest.mark.parametrize(("form", "expected"), [("txt", ""), ("srt", ""), ("vtt", "WEBVTT\n")])
+def test_an_empty_transcript(form, expected):
+    assert FORMATS[form](EMPTY) == expected
+
+
+@pytest.mark.parametrize(("seconds", "text"), [
+    (0.0, "00:00:00.000"), (59.9996, "00:01:00.000"), (3599.9999, "01:00:00.000"), (360000.0, "100:00:00.000")])
+def test_a_time_carries_when_it_is_rounded(seconds, text):
+    assert clock(seconds, ".") == text

@@ -1,0 +1,199 @@
+"""Transcription of recordings: windows, the temperature ladder, thresholds, silence."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import ane
+from ane.audio.reader import read_recording
+from ane.backends import load_backend
+from ane.models.whisper.checkpoints import WhisperCheckpoint
+from ane.models.whisper.decoding import DecodedWindow, WindowDecoder
+from ane.models.whisper.transcription import Transcriber, TranscriptionOptions, compression_ratio
+from ane.system.errors import UserError
+from tests.models.whisper.random_whisper import RandomSizes, write_openai
+
+QUICK = TranscriptionOptions(language="en", temperatures=(0.0,))
+FIRST, HELLO = 50364, (39, 68, 75)       # bytes
+
+
+class ScriptedDecoder:
+    """In place of ``WindowDecoder``: returns the decoded windows of a script, and keeps the texts it was given."""
+
+    def __init__(self, script: list[DecodedWindow]):
+        self.script, self.calls = list(script), []
+
+    def encode(self, mels):
+        self.shape = mels.shape
+
+    def language_probabilities(self):
+        return {"de": 1.0}
+
+    def decode(self, texts, options):
+        self.calls.append((texts[0], options))
+        return [replace(self.script.pop(0), temperature=options.temperature)]
+
+
+def window(*tokens: int, log_probability: float = -0.1, no_speech: float = 0.0) -> DecodedWindow:
+    return DecodedWindow(tokens, log_probability, no_speech, 0.0)
+
+
+@pytest.fixture
+def scripted(transcriber, monkeypatch):
+    """``scripted(script)``: the transcriber's decoder replaced by a ``ScriptedDecoder``."""
+
+    def script(*windows: DecodedWindow) -> ScriptedDecoder:
+        decoder = ScriptedDecoder(list(windows))
+        monkeypatch.setattr(transcriber, "decoder", lambda candidates: decoder)
+        return decoder
+
+    return script
+
+
+def test_a_window_begins_where_the_last_segment_ended(transcriber, noise, scripted):
+    decoder = scripted(window(FIRST, *HELLO, FIRST + 100, FIRST + 100, *HELLO),
+                       window(FIRST, *HELLO, FIRST + 200), window(FIRST + 10, *HELLO, FIRST + 20))
+    found = transcriber.transcribe(noise, 16000)
+    assert [(segment.start, segment.end) for segment in found.segments] == [(0, 2), (2, 6), (6, 6.4)]
+    assert [text.number for text, _ in decoder.calls] == [0, 200, 600]
+    assert decoder.shape == (1, 80, 400)
+    assert found.language == "de"
+    assert found.text == "HelHelHel"
+    assert found.duration == 10
+
+
+def test_text_so_far_is_the_prompt_of_the_next_window(transcriber, noise, scripted):
+    parts = window(FIRST, *HELLO, FIRST + 200), window(FIRST, 1, FIRST + 200), window(FIRST, 2, FIRST + 100)
+    decoder = scripted(*parts)
+    transcriber.transcribe(noise, 16000, TranscriptionOptions(prompt="x"))
+    prompts = [text.prompt for text, _ in decoder.calls]
+    assert prompts[0] == tuple(transcriber.tokenizer.encode(" x"))
+    assert prompts[1] == prompts[0] + parts[0].tokens
+    assert prompts[2] == prompts[1] + parts[1].tokens
+    decoder = scripted(*parts)
+    transcriber.transcribe(noise, 16000, TranscriptionOptions(condition_on_previous_text=False))
+    assert [text.prompt for text, _ in decoder.calls] == [(), (), ()]
+
+
+def test_text_of_a_high_temperature_is_not_a_prompt(transcriber, noise, scripted):
+    poor, end = window(FIRST, *HELLO, FIRST + 200, log_probability=-2.0), window(FIRST, 1, FIRST + 200)
+    decoder = scripted(poor, poor, poor, end, end)
+    transcriber.transcribe(noise, 16000, TranscriptionOptions(temperatures=(0.0, 0.4, 0.6)))
+    assert [options.temperature for _, options in decoder.calls[:3]] == [0.0, 0.4, 0.6]
+    assert decoder.calls[3][0].prompt == ()
+
+
+@pytest.mark.parametrize(("first", "tries"), [
+    (window(FIRST, *HELLO, FIRST + 500), 1),
+    (window(FIRST, *HELLO, FIRST + 500, log_probability=-1.5), 2),
+    (window(FIRST, *HELLO * 60, FIRST + 500), 2),
+    (window(FIRST, *HELLO, FIRST + 500, log_probability=-1.5, no_speech=0.9), 1)])
+def test_an_unreliable_window_is_decoded_again(transcriber, noise, scripted, first, tries):
+    decoder = scripted(first, window(FIRST, *HELLO, FIRST + 500))
+    transcriber.transcribe(noise[:60000], 16000)
+    assert len(decoder.calls) == tries
+
+
+@pytest.mark.parametrize(("log_probability", "no_speech", "kept"), [(-1.5, 0.9, 0), (-0.5, 0.9, 1), (-0.5, 0.1, 1)])
+def test_a_window_without_speech_is_dropped(transcriber, noise, scripted, log_probability, no_speech, kept):
+    scripted(window(FIRST, *HELLO, FIRST + 500, log_probability=log_probability, no_speech=no_speech))
+    assert len(transcriber.transcribe(noise[:60000], 16000, QUICK).segments) == kept
+
+
+@pytest.mark.parametrize("samples", [0, 1, 100, 16000, 200000])
+def test_silence_gives_an_empty_transcript(transcriber, scripted, samples):
+    scripted()
+    found = transcriber.transcribe(np.zeros(samples, np.float32), 16000)
+    assert (found.text, found.segments) == ("", ())
+
+
+def test_silent_windows_are_skipped(transcriber, noise, scripted):
+    decoder = scripted(window(FIRST, *HELLO, FIRST + 200))
+    audio = np.concatenate((np.zeros(64000, np.float32), noise[:32000]))
+    found = transcriber.transcribe(audio, 16000, QUICK)
+    assert [text.number for text, _ in decoder.calls] == [400]
+    assert found.segments[0].start == 4
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 1000), st.integers(1, 160000), st.sampled_from([0.0, 0.7]))
+def test_times_never_decrease_whatever_the_network_predicts(transcriber, noise, seed, samples, temperature):
+    options = replace(QUICK, temperatures=(temperature,), best_of=2, seed=seed)
+    done = []
+    found = transcriber.transcribe(noise[-samples:], 16000, options, lambda now, total: done.append(now / total))
+    times = [time for segment in found.segments for time in (segment.start, segment.end)]
+    assert times == sorted(times)
+    assert done == sorted(done)
+    assert done[-1:] in ([1.0], []), "less than 10 ms have no frame"
+
+
+def test_another_sample_rate_is_resampled(transcriber, noise):
+    found = transcriber.transcribe(np.repeat(noise[:40000], 3), 48000, QUICK)
+    assert found.duration == pytest.approx(2.5)
+
+
+def test_not_a_number_is_refused(transcriber):
+    with pytest.raises(UserError, match="audio must have finite samples"):
+        transcriber.transcribe(np.full(10, np.nan, np.float32), 16000)
+
+
+def test_an_unknown_language_is_refused_before_any_work(transcriber):
+    with pytest.raises(UserError, match="language must be one of"):
+        transcriber.transcribe(np.zeros(0, np.float32), 16000, TranscriptionOptions(language="klingon"))
+
+
+def test_an_english_model_knows_no_other_language(tmp_path, noise):
+    path = write_openai(tmp_path, replace(RandomSizes(), n_vocab=51864))
+    (tmp_path / "multilingual.tiktoken").rename(tmp_path / "gpt2.tiktoken")
+    model = WhisperCheckpoint(path)
+    english = Transcriber(model, load_backend("torch:cpu", model))
+    with pytest.raises(UserError, match="language must be en"):
+        english.transcribe(noise, 16000, TranscriptionOptions(language="de"))
+    assert english.transcribe(noise[:40000], 16000, replace(QUICK, language=None)).language == "en"
+
+
+def test_a_model_that_speaks_cannot_transcribe():
+    synthesizer = ane.load()
+    with pytest.raises(UserError, match="is a tortoise model, not Whisper"):
+        Transcriber(synthesizer.model, synthesizer.backend)
+
+
+@pytest.mark.parametrize("changes", [{"task": "sing"}, {"temperatures": ()}, {"temperatures": (-1.0,)},
+                                     {"best_of": 0}])
+def test_impossible_options_are_refused(changes):
+    with pytest.raises(UserError, match=rf"^{next(iter(changes))} must be"):
+        TranscriptionOptions(**changes)
+
+
+def test_repetition_compresses():
+    assert compression_ratio("la " * 100) > 2.4 > compression_ratio("Ask what you can do for your country.")
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_other_precisions_run(hugging_face_folder, noise, precision):
+    model = WhisperCheckpoint(hugging_face_folder)
+    found = Transcriber(model, load_backend("torch:cpu", model, precision)).transcribe(noise[:40000], 16000, QUICK)
+    assert found.duration == 2.5
+
+
+def test_lanes_for_candidates_are_only_made_when_they_can_be_needed(transcriber):
+    assert transcriber.decoder(1) is transcriber.decoder(1)
+    assert isinstance(transcriber.decoder(2), WindowDecoder)
+
+
+@pytest.mark.skipif("WHISPER_DIR" not in os.environ, reason=(
+    "needs real weights: WHISPER_DIR=FOLDER python -m pytest tests/models/whisper -k real_weights, FOLDER with an "
+    "English-capable Whisper checkpoint and openai/whisper's tests/jfk.flac"))
+def test_real_weights_understand_a_sentence():
+    folder = Path(os.environ["WHISPER_DIR"])
+    model = WhisperCheckpoint(folder)
+    audio, rate = read_recording(folder / "jfk.flac")
+    found = Transcriber(model, load_backend("torch:cpu", model)).transcribe(audio, rate)
+    assert "ask not what your country can do for you" in found.text.lower()
+    assert found.language == "en"
+    assert 0 <= found.segments[0].start < found.segments[-1].end <= 12

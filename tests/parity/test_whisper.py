@@ -1,0 +1,325 @@
+"""Whisper computes what openai-whisper and transformers do with the same weights (tests/parity/families/whisper)."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.numpy import load_file
+from safetensors.torch import load_file as load_tensors
+from torch import Tensor, nn
+
+from ane.backends import load_backend
+from ane.backends.torch.backend import TorchBackend
+from ane.backends.torch.decoder import TorchDecoder
+from ane.backends.torch.static_decoder import StaticDecoder
+from ane.models.whisper.checkpoints import SIZES, WhisperCheckpoint, openai_name
+from ane.models.whisper.decoding import DecodingOptions, WindowDecoder, WindowText
+from ane.models.whisper.features import log_mel, whisper_filters, window_mel
+from ane.models.whisper.networks.audio_encoder import WhisperEncoder, WhisperEncoderConfig
+from ane.models.whisper.networks.text_decoder import WhisperDecoder, WhisperDecoderConfig
+from ane.models.whisper.tokenizer_files import find_tokenizer
+from ane.models.whisper.tokens import SpecialTokens, WhisperTokenizer, suppressed_tokens
+from tests.models.whisper.random_whisper import COVERED_TEXTS, RANKS
+
+FP32 = 1e-4         # what the golden set's README allows in float32
+
+
+@pytest.fixture(scope="module")
+def golden_whisper(golden_families: Path) -> Path:
+    return golden_families / "whisper"
+
+
+@pytest.fixture(scope="module")
+def facts(golden_whisper) -> dict[str, Any]:
+    return json.loads((golden_whisper / "facts.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def front_end(golden_whisper) -> dict[str, np.ndarray]:
+    return load_file(golden_whisper / "frontend.safetensors")
+
+
+@pytest.fixture(scope="module", params=["full", "short"])
+def stages(request, golden_whisper) -> dict[str, np.ndarray]:
+    """The golden tensors of one of the two models, and its name under the key "name"."""
+    prefix = "" if request.param == "full" else "short_"
+    return {**load_file(golden_whisper / f"{prefix}stages.safetensors"), "name": request.param}
+
+
+def dimensions(facts: dict[str, Any], name: str) -> dict[str, int]:
+    """The sizes of a golden model under OpenAI's names."""
+    size = facts[name]
+    return {"n_mels": size.get("n_mels", size.get("mels")), "n_audio_ctx": size.get("n_audio_ctx", size.get("src")),
+            "n_text_ctx": size.get("n_text_ctx", size.get("tgt")), "n_vocab": size["vocab"],
+            "n_audio_state": size["d"], "n_text_state": size["d"], "n_audio_head": size["h"], "n_text_head": size["h"],
+            "n_audio_layer": size["enc"], "n_text_layer": size["dec"]}
+
+
+@pytest.fixture(scope="module")
+def networks(stages, facts, golden_whisper) -> tuple[WhisperEncoder, WhisperDecoder]:
+    """Encoder and decoder with the golden weights, loaded strictly."""
+    prefix = "" if stages["name"] == "full" else "short_"
+    weights = {openai_name(key): value for key, value in
+               load_tensors(golden_whisper / f"{prefix}weights.safetensors").items()}
+    sizes = dimensions(facts, stages["name"])
+    encoder = WhisperEncoder(WhisperEncoderConfig.from_upstream(sizes))
+    decoder = WhisperDecoder(WhisperDecoderConfig.from_upstream(sizes))
+    for name, network in (("encoder.", encoder), ("decoder.", decoder)):
+        network.load_state_dict({key.removeprefix(name): value for key, value in weights.items()
+                                 if key.startswith(name)}, strict=True)
+        network.eval().requires_grad_(False)
+    return encoder, decoder
+
+
+@pytest.fixture(scope="module")
+def backend(golden_whisper, facts, tmp_path_factory) -> TorchBackend:
+    """The full model, opened as a Hugging Face folder."""
+    folder = tmp_path_factory.mktemp("whisper")
+    shutil.copy(golden_whisper / "weights.safetensors", folder / "model.safetensors")
+    sizes = dimensions(facts, "full")
+    config = {"model_type": "whisper", **{theirs: sizes[ours] for ours, theirs in SIZES.items()}}
+    (folder / "config.json").write_text(json.dumps(config))
+    return load_backend("torch:cpu", WhisperCheckpoint(folder))
+
+
+def test_every_key_is_renamed_as_openai_names_it(facts):
+    assert {key: openai_name(key) for key in facts["openai_keys"]} == facts["openai_keys"]
+    assert {openai_name(key) for key in facts["openai_keys"].values()} == set(facts["openai_keys"].values())
+
+
+@pytest.mark.parametrize("bands", [80, 128])
+def test_filters(front_end, assert_close, bands):
+    assert_close(whisper_filters(bands), front_end[f"filters_{bands}"], 1e-7)
+
+
+@pytest.mark.parametrize("bands", [80, 128])
+def test_log_mel(front_end, assert_close, bands):
+    assert_close(log_mel(front_end["audio"], bands), front_end[f"mel_{bands}"], FP32)
+
+
+def test_log_mel_of_padded_and_of_cut_audio(front_end, assert_close):
+    audio = front_end["audio"]
+    assert_close(log_mel(audio, 80, padding=800), front_end["mel_80_pad800"], FP32)
+    long = np.resize(audio, 31 * 16000)
+    assert_close(window_mel(long, 80)[:, -40:], front_end["trim_tail"], FP32)
+
+
+def test_a_window_of_the_audio_is_the_encoders_input(front_end, golden_whisper, assert_close):
+    assert_close(window_mel(front_end["audio"], 80)[None], load_file(golden_whisper / "stages.safetensors")[
+        "encoder/mel"], FP32)
+
+
+def captured(modules: dict[str, nn.Module], run: Callable[[], Any]) -> dict[str, np.ndarray]:
+    """The outputs of ``modules`` while ``run`` runs."""
+    found: dict[str, np.ndarray] = {}
+    hooks = [module.register_forward_hook(lambda _, __, output, name=name: found.update({name: output.numpy()}))
+             for name, module in modules.items()]
+    try:
+        run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found
+
+
+def test_encoder_and_each_of_its_layers(networks, stages, assert_close):
+    encoder, _ = networks
+    modules: dict[str, nn.Module] = {"conv1": encoder.conv1, "conv2": encoder.conv2, "out": encoder}
+    for index, block in enumerate(encoder.blocks):
+        modules |= {f"layer{index}": block, f"layer{index}/self_attn_layer_norm": block.attn_ln,
+                    f"layer{index}/self_attn": block.attn.out}
+    found = captured(modules, lambda: encoder(torch.from_numpy(stages["encoder/mel"])))
+    compared = [name for name in found if f"encoder/{name}" in stages]
+    assert {"out", "layer0", "layer0/self_attn"} <= set(compared)
+    for name in compared:
+        assert_close(found[name], stages[f"encoder/{name}"], FP32, name)
+
+
+def test_a_mel_of_another_length_is_refused(networks, stages):
+    with pytest.raises(ValueError, match="mel must have"):
+        networks[0](torch.from_numpy(stages["encoder/mel"])[..., :-1])
+
+
+def columns(decoder: WhisperDecoder, tokens: np.ndarray, position: int = 0) -> np.ndarray:
+    """Tokens (B, T) at positions from ``position`` on → (B, T, D)."""
+    table, positions = decoder.token_embedding.weight.numpy(), decoder.positional_embedding.numpy()
+    return table[tokens] + positions[position:position + tokens.shape[1]]
+
+
+def uncached(decoder: WhisperDecoder, tokens: np.ndarray, states: np.ndarray) -> Tensor:
+    """Hidden states (B, T, D) of all tokens in one call without a cache."""
+    memory = decoder.memory(torch.from_numpy(states))
+    cross = [lambda q, k=k, v=v: F.scaled_dot_product_attention(q, k, v) for k, v in memory]
+    return decoder(torch.from_numpy(columns(decoder, tokens)), None, cross)
+
+
+def test_decoder_and_each_of_its_layers(networks, stages, assert_close):
+    _, decoder = networks
+    modules: dict[str, nn.Module] = {"hidden": decoder}
+    for index, block in enumerate(decoder.blocks):
+        modules |= {f"layer{index}": block, f"layer{index}/self_attn": block.attn.out,
+                    f"layer{index}/encoder_attn": block.cross_attn.out}
+    found = captured(modules, lambda: uncached(decoder, stages["decoder/tokens"], stages["encoder/out"]))
+    for name, output in found.items():
+        assert_close(output, stages[f"decoder/{name}"], FP32, name)
+    check_logits(decoder.logits(torch.from_numpy(found["hidden"])).numpy(), stages, "decoder", assert_close)
+
+
+def check_logits(logits: np.ndarray, stages, call: str, assert_close) -> None:
+    """Logits (B, T, V) against those stored: all of them, or the last ones and the 8 best of each position."""
+    if f"{call}/logits" in stages:
+        assert_close(logits, stages[f"{call}/logits"], FP32)
+        return
+    assert_close(logits[:, -1], stages[f"{call}/logits_last"], FP32)
+    best = np.take_along_axis(logits, stages[f"{call}/logits_top_ids"].astype(np.int64), axis=-1)
+    assert_close(best, stages[f"{call}/logits_top_values"], FP32)
+
+
+def cached_decoder(decoder: WhisperDecoder, states: np.ndarray, kind: type[TorchDecoder] = TorchDecoder,
+                   lanes: int | None = None) -> TorchDecoder:
+    """A decoder with the windows of ``states`` (B, N, D) as memories."""
+    made = kind(decoder, lanes or len(states), decoder.config.n_text_ctx, torch.device("cpu"), torch.float32,
+                len(states), decoder.config.n_text_ctx)
+    for index, memory in enumerate(states):
+        made.set_memory(memory, index)
+    return made
+
+
+@pytest.mark.parametrize("kind", [TorchDecoder, StaticDecoder])
+def test_cache_and_steps(networks, stages, assert_close, kind):
+    """Prefixes, then a token at a time in as many lanes as there are windows."""
+    _, decoder = networks
+    cache = cached_decoder(decoder, stages["encoder/out"], kind)
+    start = stages["decoder/tokens"]
+    for index, prefix in enumerate(columns(decoder, start)):
+        hidden, _ = cache.prefill(prefix, index)
+        assert_close(hidden, stages["decoder/hidden"][index, -1], FP32)
+    windows, length = np.arange(len(start)), start.shape[1]
+    hidden, logits = [], []
+    for step, tokens in enumerate(stages["steps/tokens"].T):
+        new = columns(decoder, tokens[:, None], length + step)
+        found = cache.step(new, np.full(len(start), step), 0, windows)
+        hidden.append(found[0])
+        logits.append(found[1][:, None])
+    assert_close(np.concatenate(hidden, axis=1), stages["steps/hidden"], FP32)
+    check_logits(np.concatenate(logits, axis=1), stages, "steps", assert_close)
+    check_cache(cache, stages, length, assert_close)
+
+
+def check_cache(cache: TorchDecoder, stages, length: int, assert_close) -> None:
+    """The keys and values of prefixes, lanes and memories."""
+    steps = stages["steps/tokens"].shape[1]
+    for layer in range(cache.shape.layers):
+        for name, prefix, own, memory in (("key", cache.prefix_keys, cache.keys, cache.memory_keys),
+                                          ("value", cache.prefix_values, cache.values, cache.memory_values)):
+            both = torch.cat((prefix[layer, :, :, :length], own[layer, :, :, :steps]), dim=2)
+            assert_close(both.numpy(), stages[f"steps/cache/self/{layer}/{name}"], FP32)
+            assert_close(memory[layer].numpy(), stages[f"cache/cross/{layer}/{name}"], FP32)
+
+
+def test_a_step_of_n_tokens_is_n_steps_is_no_cache(networks, stages, assert_close):
+    _, decoder = networks
+    tokens = np.concatenate((stages["decoder/tokens"], stages["steps/tokens"]), axis=1)
+    expected = decoder.logits(uncached(decoder, tokens, stages["encoder/out"])[:, -1]).numpy()
+    windows, count = np.arange(len(tokens)), tokens.shape[1]
+    for sizes in ([count - 1], [1] * (count - 1), [2, 1, count - 4]):
+        cache = cached_decoder(decoder, stages["encoder/out"])
+        for index, prefix in enumerate(columns(decoder, tokens[:, :1])):
+            cache.prefill(prefix, index)
+        length = 0
+        for size in sizes:
+            new = columns(decoder, tokens[:, 1 + length:1 + length + size], 1 + length)
+            _, logits = cache.step(new, np.full(len(tokens), length), 0, windows)
+            length += size
+        assert_close(logits, expected, FP32, str(sizes))
+
+
+@pytest.mark.parametrize("kind", [TorchDecoder, StaticDecoder])
+def test_lanes_do_not_change_a_result(networks, stages, assert_close, kind):
+    """Lanes of several windows in any order give what each gives alone; a memory stays when its prefix changes."""
+    _, decoder = networks
+    states = np.concatenate((stages["encoder/out"], stages["encoder/out"][:, ::-1]))
+    tokens = stages["decoder/tokens"][0]
+    together = cached_decoder(decoder, states, kind, lanes=5)
+    lanes = np.resize(np.arange(len(states))[::-1], 5)
+    for index in range(len(states)):
+        together.prefill(columns(decoder, tokens[None, :1])[0], index)
+        together.prefill(columns(decoder, tokens[None, :2])[0], index)
+    new = np.repeat(columns(decoder, tokens[None, 2:3], 2), 5, axis=0)
+    hidden, logits = together.step(new, np.zeros(5, np.int64), 0, lanes)
+    for lane, window in enumerate(lanes):
+        alone = cached_decoder(decoder, states[window:window + 1], kind)
+        alone.prefill(columns(decoder, tokens[None, :2])[0])
+        expected = alone.step(new[:1], np.zeros(1, np.int64))
+        assert_close(hidden[lane], expected[0][0], 1e-5)
+        assert_close(logits[lane], expected[1][0], 1e-5)
+
+
+def test_a_memory_of_another_length_is_refused(networks, stages):
+    with pytest.raises(ValueError, match="got memory 0 of 3 positions"):
+        cached_decoder(networks[1], stages["encoder/out"][:, :3])
+
+
+def decoding_options(facts: dict[str, Any], case: dict[str, Any]) -> DecodingOptions:
+    special, options = SpecialTokens.of(facts["n_vocab"]), case["options"]
+    wanted = options.get("suppress_tokens", facts["non_speech_tokens"])
+    return DecodingOptions(
+        timestamps=not options["without_timestamps"], sample_length=case["sample_len"],
+        suppressed=() if wanted == "" else suppressed_tokens(special, wanted),
+        blank=(*facts["blank"], special.end) if options.get("suppress_blank", True) else ())
+
+
+def test_greedy_decoding(backend, facts, golden_whisper, assert_close):
+    """Every case that is not a beam search: tokens, average log-probability, no-speech probability."""
+    mel = load_file(golden_whisper / "stages.safetensors")["encoder/mel"]
+    decoder = WindowDecoder(backend, backend.model.config("decoder"), SpecialTokens.of(facts["n_vocab"]))
+    decoder.encode(mel)
+    cases = [case for case in facts["decode"] if "beam_size" not in case["options"]]
+    assert cases
+    for case in cases:
+        text = WindowText(tuple(case["options"].get("prompt", ())), tuple(case["options"].get("prefix", ())))
+        [found] = decoder.decode([text], decoding_options(facts, case))
+        assert list(found.tokens) == case["tokens"], case["name"]
+        assert found.average_log_probability == pytest.approx(case["avg_logprob"], abs=FP32), case["name"]
+        assert found.no_speech_probability == pytest.approx(case["no_speech_prob"], abs=1e-6), case["name"]
+
+
+def test_language(backend, facts, golden_whisper):
+    decoder = WindowDecoder(backend, backend.model.config("decoder"), SpecialTokens.of(facts["n_vocab"]))
+    decoder.encode(load_file(golden_whisper / "stages.safetensors")["encoder/mel"])
+    found = decoder.language_probabilities()
+    assert next(iter(found)) == facts["detect_language"]["best"]
+    assert found["en"] == pytest.approx(facts["detect_language"]["prob_en"], abs=1e-5)
+    assert sum(found.values()) == pytest.approx(1)
+
+
+def test_special_tokens(facts):
+    special = SpecialTokens.of(facts["n_vocab"])
+    names = {"eot": special.end, "sot": special.start, "translate": special.translate,
+             "transcribe": special.transcribe, "sot_lm": special.language_model, "sot_prev": special.previous,
+             "no_speech": special.no_speech, "no_timestamps": special.no_timestamps,
+             "timestamp_begin": special.timestamps}
+    assert names == facts["specials"]
+    assert special.multilingual == facts["multilingual"]
+    assert list(special.start_sequence("en")) == facts["sot_sequence"]
+    assert list(special.start_sequence("en", timestamps=False)) == facts["sot_sequence_no_timestamps"]
+
+
+def test_text_tokens(facts, tmp_path):
+    """Samples of text that the part of the tokenizer in tests/models/whisper covers."""
+    if not facts["multilingual"]:
+        pytest.skip("the part of the tokenizer in the tests is multilingual")
+    shutil.copy(RANKS, tmp_path)
+    tokenizer = WhisperTokenizer(find_tokenizer(tmp_path, multilingual=True), facts["specials"]["eot"])
+    assert list(tokenizer.non_speech()) == facts["non_speech_tokens"]
+    assert list(tokenizer.blank()) == [*facts["blank"], facts["specials"]["eot"]]
+    for sample in facts["text"]:
+        if sample["text"] in COVERED_TEXTS:
+            assert tokenizer.encode(sample["text"]) == sample["ids"]
+            assert tokenizer.decode(sample["ids"]) == sample["text"]
