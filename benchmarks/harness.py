@@ -88,15 +88,11 @@ def add_shared_options(parser: argparse.ArgumentParser, uses: Sequence[str]) -> 
         "benchmarks/results/, dated)")
 
 
-def default_output(name: str) -> Path:
-    """results/<date>-<benchmark>-<chip>.json."""
-    chip = re.sub(r"[^a-z0-9]+", "-", processor_name().lower()).strip("-")
-    return RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-{name}-{chip}.json"
-
-
 def run_benchmark(name: str, benchmark: Benchmark, options: argparse.Namespace) -> Path:
     """Measure, print the table, write JSON and plots; returns the JSON's path."""
-    output, machine = options.output or default_output(name), describe_machine()
+    chip = re.sub(r"[^a-z0-9]+", "-", processor_name().lower()).strip("-")
+    output = options.output or RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-{name}-{chip}.json"
+    machine = describe_machine()
     result = benchmark.measure(options)
     print_rows(f"{name}: " + ", ".join(f"{key} {value}" for key, value in result.settings.items()), result.rows)
     for note in result.notes:

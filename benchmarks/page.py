@@ -33,7 +33,6 @@ def write_page(path: Path, results: Sequence[Path], failed: Sequence[str], skipp
 
 
 def result_html(path: Path) -> str:
-    """A result's machine, settings, table, notes and plots."""
     document = json.loads(path.read_text(encoding="utf-8"))
     settings = [f"{name}: {value}" for name, value in document["settings"].items() if value not in (None, [])]
     headings, rows = table_cells([BenchRow.read(row) for row in document["rows"]])

@@ -102,7 +102,6 @@ Versions: {versions}.
 
 
 def legs_section(source: Mapping[str, Any]) -> str:
-    """Parts that were trained in several legs, and remarks on this run."""
     legs = [f"{part} at steps {', '.join(map(str, ends))}" for part, ends in source.get("legs", {}).items()]
     text = textwrap.fill(
         f"Some parts were trained in several legs, which ended: {'; '.join(legs)}. A leg continued from the checkpoint "

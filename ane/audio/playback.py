@@ -168,7 +168,6 @@ class Player:
                 self._wait()
 
     def close(self) -> None:
-        """Stop at once."""
         self.device.close()
 
     def _has_enough(self) -> bool:

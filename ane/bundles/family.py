@@ -68,7 +68,6 @@ class Network:
     for_speech: bool = False
 
     def official(self) -> Config:
-        """The config of the official checkpoint."""
         return self.config(**dict(self.defaults))
 
 

@@ -54,7 +54,9 @@ def prepare(args: argparse.Namespace, console: Console) -> BenchRun:
     if model.family.stages.decoder is None:
         raise UserError(f"`ane bench` measures models with a decoder; {model.name} is a {model.family.title} model")
     subject = with_packages(model, "auto", console)
-    models = dict(model_for(spec, model, subject, console) for spec in args.backend or default_backends(subject))
+    core_ml = sys.platform == "darwin" and getattr(subject, "packages", None)
+    usual = [*["coreml"] * bool(core_ml), *["onnx"] * bool(getattr(subject, "onnx_packages", None)), "torch"]
+    models = dict(model_for(spec, model, subject, console) for spec in args.backend or usual)
     for network in args.networks or ():
         if network not in subject.networks:
             raise UserError(f"--networks {network}: {subject.name} has no such network; it has "
@@ -87,11 +89,6 @@ def model_for(spec: str, model: Model, subject: Model, console: Console) -> tupl
     from ane.backends.torch.device import choose_device
 
     return f"torch:{choose_device(device, notice)}", subject
-
-
-def default_backends(model: Model) -> list[str]:
-    core_ml = sys.platform == "darwin" and getattr(model, "packages", None)
-    return [*(["coreml"] if core_ml else []), *(["onnx"] if getattr(model, "onnx_packages", None) else []), "torch"]
 
 
 def measure_functions(run: BenchRun) -> "list[BenchRow]":

@@ -46,7 +46,6 @@ class Style:
         return KINDS[self.precision][0]
 
     def const(self, values: ArrayLike) -> np.ndarray:
-        """Numbers as a constant in the graph's precision."""
         return array(values).astype(self.dtype)
 
     def widened(self, kind: str, operation: Callable[[Var, type], Var], x: Var) -> Var:

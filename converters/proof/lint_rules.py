@@ -211,14 +211,11 @@ def _states(function: LintedFunction) -> Iterator[Violation]:
         yield Violation("state", next(iter(function.function.states)), f"{len(function.function.states)} states")
 
 
-def _heavy(function: LintedFunction) -> Iterator[Violation]:
-    if unique_bytes(function.function) > MAX_BYTES:
-        yield Violation("weight", function.function.name, f"{unique_bytes(function.function) / 1e6:.0f} MB of weights")
-
-
-def _light(function: LintedFunction) -> Iterator[Violation]:
-    if unique_bytes(function.function) < MIN_BYTES:
-        yield Violation("weight", function.function.name, f"{unique_bytes(function.function) / 1e6:.1f} MB of weights")
+def _weights(breaks: Callable[[int], bool]) -> Callable[[LintedFunction], Iterator[Violation]]:
+    def check(function: LintedFunction) -> Iterator[Violation]:
+        if breaks(found := unique_bytes(function.function)):
+            yield Violation("weight", function.function.name, f"{found / 1e6:.1f} MB of weights")
+    return check
 
 
 def _of_form(expected: str) -> Callable[[LintedFunction], Iterator[Violation]]:
@@ -290,7 +287,7 @@ RULES = (
     LintRule("states", WARNING, "More than two states fail on the engine.", VOXCPM, _states),
     LintRule("too-heavy", WARNING,
              "A function has less than 950 MB of weights: above 1 GiB macOS 27 silently runs it on the CPU.", ANEMLL,
-             _heavy),
+             _weights(lambda found: found > MAX_BYTES)),
     LintRule("blockwise", WARNING,
              "Blockwise weights are expanded to fp16 in memory before the M3: no faster than fp16.", ANE_GUIDE_WEIGHTS,
              _of_form("blockwise"), until=2),
@@ -300,5 +297,5 @@ RULES = (
     LintRule("unaligned-width", NOTE, "The last axis is padded to 64 bytes, 32 values of fp16.", APPLE_RULES,
              _unaligned),
     LintRule("too-light", NOTE, "Below 50 MB of weights a function is often not worth a dispatch to the engine.",
-             FLUID_AUDIO, _light),
+             FLUID_AUDIO, _weights(lambda found: found < MIN_BYTES)),
 )

@@ -171,10 +171,10 @@ def test_a_plot_of_an_unknown_kind_is_refused(run, small, tmp_path):
 
 
 def test_the_error_without_matplotlib_names_the_extra(run, small, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     status, _, err = run("--bundle", small, "--layers", "--plot", "found.png")
     assert status == 1
-    assert "--plot needs matplotlib: pip install 'tortoise-ane[plots]'" in err
+    assert "plots need matplotlib, which is not installed: pip install 'tortoise-ane[plots]'" in err
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="Core ML runs on a Mac")

@@ -139,7 +139,6 @@ class CoreMLFunction:
                 for key, type in self.signature.outputs.items()}
 
     def make_state(self) -> Any:
-        """A new state of zeros: an object of Core ML."""
         try:
             return self._loaded.make_state()
         except RuntimeError as error:

@@ -117,7 +117,6 @@ class Settings:
 
     @property
     def ranked(self) -> bool:
-        """Whether candidates are ranked: there is more than one."""
         return self.candidates > 1
 
 

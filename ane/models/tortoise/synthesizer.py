@@ -184,7 +184,6 @@ class Stream(Iterator[np.ndarray]):
         return piece
 
     def close(self) -> None:
-        """Stop the work and release the networks."""
         self._pieces.close()
 
     @property
