@@ -110,7 +110,7 @@ def test_windows_share_the_noise_of_the_frames_where_they_overlap(sampler):
     assert overlaps.std() == pytest.approx(whole.std(), rel=0.02)
 
 
-class CountingBackend(FirstChannelBackend):
+class NumberingBackend(FirstChannelBackend):
     """A backend that predicts, for every frame of a window, a tenth of the number of windows before it."""
 
     def denoiser(self, latents: np.ndarray, voice: np.ndarray, frames: int):
@@ -118,7 +118,7 @@ class CountingBackend(FirstChannelBackend):
 
 
 def test_overlapping_windows_are_cross_faded_in_a_straight_line():
-    joined = np.concatenate(mels(CountingBackend(), [np.zeros((60, 1), np.float32)], Windows(40, 40, 20)), axis=1)
+    joined = np.concatenate(mels(NumberingBackend(), [np.zeros((60, 1), np.float32)], Windows(40, 40, 20)), axis=1)
     start, stop = frame_count(20), frame_count(40)
     first, second = joined[:, :start].mean(), joined[:, stop:].mean()
     share = (np.arange(stop - start) + 0.5) / (stop - start)
