@@ -18,6 +18,7 @@ EXTRA_TESTS = {
     "ane.models.tortoise.sampling": ["tests/parity/test_sampling.py"],
     "ane.models.tortoise.ranking": ["tests/parity/test_ranking.py"],
     "ane.models.tortoise.decoding": ["tests/parity/test_decoding.py"],
+    "ane.models.tortoise.vocoding": ["tests/parity/test_end_to_end.py"],
     "ane.models.tortoise.diffusion": ["tests/parity/test_diffusion.py"],
     "training.card": ["tests/training/test_recipe.py", "tests/benchmarks/test_quality.py"],
     "converters.proof.lint_rules": ["tests/converters/proof/test_lint.py"],

@@ -107,7 +107,7 @@ class WindowedDiffusion:
     def _cross_faded(self, start: int, stop: int) -> np.ndarray:
         """The mel of latents ``start`` … ``stop``, cross-faded with the end of the previous window."""
         frames = frame_count(stop) - frame_count(start)
-        self.noise.start_window(frame_count(start), frame_count(stop))
+        self.noise.start_window(frame_count(start))
         denoiser = self.backend.denoiser(self.latents[None, start - self.first:stop - self.first], self.voice, frames)
         mel = sample(denoiser, frames, self.diffusion, self.noise, self.progress, self.prediction)[0]
         if self.overlapping is None:
@@ -124,14 +124,14 @@ class OverlappingNoise:
 
     def __init__(self, rng: np.random.Generator):
         self.rng = rng
-        self.start = self.stop = 0
+        self.start = 0
         self.previous: list[np.ndarray] = []        # draws of the previous window, from this window's start on
         self.draws: list[np.ndarray] = []
 
-    def start_window(self, start: int, stop: int) -> None:
-        """Begin a window of the frames ``start`` … ``stop``."""
+    def start_window(self, start: int) -> None:
+        """Begin a window whose first frame is ``start``."""
         self.previous = [draw[..., start - self.start:] for draw in self.draws]
-        self.start, self.stop, self.draws = start, stop, []
+        self.start, self.draws = start, []
 
     def standard_normal(self, shape: tuple[int, ...], dtype: type) -> np.ndarray:
         """As ``numpy.random.Generator.standard_normal``; the last axis of ``shape`` is the window's frames."""
