@@ -162,7 +162,7 @@ def test_tensors_that_share_memory_are_written_separately(tmp_path):
 # Destinations
 
 def test_only_a_bundle_is_replaced_and_only_on_request(checkpoints, path, tmp_path):
-    with pytest.raises(UserError, match="--force"):
+    with pytest.raises(UserError, match="overwrite=True"):
         write_bundle(checkpoints, path)
     assert write_bundle(checkpoints, path, precision="fp16", overwrite=True).precision == "fp16"
     (tmp_path / "letters").mkdir()

@@ -225,7 +225,7 @@ def test_a_killed_conversion_resumes(source, tmp_path):
 
 def test_other_options_do_not_resume_a_conversion(source, tmp_path, monkeypatch):
     stop(monkeypatch, source, tmp_path / "out", ["rlg_auto"])
-    with pytest.raises(UserError, match=r"out\.converting holds an unfinished conversion .* --force"):
+    with pytest.raises(UserError, match=r"out\.converting holds an unfinished conversion .* overwrite=True"):
         convert(source, tmp_path / "out", [CoreMLOptions("fp32")], ["rlg_auto"])
     assert convert(source, tmp_path / "out", [CoreMLOptions("fp32")], ["rlg_auto"], overwrite=True).packages
 

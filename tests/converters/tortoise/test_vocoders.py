@@ -158,7 +158,7 @@ def test_upstreams_sizes_use_the_widest_axis_well():
     """62 frames of the 64 that the last axis holds are new in each chunk."""
     for network, build in ((UnivNet(UnivNetConfig()), univnet), (Hifigan(HifiganConfig()), hifigan)):
         assert build(network, 62).name == f"{build.__name__}_62_{17 if build is univnet else 14}"
-        with pytest.raises(UserError, match=f"--buckets {build.__name__}=63: it takes 1 to 62 frames"):
+        with pytest.raises(UserError, match=f"buckets={build.__name__}=63: it takes 1 to 62 frames"):
             build(network, 63)
 
 
