@@ -141,4 +141,4 @@ def test_whisper_cannot_speak(capsys, whisper_file):
     assert run(capsys, "import", whisper_file, "-o", "./out")[0] == 0
     status, _, err = run(capsys, "say", "Hello.", "--bundle", "./out", "-o", "x.wav")
     assert status == 1
-    assert "is a whisper model" in err
+    assert "is a Whisper model" in err

@@ -28,8 +28,9 @@ def check_heads(network: str, config: Config, where: str) -> None:
 
 
 def cannot_speak(*arguments: Any) -> NoReturn:
-    """Whisper has no synthesizer."""
-    raise UserError("this is a Whisper model: it transcribes speech (ane transcribe) and cannot speak")
+    """Whisper has no synthesizer; one of the ``arguments`` is the model."""
+    name = next(argument.name for argument in arguments if isinstance(argument, Model))
+    raise UserError(f"{name} is a Whisper model: it transcribes speech (ane transcribe) and cannot speak")
 
 
 def open_whisper_checkpoint(path: Path, arguments: Mapping[str, Any] | None, origin: str) -> Model:

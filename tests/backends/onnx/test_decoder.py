@@ -159,7 +159,7 @@ def test_a_step_on_bound_buffers_equals_a_run_on_arrays(onnx):
     for pair, names in ((decoder.lane_caches, ("keys", "values")),
                         (decoder.prefix_caches, ("prefix_keys", "prefix_values"))):
         for cache, name in zip(pair, names, strict=True):
-            for layer in range(decoder.dimensions.layers):
+            for layer in range(decoder.shape.layers):
                 array = cache.buffer.array[layer].copy()
                 feeds[f"{name}_{layer}"] = array[0] if name.startswith("prefix") else array
     session = onnx.sessions.get(onnx.session_key("autoregressive", "step", {}))
