@@ -71,7 +71,7 @@ class TuningEntry:
 
     Attributes:
         bundle: the model's ``key``. model: its name, for display.
-        chip, os_build: the result of ``here``.
+        chip, os_build: the result of ``machine_key``.
     """
 
     bundle: str

@@ -9,7 +9,7 @@ from typing import Any
 from ane.bench.records import BenchRow, Spread
 from ane.system.errors import UserError
 
-MIN_CALLS, MAX_SECONDS = 5, 20.0        # after MAX_SECONDS no more than MIN_CALLS are made
+MIN_CALLS, MAX_SECONDS = 5, 20.0        # calls end after MAX_SECONDS, but not before MIN_CALLS
 Clock = Callable[[], float]
 
 
@@ -35,7 +35,7 @@ class MeasuredFunction:
     Attributes:
         row: what it is, without figures.
         load: loads it. prepare: returns a call of what ``load`` returned. unload: releases it.
-        compile_seconds: seconds of compiling since its last call; None: nothing was compiled.
+        compile_seconds: seconds of compiling since ``compile_seconds`` was last called; None: nothing was compiled.
     """
 
     row: BenchRow
@@ -48,8 +48,8 @@ class MeasuredFunction:
 def measure_function(function: MeasuredFunction, runs: int, clock: Clock = time.perf_counter) -> BenchRow:
     """The row with its figures, or with the error that the user would get.
 
-    The value is of ``runs`` calls after a warm-up, in ms. Figures: cold_load_s without compiling, compile_s, first_ms
-    (the first call, in which Core ML may still prepare), warm_load_s.
+    The value is of up to ``runs`` calls after a warm-up, in ms. Figures: cold_load_s without compiling,
+    compile_s, first_ms (the first call, in which Core ML may still prepare), warm_load_s.
     """
     try:
         loaded, cold = timed(function.load, clock)

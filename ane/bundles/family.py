@@ -1,4 +1,4 @@
-"""What a kind of model (Tortoise, and others to come) declares, so that bundles and backends need not know it.
+"""What a kind of model (Tortoise, FastSpeech, Whisper, …) declares, so that bundles and backends need not know it.
 
 A family is the constant ``FAMILY`` of the module ``ane.models.<name>.family``; bundle.json names it.
 """
@@ -93,10 +93,9 @@ class ModelFamily:
         data: what its bundles contain beside networks and voices: "tokenizer", "mel_norms".
         usage: the flag or the command that uses a bundle of it, to which the bundle's name is added.
         voice_widths: (``ane.bundles.Model``) → widths of the two latents of its voices; None: it has no voices.
-        required_files: official checkpoints without which the model cannot speak.
+        required_files: official files without which the model cannot be opened.
         extra_files: other files that are used if they are in the same directory.
         repository: the Hugging Face repository with the official checkpoints.
-        mel_norms: whether its models have ``Model.mel_norms``.
     """
 
     name: str

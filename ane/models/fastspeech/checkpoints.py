@@ -95,7 +95,7 @@ class FastSpeechCheckpoint(Model):
 
 
 def read_arguments(arguments: Mapping[str, Any], where: str) -> str:
-    """The ``padding`` in ``arguments``. Raises UserError for anything else in them."""
+    """The ``padding`` in ``arguments``. Raises UserError for keys other than it and ``trained``."""
     unknown = sorted(set(arguments) - {"padding", "trained"})
     if unknown:
         raise UserError(f"{where}: {unknown[0]!r} is unknown: a FastSpeech checkpoint states its sizes itself; only "

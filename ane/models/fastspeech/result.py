@@ -23,10 +23,10 @@ class FastSpeechResult(Recording):
         chunks: the pieces of text that were spoken in one pass each.
         mels: of each chunk, (M, L) float32, natural logarithms.
         durations: of each chunk, the frames of its symbols, (T,) int64.
-        seconds_by_phase: seconds by stage of work ("text", "mel", "vocode").
+        seconds_by_phase: seconds by phase of work ("text", "mel", "vocode").
         elapsed: total wall-clock seconds.
         notes: warnings about this result.
-        timeline: when each stage ran.
+        timeline: when each phase ran.
     """
 
     audio: np.ndarray

@@ -19,7 +19,7 @@ class FastSpeechSettings:
     Attributes:
         rate: speed of speech, 1 as trained; 2 is twice as fast.
         split: desired and maximum characters of a chunk; None: the text is one chunk. A chunk that takes more positions
-            than the model has is split further in any case.
+            than the model has is split further, or with None an error.
         pause: seconds of silence between two chunks.
         batch: chunks that are spoken in one pass, at most.
         rounding: of a duration that lies halfway between two numbers of frames: "half_to_even" as NVIDIA's PyTorch

@@ -1,4 +1,4 @@
-"""The stages (named network calls) of FastSpeech, which every backend runs.
+"""The stages (named network calls) of FastSpeech.
 
 Dimension names: B batch, T symbols, C width of the model, L mel frames, M mel bands.
 """

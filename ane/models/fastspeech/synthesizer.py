@@ -19,7 +19,7 @@ from ane.system.errors import UserError
 from ane.system.timeline import Timeline
 from ane.text import shorten
 
-StageProgress = Callable[[str, int, int, str], None]
+PhaseProgress = Callable[[str, int, int, str], None]
 NO_VOCODER = ("this model has no vocoder, so Griffin-Lim made the sound, which is rough: import the model again with "
               "--vocoder and a HiFi-GAN checkpoint")
 
@@ -49,14 +49,14 @@ class FastSpeechSynthesizer:
         self.positions: int = model.config("fastspeech").max_seq_len
 
     def speak(self, text: str, rate: float | None = None, settings: FastSpeechSettings | None = None,
-              progress: StageProgress = report_nothing, timeline: Timeline | None = None) -> FastSpeechResult:
+              progress: PhaseProgress = report_nothing, timeline: Timeline | None = None) -> FastSpeechResult:
         """Speak ``text``: English, and ARPAbet phonemes in braces. The same text always gives the same sound.
 
         Args:
             rate: speed of speech, 1 as trained, 2 twice as fast; None: that of ``settings``.
             settings: None: the defaults of ``FastSpeechSettings``.
-            progress: called with (stage, done, total, note) during the work; stage is "text", "mel" or "vocode".
-            timeline: records when each stage runs (None: a new one).
+            progress: called with (phase, done, total, note) during the work; phase is "text", "mel" or "vocode".
+            timeline: records when each phase runs (None: a new one).
 
         Raises:
             UserError: nothing to say, a word or a text that must not be split is too long for one pass, a rate out of
@@ -66,7 +66,7 @@ class FastSpeechSynthesizer:
         return speech
 
     def speak_all(self, texts: Sequence[str], rate: float | None = None, settings: FastSpeechSettings | None = None,
-                  progress: StageProgress = report_nothing,
+                  progress: PhaseProgress = report_nothing,
                   timeline: Timeline | None = None) -> Iterator[FastSpeechResult]:
         """Speak several texts, as ``speak`` does; chunks of all of them share passes.
 
@@ -93,7 +93,7 @@ class FastSpeechSynthesizer:
         self.backend.release()
 
     def stream(self, text: str, rate: float | None = None, settings: FastSpeechSettings | None = None,
-               progress: StageProgress = report_nothing, timeline: Timeline | None = None) -> FastSpeechStream:
+               progress: PhaseProgress = report_nothing, timeline: Timeline | None = None) -> FastSpeechStream:
         """Speak ``text`` and return its sound chunk by chunk, each as soon as it is ready.
 
         Arguments and errors are those of ``speak``. The pieces join to what ``speak`` returns with ``batch=1``.
@@ -105,16 +105,18 @@ class FastSpeechSynthesizer:
                                 settings.rate, timeline)
 
     def pieces(self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings, timeline: Timeline,
-               progress: StageProgress) -> Iterator[tuple[np.ndarray, int, list[str]]]:
+               progress: PhaseProgress) -> Iterator[tuple[np.ndarray, int, list[str]]]:
         """For each chunk its sound, with the pause before it, the number of its mel frames, and its notes."""
-        for index, chunk in enumerate(chunks):
-            [parts] = self.encode([[chunk]], settings, timeline, report_nothing)
-            mels = list(self.mels(parts, settings, timeline, report_nothing))
-            sounds = [sound for _, sound in self.sounds(iter(mels), len(mels), timeline, report_nothing)]
-            audio = join_with_pauses([np.zeros(0, np.float32)] * (index > 0) + sounds, settings.pause)
-            progress("vocode", index + 1, len(chunks), "")
-            yield audio, sum(mel.shape[1] for mel in mels), self.notes(chunk.text, parts)
-        self.backend.release()
+        try:
+            for index, chunk in enumerate(chunks):
+                [parts] = self.encode([[chunk]], settings, timeline, report_nothing)
+                mels = list(self.mels(parts, settings, timeline, report_nothing))
+                sounds = [sound for _, sound in self.sounds(iter(mels), len(mels), timeline, report_nothing)]
+                audio = join_with_pauses([np.zeros(0, np.float32)] * (index > 0) + sounds, settings.pause)
+                progress("vocode", index + 1, len(chunks), "")
+                yield audio, sum(mel.shape[1] for mel in mels), self.notes(chunk.text, parts)
+        finally:
+            self.backend.release()
 
     def prepare(self, settings: FastSpeechSettings | None = None) -> None:
         """Load the networks, so that the first text is spoken sooner."""
@@ -122,7 +124,7 @@ class FastSpeechSynthesizer:
         text_to_ids("1")            # the library that spells numbers takes a second to load
 
     def encode(self, texts: Sequence[Sequence[SymbolChunk]], settings: FastSpeechSettings, timeline: Timeline,
-               progress: StageProgress) -> list[list[EncodedChunk]]:
+               progress: PhaseProgress) -> list[list[EncodedChunk]]:
         """Run the text side on the chunks of all texts. A chunk that takes too many frames is split and encoded again.
 
         Raises:
@@ -168,7 +170,7 @@ class FastSpeechSynthesizer:
                 for row, (chunk, length) in enumerate(zip(chunks, lengths, strict=True))]
 
     def mels(self, parts: Sequence[EncodedChunk], settings: FastSpeechSettings, timeline: Timeline,
-             progress: StageProgress) -> Iterator[np.ndarray]:
+             progress: PhaseProgress) -> Iterator[np.ndarray]:
         """The mel of each chunk, (M, L) float32, in order; the mel side runs on several chunks at a time."""
         bands = self.model.config("fastspeech").n_mels
         for start in range(0, len(parts), settings.batch):
@@ -191,7 +193,7 @@ class FastSpeechSynthesizer:
                                 mask=length_mask(frames, frames.max()))
 
     def sounds(self, mels: Iterator[np.ndarray], total: int, timeline: Timeline,
-               progress: StageProgress) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+               progress: PhaseProgress) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Each mel with its sound."""
         for done, mel in enumerate(mels, 1):
             with timeline.record("vocode"):

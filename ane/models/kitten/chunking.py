@@ -20,10 +20,11 @@ CLOSING = "\"'”’»)]}"
 def split_for_speech(text: str, published: bool = False) -> list[str]:
     """The preprocessed chunks of a text, each of at most ``MAXIMUM`` characters and a mark, unless it is one long word.
 
-    Sentences are joined to chunks of about ``DESIRED`` characters and keep their marks; "3.14" and "U.S.A." end none.
+    Sentences are joined to chunks of about ``DESIRED`` characters and keep their punctuation; "3.14" and "U.S.A." do
+    not end one.
 
     Args:
-        published: preprocess and split exactly as KittenTTS 0.8.1, with one chunk a sentence and no marks.
+        published: preprocess and split exactly as KittenTTS 0.8.1, where sentences are not joined and end in a comma.
 
     Raises:
         UserError: nothing to say, or a word of more than ``MAX_WORD`` characters.

@@ -47,7 +47,7 @@ class Parallelism:
 def compute_all(function: Callable[[T], R], items: Sequence[T], workers: int, size: Callable[[T], int]) -> list[R]:
     """``function`` of every item, in order; the items of greatest ``size`` are computed first.
 
-    The first exception is raised again after the items that have not begun are cancelled and those that have end.
+    When an item fails, those that have not begun are cancelled, the others are finished, and the exception is raised.
     """
     if workers == 1 or len(items) < 2:
         return [function(item) for item in items]
@@ -86,5 +86,5 @@ def compute_in_order(function: Callable[[T], R], items: Sequence[T], workers: in
 
 
 def _pool(workers: int) -> ThreadPoolExecutor:
-    """A pool of the call's own: a shared one would wait for itself if a chunk spoke another text."""
+    """A pool of the call's own: in a shared one, a function that itself computes items could wait for ever."""
     return ThreadPoolExecutor(workers, thread_name_prefix="kitten")

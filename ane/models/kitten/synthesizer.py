@@ -77,7 +77,7 @@ class KittenSynthesizer:
             speed: more than 1 is faster; multiplied by the voice's own factor.
             published: exactly the chunks and the cut of KittenTTS 0.8.1: each sentence on its own, without its mark,
                 5000 samples less. False: sentences keep their marks, and silence at the end of a chunk is trimmed.
-            timeline: records when each stage runs (None: a new one).
+            timeline: records when each phase runs (None: a new one).
 
         Returns the speech; ``published`` texts of a few letters may have no samples.
 
@@ -156,7 +156,8 @@ class KittenSynthesizer:
 class KittenStream(Iterator[np.ndarray]):
     """Sound that arrives chunk by chunk: pieces (n,) float32 at ``sample_rate``.
 
-    The other attributes are as in ``KittenSpeech``, for the pieces returned so far. Work begins with the first piece.
+    The other attributes are as in ``KittenSpeech``, for the pieces returned so far. The graph first
+    runs when the first piece is requested.
     """
 
     sample_rate = SAMPLE_RATE

@@ -131,7 +131,7 @@ class Pipeline:
         self.backend.release("clvp", "cvvp")
 
     def _diffuse(self, ranked: list[RankedChunk]) -> Iterator[tuple[RankedChunk, list[np.ndarray]]]:
-        """Yield every chunk with the mels (100, L) of its best candidates, or without diffusion with an empty list."""
+        """Every chunk with the mels (100, L) of its best candidates; without diffusion with an empty list."""
         if self.settings.diffusion is None:
             return iter([(chunk, []) for chunk in ranked])
         latents = [candidate.latents for chunk in ranked for candidate in chunk.kept]
@@ -157,7 +157,7 @@ class Pipeline:
         if mels:
             return univnet_sound(self.backend, self.model.config("univnet"),
                                  self.randomness.vocoder(chunk.index, rank), mels[rank])
-        # with the stop code's latent and without trimming, as in upstream's api_fast.py
+        # the latents of all codes and of the stop code, as in upstream's api_fast.py
         return hifigan_sound(self.backend, self.voice.ar, candidate.hidden)
 
     # Streaming

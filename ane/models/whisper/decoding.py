@@ -60,12 +60,12 @@ class WindowText:
     Attributes:
         prompt: tokens of earlier text; the decoder keeps the last 223 of them.
         prefix: tokens with which the transcript of this window begins.
-        number: of the window, which the random numbers of its candidates depend on.
+        first_frame: of the window in the recording; the random numbers of its candidates depend on it.
     """
 
     prompt: tuple[int, ...] = ()
     prefix: tuple[int, ...] = ()
-    number: int = 0
+    first_frame: int = 0
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class TokenSequence:
 
     @property
     def score(self) -> float:
-        """Mean log-probability of its tokens, by which candidates are ranked."""
+        """By which candidates are ranked. As in openai-whisper the sum includes the end token, the divisor not."""
         return self.log_probability / max(1, len(self.tokens))
 
 
@@ -160,7 +160,7 @@ class WindowDecoder:
 
         Raises:
             UserError: an unknown language, or a prefix beyond the decoder's positions.
-        ValueError: prefixes of different lengths.
+            ValueError: prefixes of different lengths.
         """
         if len({len(text.prefix) for text in texts}) > 1:
             raise ValueError("the prefixes of windows that are decoded together must have the same length")
@@ -172,7 +172,7 @@ class WindowDecoder:
         offsets = np.array([len(self._prefix(text)) for text in texts])
         logits = np.stack([start_logits[sequence.window] for sequence in sequences])
         rules = options.rules(self.special)
-        if sequences[0].pending:
+        if sequences[0].pending:        # empty for an English model with timestamps and no prefix
             logits = self._advance(sequences, offsets)
         while True:
             for sequence, row in zip(sequences, logits, strict=True):
@@ -199,14 +199,14 @@ class WindowDecoder:
         positions = self.config.n_text_ctx
         length = options.sample_length or positions // 2
         kept = positions // 2 - length
-        prefix = text.prefix[-kept:] if kept > 0 else text.prefix
+        prefix = text.prefix[-kept:] if kept > 0 else text.prefix      # as openai-whisper, whose [-0:] keeps all
         pending = (*self.special.start_sequence(options.language, options.task, options.timestamps)[1:], *prefix)
         room = positions - offset - len(pending)
         if room < 0:
             raise UserError(f"prefix must leave room for text: it has {len(prefix)} tokens, the decoder "
                             f"{positions} positions")
         return [TokenSequence(index, min(length, room + 1), pending, np.random.default_rng(
-            (options.seed, text.number, round(1000 * options.temperature), candidate)))
+            (options.seed, text.first_frame, round(1000 * options.temperature), candidate)))
             for candidate in range(options.candidates)]
 
     def _advance(self, sequences: Sequence[TokenSequence], offsets: np.ndarray) -> np.ndarray:

@@ -24,14 +24,14 @@ Progress = Callable[[float, float], None]       # seconds done, seconds in all
 
 @dataclass(frozen=True)
 class TranscriptionOptions:
-    """How a recording is transcribed; the defaults are those of the reference's ``transcribe``.
+    """How a recording is transcribed; the defaults are those of openai-whisper's ``transcribe``.
 
     Attributes:
         language: its code; None: that of the first window. task: "transcribe", or "translate" to English.
         temperatures: tried in this order, until a window's text passes the thresholds.
         best_of: candidates at temperatures above 0.
         max_compression_ratio: text that compresses better repeats itself. min_log_probability: average below which
-            the text is unreliable. max_no_speech: probability above which an unreliable window has no speech.
+            a window is decoded again. max_no_speech: probability above which such a window has no speech.
             None turns a threshold off.
         condition_on_previous_text: whether the text of earlier windows is the prompt of the next.
         prompt: text before the first window, such as names to be spelt that way.
@@ -57,13 +57,13 @@ class TranscriptionOptions:
         if self.best_of < 1:
             raise UserError(f"best_of must be at least 1, got {self.best_of}")
 
-    def unreliable(self, decoded: DecodedWindow, text: str) -> bool:
+    def must_retry(self, decoded: DecodedWindow, text: str) -> bool:
         """Whether the window must be decoded again at the next temperature."""
         repetitive = self.max_compression_ratio is not None and compression_ratio(text) > self.max_compression_ratio
         improbable = self._improbable(decoded)
         return (repetitive or improbable) and not (improbable and self._no_speech(decoded))
 
-    def silent(self, decoded: DecodedWindow) -> bool:
+    def has_no_speech(self, decoded: DecodedWindow) -> bool:
         """Whether the window has no speech, so that its text is dropped."""
         return self._no_speech(decoded) and (self.min_log_probability is None or not
                                              decoded.average_log_probability > self.min_log_probability)
@@ -109,7 +109,7 @@ class Transcriber:
         if not np.isfinite(audio).all():
             raise UserError("audio must have finite samples, it has NaN or infinite ones; export it again")
         samples = resample(audio, rate, RATE) if len(audio) else np.zeros(0, np.float32)
-        return Recording(self, samples, options, progress).transcript()
+        return RecordingTranscription(self, samples, options, progress).transcript()
 
     def decoder(self, candidates: int) -> WindowDecoder:
         """The decoder of one window with that many lanes, made once."""
@@ -119,7 +119,7 @@ class Transcriber:
         return self._decoders[candidates]
 
 
-class Recording:
+class RecordingTranscription:
     """One recording while it is transcribed.
 
     Args:
@@ -136,7 +136,7 @@ class Recording:
         self.language = "en" if not self.special.multilingual else options.language or ""
         self.suppressed = suppressed_tokens(self.special, self.tokenizer.non_speech())
         self.tokens = self.tokenizer.encode(" " + options.prompt.strip()) if options.prompt.strip() else []
-        self.prompt_start = 0           # of the tokens that precede the next window
+        self.prompt_start = 0           # index in ``tokens`` at which the next window's prompt begins
 
     def transcript(self) -> Transcript:
         first = len(self.tokens)
@@ -155,7 +155,7 @@ class Recording:
                     mel = log_mel(self.samples, self.transcriber.encoder_config.n_mels, self.window_frames * HOP)
                 window = pad_or_cut(mel[:, position:position + frames], self.window_frames)
                 decoded = self._decode(window, position)
-                if not self.options.silent(decoded):
+                if not self.options.has_no_speech(decoded):
                     segments, advance = self._split(decoded, position, frames)
                     yield from segments
             position = min(position + advance, self.frames)
@@ -165,17 +165,17 @@ class Recording:
         """Decode a window (bands, frames) at rising temperatures until its text is reliable."""
         self.decoder.encode(np.ascontiguousarray(mel[None]))
         self.language = self.language or next(iter(self.decoder.language_probabilities()))
-        text = WindowText(tuple(self.tokens[self.prompt_start:]), number=position)
+        text = WindowText(tuple(self.tokens[self.prompt_start:]), first_frame=position)
         base = DecodingOptions(self.language, self.options.task, best_of=self.options.best_of,
                                suppressed=self.suppressed, blank=self.tokenizer.blank(), seed=self.options.seed)
         for temperature in self.options.temperatures:
             [decoded] = self.decoder.decode([text], replace(base, temperature=temperature))
-            if not self.options.unreliable(decoded, self.tokenizer.decode(decoded.tokens)):
+            if not self.options.must_retry(decoded, self.tokenizer.decode(decoded.tokens)):
                 break
         return decoded
 
     def _split(self, decoded: DecodedWindow, position: int, frames: int) -> tuple[list[TranscriptSegment], int]:
-        """Segments of a decoded window that have text, and the frames by which the next window begins later."""
+        """Segments of a decoded window that have text, and the frames from this window's start to the next one's."""
         parts, advance = split_segments(decoded.tokens, self.special.timestamps, frames, FRAME_SECONDS)
         offset, ratio = position * FRAME_SECONDS, compression_ratio(self.tokenizer.decode(decoded.tokens))
         segments = []

@@ -65,7 +65,7 @@ def test_a_bundle_holds_the_model(tmp_path, openai_file, precision):
 def test_a_bundle_without_voices_cannot_speak(tmp_path, openai_file):
     bundle = write_bundle(WhisperCheckpoint(openai_file), tmp_path / "bundle")
     with pytest.raises(UserError, match=r"is a Whisper model: it transcribes speech .* and cannot speak$"):
-        _ = bundle.widths
+        bundle.family.synthesizer(bundle, None)
     with pytest.raises(UserError, match="is a Whisper model, which has no autoregressive network"):
         bundle.require("autoregressive")
 

@@ -26,7 +26,7 @@ def make(transcriber, mels):
     return make
 
 
-TEXTS = (WindowText((1, 2, 3), number=0), WindowText(number=1), WindowText(tuple(range(50)), number=2))
+TEXTS = (WindowText((1, 2, 3), first_frame=0), WindowText(first_frame=1), WindowText(tuple(range(50)), first_frame=2))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
