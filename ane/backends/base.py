@@ -99,8 +99,8 @@ class DenoiserStage:
 
     Attributes:
         conditioning: (run, table, latents, voice latent, frames) → the graph's input ``code`` (upstream's code_emb) for
-            every step, (2, C, L) float32: the conditional row, then the unconditional one. ``run(graph, inputs)`` runs a graph, ``table(key)`` reads
-            a parameter.
+            every step, (2, C, L) float32: the conditional row, then the unconditional one. ``run(graph, inputs)``
+            runs a graph, ``table(key)`` reads a parameter.
         out_channels: the network's config → channels of its output.
         packaged: (functions, latents, conditioning, frames) → ``Denoiser`` on a package's fixed-shape functions.
     """

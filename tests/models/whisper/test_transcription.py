@@ -60,7 +60,7 @@ def test_a_window_begins_where_the_last_segment_ended(transcriber, noise, script
                        window(FIRST, *HELLO, FIRST + 200), window(FIRST + 10, *HELLO, FIRST + 20))
     found = transcriber.transcribe(noise, 16000)
     assert [(segment.start, segment.end) for segment in found.segments] == [(0, 2), (2, 6), (6, 6.4)]
-    assert [text.number for text, _ in decoder.calls] == [0, 200, 600]
+    assert [text.first_frame for text, _ in decoder.calls] == [0, 200, 600]
     assert decoder.shape == (1, 80, 400)
     assert found.language == "de"
     assert found.text == "HelHelHel"
@@ -116,7 +116,7 @@ def test_silent_windows_are_skipped(transcriber, noise, scripted):
     decoder = scripted(window(FIRST, *HELLO, FIRST + 200))
     audio = np.concatenate((np.zeros(64000, np.float32), noise[:32000]))
     found = transcriber.transcribe(audio, 16000, QUICK)
-    assert [text.number for text, _ in decoder.calls] == [400]
+    assert [text.first_frame for text, _ in decoder.calls] == [400]
     assert found.segments[0].start == 4
 
 
