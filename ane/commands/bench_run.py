@@ -51,8 +51,8 @@ def prepare(args: argparse.Namespace, console: Console) -> BenchRun:
     from ane.models.tortoise.settings import Settings, default_preset
 
     model = open_model(args.bundle, args.checkpoints)
-    if model.family.stages.decoder is None:
-        raise UserError(f"`ane bench` measures models with a decoder; {model.name} is a {model.family.title} model")
+    if "preset" not in model.family.options:
+        raise UserError(f"`ane bench` measures Tortoise models; {model.name} is a {model.family.title} model")
     subject = with_packages(model, "auto", console)
     core_ml = sys.platform == "darwin" and getattr(subject, "packages", None)
     usual = [*["coreml"] * bool(core_ml), *["onnx"] * bool(getattr(subject, "onnx_packages", None)), "torch"]

@@ -101,7 +101,7 @@ def _open_source(args: argparse.Namespace, path: Path, destination: Path,
 
     whisper = is_whisper_source(args.source)
     family = find_family("whisper") if whisper else family_of_checkpoints(path)
-    if args.vocoder is not None and not family.takes_vocoder:
+    if args.vocoder is not None and not family.takes_vocoder and (os.path.exists(path) or "/" in args.source):
         raise UserError(f"vocoder has no effect on {family.title} checkpoints; leave it out")
     origin = whisper_origin(args, console) if whisper else _origin(args, path, destination, console)
     vocoder = {} if args.vocoder is None else {"vocoder": args.vocoder}

@@ -23,6 +23,8 @@ def is_whisper_source(source: str) -> bool:
     path = Path(os.path.expanduser(source))
     if os.path.exists(path):
         weights = find_whisper_weights(path)
+        if os.path.isdir(path) and any(path.glob("*.pth")):     # Tortoise's
+            return False
         if weights is None or weights.suffix != ".pt":
             return weights is not None
         content = load_pickle(weights)      # FastSpeech's checkpoints have the same suffix
@@ -47,7 +49,9 @@ def whisper_origin(args: argparse.Namespace, console: Console) -> CheckpointOrig
     if os.path.exists(path):
         if args.revision:
             raise UserError(f"--revision is for the hub; {path} is on this machine")
-        files = {file.name: sha256_of(file) for file in WhisperCheckpoint(path).files}
+        checkpoint = WhisperCheckpoint(path)
+        beside = (checkpoint.folder / name for name in FAMILY.files)
+        files = {file.name: sha256_of(file) for file in dict.fromkeys([*checkpoint.files, *beside]) if file.is_file()}
         origin = CheckpointOrigin(path, None, {"files": files})
     else:
         found = download_files(args.source, FAMILY.required_files, FAMILY.files, revision=args.revision,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ane.models.kitten.synthesizer import KittenStream, KittenSynthesizer
 
 CHARACTERS_PER_SECOND = 14        # of English speech, about
-IMPORT_FLAGS = ("source", "output", "revision", "name", "force")
+IMPORT_FLAGS = ("source", "output", "revision", "name", "overwrite")
 SAY_FLAGS = ("text", "file", "voice", "output", "play", "stream", "json", "bundle", "speed")
 COMMON = ("handler", "command", "quiet", "verbose", "debug", "full_help")
 ONNX_NAMES = ("auto", "onnx", "onnx:cpu")
@@ -52,6 +52,7 @@ def refuse_other_flags(args: argparse.Namespace, allowed: tuple[str, ...]) -> No
 
 def import_kitten(args: argparse.Namespace, destination: Path) -> int:
     """Read the three files of a folder or a repository, open them, and write the bundle."""
+    from ane.bundles.bundle import check_destination
     from ane.bundles.hashes import sha256_of
     from ane.models.kitten.family import write_bundle
     from ane.models.kitten.model_files import download_model, read_model_files
@@ -59,10 +60,11 @@ def import_kitten(args: argparse.Namespace, destination: Path) -> int:
 
     refuse_other_flags(args, IMPORT_FLAGS)
     console, folder = message_console(args), Path(os.path.expanduser(args.source))
+    check_destination(destination, args.overwrite, folder if os.path.isdir(folder) else None)
     licence = ""
     if os.path.isdir(folder):
         if args.revision:
-            raise UserError(f"revision is for the hub; {folder} is a directory")
+            raise UserError(f"--revision is for the hub; {folder} is a directory")
         files = read_model_files(folder)
         source = {"files": {file: sha256_of(folder / file) for file in files.files}}
     else:
@@ -84,15 +86,15 @@ def say_kitten(args: argparse.Namespace, folder: Path) -> int:
     if args.backend in ONNX_NAMES:
         args.backend = "auto"
     refuse_other_flags(args, SAY_FLAGS)
+    if args.voice == "?":
+        output_console().print(", ".join(open_kitten(folder).voices.names))
+        return 0
     if args.json and str(args.output) == "-":
         raise UserError("--json and -o - cannot be combined: the audio goes to standard output")
     piped = reads_standard_input(args)
     text = None if piped else read_text(args)
     check_outputs(args)
     synthesizer = open_kitten(folder)
-    if args.voice == "?":
-        output_console().print(", ".join(synthesizer.voices.names))
-        return 0
     speed = 1.0 if args.speed is None else args.speed
     output = speak_whole if not args.stream else speak_pieces
     print_kitten_report(args, synthesizer, output(args, synthesizer, read_text(args) if text is None else text, speed),

@@ -1,13 +1,14 @@
 """`ane transcribe`: recorded speech to text or subtitles, with a Whisper model."""
 
 import argparse
+import json
 import os
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ane.bundles import Model, bundle_names, find_bundle
+from ane.bundles import Model, bundle_names, find_bundle, is_path
 from ane.commands import arguments
 from ane.commands.messages import message_console, notice
 from ane.commands.progress import ProgressDisplay
@@ -94,7 +95,8 @@ def open_whisper(name: str | None) -> Model:
                             f"`ane import openai/whisper-base.en -o {DEFAULT_BUNDLE}`")
         name = DEFAULT_BUNDLE
     path = Path(os.path.expanduser(name))
-    if os.path.isfile(path) or find_whisper_weights(path) is not None:
+    stored = not is_path(name) and name in bundle_names()
+    if not stored and (os.path.isfile(path) or find_whisper_weights(path) is not None):
         return WhisperCheckpoint(path)
     from ane.bundles.bundle import Bundle
 
@@ -102,7 +104,7 @@ def open_whisper(name: str | None) -> Model:
 
 
 def chosen_format(args: argparse.Namespace) -> str:
-    suffix = args.output.suffix.removeprefix(".") if args.output is not None and len(args.files) == 1 else ""
+    suffix = args.output.suffix.removeprefix(".").lower() if args.output is not None and len(args.files) == 1 else ""
     return args.format or (suffix if suffix in FORMATS else FORMATS[0])
 
 
@@ -112,7 +114,7 @@ def output_files(args: argparse.Namespace) -> list[Path | None]:
     Raises:
         UserError: one cannot be written, two recordings have the same name, or subtitles of several are to be printed.
     """
-    if args.output is None:
+    if args.output is None or str(args.output) == "-":
         if len(args.files) > 1 and chosen_format(args) in ("srt", "vtt"):
             raise UserError(f"subtitles of {len(args.files)} files cannot be printed: add -o FOLDER")
         return [None] * len(args.files)
@@ -131,6 +133,8 @@ def write_transcript(transcript: "Transcript", form: str, output: Path | None, t
     from ane.models.whisper.formats import FORMATS as WRITERS
 
     text = WRITERS[form](transcript)
+    if form == "json" and title:
+        text = json.dumps({"file": title, **json.loads(text)}, ensure_ascii=False) + "\n"
     if output is None:
         sys.stdout.write(f"{title}:\n{text}" if title and form == "txt" else text)
         return

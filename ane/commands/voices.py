@@ -69,7 +69,10 @@ def _add_output_arguments(parser: argparse.ArgumentParser, stored: bool = True) 
 def list_command(args: argparse.Namespace) -> int:
     from ane.voices import list_voices
 
-    voices = list_voices(_folders(open_model(args.bundle, args.checkpoints))).values()
+    model = open_model(args.bundle, args.checkpoints)
+    if model.family.voice_widths is None:
+        raise model.lacks("voices")
+    voices = list_voices(_folders(model)).values()
     if args.json:
         print(json.dumps([{"name": voice.name, "files": [str(file) for file in voice.files]} for voice in voices]))
         return 0

@@ -118,7 +118,7 @@ def test_a_rate_on_tortoise_is_refused(files, random_bundle, capsys):
     (("import", "none.pt", "-o", "./b"), "neither a directory, a file nor a repository"),
     (("import", "owner/name", "--vocoder", "generator.pth", "-o", "./b"), "--vocoder has no effect on Tortoise"),
     (("say", "x", "--precision", "int8", "--bundle", "./bundle", "-o", "x.wav"), "precision int8 packs the layers"),
-    (("bench", "--bundle", "./bundle"), "measures models with a decoder"),
+    (("bench", "--bundle", "./bundle"), "measures Tortoise models"),
     (("say", "--preset", "?", "--bundle", "./bundle"), "which has no presets"),
     (("say", "x", "--backend", "onnx", "--bundle", "./bundle", "-o", "x.wav"), "no ONNX packages"),
     (("convert", "./bundle", "--to", "onnx", "-o", "./c"), "of which no network can be converted"),

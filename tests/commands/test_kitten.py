@@ -52,7 +52,7 @@ def test_a_streamed_text_is_as_long_as_a_whole_one(bundle: str, monkeypatch: pyt
 
 def test_a_question_mark_lists_the_voices(bundle: str, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
-    assert main(["say", "x", "--bundle", bundle, "-v", "?", "-o", "a.wav"]) == 0
+    assert main(["say", "-v", "?", "--bundle", bundle]) == 0
     assert capsys.readouterr().out == f"Bella, {VOICES[0]}, {VOICES[1]}\n"
 
 
@@ -70,6 +70,12 @@ def test_flags_without_effect_are_refused(bundle: str, flags: tuple[str, ...], m
 def test_flags_of_import_without_effect_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["import", "published", "-o", "other", "--precision", "fp16"]) == 1
     assert "--precision has no effect on a KittenTTS model" in capsys.readouterr().err
+
+
+def test_a_bundle_is_replaced_on_request_only(bundle: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["import", "published", "-o", bundle]) == 1
+    assert "add --force to replace it" in capsys.readouterr().err
+    assert main(["import", "published", "-o", bundle, "--force"]) == 0
 
 
 def test_a_damaged_model_is_not_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

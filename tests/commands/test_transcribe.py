@@ -12,6 +12,7 @@ import soundfile
 
 from ane.bundles.bundle import Bundle
 from ane.cli import main
+from ane.commands.import_whisper import is_whisper_source
 from tests.models.whisper.random_whisper import write_hugging_face, write_openai
 
 ROOT = Path(__file__).parents[2]
@@ -104,6 +105,21 @@ def test_silence_and_no_samples_print_nothing(capsys, whisper_file):
         assert run(capsys, "transcribe", "quiet.wav", "--model", whisper_file) == (0, "", "")
 
 
+def test_json_of_several_files_names_each_and_a_dash_is_standard_output(capsys, whisper_file):
+    for name in ("a.wav", "b.wav"):
+        soundfile.write(name, np.zeros(1600), 16000)
+    status, out, _ = run(capsys, "transcribe", "a.wav", "b.wav", "--model", whisper_file, "--format", "json", "-o", "-")
+    assert status == 0
+    assert [json.loads(line)["file"] for line in out.splitlines()] == ["a.wav", "b.wav"]
+    assert not Path("-").exists()
+
+
+def test_a_directory_of_tortoise_is_not_taken_for_whisper(tmp_path):
+    (tmp_path / "autoregressive.pth").write_bytes(b"")
+    (tmp_path / "notes.pt").write_bytes(b"not a checkpoint")
+    assert not is_whisper_source(str(tmp_path))
+
+
 def test_several_files_are_printed_under_their_names(capsys, whisper_file):
     for name in ("a.wav", "b.wav"):
         soundfile.write(name, np.zeros(100), 16000)
@@ -114,7 +130,7 @@ def test_several_files_are_printed_under_their_names(capsys, whisper_file):
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (["talk.flac"], "no model given: pass --model with a Whisper checkpoint"),
-    (["talk.flac", "--model", "demo"], "demo is a tortoise model, not Whisper: it cannot transcribe"),
+    (["talk.flac", "--model", "demo"], "demo is a Tortoise model, not Whisper: it cannot transcribe"),
     (["talk.flac", "--model", "unknown"], "no bundle is named 'unknown'"),
     (["talk.flac", "--model", "talk.flac"], "is not a Whisper checkpoint"),
     (["missing.wav", "--model", "WHISPER"], "missing.wav: no such file"),

@@ -131,7 +131,7 @@ def test_the_command_speaks_from_packages(fp32_bundle, tmp_path, capsys):
     assert main(["say", "Hello.", "--bundle", str(fp32_bundle.path), "--backend", "mil", "--preset", "fastest", "-o",
                  str(tmp_path / "speech.wav"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["backend"] == "mil fp32"
-    assert (tmp_path / "speech.wav").stat().st_size > 40_000
+    assert (tmp_path / "speech.wav").stat().st_size > 20_000
 
 
 def test_a_network_without_a_package_stays_on_torch(source, tmp_path):

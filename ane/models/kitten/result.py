@@ -14,8 +14,3 @@ class KittenSpeech(Speech):
     ``seed`` is always 0: the noise of the published graphs is drawn inside them, so their waveforms differ from run to
     run, their durations do not. ``codes`` is the number of ids that the graph was given.
     """
-
-    @property
-    def real_time_factor(self) -> float:
-        """Seconds of work per second of audio; infinite without audio."""
-        return self.elapsed / self.seconds if len(self.audio) else float("inf")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -126,10 +126,6 @@ class WhisperCheckpoint(Model):
     @property
     def tokenizer(self) -> str:
         return find_tokenizer(self.folder, self.special.multilingual)
-
-    @property
-    def mel_norms(self) -> NoReturn:
-        raise UserError(f"{self.name} is a Whisper model, which has no mel norms")
 
     def config(self, network: str) -> Any:
         self.require(network)

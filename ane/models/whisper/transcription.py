@@ -84,7 +84,7 @@ class Transcriber:
 
     def __init__(self, model: Model, backend: Backend):
         if model.family.name != "whisper":
-            raise UserError(f"{model.name} is a {model.family.name} model, not Whisper: it cannot transcribe")
+            raise UserError(f"{model.name} is a {model.family.title} model, not Whisper: it cannot transcribe")
         self.model, self.backend = model, backend
         self.encoder_config, self.decoder_config = model.config("encoder"), model.config("decoder")
         self.special = SpecialTokens.of(self.decoder_config.n_vocab)
@@ -99,13 +99,15 @@ class Transcriber:
         Silence, and audio without samples, give an empty transcript. ``progress`` is called after each window.
 
         Raises:
-            UserError: NaN or infinite samples, or an unknown language.
+            UserError: NaN or infinite samples, an unknown language, or a translation by a model of English.
         """
         options = options or TranscriptionOptions()
         if options.language is not None and self.special.multilingual:
             self.special.language(options.language)
         if not self.special.multilingual and options.language not in (None, "en"):
             raise UserError(f"language must be en: {self.model.name} knows English only, got {options.language!r}")
+        if not self.special.multilingual and options.task == "translate":
+            raise UserError(f"task must be transcribe: {self.model.name} knows English only and cannot translate")
         if not np.isfinite(audio).all():
             raise UserError("audio must have finite samples, it has NaN or infinite ones; export it again")
         samples = resample(audio, rate, RATE) if len(audio) else np.zeros(0, np.float32)
