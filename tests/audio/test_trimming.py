@@ -79,6 +79,16 @@ def test_a_cut_fades():
         assert (np.diff(edge) > 0).all()
 
 
+def test_silence_of_exactly_the_lead_is_kept_without_a_fade():
+    hum, trimmer = np.full(2400, 0.9 * QUIET, np.float32), Trimmer(0.1, 0.1)
+    pieces = trimmer.feed(hum), trimmer.feed(np.full(2400, 0.3, np.float32)), trimmer.finish()
+    np.testing.assert_array_equal(np.concatenate(pieces)[:2400], hum)
+
+
+def test_ends_are_in_seconds_of_24_kilohertz():
+    assert len(trimmed(np.concatenate((np.zeros(60000, np.float32), np.ones(240, np.float32))), (2.0, 0.1))) == 48240
+
+
 @pytest.mark.parametrize("index", [0, 100, 2400, 4799])
 def test_nan_is_not_silence(index):
     audio = np.zeros(4800, np.float32)

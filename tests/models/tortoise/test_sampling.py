@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ane.models.tortoise.sampling import Sampling, inverse_cdf_sampler, top_p
+from ane.models.tortoise.sampling import Sampling, inverse_cdf_sampler, top_p, typical
 from ane.system.errors import UserError
 
 
@@ -29,6 +29,10 @@ def test_each_parameter_has_limits_on_both_sides(parameter, allowed, refused):
 def test_top_p_drops_codes_whose_probability_together_is_exactly_the_rest():
     """As transformers 4.31 does: cumulative ≤ 1 − p."""
     assert np.isfinite(top_p(np.zeros(2, np.float32), 0.5)).tolist() == [False, True]
+
+
+def test_typical_sampling_keeps_no_more_codes_than_reach_the_mass():
+    assert np.isfinite(typical(np.zeros(4, np.float32), 0.5)).tolist() == [True, True, False, False]
 
 
 def test_the_most_likely_code_stays_however_small_top_p_is():
