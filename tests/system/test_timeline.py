@@ -60,6 +60,13 @@ def test_a_recorded_source_is_closed_with_its_reader():
     assert closed == [True]
 
 
+def test_the_text_is_ready_at_the_start_unless_it_is_marked_later():
+    timeline = Timeline(clock())
+    assert timeline.text_ready == 0
+    timeline.mark_text_ready()
+    assert timeline.text_ready == 1
+
+
 def test_the_first_sound_is_marked_once():
     timeline = Timeline(clock())
     assert timeline.first_audio is None

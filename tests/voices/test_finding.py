@@ -53,6 +53,20 @@ def test_a_stored_voice_hides_its_clips(folder):
     assert find_voice("pat", [folder]).files == (folder / "pat.safetensors",)
 
 
+def test_a_folder_of_clips_hides_upstreams_latents_and_these_hide_a_single_clip(folder):
+    touch(folder / "pat" / "0.wav", folder / "pat.pth", folder / "emma.pth", folder / "emma.wav")
+    assert find_voice("pat", [folder]).files == (folder / "pat" / "0.wav",)
+    assert find_voice("emma", [folder]).files == (folder / "emma.pth",)
+
+
+def test_at_most_three_similar_names_are_proposed_and_the_folder_is_named(folder):
+    touch(*(folder / f"emma{number}.safetensors" for number in range(4)))
+    with pytest.raises(UserError) as caught:
+        find_voice("emma", [folder])
+    assert str(folder) in str(caught.value)
+    assert str(caught.value).partition("?")[0].count(" or ") == 2
+
+
 def test_an_unknown_name_is_refused_with_similar_and_known_names(folder):
     touch(folder / "william.safetensors")
     touch(folder / "emma.safetensors")

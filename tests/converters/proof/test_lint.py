@@ -153,7 +153,13 @@ def test_integers_and_booleans_are_refused_as_inputs(tmp_path):
 
 def test_an_fp32_package_is_reported_and_an_fp16_one_is_not(tmp_path):
     assert broken(saved(tmp_path, conv, style=Style("fp32")))["fp32"].severity == lint_rules.WARNING
+    assert broken(saved(tmp_path, conv, style=Style("fp32")))["fp32"].ops["input"] == 1
     assert "fp32" not in broken(saved(tmp_path, conv))
+
+
+def test_a_last_axis_of_one_is_not_reported_as_unaligned_too(tmp_path):
+    found = broken(saved(tmp_path, GRAPHS["singleton-width"][0]))
+    assert "unaligned-width" not in found
 
 
 def test_a_third_state_is_one_too_many(tmp_path):
@@ -252,6 +258,7 @@ def test_compressed_weights_are_distinguished(tmp_path):
     assert "blockwise" not in by_channel
     assert by_block["blockwise"].example.what == "int8 (8, 8, 1, 1)"
     assert "int8" not in by_block
+    assert [len(for_generations([by_block["blockwise"]], (chip,))) for chip in (1, 2, 3)] == [1, 1, 0]
 
 
 def test_a_summary_counts_violations_and_shows_the_worst(tmp_path):
