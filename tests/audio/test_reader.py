@@ -211,6 +211,13 @@ def test_a_recording_may_be_longer_than_a_clip_or_empty(tmp_path):
     assert len(read_recording(tmp_path / "empty.wav")[0]) == 0
 
 
+def test_a_recording_of_more_than_a_day_is_refused_without_advice_for_clips(tmp_path, monkeypatch):
+    monkeypatch.setattr("ane.audio.reader.MAX_RECORDING_SECONDS", 1.0)
+    soundfile.write(tmp_path / "long.wav", np.zeros(8001), 8000)
+    with pytest.raises(UserError, match=r"cut it to at most 0 minutes$"):
+        read_recording(tmp_path / "long.wav")
+
+
 def test_a_recording_with_infinite_samples_is_refused(tmp_path):
     soundfile.write(tmp_path / "inf.wav", np.full(10, np.inf), 8000, subtype="FLOAT")
     with pytest.raises(UserError, match=r"inf\.wav: holds NaN or infinite samples"):
