@@ -1,10 +1,12 @@
 """What the results of all speech models have in common."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from ane.audio import write
+from ane.system.timeline import Timeline
 
 
 class Recording:
@@ -35,3 +37,29 @@ class Recording:
             UserError: another suffix, or the file cannot be written.
         """
         write(path, self.audio, self.sample_rate)
+
+
+class SoundStream(Iterator[np.ndarray]):
+    """Sound that arrives in pieces (n,) float32 within ±1 at ``sample_rate``.
+
+    Attributes:
+        elapsed: seconds from the text to the last piece, including the caller's time between pieces.
+    """
+
+    sample_rate: int
+    timeline: Timeline
+    elapsed = 0.0
+    _samples = 0            # of the pieces returned so far
+
+    @property
+    def seconds(self) -> float:
+        return self._samples / self.sample_rate
+
+    @property
+    def seconds_by_phase(self) -> dict[str, float]:
+        return self.timeline.seconds_by_phase()
+
+    @property
+    def real_time_factor(self) -> float:
+        """Seconds per second of audio; infinite before the first sample."""
+        return self.elapsed / self.seconds if self._samples else float("inf")

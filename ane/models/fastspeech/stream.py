@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 
 from ane.models.fastspeech.result import SAMPLE_RATE
+from ane.models.recording import SoundStream
 from ane.system.timeline import Timeline
 
 
-class FastSpeechStream(Iterator[np.ndarray]):
+class FastSpeechStream(SoundStream):
     """Sound that arrives incrementally: pieces (m,) float32 within ±1 at ``sample_rate``, one for each chunk.
 
     Work is done only while the caller waits for a piece. ``notes``, ``facts``, ``seconds``, ``seconds_by_phase`` and
@@ -22,7 +23,7 @@ class FastSpeechStream(Iterator[np.ndarray]):
                  timeline: Timeline):
         """``pieces``: for each chunk its sound, the number of its mel frames, and its notes."""
         self._pieces, self.chunks, self.rate, self.timeline = pieces, list(chunks), rate, timeline
-        self._samples, self._frames, self.elapsed = 0, 0, 0.0
+        self._frames = 0
         self.notes: list[str] = []
 
     def __next__(self) -> np.ndarray:
@@ -44,16 +45,3 @@ class FastSpeechStream(Iterator[np.ndarray]):
     @property
     def facts(self) -> dict[str, Any]:
         return {"rate": self.rate, "frames": self._frames}
-
-    @property
-    def seconds(self) -> float:
-        return self._samples / self.sample_rate
-
-    @property
-    def seconds_by_phase(self) -> dict[str, float]:
-        return self.timeline.seconds_by_phase()
-
-    @property
-    def real_time_factor(self) -> float:
-        """Seconds per second of audio, including the caller's time between pieces; infinite before the first piece."""
-        return self.elapsed / self.seconds if self._samples else float("inf")

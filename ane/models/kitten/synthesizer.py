@@ -17,6 +17,7 @@ from ane.models.kitten.parallel import Parallelism, compute_all, compute_in_orde
 from ane.models.kitten.phonemes import Phonemizer, phonemize, token_ids, without_abbreviation_dots
 from ane.models.kitten.result import SAMPLE_RATE, KittenSpeech
 from ane.models.kitten.session import KittenSession
+from ane.models.recording import SoundStream
 from ane.system.errors import UserError
 from ane.system.iterators import closing_source
 from ane.system.timeline import Timeline
@@ -153,7 +154,7 @@ class KittenSynthesizer:
         return sound
 
 
-class KittenStream(Iterator[np.ndarray]):
+class KittenStream(SoundStream):
     """Sound that arrives chunk by chunk: pieces (n,) float32 at ``sample_rate``.
 
     The other attributes are as in ``KittenSpeech``, for the pieces returned so far. The graph first
@@ -167,7 +168,6 @@ class KittenStream(Iterator[np.ndarray]):
         self.chunks, self.voice, self.timeline = [chunk.text for chunk in chunks], voice, timeline
         self.codes = sum(chunk.input_ids.size for chunk in chunks)
         self.notes: list[str] = []
-        self.elapsed, self._samples = 0.0, 0
         self._waves = timeline.record_each("synthesis", waves)
 
     def __next__(self) -> np.ndarray:
@@ -181,19 +181,6 @@ class KittenStream(Iterator[np.ndarray]):
         """Stop the work: chunks that have not begun are not computed."""
         with closing_source(self._waves):
             pass
-
-    @property
-    def seconds(self) -> float:
-        return self._samples / self.sample_rate
-
-    @property
-    def seconds_by_phase(self) -> dict[str, float]:
-        return self.timeline.seconds_by_phase()
-
-    @property
-    def real_time_factor(self) -> float:
-        """Seconds per second of audio; infinite before the first sample."""
-        return self.elapsed / self.seconds if self._samples else float("inf")
 
 
 def cut_as_published(wave: np.ndarray) -> np.ndarray:

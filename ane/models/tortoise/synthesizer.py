@@ -8,6 +8,7 @@ import numpy as np
 
 from ane.backends.base import Backend
 from ane.bundles import Model
+from ane.models.recording import SoundStream
 from ane.models.tortoise.chunks import split_into_chunks
 from ane.models.tortoise.pipeline import ChunkInfo, Pipeline, Progress, VocodedChunk, no_progress
 from ane.models.tortoise.randomness import Randomness
@@ -152,7 +153,7 @@ class Request:
         return [*cloning_notes(self.model, self.voice), *stopping_notes(infos)]
 
 
-class Stream(Iterator[np.ndarray]):
+class Stream(SoundStream):
     """Sound that arrives incrementally: pieces (m,) float32 within ±1 at ``sample_rate``.
 
     Work is done only while the caller waits for a piece. ``codes``, ``notes``, ``seconds``, ``seconds_by_phase`` and
@@ -167,13 +168,12 @@ class Stream(Iterator[np.ndarray]):
     def __init__(self, request: Request, progress: Progress):
         if request.settings.best > 1:
             raise UserError(f"a stream returns the best candidate only: best must be 1, got {request.settings.best}")
-        self._request, self._samples = request, 0
+        self._request = request
         self._infos: list[ChunkInfo] = []
         self.seed, self.voice, self.timeline = request.randomness.seed, request.voice.name, request.timeline
         chunks = request.texts[0]
         self.chunks = [chunk.text for chunk in chunks]
         self._pieces = request.pipeline(progress).pieces(chunks, self._infos.append)
-        self.elapsed = 0.0
 
     def __next__(self) -> np.ndarray:
         try:
@@ -197,19 +197,6 @@ class Stream(Iterator[np.ndarray]):
     @property
     def notes(self) -> list[str]:
         return self._request.notes(self._infos)
-
-    @property
-    def seconds(self) -> float:
-        return self._samples / self.sample_rate
-
-    @property
-    def seconds_by_phase(self) -> dict[str, float]:
-        return self.timeline.seconds_by_phase()
-
-    @property
-    def real_time_factor(self) -> float:
-        """Seconds per second of audio, including the caller's time between pieces; infinite before the first piece."""
-        return self.elapsed / self.seconds if self._samples else float("inf")
 
 
 def stopping_notes(infos: Sequence[ChunkInfo]) -> list[str]:
