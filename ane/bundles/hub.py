@@ -38,7 +38,7 @@ def download_checkpoints(repository: str, revision: str | None, progress: Callab
     """Download the family's official checkpoints. Arguments and errors: ``download_files``."""
     family = find_family()
     return download_files(repository, family.required_files, family.files, revision=revision,
-                          kind=family.name.capitalize(), progress=progress)
+                          kind=family.title, progress=progress)
 
 
 def download_files(repository: str, required: Sequence[str], files: Sequence[str] | None = None, *,

@@ -87,7 +87,7 @@ def read_manifest(directory: Path) -> Manifest:
     reader = JsonReader(content, str(path))
     family = find_family(reader.take("model", str, DEFAULT_FAMILY))
     if not family.networks:
-        raise UserError(f"{directory} is a bundle of {family.name}, which this command or function cannot use; "
+        raise UserError(f"{directory} is a bundle of {family.title}, which this command or function cannot use; "
                         f"`ane say` and ane.models.{family.name} can")
     precision = reader.take("precision", str)
     if precision not in PRECISIONS:

@@ -4,7 +4,6 @@ import argparse
 import json
 import os
 import shlex
-from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from ane.models.kitten.result import KittenSpeech
     from ane.models.kitten.synthesizer import KittenStream, KittenSynthesizer
 
-CHARACTERS_PER_SECOND = 14        # of English speech, about
 IMPORT_FLAGS = ("source", "output", "revision", "name", "overwrite")
 SAY_FLAGS = ("text", "file", "voice", "output", "play", "stream", "json", "bundle", "speed")
 COMMON = ("handler", "command", "quiet", "verbose", "debug", "full_help")
@@ -116,21 +114,10 @@ def speak_whole(args: argparse.Namespace, synthesizer: "KittenSynthesizer", text
 
 def speak_pieces(args: argparse.Namespace, synthesizer: "KittenSynthesizer", text: str, speed: float) -> "KittenStream":
     """Send the audio of each chunk to the file, the loudspeaker or both as soon as it is generated."""
-    from ane.audio import writing
-    from ane.audio.playback import playing
+    from ane.commands.say import send_pieces
 
     stream = synthesizer.stream(text, args.voice, speed)
-    with ExitStack() as stack:
-        stack.enter_context(closing(stream))
-        sinks = []
-        if args.output is not None:
-            sinks.append(stack.enter_context(writing(args.output, stream.sample_rate)))
-        if args.play or args.output is None:
-            expected = sum(map(len, stream.chunks)) / CHARACTERS_PER_SECOND
-            sinks.append(stack.enter_context(playing(stream.sample_rate, expected)))
-        for piece in stream:
-            for sink in sinks:
-                sink(piece)
+    send_pieces(args, stream)
     return stream
 
 
@@ -145,7 +132,7 @@ def print_kitten_report(args: argparse.Namespace, synthesizer: "KittenSynthesize
             "real_time_factor": speech.real_time_factor, "voice": speech.voice, "chunks": speech.chunks,
             "model": synthesizer.name, "backend": "onnx:cpu"}))
         return
-    stages = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in speech.seconds_by_phase.items())
+    phases = ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in speech.seconds_by_phase.items())
     written = f" → {files[0]}" if files else ""
-    console.print(f"{speech.seconds:.2f} s of audio{written}  ({stages}; real-time factor "
+    console.print(f"{speech.seconds:.2f} s of audio{written}  ({phases}; real-time factor "
                   f"{speech.real_time_factor:.2f}; onnx:cpu)")

@@ -25,6 +25,7 @@ from ane.system.timeline import Timeline
 if TYPE_CHECKING:
     import numpy as np
 
+    from ane.models.recording import SoundStream
     from ane.models.tortoise.result import Speech
     from ane.models.tortoise.synthesizer import Stream, Synthesizer
 
@@ -64,7 +65,7 @@ def register(commands: argparse._SubParsersAction) -> None:
     add_backend_arguments(parser)
     arguments.rare_group(parser, "timing").add_argument(
         "--profile", action="store_true",
-        help="show when each stage ran: before the text was known, until the first audio, and after")
+        help="show when each phase of the work ran: before the text was known, until the first audio, and after")
     parser.add_argument("--help-all", action=arguments.FullHelpAction, help="show all options, by group, and exit")
     arguments.mark_rare(parser, "checkpoints")
     parser.set_defaults(handler=say)
@@ -76,8 +77,6 @@ def say(args: argparse.Namespace) -> int:
     folder = kitten_bundle(args)
     if folder is not None:
         return say_kitten(args, folder)
-    if args.speed is not None:
-        raise UserError("speed has no effect on this model, only on KittenTTS: leave it out")
     if args.voice == "?":
         return list_command(args)
     if args.preset == "?":
@@ -194,11 +193,19 @@ def speak_lines(args: argparse.Namespace, synthesizer: "Synthesizer", text: str,
 
 def speak_stream(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, request: dict[str, Any],
                  progress: ProgressDisplay) -> SpeechOutputs:
-    """Send each piece of audio to the file, the loudspeaker or both as soon as it is generated."""
+    stream = synthesizer.stream(text, **request, progress=progress.update)
+    send_pieces(args, stream)
+    yield stream, output_paths(args.output, 1)
+
+
+def send_pieces(args: argparse.Namespace, stream: "SoundStream") -> None:
+    """Send each piece of audio to the file, the loudspeaker or both as soon as it is generated, and close the stream.
+
+    When playback fails, the file is completed before the error is raised.
+    """
     from ane.audio import writing
     from ane.audio.playback import PlayerError, playing
 
-    stream = synthesizer.stream(text, **request, progress=progress.update)
     failure: PlayerError | None = None
     with ExitStack() as stack:
         stack.enter_context(closing(stream))
@@ -214,12 +221,11 @@ def speak_stream(args: argparse.Namespace, synthesizer: "Synthesizer", text: str
         except PlayerError as error:
             if args.output is None:
                 raise
-            failure = error         # the file is still completed
+            failure = error
             for piece in stream:
                 sinks[0](piece)
     if failure:
         raise failure
-    yield stream, output_paths(args.output, 1)
 
 
 def output_paths(output: Path | None, count: int) -> list[Path]:

@@ -9,9 +9,9 @@ from ane.system.errors import UserError
 
 # Flags of `ane say` that not every kind of model has; each family names those that it has.
 SPEECH_OPTIONS = (
-    "voice", "preset", "seed", "rate", "stream", "candidates", "best", "cvvp_amount", "temperature", "top_p", "top_k",
-    "repetition_penalty", "typical_mass", "max_codes", "steps", "sampler", "spacing", "guidance", "noise", "normaliser",
-    "split", "no_split", "lanes")
+    "voice", "preset", "seed", "rate", "speed", "stream", "candidates", "best", "cvvp_amount", "temperature", "top_p",
+    "top_k", "repetition_penalty", "typical_mass", "max_codes", "steps", "sampler", "spacing", "guidance", "noise",
+    "normaliser", "split", "no_split", "lanes")
 
 def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags for synthesis. Every default is None, so that a flag without effect can be refused."""

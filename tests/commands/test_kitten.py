@@ -87,9 +87,9 @@ def test_a_damaged_model_is_not_imported(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_the_speed_of_other_models_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["say", "hello", "--speed", "2", "-o", "a.wav"]) == 1
-    assert "--speed has no effect on this model, only on KittenTTS" in capsys.readouterr().err
+    assert "--speed has no effect on Tortoise models" in capsys.readouterr().err
 
 
 def test_plan_refuses_the_bundle(bundle: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--bundle", bundle]) == 1
-    assert "is a bundle of kitten, which this command or function cannot use" in capsys.readouterr().err
+    assert "is a bundle of KittenTTS, which this command or function cannot use" in capsys.readouterr().err

@@ -314,7 +314,8 @@ def test_special_tokens(facts):
 def test_text_tokens(facts, tmp_path):
     """Samples of text that the part of the tokenizer in tests/models/whisper covers."""
     if not facts["multilingual"]:
-        pytest.skip("the part of the tokenizer in the tests is multilingual")
+        pytest.skip("the part of the tokenizer in the tests is multilingual: "
+                    "run without --families, or with a multilingual set")
     shutil.copy(RANKS, tmp_path)
     tokenizer = WhisperTokenizer(find_tokenizer(tmp_path, multilingual=True), facts["specials"]["eot"])
     assert list(tokenizer.non_speech()) == facts["non_speech_tokens"]

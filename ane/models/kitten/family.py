@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ane.bundles.bundle_json import FORMAT, MANIFEST_FILE, read_content
+from ane.bundles.bundle_json import FORMAT, MANIFEST_FILE, bundle_family, read_content
 from ane.bundles.family import ModelFamily
 from ane.bundles.hashes import check_hash, record
 from ane.bundles.json_reader import JsonReader, file_record
@@ -32,7 +32,7 @@ def open_bundle(folder: Path) -> KittenFiles:
     """
     where = str(folder / MANIFEST_FILE)
     reader = JsonReader(read_content(folder), where)
-    family = reader.take("model", str, "tortoise")
+    family = bundle_family(folder)
     if family != NAME:
         raise UserError(f"{folder} is a bundle of {family}, not of KittenTTS")
     files = reader.at("files")

@@ -76,6 +76,7 @@ def read_voices(path: Path, aliases: Mapping[str, str], speed_priors: Mapping[st
             tables = {name: archive[name] for name in archive.files}
     except FileNotFoundError:
         raise UserError(f"{path} is missing: download the model again") from None
+    # what numpy, zipfile and zlib raise for archives that are cut off, altered or of another kind
     except (OSError, EOFError, ValueError, AttributeError, KeyError, NotImplementedError, zipfile.BadZipFile,
             zlib.error) as error:
         raise UserError(f"{path} cannot be read as voices ({error}): it is damaged; download the model "

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ane.bundles.family import Config
-from ane.models.tortoise.networks.hifigan import HifiganResBlock
+from ane.models.tortoise.networks.hifigan import HifiganResBlock, upsampled
 from ane.models.tortoise.networks.layers import ImageConv, ImageConvTranspose
 
 RESBLOCKS = ("1", "2")
@@ -67,13 +67,4 @@ class MelHifigan(nn.Module):
     def forward(self, mel: Tensor) -> Tensor:
         """Mel (B, M, L), natural logarithms → audio (B, 1, hop · L) within ±1."""
         x = self.conv_pre(mel[:, :, None].contiguous(memory_format=torch.channels_last))
-        sizes = len(self.config.resblock_kernel_sizes)
-        for level, up in enumerate(self.ups):
-            x = up(F.leaky_relu(x, 0.1))
-            first, *others = self.resblocks[level * sizes:(level + 1) * sizes]
-            total = first(x)
-            for block in others:
-                total += block(x)
-            x = total / sizes
-        # slope 0.01 here, 0.1 above: as upstream was trained
-        return torch.tanh(self.conv_post(F.leaky_relu(x, 0.01)))[:, :, 0]
+        return upsampled(x, self.ups, self.resblocks, self.conv_post)

@@ -175,7 +175,7 @@ def test_a_bundle_with_a_changed_file_is_refused(folder: Path, tmp_path: Path, f
 
 def test_other_commands_say_that_it_is_a_bundle_of_kitten(folder: Path, tmp_path: Path, random_bundle: Path) -> None:
     write_bundle(read_model_files(folder), tmp_path / "kitty")
-    with pytest.raises(UserError, match="is a bundle of kitten, which this command or function cannot use"):
+    with pytest.raises(UserError, match="is a bundle of KittenTTS, which this command or function cannot use"):
         Bundle(tmp_path / "kitty")
     with pytest.raises(UserError, match="is a bundle of tortoise, not of KittenTTS"):
         open_bundle(random_bundle)

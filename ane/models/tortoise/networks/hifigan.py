@@ -86,13 +86,21 @@ class Hifigan(nn.Module):
         """Latents at the rate of mel frames (B, D, L), the decoder's voice latent (B, D) → audio (B, 1, 256·L)."""
         x = frames[:, :, None].contiguous(memory_format=torch.channels_last)
         x = self.conv_pre(x) + self.cond_layer(conditioning[..., None])[..., None]
-        sizes = len(self.config.resblock_kernel_sizes)
-        for level, up in enumerate(self.ups):
-            x = up(F.leaky_relu(x, 0.1))
-            first, *others = self.resblocks[level * sizes:(level + 1) * sizes]
-            total = first(x)
-            for block in others:
-                total += block(x)
-            x = total / sizes
-        # slope 0.01 here, 0.1 above: as upstream was trained
-        return torch.tanh(self.conv_post(F.leaky_relu(x, 0.01)))[:, :, 0]
+        return upsampled(x, self.ups, self.resblocks, self.conv_post)
+
+
+def upsampled(x: Tensor, ups: nn.ModuleList, resblocks: nn.ModuleList, conv_post: nn.Module) -> Tensor:
+    """HiFi-GAN after its first convolution: x (B, C, 1, L) → audio (B, 1, hop · L) within ±1.
+
+    After each of the ``ups`` the mean of its residual blocks is taken; all have equally many.
+    """
+    sizes = len(resblocks) // len(ups)
+    for level, up in enumerate(ups):
+        x = up(F.leaky_relu(x, 0.1))
+        first, *others = resblocks[level * sizes:(level + 1) * sizes]
+        total = first(x)
+        for block in others:
+            total += block(x)
+        x = total / sizes
+    # slope 0.01 here, 0.1 above: as upstream was trained
+    return torch.tanh(conv_post(F.leaky_relu(x, 0.01)))[:, :, 0]
