@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,17 +10,19 @@ from ane.bench.records import BenchRow, Spread
 from ane.bench.report import document, table_cells
 from ane.system.errors import UserError
 from ane.system.files import write_json
+from benchmarks import speech
 from benchmarks.__main__ import BENCHMARKS, arguments_parser, flags_for, main
 from benchmarks.page import write_page
 from benchmarks.speech import SENTENCES, speech_figures, text_of_chunks
+from tests.bench.in_process import InProcessWorker
 
 KEYS = {"format", "benchmark", "machine", "settings", "rows", "notes", "plots"}
 MACHINE = {"chip", "cores", "memory_bytes", "os", "python", "packages", "commit", "date", "load_average"}
 
 
-def test_a_quick_run_writes_the_shared_record_and_a_page_of_all(tmp_path):
-    subprocess.run([sys.executable, "-m", "benchmarks", "--quick", "--threads", "1", "--only", "stream,scale", "-o",
-                    str(tmp_path)], check=True, capture_output=True, timeout=300)
+def test_a_quick_run_writes_the_shared_record_and_a_page_of_all(tmp_path, monkeypatch):
+    monkeypatch.setattr(speech, "WorkerProcess", InProcessWorker)
+    main(["--quick", "--threads", "1", "--only", "stream,scale", "-o", str(tmp_path)])
     stream, scale = ([BenchRow.read(row) for row in check_document(tmp_path / f"{name}.json")["rows"]]
                      for name in ("stream", "scale"))
     assert [row.settings["chunks"] for row in stream] == [1, 2]

@@ -2,8 +2,6 @@
 
 import argparse
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,31 +14,15 @@ from ane.bench.records import BenchRow, Spread
 from ane.bench.report import plot
 from ane.bench.worker import BenchWorker
 from ane.bundles.bundle import Bundle
+from ane.cli import main
 from ane.commands import bench
 from ane.system.errors import UserError
 from converters.conversion import convert
 from converters.coreml.package import CoreMLOptions
 from tests.backends.coreml.fake_core_ml import FakeCoreML
+from tests.bench.in_process import InProcessWorker
 
 COMPUTE_UNITS = ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE")
-
-
-class InProcessWorker:
-    """``ane.bench.sessions.WorkerProcess`` without the process, so that the stand-in reaches it."""
-
-    cold_start = 0.0
-
-    def __init__(self, threads: int | None = None):
-        self.worker = BenchWorker()
-
-    def ask(self, request):
-        return json.loads(json.dumps(self.worker.answer(json.loads(json.dumps(request)))))
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
 
 
 @pytest.fixture(scope="module")
@@ -185,25 +167,17 @@ def test_a_plot_needs_matplotlib_and_a_suffix(ane, tmp_path):
         ane("--plot", tmp_path / "plot.txt")
 
 
-def test_a_run_on_torch_is_reported_and_used_by_say(random_bundle, tmp_path, monkeypatch):
-    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
-    model = ("--bundle", str(random_bundle))
-
-    def run(*arguments) -> subprocess.CompletedProcess:
-        result = subprocess.run([sys.executable, "-m", "ane", *arguments], cwd=tmp_path, capture_output=True, text=True,
-                                timeout=300, check=False)
-        assert result.returncode == 0, result.stderr
-        return result
-
-    result = run("bench", *model, "--backend", "torch:cpu", "--runs", "2", "--threads", "1", "--lanes", "1,4",
-                 "--preset", "fastest", "--text", "Hi.", "-o", "out.json")
+def test_a_run_on_torch_is_reported_and_used_by_say(ane, random_bundle, tmp_path, capsys):
+    printed = ane("--bundle", random_bundle, "--backend", "torch:cpu", "--runs", "2", "--threads", "1", "--lanes",
+                  "1,4", "--preset", "fastest", "--text", "Hi.", "-o", tmp_path / "out.json")
     for heading in ("Functions", "The sentence", "Remembered in", "first audio s"):
-        assert heading in result.stdout
+        assert heading in printed
     check_document(json.loads((tmp_path / "out.json").read_text(encoding="utf-8")))
     tuned = tuning.find_tuning(Bundle(random_bundle))
     assert tuned.backend == "torch:cpu"
-    said = json.loads(run("say", "Hi.", *model, "--preset", "fastest", "--seed", "1", "--json", "-o", "a.wav").stdout)
-    assert said["backend"].startswith("torch:cpu")
+    assert main(["say", "Hi.", "--bundle", str(random_bundle), "--preset", "fastest", "--seed", "1", "--json", "-o",
+                 str(tmp_path / "a.wav")]) == 0
+    assert json.loads(capsys.readouterr().out)["backend"].startswith("torch:cpu")
 
 
 def check_document(found: dict) -> None:
