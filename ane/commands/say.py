@@ -56,8 +56,6 @@ def register(commands: argparse._SubParsersAction) -> None:
                         help="play or write audio while it is generated; it starts soonest with --preset fastest")
     parser.add_argument("--lines", action="store_true",
                         help="speak each line on its own, to OUT-1.wav, OUT-2.wav, …; they are decoded together")
-    parser.add_argument("--speed", type=float, metavar="FACTOR",
-                        help="of a KittenTTS bundle; more than 1 is faster (default: 1)")
     parser.add_argument("--json", action="store_true",
                         help="print a JSON object about the result (one a line with --lines), and no progress")
     add_model_arguments(parser)

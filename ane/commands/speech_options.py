@@ -9,7 +9,7 @@ from ane.system.errors import UserError
 
 # Flags of `ane say` that not every kind of model has; each family names those that it has.
 SPEECH_OPTIONS = (
-    "voice", "preset", "seed", "rate", "speed", "stream", "candidates", "best", "cvvp_amount", "temperature", "top_p",
+    "voice", "preset", "seed", "speed", "stream", "candidates", "best", "cvvp_amount", "temperature", "top_p",
     "top_k", "repetition_penalty", "typical_mass", "max_codes", "steps", "sampler", "spacing", "guidance", "noise",
     "normaliser", "split", "no_split", "lanes")
 
@@ -23,8 +23,8 @@ def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
                                                          f"model's, or {DEFAULT_PRESET})")
     parser.add_argument("--seed", type=natural, metavar="N",
                         help="random seed, to repeat a result (default: a new one, which is printed)")
-    parser.add_argument("--rate", type=float, metavar="R",
-                        help="speed of speech, for FastSpeech models: 1.2 is 20 %% faster (default: 1)")
+    parser.add_argument("--speed", type=float, metavar="FACTOR",
+                        help="speed of speech, for FastSpeech and KittenTTS models: 2 is twice as fast (default: 1)")
     add = rare_group(parser, "candidates and codes",
                      "A model may have defaults of its own, as the embedded one does.").add_argument
     add("--candidates", type=positive, metavar="N", help="candidates sampled for each chunk (default: the preset's)")

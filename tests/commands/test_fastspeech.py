@@ -34,11 +34,11 @@ def bundle(files: Path, capsys: pytest.CaptureFixture) -> Path:
 
 def test_import_and_say_in_processes_of_their_own(files):
     for command in (["import", "checkpoint.pt", "--vocoder", "generator.pth", "-o", "./bundle"],
-                    ["say", "Hello, world.", "--bundle", "./bundle", "--rate", "1.2", "-o", "x.wav"]):
+                    ["say", "Hello, world.", "--bundle", "./bundle", "--speed", "1.2", "-o", "x.wav"]):
         result = subprocess.run([sys.executable, "-m", "ane", *command], cwd=files, capture_output=True, text=True,
                                 timeout=300, check=False)
         assert result.returncode == 0, result.stderr
-    assert "rate 1.2" in result.stderr
+    assert "speed 1.2" in result.stderr
     assert "Griffin-Lim" not in result.stderr
     info = soundfile.info(files / "x.wav")
     assert (info.samplerate, info.frames % 256) == (22050, 0)
@@ -59,8 +59,8 @@ def test_without_a_vocoder_a_line_says_how_to_add_one(files, capsys):
 
 
 def test_from_python(bundle, files):
-    speech = ane.load(bundle).speak("Hello.", rate=1.1)
-    assert (speech.sample_rate, speech.rate) == (22050, 1.1)
+    speech = ane.load(bundle).speak("Hello.", speed=1.1)
+    assert (speech.sample_rate, speech.speed) == (22050, 1.1)
     assert ane.load(files / "checkpoint.pt").speak("Hello.").notes
 
 
@@ -69,16 +69,16 @@ def test_lines_and_json(bundle, files, capsys):
     assert main(["say", "-f", "text.txt", "--lines", "--json", "--bundle", "./bundle", "-o", "x.wav"]) == 0
     facts = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [fact["chunks"] for fact in facts] == [["One line."], ["Another line."]]
-    assert facts[0]["rate"] == 1.0
+    assert facts[0]["speed"] == 1.0
     assert not {"seed", "voice", "codes", "preset"} & set(facts[0])
     assert (files / "x-2.wav").is_file()
 
 
 def test_stream_to_a_file(bundle, files, capsys):
     text = "This sentence is one of several. " * 6
-    assert main(["say", text, "--stream", "--bundle", "./bundle", "--rate", "1.5", "-o", "x.wav"]) == 0
+    assert main(["say", text, "--stream", "--bundle", "./bundle", "--speed", "1.5", "-o", "x.wav"]) == 0
     assert "first audio after" in capsys.readouterr().err
-    whole = ane.load(bundle).speak(text, rate=1.5)
+    whole = ane.load(bundle).speak(text, speed=1.5)
     assert soundfile.info(files / "x.wav").frames == len(whole.audio)
 
 
@@ -100,14 +100,14 @@ def test_an_option_of_other_models_is_refused(bundle, capsys, flags):
 
 
 @pytest.mark.parametrize("value", ["0", "nan", "9"])
-def test_a_rate_out_of_range_is_refused(bundle, capsys, value):
-    assert main(["say", "Hello.", "--bundle", str(bundle), "-o", "x.wav", "--rate", value]) == 1
-    assert "--rate must be from 0.25 to 4" in capsys.readouterr().err
+def test_a_speed_out_of_range_is_refused(bundle, capsys, value):
+    assert main(["say", "Hello.", "--bundle", str(bundle), "-o", "x.wav", "--speed", value]) == 1
+    assert "--speed must be from 0.25 to 4" in capsys.readouterr().err
 
 
-def test_a_rate_on_tortoise_is_refused(files, random_bundle, capsys):
-    assert main(["say", "Hello.", "--bundle", str(random_bundle), "-o", "x.wav", "--rate", "1.2"]) == 1
-    assert "--rate has no effect on Tortoise models" in capsys.readouterr().err
+def test_a_speed_on_tortoise_is_refused(files, random_bundle, capsys):
+    assert main(["say", "Hello.", "--bundle", str(random_bundle), "-o", "x.wav", "--speed", "1.2"]) == 1
+    assert "--speed has no effect on Tortoise models" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("command", "fault"), [

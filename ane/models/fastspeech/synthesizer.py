@@ -48,31 +48,31 @@ class FastSpeechSynthesizer:
         self.model, self.backend = model, backend
         self.positions: int = model.config("fastspeech").max_seq_len
 
-    def speak(self, text: str, rate: float | None = None, settings: FastSpeechSettings | None = None,
+    def speak(self, text: str, speed: float | None = None, settings: FastSpeechSettings | None = None,
               progress: PhaseProgress = report_nothing, timeline: Timeline | None = None) -> FastSpeechResult:
         """Speak ``text``: English, and ARPAbet phonemes in braces. The same text always gives the same sound.
 
         Args:
-            rate: speed of speech, 1 as trained, 2 twice as fast; None: that of ``settings``.
+            speed: speed of speech, 1 as trained, 2 twice as fast; None: that of ``settings``.
             settings: None: the defaults of ``FastSpeechSettings``.
             progress: called with (phase, done, total, note) during the work; phase is "text", "mel" or "vocode".
             timeline: records when each phase runs (None: a new one).
 
         Raises:
-            UserError: nothing to say, a word or a text that must not be split is too long for one pass, a rate out of
+            UserError: nothing to say, a word or a text that must not be split is too long for one pass, a speed out of
                 range, out of memory.
         """
-        [speech] = self.speak_all([text], rate, settings, progress, timeline)
+        [speech] = self.speak_all([text], speed, settings, progress, timeline)
         return speech
 
-    def speak_all(self, texts: Sequence[str], rate: float | None = None, settings: FastSpeechSettings | None = None,
+    def speak_all(self, texts: Sequence[str], speed: float | None = None, settings: FastSpeechSettings | None = None,
                   progress: PhaseProgress = report_nothing,
                   timeline: Timeline | None = None) -> Iterator[FastSpeechResult]:
         """Speak several texts, as ``speak`` does; chunks of all of them share passes.
 
         Work begins when the first result is requested. Results are yielded in order, each as soon as it is ready.
         """
-        settings, timeline = with_rate(settings, rate), timeline or Timeline()
+        settings, timeline = with_speed(settings, speed), timeline or Timeline()
         timeline.mark_text_ready()
         before: dict[str, float] = {}
         began = timeline.text_ready
@@ -86,23 +86,23 @@ class FastSpeechSynthesizer:
             timeline.mark_first_audio()
             seconds = {stage: spent - before.get(stage, 0.0) for stage, spent in timeline.seconds_by_phase().items()}
             before = timeline.seconds_by_phase()
-            yield FastSpeechResult(audio, settings.rate, [part.chunk.text for part in parts],
+            yield FastSpeechResult(audio, settings.speed, [part.chunk.text for part in parts],
                                    [mel for mel, _ in spoken], [part.repeats for part in parts], seconds,
                                    timeline.now() - began, self.notes(text, parts), timeline)
             began = timeline.now()
         self.backend.release()
 
-    def stream(self, text: str, rate: float | None = None, settings: FastSpeechSettings | None = None,
+    def stream(self, text: str, speed: float | None = None, settings: FastSpeechSettings | None = None,
                progress: PhaseProgress = report_nothing, timeline: Timeline | None = None) -> FastSpeechStream:
         """Speak ``text`` and return its sound chunk by chunk, each as soon as it is ready.
 
         Arguments and errors are those of ``speak``. The pieces join to what ``speak`` returns with ``batch=1``.
         """
-        settings, timeline = replace(with_rate(settings, rate), batch=1), timeline or Timeline()
+        settings, timeline = replace(with_speed(settings, speed), batch=1), timeline or Timeline()
         timeline.mark_text_ready()
         chunks = split_into_symbols(text, settings.split, self.positions)
         return FastSpeechStream(self.pieces(chunks, settings, timeline, progress), [chunk.text for chunk in chunks],
-                                settings.rate, timeline)
+                                settings.speed, timeline)
 
     def pieces(self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings, timeline: Timeline,
                progress: PhaseProgress) -> Iterator[tuple[np.ndarray, int, list[str]]]:
@@ -150,8 +150,8 @@ class FastSpeechSynthesizer:
         """The parts of a chunk that takes too many frames. Raises UserError when it cannot be split or must not be."""
         pieces = [part.chunk] if settings.split is None else halve(part.chunk, self.positions)
         if len(pieces) < 2:
-            advice = "allow it to be split, or raise rate" if settings.split is None else "raise rate, or shorten it"
-            raise UserError(f"{shorten(part.chunk.text)!r} takes {part.frames} mel frames at rate {settings.rate:g}, "
+            advice = "allow it to be split, or raise speed" if settings.split is None else "raise speed, or shorten it"
+            raise UserError(f"{shorten(part.chunk.text)!r} takes {part.frames} mel frames at speed {settings.speed:g}, "
                             f"and the model has {self.positions} positions: {advice}")
         return pieces
 
@@ -165,7 +165,7 @@ class FastSpeechSynthesizer:
         if not np.isfinite(encoded[..., -1]).all():
             raise UserError("the model predicts durations that are NaN or infinite: its weights or the precision is "
                             "the cause; use precision=fp32, or import the checkpoint again")
-        frames = repeats(durations(encoded[..., -1]), 1 / settings.rate, settings.rounding)
+        frames = repeats(durations(encoded[..., -1]), 1 / settings.speed, settings.rounding)
         return [EncodedChunk(chunk, encoded[row, :length, :-1], frames[row, :length])
                 for row, (chunk, length) in enumerate(zip(chunks, lengths, strict=True))]
 
@@ -221,10 +221,10 @@ class FastSpeechSynthesizer:
         return notes
 
 
-def with_rate(settings: FastSpeechSettings | None, rate: float | None) -> FastSpeechSettings:
-    """The settings (None: the defaults) with this rate (None: theirs)."""
+def with_speed(settings: FastSpeechSettings | None, speed: float | None) -> FastSpeechSettings:
+    """The settings (None: the defaults) with this speed (None: theirs)."""
     settings = settings or FastSpeechSettings()
-    return settings if rate is None else replace(settings, rate=rate)
+    return settings if speed is None else replace(settings, speed=speed)
 
 
 def join_with_pauses(pieces: Sequence[np.ndarray], seconds: float) -> np.ndarray:
