@@ -71,6 +71,12 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
     from ane.backends import tuning
     from ane.backends.torch.backend import TorchBackend
 
+    if model.family.own_backend is not None:
+        refuse_backend_options(model, spec, {
+            "precision": precision != "auto", "threads": threads is not None, "keep": keep is not None,
+            "cache": cache != "auto", "compute_units": compute_units is not None, "memory": memory is not None,
+            "rebuild_engines": rebuild_engines})
+        return model.family.own_backend(model)
     tuned = tuning.applicable_tuning(spec, model, precision, threads, cache, compute_units, notice)
     if tuned:
         spec, precision, threads, cache = tuned.backend, tuned.precision, tuned.threads, tuned.cache
@@ -105,6 +111,14 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
     units = dict.fromkeys(model.networks, compute_units) if isinstance(compute_units, str) else compute_units
     return PackagedBackend(model, runtime, fallback(), precision, cache, units,
                            keep=kind == "coreml" if keep is None else keep)
+
+
+def refuse_backend_options(model: "Model", spec: str, given: Mapping[str, bool]) -> None:
+    """Raise UserError for a backend or an option that has no effect on a family with a backend of its own."""
+    if spec not in ("auto", "onnx", "onnx:cpu"):
+        raise UserError(f"backend must be onnx:cpu for {model.family.title} models, got {spec!r}")
+    for name in (name for name, is_given in given.items() if is_given):
+        raise UserError(f"{name} has no effect on {model.family.title} models, and {model.name} is one; leave it out")
 
 
 def package_runtime(kind: str, device: str, notice: Callable[[str], None]) -> "PackageRuntime":

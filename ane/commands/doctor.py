@@ -164,7 +164,7 @@ def check_bundles() -> list[Finding]:
                                     "pip install --force-reinstall tortoise-ane" if embedded
                                     else "import or convert it again"))
             continue
-        content = [f"{len(model.networks)} networks"] + [
+        content = [f"{len(model.networks)} networks" if model.networks else f"{model.family.title} graph"] + [
             f"{len(packages)} {kind} packages" for kind, packages in (
                 ("Core ML", getattr(model, "packages", None)), ("ONNX", getattr(model, "onnx_packages", None)))
             if packages]

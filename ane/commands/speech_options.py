@@ -9,9 +9,9 @@ from ane.system.errors import UserError
 
 # Flags of `ane say` that not every kind of model has; each family names those that it has.
 SPEECH_OPTIONS = (
-    "voice", "preset", "seed", "speed", "stream", "candidates", "best", "cvvp_amount", "temperature", "top_p",
-    "top_k", "repetition_penalty", "typical_mass", "max_codes", "steps", "sampler", "spacing", "guidance", "noise",
-    "normaliser", "split", "no_split", "lanes")
+    "voice", "preset", "seed", "speed", "stream", "candidates", "best", "cvvp_amount", "temperature", "top_p", "top_k",
+    "repetition_penalty", "typical_mass", "max_codes", "steps", "sampler", "spacing", "guidance", "noise",
+    "normaliser", "split", "no_split", "published", "lanes")
 
 def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags for synthesis. Every default is None, so that a flag without effect can be refused."""
@@ -47,6 +47,8 @@ def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
     add("--split", type=pair, metavar="D,M",
         help="chunks of about D and at most M characters (default: 200,300; FastSpeech: 150,250)")
     add("--no-split", action="store_true", help="speak the text as one chunk")
+    add("--published", action="store_true",
+        help="for KittenTTS models: preprocess, split and cut exactly as KittenTTS 0.8.1")
 
 
 def read_settings(args: argparse.Namespace, model: Model) -> Any:

@@ -111,7 +111,7 @@ def test_a_speed_on_tortoise_is_refused(files, random_bundle, capsys):
 
 
 @pytest.mark.parametrize(("command", "fault"), [
-    (("import", "generator.pth", "-o", "./b"), "a FastSpeech checkpoint must be named .pt"),
+    (("import", "generator.pth", "-o", "./b"), "is a vocoder, not a FastSpeech checkpoint"),
     (("import", "checkpoint.pt", "--vocoder", "none.pth", "-o", "./b"), "cannot read none.pth"),
     (("import", "checkpoint.pt", "--vocoder", "checkpoint.pt", "-o", "./b"), "is not a HiFi-GAN generator"),
     (("import", "checkpoint.pt", "--revision", "main", "-o", "./b"), "--revision is for the hub; checkpoint.pt is a"),

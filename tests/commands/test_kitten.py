@@ -57,8 +57,10 @@ def test_a_question_mark_lists_the_voices(bundle: str, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(("flags", "message"), [
-    (("--seed", "1"), "--seed has no effect on a KittenTTS model"), (("--lines",), "--lines has no effect"),
-    (("--backend", "torch"), "--backend has no effect"), (("--speed", "0"), "--speed must be from 0.1 to 10"),
+    (("--seed", "1"), "--seed has no effect on KittenTTS models, and kitty is one"),
+    (("--threads", "1"), "--threads has no effect on KittenTTS models"), (("--preset", "?"), "which has no presets"),
+    (("--backend", "torch"), "--backend must be onnx:cpu for KittenTTS models, got 'torch'"),
+    (("--speed", "0"), "--speed must be from 0.1 to 10"),
     (("-v", "Luna"), "no voice is named 'Luna'"), (("--steps", "4"), "--steps has no effect"),
 ])
 def test_flags_without_effect_are_refused(bundle: str, flags: tuple[str, ...], message: str,
@@ -69,7 +71,7 @@ def test_flags_without_effect_are_refused(bundle: str, flags: tuple[str, ...], m
 
 def test_flags_of_import_without_effect_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["import", "published", "-o", "other", "--precision", "fp16"]) == 1
-    assert "--precision has no effect on a KittenTTS model" in capsys.readouterr().err
+    assert "--precision has no effect on KittenTTS checkpoints" in capsys.readouterr().err
 
 
 def test_a_bundle_is_replaced_on_request_only(bundle: str, capsys: pytest.CaptureFixture[str]) -> None:

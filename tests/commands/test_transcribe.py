@@ -12,7 +12,7 @@ import soundfile
 
 from ane.bundles.bundle import Bundle
 from ane.cli import main
-from ane.commands.import_whisper import is_whisper_source
+from ane.models.whisper.checkpoints import is_whisper
 from tests.models.whisper.random_whisper import write_hugging_face, write_openai
 
 ROOT = Path(__file__).parents[2]
@@ -73,7 +73,7 @@ def test_an_imported_bundle_states_its_family_and_files(capsys, whisper_file, ho
 
 
 @pytest.mark.parametrize(("flags", "message"), [
-    (["--config", "x.json"], "--config has no effect on a Whisper checkpoint"),
+    (["--config", "x.json"], "--config has no effect on Whisper checkpoints"),
     (["--revision", "main"], "--revision is for the hub")])
 def test_import_flags_that_do_not_apply_are_refused(capsys, whisper_file, flags, message):
     status, _, err = run(capsys, "import", whisper_file, "-o", "./out", *flags)
@@ -117,7 +117,7 @@ def test_json_of_several_files_names_each_and_a_dash_is_standard_output(capsys, 
 def test_a_directory_of_tortoise_is_not_taken_for_whisper(tmp_path):
     (tmp_path / "autoregressive.pth").write_bytes(b"")
     (tmp_path / "notes.pt").write_bytes(b"not a checkpoint")
-    assert not is_whisper_source(str(tmp_path))
+    assert not is_whisper(tmp_path)
 
 
 def test_several_files_are_printed_under_their_names(capsys, whisper_file):

@@ -1,6 +1,6 @@
 """Synthesis of 22.05 kHz speech from text: the text side, the length regulator, the mel side, the vocoder."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -15,17 +15,13 @@ from ane.models.fastspeech.result import HIGHEST, HOP, SAMPLE_RATE, FastSpeechRe
 from ane.models.fastspeech.settings import FastSpeechSettings
 from ane.models.fastspeech.stream import FastSpeechStream
 from ane.models.fastspeech.text import text_to_ids, unknown_phonemes
+from ane.models.recording import PhaseProgress, report_nothing
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline
 from ane.text import shorten
 
-PhaseProgress = Callable[[str, int, int, str], None]
 NO_VOCODER = ("this model has no vocoder, so Griffin-Lim made the sound, which is rough: import the model again with "
               "--vocoder and a HiFi-GAN checkpoint")
-
-
-def report_nothing(stage: str, done: int, total: int, note: str) -> None:
-    """The default progress callback."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +70,6 @@ class FastSpeechSynthesizer:
         """
         settings, timeline = with_speed(settings, speed), timeline or Timeline()
         timeline.mark_text_ready()
-        before: dict[str, float] = {}
         began = timeline.text_ready
         chunks = [split_into_symbols(text, settings.split, self.positions) for text in texts]
         encoded = self.encode(chunks, settings, timeline, progress)
@@ -84,11 +79,10 @@ class FastSpeechSynthesizer:
             spoken = list(islice(sounds, len(parts)))
             audio = join_with_pauses([sound for _, sound in spoken], settings.pause)
             timeline.mark_first_audio()
-            seconds = {stage: spent - before.get(stage, 0.0) for stage, spent in timeline.seconds_by_phase().items()}
-            before = timeline.seconds_by_phase()
             yield FastSpeechResult(audio, settings.speed, [part.chunk.text for part in parts],
-                                   [mel for mel, _ in spoken], [part.repeats for part in parts], seconds,
-                                   timeline.now() - began, self.notes(text, parts), timeline)
+                                   [mel for mel, _ in spoken], [part.repeats for part in parts],
+                                   timeline.new_seconds_by_phase(), timeline.now() - began, self.notes(text, parts),
+                                   timeline)
             began = timeline.now()
         self.backend.release()
 

@@ -70,6 +70,17 @@ def find_whisper_weights(path: Path) -> Path | None:
     return found[0] if len(found) == 1 else None
 
 
+def is_whisper(path: Path) -> bool:
+    """Whether a file or folder is a Whisper checkpoint. Raises UserError when a .pt file is damaged."""
+    weights = find_whisper_weights(path)
+    if weights is None or (os.path.isdir(path) and any(path.glob("*.pth"))):        # the latter is Tortoise's
+        return False
+    if weights.suffix != ".pt":
+        return True
+    content = load_pickle(weights)      # FastSpeech's checkpoints have the same suffix
+    return isinstance(content, Mapping) and "dims" in content
+
+
 class WhisperCheckpoint(Model):
     """A checkpoint of OpenAI or Hugging Face. Its keys and shapes are compared with its sizes when it is opened.
 
