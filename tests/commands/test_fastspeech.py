@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 import soundfile
+import torch
 
 import ane
 from ane.bundles.bundle import Bundle
+from ane.bundles.hashes import sha256_of
 from ane.cli import main
 from tests.fastspeech_files import write_fastspeech, write_hifigan
 
@@ -50,6 +52,31 @@ def test_what_the_bundle_states(bundle):
     assert manifest.family == "fastspeech"
     assert set(manifest.source["files"]) == {"checkpoint.pt", "generator.pth"}
     assert "tokenizer" not in json.loads((bundle / "bundle.json").read_text())
+
+
+def test_a_vocoder_with_the_name_of_the_checkpoint_keeps_its_hash(files):
+    (files / "sub").mkdir()
+    (files / "generator.pth").rename(files / "sub" / "checkpoint.pt")
+    assert main(["import", "checkpoint.pt", "--vocoder", "sub/checkpoint.pt", "-o", "./bundle"]) == 0
+    assert Bundle(files / "bundle").manifest.source["files"] == {
+        "checkpoint.pt": sha256_of(files / "checkpoint.pt"),
+        "vocoder/checkpoint.pt": sha256_of(files / "sub" / "checkpoint.pt")}
+
+
+@pytest.mark.parametrize("name", ["checkpoint.pt", "weights.bin"])
+def test_a_checkpoint_is_known_by_its_content(files, name):
+    (files / "checkpoint.pt").rename(files / name)
+    assert ane.load(name).model.family.name == "fastspeech"
+
+
+@pytest.mark.parametrize("command", [("import", "foreign.pt", "-o", "./b"),
+                                     ("say", "Hi.", "--checkpoints", "foreign.pt", "-o", "x.wav")])
+def test_a_checkpoint_of_no_known_model_is_one_clear_line(files, capsys, command):
+    torch.save({"layer.weight": torch.zeros(2)}, "foreign.pt")
+    assert main(list(command)) == 1
+    line = capsys.readouterr().err
+    assert "foreign.pt is a checkpoint of no model that this version knows" in line
+    assert line.count("\n") == 1
 
 
 def test_without_a_vocoder_a_line_says_how_to_add_one(files, capsys):

@@ -52,10 +52,10 @@ def split_text(text: str, desired: int, maximum: int) -> list[str]:
 
 
 def _join_braces(text: str) -> Iterator[str]:
-    inside = False
+    inside, last = False, text.rfind("}")
     for index, character in enumerate(text):
         if character == "{":
-            inside = "}" in text[index:]
+            inside = index < last
         elif character == "}":
             inside = False
         yield JOINER if inside and character.isspace() else character

@@ -33,8 +33,9 @@ class KittenSession:
         self.path = path
         if not path.is_file():
             raise UserError(f"{path} is missing: download the model again")
+        runtime = onnxruntime_module("KittenTTS", "'tortoise-ane[kitten]'")
         with _one_line_errors(f"{path} cannot be loaded"):
-            self._session = onnxruntime_module().InferenceSession(str(path), quiet_options(threads), providers=[CPU])
+            self._session = runtime.InferenceSession(str(path), quiet_options(threads), providers=[CPU])
         fault = interface_fault(self._session)
         if fault:
             raise UserError(f"{path} is not a KittenTTS graph: {fault}")

@@ -225,3 +225,26 @@ def test_without_espeak_the_error_names_the_extra(folder: Path, monkeypatch: pyt
     monkeypatch.setitem(__import__("sys").modules, "espeakng_loader", None)
     with pytest.raises(UserError, match=r"pip install 'tortoise-ane\[kitten\]'"):
         open_kitten(folder).speak("Hello.")
+
+
+def test_without_onnxruntime_the_error_names_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
+    with pytest.raises(UserError, match=r"KittenTTS needs onnxruntime: pip install 'tortoise-ane\[kitten\]'"):
+        open_kitten(folder, letters)
+
+
+def test_several_texts_are_each_what_they_are_alone(folder: Path) -> None:
+    synthesizer = open_kitten(folder, letters, workers=3)
+    texts = [sentences(count) for count in (1, 6, 2)]
+    speeches = list(synthesizer.speak_all(texts, "Bella", 1.5))
+    for speech, text in zip(speeches, texts, strict=True):
+        alone = synthesizer.speak(text, "Bella", 1.5)
+        np.testing.assert_array_equal(speech.audio, alone.audio)
+        assert (speech.facts, speech.chunks) == (alone.facts, alone.chunks)
+
+
+def test_progress_counts_the_chunks(folder: Path) -> None:
+    calls: list[tuple[str, int, int, str]] = []
+    open_kitten(folder, letters, workers=1).speak(sentences(3), settings=PUBLISHED,
+                                                  progress=lambda *call: calls.append(call))
+    assert calls == [("synthesis", done, 3, "") for done in (1, 2, 3)]
