@@ -68,11 +68,11 @@ def test_a_benchmark_that_fails_is_named_and_does_not_stop_the_others(tmp_path, 
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--only", "nothing"], f"--only nothing: there are {', '.join(BENCHMARKS)}"),
-    (["decode", "--contestants", "abacus"], "--contestants abacus: there are upstream"),
+    (["decode", "--competitors", "abacus"], "--competitors abacus: there are upstream"),
     (["decode", "--precision", "fp8"], "--precision fp8: there are"),
     (["decode", "--only", "abacus"], "--only abacus: there are decoder"),
     (["sentence", "--cases", "two"], "--cases two: there are one"),
-    (["sentence", "--contestants", "eager"], "--contestants eager: there are upstream, torch"),
+    (["sentence", "--competitors", "eager"], "--competitors eager: there are upstream, torch"),
 ])
 def test_an_unknown_name_is_refused_with_the_known_ones(arguments, message):
     with pytest.raises(UserError, match=message):
@@ -103,7 +103,7 @@ def test_the_table_has_a_column_for_every_setting_that_differs_and_every_figure(
             BenchRow("onnx", "step", settings={"lanes": 4, "threads": 2}, value=Spread.of([1.0]), figures={"a_b": 3.0}),
             BenchRow("mil", "step", error="no packages")]
     headings, cells = table_cells(rows)
-    assert headings == ["contestant", "what", "lanes", "threads", "ms", "a b", "peak GB", "error"]
+    assert headings == ["competitor", "what", "lanes", "threads", "ms", "a b", "peak GB", "error"]
     assert cells[0] == ["torch", "step", "1", "2", "2 ±0%", "–", "1", ""]
     assert cells[2] == ["mil", "step", "–", "–", "–", "–", "–", "no packages"]
     assert table_cells(rows[:2])[0][2:4] == ["lanes", "ms"]

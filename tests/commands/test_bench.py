@@ -90,7 +90,7 @@ def test_onnx_stands_beside_torch_in_one_table_and_can_be_chosen(ane, onnx_bundl
     common = ("--bundle", onnx_bundle, "--runs", "1", "--threads", "1", "--lanes", "1,2", "--no-speech", "--precision",
               "fp32")
     found = json.loads(ane(*common, "-o", "-"))
-    functions = {name: [row["what"] for row in found["rows"] if row["contestant"] == name]
+    functions = {name: [row["what"] for row in found["rows"] if row["competitor"] == name]
                  for name in ("onnx:cpu", "torch:cpu")}
     assert functions["onnx:cpu"] == ["prefill", "step_1", "step_2"]
     assert set(functions["onnx:cpu"]) < set(functions["torch:cpu"])
@@ -105,7 +105,7 @@ def test_forgetting_one_bundle_keeps_the_others_and_an_unknown_one_is_refused(an
         ane("--forget", "--bundle", "nope")
     assert len(tuning.entries()) == 2
     assert "Forgot 1 tuning " in ane("--forget", "--bundle", converted)
-    assert [entry.bundle for entry in tuning.entries()] == [tuning.key(Bundle(onnx_bundle))]
+    assert [entry.model_key for entry in tuning.entries()] == [tuning.key(Bundle(onnx_bundle))]
     assert "Nothing was remembered" in ane("--forget", "--bundle", converted)
 
 
@@ -197,7 +197,7 @@ def check_document(found: dict) -> None:
     assert all((row.value.readings, row.settings["threads"]) == (2, 1) for row in functions)
     assert len({(row.what, row.settings["network"], row.settings["precision"]) for row in functions}) == len(functions)
     assert {row.settings["network"] for row in functions if row.settings["precision"] == "int8"} == {"autoregressive"}
-    assert [row.contestant for row in sentences] == ["torch:cpu", "torch:cpu, threads 1", "torch:cpu, int8, threads 1"]
+    assert [row.competitor for row in sentences] == ["torch:cpu", "torch:cpu, threads 1", "torch:cpu, int8, threads 1"]
     for row in sentences:
         assert row.peak_bytes > 10**8
         assert row.figures["start_to_end_s"] > row.value.median * row.figures["audio_s"]
