@@ -81,5 +81,5 @@ def chosen_networks(model: Model, requested: Sequence[str] | None, known: Collec
     chosen = [network for network in known if network in (requested or model.networks)]
     if not chosen:
         raise UserError(f"{model.name} is a {model.family.title} model, of which no network can be converted: it runs "
-                        "on torch")
+                        f"on {'torch' if model.family.networks else 'ONNX Runtime'}")
     return chosen
