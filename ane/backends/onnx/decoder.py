@@ -66,7 +66,7 @@ class OnnxDecoder:
         P = len(prefix)
         self._reserve_prefix(P)
         d = self.shape
-        shapes = {"hidden": (1, d.width), "logits": (1, d.codes),
+        shapes = {"hidden": (1, d.width), "logits": (1, d.vocabulary),
                   **dict.fromkeys(("keys", "values"), (d.layers, d.heads, P, d.head_width))}
         call = self._call(self.graphs.prefill(P), {"columns": (1, P, d.width)}, shapes)
         call.run("prefill the decoder", columns=prefix[None])
@@ -137,7 +137,7 @@ class OnnxDecoder:
                       (self.lane_caches, ("keys", "values"), first_lane, (n, d.heads, L, d.head_width)),
                       (self.prefix_caches, ("prefix_keys", "prefix_values"), common_prefix or 0, prefix_shape))
                   for cache, name in zip(pair, names, strict=True) for layer in range(d.layers)}
-        outputs = {"hidden": (n, T, d.width), "logits": (n, d.codes),
+        outputs = {"hidden": (n, T, d.width), "logits": (n, d.vocabulary),
                    **dict.fromkeys(("new_keys", "new_values"), (d.layers, n, d.heads, T, d.head_width))}
         shapes = inputs | {name: part.shape for name, part in slices.items()}
         key, records = self.graphs.step("step" if common_prefix is not None else "step_prefixes", shapes)
