@@ -15,8 +15,9 @@ from converters.coreml.graph import CoreMLGraph
 from converters.coreml.options import CoreMLOptions
 from converters.engine_limits import MAX_AXIS
 from converters.tortoise import autoregressive as gpt2
-from converters.tortoise import clvp, conditioning, hifigan, univnet
+from converters.tortoise import clvp, conditioning, univnet
 from converters.tortoise import diffusion_decoder as diffusion
+from converters.vocoders import hifigan
 
 UPSTREAM_CODES = 500                            # max_codes of upstream's presets
 PREFILL_COLUMNS = 64                            # of "fill" (apple/coreai-models: one a call loses precision in fp16)

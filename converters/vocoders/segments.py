@@ -1,7 +1,7 @@
 """What the vocoders' graphs share: audio is computed in segments that join to exactly the audio of one long call.
 
 A call computes ``frames`` frames of sound. Each level of a vocoder, from frames up to samples, also computes a margin
-on either side, as wide as the receptive field of the levels after it needs (``networks.receptive_field``). The margin
+on either side, as wide as the receptive field of the levels after it needs (``ane.models.tortoise.networks.receptive_field``). The margin
 shrinks as the rate grows, so the costly last levels carry little of it. The padding of convolutions at the border of a
 segment affects samples of the margin only.
 
