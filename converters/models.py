@@ -34,6 +34,10 @@ MODELS = {
         networks="ane.models.tortoise.networks",
         graphs={"coreml": "converters.tortoise.buckets", "onnx": "converters.tortoise.onnx_graphs"},
         probes={"coreml": "converters.tortoise.probes", "onnx": "converters.tortoise.onnx_probes"}),
+    "fastspeech": ConvertibleModel(
+        networks="ane.models.fastspeech.networks",
+        graphs={"coreml": "converters.fastspeech.buckets", "onnx": "converters.fastspeech.onnx_graphs"},
+        probes={"coreml": "converters.fastspeech.probes", "onnx": "converters.fastspeech.onnx_probes"}),
 }
 
 
@@ -46,6 +50,11 @@ def network_spec(network: str) -> Network:
 def convertible_networks(target: str) -> tuple[str, ...]:
     """The networks that can be converted to a target ("coreml" or "onnx"), in order."""
     return tuple(network for model in MODELS.values() for network in import_module(model.graphs[target]).GRAPHS)
+
+
+def function_kinds() -> tuple[str, ...]:
+    """The kinds of Core ML functions whose lengths can be chosen, of all models."""
+    return tuple(kind for model in MODELS.values() for kind in import_module(model.graphs["coreml"]).LENGTH_UNITS)
 
 
 def model_of(target: str, network: str) -> ConvertibleModel:
@@ -72,14 +81,19 @@ def chosen_networks(model: Model, requested: Sequence[str] | None, known: Collec
     Raises:
         UserError: none, an unknown one, or one that the model lacks.
     """
+    known = [network for network in known if network in model.family.networks]
+    if not known:
+        raise UserError(f"{model.name} is a {model.family.title} model, of which no network can be converted")
     if requested is not None and not requested:
         raise UserError(f"networks must name a network; there are {', '.join(known)}")
     for network in requested or ():
         if network not in known:
             raise UserError(f"networks={network}: no such network; there are {', '.join(known)}")
         model.require(network)
-    chosen = [network for network in known if network in (requested or model.networks)]
-    if not chosen:
-        raise UserError(f"{model.name} is a {model.family.title} model, of which no network can be converted: it runs "
-                        f"on {'torch' if model.family.networks else 'ONNX Runtime'}")
-    return chosen
+    return [network for network in known if network in (requested or model.networks)]
+
+
+def check_precision(model: Model, precision: str, flag: str, only: Collection[str]) -> None:
+    """Raise UserError when ``precision`` is one of ``only``, and no network has that ``flag`` of ``Network``."""
+    if precision in only and not model.family.networks_with(flag):
+        raise UserError(f"precision={precision} has no effect: no network of a {model.family.title} model is {flag}")

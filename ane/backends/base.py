@@ -243,6 +243,12 @@ class Backend(Protocol):
     def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
         """Run a stateless stage that the model declares."""
 
+    def longest(self, stage: str, length: str) -> int | None:
+        """The most that a length of a stage's inputs may be in one call; None: no limit.
+
+        ``length`` is its name in a bucket, such as "frames".
+        """
+
     def embeddings(self) -> dict[str, np.ndarray]:
         """The decoder's look-up tables, float32, by the names of ``DecoderStage.tables``."""
 

@@ -66,10 +66,12 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--buckets", action="append", metavar="KIND=N,…",
                         help="coreml: lengths of a kind of function, in place of the model's defaults; kinds: "
                              "prefill, step (slots), condition, denoise, sample, steps (fused), clvp_text, "
-                             "clvp_speech, univnet, hifigan. May be given more than once")
+                             "clvp_speech, univnet, hifigan; of FastSpeech text (symbols), mel, vocoder. May be "
+                             "given more than once")
     parser.add_argument("--networks", type=comma_separated, metavar="NETWORK,…",
                         help=f"networks to convert (default: all); coreml: the others run on torch. There are "
-                             f"{NETWORKS}; for onnx and gguf also cvvp and classifier")
+                             f"{NETWORKS}; for onnx and gguf also cvvp and classifier; of FastSpeech fastspeech and "
+                             "vocoder")
     parser.add_argument("--voice", metavar="VOICE",
                         help="ggml: the voice to write, as `ane say -v` takes it (default: the model's own)")
     parser.add_argument("--force", dest="overwrite", action="store_true",
@@ -132,7 +134,7 @@ def read_target(args: argparse.Namespace) -> "tuple[conversion.ConversionTarget,
 def read_options(args: argparse.Namespace) -> "list[CoreMLOptions]":
     """Core ML's options for each precision. Raises UserError for unknown values."""
     from converters.coreml.package import CoreMLOptions
-    from converters.tortoise.buckets import LENGTH_UNITS
+    from converters.models import function_kinds
 
     wide, caches = (given if given is not None else default for given, default in (
         (args.wide, []), (args.cache, list(CACHES))))
@@ -147,8 +149,8 @@ def read_options(args: argparse.Namespace) -> "list[CoreMLOptions]":
         kind, equals, numbers = text.partition("=")
         if not equals:
             raise UserError(f"--buckets {text}: give KIND=N,…, such as prefill=64,128")
-        if kind not in LENGTH_UNITS:
-            raise UserError(f"--buckets {text}: no such kind of function; there are {', '.join(LENGTH_UNITS)}")
+        if kind not in (kinds := function_kinds()):
+            raise UserError(f"--buckets {text}: no such kind of function; there are {', '.join(kinds)}")
         try:
             buckets[kind] = counts(numbers)
         except argparse.ArgumentTypeError as error:

@@ -97,7 +97,7 @@ def finish_package(bundle: Path, package: PackageRecord, functions: dict[str, Fu
     spec = ct.proto.Model_pb2.Model()
     spec.ParseFromString(model.read_bytes())
     metadata = spec.description.metadata
-    metadata.shortDescription = f"Tortoise, {package.network}, {package.precision}"
+    metadata.shortDescription = f"{package.source['family']}, {package.network}, {package.precision}"
     metadata.license = licence
     metadata.author = package.source["created_by"]
     for key, value in (("layout", LAYOUT), ("source", package.source), ("scale", package.scale),
@@ -111,7 +111,8 @@ def finish_package(bundle: Path, package: PackageRecord, functions: dict[str, Fu
 
 
 def _origin(model: Model, network: str, options: CoreMLOptions) -> dict[str, Any]:
-    return {"model": model.name, "weights_sha256": weights_sha256(model, network), "layout": LAYOUT,
+    return {"model": model.name, "family": model.family.title, "weights_sha256": weights_sha256(model, network),
+            "layout": LAYOUT,
             "options": asdict(options) | {"wide": sorted(options.wide)},
             "created_by": f"tortoise-ane {version()}", "coremltools": ct.__version__}
 

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 from ane.backends.onnx.selection import ONNX_PRECISIONS, stored_precision
 from ane.backends.torch.backend import DTYPES, TorchBackend
 from ane.bundles import Model
-from ane.bundles.family import find_family
 from ane.bundles.hashes import record
 from ane.bundles.packages import FunctionRecord, PackageRecord
 from ane.system.errors import UserError
 from ane.system.files import replacing
 from ane.system.version import version
-from converters.models import convertible_networks, graph_builder
+from converters.models import check_precision, convertible_networks, graph_builder, network_spec
 from converters.onnx.export import OPSET, export
 from converters.onnx.precision import QUANTISED, quantise
 from converters.onnx.weights import WeightFile
@@ -34,7 +33,7 @@ class OnnxOptions:
     precision: str = "fp32"
 
     def stored(self, network: str) -> str:
-        return stored_precision(find_family(), network, self.precision)
+        return stored_precision(network_spec(network), self.precision)
 
 
 class OnnxTarget:
@@ -50,6 +49,7 @@ class OnnxTarget:
         for option in options:
             if option.precision not in ONNX_PRECISIONS:
                 raise UserError(f"precision={option.precision}: ONNX packages are in {', '.join(ONNX_PRECISIONS)}")
+            check_precision(model, option.precision, "quantised", QUANTISED)
 
     def versions(self) -> tuple[str, ...]:
         import onnx

@@ -29,11 +29,11 @@ MAX_DROP = 8.0      # dB below the lowest earlier value; a larger drop is drift
 HEADROOM = 10.0     # dB above the function's threshold: the level that the first value is compared with
 ROUNDED = 73.0      # dB of numbers rounded to fp16 once
 MAX_SNR = 200.0     # dB recorded for equal arrays; −200 for arrays that are not finite
-DECODER, VOCODERS = ("prefill", "step", "state"), ("univnet", "hifigan")
+DECODER, VOCODERS = ("prefill", "step", "state"), ("univnet", "hifigan", "vocoder")
 
-# Layouts of module outputs. All modules of these networks return (B, T, C) or (B, C). In other networks, FRAMES return
-# (B, T, C), PACKED (B · T, C), and all others (B, C), (B, C, T) or (B, C, 1, T).
-COLUMNS_FIRST = frozenset({"autoregressive", "clvp"})
+# Layouts of module outputs. All modules of these networks return (B, T, C) or (B, C), except convolutions. In other
+# networks, FRAMES return (B, T, C), PACKED (B · T, C), and all others (B, C), (B, C, T) or (B, C, 1, T).
+COLUMNS_FIRST = frozenset({"autoregressive", "clvp", "fastspeech"})
 FRAMES = (FrameConv, FrameNorm)
 PACKED = (PointwiseConv, FrameAttention, TimestepResBlock, DiffusionLayer, IntegratingConv)
 
@@ -43,6 +43,8 @@ OUTPUTS: dict[str, dict[str, str]] = {
     **{kind: {"prediction": "out"} for kind in ("denoise", "sample")},
     **{kind: {"latent": ""} for kind in ("ar_conditioning", "diffusion_conditioning", "ar_random", "diffusion_random")},
     "clvp_text": {"latent": "to_text_latent"}, "clvp_speech": {"latent": "to_speech_latent"}, "hifigan": {"sound": ""},
+    "text": {"states": "phoneme_side", "log_durations": "length_regulator.duration_predictor.linear_layer"},
+    "mel": {"mel": "mel_linear"}, "vocoder": {"sound": ""},
 }
 STEP = re.compile(r"step_(\d+)__(.+)")              # a value of one of several fused steps (diffusion_decoder)
 DIGITS = re.compile(r"var_(\d+)")                   # coremltools' name for a value named by a number
@@ -203,7 +205,7 @@ class CapturedOutputs:
             module = module[-1]
         if isinstance(module, PACKED):
             rows = self.bucket.get("batch", 1)
-        elif self.columns_first or isinstance(module, FRAMES):
+        elif isinstance(module, FRAMES) or (self.columns_first and not isinstance(module, nn.Conv1d)):
             rows = 1 if self.kind in DECODER else len(output)
         else:
             return output.reshape(*output.shape[:2], -1)

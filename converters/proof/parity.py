@@ -31,7 +31,8 @@ THRESHOLDS = {"fp32": (100.0, None), "fp16": (60.0, 50.0),
 KIND_THRESHOLDS = {
     ("state", "fp32"): (60.0, None), ("fill", "fp32"): (60.0, None),    # a state is always fp16
     ("sample", "fp32"): (90.0, None), ("sample", "fp16"): (50.0, 40.0),     # errors of several steps add up
-    ("hifigan", "fp16"): (60.0, 45.0),      # rounding only latents and slopes already limits a trained network to 56 dB
+    # HiFi-GAN: rounding only latents and slopes already limits a trained network to 56 dB
+    ("hifigan", "fp16"): (60.0, 45.0), ("vocoder", "fp16"): (60.0, 45.0),
 }
 
 

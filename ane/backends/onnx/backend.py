@@ -67,6 +67,9 @@ class OnnxBackend:
             return self.fallback.run(stage, **inputs)
         return self.run_graph(declared.network, stage, inputs)
 
+    def longest(self, stage: str, length: str) -> int | None:
+        return None         # every length can be computed
+
     def embeddings(self) -> dict[str, np.ndarray]:
         return self.fallback.embeddings()
 

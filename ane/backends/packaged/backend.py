@@ -53,6 +53,12 @@ class PackagedBackend:
             return self.fallback.run(stage, **inputs)
         return declared.packaged(NetworkFunctions(self, declared.network), stage, inputs)
 
+    def longest(self, stage: str, length: str) -> int | None:
+        """The largest bucket of a stage; None for a network that has no package."""
+        network = self.stages.calls[stage].network
+        records = self.packages[network].functions.values() if network in self.packages else ()
+        return max((record.bucket[length] for record in records if record.kind == stage), default=None)
+
     def embeddings(self) -> dict[str, np.ndarray]:
         return self.fallback.embeddings()
 

@@ -1,4 +1,4 @@
-"""Text to chunks, each with no more symbols than the model has positions."""
+"""Text to chunks, each with no more symbols than one pass can have."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,34 +15,34 @@ JOINER = "\ue000"
 
 @dataclass(frozen=True)
 class SymbolChunk:
-    """A piece of text spoken in one pass. ``ids``: (T,) int64, T from 1 to the model's ``max_seq_len``."""
+    """A piece of text spoken in one pass. ``ids``: (T,) int64, at least one."""
 
     text: str
     ids: np.ndarray
 
 
-def split_into_symbols(text: str, lengths: tuple[int, int] | None, positions: int) -> list[SymbolChunk]:
+def split_into_symbols(text: str, lengths: tuple[int, int] | None, most: int) -> list[SymbolChunk]:
     """The chunks of a text, without those of which nothing can be spoken.
 
     Args:
         lengths: desired and maximum characters of a chunk; None: one chunk.
-        positions: the most symbols of a chunk.
+        most: the most symbols of a chunk.
 
     Raises:
         UserError: nothing to say, or a chunk that is too long and cannot be split or must not be.
     """
     pieces = [text] if lengths is None else split_text(text, *lengths)
-    chunks = [chunk for piece in pieces for chunk in _fitting(piece, lengths, positions)]
+    chunks = [chunk for piece in pieces for chunk in _fitting(piece, lengths, most)]
     if not chunks:
         raise nothing_to_say_error(text)
     return chunks
 
 
-def halve(chunk: SymbolChunk, positions: int) -> list[SymbolChunk]:
+def halve(chunk: SymbolChunk, most: int) -> list[SymbolChunk]:
     """The parts of a chunk, about half as long each; the chunk itself when it is a single word."""
     parts = split_text(chunk.text, *_half(len(chunk.text)))
     return [chunk] if len(parts) < 2 else [
-        part for text in parts for part in _fitting(text, (len(text), len(text)), positions)]
+        part for text in parts for part in _fitting(text, (len(text), len(text)), most)]
 
 
 def split_text(text: str, desired: int, maximum: int) -> list[str]:
@@ -61,18 +61,18 @@ def _join_braces(text: str) -> Iterator[str]:
         yield JOINER if inside and character.isspace() else character
 
 
-def _fitting(text: str, lengths: tuple[int, int] | None, positions: int) -> list[SymbolChunk]:
-    """The chunk of ``text``, or those of its parts when it has more than ``positions`` symbols."""
+def _fitting(text: str, lengths: tuple[int, int] | None, most: int) -> list[SymbolChunk]:
+    """The chunk of ``text``, or those of its parts when it has more than ``most`` symbols."""
     ids = text_to_ids(text)
     if not is_speakable(ids):
         return []
-    if len(ids) <= positions:
+    if len(ids) <= most:
         return [SymbolChunk(text, np.array(ids, np.int64))]
     parts = [] if lengths is None else split_text(text, *_half(min(lengths[1], len(text))))
     if len(parts) < 2:
-        raise UserError(f"{shorten(text)!r} is {len(ids)} symbols long, and the model has {positions} positions: "
+        raise UserError(f"{shorten(text)!r} is {len(ids)} symbols long, and one pass takes at most {most}: "
                         + ("allow it to be split" if lengths is None else "insert spaces, or shorten it"))
-    return [chunk for part in parts for chunk in _fitting(part, (len(part), len(part)), positions)]
+    return [chunk for part in parts for chunk in _fitting(part, (len(part), len(part)), most)]
 
 
 def _half(characters: int) -> tuple[int, int]:

@@ -38,11 +38,17 @@ class EncodedChunk:
 
 
 class FastSpeechSynthesizer:
-    """A FastSpeech model on a backend. ``speak``, ``speak_all`` and ``stream`` synthesise speech."""
+    """A FastSpeech model on a backend. ``speak``, ``speak_all`` and ``stream`` synthesise speech.
+
+    Attributes:
+        most_symbols, most_frames: of one pass: the model's positions, or the largest buckets of its packages.
+    """
 
     def __init__(self, model: Model, backend: Backend):
         self.model, self.backend = model, backend
-        self.positions: int = model.config("fastspeech").max_seq_len
+        positions: int = model.config("fastspeech").max_seq_len
+        self.most_symbols = min(positions, backend.longest("text", "symbols") or positions)
+        self.most_frames = min(positions, backend.longest("mel", "frames") or positions)
 
     def speak(self, text: str, speed: float | None = None, settings: FastSpeechSettings | None = None,
               progress: PhaseProgress = report_nothing, timeline: Timeline | None = None) -> FastSpeechResult:
@@ -71,7 +77,7 @@ class FastSpeechSynthesizer:
         settings, timeline = with_speed(settings, speed), timeline or Timeline()
         timeline.mark_text_ready()
         began = timeline.text_ready
-        chunks = [split_into_symbols(text, settings.split, self.positions) for text in texts]
+        chunks = [split_into_symbols(text, settings.split, self.most_symbols) for text in texts]
         encoded = self.encode(chunks, settings, timeline, progress)
         mels = self.mels([part for parts in encoded for part in parts], settings, timeline, progress)
         sounds = self.sounds(mels, sum(map(len, encoded)), timeline, progress)
@@ -94,7 +100,7 @@ class FastSpeechSynthesizer:
         """
         settings, timeline = replace(with_speed(settings, speed), batch=1), timeline or Timeline()
         timeline.mark_text_ready()
-        chunks = split_into_symbols(text, settings.split, self.positions)
+        chunks = split_into_symbols(text, settings.split, self.most_symbols)
         return FastSpeechStream(self.pieces(chunks, settings, timeline, progress), [chunk.text for chunk in chunks],
                                 settings.speed, timeline)
 
@@ -122,7 +128,7 @@ class FastSpeechSynthesizer:
         """Run the text side on the chunks of all texts. A chunk that takes too many frames is split and encoded again.
 
         Raises:
-            UserError: a single word takes more frames than the model has positions.
+            UserError: a single word takes more frames than one pass can have.
         """
         waiting = [(index, chunk) for index, chunks in enumerate(texts) for chunk in chunks]
         done: list[list[EncodedChunk]] = [[] for _ in texts]
@@ -131,7 +137,7 @@ class FastSpeechSynthesizer:
             with timeline.record("text"):
                 found = self.encode_batch([chunk for _, chunk in batch], settings)
             for place, ((index, _), part) in enumerate(zip(batch, found, strict=True)):
-                if part.frames > self.positions:        # those after it are encoded again, so order is kept
+                if part.frames > self.most_frames:        # those after it are encoded again, so order is kept
                     shorter = self.shorter(part, settings)
                     waiting = [*((index, piece) for piece in shorter), *batch[place + 1:], *waiting]
                     break
@@ -142,11 +148,11 @@ class FastSpeechSynthesizer:
 
     def shorter(self, part: EncodedChunk, settings: FastSpeechSettings) -> list[SymbolChunk]:
         """The parts of a chunk that takes too many frames. Raises UserError when it cannot be split or must not be."""
-        pieces = [part.chunk] if settings.split is None else halve(part.chunk, self.positions)
+        pieces = [part.chunk] if settings.split is None else halve(part.chunk, self.most_symbols)
         if len(pieces) < 2:
             advice = "allow it to be split, or raise speed" if settings.split is None else "raise speed, or shorten it"
             raise UserError(f"{shorten(part.chunk.text)!r} takes {part.frames} mel frames at speed {settings.speed:g}, "
-                            f"and the model has {self.positions} positions: {advice}")
+                            f"and one pass takes at most {self.most_frames}: {advice}")
         return pieces
 
     def encode_batch(self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings) -> list[EncodedChunk]:

@@ -23,8 +23,8 @@ from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph, Style
 from converters.engine_limits import MAX_AXIS
-from converters.vocoders.hifigan import hifigan
 from converters.tortoise.univnet import univnet
+from converters.vocoders.hifigan import hifigan
 from tests.backends.packaged.packages import FP16, FP32, ROUNDED, functions, saved
 from tests.random_model import draw
 

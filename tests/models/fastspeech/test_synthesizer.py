@@ -51,7 +51,7 @@ def test_a_long_text_is_spoken_in_chunks_without_a_frame_lost(synthesizer):
     speech = synthesizer.speak(LONG, settings=NO_PAUSE)
     assert len(speech.chunks) > 1
     assert " ".join(speech.chunks).split() == LONG.split()
-    assert max(mel.shape[1] for mel in speech.mels) <= synthesizer.positions
+    assert max(mel.shape[1] for mel in speech.mels) <= synthesizer.most_frames
     assert len(speech.audio) == HOP * sum(int(counts.sum()) for counts in speech.durations)
 
 
@@ -64,7 +64,7 @@ def test_a_chunk_with_too_many_frames_is_split_in_order(synthesizer):
 
 
 def test_what_cannot_be_split_is_refused(synthesizer):
-    with pytest.raises(UserError, match=r"takes \d+ mel frames at speed 0.25, and the model has 200 positions: raise"):
+    with pytest.raises(UserError, match=r"takes \d+ mel frames at speed 0.25, and one pass takes at most 200: raise"):
         synthesizer.speak("incomprehensibilities", speed=0.25)
     with pytest.raises(UserError, match="allow it to be split"):
         synthesizer.speak("one two three four five six seven eight", speed=0.5,
