@@ -83,7 +83,8 @@ def chosen_networks(model: Model, requested: Sequence[str] | None, known: Collec
     """
     known = [network for network in known if network in model.family.networks]
     if not known:
-        raise UserError(f"{model.name} is a {model.family.title} model, of which no network can be converted")
+        raise UserError(f"{model.name} is a {model.family.title} model, of which no network can be converted to this "
+                        "format")
     if requested is not None and not requested:
         raise UserError(f"networks must name a network; there are {', '.join(known)}")
     for network in requested or ():

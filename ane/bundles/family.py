@@ -95,6 +95,7 @@ class ModelFamily:
             damaged file.
         speak_arguments: those of the options that are arguments of ``speak`` rather than settings.
         data: what its bundles contain beside networks and voices: "tokenizer", "mel_norms".
+        package_formats: of ``ane.bundles.packages.FORMATS``, those that `ane convert` makes of it.
         usage: the flag or the command that uses a bundle of it, to which the bundle's name is added.
         voice_widths: (``ane.bundles.Model``) → widths of the two latents of its voices; None: it has no such voices.
         voice_names: (``ane.bundles.Model``) → names of the voices that are part of the model; None: there are none.
@@ -133,6 +134,7 @@ class ModelFamily:
     repository: str = ""
     repositories: str = ""
     download: Callable[..., Any] | None = None
+    package_formats: frozenset[str] = frozenset()
     usage: str = "--bundle"
 
     @cached_property

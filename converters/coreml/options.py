@@ -10,7 +10,7 @@ from converters.coreml.compress import COMPRESSIONS
 from converters.coreml.graph import Style
 from converters.models import network_spec
 
-DECODER_ONLY = ("lanes", "caches")      # options without effect on a model that has no decoder
+DECODER_ONLY = {"lanes": "lanes", "caches": "cache"}    # option without effect without a decoder → its name for users
 PRECISIONS = ("fp16", "fp32", *COMPRESSIONS)
 
 
@@ -64,6 +64,6 @@ def check_options(options: CoreMLOptions, model: Model, kinds: Collection[str]) 
         if kind not in kinds:
             raise UserError(f"buckets={kind}: {model.name} is a {model.family.title} model, whose functions are "
                             f"{', '.join(kinds)}")
-    for name in DECODER_ONLY if model.family.stages.decoder is None else ():
-        if getattr(options, name) != getattr(CoreMLOptions, name):
+    for option, name in DECODER_ONLY.items() if model.family.stages.decoder is None else ():
+        if getattr(options, option) != getattr(CoreMLOptions, option):
             raise UserError(f"{name} has no effect: {model.name} is a {model.family.title} model, which has no decoder")

@@ -39,7 +39,11 @@ def graphs_of(network: str, reference: Any, model: Model, options: CoreMLOptions
 def check_buckets(options: CoreMLOptions, model: Model) -> None:
     """Raise UserError for lengths that are too small, or longer than the model or the engine supports."""
     positions = model.config("fastspeech").max_seq_len
+    largest = max(lengths(model).get("vocoder", (0,)))
     for kind, sizes in options.buckets.items():
+        if kind == "vocoder" and max(sizes) > largest:
+            raise UserError(f"buckets={kind}={max(sizes)}: " + (
+                f"it takes 1 to {largest} frames" if largest else f"{model.name} has no vocoder"))
         if min(sizes) < SMALLEST[kind]:
             raise UserError(f"buckets={kind}={min(sizes)}: must be at least {SMALLEST[kind]}")
         if kind != "vocoder" and max(sizes) > positions:

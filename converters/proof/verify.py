@@ -13,7 +13,7 @@ from ane.backends.packaged.functions import PackageRuntime
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import FileRecord, check_hashes
-from ane.bundles.packages import NAMES, PackageRecord
+from ane.bundles.packages import PackageRecord, missing_packages
 from ane.system.errors import UserError
 from converters.proof.activations import (
     ActivationSource,
@@ -188,8 +188,7 @@ def choose_packages(model: Bundle, network: str | None = None, function: str | N
     """
     existing = model.packages if format == "coreml" else model.onnx_packages
     if not existing:
-        raise UserError(f"{model.name} has no {NAMES[format]} packages: make them with `ane convert {model.path} "
-                        f"--to {format} -o DIR` and open that bundle")
+        raise missing_packages(model, format)
     packages = [package for package in existing if network in (None, package.network)]
     if not packages:
         there = ", ".join(dict.fromkeys(package.network for package in existing))

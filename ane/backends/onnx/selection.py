@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ane.backends.packaged.backend import packages_in
-from ane.bundles.packages import PackageRecord
+from ane.bundles.packages import PackageRecord, missing_packages
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ def select_onnx_packages(model: "Bundle", precision: str) -> dict[str, PackageRe
     """
     packages = getattr(model, "onnx_packages", None)
     if not packages:
-        raise UserError(f"{model.name} has no ONNX packages: convert it with `ane convert {model.path} --to onnx -o "
-                        "DIR` and use bundle=DIR, or use backend=torch")
+        raise missing_packages(model, "onnx", "use backend=torch")
     if precision != "auto" and precision not in ONNX_PRECISIONS:
         raise UserError(f"precision must be one of {', '.join(ONNX_PRECISIONS)} for ONNX packages, got {precision}")
     stored = {name: stored_precision(network, precision) for name, network in model.family.networks.items()}

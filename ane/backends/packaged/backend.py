@@ -10,7 +10,7 @@ from ane.backends.base import Backend, check_inputs
 from ane.backends.packaged.decoder import PackagedDecoder
 from ane.backends.packaged.functions import PackageFunction, PackageRuntime
 from ane.bundles.hashes import check_hashes
-from ane.bundles.packages import WEIGHTS, PackageRecord
+from ane.bundles.packages import WEIGHTS, PackageRecord, missing_packages
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -143,8 +143,7 @@ def select_packages(model: "Bundle", precision: str) -> dict[str, PackageRecord]
         UserError: the bundle has no packages, none of that precision, or one made from other weights than the bundle's.
     """
     if not getattr(model, "packages", None):
-        raise UserError(f"{model.name} has no Core ML packages: convert it with `ane convert {model.path} --to coreml "
-                        "-o DIR` and use bundle=DIR, or use backend=torch")
+        raise missing_packages(model, "coreml", "use backend=torch")
     converted = model.family.networks_with("fp16_package" if precision in ("fp32", "fp16") else "compressed")
     return packages_in(model, model.packages, precision, {}, converted)
 
