@@ -148,7 +148,9 @@ def test_a_speed_on_tortoise_is_refused(files, random_bundle, capsys):
     (("bench", "--bundle", "./bundle"), "measures Tortoise models"),
     (("say", "--preset", "?", "--bundle", "./bundle"), "which has no presets"),
     (("say", "x", "--backend", "onnx", "--bundle", "./bundle", "-o", "x.wav"), "no ONNX packages"),
-    (("convert", "./bundle", "--to", "onnx", "-o", "./c"), "of which no network can be converted"),
+    (("say", "x", "--backend", "mil", "--bundle", "./bundle", "-o", "x.wav"), "`ane convert bundle --to coreml"),
+    (("verify", "--bundle", "./bundle"), "make them with `ane convert bundle --to coreml -o DIR`"),
+    (("plan", "--bundle", "./bundle"), "make them with `ane convert bundle --to coreml -o DIR`"),
     (("convert", "./bundle", "--to", "gguf", "-o", "./c.gguf"), "bundle is a FastSpeech model")])
 def test_what_cannot_be_done_is_one_line(bundle, capsys, command, fault):
     assert main(list(command)) == 1
