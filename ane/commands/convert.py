@@ -55,7 +55,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                         help="coreml: operations computed in float32 whatever the precision: norm, softmax, or both "
                              "separated by a comma; they do not run on the Neural Engine (default: none)")
     parser.add_argument("--attention", choices=("matmul", "einsum"),
-                        help="coreml: the decoder's attention as one product for all heads, or as one for each head "
+                        help="coreml: attention as one product for all heads, or as one for each head "
                              "(default: matmul)")
     parser.add_argument("--lanes", type=counts, metavar="N,…",
                         help="coreml: numbers of candidates that a decoder step takes at once, each a function "
