@@ -33,6 +33,8 @@ KIND_THRESHOLDS = {
     ("sample", "fp32"): (90.0, None), ("sample", "fp16"): (50.0, 40.0),     # errors of several steps add up
     # HiFi-GAN: rounding only latents and slopes already limits a trained network to 56 dB
     ("hifigan", "fp16"): (60.0, 45.0), ("vocoder", "fp16"): (60.0, 45.0),
+    # FastSpeech: random weights at the official size reach 61 dB, with rounding 58
+    ("text", "fp16"): (55.0, 45.0), ("mel", "fp16"): (55.0, 45.0),
 }
 
 
