@@ -52,7 +52,7 @@ def test_the_limits_are_the_largest_buckets(packaged):
 
 def test_a_text_longer_than_the_largest_buckets_is_split_and_spoken_whole(packaged):
     model = synthesizer(packaged, "mil")
-    speech = model.speak(LONG, rate=0.6)
+    speech = model.speak(LONG, speed=0.6)
     assert len(speech.chunks) > 2
     assert "".join(speech.chunks).replace(" ", "") == LONG.replace(" ", "")
     assert max(len(durations) for durations in speech.durations) <= 60
@@ -61,7 +61,7 @@ def test_a_text_longer_than_the_largest_buckets_is_split_and_spoken_whole(packag
 
 @pytest.mark.parametrize(("text", "rate", "fault"), [
     (LONG, 1.0, r"is \d+ symbols long, and one pass takes at most 60: allow it to be split"),
-    (LONG[:50], 0.5, r"takes \d+ mel frames at rate 0.5, and one pass takes at most 160: allow it to be split")])
+    (LONG[:50], 0.5, r"takes \d+ mel frames at speed 0.5, and one pass takes at most 160: allow it to be split")])
 def test_a_text_that_must_not_be_split_is_refused_with_the_numbers(packaged, text, rate, fault):
     with pytest.raises(UserError, match=fault):
         synthesizer(packaged, "mil").speak(text, rate, FastSpeechSettings(split=None))
