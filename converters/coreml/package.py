@@ -22,7 +22,7 @@ from converters.coreml.compress import COMPRESSIONS, compressed
 from converters.coreml.graph import ct
 from converters.coreml.merge import merge
 from converters.coreml.options import CoreMLOptions
-from converters.models import graph_builder
+from converters.models import family_of, graph_builder
 from converters.provenance import weights_sha256
 
 ON_GPU = frozenset({"univnet"})     # long rows and a kernel per frame are slow on the Neural Engine
@@ -97,7 +97,7 @@ def finish_package(bundle: Path, package: PackageRecord, functions: dict[str, Fu
     spec = ct.proto.Model_pb2.Model()
     spec.ParseFromString(model.read_bytes())
     metadata = spec.description.metadata
-    metadata.shortDescription = f"Tortoise, {package.network}, {package.precision}"
+    metadata.shortDescription = f"{family_of(package.network).title}, {package.network}, {package.precision}"
     metadata.license = licence
     metadata.author = package.source["created_by"]
     for key, value in (("layout", LAYOUT), ("source", package.source), ("scale", package.scale),

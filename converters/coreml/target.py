@@ -25,7 +25,7 @@ class CoreMLTarget:
     def check(self, options: Sequence[CoreMLOptions], model: Model) -> None:
         if sys.platform == "win32":
             raise UserError("conversion runs on macOS and Linux: coremltools has no Windows build")
-        builders = {graph_builder(self.name, network) for network in self.networks}
+        builders = {graph_builder(self.name, network) for network in self.networks if network in model.networks}
         for option in options:
             for builder in builders:
                 builder.check_buckets(option, model)
