@@ -138,12 +138,15 @@ class WindowDecoder:
         self.max_prompt = config.n_text_ctx // 2 - 1
         decoder = backend.decoder(windows * candidates, config.n_text_ctx, windows, self.max_prompt + 2)
         if not isinstance(decoder, CrossAttentionDecoder):
-            raise UserError(f"the backend {backend.name} cannot run Whisper: use backend=torch")
+            raise UserError(f"the backend {backend.name} cannot run Whisper: use backend=torch, or convert again")
         self.decoder = decoder
 
     def encode(self, mels: np.ndarray) -> None:
         """Run the encoder on windows (n, bands, 3000) float32, which later calls decode as often as they like."""
-        states = self.backend.run("encoder", mel=mels)
+        self.set_states(self.backend.run("encoder", mel=mels))
+
+    def set_states(self, states: np.ndarray) -> None:
+        """Take the encoder's states of windows (n, N, D) float32, as ``encode`` does after running it."""
         for index, memory in enumerate(states):
             self.decoder.set_memory(memory, index)
 
