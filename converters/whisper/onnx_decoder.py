@@ -59,7 +59,8 @@ def step_prefixes(network: nn.Module, columns: Tensor, mask: Tensor, prefix_inde
 
 
 def _step(network: nn.Module, columns: Tensor, mask: Tensor, prefix_index: Tensor | None,
-          cross: Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]], *caches: Sequence[Tensor]) -> tuple[Tensor, ...]:
+          cross: Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]],
+          *caches: Sequence[Tensor]) -> tuple[Tensor, ...]:
     new: list[tuple[Tensor, Tensor]] = []
     *own, memory_keys, memory_values = caches
     hidden = network(columns, [attention(mask, prefix_index, new, *layer) for layer in zip(*own, strict=True)],
@@ -80,7 +81,7 @@ def cross_attention(keys: Tensor, values: Tensor) -> Callable[[Tensor], Tensor]:
 
 def grouped_cross_attention(keys: Tensor, values: Tensor, lanes: Tensor,
                             rows: Tensor) -> Callable[[Tensor], Tensor]:
-    """Attention of q (n, heads, T, w) to the memory of each lane, of those in keys and values (prefixes, heads, N, w)."""
+    """Attention of q (n, heads, T, w) to the memory of each lane, one of (prefixes, heads, N, w)."""
     def attend(q: Tensor) -> Tensor:
         _, heads, T, width = q.shape
         prefixes, count = lanes.shape

@@ -43,7 +43,7 @@ def step_prefixes(backend: Backend, model: Model, lengths: Mapping[str, int],
     outputs = [*decoder.step(probes.columns(backend, rng, lanes, 2, probes.PREFIX), length, 0, window_of)]
     length += 1 + np.arange(lanes) % 2
     window_of[0], length[0] = 2, 0
-    return outputs + [*decoder.step(probes.columns(backend, rng, lanes, 1, probes.PREFIX), length, 0, window_of)]
+    return [*outputs, *decoder.step(probes.columns(backend, rng, lanes, 1, probes.PREFIX), length, 0, window_of)]
 
 
 PROBES: dict[str, Probe] = probes.PROBES | {"step": step, "step_prefixes": step_prefixes}
