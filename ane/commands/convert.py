@@ -49,7 +49,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--precision", type=comma_separated, metavar="P,…",
                         help=f"coreml: one or more of {', '.join(PRECISIONS['coreml'])} (default: fp16, which "
                              f"the Neural Engine takes). onnx: of {', '.join(PRECISIONS['onnx'])} (default: fp32). "
-                             "The first is used unless `ane say --precision` names another. "
+                             "The first is used unless --precision of `ane say` or `ane transcribe` names another. "
                              f"gguf: one of {', '.join(GGUF_PRECISIONS)} (default: f16)")
     parser.add_argument("--wide", type=comma_separated, metavar="KIND,…",
                         help="coreml: operations computed in float32 whatever the precision: norm, softmax, or both "

@@ -24,10 +24,11 @@ from ane.backends.torch.backend import TorchBackend
 from ane.bundles.packages import read_section, section
 from ane.models.whisper.checkpoints import WhisperCheckpoint
 from ane.models.whisper.decoding import WindowDecoder, WindowText
+from ane.models.whisper.networks.text_decoder import WhisperDecoder
 from ane.models.whisper.tokens import SpecialTokens
 from ane.system.decibels import snr_db
 from converters.coreml.options import CoreMLOptions
-from converters.coreml.package import finish_package
+from converters.coreml.package import finish_package, load_reference
 from converters.coreml.package import write_package as write_core_ml
 from converters.onnx.package import OnnxOptions
 from converters.onnx.package import write_package as write_onnx
@@ -97,6 +98,13 @@ def write_packages(model: WhisperCheckpoint, target: str, folder: Path) -> None:
     (folder / "packages.json").write_text(json.dumps({target: section(packages)}))
 
 
+@pytest.fixture(scope="module")
+def network(golden_whisper, facts, tmp_path_factory) -> WhisperDecoder:
+    """The decoder on torch, with the tables that backends look up in NumPy."""
+    model = open_golden_whisper(golden_whisper, facts, "full", tmp_path_factory.mktemp("reference"))
+    return load_reference(model, "decoder").float()
+
+
 @pytest.fixture(params=ENGINES)
 def engine(request) -> str:
     return request.param
@@ -116,9 +124,8 @@ def test_the_encoder_gives_openais_states(make_backend, golden, engine):
     assert snr_db(golden["encoder/out"], make_backend(engine).run("encoder", mel=golden["encoder/mel"])) >= 90
 
 
-def test_a_prefix_and_steps_give_openais_hidden_states_and_logits(make_backend, golden, engine):
+def test_a_prefix_and_steps_give_openais_hidden_states_and_logits(make_backend, golden, network, engine):
     backend, tokens = make_backend(engine), golden["decoder/tokens"]
-    network = backend.fallback.network("decoder")
     decoder = make_decoder(backend, golden["encoder/out"])
     hidden, logits = decoder.prefill(columns(network, tokens)[0])
     assert snr_db(golden["decoder/hidden"][0, -1], hidden) >= SNR_DB[engine]
@@ -129,9 +136,8 @@ def test_a_prefix_and_steps_give_openais_hidden_states_and_logits(make_backend, 
     assert snr_db(golden["steps/logits_last"], found[-1][1]) >= SNR_DB[engine]
 
 
-def test_a_step_of_n_tokens_is_n_steps_is_no_cache(make_backend, golden, engine):
-    backend = make_backend(engine)
-    network, states = backend.fallback.network("decoder"), golden["encoder/out"]
+def test_a_step_of_n_tokens_is_n_steps_is_no_cache(make_backend, golden, network, engine):
+    backend, states = make_backend(engine), golden["encoder/out"]
     tokens = np.concatenate((golden["decoder/tokens"], golden["steps/tokens"]), axis=1)
     with torch.inference_mode():
         expected = network.logits(uncached(network, tokens, states)[0, -1]).numpy()
@@ -147,10 +153,9 @@ def test_a_step_of_n_tokens_is_n_steps_is_no_cache(make_backend, golden, engine)
         assert snr_db(expected, logits[0]) >= SNR_DB[engine], sizes
 
 
-def test_lanes_of_several_windows_give_what_each_gives_alone(make_backend, golden, engine):
+def test_lanes_of_several_windows_give_what_each_gives_alone(make_backend, golden, network, engine):
     """With more lanes than a function has columns, and after the memory of a window was replaced."""
-    backend, tokens = make_backend(engine), golden["decoder/tokens"]
-    network, states = backend.fallback.network("decoder"), golden["encoder/out"]
+    backend, tokens, states = make_backend(engine), golden["decoder/tokens"], golden["encoder/out"]
     states = np.concatenate((states, states[:, ::-1], states[:, :, ::-1]))
     together = make_decoder(backend, states[[0, 1, 0]], lanes=5)
     together.set_memory(states[2], 2)
