@@ -138,7 +138,7 @@ class WindowDecoder:
         self.max_prompt = config.n_text_ctx // 2 - 1
         decoder = backend.decoder(windows * candidates, config.n_text_ctx, windows, self.max_prompt + 2)
         if not isinstance(decoder, CrossAttentionDecoder):
-            raise UserError(f"the backend {backend.name} cannot run Whisper: use backend=torch, or convert again")
+            raise UserError(f"the backend {backend.name} cannot run Whisper: use backend=torch")
         self.decoder = decoder
 
     def encode(self, mels: np.ndarray) -> None:
