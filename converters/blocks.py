@@ -209,7 +209,12 @@ def attention(s: Style, q: Var, k: Var, v: Var, heads: int, mask: Var | None, po
     return (_by_matmul if s.heads == "matmul" else _by_einsum)(s, q, k, v, heads, mask, pool)
 
 
-def _by_matmul(s: Style, q: Var, k: Var, v: Var, heads: int, mask: Var, pool: LayerPool | None) -> Var:
+def cross_attention(s: Style, q: Var, memory: LayerPool, heads: int) -> Var:
+    """Attention of a call's columns (B, C, 1, S) to a memory, all of which every column sees."""
+    return attention(s, q, join_heads(memory.keys), join_heads(memory.values), heads, None)
+
+
+def _by_matmul(s: Style, q: Var, k: Var, v: Var, heads: int, mask: Var | None, pool: LayerPool | None) -> Var:
     """All heads at once, without transposes; scores (B, heads, S, N + S)."""
     q, k, v = (split_heads(x, heads) for x in (q, k, v))
     scores = mb.matmul(x=q, y=k, transpose_x=True)

@@ -9,7 +9,7 @@ from importlib import import_module
 from types import ModuleType
 
 from ane.bundles import Model
-from ane.bundles.family import Network
+from ane.bundles.family import ModelFamily, Network, find_family
 from ane.system.errors import UserError
 
 
@@ -20,15 +20,24 @@ class ConvertibleModel:
     Attributes:
         networks: package of the reference networks.
         graphs: module that builds the graphs for a target. ``GRAPHS`` there lists the networks it converts, in order,
-            and ``graphs_of`` builds those of one network. Core ML's also has ``scale_of`` and ``check_buckets``.
+            and ``graphs_of`` builds those of one network. Core ML's also has ``scale_of``, ``check_buckets``, and
+            ``LENGTH_UNITS`` with the kinds of functions that have buckets.
         probes: module that drives those graphs with test inputs. ``PROBES`` there has one for each kind of function.
+        lanes: numbers of lanes that a Core ML decoder's steps take by default.
     """
 
     networks: str
     graphs: Mapping[str, str]
     probes: Mapping[str, str]
+    lanes: tuple[int, ...] = (1, 8, 16, 32)
+
+    @property
+    def length_units(self) -> Mapping[str, str]:
+        """The kinds of Core ML functions that have buckets, and what their lengths count."""
+        return import_module(self.graphs["coreml"]).LENGTH_UNITS
 
 
+# by the family's name
 MODELS = {
     "tortoise": ConvertibleModel(
         networks="ane.models.tortoise.networks",
@@ -38,23 +47,39 @@ MODELS = {
         networks="ane.models.fastspeech.networks",
         graphs={"coreml": "converters.fastspeech.buckets", "onnx": "converters.fastspeech.onnx_graphs"},
         probes={"coreml": "converters.fastspeech.probes", "onnx": "converters.fastspeech.onnx_probes"}),
+    "whisper": ConvertibleModel(
+        networks="ane.models.whisper.networks",
+        graphs={"coreml": "converters.whisper.buckets", "onnx": "converters.whisper.onnx_graphs"},
+        probes={"coreml": "converters.whisper.probes", "onnx": "converters.whisper.onnx_probes"},
+        lanes=(1, 8)),                  # a window has at most five candidates
 }
 
 
+def convertible_model(model: Model) -> ConvertibleModel:
+    """How to convert a model. Raises UserError when its family is not converted."""
+    if model.family.name not in MODELS:
+        raise UserError(f"{model.name} is a {model.family.title} model, of which no network can be converted: it runs "
+                        "on torch")
+    return MODELS[model.family.name]
+
+
 def network_spec(network: str) -> Network:
-    """What its model declares of a network. Raises KeyError when no model has it."""
-    return next(networks[network] for networks in (import_module(model.networks).NETWORKS for model in MODELS.values())
-                if network in networks)
+    """What its model declares of a network. Raises UserError when no model that can be converted has it."""
+    return family_of(network).networks[network]
+
+
+def family_of(network: str) -> ModelFamily:
+    """The family that a network belongs to. Raises UserError when no model that can be converted has it."""
+    families = {name: find_family(name) for name in MODELS}
+    found = next((family for family in families.values() if network in family.networks), None)
+    if found is None:
+        raise UserError(f"no model that can be converted has a network {network}")
+    return found
 
 
 def convertible_networks(target: str) -> tuple[str, ...]:
     """The networks that can be converted to a target ("coreml" or "onnx"), in order."""
     return tuple(network for model in MODELS.values() for network in import_module(model.graphs[target]).GRAPHS)
-
-
-def function_kinds() -> tuple[str, ...]:
-    """The kinds of Core ML functions whose lengths can be chosen, of all models."""
-    return tuple(kind for model in MODELS.values() for kind in import_module(model.graphs["coreml"]).LENGTH_UNITS)
 
 
 def model_of(target: str, network: str) -> ConvertibleModel:
@@ -79,7 +104,7 @@ def chosen_networks(model: Model, requested: Sequence[str] | None, known: Collec
     """The networks to convert, in the order of ``known``; by default all that the model has.
 
     Raises:
-        UserError: none, an unknown one, or one that the model lacks.
+        UserError: none, an unknown one, one that the model lacks, or a model that is not converted.
     """
     known = [network for network in known if network in model.family.networks]
     if not known:

@@ -23,8 +23,6 @@ from converters.provenance import weights_sha256
 if TYPE_CHECKING:
     from torch import nn
 
-TABLES = ("text_embedding", "mel_embedding", "text_pos_embedding", "mel_pos_embedding")     # looked up by the host
-
 
 @dataclass(frozen=True)
 class OnnxOptions:
@@ -40,7 +38,7 @@ class OnnxTarget:
     """``converters.conversion.ConversionTarget`` that makes ONNX packages."""
 
     name = "onnx"
-    max_functions = 3
+    max_functions = 4
     networks: Collection[str] = convertible_networks(name)
 
     def check(self, options: Sequence[OnnxOptions], model: Model) -> None:
@@ -127,9 +125,11 @@ def _check(file: Path, what: str, infer_shapes: bool) -> None:
 def load_reference(model: Model, network: str, precision: str) -> "nn.Module":
     """The reference network in ``precision`` as the torch backend computes it, without the host's tables."""
     module = TorchBackend(model, "cpu", precision, keep=True, exact=True).network(network)
-    for table in TABLES:
-        if hasattr(module, table):
-            delattr(module, table)
+    stage = model.family.stages.decoder
+    if stage is not None and network == stage.network:
+        for table, key in stage.tables.items():
+            if table not in stage.tied:
+                delattr(module, key.partition(".")[0])
     return module
 
 

@@ -29,17 +29,19 @@ MAX_DROP = 8.0      # dB below the lowest earlier value; a larger drop is drift
 HEADROOM = 10.0     # dB above the function's threshold: the level that the first value is compared with
 ROUNDED = 73.0      # dB of numbers rounded to fp16 once
 MAX_SNR = 200.0     # dB recorded for equal arrays; −200 for arrays that are not finite
-DECODER, VOCODERS = ("prefill", "step", "state"), ("univnet", "hifigan", "vocoder")
+DECODER, VOCODERS = ("prefill", "fill", "step", "state"), ("univnet", "hifigan", "vocoder")
 
 # Layouts of module outputs. All modules of these networks return (B, T, C) or (B, C), except convolutions. In other
 # networks, FRAMES return (B, T, C), PACKED (B · T, C), and all others (B, C), (B, C, T) or (B, C, 1, T).
-COLUMNS_FIRST = frozenset({"autoregressive", "clvp", "fastspeech"})
+COLUMNS_FIRST = frozenset({"autoregressive", "clvp", "fastspeech", "encoder", "decoder"})
+LAST_NORMS = {"autoregressive": "gpt.ln_f", "decoder": "ln"}      # of decoders, which return every column
 FRAMES = (FrameConv, FrameNorm)
 PACKED = (PointwiseConv, FrameAttention, TimestepResBlock, DiffusionLayer, IntegratingConv)
 
-# Kind of function → its outputs → the module that returns the same; "": the network itself
+# Network or kind of function → its outputs → the module that returns the same; "": the network itself
 OUTPUTS: dict[str, dict[str, str]] = {
-    **{kind: {"hidden": "final_norm", "logits": "mel_head"} for kind in DECODER},
+    "autoregressive": {"hidden": "final_norm", "logits": "mel_head"}, "decoder": {"hidden": "ln"},
+    "encoder": {"states": "ln_post"},
     **{kind: {"prediction": "out"} for kind in ("denoise", "sample")},
     **{kind: {"latent": ""} for kind in ("ar_conditioning", "diffusion_conditioning", "ar_random", "diffusion_random")},
     "clvp_text": {"latent": "to_text_latent"}, "clvp_speech": {"latent": "to_speech_latent"}, "hifigan": {"sound": ""},
@@ -155,19 +157,20 @@ class CapturedOutputs:
     """
 
     def __init__(self, network: str, function: FunctionRecord, names: Iterable[str], reference: nn.Module):
-        self.kind, self.bucket, self.columns_first = function.kind, function.bucket, network in COLUMNS_FIRST
+        self.network, self.kind, self.bucket = network, function.kind, function.bucket
+        self.last_norm = LAST_NORMS[network] if self.kind in DECODER else ""
         self.steps = function.bucket.get("steps", 1)
         modules = dict(reference.named_modules())
         found = {name: self._module_and_step(name) for name in names}
         self.modules_and_steps = {name: (path, step) for name, (path, step) in found.items() if path in modules}
         paths = {path for path, _ in self.modules_and_steps.values()}
-        paths |= {"gpt.ln_f"} if self.kind in DECODER else set()
+        paths |= {self.last_norm} if self.kind in DECODER else set()
         self._outputs: dict[str, deque[np.ndarray]] = {path: deque(maxlen=self.steps) for path in paths}
         self._modules = {path: modules[path] for path in paths}
 
     def _module_and_step(self, name: str) -> tuple[str | None, int | None]:
         """Path of the module that computes the same as a value, and the fused step it belongs to (None: to all)."""
-        outputs = OUTPUTS.get(self.kind, {})
+        outputs = OUTPUTS.get(self.network) or OUTPUTS.get(self.kind, {})
         if name in outputs:
             return outputs[name], self.steps - 1
         step = STEP.fullmatch(name)
@@ -205,7 +208,7 @@ class CapturedOutputs:
             module = module[-1]
         if isinstance(module, PACKED):
             rows = self.bucket.get("batch", 1)
-        elif isinstance(module, FRAMES) or (self.columns_first and not isinstance(module, nn.Conv1d)):
+        elif isinstance(module, FRAMES) or (self.network in COLUMNS_FIRST and not isinstance(module, nn.Conv1d)):
             rows = 1 if self.kind in DECODER else len(output)
         else:
             return output.reshape(*output.shape[:2], -1)
@@ -218,7 +221,7 @@ class CapturedOutputs:
         expected, actual = expected[:rows], actual[:rows]
         if self.kind in DECODER:
             # the recorded call may be only the end of the reference's; the reference returns only the last logits
-            valid = min(_columns(call.inputs["mask"]), self._outputs["gpt.ln_f"][-1].shape[2])
+            valid = min(_columns(call.inputs["mask"]), self._outputs[self.last_norm][-1].shape[2])
             expected, actual = expected[..., -valid:], actual[..., :valid]
             actual = actual[..., actual.shape[2] - expected.shape[2]:]
         elif self.kind in VOCODERS and actual.shape[2] > 1:

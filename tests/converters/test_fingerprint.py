@@ -42,6 +42,9 @@ def changed_by(root: Path, file: str) -> set[str]:
     ("converters/coreml/package.py", {"coreml"}),
     ("converters/tortoise/onnx_decoder.py", {"onnx"}),
     ("converters/onnx/export.py", {"onnx"}),
+    ("converters/decoder_graphs.py", {"coreml"}),
+    ("converters/whisper/onnx_decoder.py", {"onnx"}),
+    ("ane/models/whisper/networks/text_decoder.py", {"coreml", "onnx"}),
 ])
 def test_it_changes_with_a_network_and_with_its_converter(copy, file, targets):
     assert changed_by(copy, file) == targets

@@ -10,19 +10,18 @@ import pytest
 import ane.models
 from ane.bundles.family import find_family
 from ane.bundles.packages import missing_packages
-from ane.models.fastspeech.networks import NETWORKS as FASTSPEECH_NETWORKS
 from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
 from converters import models
-from converters.models import convertible_networks, graph_builder, probes
+from converters.models import convertible_networks, family_of, graph_builder, probes
 from converters.tortoise import buckets, onnx_graphs
 from converters.tortoise.onnx_probes import PROBES as ONNX_PROBES
 from converters.tortoise.probes import PROBES
 
 
-def test_every_network_is_converted_to_onnx_and_those_that_speak_to_core_ml():
-    assert set(convertible_networks("onnx")) == set(NETWORKS) | set(FASTSPEECH_NETWORKS)
-    assert set(convertible_networks("coreml")) == set(convertible_networks("onnx")) - {"cvvp", "classifier"}
+def test_every_network_of_tortoise_is_converted_to_onnx_and_those_that_speak_to_core_ml():
+    assert set(NETWORKS) <= set(convertible_networks("onnx"))
+    assert set(NETWORKS) - set(convertible_networks("coreml")) == {"cvvp", "classifier"}
 
 
 def test_families_declare_the_formats_that_they_are_converted_to():
@@ -47,6 +46,13 @@ def test_networks_lead_to_the_modules_of_their_model():
     assert graph_builder("onnx", "clvp") is onnx_graphs
     assert probes("coreml", "clvp").PROBES is PROBES
     assert probes("onnx", "clvp").PROBES is ONNX_PROBES
+
+
+def test_no_two_models_have_a_network_of_the_same_name():
+    for target in ("coreml", "onnx"):
+        assert len(set(convertible_networks(target))) == len(convertible_networks(target))
+    assert family_of("encoder").name == "whisper"
+    assert family_of("clvp").name == "tortoise"
 
 
 def test_a_second_model_needs_an_entry_only(monkeypatch):

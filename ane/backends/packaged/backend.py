@@ -70,7 +70,8 @@ class PackagedBackend:
         return PackagedDecoder(self.functions(network, "prefill"), self.functions(network, "fill"),
                                self._step_functions(network), lanes, capacity,
                                (shape.layers, shape.heads, shape.head_width), package.scale,
-                               np.float32 if package.precision == "fp32" else np.float16, prefixes, max_prefix_length)
+                               np.float32 if package.precision == "fp32" else np.float16, prefixes, max_prefix_length,
+                               self.functions(network, "memory"))
 
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Any:
         stage = self.stages.denoiser

@@ -54,4 +54,4 @@ FAMILY = ModelFamily(
     recognises=is_whisper, import_options=frozenset({"precision"}), repositories="whisper",
     data=frozenset({"tokenizer"}), required_files=("config.json", "model.safetensors"),
     extra_files=("config.json", "tokenizer.json", "vocab.json", "merges.txt"), repository="openai/whisper-base.en",
-    usage="ane transcribe FILE --model")
+    package_formats=frozenset(("coreml", "onnx")), usage="ane transcribe FILE --model")
