@@ -146,7 +146,7 @@ def test_metadata_names_the_model(packaged):
 
 
 @pytest.mark.parametrize(("flags", "fault"), [
-    (("--to", "coreml", "--buckets", "univnet=14"), "whose functions are text, mel, vocoder"),
+    (("--to", "coreml", "--buckets", "univnet=14"), "there are text, mel, vocoder"),
     (("--to", "coreml", "--buckets", "text=201"), "--buckets text=201: this model has 200 positions"),
     (("--to", "coreml", "--buckets", "mel=7"), "--buckets mel=7: must be at least 8"),
     (("--to", "coreml", "--buckets", "vocoder=63"), "--buckets vocoder=63: it takes 1 to 62 frames"),
