@@ -250,15 +250,17 @@ def compare_with_modules(captured: CapturedOutputs, activations: Activations,
 # Comparison with another run
 
 def compare_with_run(program: Program, call: FunctionCall, reference: ActivationSource, candidate: ActivationSource,
-                     package: Path) -> list[ComparedValue]:
+                     package: Path, reference_package: Path | None = None) -> list[ComparedValue]:
     """All values that both runs of a call return, in program order, with the dB that each operation lost.
 
     Padding at the end is left out, and so are masked scores, whose magnitude would hide errors of the others.
+    ``reference_package``: the package that the reference runs, of the same values (None: the same package).
     """
     call, length = _with_padding_filled(call), _length(call)
-    producers = {name: op for op in program.ops for name in op.outputs}
+    producers = {name: op for op in program.ops for name in (*op.outputs, op.written_state)}
     found: dict[str, ComparedValue] = {}
-    runs = (source.activations(package, program.name, call) for source in (reference, candidate))
+    runs = (reference.activations(reference_package or package, program.name, call),
+            candidate.activations(package, program.name, call))
     for (name, op, expected), actual in _pairs(*runs):
         if length and expected.ndim and expected.shape[-1] == call.inputs["inside"].shape[-1]:
             expected, actual = expected[..., :length], actual[..., :length]

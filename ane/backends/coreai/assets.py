@@ -32,7 +32,7 @@ class AssetRecord:
 
     Attributes:
         package, content: path and hash of the Core ML package. functions: those in the asset.
-        precision: of its arithmetic, "fp32" or "fp16" (as the package declares). compiled: for the wheel's interpreter.
+        precision: of its arithmetic, "fp32" or "fp16" (as the package declares). suffix: of the asset's name.
         files: SHA-256 of each file, by path in the entry.
     """
 
@@ -42,7 +42,7 @@ class AssetRecord:
     content: str
     functions: list[str]
     precision: str
-    compiled: bool
+    suffix: str
     files: dict[str, str]
 
     @classmethod
@@ -75,18 +75,20 @@ class AssetCache:
     def __init__(self, folder: Path | None = None):
         self.folder = folder or paths.cache_dir() / FOLDER
 
-    def asset(self, package: Path, functions: list[str], fp16: bool, compiled: bool,
+    def asset(self, package: Path, functions: list[str], fp16: bool, suffix: str,
               write: Callable[[Path], None]) -> Path:
         """The path of an asset with these functions; ``write(path)`` makes it if it is missing or damaged.
+
+        ``suffix``: "aimodel", or "aimodelx" when compiled for the wheel's interpreter.
 
         Raises:
             UserError: there is no such package, an op of it is not supported (by ``write``), or the cache cannot be
                 written.
         """
         described = {"version": VERSION, "coreai": coreai_version(), "content": package_hash(package),
-                     "functions": sorted(functions), "precision": "fp16" if fp16 else "fp32", "compiled": compiled}
+                     "functions": sorted(functions), "precision": "fp16" if fp16 else "fp32", "suffix": suffix}
         key = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:32]
-        entry, name = self.folder / key, f"{package.stem}.{'aimodelx' if compiled else 'aimodel'}"
+        entry, name = self.folder / key, f"{package.stem}.{suffix}"
         record = AssetRecord.read(entry)
         if record is not None and (entry / name).is_dir() and record.undamaged(entry):
             with contextlib.suppress(OSError):      # a cache of another user

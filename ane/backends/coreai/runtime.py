@@ -94,9 +94,9 @@ class CoreAIRuntime:
 
     Args:
         fp16: compute as the packages declare. False: in float32, from weights and states as stored.
-        cache: of assets (default: in the user's cache).
-        separate: an asset for each function, made when that is loaded; else one for each package, which stores each
-            weight once.
+        cache: of assets, one for each package, which stores each weight once (default: in the user's cache).
+        separate: no cache: an asset for each function, made when that is loaded and deleted when its package is
+            unloaded, to run a function or two of a package.
 
     Raises:
         UserError: Core AI is not installed, or in another version.
@@ -108,18 +108,23 @@ class CoreAIRuntime:
         self.name = "coreai:fp16" if fp16 else "coreai"
         self.loop = EventLoop()
         self._packages: dict[Path, Package] = {}
-        self._models: dict[tuple[Path, tuple[str, ...], str], Any] = {}
+        self._models: dict[tuple[Path, str, str], Any] = {}
+        self._folders: dict[Path, list[TemporaryDirectory]] = {}        # of separate assets, by package
+
+    @property
+    def suffix(self) -> str:
+        """Of what is opened here: an asset, or an asset compiled for the wheel's interpreter."""
+        return "aimodel" if uses_framework() else "aimodelx"
 
     def load(self, package: Path, function: str, compute_units: str) -> CoreAIFunction:
         """Raises UserError when there is no such package or function, an op is not supported, or Core AI fails."""
         if package not in self._packages:
             self._packages[package] = Package(package)
         program = self._packages[package].function(function)
-        functions = [function] if self.separate else list(self._packages[package].functions)
-        key = package, tuple(functions), compute_units if uses_framework() else ""
+        key = package, function if self.separate else "", compute_units if uses_framework() else ""
         name = f"function {function!r} of {package}"
         if key not in self._models:
-            self._models[key] = open_asset(self._asset(package, functions), self.loop, compute_units)
+            self._models[key] = open_asset(self._asset(package, function), self.loop, compute_units)
         with silent_c_libraries():
             return CoreAIFunction(self._models[key].load_function(function), program, self.loop, self.fp16, name)
 
@@ -127,14 +132,23 @@ class CoreAIRuntime:
         self._packages.pop(package, None)
         for key in [key for key in self._models if key[0] == package]:
             del self._models[key]
+        for folder in self._folders.pop(package, []):
+            folder.cleanup()
 
-    def _asset(self, package: Path, functions: list[str]) -> Path:
-        compiled = not uses_framework()
+    def _asset(self, package: Path, function: str) -> Path:
+        opened = self._packages[package]
+        if self.separate:
+            folder = TemporaryDirectory()
+            self._folders.setdefault(package, []).append(folder)
+            path = Path(folder.name) / f"{function}.{self.suffix}"
+            write_model(opened, [function], path, self.fp16)
+            return path
+        functions = list(opened.functions)
 
         def write(path: Path) -> None:
-            write_model(self._packages[package], functions, path, self.fp16)
+            write_model(opened, functions, path, self.fp16)
 
-        return self.cache.asset(package, functions, self.fp16, compiled, write)
+        return self.cache.asset(package, functions, self.fp16, self.suffix, write)
 
 
 def write_model(package: Package, functions: list[str], path: Path, fp16: bool, values: bool = False) -> None:
