@@ -260,7 +260,7 @@ def compare_with_run(program: Program, call: FunctionCall, reference: Activation
     producers = {name: op for op in program.ops for name in (*op.outputs, op.written_state)}
     found: dict[str, ComparedValue] = {}
     runs = (reference.activations(reference_package or package, program.name, call),
-            candidate.activations(package, program.name, call))
+            (item for item in candidate.activations(package, program.name, call) if item[0] in producers))
     for (name, op, expected), actual in _pairs(*runs):
         if length and expected.ndim and expected.shape[-1] == call.inputs["inside"].shape[-1]:
             expected, actual = expected[..., :length], actual[..., :length]

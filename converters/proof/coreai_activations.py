@@ -18,24 +18,31 @@ class CoreAIActivations:
 
     def __init__(self, runtime: CoreAIRuntime):
         self.runtime = runtime
+        self._loaded: dict[tuple[Path, str], tuple[CoreAIFunction, TemporaryDirectory]] = {}
 
     def activations(self, package: Path, function: str, call: FunctionCall) -> Activations:
         """Raises UserError when an op is not supported or Core AI fails."""
-        opened = Package(package)
-        program, runtime = opened.function(function), self.runtime
-        with TemporaryDirectory() as folder, silent_c_libraries():
-            path = Path(folder) / f"values.{runtime.suffix}"
-            write_model(opened, [function], path, runtime.fp16, values=True)
-            model = open_asset(path, runtime.loop, call.compute_units)
-            loaded = CoreAIFunction(model.load_function(function), program, runtime.loop, runtime.fp16,
-                                    f"function {function!r} of {package}")
-            state = CoreAIState(call.state) if call.state else None
-            values = loaded.run(call.inputs, state)
-        for op in program.ops:
+        if (package, function) not in self._loaded:
+            self._loaded[package, function] = self._load(package, function, call.compute_units)
+        loaded, _ = self._loaded[package, function]
+        state = CoreAIState(call.state) if call.state else None
+        values = loaded.run(call.inputs, state)
+        for op in loaded.program.ops:
             for name in op.outputs:
                 yield name, op.type, values[name]
             if op.written_state:        # its last value, as programs write each state once
                 yield op.written_state, op.type, np.array(state[op.written_state], np.float32)
 
     def unload(self, package: Path) -> None:
-        """Nothing is kept."""
+        for key in [key for key in self._loaded if key[0] == package]:
+            self._loaded.pop(key)[1].cleanup()
+
+    def _load(self, package: Path, function: str, compute_units: str) -> tuple[CoreAIFunction, TemporaryDirectory]:
+        """The function that returns all values, and the folder of its asset."""
+        opened, runtime, folder = Package(package), self.runtime, TemporaryDirectory()
+        path = Path(folder.name) / f"values.{runtime.suffix}"
+        write_model(opened, [function], path, runtime.fp16, values=True)
+        with silent_c_libraries():
+            model = open_asset(path, runtime.loop, compute_units)
+            return CoreAIFunction(model.load_function(function), opened.function(function), runtime.loop, runtime.fp16,
+                                  f"function {function!r} of {package}"), folder

@@ -113,6 +113,7 @@ class PackageRunner:
 
     def unload(self, package: Path) -> None:
         self.source.unload(package)
+        self.engine.unload(package)
 
 
 def package_runner(name: str, narrow: bool = False, compute_units: str | None = None) -> PackageRunner:
