@@ -237,8 +237,8 @@ def transpose(x: Value, perm: Ints) -> Value:
 
 @lowering
 def reshape(x: Value, shape: Ints) -> Value:
-    """A size of 0 keeps the dimension, −1 is inferred."""
-    sizes = [shape_of(x)[axis] if size == 0 else size for axis, size in enumerate(shape)]
+    """A size of 0 keeps the dimension, counted from the last one; −1 is inferred."""
+    sizes = [shape_of(x)[axis - len(shape)] if size == 0 else size for axis, size in enumerate(shape)]
     if -1 in sizes:
         sizes[sizes.index(-1)] = -math.prod(shape_of(x)) // math.prod(sizes)
     return ca.reshape(x, sizes)
@@ -280,7 +280,11 @@ def slice_by_index(x: Value, begin: Ints, end: Ints, stride: Ints | None = None,
         start = None if (begin_mask or absent)[axis] else begin[axis]
         stop = None if (end_mask or absent)[axis] else end[axis]
         slices.append(slice(start, stop, steps[axis]).indices(size))
-    starts, stops, steps = zip(*slices, strict=True)
-    taken = ca.slice_(x, list(starts), list(stops), list(steps))
+    # Core AI takes an end of −1 as the last position, so backward slices are read forwards, then reversed
+    backwards = [axis for axis, (*_, step) in enumerate(slices) if step < 0]
+    ranges = [range(*part)[::-1] if part[2] < 0 else range(*part) for part in slices]
+    taken = ca.slice_(x, [part.start for part in ranges], [part.stop for part in ranges],
+                      [part.step for part in ranges])
+    taken = ca.reverse(taken, backwards) if backwards else taken
     dropped = [axis for axis, drop in enumerate(squeezed) if drop]
     return ca.shrink_dims(taken, dropped) if dropped else taken
