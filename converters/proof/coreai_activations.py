@@ -3,8 +3,6 @@
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
-
 from ane.backends.coreai.runtime import CoreAIFunction, CoreAIRuntime, CoreAIState, open_asset, write_model
 from ane.backends.mil import Package
 from ane.system.streams import silent_c_libraries
@@ -27,11 +25,12 @@ class CoreAIActivations:
         loaded, _ = self._loaded[package, function]
         state = CoreAIState(call.state) if call.state else None
         values = loaded.run(call.inputs, state)
+        states = state.copied() if state else {}
         for op in loaded.program.ops:
             for name in op.outputs:
                 yield name, op.type, values[name]
             if op.written_state:        # its last value, as programs write each state once
-                yield op.written_state, op.type, np.array(state[op.written_state], np.float32)
+                yield op.written_state, op.type, states[op.written_state].astype("float32")
 
     def unload(self, package: Path) -> None:
         for key in [key for key in self._loaded if key[0] == package]:

@@ -18,6 +18,7 @@ from ane.system.files import link_or_copy
 
 MODEL_FOLDER = Path("Data") / "com.apple.CoreML"
 EPSILON_FACTOR = 1e3
+LEAST_EPSILON = 1e-12               # a thousand times less than this changes no number either
 MASKS = ("mask", "inside")          # inputs that say which positions count
 SQUARE_ENOUGH = 16                  # least rows of a weight that is transposed
 
@@ -110,7 +111,7 @@ def transposed_weights(finder: FaultFinder) -> Found:
 def wrong_epsilons(finder: FaultFinder) -> Found:
     for op in finder.function.ops:
         epsilon = finder.array(op, "epsilon")
-        if epsilon:
+        if epsilon is not None and epsilon >= LEAST_EPSILON:
             wrong = np.array(float(epsilon) * EPSILON_FACTOR, DTYPES[finder.constant(op, "epsilon").type.dtype])
             yield op.name, f"epsilon {float(epsilon):.1e} → {float(wrong):.1e}", _immediate(op.name, "epsilon", wrong)
 

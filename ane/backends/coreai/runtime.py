@@ -31,14 +31,19 @@ INSTALL = 'install it with: pip install "tortoise-ane[coreai]" (Linux on x86-64 
 PREFERRED_UNITS = {"CPU_AND_NE": "neural_engine", "CPU_AND_GPU": "gpu"}
 
 
-class CoreAIState(InterpreterState):
-    """The states of a function by name: views of Core AI's arrays, which ``predict`` updates in place."""
+class CoreAIState:
+    """The states of a function by name, as Core AI's arrays, which ``predict`` updates.
+
+    While a NumPy view of an array exists, Core AI writes to a copy that the view does not show.
+    """
 
     def __init__(self, arrays: Mapping[str, np.ndarray]):
         from coreai.runtime import NDArray
 
         self.arrays = {name: NDArray(np.ascontiguousarray(array)) for name, array in arrays.items()}
-        super().__init__({name: array.numpy() for name, array in self.arrays.items()})
+
+    def copied(self) -> InterpreterState:
+        return InterpreterState({name: array.numpy().copy() for name, array in self.arrays.items()})
 
 
 class CoreAIFunction:
@@ -65,11 +70,12 @@ class CoreAIFunction:
         declared = self.program.inputs
         if set(inputs) != set(declared):
             raise TypeError(f"{self.name} takes {sorted(declared)}, got {sorted(inputs)}")
-        if set(state or ()) != set(self.program.states):
-            raise TypeError(f"{self.name} has the states {sorted(self.program.states)}, got {sorted(state or ())}")
+        states = state.arrays if state else {}
+        if set(states) != set(self.program.states):
+            raise TypeError(f"{self.name} has the states {sorted(self.program.states)}, got {sorted(states)}")
         arrays = {key: NDArray(self._array(key, array, declared[key])) for key, array in inputs.items()}
         try:
-            outputs = self._loop.wait(self._function(inputs=arrays, state=state.arrays if state else {}))
+            outputs = self._loop.wait(self._function(inputs=arrays, state=states))
         except RuntimeError as error:
             raise UserError(f"Core AI cannot run {self.name}: {error}") from error
         return {key: _widened(array.numpy()) for key, array in outputs.items()}

@@ -40,6 +40,9 @@ class Arithmetic:
 class InterpreterState(dict[str, np.ndarray]):
     """The states of a function by name, in their declared dtypes. ``predict`` updates the arrays in place."""
 
+    def copied(self) -> "InterpreterState":
+        return InterpreterState({name: array.copy() for name, array in self.items()})
+
 
 class Interpreter:
     """Runs one function. Constants are decoded when first used, values are freed after their last use."""
