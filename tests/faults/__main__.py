@@ -20,12 +20,12 @@ from ane.backends.mil.package import Package
 from ane.bundles.bundle import Bundle
 from ane.bundles.packages import PackageRecord
 from converters.proof.parity import companions, reference_backend
-from converters.proof.verify import FunctionCheck, PackageRunner, UnverifiedBundle, package_runner
+from converters.proof.verify import FLOAT32_NOISE, FunctionCheck, PackageRunner, UnverifiedBundle, package_runner
 from tests.faults.faults import Fault, FaultFinder, draw, write_faulty
 
 RUNNERS = ("mil", "coreai")
 LEFT_OUT = frozenset({"sample"})        # kinds of function: its operations are those of "denoise", several times over
-AGREE = 1.0         # dB by which two runners of the same faulty function may differ
+AGREE = 1.0         # dB by which two runners of the same faulty function may differ, up to ``FLOAT32_NOISE``
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -90,12 +90,17 @@ def run(model: Bundle, record: PackageRecord, fault: Fault, runners: Sequence[Pa
             runner.unload(path)
     result["runners"] = {name: verdict(check, fault, Package(model.path / record.path))
                          for name, check in checks.items()}
-    snrs = [check.snr for check in checks.values()]
-    result["agree"] = (len({(part["found"], part["named"]) for part in result["runners"].values()}) == 1
-                       and None not in snrs and max(snrs) - min(snrs) <= AGREE)
+    result["agree"] = agree(list(result["runners"].values()))
     result["seconds"] = round(time.monotonic() - started, 1)
     sys.stderr.write(f"{fault.kind}, {fault.function}, {fault.value}: {result['runners']}\n")
     return result
+
+
+def agree(verdicts: Sequence[dict[str, Any]]) -> bool:
+    """Whether all runners noticed the same: found and named, and the outputs are equally far from the reference."""
+    snrs = [FLOAT32_NOISE if one["snr"] is None else min(one["snr"], FLOAT32_NOISE) for one in verdicts]
+    return (len({(one["found"], one["named"], one["problem"]) for one in verdicts}) == 1
+            and max(snrs) - min(snrs) <= AGREE)
 
 
 def verdict(check: FunctionCheck, fault: Fault, package: Package) -> dict[str, Any]:

@@ -111,9 +111,10 @@ def transposed_weights(finder: FaultFinder) -> Found:
 def wrong_epsilons(finder: FaultFinder) -> Found:
     for op in finder.function.ops:
         epsilon = finder.array(op, "epsilon")
-        if epsilon is not None and epsilon >= LEAST_EPSILON:
-            wrong = np.array(float(epsilon) * EPSILON_FACTOR, DTYPES[finder.constant(op, "epsilon").type.dtype])
-            yield op.name, f"epsilon {float(epsilon):.1e} → {float(wrong):.1e}", _immediate(op.name, "epsilon", wrong)
+        if epsilon is not None and epsilon.item() >= LEAST_EPSILON:
+            wrong = (epsilon * EPSILON_FACTOR).astype(DTYPES[finder.constant(op, "epsilon").type.dtype])
+            yield (op.name, f"epsilon {epsilon.item():.1e} → {wrong.item():.1e}",
+                   _immediate(op.name, "epsilon", wrong))
 
 
 def shifted_masks(finder: FaultFinder) -> Found:
