@@ -8,7 +8,6 @@ The producer appends pieces to a queue and waits while it is full; a thread of t
 error at either end, or Ctrl-C, ends both: the device is closed, the next ``play`` raises, no thread is left.
 """
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence

@@ -20,8 +20,8 @@ def with_packages(model: Model, backend: str, console: Console) -> Model:
     by `ane convert`.
 
     Raises:
-        UserError: the cache cannot be written, the backend is unknown, or it is Core ML off macOS or Core AI where that is
-            not installed.
+        UserError: the cache cannot be written, the backend is unknown, it is Core ML off macOS, or Core AI where that
+            is not installed.
     """
     embedded = getattr(model, "path", None) == demo_bundle()
     needed = resolve(backend, model)[0] in PACKAGED or (backend == "auto" and core_ml_runs())

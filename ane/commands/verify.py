@@ -43,9 +43,9 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--function", metavar="NAME", help="only this function, such as step_16_4352")
     parser.add_argument("--against", choices=(*CORE_ML_RUNNERS, *ONNX_RUNNERS), default="mil",
                         help="what runs the packages: the interpreter in float32 (mil, the default), with the rounding "
-                             "of fp16 (mil:fp16), Core ML (coreml, on a Mac), Apple's Core AI in float32 (coreai) or as "
-                             "the packages declare (coreai:fp16), or ONNX Runtime for a bundle's ONNX packages (onnx, "
-                             "onnx:cuda and so on)")
+                             "of fp16 (mil:fp16), Core ML (coreml, on a Mac), Apple's Core AI in float32 (coreai) or "
+                             "in fp16 (coreai:fp16), or ONNX Runtime for a bundle's ONNX packages (onnx, onnx:cuda "
+                             "and so on)")
     parser.add_argument("--narrow-norms", action="store_true",
                         help="with mil:fp16: round inside norms and softmax too, the worst that hardware could do")
     parser.add_argument("--compute-units", choices=COMPUTE_UNITS, metavar="UNITS",

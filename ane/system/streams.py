@@ -80,8 +80,8 @@ def discard(stream: TextIO) -> None:
 
 @contextmanager
 def silent_c_libraries() -> Iterator[None]:
-    """Redirect file descriptor 2 to the null device, where C libraries print: ALSA a dozen lines without a device, Core AI
-    a line for each function.
+    """Redirect file descriptor 2 to the null device: ALSA prints a dozen lines there when it finds no device, Core AI a
+    line for each function.
     """
     try:
         saved = os.dup(2)

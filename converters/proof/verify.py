@@ -41,7 +41,7 @@ RUNNERS = ("mil", "mil:fp16", "coreml", "coreai", "coreai:fp16")
 SLACK = 3.0             # dB that another processor may lose against the recorded parity
 FLOAT32_NOISE = 90.0    # dB above which recorded parity depends on the rounding of float32
 CORE_AI_SLACK = 0.5     # dB that Core AI in float32 may lose against the interpreter's recorded parity
-CORE_AI_FP16 = 40.0     # dB in fp16: Core AI's interpreter rounds every product and sum of a matmul, as no hardware does
+CORE_AI_FP16 = 40.0     # dB in fp16: its interpreter rounds every product and sum of a matmul, as no hardware does
 
 
 class UnverifiedBundle(Bundle):
@@ -225,6 +225,16 @@ def choose_packages(model: Bundle, network: str | None = None, function: str | N
         there = ", ".join(dict.fromkeys(name for package in packages for name in package.functions))
         raise UserError(f"function={function}: no package has it; there are {there}")
     return [(package, names) for package, names in chosen if names]
+
+
+def smallest_functions(package: PackageRecord) -> list[str]:
+    """Of each kind of function, the one with the smallest bucket."""
+    chosen: dict[str, str] = {}
+    for name, record in package.functions.items():
+        known = package.functions.get(chosen.get(record.kind, ""))
+        if known is None or list(record.bucket.values()) < list(known.bucket.values()):
+            chosen[record.kind] = name
+    return list(chosen.values())
 
 
 def largest_error(references: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> float:

@@ -20,7 +20,14 @@ from ane.backends.mil.package import Package
 from ane.bundles.bundle import Bundle
 from ane.bundles.packages import PackageRecord
 from converters.proof.parity import companions, reference_backend
-from converters.proof.verify import FLOAT32_NOISE, FunctionCheck, PackageRunner, UnverifiedBundle, package_runner
+from converters.proof.verify import (
+    FLOAT32_NOISE,
+    FunctionCheck,
+    PackageRunner,
+    UnverifiedBundle,
+    package_runner,
+    smallest_functions,
+)
 from tests.faults.faults import Fault, FaultFinder, draw, write_faulty
 
 RUNNERS = ("mil", "coreai")
@@ -47,24 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def smallest_functions(package: PackageRecord) -> list[str]:
-    """Of each kind of function but ``LEFT_OUT`` the one with the smallest bucket."""
-    chosen: dict[str, str] = {}
-    for name, record in package.functions.items():
-        if record.kind in LEFT_OUT:
-            continue
-        known = chosen.get(record.kind)
-        if known is None or list(record.bucket.values()) < list(package.functions[known].bucket.values()):
-            chosen[record.kind] = name
-    return list(chosen.values())
-
-
 def drawn_faults(model: Bundle, seed: int, count: int) -> list[tuple[PackageRecord, Fault]]:
     found: dict[str, list[Fault]] = {}
     records = {}
     for record in model.packages:
         package = Package(model.path / record.path)
         for name in smallest_functions(record):
+            if record.functions[name].kind in LEFT_OUT:
+                continue
             records[name] = record
             for kind, faults in FaultFinder(package, name).find().items():
                 found.setdefault(kind, []).extend(faults)

@@ -273,8 +273,8 @@ def _rolled(value: str, key: str, mask: str, type: Any) -> Callable[[Any], None]
         flag.immediateValue.tensor.bools.values.append(False)
         _typed_output(message, "moved_mask", like, type.shape)
         target.inputs[key].arguments[0].name = "moved_mask"
-        for offset, message in enumerate([*new, message]):
-            block.operations.insert(index + offset, message)
+        for offset, inserted in enumerate([*new, message]):
+            block.operations.insert(index + offset, inserted)
     return apply
 
 

@@ -8,8 +8,8 @@ from ane.backends.mil import Interpreter, Package
 from ane.bundles.bundle import Bundle
 from converters.conversion import convert
 from converters.coreml.package import CoreMLOptions
-from converters.proof.verify import UnverifiedBundle
-from tests.faults.__main__ import drawn_faults, main, score, smallest_functions
+from converters.proof.verify import UnverifiedBundle, smallest_functions
+from tests.faults.__main__ import drawn_faults, main, score
 from tests.faults.faults import KINDS, FaultFinder, draw, write_faulty
 from tests.random_model import write_random_bundle
 

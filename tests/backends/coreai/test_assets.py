@@ -83,5 +83,5 @@ def test_an_asset_that_cannot_be_written_leaves_nothing_behind(package, tmp_path
 
 
 def test_a_missing_package_is_named(tmp_path):
-    with pytest.raises(UserError, match="no Core ML package at .*missing"):
+    with pytest.raises(UserError, match=r"no Core ML package at .*missing"):
         AssetCache(tmp_path).asset(tmp_path / "missing.mlpackage", ["a"], False, "aimodel", lambda path: None)

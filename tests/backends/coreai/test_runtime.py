@@ -62,7 +62,7 @@ def test_float32_is_not_rounded_and_fp16_is(package):
     {}, {"x": X, "z": X}, {"x": X[:, :3]}, {"x": X.astype(np.int32)}, {"x": X[0]}])
 def test_wrong_inputs_are_refused(package, inputs):
     function = CoreAIRuntime().load(package, "main", "ALL")
-    with pytest.raises(TypeError, match="function 'main' of .*scale.mlpackage"):
+    with pytest.raises(TypeError, match=r"function 'main' of .*scale.mlpackage"):
         function.predict(inputs, function.make_state())
 
 
