@@ -4,6 +4,8 @@ Apple's own runtime is the third witness of a graph, beside the reference and th
 nothing cheaper has all of the operations that Apple's runtime could read in another way.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from ane.bundles.bundle import Bundle
@@ -20,6 +22,7 @@ OPTIONS = CoreMLOptions("fp32", lanes=(2,), buckets={
     "prefill": (32,), "step": (64,), "condition": (32,), "denoise": (64,), "sample": (64,), "steps": (2,),
     "clvp_text": (32,), "clvp_speech": (32,), "univnet": (14,), "hifigan": (14,)})
 STATE_DB = 60.0         # dB of functions with a state, which is always fp16
+SLACK_DB = 0.5          # between two runtimes in float32
 
 
 @pytest.fixture(scope="module")
@@ -43,3 +46,16 @@ def test_every_kind_of_function_returns_the_references_outputs(model, runner, ne
     for check in checks:
         assert check.snr is not None, check.problem
         assert check.snr >= (STATE_DB if check.function.startswith(("state", "fill")) else FLOAT32_NOISE), check
+
+
+@pytest.mark.parametrize(("precision", "heads", "wide"), [
+    ("8bit", "einsum", ()), ("4bit", "matmul", ()), ("fp16", "matmul", ("norm", "softmax"))])
+def test_compressed_weights_and_other_forms_mean_the_same_to_core_ai(model, runner, precision, heads, wide):
+    options = replace(OPTIONS, precision=precision, heads=heads, wide=frozenset(wide))
+    package = write_package(model, "autoregressive", options, model.path, functions={"prefill_32"})
+    reference = reference_backend(model, keep=True)
+    ours, apples = (one.check(model, package, "prefill_32", reference, False)
+                    for one in (package_runner("mil"), runner))
+    runner.unload(model.path / package.path)
+    assert not ours.problem + apples.problem
+    assert abs(ours.snr - apples.snr) <= SLACK_DB
