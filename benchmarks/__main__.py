@@ -29,6 +29,7 @@ from benchmarks import (
     stages,
     whisper_step,
     windows,
+    witnesses,
 )
 from benchmarks.harness import RESULTS, Benchmark, add_shared_options, run_benchmark
 from benchmarks.page import write_page
@@ -37,7 +38,8 @@ from benchmarks.upstream import make_environment
 BENCHMARKS: dict[str, Benchmark] = {
     **stages.BENCHMARKS, **speech.BENCHMARKS, "memory": memory.BENCHMARK, "convert": convert.BENCHMARK,
     "quality": quality.BENCHMARK, "samplers": samplers.BENCHMARK, "windows": windows.BENCHMARK,
-    "kitten": kitten.BENCHMARK, "whisper-step": whisper_step.BENCHMARK}
+    "kitten": kitten.BENCHMARK, "whisper-step": whisper_step.BENCHMARK,
+    "witnesses": witnesses.BENCHMARK}
 
 
 def arguments_parser() -> argparse.ArgumentParser:

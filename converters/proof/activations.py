@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from torch import Tensor, nn
@@ -87,6 +87,13 @@ class FunctionCall:
     compute_units: str
 
 
+@runtime_checkable
+class ReadableState(Protocol):
+    """A state that can be copied: the interpreter's and Core AI's, not Core ML's."""
+
+    def copied(self) -> InterpreterState: ...
+
+
 class ActivationSource(Protocol):
     """Runs a function and yields its values. ``stateful``: it supports functions that have a state."""
 
@@ -107,7 +114,7 @@ class InterpretedActivations:
         self.engine = engine
 
     def activations(self, package: Path, function: str, call: FunctionCall) -> Activations:
-        return self.engine.load(package, function, "").activations(call.inputs, _copied(call.state))
+        return self.engine.load(package, function, "").activations(call.inputs, call.state and call.state.copied())
 
     def unload(self, package: Path) -> None:
         self.engine.unload(package)
@@ -136,16 +143,12 @@ class RecordedFunction:
 
     def predict(self, inputs: Mapping[str, np.ndarray], state: Any = None) -> dict[str, np.ndarray]:
         copies = {key: np.array(array) for key, array in inputs.items()}        # the host writes to pools in place
-        self.calls[self.name] = FunctionCall(copies, _copied(state if isinstance(state, InterpreterState) else None),
-                                             self.compute_units)
+        before = state.copied() if isinstance(state, ReadableState) else None
+        self.calls[self.name] = FunctionCall(copies, before, self.compute_units)
         return self.loaded.predict(inputs, state)
 
     def make_state(self) -> Any:
         return self.loaded.make_state()
-
-
-def _copied(state: InterpreterState | None) -> InterpreterState | None:
-    return state and InterpreterState({name: array.copy() for name, array in state.items()})
 
 
 # Comparison with the reference's modules
@@ -255,22 +258,26 @@ def compare_with_modules(captured: CapturedOutputs, activations: Activations,
 # Comparison with another run
 
 def compare_with_run(program: Program, call: FunctionCall, reference: ActivationSource, candidate: ActivationSource,
-                     package: Path) -> list[ComparedValue]:
+                     package: Path, reference_package: Path | None = None,
+                     exact: float = ROUNDED) -> list[ComparedValue]:
     """All values that both runs of a call return, in program order, with the dB that each operation lost.
 
     Padding at the end is left out, and so are masked scores, whose magnitude would hide errors of the others.
+    ``reference_package``: the package that the reference runs, of the same values (None: the same package). ``exact``:
+    dB of values that have lost nothing.
     """
     call, length = _with_padding_filled(call), _length(call)
-    producers = {name: op for op in program.ops for name in op.outputs}
+    producers = {name: op for op in program.ops for name in (*op.outputs, op.written_state)}
     found: dict[str, ComparedValue] = {}
-    runs = (source.activations(package, program.name, call) for source in (reference, candidate))
+    runs = (reference.activations(reference_package or package, program.name, call),
+            (item for item in candidate.activations(package, program.name, call) if item[0] in producers))
     for (name, op, expected), actual in _pairs(*runs):
         if length and expected.ndim and expected.shape[-1] == call.inputs["inside"].shape[-1]:
             expected, actual = expected[..., :length], actual[..., :length]
         unmasked = expected > MASKED / 2
         value = compare(name, op, expected[unmasked], actual[unmasked])
         parts = {part for argument in producers[name].arguments.values() for part in argument if isinstance(part, str)}
-        before = min([ROUNDED, *(found[part].snr for part in parts if part in found)])
+        before = min([exact, *(found[part].snr for part in parts if part in found)])
         found[name] = replace(value, lost=max(before - value.snr, 0.0))
     return list(found.values())
 
