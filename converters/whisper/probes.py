@@ -32,13 +32,13 @@ def memory(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.ra
 
 
 def prefill(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-    """Hidden states and logits of prefixes that nearly fill the bucket."""
+    """Hidden states and logits of prefixes that nearly fill the bucket, and of a step, which reads the last's keys."""
     decoder, outputs = backend.decoder(1, 1), []
     decoder.set_memory(states(model, rng))
     for missing in (5, 3, 2, 9):
         length = min(bucket["columns"] - missing, model.config("decoder").n_text_ctx // 2 + 1)
         outputs += decoder.prefill(columns(backend, rng, 1, length)[0])
-    return outputs
+    return [*outputs, *decoder.step(columns(backend, rng, 1, 1, length), np.zeros(1, dtype=np.int64))]
 
 
 def step(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
