@@ -23,7 +23,7 @@ TENSORRT = OnnxDevice("tensorrt", CPU, "cpu", "nothing")
 
 
 class RecordingSession:
-    """A session on the CPU that notes the numbers of recordings. Its next runs fail with the messages ``errors``."""
+    """A session on the CPU that notes the numbers of recordings. Its next bound runs fail with ``errors``."""
 
     def __init__(self, session: Any, numbers: list[int], errors: list[str]):
         self.session, self.numbers, self.errors = session, numbers, errors
@@ -39,7 +39,7 @@ class RecordingSession:
 
     def run_with_iobinding(self, binding: Any, options: Any = None) -> None:
         if self.errors and (options is not None or "allocate" in self.errors[0]):
-            raise Fail(self.errors.pop(0))
+            raise RuntimeError(f"Error in execution: {self.errors.pop(0)}")      # as the real one does
         if options is not None:
             self.numbers.append(int(options.get_run_config_entry("gpu_graph_id")))
         self.session.run_with_iobinding(binding, options)
