@@ -77,7 +77,9 @@ def load_libraries(ort: Any, tensorrt: bool = False) -> str:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), warnings.catch_warnings():        # standard output may be the speech
         warnings.simplefilter("ignore")
-        if getattr(ort, "cuda_version", ""):
+        if getattr(ort, "cuda_version", "") and hasattr(ort, "preload_dlls"):       # from 1.21 on
+            import torch  # noqa: F401  (a torch for CUDA loads its own libraries, which serve both)
+
             ort.preload_dlls()
         if tensorrt:
             with contextlib.suppress(ImportError, OSError):

@@ -169,7 +169,7 @@ OUT_OF_MEMORY = ("no memory left on the device: use fewer lanes, a shorter split
                  "bits, or backend=onnx:cpu")
 # parts of ONNX Runtime's messages, by cause
 MEMORY_MESSAGES = ("Failed to allocate memory", "out of memory", "OUT_OF_MEMORY", "bad_alloc", "bad allocation",
-                   "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED", "Available memory of")
+                   "not enough memory", "STATUS_ALLOC_FAILED", "Available memory of")
 CUDA_GRAPH_MESSAGES = ("graph capture", "stream is capturing", "CUDA graph", "cudaGraph", "StreamCapture",
                        "during capture", "capture sequence")
 # ``run_with_iobinding`` and ``OrtValue`` raise a plain RuntimeError, which these messages tell from other modules'

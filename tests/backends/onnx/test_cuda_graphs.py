@@ -16,7 +16,9 @@ from ane.backends.onnx.buffers import BufferAllocator
 from ane.backends.onnx.providers import CPU, OnnxDevice, OutOfMemoryError, onnx_errors
 from ane.backends.onnx.sessions import SessionKey, session_loader
 from ane.backends.onnx.tensorrt import NvidiaMachine, TensorRtEngines
-from converters.proof.parity import mean_snr_db
+from converters.proof import onnx_verify
+from converters.proof.onnx_verify import OnnxRunner
+from converters.proof.parity import mean_snr_db, reference_backend
 
 CUDA = OnnxDevice("cuda", CPU, "cpu", "nothing")
 TENSORRT = OnnxDevice("tensorrt", CPU, "cpu", "nothing")
@@ -136,6 +138,18 @@ def test_other_errors_while_recording_are_raised(bundle, torch, error, expected)
     with pytest.raises(expected):
         run_decoder(decoder)
     assert notices == []
+
+
+@pytest.mark.parametrize("layers", [False, True])
+def test_verify_records_steps_unless_it_reads_values_inside_them(bundle, monkeypatch, layers):
+    """A replayed graph writes its outputs only where they were when it was recorded."""
+    load = FakeSessionLoader()
+    monkeypatch.setattr(onnx_verify, "session_loader", lambda device: load)
+    package = next(each for each in bundle.onnx_packages if each.network == "autoregressive")
+    result = OnnxRunner(CUDA).check(bundle, package, "step", reference_backend(bundle), layers)
+    assert result.passed
+    assert bool(result.values) == layers
+    assert bool(load.numbers) != layers
 
 
 def test_an_unloaded_session_is_freed_although_its_decoder_is_referenced(bundle, torch):
