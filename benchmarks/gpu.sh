@@ -18,7 +18,8 @@ WHEELS=(
     "onnxruntime-gpu>=1.27" "onnx>=1.18" "onnxscript>=0.5" "onnx-ir" "ml_dtypes"        # ONNX Runtime on CUDA
     "soundfile>=0.13" "soxr>=0.5" "inflect>=7.0" "typeguard" "more-itertools" "anyascii>=0.3.2" "miniaudio>=1.60"
     "shtab>=1.7" "platformdirs>=4.14" "rich>=13.7" "tokenizers>=0.20" "safetensors>=0.5" "filelock>=3.12"
-    "pytest>=8" "pytest-xdist>=3.6" "pytest-timeout>=2.3" "hypothesis>=6.100" "pooch" "cffi" "pycparser"
+    "coremltools==9.0" "cattrs" "attrs" "pyaml" "numpy>=2.0,<2.4"       # the converters import coremltools
+    "pytest>=8" "pytest-xdist>=3.6" "pytest-timeout>=2.3" "hypothesis>=6.100" "cffi" "pycparser"
 )
 PART=48M
 minutes=45 only="" wheels="" output=build/gpu dry_run=false
@@ -39,7 +40,7 @@ fetch_wheels() {
         platforms+=(--platform "manylinux_2_${minor}_x86_64")
     done
     python3 -m pip download --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
-        "${platforms[@]}" --platform manylinux2014_x86_64 --platform any -d "$1" "${WHEELS[@]}"
+        "${platforms[@]}" --platform manylinux2014_x86_64 --platform manylinux1_x86_64 --platform any -d "$1" "${WHEELS[@]}"
     split_wheels "$1"
 }
 
