@@ -99,13 +99,16 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
     if kind == "onnx":
         from ane.backends.onnx.backend import OnnxBackend
         from ane.backends.onnx.providers import choose_onnx_device
+        from ane.backends.onnx.selection import refuse_cpu_precision
         from ane.backends.onnx.tensorrt import TensorRtEngines
 
         chosen = choose_onnx_device(device, notice)
-        return OnnxBackend(model, chosen, fallback(), precision, threads,
+        onnx = OnnxBackend(model, chosen, fallback(), precision, threads,
                            keep=chosen.memory != "cpu" if keep is None else keep,
                            budget=None if memory is None else round(memory * 1e9),
                            engines=TensorRtEngines(rebuild=rebuild_engines), notice=notice)
+        refuse_cpu_precision(onnx.packages, chosen)
+        return onnx
     from ane.backends.packaged.backend import PackagedBackend
 
     runtime = package_runtime(kind, device, notice)

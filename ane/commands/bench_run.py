@@ -82,10 +82,11 @@ def model_for(spec: str, model: Model, subject: Model, console: Console) -> tupl
         return spec, packaged
     if engine == "onnx":
         from ane.backends.onnx.providers import choose_onnx_device
-        from ane.backends.onnx.selection import select_onnx_packages
+        from ane.backends.onnx.selection import refuse_cpu_precision, select_onnx_packages
 
-        select_onnx_packages(subject, "auto")
-        return f"onnx:{choose_onnx_device(device, notice).name}", subject
+        chosen = choose_onnx_device(device, notice)
+        refuse_cpu_precision(select_onnx_packages(subject, "auto", chosen), chosen)
+        return f"onnx:{chosen.name}", subject
     from ane.backends.torch.device import choose_device
 
     return f"torch:{choose_device(device, notice)}", subject

@@ -104,8 +104,18 @@ def check_onnx() -> list[Finding]:
     except (ImportError, OSError) as error:
         return [Finding("backend onnx", "missing", str(error), "pip install 'tortoise-ane[onnx]', or on an NVIDIA GPU "
                                                                "'tortoise-ane[cuda]'")]
-    providers = [name.removesuffix("ExecutionProvider") for name in onnxruntime.get_available_providers()]
-    return [Finding("backend onnx", "ok", f"onnxruntime {onnxruntime.__version__} with {', '.join(providers)}")]
+    from ane.backends.onnx.gpu_libraries import installed_versions
+    from ane.backends.onnx.providers import DEVICES, load_error
+
+    available = onnxruntime.get_available_providers()
+    names = ", ".join(name.removesuffix("ExecutionProvider") for name in available)
+    findings = [Finding("backend onnx", "ok", f"{installed_versions(onnxruntime)}, with the providers {names}")]
+    for device in (each for each in DEVICES.values() if each.memory == "cuda"):
+        if device.provider in available or (device.name == "cuda" and shutil.which("nvidia-smi")):
+            reason = load_error(device)
+            findings.append(Finding(f"backend onnx:{device.name}", "missing" if reason else "ok", reason or "it loads",
+                                    f"install what it needs: {device.requirements}" if reason else ""))
+    return findings
 
 
 def check_playback() -> list[Finding]:

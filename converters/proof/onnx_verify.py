@@ -57,7 +57,7 @@ class OnnxRunner:
                 expected = run_probe(reference, single, package, record.kind)
                 load = session_loader(self.device)
                 candidate = OnnxBackend(single, self.device, reference,
-                                       load=instrumented.wrap(load) if instrumented else load)
+                                        load=instrumented.wrap(load) if instrumented else load, record=not layers)
                 actual = run_probe(candidate, single, package, record.kind)
             result |= {"snr": round(mean_snr_db(expected, actual), 1), "error": largest_error(expected, actual)}
             if instrumented:

@@ -51,3 +51,23 @@ def test_the_status_is_1_when_ane_say_cannot_work(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "CHECKS", (lambda: [broken],))
     assert main(["doctor"]) == 1
     assert "to fix it: pip install torch" in capsys.readouterr().out
+
+
+def test_versions_of_onnx_runtime_and_torch_that_do_not_fit_are_shown(monkeypatch, capsys):
+    import onnxruntime
+
+    from ane.backends.onnx import gpu_libraries, providers
+    from ane.backends.onnx.gpu_libraries import GpuVersions
+
+    versions = GpuVersions("1.31.1", "13.0", "2.10.0+cu128", "12.8")
+    names = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: names)
+    for module in (gpu_libraries, providers):
+        monkeypatch.setattr(module, "installed_versions", lambda ort: versions)
+    found = findings(capsys)
+    assert found["backend onnx"]["detail"] == ("onnxruntime 1.31.1 for CUDA 13.0, torch 2.10.0+cu128 for CUDA 12.8, "
+                                               "with the providers CUDA, CPU")
+    assert found["backend onnx:cuda"]["state"] == "missing"
+    assert "one process can load one cuDNN only" in found["backend onnx:cuda"]["detail"]
+    assert "pip install" in found["backend onnx:cuda"]["fix"]
+    assert "backend onnx:tensorrt" not in found

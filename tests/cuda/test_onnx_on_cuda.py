@@ -1,39 +1,33 @@
 """ONNX Runtime on an NVIDIA GPU: results of CUDA and TensorRT equal those of torch on the CPU."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ane.backends import load_backend
-from ane.backends.onnx.providers import DEVICES, load_error
+from ane.backends.onnx.backend import OnnxBackend
+from ane.backends.onnx.providers import DEVICES
 from ane.backends.onnx.tensorrt import TensorRtEngines, TensorRtRecord
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles.bundle import Bundle, write_bundle
+from ane.cli import main
 from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
 from ane.models.fastspeech.synthesizer import FastSpeechSynthesizer
 from ane.models.tortoise.sampling import Sampling
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.synthesizer import Synthesizer
+from ane.system.errors import UserError
 from converters.conversion import convert
 from converters.onnx.package import OnnxOptions, OnnxTarget
-from converters.proof.parity import mean_snr_db
+from converters.proof.onnx_parity import THRESHOLDS
+from converters.proof.parity import UnpublishedModel, mean_snr_db
 from tests.fastspeech_files import write_fastspeech, write_hifigan
 
-HOW = ("on a machine with an NVIDIA GPU: pip install -e '.[test]'; pip uninstall onnxruntime; pip install "
-       "onnxruntime-gpu tensorrt; pytest tests/cuda")
-
-
-def skip_reason(name: str) -> str:
-    try:
-        reason = load_error(DEVICES[name])
-        return reason and f"ONNX Runtime's {DEVICES[name].short_name} does not load here: {reason}; {HOW}"
-    except Exception as error:
-        return f"{error}; {HOW}"
-
-
-on_cuda = pytest.mark.skipif(bool(skip_reason("cuda")), reason=skip_reason("cuda"))
-on_tensorrt = pytest.mark.skipif(bool(skip_reason("tensorrt")), reason=skip_reason("tensorrt"))
+VOCODER_SNR = 60        # dB; with TF32, ONNX Runtime's default, about 44
+on_cuda = pytest.mark.usefixtures("onnx_on_cuda")
+on_tensorrt = pytest.mark.usefixtures("onnx_on_tensorrt")
 
 
 @pytest.fixture(scope="session")
@@ -46,15 +40,30 @@ def reference(bundle) -> TorchBackend:
     return load_backend("torch:cpu", bundle, "fp32")
 
 
+@pytest.fixture
+def load_precision(bundle, onnx_packages, reference):
+    """A function from a precision to the backend on CUDA; in fp16 with packages of the denoiser too."""
+    def load(precision: str, notice: Callable[[str], None] = lambda line: None) -> OnnxBackend:
+        if precision != "fp16":
+            return load_backend("onnx:cuda", bundle, precision, notice=notice)
+        packages = [onnx_packages.package(network, "fp16") for network in ("autoregressive", "clvp", "diffusion")]
+        packages += [package for package in bundle.onnx_packages if package.precision == "fp32"]
+        model = UnpublishedModel(bundle, onnx_packages.folder, packages, reference)
+        return OnnxBackend(model, DEVICES["cuda"], reference, notice=notice)
+
+    return load
+
+
 def columns(seed: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((*shape, 32), dtype=np.float32)
 
 
 @on_cuda
-@pytest.mark.parametrize(("precision", "threshold"), [("fp32", 90)])
-def test_the_decoder_on_cuda_equals_torch(bundle, reference, precision, threshold):
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int4"])
+def test_the_decoder_on_cuda_equals_torch(reference, load_precision, precision):
     notices: list[str] = []
-    both = reference.decoder(3, 80), load_backend("onnx:cuda", bundle, precision, notice=notices.append).decoder(3, 80)
+    threshold = THRESHOLDS[precision]
+    both = reference.decoder(3, 80), load_precision(precision, notices.append).decoder(3, 80)
     seen = [one.prefill(columns(0, 20)) for one in both]
     assert mean_snr_db([*seen[0]], [*seen[1]]) >= threshold
     length = np.zeros(3, dtype=np.int64)
@@ -97,7 +106,8 @@ def test_two_decoders_in_turn_on_cuda_replay_their_own_graphs(bundle, reference)
 @on_cuda
 @pytest.mark.parametrize(("stage", "inputs", "threshold"), [
     ("ar_conditioning", {"mel": (1, 80, 130)}, 90), ("diffusion_conditioning", {"mel": (1, 100, 130)}, 90),
-    ("ar_random", {"noise": (2, 32)}, 90), ("univnet", {"mel": (1, 100, 19), "noise": (1, 64, 29)}, 60)])
+    ("ar_random", {"noise": (2, 32)}, 90), ("univnet", {"mel": (1, 100, 19), "noise": (1, 64, 29)}, VOCODER_SNR),
+    ("hifigan", {"frames": (1, 32, 9), "conditioning": (1, 32)}, VOCODER_SNR)])
 def test_stages_on_cuda_equal_torch(bundle, reference, stage, inputs, threshold):
     rng = np.random.default_rng(0)
     given = {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in inputs.items()}
@@ -127,6 +137,41 @@ def test_the_denoiser_on_cuda_equals_torch(bundle, reference):
 
 
 @on_cuda
+def test_the_denoiser_in_fp16_on_cuda_equals_torch(bundle, reference, load_precision):
+    rng = np.random.default_rng(0)
+    latents, voice = columns(1, 1, 12), rng.standard_normal((1, bundle.widths[1]), dtype=np.float32)
+    both = [backend.denoiser(latents, voice, 51) for backend in (reference, load_precision("fp16"))]
+    x = rng.standard_normal((1, 100, 51), dtype=np.float32)
+    expected, actual = (denoise(x, 3999, False) for denoise in both)
+    assert mean_snr_db([expected], [actual]) >= THRESHOLDS["fp16"]
+
+
+@on_cuda
+@pytest.mark.parametrize("flags", [[], ["--layers"]])
+def test_verify_passes_on_cuda(bundle, flags):
+    """Every function of every package in every precision, and with --layers every module inside."""
+    assert main(["verify", "--against", "onnx:cuda", "--bundle", str(bundle.path), *flags]) == 0
+
+
+@on_cuda
+def test_int8_is_refused_on_cuda(bundle):
+    with pytest.raises(UserError, match="int8 of autoregressive is for CPUs"):
+        load_backend("onnx:cuda", bundle, "int8")
+
+
+@on_cuda
+def test_a_failure_on_cuda_is_an_error_and_nothing_is_printed(bundle, capfd):
+    """A wrong shape fails in a kernel; the session stays on CUDA and works afterwards."""
+    cuda = load_backend("onnx:cuda", bundle, "fp32")
+    good = {"mel": np.zeros((1, 100, 19), np.float32), "noise": np.zeros((1, 64, 29), np.float32)}
+    expected = cuda.run("univnet", **good)
+    with pytest.raises(UserError):
+        cuda.run_graph("univnet", "univnet", good | {"noise": np.zeros((1, 64, 3), np.float32)})
+    assert (cuda.run("univnet", **good) == expected).all()
+    assert capfd.readouterr() == ("", "")
+
+
+@on_cuda
 def test_lanes_with_several_prefixes_on_cuda_see_their_own(bundle, reference):
     together = load_backend("onnx:cuda", bundle, "fp32").decoder(2, 8, 2, 12)
     for index, length in enumerate((12, 7)):
@@ -146,11 +191,25 @@ def test_plain_onnx_uses_cuda(bundle):
 
 
 @on_cuda
-def test_a_sentence_on_cuda_has_the_codes_of_the_cpu(bundle):
+def test_each_sentence_on_cuda_has_the_codes_of_the_cpu(bundle):
+    """The second sentence uses sessions and recordings of the first."""
     settings = Settings.of("fastest", bundle.settings, candidates=1, sampling=Sampling(max_codes=20))
-    backends = (load_backend(name, bundle, "fp32") for name in ("onnx:cpu", "onnx:cuda"))
-    expected, actual = (Synthesizer(bundle, backend).speak("Hello.", seed=3, settings=settings) for backend in backends)
-    assert actual.codes == expected.codes
+    notices: list[str] = []
+    on_cpu, on_cuda = (Synthesizer(bundle, load_backend(name, bundle, "fp32", notice=notices.append))
+                       for name in ("onnx:cpu", "onnx:cuda"))
+    for text in ("Hello.", "Another sentence.", "Hello."):
+        expected, actual = (each.speak(text, seed=3, settings=settings) for each in (on_cpu, on_cuda))
+        assert actual.codes == expected.codes, text
+    assert notices == []
+
+
+@on_cuda
+@pytest.mark.parametrize("precision", ["fp16", "int4"])
+def test_smaller_precisions_speak_on_cuda(bundle, load_precision, precision):
+    settings = Settings.of("fastest", bundle.settings, candidates=1, sampling=Sampling(max_codes=20))
+    synthesizer = Synthesizer(bundle, load_precision(precision))
+    for _ in range(2):
+        assert np.isfinite(synthesizer.speak("Hello.", seed=3, settings=settings).audio).all()
 
 
 @on_tensorrt

@@ -42,6 +42,7 @@ class OnnxBackend:
         engines: where TensorRT caches the engines it builds.
         load: makes a session (default: ONNX Runtime).
         notice: called with one line for anything that is not done as requested.
+        record: record CUDA graphs; False where values inside a graph are read, which a replay does not compute anew.
 
     Raises:
         UserError: the bundle has no ONNX packages, or none of that precision.
@@ -50,16 +51,16 @@ class OnnxBackend:
     def __init__(self, model: "Bundle", device: OnnxDevice, fallback: Backend, precision: str = "auto",
                  threads: int | None = None, keep: bool = False, budget: int | None = None,
                  engines: TensorRtEngines | None = None, load: Callable[[SessionKey], Any] | None = None,
-                 notice: Callable[[str], None] = lambda line: None):
+                 notice: Callable[[str], None] = lambda line: None, record: bool = True):
         self.model, self.device, self.fallback, self.keep, self.notice = model, device, fallback, keep, notice
         self.stages = model.family.stages
-        self.packages = select_onnx_packages(model, precision)
+        self.packages = select_onnx_packages(model, precision, device)
         self.engines = (engines or TensorRtEngines()) if device.name == "tensorrt" else None
         self.sessions = SessionCache(load or session_loader(device, threads), budget)
         self.memory = BufferAllocator(device, free_memory=self.sessions.unload)
         self.name = describe_packages(f"onnx:{device.name}", self.packages, model)
         self._checked: set[str] = set()
-        self._recording = device.name == "cuda"
+        self._recording = record and device.name == "cuda"
 
     def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
         declared = self.stages.calls[stage]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ane.backends.onnx.providers import OnnxDevice, OutOfMemoryError, onnx_errors, onnxruntime_module, quiet_options
+from ane.backends.onnx.providers import OnnxDevice, OutOfMemoryError, make_session, onnx_errors, onnxruntime_module
 from ane.backends.onnx.sessions import SessionCache, SessionKey
 
 Shape = tuple[int, ...]
@@ -119,8 +119,7 @@ class BufferAllocator:
             providers = list(dict.fromkeys(["CUDAExecutionProvider"] * (self.where == "cuda")
                                            + ["CPUExecutionProvider"]))
             with onnx_errors("load the graph that writes the cache"):
-                self._writers[dtype] = onnxruntime_module().InferenceSession(row_writer_graph(dtype), quiet_options(),
-                                                                             providers=providers)
+                self._writers[dtype] = make_session(row_writer_graph(dtype), providers)
         return self._writers[dtype]
 
 

@@ -6,14 +6,17 @@ counts as loaded only when a session that was made with it lists it.
 
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from ane.backends.onnx.gpu_libraries import installed_versions, load_libraries, version_problem
 from ane.system.errors import UserError
 
 CPU = "CPUExecutionProvider"
+SILENT = 4              # of ONNX Runtime's severities: only fatal errors are logged
 
 
 @dataclass(frozen=True)
@@ -39,9 +42,11 @@ class OnnxDevice:
 DEVICES = {device.name: device for device in (
     OnnxDevice("cpu", CPU, "cpu", "onnxruntime"),
     OnnxDevice("cuda", "CUDAExecutionProvider", "cuda", "an NVIDIA GPU with a current driver, CUDA and cuDNN, and "
-               "onnxruntime-gpu in place of onnxruntime (pip uninstall onnxruntime; pip install 'tortoise-ane[cuda]')"),
+               "onnxruntime-gpu in place of onnxruntime (pip uninstall -y onnxruntime onnxruntime-gpu; pip install "
+               "'tortoise-ane[cuda]')"),
     OnnxDevice("tensorrt", "TensorrtExecutionProvider", "cuda", "an NVIDIA GPU with a current driver, CUDA, cuDNN and "
-               "TensorRT (pip install tensorrt), and onnxruntime-gpu in place of onnxruntime"),
+               "TensorRT 10, and onnxruntime-gpu in place of onnxruntime (pip uninstall -y onnxruntime "
+               "onnxruntime-gpu; pip install 'tortoise-ane[tensorrt]')"),
     OnnxDevice("coreml", "CoreMLExecutionProvider", "cpu", "a Mac, and an onnxruntime for it"),
 )}
 DEFAULT_DEVICES = ("cuda", "cpu")       # plain "onnx" takes the first of these that loads
@@ -49,13 +54,32 @@ DEFAULT_DEVICES = ("cuda", "cpu")       # plain "onnx" takes the first of these 
 
 def onnxruntime_module(user: str = "backend=onnx", extras: str = "'tortoise-ane[onnx]', or on an NVIDIA GPU "
                                                                "'tortoise-ane[cuda]'") -> Any:
-    """Import onnxruntime. Raises UserError when it, or onnx, is not installed: ``user`` needs it, ``extras`` has it."""
+    """Import onnxruntime, with the process-wide logger silent: errors are raised, and its lines would end in pipes.
+
+    Raises:
+        UserError: it, or onnx, is not installed: ``user`` needs it, ``extras`` has it.
+    """
     try:
         import onnx  # noqa: F401
         import onnxruntime
     except ImportError as error:
         raise UserError(f"{user} needs {error.name}: pip install {extras}") from error
+    onnxruntime.set_default_logger_severity(SILENT)
     return onnxruntime
+
+
+def make_session(graph: Path | bytes, providers: Sequence[str | tuple[str, dict[str, str]]],
+                 threads: int | None = None) -> Any:
+    """A session that never moves to the CPU by itself and prints nothing. Raises any error of ONNX Runtime.
+
+    With ONNX Runtime's default, a session whose provider fails once prints that on standard output and computes on the
+    CPU from then on.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")             # of providers that are left out: callers check for them
+        return onnxruntime_module().InferenceSession(graph if isinstance(graph, bytes) else str(graph),
+                                                     quiet_options(threads), providers=list(providers),
+                                                     enable_fallback=0)
 
 
 def choose_onnx_device(name: str, notice: Callable[[str], None] = lambda line: None,
@@ -69,12 +93,15 @@ def choose_onnx_device(name: str, notice: Callable[[str], None] = lambda line: N
     Raises:
         UserError: onnxruntime is not installed, there is no such device, or its provider does not load here.
     """
-    check, available = check or load_error, onnxruntime_module().get_available_providers()
+    ort, check = onnxruntime_module(), check or load_error
     if name and name not in DEVICES:
         raise UserError(f"no backend is named 'onnx:{name}'; there are "
                         f"{', '.join(f'onnx:{device}' for device in DEVICES)}")
-    for candidate in (name,) if name else DEFAULT_DEVICES:
-        device = DEVICES[candidate]
+    candidates = [DEVICES[candidate] for candidate in ((name,) if name else DEFAULT_DEVICES)]
+    if any(device.memory == "cuda" for device in candidates):
+        load_libraries(ort)             # some versions list CUDA only after its libraries are loaded
+    available = ort.get_available_providers()
+    for device in candidates:
         if device.provider not in available:
             if name:
                 raise UserError(f"the provider {device.short_name} is not part of this onnxruntime; it needs "
@@ -97,21 +124,26 @@ def choose_onnx_device(name: str, notice: Callable[[str], None] = lambda line: N
 def load_error(device: OnnxDevice) -> str:
     """Why no session can be made on the device, in one line; "" when one can."""
     ort = onnxruntime_module()
+    missing = ""
+    if device.memory == "cuda":
+        missing = load_libraries(ort, tensorrt=device.name == "tensorrt")
     if device.provider not in ort.get_available_providers():
         return "it is not part of this onnxruntime"
+    if device.memory == "cuda" and (problem := version_problem(device.name, installed_versions(ort))):
+        return problem
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")         # the warning's content is returned
-            session = ort.InferenceSession(_identity_graph(), quiet_options(), providers=[device.provider])
+        session = make_session(_identity_graph(), [device.provider])
     except Exception as error:       # providers raise errors of any type
         return next((line.strip()[:200] for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return "" if device.provider in session.get_providers() else "ONNX Runtime leaves it out without a reason"
+    if device.provider in session.get_providers():
+        return ""
+    return missing or "ONNX Runtime leaves it out without a reason"
 
 
 def quiet_options(threads: int | None = None) -> Any:
     """ONNX Runtime's default session options with warnings off, and with this number of threads if given."""
     options = onnxruntime_module().SessionOptions()
-    options.log_severity_level = 4
+    options.log_severity_level = SILENT
     if threads is not None:
         options.intra_op_num_threads = threads
     return options
@@ -137,8 +169,11 @@ OUT_OF_MEMORY = ("no memory left on the device: use fewer lanes, a shorter split
                  "bits, or backend=onnx:cpu")
 # parts of ONNX Runtime's messages, by cause
 MEMORY_MESSAGES = ("Failed to allocate memory", "out of memory", "OUT_OF_MEMORY", "bad_alloc", "bad allocation",
-                   "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED", "Available memory of")
-CUDA_GRAPH_MESSAGES = ("graph capture", "stream is capturing", "CUDA graph", "cudaGraph", "StreamCapture")
+                   "not enough memory", "STATUS_ALLOC_FAILED", "Available memory of")
+CUDA_GRAPH_MESSAGES = ("graph capture", "stream is capturing", "CUDA graph", "cudaGraph", "StreamCapture",
+                       "during capture", "capture sequence")
+# ``run_with_iobinding`` and ``OrtValue`` raise a plain RuntimeError, which these messages tell from other modules'
+RUNTIME_MESSAGES = ("Error in execution: ", "CUDA failure", "CUDNN failure", "CUBLAS failure", "[ONNXRuntimeError]")
 DRIVER_MESSAGES = ("driver version is insufficient", "CUDA failure 35", "no kernel image is available")
 
 
@@ -161,7 +196,8 @@ def onnx_errors(action: str) -> Iterator[None]:
         if any(part in text for part in DRIVER_MESSAGES):
             raise UserError(f"ONNX Runtime cannot {action}: the GPU or its driver is too old for this onnxruntime; "
                             "update the driver, or use backend=onnx:cpu") from error
-        if not type(error).__module__.startswith("onnxruntime"):
+        plain = isinstance(error, RuntimeError) and any(part in text for part in RUNTIME_MESSAGES)
+        if not (plain or type(error).__module__.startswith("onnxruntime")):
             raise
         line = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
         if any(part in text for part in CUDA_GRAPH_MESSAGES):

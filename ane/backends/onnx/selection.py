@@ -1,7 +1,9 @@
 """Which ONNX package of a bundle is used for each network, and the precision that each network is stored in."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ane.backends.onnx.providers import OnnxDevice
 from ane.backends.packaged.backend import packages_in
 from ane.bundles.packages import PackageRecord, missing_packages
 from ane.system.errors import UserError
@@ -11,6 +13,7 @@ if TYPE_CHECKING:
     from ane.bundles.family import Network
 
 ONNX_PRECISIONS = ("fp32", "fp16", "int8", "int4")
+CPU_PRECISION = "int8"          # CUDA lacks kernels of the operations that its activations are rounded with
 
 
 def stored_precision(network: "Network", precision: str) -> str:
@@ -22,8 +25,8 @@ def stored_precision(network: "Network", precision: str) -> str:
     return precision if flag and getattr(network, flag) else "fp32"
 
 
-def select_onnx_packages(model: "Bundle", precision: str) -> dict[str, PackageRecord]:
-    """One package for each network that has any; "auto": the first.
+def select_onnx_packages(model: "Bundle", precision: str, device: OnnxDevice) -> dict[str, PackageRecord]:
+    """One package for each network that has any; "auto": the first, on a GPU the first that is not int8.
 
     Raises:
         UserError: the bundle has none, none in that precision, or one that was converted from other weights.
@@ -34,4 +37,15 @@ def select_onnx_packages(model: "Bundle", precision: str) -> dict[str, PackageRe
     if precision != "auto" and precision not in ONNX_PRECISIONS:
         raise UserError(f"precision must be one of {', '.join(ONNX_PRECISIONS)} for ONNX packages, got {precision}")
     stored = {name: stored_precision(network, precision) for name, network in model.family.networks.items()}
+    if device.memory == "cuda":
+        packages = sorted(packages, key=lambda package: package.precision == CPU_PRECISION)
     return packages_in(model, packages, precision, stored, [name for name in stored if stored[name] == precision])
+
+
+def refuse_cpu_precision(packages: Mapping[str, PackageRecord], device: OnnxDevice) -> None:
+    """Raise UserError for int8 packages on a GPU: each product would round on the CPU, with copies there and back."""
+    network = next((name for name, package in packages.items() if package.precision == CPU_PRECISION), None)
+    if network and device.memory == "cuda":
+        raise UserError(f"precision {CPU_PRECISION} of {network} is for CPUs: on onnx:{device.name} each product would "
+                        "wait for the CPU; use precision=fp16 or int4, for which `ane convert --to onnx --precision "
+                        "fp16,int4` makes packages, or backend=onnx:cpu")

@@ -11,9 +11,8 @@ from ane.backends.onnx.providers import (
     CPU,
     OnnxDevice,
     OutOfMemoryError,
+    make_session,
     onnx_errors,
-    onnxruntime_module,
-    quiet_options,
 )
 from ane.system.errors import UserError
 
@@ -131,7 +130,6 @@ class SessionCache:
 def session_loader(device: OnnxDevice, threads: int | None = None) -> Callable[[SessionKey], Any]:
     """A function that loads sessions on a device; UserError where ONNX Runtime would fall back to the CPU."""
     def load(key: SessionKey) -> Any:
-        ort = onnxruntime_module()
         own = {**PROVIDER_OPTIONS.get(device.provider, {}), **dict(key.options)}
         providers = [(device.provider, own)] if own else [device.provider]
         if device.provider == "TensorrtExecutionProvider":
@@ -139,7 +137,7 @@ def session_loader(device: OnnxDevice, threads: int | None = None) -> Callable[[
         if device.provider != CPU:
             providers.append(CPU)                               # for operations on shapes
         with onnx_errors(f"load {key.path} on {device.short_name}"):
-            session = ort.InferenceSession(str(key.path), quiet_options(threads), providers=providers)
+            session = make_session(key.path, providers, threads)
         if device.provider not in session.get_providers():
             raise UserError(f"the provider {device.short_name} did not load for {key.path.name}, and ONNX Runtime "
                             f"would compute on the CPU instead; it needs {device.requirements}. Or use "

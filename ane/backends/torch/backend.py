@@ -15,6 +15,7 @@ from ane.backends.torch.device import choose_device, native_bf16
 from ane.backends.torch.linear import Prepacking, exact_prepacking, prepack, prepacking
 from ane.backends.torch.memory import return_freed_memory, torch_memory_errors
 from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder
+from ane.backends.torch.tf32 import convolutions
 from ane.bundles import Model
 from ane.bundles.weights import skeleton
 from ane.system.errors import UserError
@@ -71,6 +72,8 @@ def choose_precision(wanted: str, stored: str, device: torch.device) -> TorchPre
 class TorchBackend:
     """Runs the stages with the reference networks, each loaded when it is first called and kept until released.
 
+    On CUDA, convolutions are full float32 in calls of this backend; the program's own are as before.
+
     Args:
         device, precision: see ``choose_device`` and ``choose_precision``.
         threads, keep, notice: see ``ane.backends.load_backend``.
@@ -103,7 +106,7 @@ class TorchBackend:
         """
         declared = self.stages.calls[stage]
         check_inputs(stage, declared, inputs)
-        with torch_memory_errors():
+        with torch_memory_errors(), convolutions.full():
             network, dtype = self.network(declared.network), self.precision(declared.network)
             arguments = (self._to_device(inputs[key], dtype) for key in declared.inputs)
             call = network if declared.method == "forward" else getattr(network, declared.method)
@@ -129,14 +132,14 @@ class TorchBackend:
 
     @torch.inference_mode()
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> TorchDenoiser:
-        with torch_memory_errors():
+        with torch_memory_errors(), convolutions.full():
             return TorchDenoiser(self.network(self.stages.denoiser.network), self._to_device(latents, self.dtype),
                                  self._to_device(conditioning, self.dtype), frames)
 
     @torch.inference_mode()
     def batched_denoiser(self, latents: Sequence[np.ndarray], conditioning: np.ndarray,
                          frames: Sequence[int]) -> TorchBatchedDenoiser:
-        with torch_memory_errors():
+        with torch_memory_errors(), convolutions.full():
             return TorchBatchedDenoiser(
                 self.network(self.stages.denoiser.network), [self._to_device(rows, self.dtype) for rows in latents],
                 self._to_device(conditioning, self.dtype), frames)

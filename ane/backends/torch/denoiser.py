@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ane.backends.torch.memory import torch_memory_errors
+from ane.backends.torch.tf32 import convolutions
 
 # Frames of several utterances that one call should have at most. On a CPU one utterance already keeps the cores busy:
 # batching gains nothing there (benchmarks/results/diffusion-1-thread.json). On CUDA short calls are limited by kernel
@@ -24,7 +25,7 @@ class TorchBatchedDenoiser:
 
     @torch.inference_mode()
     def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
-        with torch_memory_errors():
+        with torch_memory_errors(), convolutions.full():
             outputs = self.bound([torch.from_numpy(mel) for mel in x], timestep, guided)
             return [output.float().cpu().contiguous().numpy() for output in outputs]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ane.backends.onnx.providers import CPU, MEMORY_MESSAGES, onnxruntime_module, quiet_options
+from ane.backends.onnx.providers import CPU, MEMORY_MESSAGES, make_session, onnxruntime_module
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ class KittenSession:
         self.path = path
         if not path.is_file():
             raise UserError(f"{path} is missing: download the model again")
-        runtime = onnxruntime_module("KittenTTS", "'tortoise-ane[kitten]'")
+        onnxruntime_module("KittenTTS", "'tortoise-ane[kitten]'")
         with _one_line_errors(f"{path} cannot be loaded"):
-            self._session = runtime.InferenceSession(str(path), quiet_options(threads), providers=[CPU])
+            self._session = make_session(path, [CPU], threads)
         fault = interface_fault(self._session)
         if fault:
             raise UserError(f"{path} is not a KittenTTS graph: {fault}")

@@ -16,14 +16,16 @@ from ane.backends.onnx.buffers import BufferAllocator
 from ane.backends.onnx.providers import CPU, OnnxDevice, OutOfMemoryError, onnx_errors
 from ane.backends.onnx.sessions import SessionKey, session_loader
 from ane.backends.onnx.tensorrt import NvidiaMachine, TensorRtEngines
-from converters.proof.parity import mean_snr_db
+from converters.proof import onnx_verify
+from converters.proof.onnx_verify import OnnxRunner
+from converters.proof.parity import mean_snr_db, reference_backend
 
 CUDA = OnnxDevice("cuda", CPU, "cpu", "nothing")
 TENSORRT = OnnxDevice("tensorrt", CPU, "cpu", "nothing")
 
 
 class RecordingSession:
-    """A session on the CPU that notes the numbers of recordings. Its next runs fail with the messages ``errors``."""
+    """A session on the CPU that notes the numbers of recordings. Its next bound runs fail with ``errors``."""
 
     def __init__(self, session: Any, numbers: list[int], errors: list[str]):
         self.session, self.numbers, self.errors = session, numbers, errors
@@ -39,7 +41,7 @@ class RecordingSession:
 
     def run_with_iobinding(self, binding: Any, options: Any = None) -> None:
         if self.errors and (options is not None or "allocate" in self.errors[0]):
-            raise Fail(self.errors.pop(0))
+            raise RuntimeError(f"Error in execution: {self.errors.pop(0)}")      # as the real one does
         if options is not None:
             self.numbers.append(int(options.get_run_config_entry("gpu_graph_id")))
         self.session.run_with_iobinding(binding, options)
@@ -136,6 +138,18 @@ def test_other_errors_while_recording_are_raised(bundle, torch, error, expected)
     with pytest.raises(expected):
         run_decoder(decoder)
     assert notices == []
+
+
+@pytest.mark.parametrize("layers", [False, True])
+def test_verify_records_steps_unless_it_reads_values_inside_them(bundle, monkeypatch, layers):
+    """A replayed graph writes its outputs only where they were when it was recorded."""
+    load = FakeSessionLoader()
+    monkeypatch.setattr(onnx_verify, "session_loader", lambda device: load)
+    package = next(each for each in bundle.onnx_packages if each.network == "autoregressive")
+    result = OnnxRunner(CUDA).check(bundle, package, "step", reference_backend(bundle), layers)
+    assert result.passed
+    assert bool(result.values) == layers
+    assert bool(load.numbers) != layers
 
 
 def test_an_unloaded_session_is_freed_although_its_decoder_is_referenced(bundle, torch):

@@ -3,11 +3,22 @@
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
+from onnx import TensorProto, helper
+from onnxruntime.capi.onnxruntime_pybind11_state import EPFail
 
 from ane.backends import load_backend
 from ane.backends.onnx import providers
-from ane.backends.onnx.providers import DEVICES, OutOfMemoryError, choose_onnx_device, onnx_errors
+from ane.backends.onnx.providers import (
+    CPU,
+    DEVICES,
+    CudaGraphError,
+    OutOfMemoryError,
+    choose_onnx_device,
+    make_session,
+    onnx_errors,
+)
 from ane.system.errors import UserError
 
 
@@ -91,6 +102,81 @@ def test_running_out_of_memory_is_reported(message):
 def test_an_old_driver_is_reported():
     with pytest.raises(UserError, match="driver is too old"), onnx_errors("load it"):
         raise RuntimeError("CUDA failure 35: CUDA driver version is insufficient for CUDA runtime version")
+
+
+def gather_graph() -> bytes:
+    """y = x[i]; an index out of range fails when the graph is run."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [size]) for name, size in (("x", 2), ("y", 1)))
+    i = helper.make_tensor_value_info("i", TensorProto.INT64, [1])
+    graph = helper.make_graph([helper.make_node("Gather", ["x", "i"], ["y"])], "gather", [x, i], [y])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8).SerializeToString()
+
+
+def test_a_bound_call_that_really_fails_is_reported_in_one_line():
+    """ONNX Runtime raises a plain RuntimeError here, not one of its own classes."""
+    session = make_session(gather_graph(), [CPU])
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", np.ones(2, np.float32))
+    binding.bind_cpu_input("i", np.array([9]))
+    binding.bind_output("y", "cpu")
+    with pytest.raises(RuntimeError, match=r"^Error in execution: ") as plain:
+        session.run_with_iobinding(binding)
+    assert type(plain.value) is RuntimeError
+    with pytest.raises(UserError, match=r"cannot run it: .* Gather .*backend=torch"), onnx_errors("run it"):
+        session.run_with_iobinding(binding)
+
+
+@pytest.mark.parametrize("message", [
+    "CUDA failure 900: operation not permitted when stream is capturing ; GPU=0",
+    "CUDA failure 901: operation failed due to a previous error during capture ; GPU=0"])
+def test_a_bound_call_that_cannot_be_recorded_is_told_from_other_failures(message):
+    with pytest.raises(CudaGraphError, match="cannot run it"), onnx_errors("run it"):
+        raise RuntimeError(f"Error in execution: Non-zero status code returned while running MatMul node. {message}")
+
+
+def test_a_session_whose_provider_fails_does_not_move_to_the_cpu(capfd):
+    """By default, ONNX Runtime prints the failure on standard output and computes on the CPU from then on."""
+    class FailingSession:
+        def __init__(self, real: Any):
+            self.real = real
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.real, name)
+
+        def run(self, *args: Any) -> None:
+            raise EPFail("CUDA failure 700: an illegal memory access was encountered")
+
+    session = make_session(gather_graph(), [CPU])
+    session._sess = FailingSession(session._sess)
+    feeds = {"x": np.ones(2, np.float32), "i": np.zeros(1, np.int64)}
+    with pytest.raises(UserError, match="CUDA failure 700"), onnx_errors("run it"):
+        session.run(None, feeds)
+    with pytest.raises(EPFail):
+        session.run(None, feeds)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_session_that_cannot_be_made_is_not_made_on_the_cpu_instead(with_cuda, monkeypatch, capfd):
+    def fails(*args: Any) -> None:
+        raise RuntimeError("libcublasLt.so.13: cannot open shared object file")
+
+    monkeypatch.setattr(providers.onnxruntime_module().InferenceSession, "_create_inference_session", fails)
+    assert providers.load_error(DEVICES["cuda"]) == "libcublasLt.so.13: cannot open shared object file"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_onnx_runtime_logs_nothing(monkeypatch):
+    """Its loggers write to standard error: that of each session, and that of the process, which the providers use."""
+    severities: list[int] = []
+    monkeypatch.setattr(providers.onnxruntime_module(), "set_default_logger_severity", severities.append)
+    assert make_session(gather_graph(), [CPU]).get_session_options().log_severity_level == 4
+    assert set(severities) == {4}
+
+
+def test_a_session_without_its_provider_warns_nobody(recwarn, capfd):
+    assert make_session(gather_graph(), ["CUDAExecutionProvider", CPU]).get_providers() == [CPU]
+    assert len(recwarn) == 0
+    assert capfd.readouterr() == ("", "")
 
 
 def test_other_errors_are_raised_unchanged():

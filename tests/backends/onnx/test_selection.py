@@ -3,8 +3,14 @@
 import pytest
 
 from ane.backends import load_backend
+from ane.backends.onnx import providers
+from ane.backends.onnx.providers import CPU, DEVICES, OnnxDevice
+from ane.backends.onnx.selection import select_onnx_packages
 from ane.cli import main
 from ane.system.errors import UserError
+from converters.proof.parity import UnpublishedModel
+
+CUDA = OnnxDevice("cuda", CPU, "cuda", "nothing")
 
 
 @pytest.mark.parametrize(("backend", "options", "message"), [
@@ -19,6 +25,22 @@ from ane.system.errors import UserError
 def test_options_without_effect_and_missing_precisions_are_refused(bundle, backend, options, message):
     with pytest.raises(UserError, match=message):
         load_backend(backend, bundle, **options)
+
+
+def test_int8_is_refused_on_a_gpu_in_one_line_with_what_to_use(decoder_bundle, monkeypatch):
+    monkeypatch.setattr(providers, "choose_onnx_device", lambda name, notice: CUDA)
+    with pytest.raises(UserError, match=r"precision int8 of autoregressive is for CPUs: .* precision=fp16 or int4.* "
+                                        r"or backend=onnx:cpu$") as refused:
+        load_backend("onnx:cuda", decoder_bundle, "int8")
+    assert "\n" not in str(refused.value)
+    assert load_backend("onnx:cuda", decoder_bundle, "fp16").name.startswith("onnx:cuda fp16")
+
+
+@pytest.mark.parametrize(("device", "precision"), [(DEVICES["cpu"], "int8"), (CUDA, "fp32")])
+def test_auto_takes_int8_first_on_the_cpu_alone(decoder_bundle, device, precision):
+    packages = {package.precision: package for package in decoder_bundle.onnx_packages}
+    model = UnpublishedModel(decoder_bundle, decoder_bundle.path, [packages["int8"], packages["fp32"]], None)
+    assert select_onnx_packages(model, "auto", device)["autoregressive"].precision == precision
 
 
 def test_a_bundle_without_onnx_packages_is_an_error_with_advice(capsys):

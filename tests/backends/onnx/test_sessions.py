@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ane.backends import load_backend
-from ane.backends.onnx import sessions as sessions_module
+from ane.backends.onnx import providers as providers_module
 from ane.backends.onnx.providers import DEVICES, OutOfMemoryError
 from ane.backends.onnx.sessions import SessionCache, SessionKey, session_loader
 
@@ -132,10 +132,11 @@ def test_a_budget_below_any_session_keeps_one(onnx_packages):
 def test_float32_on_a_gpu_is_not_reduced_to_tf32(monkeypatch, name, own):
     asked: list[Any] = []
 
-    def session(path: str, options: Any, providers: list[Any]) -> Any:
+    def session(path: str, options: Any, providers: list[Any], enable_fallback: int) -> Any:
+        assert not enable_fallback
         asked.extend(providers)
         return SimpleNamespace(get_providers=lambda: [DEVICES[name].provider])
 
-    monkeypatch.setattr(sessions_module, "onnxruntime_module", lambda: SimpleNamespace(InferenceSession=session))
+    monkeypatch.setattr(providers_module.onnxruntime_module(), "InferenceSession", session)
     session_loader(DEVICES[name])(SessionKey(Path("step.onnx"), 1, tuple(own.items())))
     assert ("CUDAExecutionProvider", {"use_tf32": "0", **own}) in asked

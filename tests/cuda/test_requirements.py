@@ -1,0 +1,29 @@
+"""The other tests of this folder skip without an NVIDIA GPU, and fail with one when a package is missing."""
+
+import pytest
+
+from tests.cuda.requirements import ON_ONNX, has_nvidia_gpu, require
+
+
+def test_without_a_gpu_tests_are_skipped_with_the_command_that_runs_them():
+    with pytest.raises(pytest.skip.Exception, match="no onnxruntime-gpu; on a machine with an NVIDIA GPU: pip install"):
+        require("no onnxruntime-gpu", ON_ONNX, gpu=False)
+
+
+def test_with_a_gpu_a_missing_package_fails():
+    with pytest.raises(pytest.fail.Exception, match=r"no onnxruntime-gpu; .*pytest tests/cuda"):
+        require("no onnxruntime-gpu", ON_ONNX, gpu=True)
+
+
+def test_without_a_problem_tests_run():
+    require("", ON_ONNX, gpu=True)
+
+
+@pytest.mark.parametrize(("printed", "expected"), [("GPU 0: NVIDIA H100 (UUID: GPU-1)", True), ("", False)])
+def test_a_gpu_is_found_by_its_device_or_by_nvidia_smi(tmp_path, monkeypatch, printed, expected):
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\necho '{printed}'\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    assert has_nvidia_gpu(tmp_path / "nvidia0") == expected
+    (tmp_path / "nvidia0").touch()
+    assert has_nvidia_gpu(tmp_path / "nvidia0")
