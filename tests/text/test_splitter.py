@@ -217,3 +217,16 @@ def test_no_letter_is_lost_at_bars(text, desired, more):
     chunks = split(text.replace("x", "|"), desired, desired + more)
     assert letters("".join(chunks)) == letters(text.replace("x", "|"))
     assert chunks
+
+
+@pytest.mark.parametrize("together", ["5 km", "$3 million", "20 kilometers", "Dr. Rao", "J. R. R. Tolkien", "No. 7",
+                                      "e.g. Rome", "3 °C"])
+def test_a_sentence_that_is_too_long_is_not_broken_within_a_quantity_or_after_an_abbreviation(together):
+    for before in range(8, 40):
+        chunks = split(f"{'word ' * before}{together} {'word ' * 30}end.", 60, 80)
+        assert any(together in chunk for chunk in chunks), (before, chunks)
+        assert max(map(len, chunks)) <= 80
+
+
+def test_many_initials_in_a_row_are_still_divided():
+    assert max(map(len, split("J. " * 200, 60, 80))) <= 80
