@@ -80,7 +80,8 @@ NCX = ('<?xml version="1.0"?><ncx><navMap><navPoint><navLabel><text>First</text>
 DOCUMENTS = {
     "cover.xhtml": '<section epub:type="cover"><p>A cover.</p></section>',
     "one.xhtml": '<h1>One</h1><p>He went<a epub:type="noteref" href="#n1">1</a> on<sup><a href="#n2">[2]</a></sup>.'
-                 '<br/>A line.</p><h2 id="b">Inner</h2><p>10<sup>2</sup> <span epub:type="pagebreak">12</span>steps&nbsp;&amp; '
+                 '<br/>A line.</p><h2 id="b">Inner</h2>'
+                 '<p>10<sup>2</sup> <span epub:type="pagebreak">12</span>steps&nbsp;&amp; '
                  'on.</p><aside epub:type="footnote" id="n1">A note.</aside><p hidden>Hidden.</p>',
     "two.xhtml": '<h1>Two</h1><blockquote xml:lang="fr"><p>Bonjour.</p></blockquote><hr/><p>End.',
     "index.xhtml": "<h1>Index</h1><p>turtle, 12</p>",
