@@ -39,7 +39,8 @@ class LoudnessMeter:
             return
         size = len(audio) + len(self._tail)
         length = 1 << (size - 1).bit_length()
-        filtered = np.fft.irfft(np.fft.rfft(audio.astype(np.float64), length) * np.fft.rfft(self._response, length), length)[:size]
+        spectrum = np.fft.rfft(audio.astype(np.float64), length) * np.fft.rfft(self._response, length)
+        filtered = np.fft.irfft(spectrum, length)[:size]
         filtered[:len(self._tail)] += self._tail
         self._tail = filtered[len(audio):]
         hops = np.concatenate((self._rest, filtered[:len(audio)]))
