@@ -70,8 +70,7 @@ def time_book(chunks: Sequence[StoredChunk], titles: Sequence[str]) -> BookTimel
         timed.append(TimedChunk(stored.chunk, position, end, silence))
         position = end + silence
         if index + 1 == len(chunks) or chunks[index + 1].chunk.chapter != stored.chunk.chapter:
-            title = titles[stored.chunk.chapter] or f"Chapter {len(chapters) + 1}"
-            chapters.append(TimedChapter(title, timed[0].start, position, tuple(timed)))
+            chapters.append(TimedChapter(titles[stored.chunk.chapter], timed[0].start, position, tuple(timed)))
             timed = []
     return BookTimeline(rate, tuple(chapters))
 

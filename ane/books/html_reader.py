@@ -154,7 +154,8 @@ class BlockReader:
 def read_html(markup: str, rules: Mapping[str, Omission]) -> Document:
     """A page of HTML."""
     blocks = [item for item in BlockReader(rules).read(markup) if isinstance(item, TextBlock)]
-    return Document(split_at_headings(blocks), title=page_title(markup))
+    titles = [block.text.replace("\n", " ") for block in blocks if block.level == 1]
+    return Document(split_at_headings(blocks), title=page_title(markup) or (titles[0] if len(titles) == 1 else ""))
 
 
 def page_title(markup: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ane.books.document import HEADING, SCENE_BREAK, Document, TextBlock
+from ane.books.document import HEADING, SCENE_BREAK, BookChapter, Document, TextBlock
 from ane.system.errors import UserError
 from ane.text import split
 from ane.text.splitter import CLOSING, MARKS
@@ -120,7 +120,15 @@ def plan_book(document: Document, identity: SpeechIdentity, silences: Silences,
                 chunks.append(PlannedChunk(len(chunks) + 1, key, part, index, block.kind, block.language, silence))
     if not chunks:
         raise UserError("there is nothing to say: the document has no letter or digit")
-    return BookPlan(tuple(chunks), tuple(chapter.title for chapter in document.chapters))
+    return BookPlan(tuple(chunks), tuple(title_of(chapter, document, number)
+                                         for number, chapter in enumerate(document.chapters, 1)))
+
+
+def title_of(chapter: BookChapter, document: Document, number: int) -> str:
+    """The title of a chapter for tables of contents: its own, its first heading, the document's before the first, or
+    "Chapter 5"."""
+    heading = next((block.text.replace("\n", " ") for block in chapter.blocks if block.kind == HEADING), "")
+    return chapter.title or heading or (document.title if number == 1 else "") or f"Chapter {number}"
 
 
 def silence_after(block: TextBlock, following: TextBlock | None, silences: Silences) -> float:

@@ -103,7 +103,8 @@ class JobStore:
                 if "locked" not in str(error) or attempt == 39:
                     raise
                 time.sleep(0.1)
-        connection.execute("PRAGMA synchronous = FULL")
+        for pragma in ("synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON"):    # the latter: macOS
+            connection.execute(f"PRAGMA {pragma}")
         return connection
 
     def close(self) -> None:

@@ -53,7 +53,7 @@ def print_status(console: Console, store: "JobStore") -> None:
         inside = [chunk for chunk in chunks if chunk.chunk.chapter == index]
         done = [chunk for chunk in inside if chunk.samples is not None]
         if inside:
-            table.add_row(title or f"Chapter {index + 1}", f"{inside[0].chunk.number}-{inside[-1].chunk.number}",
+            table.add_row(title, f"{inside[0].chunk.number}-{inside[-1].chunk.number}",
                           f"{len(done)} of {len(inside)}", duration(seconds_of(done)))
     console.print(table)
     done = [chunk for chunk in chunks if chunk.samples is not None]
