@@ -43,7 +43,6 @@ examples:
 
 def register(commands: argparse._SubParsersAction) -> None:
     from ane.books.omissions import OMISSIONS
-    from ane.books.output import TEMPLATE
     from ane.books.plan import Silences
 
     parser = commands.add_parser(
@@ -78,7 +77,7 @@ def register(commands: argparse._SubParsersAction) -> None:
         default = getattr(Silences, name)
         add(f"--{name}-silence", type=float, default=default, metavar="S", help=f"{where} (default: {default})")
     add = arguments.rare_group(parser, "files").add_argument
-    add("--template", default=TEMPLATE, metavar="NAME", help=f"names of files of --per-chapter (default: {TEMPLATE!r})")
+    add("--template", metavar="NAME", help="names of files of --per-chapter (default: '{book} {number} {title}')")
     add("--title", metavar="TITLE", help="title in the file (default: the document's)")
     add("--author", metavar="AUTHOR", help="author in the file (default: the document's)")
     add("--cover", metavar="FILE", type=arguments.path, help="a JPEG or PNG as cover (default: the document's)")
@@ -170,11 +169,11 @@ def silences_of(args: argparse.Namespace) -> "Silences":
 
 
 def output_options(args: argparse.Namespace, document: "Document") -> "OutputOptions":
-    from ane.books.output import OutputOptions
+    from ane.books.output import TEMPLATE, OutputOptions
 
     options = OutputOptions(
-        args.output, args.per_chapter, args.template, args.srt, args.vtt, args.times, args.loudness,
-        document.title if args.title is None else args.title, document.author if args.author is None else args.author,
+        args.output, args.per_chapter, TEMPLATE if args.template is None else args.template, args.srt, args.vtt,
+        args.times, args.loudness, document.title if args.title is None else args.title, document.author if args.author is None else args.author,
         document.cover)
     return replace(options, cover=read_cover(args.cover)) if args.cover is not None else options
 
