@@ -7,6 +7,7 @@ HEADING, PARAGRAPH, ITEM, QUOTATION, SCENE_BREAK = "heading", "paragraph", "item
 
 # A paragraph of nothing but these signs separates two scenes: "* * *", "---", "~", "⁂".
 DIVIDER = re.compile(r"[\s*#~=_•·⁂☙❦❧◆◇●○—–-]{1,40}")
+INVISIBLE = re.compile("[\u00ad\u200b\u2060\ufeff]")      # soft hyphens and the like, which would divide a word
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Document:
 
 def text_block(kind: str, text: str, language: str = "", level: int = 0) -> TextBlock | None:
     """A block with its whitespace normalised: a scene break for a divider, None for no text."""
-    lines = [" ".join(line.split()) for line in text.split("\n")]
+    lines = [" ".join(line.split()) for line in INVISIBLE.sub("", text).split("\n")]
     text = "\n".join(line for line in lines if line)
     if not text:
         return None

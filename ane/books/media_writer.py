@@ -4,7 +4,6 @@ Without PyAV, wav, flac, mp3 and ogg are written without tags by libsndfile.
 """
 
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,9 +17,8 @@ import numpy as np
 from ane.audio import writing
 from ane.audio.writer import pcm16
 from ane.books.document import CoverImage
-from ane.books.store import flush_folder
 from ane.system.errors import UserError
-from ane.system.files import check_output_file, replacing
+from ane.system.files import check_output_file
 from ane.system.interruption import uninterrupted
 
 WITHOUT_PYAV = (".wav", ".flac", ".mp3", ".ogg")
@@ -95,39 +93,27 @@ def writing_media(path: Path, rate: int, tags: Mapping[str, str], chapters: Sequ
                   cover: CoverImage | None = None) -> Iterator[Callable[[np.ndarray], None]]:
     """Yield a function that appends audio (n,) float32, clipped to [-1, 1], to a mono file.
 
-    The file appears, and is on disk, when the block ends without an error.
+    The file is complete when the block ends without an error.
 
     Args:
         tags: "title", "artist", "album", "track" and so on, as FFmpeg names them.
         chapters: for formats that have them: m4b, m4a, mp3, opus, aiff.
 
     Raises:
-        UserError: see ``check_media_output``; a full disk, NaN or infinite samples.
+        UserError: see ``check_media_output``; NaN or infinite samples.
+        OSError: a full disk.
     """
     check_media_output(path)
-    with flushed(path):
-        if path.suffix.lower() not in FORMATS or not has_pyav():
-            with writing(path, rate) as append:
-                yield append
-            return
-        with replacing(path) as target:
-            encoder = _MediaEncoder(target, FORMATS[path.suffix.lower()], rate, tags, chapters, cover)
-            try:
-                yield encoder.append
-                encoder.finish()
-            finally:
-                encoder.close()
-            with target.open("rb+") as written:
-                os.fsync(written.fileno())
-
-
-@contextmanager
-def flushed(path: Path) -> Iterator[None]:
-    """After the block: the file that it wrote survives a power failure."""
-    yield
-    with path.open("rb+") as written:
-        os.fsync(written.fileno())
-    flush_folder(path.parent)
+    if path.suffix.lower() not in FORMATS or not has_pyav():
+        with writing(path, rate) as append:
+            yield append
+        return
+    encoder = _MediaEncoder(path, FORMATS[path.suffix.lower()], rate, tags, chapters, cover)
+    try:
+        yield encoder.append
+        encoder.finish()
+    finally:
+        encoder.close()
 
 
 class _MediaEncoder:

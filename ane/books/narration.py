@@ -35,9 +35,9 @@ def narrate(store: JobStore, plan: BookPlan, speaker: BookSpeaker, progress: Nar
         while True:
             claimed = store.claim(plan.digest)
             if claimed is None:
-                chunks = store.chunks()
-                if all(chunk.samples is not None for chunk in chunks):
-                    progress(len(chunks), len(chunks), 0.0)
+                done, total, _ = store.progress()
+                if done == total:
+                    progress(done, total, 0.0)
                     return spoken
                 time.sleep(POLL)
                 continue
@@ -45,10 +45,8 @@ def narrate(store: JobStore, plan: BookPlan, speaker: BookSpeaker, progress: Nar
             audio, notes = sound_of(speaker, claimed, len(plan.chunks))
             store.save(claimed, audio, speaker.sample_rate, time.perf_counter() - started, notes)
             spoken, characters = spoken + 1, characters + len(claimed.chunk.text)
-            chunks = store.chunks()
-            left = sum(len(chunk.chunk.text) for chunk in chunks if chunk.samples is None)
-            progress(sum(chunk.samples is not None for chunk in chunks), len(chunks),
-                     left * (clock() - began) / characters)
+            done, total, left = store.progress()
+            progress(done, total, left * (clock() - began) / characters)
 
 
 def sound_of(speaker: BookSpeaker, claimed: ClaimedChunk, count: int) -> tuple[np.ndarray, list[str]]:

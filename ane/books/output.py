@@ -2,8 +2,10 @@
 
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,12 @@ from ane.audio.loudness import LoudnessMeter, PeakLimiter
 from ane.books.assembly import BookTimeline, measure_book, sound_of_book, time_book
 from ane.books.captions import srt, times, vtt
 from ane.books.document import CoverImage
-from ane.books.media_writer import ChapterMark, check_media_output, flushed, writing_media
+from ane.books.media_writer import ChapterMark, check_media_output, writing_media
 from ane.books.narration import POLL, leases_renewed
 from ane.books.plan import digest_of
-from ane.books.store import JobStore
+from ane.books.store import JobStore, flush_folder
 from ane.system.errors import UserError
-from ane.system.files import check_output_file, replacing, write_json
+from ane.system.files import check_output_file, write_json
 
 CEILING = -3.0              # dBTP
 MIN_LOUDNESS, MAX_LOUDNESS = -40.0, -5.0        # LUFS
@@ -115,6 +117,29 @@ def write_book_files(store: JobStore, options: OutputOptions) -> WrittenBook:
         return book
 
 
+@contextmanager
+def completed(store: JobStore, path: Path) -> Iterator[Path]:
+    """Yield a path in the job's folder; the file that the block writes there becomes ``path`` when it is on disk.
+
+    Whoever has the lease on the output owns that folder, so what an interrupted run left in it is removed.
+    """
+    folder = store.path / "writing"
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        target = folder / path.name
+        yield target
+        with target.open("rb+") as written:
+            os.fsync(written.fileno())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(target, path)
+        flush_folder(path.parent)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}; what was spoken is kept") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _is_unchanged(file: str, size: int) -> bool:
     return os.path.isfile(file) and os.path.getsize(file) == size
 
@@ -135,17 +160,18 @@ def _write(store: JobStore, timeline: BookTimeline, options: OutputOptions) -> W
     for number, (part, path) in enumerate(zip(parts, paths, strict=True), 1):
         marks = [ChapterMark(chapter.title, part.seconds(chapter.start), part.seconds(chapter.end))
                  for chapter in part.chapters]
-        with writing_media(path, part.rate, _tags(options, part, number, len(parts)), marks, options.cover) as append:
+        tags = _tags(options, part, number, len(parts))
+        with completed(store, path) as target, writing_media(target, part.rate, tags, marks, options.cover) as append:
             for piece in _levelled(sound_of_book(store, part), part.rate, gain, options.loudness is not None):
                 append(piece)
                 if options.loudness is not None:
                     after.feed(piece)
-        files += [str(path), *_write_subtitles(part, path, options)]
+        files += [str(path), *_write_subtitles(store, part, path, options)]
         content += [{"file": path.name, **chapter} for chapter in times(part)]
     if options.json:
         path = options.path.with_suffix(".json")
-        with flushed(path):
-            write_json(path, {"title": options.title, "author": options.author, "sample_rate": timeline.rate,
+        with completed(store, path) as target:
+            write_json(target, {"title": options.title, "author": options.author, "sample_rate": timeline.rate,
                               "seconds": timeline.samples / timeline.rate, "chapters": content})
         files.append(str(path))
     measured = (after.loudness, after.true_peak) if options.loudness is not None else (None, None)
@@ -166,15 +192,18 @@ def _levelled(pieces: Iterator[np.ndarray], rate: int, gain: float, levelled: bo
 def _tags(options: OutputOptions, part: BookTimeline, number: int, count: int) -> dict[str, str]:
     tags = {"title": options.title, "artist": options.author, "album": options.title, "album_artist": options.author,
             "genre": "Audiobook"}
-    return {**tags, "title": part.chapters[0].title, "track": f"{number}/{count}"} if options.per_chapter else tags
+    if options.per_chapter:
+        tags |= {"title": part.chapters[0].title, "track": f"{number}/{count}"}
+    # a name of a file that is not UTF-8 reaches Python as lone surrogates, which no tag can hold
+    return {name: value.encode("utf-8", "replace").decode("utf-8") for name, value in tags.items()}
 
 
-def _write_subtitles(part: BookTimeline, path: Path, options: OutputOptions) -> list[str]:
+def _write_subtitles(store: JobStore, part: BookTimeline, path: Path, options: OutputOptions) -> list[str]:
     files = []
     for suffix, wanted, render in ((".srt", options.srt, srt), (".vtt", options.vtt, vtt)):
         if wanted:
             subtitles = path.with_suffix(suffix)
-            with flushed(subtitles), replacing(subtitles) as target:
+            with completed(store, subtitles) as target:
                 target.write_text(render(part), encoding="utf-8")
             files.append(str(subtitles))
     return files

@@ -15,7 +15,8 @@ from ane.text.splitter import CLOSING, MARKS
 
 MAX_SILENCE = 60.0      # seconds
 WITHIN_SENTENCE = 0.15  # seconds of silence where a long sentence is divided: a breath
-UNDIVIDED = 1 << 30     # characters: a paragraph is one chunk
+MAX_PARAGRAPH = 50_000  # characters that are divided at a time, to bound memory: no paragraph of a book is so long
+MAX_TITLE = 200         # characters
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def plan_book(document: Document, identity: SpeechIdentity, silences: Silences,
         for block, following in zip(chapter.blocks, [*chapter.blocks[1:], None], strict=True):
             if not any(map(str.isalnum, block.text)):
                 continue
-            parts = split(block.text, *(lengths or (UNDIVIDED, UNDIVIDED)))
+            parts = parts_of(block.text, lengths)
             for part, last in zip(parts, [False] * (len(parts) - 1) + [True], strict=True):
                 seen[part] += 1
                 key = digest_of([base, part, seen[part]])
@@ -124,11 +125,25 @@ def plan_book(document: Document, identity: SpeechIdentity, silences: Silences,
                                          for number, chapter in enumerate(document.chapters, 1)))
 
 
+def parts_of(text: str, lengths: tuple[int, int] | None) -> list[str]:
+    """The chunks of a paragraph; None: the paragraph is one."""
+    if lengths is None:
+        return [" ".join(text.split())]
+    slices, start = [], 0
+    while len(text) - start > MAX_PARAGRAPH:
+        end = text.rfind(" ", start, start + MAX_PARAGRAPH)
+        end = start + MAX_PARAGRAPH if end <= start else end
+        slices.append(text[start:end])
+        start = end
+    return [part for piece in [*slices, text[start:]] for part in split(piece, *lengths)
+            if any(map(str.isalnum, part))]
+
+
 def title_of(chapter: BookChapter, document: Document, number: int) -> str:
     """The title of a chapter for tables of contents: its own, its first heading, the document's before the first, or
     "Chapter 5"."""
     heading = next((block.text.replace("\n", " ") for block in chapter.blocks if block.kind == HEADING), "")
-    return chapter.title or heading or (document.title if number == 1 else "") or f"Chapter {number}"
+    return (chapter.title or heading or (document.title if number == 1 else "") or f"Chapter {number}")[:MAX_TITLE]
 
 
 def silence_after(block: TextBlock, following: TextBlock | None, silences: Silences) -> float:

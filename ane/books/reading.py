@@ -21,8 +21,9 @@ from ane.system.errors import UserError
 
 SUFFIXES = (".txt", ".md", ".epub", ".html", ".srt")
 MARKDOWN, HTML, PLAIN = (".md", ".markdown"), (".html", ".htm", ".xhtml"), (".txt", ".text", "")
-MAX_TEXT = 32 << 20         # bytes of a text; the Bible has 4.5 MB
+MAX_TEXT = 16 << 20         # bytes of a text; the Bible has 4.5 MB
 MAX_MARKDOWN = 8 << 20      # markdown-it takes about a second a megabyte
+MAX_TITLE = 200             # characters
 MAX_PIPED_EPUB = 512 << 20  # with its pictures; a file is not read into memory
 UNREADABLE = {b"%PDF": "a PDF", b"\xd0\xcf\x11\xe0": "an old Word document", b"{\\rtf": "RTF",
               b"BOOKMOBI": "a Kindle book"}
@@ -52,6 +53,7 @@ def read_document(source: Path | str, keep: Collection[str] = ()) -> Document:
                         + (f"; add keep={','.join(rules)} if it was left out" if rules else ""))
     if not document.title and suffix:
         document.title = Path(source).stem
+    document.title = document.title[:MAX_TITLE]
     return document
 
 

@@ -202,6 +202,14 @@ class JobStore:
                             notes=json.loads(row[11] or "[]"), leased=row[12] is not None and row[12] > self.clock())
                 for row in rows]
 
+    def progress(self) -> tuple[int, int, int]:
+        """Chunks with a sound, chunks in all, and characters of those without."""
+        with self._errors():
+            done, total, left = self._connection.execute(
+                "SELECT count(s.samples), count(*), total(CASE WHEN s.samples IS NULL THEN length(c.text) END) "
+                "FROM chunks c JOIN sounds s USING (key)").fetchone()
+        return done, total, int(left)
+
     def sound(self, key: str) -> np.ndarray:
         """The stored sound of a chunk, (S,) float32. UserError when there is none, or it is damaged."""
         with self._errors():

@@ -173,8 +173,8 @@ def output_options(args: argparse.Namespace, document: "Document") -> "OutputOpt
 
     options = OutputOptions(
         args.output, args.per_chapter, TEMPLATE if args.template is None else args.template, args.srt, args.vtt,
-        args.times, args.loudness, document.title if args.title is None else args.title, document.author if args.author is None else args.author,
-        document.cover)
+        args.times, args.loudness, document.title if args.title is None else args.title,
+        document.author if args.author is None else args.author, document.cover)
     return replace(options, cover=read_cover(args.cover)) if args.cover is not None else options
 
 

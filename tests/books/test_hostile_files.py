@@ -182,7 +182,7 @@ def nothing_but_tags(path):
     path.write_text("<b></b></i>" * 30_000)
 
 
-@hostile("more than 32 MB", ".html")
+@hostile("more than 16 MB", ".html")
 def a_hundred_megabytes_of_markup(path):
     with path.open("wb") as file:
         for _ in range(100):

@@ -167,3 +167,13 @@ def test_a_template_that_gives_two_chapters_one_name_is_refused(tmp_path):
 def test_an_unknown_suffix_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"end its name in \.m4b, \.m4a"):
         OutputOptions(tmp_path / "book.xyz")
+
+
+def test_a_folder_in_place_of_the_file_is_reported_in_one_line(job, tmp_path):
+    options = OutputOptions(tmp_path / "book.wav", srt=True)
+    (tmp_path / "book.srt").mkdir()
+    store = JobStore(job)
+    with pytest.raises(UserError, match=r"cannot write .*book\.srt"):
+        write_book_files(store, options)
+    store.close()
+    assert sorted(path.name for path in job.iterdir()) == ["job.sqlite"]

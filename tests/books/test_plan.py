@@ -62,3 +62,26 @@ def test_a_document_without_letters_and_silences_out_of_range_are_refused():
         plan(TextBlock(PARAGRAPH, "…"))
     with pytest.raises(UserError, match="paragraph_silence must be from 0 to 60 seconds, got -1"):
         Silences(paragraph=-1)
+
+
+def test_a_paragraph_without_an_end_is_divided_in_bounded_memory():
+    planned = plan(TextBlock(PARAGRAPH, "word " * 60_000 + "x" * 60_000))
+    assert sum(len(chunk.text.split()) for chunk in planned.chunks) in (60_001, 60_002)
+    assert max(len(chunk.text) for chunk in planned.chunks) <= 60_000
+
+
+def test_without_lengths_a_paragraph_is_one_chunk():
+    document = Document([BookChapter("", [TextBlock(PARAGRAPH, "One line.\nAnother line. " * 50)])], "The Book")
+    planned = plan_book(document, IDENTITY, Silences(), None)
+    assert [len(chunk.text.split()) for chunk in planned.chunks] == [200]
+    assert planned.chapters == ("The Book",)
+
+
+def test_a_chapter_without_a_title_is_called_by_its_first_heading():
+    document = Document([BookChapter("", [TextBlock(PARAGRAPH, "One.")]),
+                         BookChapter("", [TextBlock(PARAGRAPH, "Two."), TextBlock(HEADING, "A\nheading" * 100)]),
+                         BookChapter("", [TextBlock(PARAGRAPH, "Three.")])], "The Book")
+    titles = plan_book(document, IDENTITY, Silences(), (60, 90)).chapters
+    assert (titles[0], titles[2]) == ("The Book", "Chapter 3")
+    assert titles[1].startswith("A heading")
+    assert len(titles[1]) == 200

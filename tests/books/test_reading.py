@@ -141,3 +141,7 @@ def test_standard_input_is_plain_text_or_an_epub(tmp_path, monkeypatch):
 def test_an_unknown_rule_is_refused():
     with pytest.raises(UserError, match="keep must name rules of front-matter, footnotes"):
         read_document("-", ("pictures",))
+
+
+def test_soft_hyphens_do_not_divide_a_word(tmp_path):
+    assert texts(read(tmp_path, "a.html", "<p>tur&shy;tle &#8203;pond")) == ["turtle pond"]
