@@ -112,6 +112,7 @@ def write_book_files(store: JobStore, options: OutputOptions) -> WrittenBook:
         if written.get("digest") == wanted and all(_is_unchanged(*file) for file in written["files"]):
             return WrittenBook(**written["book"])
         book = _write(store, timeline, options)
+        store.prune()
         store.set_fact("written", {"digest": wanted, "book": asdict(book),
                                    "files": [[file, os.path.getsize(file)] for file in book.files]})
         return book

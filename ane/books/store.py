@@ -158,7 +158,9 @@ class JobStore:
     # The plan
 
     def adopt(self, plan: BookPlan) -> None:
-        """Make ``plan`` the plan of this job. Sounds that it shares with the former plan are kept, others deleted.
+        """Make ``plan`` the plan of this job.
+
+        No sound is deleted before ``prune``: a run with a forgotten option must not cost hours of speech.
 
         Raises:
             UserError: another process is speaking a different plan.
@@ -176,9 +178,13 @@ class JobStore:
             for chunk in plan.chunks:
                 run("INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?, ?)", tuple(vars(chunk).values()))
             run("INSERT OR IGNORE INTO sounds (key) SELECT key FROM chunks")
-            run("DELETE FROM sounds WHERE key NOT IN (SELECT key FROM chunks)")
             for name, value in (("plan", plan.digest), ("chapters", plan.chapters)):
                 run("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value)))
+
+    def prune(self) -> None:
+        """Delete the sounds that the plan does not need."""
+        with self._transaction() as run:
+            run("DELETE FROM sounds WHERE key NOT IN (SELECT key FROM chunks)")
 
     def redo(self, numbers: Iterable[int]) -> None:
         """Forget the sounds of these chunks; each is spoken with a new seed. Raises UserError for an unknown number."""

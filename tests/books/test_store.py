@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+from ane.books.output import OutputOptions, write_book_files
 from ane.books.speakers import SpokenChunk
 from ane.books.store import FILE, LEASE, JobStore
 from ane.system.errors import UserError
@@ -31,13 +32,32 @@ def test_a_changed_paragraph_alone_is_spoken_again(tmp_path):
     assert sum(old != new for old, new in zip(before, sounds(tmp_path / "job"), strict=True)) == 1
 
 
-def test_another_voice_or_setting_speaks_all_again_and_keeps_nothing_old(tmp_path):
+def test_another_voice_or_setting_speaks_all_again(tmp_path):
     run_job(tmp_path / "job", book())
     assert run_job(tmp_path / "job", book(), StandInSpeaker("other")) == CHUNKS
     assert run_job(tmp_path / "job", book(), StandInSpeaker("other", steps=4)) == CHUNKS
-    connection = sqlite3.connect(tmp_path / "job" / FILE)
-    assert connection.execute("SELECT count(*) FROM sounds").fetchone() == (CHUNKS,)
-    connection.close()
+
+
+def test_what_was_spoken_with_other_options_is_kept_until_the_output_is_written(tmp_path):
+    def rows() -> int:
+        connection = sqlite3.connect(tmp_path / "job" / FILE)
+        [count] = connection.execute("SELECT count(*) FROM sounds").fetchone()
+        connection.close()
+        return count
+
+    run_job(tmp_path / "job", book())
+    with pytest.raises(UserError):
+        run_job(tmp_path / "job", book(), StandInSpeaker("forgot an option", before=refuse))
+    assert rows() == 2 * CHUNKS
+    assert run_job(tmp_path / "job", book()) == 0
+    store = JobStore(tmp_path / "job")
+    write_book_files(store, OutputOptions(tmp_path / "book.wav"))
+    store.close()
+    assert rows() == CHUNKS
+
+
+def refuse(text: str) -> None:
+    raise UserError("stopped")
 
 
 def test_the_order_of_work_does_not_change_a_sound(tmp_path):
