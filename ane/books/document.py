@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 HEADING, PARAGRAPH, ITEM, QUOTATION, SCENE_BREAK = "heading", "paragraph", "item", "quotation", "scene break"
 
@@ -73,13 +74,9 @@ def text_block(kind: str, text: str, language: str = "", level: int = 0) -> Text
 
 
 def split_at_headings(blocks: list[TextBlock]) -> list[BookChapter]:
-    """Chapters of blocks without a table of contents: each begins at a heading of the level that divides the text.
-
-    That is the highest level with two headings or more: a single h1 is the title of the book. Without one, all is one
-    chapter.
-    """
-    levels = [block.level for block in blocks if block.kind == HEADING]
-    dividing = min((level for level in levels if levels.count(level) > 1), default=0)
+    """Chapters of blocks without a table of contents: each begins at a heading of the level that divides the text, or
+    of a higher one."""
+    dividing = dividing_level(blocks)
     chapters = [BookChapter()]
     for block in blocks:
         if block.kind == HEADING and 0 < block.level <= dividing and chapters[-1].blocks:
@@ -88,3 +85,16 @@ def split_at_headings(blocks: list[TextBlock]) -> list[BookChapter]:
             chapters[-1].title = block.text.replace("\n", " ")
         chapters[-1].blocks.append(block)
     return [chapter for chapter in chapters if chapter.has_text]
+
+
+def dividing_level(blocks: list[TextBlock]) -> int:
+    """The highest level with two headings or more (a single h1 is the title of the book), or the one below it when most
+    of them are titles of parts: followed at once by a lower heading. 0 without any."""
+    levels = [block.level for block in blocks if block.level]
+    level = min((level for level in levels if levels.count(level) > 1), default=0)
+    while level:
+        lower = [after.level for block, after in pairwise(blocks) if block.level == level and after.level > level]
+        if 2 * len(lower) <= levels.count(level):
+            break
+        level = min(lower)
+    return level

@@ -48,8 +48,15 @@ def read_plain_text(text: str, rules: Mapping[str, Omission]) -> Document:
         blocks += _blocks(part, rules)
     chapters = split_at_headings(blocks)
     if "front-matter" in rules:
-        chapters = [chapter for chapter in chapters if not FRONT_TITLES.fullmatch(chapter.title)] or chapters
+        chapters = without_contents(chapters) or chapters
     return Document(chapters)
+
+
+def without_contents(chapters: list[BookChapter]) -> list[BookChapter]:
+    """The chapters without front matter, and without titles alone that come again: a table of contents."""
+    titles = [chapter.title for chapter in chapters]
+    return [chapter for number, chapter in enumerate(chapters) if not FRONT_TITLES.fullmatch(chapter.title)
+            and (any(block.kind != HEADING for block in chapter.blocks) or chapter.title not in titles[number + 1:])]
 
 
 def without_boilerplate(text: str) -> str:

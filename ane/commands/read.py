@@ -14,6 +14,7 @@ from ane.commands.kitten import kitten_bundle, refuse_other_flags
 from ane.commands.messages import LOGGER, message_console, output_console
 from ane.commands.progress import ProgressDisplay
 from ane.commands.read_report import print_book_report, print_status, time_left
+from ane.commands.say import list_presets
 from ane.commands.speech_options import add_settings_arguments, read_settings
 from ane.commands.voices import list_command
 from ane.system.errors import UserError
@@ -94,6 +95,8 @@ def read(args: argparse.Namespace) -> int:
         return status(args)
     if args.voice == "?":
         return list_command(args)
+    if args.preset == "?":
+        return list_presets(args)
     if args.book is None or args.output is None:
         raise UserError("name a book and an output: ane read BOOK -o OUT")
     if str(args.output) == "-":

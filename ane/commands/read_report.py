@@ -33,8 +33,8 @@ def print_book_report(console: Console, store: "JobStore", written: "WrittenBook
     level = "" if written.loudness is None else f"; {written.loudness:.1f} LUFS, true peak {written.true_peak:.1f} dB"
     more = len(written.files) - 1
     files = f"{written.files[0]} and {more} more file{'s' * (more > 1)}" if more else written.files[0]
-    console.print(f"{duration(written.seconds)} of audio → {files}  ({spoken} of {count} chunks spoken now{level}; the "
-                  f"job is kept in {store.path})")
+    console.print(f"{duration(written.seconds)} of audio → {files}  ({spoken} of {count} chunks spoken now{level}; seed "
+                  f"{store.fact('seed')}; the job is kept in {store.path})")
 
 
 def print_notes(chunks: Sequence["StoredChunk"]) -> None:
@@ -59,7 +59,7 @@ def print_status(console: Console, store: "JobStore") -> None:
     done = [chunk for chunk in chunks if chunk.samples is not None]
     working = [str(chunk.chunk.number) for chunk in chunks if chunk.leased and chunk.samples is None]
     console.print(f"{len(done)} of {len(chunks)} chunks spoken, {duration(seconds_of(done))} of audio"
-                  + (f"; being spoken: {', '.join(working)}" if working else ""))
+                  + (f"; being spoken: {', '.join(working)}" if working else "") + f"; seed {store.fact('seed')}")
     for chunk in chunks:
         for note in chunk.notes:
             console.print(f"chunk {chunk.chunk.number}, {shorten(chunk.chunk.text)!r}: {note}")

@@ -145,3 +145,17 @@ def test_an_unknown_rule_is_refused():
 
 def test_soft_hyphens_do_not_divide_a_word(tmp_path):
     assert texts(read(tmp_path, "a.html", "<p>tur&shy;tle &#8203;pond")) == ["turtle pond"]
+
+
+def test_parts_are_divided_into_their_chapters(tmp_path):
+    text = "\n\nSome text.\n\n".join(("PART ONE\n\nCHAPTER 0", "CHAPTER 1", "PART TWO\n\nCHAPTER 2", "CHAPTER 3", ""))
+    titles = [chapter.title for chapter in read(tmp_path, "a.txt", text).chapters]
+    assert titles == ["PART ONE", "CHAPTER 0", "CHAPTER 1", "PART TWO", "CHAPTER 2", "CHAPTER 3"]
+    sections = "# One\n\nText.\n\n## Section\n\nText.\n\n# Two\n\nText.\n\n## Section\n\nText.\n"
+    assert [chapter.title for chapter in read(tmp_path, "a.md", sections).chapters] == ["One", "Two"]
+
+
+def test_a_table_of_contents_in_plain_text_is_left_out(tmp_path):
+    text = "CONTENTS\n\nCHAPTER I\n\nCHAPTER II\n\nCHAPTER I\n\nThe text.\n\nCHAPTER II\n\nMore text.\n"
+    assert texts(read(tmp_path, "a.txt", text)) == ["CHAPTER I", "The text.", "CHAPTER II", "More text."]
+    assert texts(read(tmp_path, "a.txt", text, ("front-matter",)))[0] == "CONTENTS"
