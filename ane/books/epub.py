@@ -190,7 +190,7 @@ def _entries(archive: EpubArchive, path: str, level: str, link: str, target: str
             toc = token.value == "nav" and "toc" in token.attributes.get("epub:type", "toc").split()
             active = toc if token.kind == "start" else link != "a"
         elif token.kind == "text":
-            title += token.value
+            title = (title + token.value[:MAX_TITLE])[:2 * MAX_TITLE]
         elif token.value == level:
             depth += 1 if token.kind == "start" else -1
             title = ""

@@ -33,8 +33,8 @@ def print_book_report(console: Console, store: "JobStore", written: "WrittenBook
     level = "" if written.loudness is None else f"; {written.loudness:.1f} LUFS, true peak {written.true_peak:.1f} dB"
     more = len(written.files) - 1
     files = f"{written.files[0]} and {more} more file{'s' * (more > 1)}" if more else written.files[0]
-    console.print(f"{duration(written.seconds)} of audio → {files}  ({spoken} of {count} chunks spoken now{level}; seed "
-                  f"{store.fact('seed')}; the job is kept in {store.path})")
+    console.print(f"{duration(written.seconds)} of audio → {files}  ({spoken} of {count} chunks spoken now{level}; "
+                  f"seed {store.fact('seed')}; the job is kept in {store.path})")
 
 
 def print_notes(chunks: Sequence["StoredChunk"]) -> None:

@@ -275,6 +275,18 @@ def test_a_part_that_the_spine_names_twice_is_read_once(tmp_path):
     assert sum(len(chapter.blocks) for chapter in read_document(book).chapters) == 1
 
 
+@pytest.mark.parametrize("toc", [
+    '<navPoint><content src="toc.ncx"/><content src="a.xhtml"/></navPoint>' * 1000,         # leads to itself
+    "<navPoint>" * 100_000 + '<content src="a.xhtml"/>',
+    "<navPoint><text>" + "word " * 200_000 + "</text>" + '<content src="a.xhtml"/>' * 20_000])
+def test_a_strange_table_of_contents_is_read_soon_and_the_text_all_the_same(tmp_path, toc):
+    book = write_book(tmp_path / "book.epub", PAGE, files={"OEBPS/toc.ncx": f"<ncx>{toc}"},
+                      more_items='<item id="ncx" href="toc.ncx" media-type="application/x-dtbncx+xml"/>')
+    began = time.process_time()
+    assert [block.text for chapter in read_document(book).chapters for block in chapter.blocks] == ["text"]
+    assert time.process_time() - began < SECONDS
+
+
 def test_the_archive_is_never_written_to_disk(tmp_path):
     book = write_book(tmp_path / "book.epub", PAGE, files={"../../evil.txt": "x", "/evil.txt": "x"})
     read_document(book)
