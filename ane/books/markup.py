@@ -3,6 +3,9 @@
 A tokenizer, not a parser of document types: it declares, loads and expands nothing. Character references are the
 predefined ones of HTML, each replaced once. So a "billion laughs" or an external entity is text without a meaning.
 Sloppy markup is read as browsers do, up to the point that matters for reading aloud.
+
+Why not the standard library: expat refuses sloppy XHTML, and the time of html.parser (Python 3.11.7) grows with the
+square of the number of unfinished comments and tags.
 """
 
 import re

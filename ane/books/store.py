@@ -90,6 +90,7 @@ class JobStore:
                         run(statement)
                     run(f"PRAGMA user_version = {VERSION}")
         if version not in (0, VERSION):
+            self.close()
             raise UserError(f"the job in {path} is of another version ({version}): update tortoise-ane, or delete the "
                             "folder to begin anew")
 
