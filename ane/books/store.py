@@ -146,7 +146,7 @@ class JobStore:
 
     def set_fact(self, name: str, value: Any) -> None:
         with self._transaction() as run:
-            run("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value)))
+            run("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value, default=str)))
 
     def seed(self, wanted: int | None) -> int:
         """The seed of the job: ``wanted``; None: that of its first run, a random one for a new job."""

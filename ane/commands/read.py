@@ -1,6 +1,7 @@
 """`ane read`: narrate a book or any long text, as a job that can be interrupted and goes on where it was."""
 
 import argparse
+import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -122,7 +123,15 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
 
     identity = SpeechIdentity(speaker.model, speaker.voice, speaker.settings, seed)
     plan = plan_book(document, identity, silences, speaker.lengths)
+    former = store.fact("identity")
     store.adopt(plan)
+    now = {**vars(identity), "settings": dict(identity.settings)}
+    changed = [name for name, value in json.loads(json.dumps(now, default=str)).items()
+               if former is not None and former[name] != value]
+    if changed:
+        LOGGER.warning("another %s than this job was spoken with: all chunks are spoken again. To keep them, interrupt "
+                       "and repeat the earlier options", ", ".join(changed))
+    store.set_fact("identity", now)
     store.redo(args.redo)
     console = message_console(args)
     with ProgressDisplay(console, shown=not args.quiet) as progress:

@@ -46,6 +46,14 @@ def test_a_book_is_narrated_goes_on_where_it_was_and_speaks_chunks_again(workpla
     assert "Two" in printed
 
 
+def test_a_forgotten_option_is_reported(workplace, capsys):
+    command = ["read", "book.md", "-o", "book.wav", *FAST]
+    assert main([*command, "--temperature", "0.5", "--seed", "1"]) == 0
+    assert "than this job was spoken with" not in capsys.readouterr().err
+    assert main([*command, "-v", "slt"]) == 0
+    assert "warning: another voice, settings than this job was spoken with" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("arguments", "message"), [
     ([], "name a book and an output: ane read BOOK -o OUT"),
     (["book.md"], "name a book and an output"),
