@@ -197,8 +197,8 @@ def campaign(every: int, kills: int, first: int = 1) -> dict[str, object]:
         shutil.rmtree(folder, ignore_errors=True)
         failures += [{"fault": "SIGKILL", "wrong": wrong} for wrong in kill_at_random(folder, expected, kills)] \
             if kills else []
-    return {"calls_of_a_run": calls, "every": every, "faults": list(FAULTS.values()), "trials": trials, "sigkills": kills,
-            "failures": failures, "cpu_seconds": round(sum(os.times()[:4]))}
+    return {"calls_of_a_run": calls, "every": every, "faults": list(FAULTS.values()), "trials": trials,
+            "sigkills": kills, "failures": failures, "cpu_seconds": round(sum(os.times()[:4]))}
 
 
 def main() -> int:
