@@ -20,6 +20,7 @@ from ane.commands import (
     doctor,
     import_model,
     plan,
+    read,
     say,
     transcribe,
     verify,
@@ -42,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
         prog="ane", description="Tortoise text-to-speech: text and a reference voice in, 24 kHz speech out.")
     top.add_argument("--version", action="version", version=f"tortoise-ane {version()}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (say, voices, transcribe, import_model, convert, verify, plan, bench, cache, classify, doctor,
+    for command in (say, read, voices, transcribe, import_model, convert, verify, plan, bench, cache, classify, doctor,
                     completion):
         command.register(commands)
     add_common_arguments(top)

@@ -36,9 +36,9 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
     add("--lanes", type=positive, metavar="N", help="candidates sampled at a time, over all chunks (default: 16)")
 
 
-def load_synthesizer(args: argparse.Namespace, model: Model, settings: Any,
-                     console: Console) -> tuple[Any, Any]:
-    """Return a synthesizer on the backend that the flags name, and the settings.
+def load_synthesizer(args: argparse.Namespace, model: Model, settings: Any, console: Console,
+                     keep: bool | None = None) -> tuple[Any, Any]:
+    """Return a synthesizer on the backend that the flags name, and the settings. ``keep``: see ``load_backend``.
 
     Without ``--lanes`` the settings get the lanes that `ane bench` remembered for this machine, if any.
 
@@ -52,7 +52,7 @@ def load_synthesizer(args: argparse.Namespace, model: Model, settings: Any,
     tuned = applicable_tuning(args.backend, model, args.precision, args.threads, args.cache, args.compute_units)
     if tuned and tuned.lanes and args.lanes is None and "lanes" in model.family.options:
         settings = replace(settings, lanes=tuned.lanes)
-    backend = load_backend(args.backend, model, args.precision, args.threads, cache=args.cache,
+    backend = load_backend(args.backend, model, args.precision, args.threads, keep, cache=args.cache,
                            compute_units=args.compute_units, memory=args.memory,
                            rebuild_engines=args.rebuild_engines, notice=notice)
     return model.family.synthesizer(model, backend), settings

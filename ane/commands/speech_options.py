@@ -72,4 +72,5 @@ def speak_arguments(args: argparse.Namespace, model: Model) -> dict[str, Any]:
 
 def given_options(args: argparse.Namespace) -> dict[str, Any]:
     """The flags that were given and that not every kind of model has, with their values."""
-    return {name: value for name in SPEECH_OPTIONS if (value := getattr(args, name)) is not None and value is not False}
+    found = {name: getattr(args, name, None) for name in SPEECH_OPTIONS}         # `ane read` has no --stream
+    return {name: value for name, value in found.items() if value is not None and value is not False}

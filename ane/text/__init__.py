@@ -2,10 +2,10 @@
 
 from ane.text.english import normalise_english
 from ane.text.splitter import split
-from ane.text.tokenizer import NORMALISERS, Tokenizer, nothing_to_say_error, shorten
+from ane.text.tokenizer import NORMALISERS, NothingToSayError, Tokenizer, nothing_to_say_error, shorten
 from ane.text.upstream import normalise_basic, normalise_upstream
 
 __all__ = [
-    "NORMALISERS", "Tokenizer", "normalise_basic", "normalise_english", "normalise_upstream", "nothing_to_say_error",
-    "shorten", "split",
+    "NORMALISERS", "NothingToSayError", "Tokenizer", "normalise_basic", "normalise_english", "normalise_upstream",
+    "nothing_to_say_error", "shorten", "split",
 ]

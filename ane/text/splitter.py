@@ -10,7 +10,16 @@ from itertools import pairwise
 
 from ane.system.errors import UserError
 from ane.text.date_time_rules import SHORT_MONTHS
-from ane.text.lexicon import ENDINGS, NUMBERED, PHRASES, SENTENCE_STARTERS, TITLES
+from ane.text.lexicon import (
+    ENDINGS,
+    MAGNITUDES,
+    NUMBERED,
+    PER_WORDS,
+    PHRASES,
+    SENTENCE_STARTERS,
+    TITLES,
+    UNITS,
+)
 
 DESIRED = 200       # characters, as upstream
 MAXIMUM = 300
@@ -43,6 +52,7 @@ LINE = 6.0              # at a line break within a sentence
 CLAUSE = 8.0            # after ";", ":", ")" or a dash
 COMMA = 10.0
 WORD = 40.0
+GLUED = 1000.0          # after a number before its unit, and after an abbreviation before its name or number
 SHORT_CHUNK = 50.0      # cost of a chunk of less than a fifth of the desired length
 CHUNK = 0.05            # cost of every chunk: two must be better than one
 
@@ -50,6 +60,8 @@ CLOSING = "\"'”’»)]}*_"
 OPENING = "\"'“‘«([{*_¿¡"
 MARKS = re.compile(r"[.!?…。！？]$")
 ENUMERATOR = re.compile(r"\(?\d{1,3}[.)]")
+NUMBER = re.compile(r"[$€£¥]?\d[\d.,]*")
+QUANTITIES = frozenset(name + plural for name in (*UNITS.values(), *PER_WORDS.values()) for plural in ("", "s"))
 INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")
 
 
@@ -92,10 +104,13 @@ def break_cost(word: str, gap: str, following: str) -> float:
     if not any(map(str.isalnum, following)):
         return WORD                     # ". . ." and "—" stay with the word before
     core = word.rstrip(CLOSING)
-    if MARKS.search(core) and not is_abbreviation(core, following):
+    abbreviation = is_abbreviation(core, following)
+    if MARKS.search(core) and not abbreviation:
         return UNCERTAIN if following.lstrip(OPENING)[:1].islower() else SENTENCE
     if "\n" in gap:
         return LINE
+    if is_quantity(word, following) or (abbreviation and word == core and following[:1].isalnum()):
+        return GLUED
     if core.endswith((";", ":", "—", "–")) or word in ("-", "--") or word.endswith((")", "]")):
         return CLAUSE
     return COMMA if core.endswith(",") else WORD
@@ -116,12 +131,20 @@ def is_abbreviation(word: str, following: str) -> bool:
     return not (next_word[:1].isupper() and next_word.lower() in SENTENCE_STARTERS)
 
 
+def is_quantity(word: str, following: str) -> bool:
+    """Whether ``word`` is a number and ``following`` its unit or magnitude: "5 km", "$3 million"."""
+    unit = following.rstrip(CLOSING + ".,;:!?")
+    return NUMBER.fullmatch(word) is not None and (unit in UNITS or unit in MAGNITUDES or unit.lower() in QUANTITIES)
+
+
 def pieces(found: list[TextPiece], maximum: int) -> list[TextPiece]:
     """``found`` joined to clauses, which ``pack`` compares faster; a sentence above ``maximum`` is left as words."""
     result: list[TextPiece] = []
     for sentence in cut_after(found, QUOTED):
         if len(join(sentence).text) > maximum:
-            result += sentence
+            for run in cut_after(sentence, WORD):
+                joined = join(run)
+                result += [joined] if len(joined.text) <= maximum else run
         else:
             result += map(join, cut_after(sentence, COMMA))
     return result

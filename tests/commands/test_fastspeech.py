@@ -157,3 +157,14 @@ def test_what_cannot_be_done_is_one_line(bundle, capsys, command, fault):
     line = capsys.readouterr().err
     assert fault in line
     assert line.count("\n") == 1
+
+
+def test_a_book_is_narrated(bundle, files, capsys):
+    (files / "book.txt").write_text("One line.\n\nAnother line.\n", encoding="utf-8")
+    command = ["read", "book.txt", "-o", "book.wav", "--bundle", "./bundle", "--rate", "1.1"]
+    assert main(command) == 0
+    assert soundfile.info("book.wav").samplerate == 22050
+    assert main(command) == 0
+    assert "0 of 2 chunks spoken now" in capsys.readouterr().err
+    assert main([*command, "--voice", "slt"]) == 1
+    assert "--voice has no effect on FastSpeech models" in capsys.readouterr().err

@@ -169,3 +169,14 @@ def test_the_speed_of_other_models_is_refused(capsys: pytest.CaptureFixture[str]
 def test_plan_refuses_the_bundle(bundle: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--bundle", bundle]) == 1
     assert "is a bundle of KittenTTS, which this command or function cannot use" in capsys.readouterr().err
+
+
+def test_a_book_is_narrated(bundle: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("book.txt").write_text("One line.\n\nAnother line.\n", encoding="utf-8")
+    command = ["read", "book.txt", "-o", "book.wav", "--bundle", bundle, "-v", "Bella"]
+    assert main(command) == 0
+    assert soundfile.info("book.wav").samplerate == 24000
+    assert main([*command, "--speed", "1.5"]) == 0
+    assert "2 of 2 chunks spoken now" in capsys.readouterr().err
+    assert main([*command, "--seed", "1"]) == 1
+    assert "--seed has no effect on a KittenTTS model" in capsys.readouterr().err

@@ -243,3 +243,16 @@ def test_text_without_marks_takes_work_by_its_length_and_not_by_the_length_of_ch
     short = lines_run(pack, words, 20, 40)
     assert lines_run(pack, words, 200, 400) < 2 * short
     assert lines_run(pack, words * 2, 20, 40) < 2.2 * short
+
+
+@pytest.mark.parametrize("together", ["5 km", "$3 million", "20 kilometers", "Dr. Rao", "J. R. R. Tolkien", "No. 7",
+                                      "e.g. Rome", "3 °C"])
+def test_a_sentence_that_is_too_long_is_not_broken_within_a_quantity_or_after_an_abbreviation(together):
+    for before in range(8, 40):
+        chunks = split(f"{'word ' * before}{together} {'word ' * 30}end.", 60, 80)
+        assert any(together in chunk for chunk in chunks), (before, chunks)
+        assert max(map(len, chunks)) <= 80
+
+
+def test_many_initials_in_a_row_are_still_divided():
+    assert max(map(len, split("J. " * 200, 60, 80))) <= 80

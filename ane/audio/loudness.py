@@ -1,0 +1,164 @@
+"""Loudness and true peak of mono sound (ITU-R BS.1770-4, EBU R 128), and a limiter, for sound that arrives in pieces.
+
+The coefficients of the K-weighting for any sample rate are those of libebur128 (MIT). Both filters are applied as one
+finite impulse response, which NumPy convolves fast; what it leaves out is below -140 dB.
+"""
+
+import math
+
+import numpy as np
+
+ABSOLUTE_GATE = -70.0       # LUFS (BS.1770-4, annex 1)
+RELATIVE_GATE = -10.0       # LU below the loudness of the blocks above the absolute gate
+OFFSET = -0.691             # dB: a 997 Hz sine at full scale in one channel has -3.01 LUFS
+RESPONSE = 0.2              # seconds of the filters' impulse response
+OVERSAMPLING = 4            # BS.1770-4, annex 2
+TAPS = 32                   # of each phase of the oversampling filter
+LOOKAHEAD = 0.02            # seconds before and after a peak in which the limiter turns down
+
+
+class LoudnessMeter:
+    """Integrated loudness and true peak of all sound that was fed.
+
+    Args:
+        rate: samples a second.
+    """
+
+    def __init__(self, rate: int):
+        self.rate, self._hop = rate, round(0.1 * rate)
+        self._response = k_weighting(rate)
+        self._tail = np.zeros(len(self._response) - 1)          # of the convolution, to be added to what follows
+        self._rest = np.zeros(0)
+        self._powers: list[np.ndarray] = []                     # mean square of each 100 ms
+        self._context = np.zeros(TAPS, np.float32)
+        self.peak = 0.0
+
+    def feed(self, audio: np.ndarray) -> None:
+        """Add sound (S,) float32."""
+        if not len(audio):
+            return
+        size = len(audio) + len(self._tail)
+        length = 1 << (size - 1).bit_length()
+        spectrum = np.fft.rfft(audio.astype(np.float64), length) * np.fft.rfft(self._response, length)
+        filtered = np.fft.irfft(spectrum, length)[:size]
+        filtered[:len(self._tail)] += self._tail
+        self._tail = filtered[len(audio):]
+        hops = np.concatenate((self._rest, filtered[:len(audio)]))
+        whole = len(hops) // self._hop * self._hop
+        self._rest = hops[whole:]
+        self._powers.append(np.square(hops[:whole]).reshape(-1, self._hop).mean(axis=1))
+        together = np.concatenate((self._context, audio))
+        known = true_peaks(together)[TAPS // 2:-(TAPS // 2)]             # of those whose neighbours are known
+        self.peak = max(self.peak, float(known.max(initial=0.0)))
+        self._context = together[-TAPS:]
+
+    @property
+    def true_peak(self) -> float:
+        """dBTP; -inf for silence."""
+        return 20 * math.log10(self.peak) if self.peak else -math.inf
+
+    @property
+    def loudness(self) -> float:
+        """Integrated loudness in LUFS; -inf when no block of 400 ms is above the absolute gate."""
+        powers = np.concatenate([np.zeros(0), *self._powers])
+        if len(powers) < 4:
+            return -math.inf
+        blocks = np.convolve(powers, np.full(4, 0.25), "valid")         # 400 ms, one every 100 ms
+        blocks = blocks[blocks > _power(ABSOLUTE_GATE)]
+        if not len(blocks):
+            return -math.inf
+        blocks = blocks[blocks > blocks.mean() * 10 ** (RELATIVE_GATE / 10)]
+        return OFFSET + 10 * math.log10(blocks.mean())
+
+
+class PeakLimiter:
+    """Multiplies sound by ``gain`` and turns it down, smoothly, where its true peak would exceed ``ceiling``.
+
+    The gain of a sample is the mean, weighted by a window of ``LOOKAHEAD`` to both sides, of the least gain that any
+    peak needs within that distance. So it never exceeds what the sample itself needs.
+    """
+
+    def __init__(self, rate: int, gain: float, ceiling: float):
+        self.gain, self.ceiling, self._reach = gain, ceiling, max(1, round(LOOKAHEAD * rate))
+        self._margin = 2 * self._reach + TAPS
+        self._held = np.zeros(self._margin, np.float32)
+        window = np.hanning(2 * self._reach + 3)[1:-1]
+        self._window = window / window.sum()
+
+    def feed(self, audio: np.ndarray) -> np.ndarray:
+        """Take (S,) float32; return the samples that are ready, (n,) float32."""
+        sound = np.concatenate((self._held, audio * np.float32(self.gain)))
+        ready = len(sound) - 2 * self._margin
+        if ready <= 0:
+            self._held = sound
+            return sound[:0]
+        self._held = sound[ready:]
+        limited = sound[self._margin:self._margin + ready]
+        needed = np.minimum(1.0, self.ceiling / np.maximum(true_peaks(sound), 1e-9))
+        if needed.min() < 1:
+            least = sliding_minimum(needed, 2 * self._reach + 1)
+            gains = np.convolve(least, self._window, "valid")           # (len(sound) - 4 * reach,)
+            limited = (limited * gains[TAPS:TAPS + ready]).astype(np.float32)
+        return limited
+
+    def finish(self) -> np.ndarray:
+        """The rest, (n,) float32, after the last ``feed``."""
+        self.gain = 1.0
+        return self.feed(np.zeros(self._margin, np.float32))
+
+
+def k_weighting(rate: int) -> np.ndarray:
+    """The impulse response of the two filters of BS.1770-4, (N,) float64."""
+    k, quality = math.tan(math.pi * 1681.974450955533 / rate), 0.7071752369554196
+    high = 10 ** (3.999843853973347 / 20)
+    band = high ** 0.4996667741545416
+    shelf = ([high + band * k / quality + k * k, 2 * (k * k - high), high - band * k / quality + k * k],
+             [1 + k / quality + k * k, 2 * (k * k - 1), 1 - k / quality + k * k])
+    k, quality = math.tan(math.pi * 38.13547087602444 / rate), 0.5003270373238773
+    norm = 1 + k / quality + k * k
+    high_pass = ([norm, -2 * norm, norm], [norm, 2 * (k * k - 1), 1 - k / quality + k * k])
+    response = np.zeros(round(RESPONSE * rate))
+    response[0] = 1.0
+    for numerator, denominator in (shelf, high_pass):
+        response = _filtered(response, numerator, denominator)
+    return response
+
+
+def _filtered(signal: np.ndarray, numerator: list[float], denominator: list[float]) -> np.ndarray:
+    """A second-order recursive filter, transposed direct form II."""
+    b, a = np.array(numerator) / denominator[0], np.array(denominator) / denominator[0]
+    result, first, second = np.empty_like(signal), 0.0, 0.0
+    for index, value in enumerate(signal):
+        out = b[0] * value + first
+        first, second = b[1] * value - a[1] * out + second, b[2] * value - a[2] * out
+        result[index] = out
+    return result
+
+
+def true_peaks(audio: np.ndarray) -> np.ndarray:
+    """For each sample of (S,) the greatest magnitude of the sound from it to the next, at four times the rate, (S,)."""
+    peaks = np.abs(audio).astype(np.float64)
+    positions = np.arange(TAPS) - TAPS // 2 + 1
+    for phase in range(1, OVERSAMPLING):
+        distance = positions - phase / OVERSAMPLING
+        taps = np.sinc(distance) * np.cos(np.pi * distance / (TAPS + 1)) ** 2
+        between = np.convolve(audio, taps[::-1] / taps.sum())[TAPS // 2:][:len(audio)]
+        np.maximum(peaks, np.abs(between), out=peaks)
+    return peaks
+
+
+def sliding_minimum(values: np.ndarray, width: int) -> np.ndarray:
+    """The minimum of every ``width`` neighbours of (S,): (S - width + 1,), in time that does not depend on the width.
+
+    Source: van Herk 1992, "A fast algorithm for local minimum and maximum filters".
+    """
+    rows = -(-len(values) // width)
+    blocks = np.concatenate((values, np.full(rows * width - len(values), np.inf))).reshape(rows, width)
+    forward = np.minimum.accumulate(blocks, axis=1).ravel()
+    backward = np.minimum.accumulate(blocks[:, ::-1], axis=1)[:, ::-1].ravel()
+    count = len(values) - width + 1
+    return np.minimum(backward[:count], forward[width - 1:width - 1 + count])
+
+
+def _power(loudness: float) -> float:
+    return float(10 ** ((loudness - OFFSET) / 10))

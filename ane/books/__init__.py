@@ -1,0 +1,1 @@
+"""Narration of long text: documents to chapters, to a job that can be interrupted, to audio files."""

@@ -1,0 +1,100 @@
+"""A text with its structure: chapters of headings, paragraphs, list items, quotations and scene breaks."""
+
+import re
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+HEADING, PARAGRAPH, ITEM, QUOTATION, SCENE_BREAK = "heading", "paragraph", "item", "quotation", "scene break"
+
+# A paragraph of nothing but these signs separates two scenes: "* * *", "---", "~", "⁂".
+DIVIDER = re.compile(r"[\s*#~=_•·⁂☙❦❧◆◇●○—–-]{1,40}")
+INVISIBLE = re.compile("[\u00ad\u200b\u2060\ufeff]")      # soft hyphens and the like, which would divide a word
+
+
+@dataclass(frozen=True)
+class TextBlock:
+    """A part of a chapter that is read without interruption.
+
+    Attributes:
+        kind: ``HEADING``, ``PARAGRAPH``, ``ITEM`` (of a list), ``QUOTATION`` or ``SCENE_BREAK``, which has no text.
+        text: with single spaces; a line break of the source that matters (a verse) is "\\n".
+        language: BCP 47 tag that the source states for it; "" where it states none.
+        level: of a heading, from 1; 0 of any other block.
+    """
+
+    kind: str
+    text: str = ""
+    language: str = ""
+    level: int = 0
+
+
+@dataclass
+class BookChapter:
+    """A chapter. ``title``: for tables of contents, "" where there is none; it is spoken only if a block has it too."""
+
+    title: str = ""
+    blocks: list[TextBlock] = field(default_factory=list)
+
+    @property
+    def has_text(self) -> bool:
+        return any(block.text for block in self.blocks)
+
+
+@dataclass(frozen=True)
+class CoverImage:
+    """The bytes of a cover and their media type, "image/jpeg" or "image/png"."""
+
+    data: bytes
+    media_type: str
+
+
+@dataclass
+class Document:
+    """A whole text. ``language`` is that of the document; a block may have another."""
+
+    chapters: list[BookChapter]
+    title: str = ""
+    author: str = ""
+    language: str = ""
+    cover: CoverImage | None = None
+
+
+    @property
+    def has_text(self) -> bool:
+        return any(chapter.has_text for chapter in self.chapters)
+
+
+def text_block(kind: str, text: str, language: str = "", level: int = 0) -> TextBlock | None:
+    """A block with its whitespace normalised: a scene break for a divider, None for no text."""
+    lines = [" ".join(line.split()) for line in INVISIBLE.sub("", text).split("\n")]
+    text = "\n".join(line for line in lines if line)
+    if not text:
+        return None
+    return TextBlock(SCENE_BREAK) if DIVIDER.fullmatch(text) else TextBlock(kind, text, language, level)
+
+
+def split_at_headings(blocks: list[TextBlock]) -> list[BookChapter]:
+    """Chapters of blocks without a table of contents: each begins at a heading of the level that divides the text, or
+    of a higher one."""
+    dividing = dividing_level(blocks)
+    chapters = [BookChapter()]
+    for block in blocks:
+        if block.kind == HEADING and 0 < block.level <= dividing and chapters[-1].blocks:
+            chapters.append(BookChapter())
+        if not chapters[-1].title and block.kind == HEADING and not chapters[-1].has_text:
+            chapters[-1].title = block.text.replace("\n", " ")
+        chapters[-1].blocks.append(block)
+    return [chapter for chapter in chapters if chapter.has_text]
+
+
+def dividing_level(blocks: list[TextBlock]) -> int:
+    """The highest level with two headings or more (a single h1 is the title of the book), or the one below it when most
+    of them are titles of parts: followed at once by a lower heading. 0 without any."""
+    levels = [block.level for block in blocks if block.level]
+    level = min((level for level in levels if levels.count(level) > 1), default=0)
+    while level:
+        lower = [after.level for block, after in pairwise(blocks) if block.level == level and after.level > level]
+        if 2 * len(lower) <= levels.count(level):
+            break
+        level = min(lower)
+    return level

@@ -1,0 +1,216 @@
+"""EPUB 2 and 3 to chapters: the package document, the table of contents, then the documents of the spine in order."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ane.books.document import HEADING, BookChapter, CoverImage, Document, TextBlock
+from ane.books.epub_archive import EpubArchive, resolve
+from ane.books.html_reader import AnchorMark, BlockReader
+from ane.books.markup import tokenize
+from ane.books.omissions import FRONT_TITLES, OMISSIONS, Omission
+from ane.system.errors import UserError
+
+CONTAINER = "META-INF/container.xml"
+ENCRYPTION = "META-INF/encryption.xml"
+FONT_OBFUSCATION = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")
+READABLE = ("application/xhtml+xml", "text/html", "text/x-oeb1-document", "application/xml", "text/xml")
+IMAGES = ("image/jpeg", "image/png")
+MAX_TITLE = 200         # characters of a title in a table of contents
+CONTENTS_DEPTH = 2      # entries deeper in the table of contents begin no chapter
+
+
+@dataclass(frozen=True)
+class ManifestItem:
+    """A file of the book: its path in the archive, media type, properties, and the id of its fallback."""
+
+    path: str
+    media_type: str
+    properties: frozenset[str]
+    fallback: str
+
+
+@dataclass(frozen=True)
+class ContentsEntry:
+    """An entry of the table of contents: where its chapter begins."""
+
+    path: str
+    fragment: str
+    title: str
+
+
+@dataclass
+class PackageDocument:
+    """What the package document (.opf) states."""
+
+    title: str = ""
+    authors: list[str] = field(default_factory=list)
+    language: str = ""
+    cover_id: str = ""
+    contents_id: str = ""           # of the NCX
+    items: dict[str, ManifestItem] = field(default_factory=dict)
+    spine: list[tuple[str, bool]] = field(default_factory=list)     # id of an item, and whether it is in the main text
+    front: set[str] = field(default_factory=set)        # paths that the guide calls front matter
+
+
+def read_epub(archive: EpubArchive, rules: Mapping[str, Omission]) -> Document:
+    """The book without what ``rules`` leave out. Raises UserError when it is damaged, protected or has no text."""
+    refuse_protected(archive)
+    package = read_package(archive, package_path(archive))
+    entries: dict[str, list[ContentsEntry]] = {}
+    for entry in contents(archive, package):
+        entries.setdefault(entry.path, []).append(entry)
+    chapters = [BookChapter()]
+    done: set[str] = set()
+    for identifier, in_main_text in package.spine:
+        path = readable_path(package, identifier)
+        if path is None or path in done or ("footnotes" in rules and not in_main_text):
+            continue
+        done.add(path)
+        if "front-matter" in rules and path in package.front:
+            continue
+        if "navigation" in rules and is_navigation(package, path):
+            continue
+        read_part(archive, path, package, rules, entries, chapters)
+    chapters = [chapter for chapter in chapters if chapter.has_text]
+    if "front-matter" in rules:
+        chapters = [chapter for chapter in chapters if not FRONT_TITLES.fullmatch(chapter.title)]
+    return Document(chapters, package.title, " & ".join(package.authors), package.language,
+                    cover_of(archive, package))
+
+
+def read_part(archive: EpubArchive, path: str, package: PackageDocument, rules: Mapping[str, Omission],
+              entries: Mapping[str, list[ContentsEntry]], chapters: list[BookChapter]) -> None:
+    """Add the blocks of a document of the spine to the last chapter, or to new ones that begin in it."""
+    starts = {entry.fragment: entry.title for entry in reversed(entries.get(path, []))}
+    reader = BlockReader(rules, {fragment for fragment in starts if fragment}, package.language)
+    try:
+        items = reader.read(archive.text(path, "a part of the text"))
+    except UserError as error:
+        raise UserError(str(error) if path in str(error) else f"{path!r} in it: {error}") from error
+    if "" in starts:
+        chapters.append(BookChapter(starts[""]))
+    elif not entries and items and isinstance(items[0], TextBlock) and items[0].kind == HEADING:
+        chapters.append(BookChapter(items[0].text.replace("\n", " ")[:MAX_TITLE]))
+    for item in items:
+        if isinstance(item, AnchorMark):
+            if chapters[-1].has_text or not chapters[-1].title:
+                chapters.append(BookChapter(starts[item.id]))
+        else:
+            chapters[-1].blocks.append(item)
+
+
+def refuse_protected(archive: EpubArchive) -> None:
+    """Raise UserError for a book with digital rights management; fonts alone may be obfuscated."""
+    if ENCRYPTION not in archive.names:
+        return
+    for token in tokenize(archive.text(ENCRYPTION, "the list of encrypted files")):
+        if token.value == "encryptionmethod" and token.kind == "start" \
+                and token.attributes.get("algorithm") not in FONT_OBFUSCATION:
+            raise UserError("it is protected (DRM): ane reads books without protection only")
+
+
+def package_path(archive: EpubArchive) -> str:
+    for token in tokenize(archive.text(CONTAINER, "which names its package document")):
+        if token.kind == "start" and token.value == "rootfile" and token.attributes.get("full-path"):
+            return resolve("", token.attributes["full-path"])[0]
+    raise UserError(f"{CONTAINER!r} in it names no package document: it is incomplete, download it again")
+
+
+def read_package(archive: EpubArchive, path: str) -> PackageDocument:
+    package, name, linear = PackageDocument(), "", True
+    for token in tokenize(archive.text(path, "its package document")):
+        attributes = token.attributes
+        if token.kind == "text":
+            text = " ".join(token.value.split())[:500]
+            if name == "title" and not package.title:
+                package.title = text
+            elif name == "creator" and text:
+                package.authors.append(text)
+            elif name == "language" and not package.language:
+                package.language = text[:35]
+        name = token.value if token.kind == "start" else "" if token.kind == "end" else name
+        if token.kind != "start":
+            continue
+        if token.value == "item" and attributes.get("id") and attributes.get("href"):
+            package.items[attributes["id"]] = ManifestItem(
+                resolve(path, attributes["href"])[0], attributes.get("media-type", "").lower(),
+                frozenset(attributes.get("properties", "").split()), attributes.get("fallback", ""))
+        elif token.value == "spine":
+            package.contents_id = attributes.get("toc", "")
+        elif token.value == "itemref":
+            linear = attributes.get("linear", "yes").lower() != "no"
+            package.spine.append((attributes.get("idref", ""), linear))
+        elif token.value == "meta" and attributes.get("name") == "cover":
+            package.cover_id = attributes.get("content", "")
+        elif token.value == "reference" and attributes.get("type", "").lower() in OMISSIONS["front-matter"].types:
+            package.front.add(resolve(path, attributes.get("href", ""))[0])
+    if not package.spine:
+        raise UserError(f"{path!r} in it lists no text to read (its spine is empty): it is incomplete")
+    return package
+
+
+def readable_path(package: PackageDocument, identifier: str) -> str | None:
+    """The path of the document of a spine entry, through its fallbacks; None for an image or the like."""
+    seen: set[str] = set()
+    while identifier not in seen:
+        seen.add(identifier)
+        item = package.items.get(identifier)
+        if item is None:
+            if len(seen) > 1:
+                return None
+            raise UserError(f"its spine names {identifier[:100]!r}, which its manifest lacks: it is damaged")
+        if item.media_type in READABLE:
+            return item.path
+        identifier = item.fallback
+    return None
+
+
+def is_navigation(package: PackageDocument, path: str) -> bool:
+    return any(item.path == path and "nav" in item.properties for item in package.items.values())
+
+
+def contents(archive: EpubArchive, package: PackageDocument) -> list[ContentsEntry]:
+    """The table of contents to ``CONTENTS_DEPTH``: the navigation document's, else the NCX's, else none."""
+    for item in package.items.values():
+        if "nav" in item.properties and item.path in archive.names:
+            return _entries(archive, item.path, "ol", "a", "href")
+    ncx = package.items.get(package.contents_id)
+    if ncx is not None and ncx.path in archive.names:
+        return _entries(archive, ncx.path, "navpoint", "content", "src")
+    return []
+
+
+def _entries(archive: EpubArchive, path: str, level: str, link: str, target: str) -> list[ContentsEntry]:
+    """Entries of a navigation document (``<ol> <a href>``) or an NCX (``<navPoint> <text/> <content src/>``)."""
+    found: list[ContentsEntry] = []
+    depth, title, href = 0, "", ""
+    active = link != "a"                # within <nav epub:type="toc">; an NCX has one navMap
+    for token in tokenize(archive.text(path, "its table of contents")):
+        if token.value in ("nav", "pagelist", "navlist") and token.kind != "text":
+            toc = token.value == "nav" and "toc" in token.attributes.get("epub:type", "toc").split()
+            active = toc if token.kind == "start" else link != "a"
+        elif token.kind == "text":
+            title = (title + token.value[:MAX_TITLE])[:2 * MAX_TITLE]
+        elif token.value == level:
+            depth += 1 if token.kind == "start" else -1
+            title = ""
+        elif token.value == link:
+            if token.kind == "start":
+                href = token.attributes.get(target, "")
+                title = "" if link == "a" else title
+            elif active and 0 < depth <= CONTENTS_DEPTH and href:
+                found.append(ContentsEntry(*resolve(path, href), " ".join(title.split())[:MAX_TITLE]))
+    return found
+
+
+def cover_of(archive: EpubArchive, package: PackageDocument) -> CoverImage | None:
+    """The cover, if it is a JPEG or a PNG that can be read: a book without its cover can be narrated all the same."""
+    items = [item for item in package.items.values() if "cover-image" in item.properties]
+    named = package.items.get(package.cover_id)
+    for item in [*items, *([named] if named else [])]:
+        if item.media_type in IMAGES and item.path in archive.names:
+            try:
+                return CoverImage(archive.read(item.path, "its cover"), item.media_type)
+            except UserError:
+                return None
+    return None

@@ -1,0 +1,171 @@
+"""HTML and XHTML to blocks."""
+
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from ane.books.document import (
+    HEADING,
+    ITEM,
+    PARAGRAPH,
+    QUOTATION,
+    SCENE_BREAK,
+    Document,
+    TextBlock,
+    split_at_headings,
+    text_block,
+)
+from ane.books.markup import MarkupToken, tokenize
+from ane.books.omissions import NOTE_MARK, Omission
+from ane.system.errors import UserError
+from ane.text.lexicon import words
+
+MAX_DEPTH = 500         # of elements in one another; real books stay below 30
+HEADINGS = frozenset(("h1", "h2", "h3", "h4", "h5", "h6"))
+KINDS = {**dict.fromkeys(HEADINGS, HEADING), "li": ITEM, "dt": ITEM, "dd": ITEM, "blockquote": QUOTATION}
+BOUNDARIES = frozenset(KINDS) | words(
+    "p div section article aside header footer main body ol ul dl table tr caption figure figcaption address pre "
+    "details summary fieldset hr nav menu")
+VOID = words("area base br col embed hr img input link meta param source track wbr")
+NEVER_SPOKEN = words("script style head title svg math rt rp template noscript iframe object audio video canvas form "
+                     "select textarea button")
+CELLS = frozenset(("td", "th"))
+SPACES = re.compile(r"\s+")
+
+
+@dataclass(frozen=True)
+class AnchorMark:
+    """The position of an element whose id was asked for."""
+
+    id: str
+
+
+@dataclass(frozen=True)
+class OpenElement:
+    """An element that has not ended. ``text_at``: number of pieces of text before it in the current block."""
+
+    name: str
+    skipped: bool
+    language: str
+    kind: str
+    level: int
+    text_at: int
+    note_link: bool
+
+
+@dataclass
+class BlockReader:
+    """Collects blocks from tokens. ``rules``: what is left out; ``anchors``: ids whose positions are wanted."""
+
+    rules: Mapping[str, Omission]
+    anchors: Collection[str] = ()
+    language: str = ""
+    items: list[TextBlock | AnchorMark] = field(default_factory=list)
+    _open: list[OpenElement] = field(default_factory=list)
+    _text: list[str] = field(default_factory=list)
+    _names: Counter[str] = field(default_factory=Counter)       # of the open elements
+
+    def read(self, markup: str) -> list[TextBlock | AnchorMark]:
+        for token in tokenize(markup):
+            if token.kind == "text":
+                if not (self._open and self._open[-1].skipped):
+                    self._text.append(SPACES.sub(" ", token.value))
+            elif token.kind == "start":
+                self._start(token)
+            else:
+                self._end(token.value)
+        self._flush()
+        return self.items
+
+    def _start(self, token: MarkupToken) -> None:
+        name, attributes = token.value, token.attributes
+        if name in BOUNDARIES:
+            self._flush()
+            if self._open and self._open[-1].name in ("p", "li" if name == "li" else "p"):
+                self._close(len(self._open) - 1)                # HTML: a block ends an open paragraph, an item another
+        parent = self._open[-1] if self._open else OpenElement("", False, self.language, PARAGRAPH, 0, 0, False)
+        identifier = attributes.get("id", "")
+        if identifier and identifier in self.anchors:
+            self._flush()
+            self.items.append(AnchorMark(identifier))
+        skipped = parent.skipped or self._is_skipped(name, attributes)
+        if name in VOID:
+            if not skipped:
+                self._void(name)
+            return
+        if len(self._open) >= MAX_DEPTH:
+            raise UserError(f"its markup nests more than {MAX_DEPTH} elements; it is damaged or no book")
+        language = attributes.get("xml:lang") or attributes.get("lang") or parent.language
+        note_link = "footnotes" in self.rules and name == "a" and "#" in attributes.get("href", "")
+        self._open.append(OpenElement(name, skipped, language[:35], KINDS.get(name, parent.kind),
+                                      int(name[1]) if name in HEADINGS else parent.level, len(self._text), note_link))
+        self._names[name] += 1
+
+    def _void(self, name: str) -> None:
+        if name == "hr":
+            self.items.append(TextBlock(SCENE_BREAK))
+        elif name == "br":
+            if "".join(self._text[-2:]).rstrip(" ").endswith("\n"):        # an empty line
+                self._flush()
+            else:
+                self._text.append("\n")
+
+    def _end(self, name: str) -> None:
+        if not self._names[name]:
+            return
+        depth = next(depth for depth in range(len(self._open) - 1, -1, -1) if self._open[depth].name == name)
+        element = self._open[depth]
+        if name in BOUNDARIES:
+            self._flush()
+        elif name in CELLS and not element.skipped:
+            self._text.append(", ")
+        elif element.note_link and NOTE_MARK.fullmatch("".join(self._text[element.text_at:])):
+            del self._text[element.text_at:]
+        self._close(depth)
+
+    def _close(self, depth: int) -> None:
+        self._names.subtract(element.name for element in self._open[depth:])
+        del self._open[depth:]
+
+    def _flush(self) -> None:
+        """End the current block."""
+        if not self._text:
+            return
+        element = self._open[-1] if self._open else OpenElement("", False, self.language, PARAGRAPH, 0, 0, False)
+        text = "".join(self._text).strip().removesuffix(",")
+        self._text.clear()
+        block = text_block(element.kind, text, element.language, element.level if element.kind == HEADING else 0)
+        if block is not None:
+            self.items.append(block)
+
+    def _is_skipped(self, name: str, attributes: Mapping[str, str]) -> bool:
+        if name in NEVER_SPOKEN or "hidden" in attributes or attributes.get("aria-hidden") == "true":
+            return True
+        if re.search(r"(?i)display\s{0,9}:\s{0,9}none", attributes.get("style", "")[:1000]):
+            return True
+        types = {*attributes.get("epub:type", "").lower().split(),
+                 *(role.removeprefix("doc-") for role in attributes.get("role", "").lower().split())}
+        classes = set(attributes.get("class", "").lower().split())
+        return any(name in rule.elements or types & rule.types or classes & rule.classes
+                   for rule in self.rules.values())
+
+
+def read_html(markup: str, rules: Mapping[str, Omission]) -> Document:
+    """A page of HTML."""
+    blocks = [item for item in BlockReader(rules).read(markup) if isinstance(item, TextBlock)]
+    titles = [block.text.replace("\n", " ") for block in blocks if block.level == 1]
+    return Document(split_at_headings(blocks), title=page_title(markup) or (titles[0] if len(titles) == 1 else ""))
+
+
+def page_title(markup: str) -> str:
+    """The content of ``<title>``."""
+    inside, found = False, ""
+    for token in tokenize(markup[:100_000]):
+        if token.kind == "text" and inside:
+            found += token.value
+        elif token.value == "title":
+            inside = token.kind == "start"
+        elif token.kind == "start" and token.value == "body":
+            break
+    return " ".join(found.split())

@@ -1,0 +1,91 @@
+"""Tags and text of HTML, XHTML and XML, in time and memory that grow with the length of the markup alone.
+
+A tokenizer, not a parser of document types: it declares, loads and expands nothing. Character references are the
+predefined ones of HTML, each replaced once. So a "billion laughs" or an external entity is text without a meaning.
+Sloppy markup is read as browsers do, up to the point that matters for reading aloud.
+
+Why not the standard library: expat refuses sloppy XHTML, and the time of html.parser (Python 3.11.7) grows with the
+square of the number of unfinished comments and tags.
+"""
+
+import re
+from collections.abc import Generator, Iterator, Mapping
+from html import unescape
+from types import MappingProxyType
+from typing import NamedTuple
+
+# Every part is bounded by the next "<", so no start can make the scan of another one long; possessive: no backtracking.
+TAG = re.compile(r"""<(/?)([A-Za-z_][\w:.-]{0,100})((?:[^<>"']++|"[^"<]*+"|'[^'<]*+')*+)>""")
+BROKEN_TAG = re.compile(r"</?[A-Za-z_][^<>]*+>")
+ATTRIBUTE = re.compile(r"""([\w:.-]{1,100})(?:\s*+=\s*+(?:"([^"]*+)"|'([^']*+)'|([^\s"'>]++)))?""")
+DECLARATIONS = re.compile(r"<!DOCTYPE[^\[<>]*+\[", re.IGNORECASE)      # a document type with declarations of its own
+OTHER = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?", "?>"), ("<!", ">"))        # tried in this order
+RAW_TEXT = ("script", "style")      # their content is no markup, and is left out
+
+
+class MarkupToken(NamedTuple):
+    """A start tag, an end tag or text.
+
+    Attributes:
+        kind: "start", "end" or "text".
+        value: the name of the element without its prefix, in lower case; or the text.
+        attributes: of a start tag; names in lower case, with their prefix.
+    """
+
+    kind: str
+    value: str
+    attributes: Mapping[str, str] = MappingProxyType({})
+
+
+def tokenize(markup: str) -> Iterator[MarkupToken]:
+    """The tags and the text of ``markup``, in order. An empty element (``<br/>``) is a start and an end."""
+    position, end = 0, len(markup)
+    while position < end:
+        opening = markup.find("<", position)
+        if opening < 0:
+            opening = end
+        if opening > position:
+            yield MarkupToken("text", unescape(markup[position:opening]))
+        if opening == end:
+            return
+        position = opening
+        tag = TAG.match(markup, position)
+        if tag:
+            position = yield from _tag(markup, tag)
+            continue
+        declarations = DECLARATIONS.match(markup, position)
+        if declarations:
+            found = markup.find("]>", declarations.end())
+            position = found + 2 if found >= 0 else end
+            continue
+        for start, close in OTHER:
+            if markup.startswith(start, position):
+                found = markup.find(close, position + len(start))
+                if start == "<![CDATA[":
+                    yield MarkupToken("text", markup[position + len(start):found if found >= 0 else end])
+                position = found + len(close) if found >= 0 else end
+                break
+        else:
+            broken = BROKEN_TAG.match(markup, position)
+            if broken:
+                position = broken.end()
+            else:
+                yield MarkupToken("text", "<")
+                position += 1
+
+
+def _tag(markup: str, tag: re.Match[str]) -> Generator[MarkupToken, None, int]:
+    """Yield the tokens of a tag; return where to go on."""
+    name = tag[2].rpartition(":")[2].lower()
+    if tag[1]:
+        yield MarkupToken("end", name)
+        return tag.end()
+    attributes = {found[1].lower(): unescape(next((value for value in found.groups()[1:] if value is not None), ""))
+                  for found in ATTRIBUTE.finditer(tag[3])}
+    yield MarkupToken("start", name, attributes)
+    if tag[3].endswith("/"):
+        yield MarkupToken("end", name)
+    elif name in RAW_TEXT:
+        close = re.compile(f"</{name}", re.IGNORECASE).search(markup, tag.end())
+        return close.start() if close else len(markup)
+    return tag.end()

@@ -1,0 +1,95 @@
+"""Speaking a job: chunk after chunk, alone or with other processes that work on the same job."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import numpy as np
+
+from ane.audio.trimming import RATE as TRIMMING_RATE
+from ane.audio.trimming import trimmed
+from ane.books.plan import BookPlan
+from ane.books.speakers import BookSpeaker, SpokenChunk
+from ane.books.store import LEASE, ClaimedChunk, JobStore
+from ane.system.errors import UserError
+from ane.text import NothingToSayError, shorten
+
+EDGE = 0.05             # seconds of silence kept before and after the speech of a chunk: its breath
+POLL = 0.25             # seconds between two looks whether another process has finished its chunk
+
+NarrationProgress = Callable[[int, int, float | None], None]        # chunks done, of all, seconds left (None: unknown)
+
+
+def narrate(store: JobStore, plan: BookPlan, speaker: BookSpeaker, progress: NarrationProgress,
+            clock: Callable[[], float] = time.monotonic) -> int:
+    """Speak every chunk that has no sound yet, and wait for those that other processes speak.
+
+    Returns the number of chunks that this process spoke.
+
+    Raises:
+        UserError: a chunk cannot be spoken, another process changed the plan, or the store cannot be written.
+    """
+    spoken, began, characters = 0, clock(), 0
+    with leases_renewed(store):
+        while True:
+            claimed = store.claim(plan.digest)
+            if claimed is None:
+                done, total, _ = store.progress()
+                if done == total:
+                    progress(done, total, 0.0)
+                    return spoken
+                time.sleep(POLL)
+                continue
+            started = time.perf_counter()
+            audio, notes = sound_of(speaker, claimed, len(plan.chunks))
+            store.save(claimed, audio, speaker.sample_rate, time.perf_counter() - started, notes)
+            spoken, characters = spoken + 1, characters + len(claimed.chunk.text)
+            done, total, left = store.progress()
+            progress(done, total, left * (clock() - began) / characters)
+
+
+def sound_of(speaker: BookSpeaker, claimed: ClaimedChunk, count: int) -> tuple[np.ndarray, list[str]]:
+    """The sound of a chunk, its silence trimmed to ``EDGE``, and notes.
+
+    A text without a letter that the voice can speak has no samples, and a note says so.
+    """
+    chunk = claimed.chunk
+    where = f"chunk {chunk.number} of {count}, {shorten(chunk.text)!r}"
+    try:
+        speech = speaker.speak(chunk.text, claimed.seed)
+    except NothingToSayError:
+        speech = SpokenChunk(np.zeros(0, np.float32), ["it was left out: it has no letter that the voice can speak"])
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
+    if not np.isfinite(speech.audio).all():
+        raise UserError(f"{where}: its sound holds NaN or infinite samples; check the voice, the weights and the "
+                        "precision")
+    edge = EDGE * speaker.sample_rate / TRIMMING_RATE
+    audio = np.clip(speech.audio, -1, 1).astype(np.float32)
+    return trimmed(audio, (edge, edge)) if len(audio) else audio, speech.notes
+
+
+@contextmanager
+def leases_renewed(store: JobStore) -> Iterator[None]:
+    """Renew the leases of this process from a thread while the block lasts; then give up those that are left."""
+    ended = threading.Event()
+
+    def renew() -> None:
+        other: JobStore | None = None
+        while not ended.wait(LEASE / 4):
+            with suppress(UserError):           # the work itself reports what is wrong with the store
+                other = other or store.second_connection()
+                other.renew()
+        if other is not None:
+            other.close()
+
+    thread = threading.Thread(target=renew, name="leases", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        with suppress(UserError):
+            store.release()

@@ -1,0 +1,66 @@
+"""What a narrator leaves out of a book, as named rules; each can be turned off."""
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from ane.system.errors import UserError
+from ane.text.lexicon import words
+
+
+@dataclass(frozen=True)
+class Omission:
+    """A rule for parts that are not read aloud.
+
+    Attributes:
+        summary: for the help and the documentation.
+        elements: HTML elements that are left out.
+        types: values of ``epub:type`` (EPUB Structural Semantics Vocabulary), of ``role`` without its "doc-"
+            (DPUB-ARIA) and of ``<reference type>`` in an EPUB 2 guide.
+        classes: classes of HTML elements, in lower case, that transcribers use.
+    """
+
+    summary: str
+    elements: frozenset[str] = frozenset()
+    types: frozenset[str] = frozenset()
+    classes: frozenset[str] = frozenset()
+
+
+OMISSIONS = {
+    "front-matter": Omission(
+        "cover, title page, copyright, lists of contents and of figures, index, colophon",
+        types=words("cover titlepage title-page halftitlepage copyright-page toc imprint imprimatur colophon index "
+                    "contents loi lot loa lov seriespage other-credits errata frontmatter-metadata"),
+        classes=words("titlepage title-page copyright pg-boilerplate pgheader transnote")),
+    "footnotes": Omission(
+        "footnotes, endnotes, and the marks that refer to them",
+        types=words("footnote footnotes endnote endnotes rearnote rearnotes note noteref backlink"),
+        classes=words("footnote footnotes endnote endnotes fnanchor noteref footnote-ref")),
+    "page-numbers": Omission(
+        "numbers of printed pages",
+        types=words("pagebreak page-list"),
+        classes=words("pagenum pageno page-number page_number pagenumber pagebreak")),
+    "navigation": Omission(
+        "menus and lists of links",
+        elements=words("nav menu"), types=words("toc toc-brief landmarks page-list navigation"), classes=words("toc")),
+    "code": Omission("listings of programs", elements=words("pre")),
+}
+# Titles of chapters that are front matter where the book does not mark them.
+FRONT_TITLES = re.compile(
+    r"(?i)(?:cover|(?:half[- ]?)?title ?page|copyright(?: page| notice)?|(?:table of )?contents|index|colophon|imprint|"
+    r"list of (?:figures|tables|illustrations|plates|maps)|also by\b.*|(?:other )?books by\b.*|by the same author|"
+    r"transcriber.s notes?|the full project gutenberg licen[cs]e)")
+NOTE_MARK = re.compile(r"\s*[\[({]?(?:\d{1,4}|[a-z]|[ivx]{1,5}|[*†‡§¶]{1,3})[\])}]?\s*")
+# In text without markup.
+BRACKETED_MARK = re.compile(r"(?<=[^\s\[])(?:\[\d{1,4}\])+")
+NOTE_PARAGRAPH = re.compile(r"\[(?:Footnote )?\d{1,4}[\]:].*", re.DOTALL)
+PAGE_NUMBER = re.compile(r"(?i)(?:\[?(?:page|pg\.?|p\.)\s*\d{1,5}(?: (?:of|/) \d{1,5})?\]?|"
+                         r"[-–—] ?\d{1,5} ?[-–—]|\{\d{1,5}\})")
+
+
+def active_omissions(keep: Collection[str] = ()) -> Mapping[str, Omission]:
+    """The rules that apply when those named in ``keep`` are turned off. Raises UserError for an unknown name."""
+    for name in keep:
+        if name not in OMISSIONS:
+            raise UserError(f"keep must name rules of {', '.join(OMISSIONS)}; got {name!r}")
+    return {name: rule for name, rule in OMISSIONS.items() if name not in keep}

@@ -1,0 +1,210 @@
+"""From a finished job to the files that people keep: one for the book, or one a chapter, with subtitles and times."""
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ane.audio.loudness import LoudnessMeter, PeakLimiter
+from ane.books.assembly import BookTimeline, measure_book, sound_of_book, time_book
+from ane.books.captions import srt, times, vtt
+from ane.books.document import CoverImage
+from ane.books.media_writer import ChapterMark, check_media_output, writing_media
+from ane.books.narration import POLL, leases_renewed
+from ane.books.plan import digest_of
+from ane.books.store import JobStore, flush_folder
+from ane.system.errors import UserError
+from ane.system.files import check_output_file, write_json
+
+CEILING = -3.0              # dBTP
+MIN_LOUDNESS, MAX_LOUDNESS = -40.0, -5.0        # LUFS
+TEMPLATE = "{book} {number} {title}"
+FIELDS = ("book", "number", "title")
+FORBIDDEN = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*]+')       # in names of files, on some system
+MAX_NAME = 120              # characters of a title in a file name
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """What is written.
+
+    Attributes:
+        path: of the book; its suffix is the format. Subtitles and times are beside it, with their own suffixes.
+        per_chapter: one file a chapter, named by ``template`` in the folder of ``path``.
+        template: with {book} (the stem of ``path``), {number} and {title}.
+        srt, vtt, json: whether to write these.
+        loudness: LUFS; None: as spoken.
+        title, author, cover: tags.
+
+    Raises:
+        UserError: a template or a loudness that cannot be used.
+    """
+
+    path: Path
+    per_chapter: bool = False
+    template: str = TEMPLATE
+    srt: bool = False
+    vtt: bool = False
+    json: bool = False
+    loudness: float | None = None
+    title: str = ""
+    author: str = ""
+    cover: CoverImage | None = None
+
+    def __post_init__(self) -> None:
+        if self.loudness is not None and not MIN_LOUDNESS <= self.loudness <= MAX_LOUDNESS:
+            raise UserError(f"loudness must be from {MIN_LOUDNESS:g} to {MAX_LOUDNESS:g} LUFS, got {self.loudness:g}")
+        unknown = [name for name in re.findall(r"\{([^{}]*)\}", self.template) if name not in FIELDS]
+        if unknown or ("{number}" not in self.template and "{title}" not in self.template):
+            raise UserError(f"template must have {{number}} or {{title}}, and may have {{book}}; got {self.template!r}")
+        check_media_output(self.path)
+        for suffix in self.companions:
+            check_output_file(self.path.with_suffix(suffix))
+
+    @property
+    def companions(self) -> list[str]:
+        """Suffixes of the files beside the sound."""
+        return [f".{name}" for name in ("srt", "vtt", "json") if getattr(self, name)]
+
+    def chapter_path(self, number: int, count: int, title: str) -> Path:
+        """The file of a chapter. The title keeps no character that a file name cannot have."""
+        clean = FORBIDDEN.sub(" ", title)[:MAX_NAME].strip(" .") or "untitled"
+        name = self.template
+        for field, value in (("book", self.path.stem), ("number", f"{number:0{max(2, len(str(count)))}}"),
+                             ("title", " ".join(clean.split()))):
+            name = name.replace(f"{{{field}}}", value)
+        return self.path.parent / f"{name}{self.path.suffix}"
+
+
+@dataclass(frozen=True)
+class WrittenBook:
+    """What was written: the files, seconds of sound, and loudness and true peak of the sound before its encoding."""
+
+    files: list[str]
+    seconds: float
+    loudness: float | None = None
+    true_peak: float | None = None
+
+
+def write_book_files(store: JobStore, options: OutputOptions) -> WrittenBook:
+    """Write the files of a job in which every chunk has a sound; files that are up to date are left as they are.
+
+    Several processes may call it: one writes, the others wait.
+
+    Raises:
+        UserError: the job is not finished, or a file cannot be written.
+    """
+    with leases_renewed(store):
+        while not store.claim_output():
+            time.sleep(POLL)
+        chunks = store.chunks()
+        timeline = time_book(chunks, store.fact("chapters"))
+        wanted = digest_of([store.fact("plan"), [chunk.take for chunk in chunks],
+                            {**asdict(options), "cover": options.cover and digest_of(options.cover.data.hex())}])
+        written = store.fact("written") or {}
+        if written.get("digest") == wanted and all(_is_unchanged(*file) for file in written["files"]):
+            return WrittenBook(**written["book"])
+        book = _write(store, timeline, options)
+        store.prune()
+        store.set_fact("written", {"digest": wanted, "book": asdict(book),
+                                   "files": [[file, os.path.getsize(file)] for file in book.files]})
+        return book
+
+
+@contextmanager
+def completed(store: JobStore, path: Path) -> Iterator[Path]:
+    """Yield a path in the job's folder; the file that the block writes there becomes ``path`` when it is on disk.
+
+    Whoever has the lease on the output owns that folder, so what an interrupted run left in it is removed.
+    """
+    folder = store.path / "writing"
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        target = folder / path.name
+        yield target
+        with target.open("rb+") as written:
+            os.fsync(written.fileno())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(target, path)
+        flush_folder(path.parent)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}; what was spoken is kept") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_unchanged(file: str, size: int) -> bool:
+    return os.path.isfile(file) and os.path.getsize(file) == size
+
+
+def _write(store: JobStore, timeline: BookTimeline, options: OutputOptions) -> WrittenBook:
+    gain = 1.0
+    if options.loudness is not None:
+        before = measure_book(store, timeline)
+        gain = 10 ** ((options.loudness - before.loudness) / 20) if np.isfinite(before.loudness) else 1.0
+    after = LoudnessMeter(timeline.rate)
+    files: list[str] = []
+    content: list[dict[str, Any]] = []
+    parts = timeline.parts() if options.per_chapter else [timeline]
+    paths = [options.path] if not options.per_chapter else [
+        options.chapter_path(number, len(parts), part.chapters[0].title) for number, part in enumerate(parts, 1)]
+    if len(set(paths)) < len(paths):
+        raise UserError(f"template gives two chapters the name {max(paths, key=paths.count).name!r}: add {{number}}")
+    for number, (part, path) in enumerate(zip(parts, paths, strict=True), 1):
+        marks = [ChapterMark(chapter.title, part.seconds(chapter.start), part.seconds(chapter.end))
+                 for chapter in part.chapters]
+        tags = _tags(options, part, number, len(parts))
+        with completed(store, path) as target, writing_media(target, part.rate, tags, marks, options.cover) as append:
+            for piece in _levelled(sound_of_book(store, part), part.rate, gain, options.loudness is not None):
+                append(piece)
+                if options.loudness is not None:
+                    after.feed(piece)
+        files += [str(path), *_write_subtitles(store, part, path, options)]
+        content += [{"file": path.name, **chapter} for chapter in times(part)]
+    if options.json:
+        path = options.path.with_suffix(".json")
+        with completed(store, path) as target:
+            write_json(target, {"title": options.title, "author": options.author, "sample_rate": timeline.rate,
+                              "seconds": timeline.samples / timeline.rate, "chapters": content})
+        files.append(str(path))
+    measured = (after.loudness, after.true_peak) if options.loudness is not None else (None, None)
+    return WrittenBook(files, timeline.samples / timeline.rate, *measured)
+
+
+def _levelled(pieces: Iterator[np.ndarray], rate: int, gain: float, levelled: bool) -> Iterator[np.ndarray]:
+    """The pieces with the gain of the book, peaks limited to ``CEILING``."""
+    if not levelled:
+        yield from pieces
+        return
+    limiter = PeakLimiter(rate, gain, 10 ** (CEILING / 20))
+    for piece in pieces:
+        yield limiter.feed(piece)
+    yield limiter.finish()
+
+
+def _tags(options: OutputOptions, part: BookTimeline, number: int, count: int) -> dict[str, str]:
+    tags = {"title": options.title, "artist": options.author, "album": options.title, "album_artist": options.author,
+            "genre": "Audiobook"}
+    if options.per_chapter:
+        tags |= {"title": part.chapters[0].title, "track": f"{number}/{count}"}
+    # a name of a file that is not UTF-8 reaches Python as lone surrogates, which no tag can hold
+    return {name: value.encode("utf-8", "replace").decode("utf-8") for name, value in tags.items()}
+
+
+def _write_subtitles(store: JobStore, part: BookTimeline, path: Path, options: OutputOptions) -> list[str]:
+    files = []
+    for suffix, wanted, render in ((".srt", options.srt, srt), (".vtt", options.vtt, vtt)):
+        if wanted:
+            subtitles = path.with_suffix(suffix)
+            with completed(store, subtitles) as target:
+                target.write_text(render(part), encoding="utf-8")
+            files.append(str(subtitles))
+    return files

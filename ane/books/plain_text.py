@@ -1,0 +1,139 @@
+"""Plain text and subtitles to blocks: what a blank line, a short line in capitals or a row of stars means."""
+
+import re
+from collections.abc import Mapping
+
+from ane.books.document import (
+    DIVIDER,
+    HEADING,
+    ITEM,
+    PARAGRAPH,
+    BookChapter,
+    Document,
+    TextBlock,
+    split_at_headings,
+    text_block,
+)
+from ane.books.omissions import BRACKETED_MARK, FRONT_TITLES, NOTE_PARAGRAPH, PAGE_NUMBER, Omission
+from ane.system.errors import UserError
+
+# What Project Gutenberg puts around a text.
+BOILERPLATE = re.compile(r"(?m)^\*{3} ?(START|END) OF TH[EI]S? PROJECT GUTENBERG EBOOK.*$")
+NUMBER_WORDS = "one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|" \
+               "seventeen|eighteen|nineteen|twenty|thirty|forty|fifty|first|second|third|fourth|fifth|last"
+NUMBERED_HEADING = re.compile(
+    rf"(?i)(?:chapter|part|book|volume|canto|act|scene|letter|section)\s+(?:the\s+)?"
+    rf"(?:\d{{1,4}}|[ivxlcdm]{{1,10}}|(?:{NUMBER_WORDS})(?:[- ](?:{NUMBER_WORDS}))?)\b.*")
+NAMED_HEADING = re.compile(r"(?i)(?:prologue|epilogue|preface|foreword|introduction|afterword|interlude|appendix|"
+                           r"conclusion|dedication|acknowledg[e]?ments|contents)\b[^.!?,;]{0,60}[.:]?")
+BARE_NUMBER = re.compile(r"(?:[IVXLC]{1,8}|\d{1,3})\.?")
+LIST_ITEM = re.compile(r"[ \t]*(?:[-*+•–][ \t]+|\(?\d{1,3}[.)][ \t]+(?=\S))")
+MAX_HEADING = 90        # characters
+LEVELS = {"part": 1, "book": 1, "volume": 1}
+
+CUE_TIMES = re.compile(r"(\d{1,3}):(\d\d):(\d\d)[,.](\d{1,3})[ \t]*-->[ \t]*(\d{1,3}):(\d\d):(\d\d)[,.](\d{1,3}).*")
+CUE_MARKUP = re.compile(r"</?[a-zA-Z][^<>\n]{0,100}>|\{\\[^{}\n]{0,100}\}")
+CUE_PAUSE = 2.0         # seconds without a subtitle that end a paragraph
+
+
+def read_plain_text(text: str, rules: Mapping[str, Omission]) -> Document:
+    """Paragraphs are separated by empty lines or, where there are none, by line ends."""
+    if "front-matter" in rules:
+        text = without_boilerplate(text)
+    parts = re.split(r"\n(?:[ \t]*\n)+", text)
+    if len(parts) == 1 and text.count("\n") > 1:
+        parts = text.split("\n")
+    blocks: list[TextBlock] = []
+    for part in parts:
+        blocks += _blocks(part, rules)
+    chapters = split_at_headings(blocks)
+    if "front-matter" in rules:
+        chapters = without_contents(chapters) or chapters
+    return Document(chapters)
+
+
+def without_contents(chapters: list[BookChapter]) -> list[BookChapter]:
+    """The chapters without front matter, and without titles alone that come again: a table of contents."""
+    titles = [chapter.title for chapter in chapters]
+    return [chapter for number, chapter in enumerate(chapters) if not FRONT_TITLES.fullmatch(chapter.title)
+            and (any(block.kind != HEADING for block in chapter.blocks) or chapter.title not in titles[number + 1:])]
+
+
+def without_boilerplate(text: str) -> str:
+    """The text between the lines with which Project Gutenberg marks its start and its end."""
+    marks = {mark[1]: mark for mark in BOILERPLATE.finditer(text)}
+    start = marks["START"].end() if "START" in marks else 0
+    end = marks["END"].start() if "END" in marks else len(text)
+    return text[start:end] if start < end else text
+
+
+def _blocks(part: str, rules: Mapping[str, Omission]) -> list[TextBlock]:
+    """The blocks of a paragraph of the source: one, or an item for each line of a list."""
+    lines = [line for line in part.split("\n") if line.strip()]
+    if "page-numbers" in rules:
+        lines = [line for line in lines if not PAGE_NUMBER.fullmatch(line.strip())]
+    if not lines or ("footnotes" in rules and NOTE_PARAGRAPH.fullmatch(lines[0].strip())):
+        return []
+    if all(DIVIDER.fullmatch(line) for line in lines):
+        return [block for block in [text_block(PARAGRAPH, lines[0])] if block]
+    if LIST_ITEM.match(lines[0]) and (len(lines) > 1 or not BARE_NUMBER.fullmatch(lines[0].strip())):
+        items: list[str] = []
+        for line in lines:
+            if LIST_ITEM.match(line) or not items:
+                items.append(LIST_ITEM.sub("", line, count=1))
+            else:
+                items[-1] += f" {line}"
+        return [block for item in items if (block := text_block(ITEM, _spoken(item, rules)))]
+    text = _spoken(" ".join(lines), rules)
+    level = heading_level(" ".join(text.split()), len(lines))
+    block = text_block(HEADING if level else PARAGRAPH, text, level=level)
+    return [block] if block else []
+
+
+def heading_level(line: str, lines: int = 1) -> int:
+    """1 for the title of a part, 2 of a chapter, 0 for text that is no title."""
+    if len(line) > MAX_HEADING or lines > 2:
+        return 0
+    if NUMBERED_HEADING.fullmatch(line):
+        word = line.split()[0].lower()
+        ends_as_text = line.endswith((".", ",", ";")) and not line.isupper() and len(line.split()) > 4
+        return 0 if ends_as_text else LEVELS.get(word, 2)
+    if NAMED_HEADING.fullmatch(line) or BARE_NUMBER.fullmatch(line):
+        return 2
+    letters = sum(map(str.isalpha, line))
+    return 2 if lines == 1 and letters > 3 and line.isupper() and not line.endswith(("!", "?", ",", ";")) else 0
+
+
+def _spoken(text: str, rules: Mapping[str, Omission]) -> str:
+    return BRACKETED_MARK.sub("", text) if "footnotes" in rules else text
+
+
+def read_subtitles(text: str) -> Document:
+    """SubRip subtitles (.srt): cues are joined to paragraphs, which end where nothing is shown for ``CUE_PAUSE``.
+
+    Raises:
+        UserError: there is no time line.
+    """
+    paragraphs: list[list[str]] = []
+    previous_end: float | None = None
+    for cue in re.split(r"\n(?:[ \t]*\n)+", text.strip()):
+        lines = cue.split("\n")
+        times = next((index for index, line in enumerate(lines[:2]) if CUE_TIMES.fullmatch(line.strip())), None)
+        if times is None:
+            if paragraphs:              # an empty line within a cue
+                paragraphs[-1] += lines
+            continue
+        found = CUE_TIMES.fullmatch(lines[times].strip())
+        start, end = (_seconds(*found.groups()[at:at + 4]) for at in (0, 4))    # type: ignore[union-attr]
+        if previous_end is None or start - previous_end > CUE_PAUSE:
+            paragraphs.append([])
+        paragraphs[-1] += lines[times + 1:]
+        previous_end = end
+    if previous_end is None:
+        raise UserError("it has no line with times such as 00:00:01,000 --> 00:00:02,500")
+    texts = (CUE_MARKUP.sub("", " ".join(lines)) for lines in paragraphs)
+    return Document([BookChapter("", [block for text in texts if (block := text_block(PARAGRAPH, text))])])
+
+
+def _seconds(hours: str, minutes: str, seconds: str, fraction: str) -> float:
+    return int(hours) * 3600 + int(minutes) * 60 + int(seconds) + int(fraction.ljust(3, "0")) / 1000

@@ -1,0 +1,159 @@
+"""What a book is spoken as: chunks in order, each with the key of its sound and the silence after it."""
+
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ane.books.document import HEADING, SCENE_BREAK, BookChapter, Document, TextBlock
+from ane.system.errors import UserError
+from ane.text import split
+from ane.text.splitter import CLOSING, MARKS
+
+MAX_SILENCE = 60.0      # seconds
+WITHIN_SENTENCE = 0.15  # seconds of silence where a long sentence is divided: a breath
+MAX_PARAGRAPH = 50_000  # characters that are divided at a time, to bound memory: no paragraph of a book is so long
+MAX_TITLE = 200         # characters
+
+
+@dataclass(frozen=True)
+class Silences:
+    """Seconds of silence between two chunks, from the end of speech to its beginning.
+
+    Attributes:
+        sentence: between sentences of a paragraph. paragraph: between paragraphs, list items and quotations.
+        heading: before and after a heading, and at a scene break. chapter: after a chapter.
+
+    Raises:
+        UserError: not from 0 to ``MAX_SILENCE``.
+    """
+
+    sentence: float = 0.35
+    paragraph: float = 0.75
+    heading: float = 1.2
+    chapter: float = 2.0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not (math.isfinite(value) and 0 <= value <= MAX_SILENCE):
+                raise UserError(f"{name}_silence must be from 0 to {MAX_SILENCE:g} seconds, got {value:g}")
+
+
+@dataclass(frozen=True)
+class SpeechIdentity:
+    """All that determines the sound of a text beside the text: the digest of the model, of the voice, the settings that
+    change the sound, and the seed. ``digest`` changes when any of them does."""
+
+    model: str
+    voice: str
+    settings: Mapping[str, Any]
+    seed: int
+
+    @property
+    def digest(self) -> str:
+        return digest_of([self.model, self.voice, dict(self.settings), self.seed])
+
+
+@dataclass(frozen=True)
+class PlannedChunk:
+    """A piece of text spoken in one request.
+
+    Attributes:
+        number: position in the book, from 1.
+        key: digest of the text, of its ``occurrence``, and of the ``SpeechIdentity``. Its sound is stored under it.
+        chapter: index of its chapter.
+        kind: of its block.
+        silence: seconds after it.
+    """
+
+    number: int
+    key: str
+    text: str
+    chapter: int
+    kind: str
+    language: str
+    silence: float
+
+
+@dataclass(frozen=True)
+class BookPlan:
+    """All chunks of a book, and the titles of its chapters."""
+
+    chunks: tuple[PlannedChunk, ...]
+    chapters: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        return digest_of([[*vars(chunk).values()] for chunk in self.chunks] + [list(self.chapters)])
+
+
+def digest_of(value: Any) -> str:
+    """SHA-256 of a JSON value, in hex."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def seed_of(key: str, take: int) -> int:
+    """The seed with which a chunk is spoken for the ``take``th time: it depends on no other chunk."""
+    return int(digest_of([key, take])[:8], 16)
+
+
+def plan_book(document: Document, identity: SpeechIdentity, silences: Silences,
+              lengths: tuple[int, int] | None) -> BookPlan:
+    """Divide a document into chunks of about ``lengths[0]`` and at most ``lengths[1]`` characters; None: paragraphs.
+
+    A chunk never spans two blocks. Equal texts are told apart by their occurrence (the first, the second, …), not by
+    their position: an inserted paragraph changes no other chunk.
+    """
+    base, seen = identity.digest, Counter[str]()
+    chunks: list[PlannedChunk] = []
+    for index, chapter in enumerate(document.chapters):
+        for block, following in zip(chapter.blocks, [*chapter.blocks[1:], None], strict=True):
+            if not any(map(str.isalnum, block.text)):
+                continue
+            parts = parts_of(block.text, lengths)
+            for part, last in zip(parts, [False] * (len(parts) - 1) + [True], strict=True):
+                seen[part] += 1
+                key = digest_of([base, part, seen[part]])
+                silence = silence_after(block, following, silences) if last else silence_within(part, silences)
+                chunks.append(PlannedChunk(len(chunks) + 1, key, part, index, block.kind, block.language, silence))
+    if not chunks:
+        raise UserError("there is nothing to say: the document has no letter or digit")
+    return BookPlan(tuple(chunks), tuple(title_of(chapter, document, number)
+                                         for number, chapter in enumerate(document.chapters, 1)))
+
+
+def parts_of(text: str, lengths: tuple[int, int] | None) -> list[str]:
+    """The chunks of a paragraph; None: the paragraph is one."""
+    if lengths is None:
+        return [" ".join(text.split())]
+    slices, start = [], 0
+    while len(text) - start > MAX_PARAGRAPH:
+        end = text.rfind(" ", start, start + MAX_PARAGRAPH)
+        end = start + MAX_PARAGRAPH if end <= start else end
+        slices.append(text[start:end])
+        start = end
+    return [part for piece in [*slices, text[start:]] for part in split(piece, *lengths)
+            if any(map(str.isalnum, part))]
+
+
+def title_of(chapter: BookChapter, document: Document, number: int) -> str:
+    """The title of a chapter for tables of contents: its own, its first heading, the document's before the first, or
+    "Chapter 5"."""
+    heading = next((block.text.replace("\n", " ") for block in chapter.blocks if block.kind == HEADING), "")
+    return (chapter.title or heading or (document.title if number == 1 else "") or f"Chapter {number}")[:MAX_TITLE]
+
+
+def silence_after(block: TextBlock, following: TextBlock | None, silences: Silences) -> float:
+    if following is None:
+        return silences.chapter
+    if SCENE_BREAK in (block.kind, following.kind) or HEADING in (block.kind, following.kind):
+        return silences.heading
+    return silences.paragraph
+
+
+def silence_within(part: str, silences: Silences) -> float:
+    """After a part of a paragraph: less where it ends within a sentence."""
+    return silences.sentence if MARKS.search(part.rstrip(CLOSING)) else min(WITHIN_SENTENCE, silences.sentence)

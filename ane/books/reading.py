@@ -1,0 +1,115 @@
+"""Opening a document: its format by suffix and content, its encoding, its limits."""
+
+import codecs
+import os
+import re
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO
+
+from ane.books.document import Document
+from ane.books.epub import read_epub
+from ane.books.epub_archive import EpubArchive
+from ane.books.html_reader import read_html
+from ane.books.markdown import read_markdown
+from ane.books.omissions import Omission, active_omissions
+from ane.books.plain_text import read_plain_text, read_subtitles
+from ane.system.errors import UserError
+
+SUFFIXES = (".txt", ".md", ".epub", ".html", ".srt")
+MARKDOWN, HTML, PLAIN = (".md", ".markdown"), (".html", ".htm", ".xhtml"), (".txt", ".text", "")
+MAX_TEXT = 16 << 20         # bytes of a text; the Bible has 4.5 MB
+MAX_MARKDOWN = 8 << 20      # markdown-it takes about a second a megabyte
+MAX_TITLE = 200             # characters
+MAX_PIPED_EPUB = 512 << 20  # with its pictures; a file is not read into memory
+UNREADABLE = {b"%PDF": "a PDF", b"\xd0\xcf\x11\xe0": "an old Word document", b"{\\rtf": "RTF",
+              b"BOOKMOBI": "a Kindle book"}
+
+
+def read_document(source: Path | str, keep: Collection[str] = ()) -> Document:
+    """The document in a file, or on standard input for "-": an EPUB or plain text there.
+
+    Args:
+        keep: names of ``ane.books.omissions.OMISSIONS`` that are read aloud all the same.
+
+    Raises:
+        UserError: no such file, another format, damaged, protected, too large, or without text.
+    """
+    rules = active_omissions(keep)
+    name = "standard input" if str(source) == "-" else str(source)
+    suffix = "" if str(source) == "-" else Path(source).suffix.lower()
+    try:
+        with _opened(source) as file:
+            document = _document(file, suffix, rules)
+    except UserError as error:
+        raise UserError(f"cannot read {name}: {error}") from error
+    except (OSError, ValueError) as error:          # ValueError: a name that no file can have
+        raise UserError(f"cannot read {name}: {getattr(error, 'strerror', None) or error}") from error
+    if not document.has_text:
+        raise UserError(f"cannot read {name}: it has no text to speak"
+                        + (f"; add keep={','.join(rules)} if it was left out" if rules else ""))
+    if not document.title and suffix:
+        document.title = Path(source).stem
+    document.title = document.title[:MAX_TITLE]
+    return document
+
+
+def _document(file: BinaryIO, suffix: str, rules: Mapping[str, Omission]) -> Document:
+    start = file.read(68)
+    if suffix == ".epub" or start.startswith(b"PK\x03\x04"):
+        with EpubArchive(file if file.seekable() else BytesIO(start + _rest(file, MAX_PIPED_EPUB))) as archive:
+            return read_epub(archive, rules)
+    data = start + _rest(file, MAX_TEXT)
+    for mark, what in UNREADABLE.items():
+        if data.startswith(mark) or data[60:68] == mark:
+            raise UserError(f"it is {what}: convert it to EPUB first, with Calibre for example")
+    if suffix in MARKDOWN and len(data) > MAX_MARKDOWN:
+        raise UserError(f"it has more than {MAX_MARKDOWN >> 20} MB, the most for Markdown: divide it")
+    text = decoded_text(data)
+    if suffix == ".srt":
+        return read_subtitles(text)
+    if suffix in MARKDOWN:
+        return read_markdown(text, rules)
+    if suffix in HTML:
+        return read_html(text, rules)
+    if suffix not in PLAIN:
+        raise UserError(f"{suffix} is not a format that ane reads: {', '.join(SUFFIXES)}")
+    return read_plain_text(text, rules)
+
+
+@contextmanager
+def _opened(source: Path | str) -> Iterator[BinaryIO]:
+    if str(source) == "-":
+        yield sys.stdin.buffer
+        return
+    path = Path(os.path.expanduser(source))
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise UserError("it is not a file")
+    with path.open("rb") as file:
+        yield file
+
+
+def _rest(file: BinaryIO, limit: int) -> bytes:
+    """What follows in ``file``. Raises UserError when it is longer than ``limit``."""
+    blocks: list[bytes] = []
+    while block := file.read(1 << 20):
+        blocks.append(block)
+        if len(blocks) << 20 > limit:
+            raise UserError(f"it has more than {limit >> 20} MB, more than any book; divide it")
+    return b"".join(blocks)
+
+
+def decoded_text(data: bytes) -> str:
+    """UTF-8, or UTF-16 that begins with its mark; line ends become "\\n"."""
+    encoding = "utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise UserError(f"it is not text in UTF-8 (byte {error.start}): convert it first, "
+                        "with `iconv -f WINDOWS-1252 -t UTF-8` for example") from error
+    if "\x00" in text:
+        raise UserError("it is no text: it holds NUL characters")
+    return re.sub("\r\n?|\f", "\n", text)

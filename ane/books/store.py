@@ -1,0 +1,329 @@
+"""A job on disk: the plan of a book, and the sound of every chunk that was spoken, in one SQLite database.
+
+The database is the only file. Each change is one transaction that is on disk when it returns (WAL, synchronous=FULL),
+so a power failure at any instant loses at most the chunk that is being spoken, and a sound without its record or a
+record without its sound cannot exist. Sounds are FLAC, 24 bits.
+"""
+
+import json
+import os
+import secrets
+import socket
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+
+from ane.books.plan import BookPlan, PlannedChunk, seed_of
+from ane.system.errors import UserError
+from ane.system.interruption import uninterrupted
+
+FILE = "job.sqlite"
+VERSION = 1
+LEASE = 60.0            # seconds after which a process that gave no sign of life loses its chunk
+BUSY = 60.0             # seconds to wait for another process's transaction
+OUTPUT = "output"       # the key of the lease on writing the output
+SCHEMA = """
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE chunks (number INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, text TEXT NOT NULL, chapter INTEGER NOT NULL,
+                     kind TEXT NOT NULL, language TEXT NOT NULL, silence REAL NOT NULL);
+CREATE TABLE sounds (key TEXT PRIMARY KEY, take INTEGER NOT NULL DEFAULT 0, samples INTEGER, rate INTEGER,
+                     elapsed REAL, notes TEXT, flac BLOB);
+CREATE TABLE leases (key TEXT PRIMARY KEY, owner TEXT NOT NULL, host TEXT NOT NULL, pid INTEGER NOT NULL,
+                     expires REAL NOT NULL);
+"""
+COLUMNS = "c.number, c.key, c.text, c.chapter, c.kind, c.language, c.silence"
+
+
+@dataclass(frozen=True)
+class ClaimedChunk:
+    """A chunk that this process alone may speak, and for which time it is spoken (0: the first)."""
+
+    chunk: PlannedChunk
+    take: int
+
+    @property
+    def seed(self) -> int:
+        return seed_of(self.chunk.key, self.take)
+
+
+@dataclass(frozen=True)
+class StoredChunk:
+    """A chunk with what is known of its sound. ``samples``: None if it was not spoken yet."""
+
+    chunk: PlannedChunk
+    take: int
+    samples: int | None
+    rate: int | None
+    elapsed: float | None
+    notes: list[str]
+    leased: bool
+
+
+class JobStore:
+    """The database of a job, used by one process. ``path``: the folder of the job, created when it is missing.
+
+    Raises:
+        UserError: it cannot be read or written, a full disk, another version; in every method.
+    """
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time):
+        self.path, self.clock = path, clock
+        self.host = socket.gethostname()
+        self.owner = f"{self.host}:{os.getpid()}:{secrets.token_hex(4)}"
+        with self._errors():
+            if not path.is_dir():
+                path.mkdir(parents=True)
+                flush_folder(path.parent)
+            self._connection = self._connect()
+            with self._transaction() as run:
+                [version] = run("PRAGMA user_version").fetchone()
+                if not version:
+                    for statement in SCHEMA.split(";"):
+                        run(statement)
+                    run(f"PRAGMA user_version = {VERSION}")
+        if version not in (0, VERSION):
+            self.close()
+            raise UserError(f"the job in {path} is of another version ({version}): update tortoise-ane, or delete the "
+                            "folder to begin anew")
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path / FILE, timeout=BUSY, isolation_level=None)
+        for attempt in range(40):       # SQLite does not wait for another process that also turns WAL on
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+                break
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or attempt == 39:
+                    raise
+                time.sleep(0.1)
+        for pragma in ("synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON"):    # the latter: macOS
+            connection.execute(f"PRAGMA {pragma}")
+        return connection
+
+    def close(self) -> None:
+        with suppress(sqlite3.Error):
+            self._connection.close()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            advice = "delete the folder to begin anew" if type(error) is sqlite3.DatabaseError else \
+                "free or allow what it needs and run the command again: what was spoken is kept"
+            raise UserError(f"cannot use the job in {self.path}: {error}; {advice}") from error
+        except OSError as error:
+            raise UserError(f"cannot use the job in {self.path}: {error.strerror or error}") from error
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Callable[..., sqlite3.Cursor]]:
+        """Yield ``execute``; all or nothing of what the block does is stored."""
+        with self._errors(), uninterrupted():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection.execute
+                self._connection.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    # Facts
+
+    def fact(self, name: str) -> Any:
+        """A fact about the job as JSON, None if it is not known."""
+        with self._errors():
+            found = self._connection.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        return json.loads(found[0]) if found else None
+
+    def set_fact(self, name: str, value: Any) -> None:
+        with self._transaction() as run:
+            run("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value, default=str)))
+
+    def seed(self, wanted: int | None) -> int:
+        """The seed of the job: ``wanted``; None: that of its first run, a random one for a new job."""
+        with self._transaction() as run:
+            found = run("SELECT value FROM facts WHERE name = 'seed'").fetchone()
+            seed = wanted if wanted is not None else json.loads(found[0]) if found else secrets.randbits(32)
+            run("INSERT OR REPLACE INTO facts VALUES ('seed', ?)", (json.dumps(seed),))
+        return int(seed)
+
+    # The plan
+
+    def adopt(self, plan: BookPlan) -> None:
+        """Make ``plan`` the plan of this job.
+
+        No sound is deleted before ``prune``: a run with a forgotten option must not cost hours of speech.
+
+        Raises:
+            UserError: another process is speaking a different plan.
+        """
+        with self._transaction() as run:
+            self._drop_dead_leases(run)
+            former = run("SELECT value FROM facts WHERE name = 'plan'").fetchone()
+            if former and json.loads(former[0]) == plan.digest:
+                return
+            other = run("SELECT pid, host FROM leases WHERE owner != ?", (self.owner,)).fetchone()
+            if other:
+                raise UserError(f"process {other[0]} on {other[1]} is speaking the job in {self.path} with another "
+                                "text, voice or setting: wait for it, stop it, or choose another output")
+            run("DELETE FROM chunks")
+            for chunk in plan.chunks:
+                run("INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?, ?)", tuple(vars(chunk).values()))
+            run("INSERT OR IGNORE INTO sounds (key) SELECT key FROM chunks")
+            for name, value in (("plan", plan.digest), ("chapters", plan.chapters)):
+                run("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value)))
+
+    def prune(self) -> None:
+        """Delete the sounds that the plan does not need."""
+        with self._transaction() as run:
+            run("DELETE FROM sounds WHERE key NOT IN (SELECT key FROM chunks)")
+
+    def redo(self, numbers: Iterable[int]) -> None:
+        """Forget the sounds of these chunks; each is spoken with a new seed. Raises UserError for an unknown number."""
+        with self._transaction() as run:
+            [count] = run("SELECT count(*) FROM chunks").fetchone()
+            for number in numbers:
+                if not 1 <= number <= count:
+                    raise UserError(f"redo must name chunks from 1 to {count}, got {number}")
+                key = run("SELECT key FROM chunks WHERE number = ?", (number,)).fetchone()
+                run("UPDATE sounds SET take = take + 1, samples = NULL, rate = NULL, elapsed = NULL, notes = NULL, "
+                    "flac = NULL WHERE key = ?", key)
+                run("DELETE FROM leases WHERE key = ?", key)
+
+    def chunks(self) -> list[StoredChunk]:
+        """All chunks in order."""
+        with self._errors():
+            rows = self._connection.execute(
+                f"SELECT {COLUMNS}, s.take, s.samples, s.rate, s.elapsed, s.notes, l.expires FROM chunks c "
+                "JOIN sounds s USING (key) LEFT JOIN leases l USING (key) ORDER BY c.number").fetchall()
+        return [StoredChunk(PlannedChunk(*row[:7]), take=row[7], samples=row[8], rate=row[9], elapsed=row[10],
+                            notes=json.loads(row[11] or "[]"), leased=row[12] is not None and row[12] > self.clock())
+                for row in rows]
+
+    def progress(self) -> tuple[int, int, int]:
+        """Chunks with a sound, chunks in all, and characters of those without."""
+        with self._errors():
+            done, total, left = self._connection.execute(
+                "SELECT count(s.samples), count(*), total(CASE WHEN s.samples IS NULL THEN length(c.text) END) "
+                "FROM chunks c JOIN sounds s USING (key)").fetchone()
+        return done, total, int(left)
+
+    def sound(self, key: str) -> np.ndarray:
+        """The stored sound of a chunk, (S,) float32. UserError when there is none, or it is damaged."""
+        with self._errors():
+            row = self._connection.execute("SELECT samples, flac FROM sounds WHERE key = ?", (key,)).fetchone()
+        if row is None or row[0] is None:
+            raise UserError(f"the job in {self.path} changed while its sound was read: run the command again")
+        if not row[0]:
+            return np.zeros(0, np.float32)
+        try:
+            audio, _ = soundfile.read(BytesIO(row[1]), dtype="float32")
+        except soundfile.LibsndfileError as error:
+            raise UserError(f"a sound in {self.path} is damaged: delete the folder to begin anew") from error
+        return np.asarray(audio)
+
+    # Work
+
+    def claim(self, plan: str) -> ClaimedChunk | None:
+        """Lease the first chunk that nobody has spoken or is speaking; None when there is none.
+
+        Raises:
+            UserError: the plan of the job is no longer the one with digest ``plan``.
+        """
+        with self._transaction() as run:
+            self._check_plan(run, plan)
+            self._drop_dead_leases(run)
+            row = run(f"SELECT {COLUMNS}, s.take FROM chunks c JOIN sounds s USING (key) "
+                      "LEFT JOIN leases l USING (key) WHERE s.samples IS NULL AND l.key IS NULL "
+                      "ORDER BY c.number LIMIT 1").fetchone()
+            if row is None:
+                return None
+            self._lease(run, row[1])
+        return ClaimedChunk(PlannedChunk(*row[:7]), row[7])
+
+    def claim_output(self) -> bool:
+        """Lease the writing of the output; False when another process does it."""
+        with self._transaction() as run:
+            self._drop_dead_leases(run)
+            if run("SELECT 1 FROM leases WHERE key = ?", (OUTPUT,)).fetchone():
+                return False
+            self._lease(run, OUTPUT)
+            return True
+
+    def save(self, claimed: ClaimedChunk, audio: np.ndarray, rate: int, elapsed: float, notes: list[str]) -> bool:
+        """Store a sound, (S,) float32 within ±1; False, and nothing is stored, when the lease was lost."""
+        flac = BytesIO()
+        if len(audio):
+            soundfile.write(flac, audio, rate, format="FLAC", subtype="PCM_24")
+        key = claimed.chunk.key
+        with self._transaction() as run:
+            held = run("DELETE FROM leases WHERE key = ? AND owner = ?", (key, self.owner)).rowcount
+            return bool(held) and bool(run(
+                "UPDATE sounds SET samples = ?, rate = ?, elapsed = ?, notes = ?, flac = ? "
+                "WHERE key = ? AND take = ? AND samples IS NULL",
+                (len(audio), rate, elapsed, json.dumps(notes), flac.getvalue(), key, claimed.take)).rowcount)
+
+    def renew(self) -> None:
+        """Extend the leases of this process."""
+        with self._transaction() as run:
+            run("UPDATE leases SET expires = ? WHERE owner = ?", (self.clock() + LEASE, self.owner))
+
+    def release(self) -> None:
+        """Give up the leases of this process."""
+        with self._transaction() as run:
+            run("DELETE FROM leases WHERE owner = ?", (self.owner,))
+
+    def second_connection(self) -> "JobStore":
+        """The same process's store for another thread."""
+        other = JobStore(self.path, self.clock)
+        other.owner = self.owner
+        return other
+
+    def _lease(self, run: Callable[..., sqlite3.Cursor], key: str) -> None:
+        run("INSERT INTO leases VALUES (?, ?, ?, ?, ?)",
+            (key, self.owner, self.host, os.getpid(), self.clock() + LEASE))
+
+    def _check_plan(self, run: Callable[..., sqlite3.Cursor], plan: str) -> None:
+        row = run("SELECT value FROM facts WHERE name = 'plan'").fetchone()
+        if row is None or json.loads(row[0]) != plan:
+            raise UserError(f"another process gave the job in {self.path} another text, voice or setting "
+                            "meanwhile: this one stops")
+
+    def _drop_dead_leases(self, run: Callable[..., sqlite3.Cursor]) -> None:
+        """Delete leases that expired, and those of processes of this machine that have ended."""
+        run("DELETE FROM leases WHERE expires < ?", (self.clock(),))
+        for key, pid in run("SELECT key, pid FROM leases WHERE host = ?", (self.host,)).fetchall():
+            if not is_running(pid):
+                run("DELETE FROM leases WHERE key = ? AND pid = ?", (key, pid))
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process of this machine runs. A process that got the number of one that ended counts as that one."""
+    if os.name == "nt":         # os.kill would end it: leases expire instead
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:             # another user's
+        pass
+    return True
+
+
+def flush_folder(path: Path) -> None:
+    """Make the names in a folder survive a power failure, where the system can open folders."""
+    with suppress(OSError):
+        opened = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)

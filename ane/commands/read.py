@@ -1,0 +1,241 @@
+"""`ane read`: narrate a book or any long text, as a job that can be interrupted and goes on where it was."""
+
+import argparse
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ane.bundles import add_model_arguments, open_model
+from ane.commands import arguments
+from ane.commands.backend_options import add_backend_arguments, load_synthesizer
+from ane.commands.kitten import kitten_bundle, refuse_other_flags
+from ane.commands.messages import LOGGER, message_console, output_console
+from ane.commands.progress import ProgressDisplay
+from ane.commands.read_report import print_book_report, print_status, time_left
+from ane.commands.say import list_presets
+from ane.commands.speech_options import add_settings_arguments, read_settings
+from ane.commands.voices import list_command
+from ane.system.errors import UserError
+
+if TYPE_CHECKING:
+    from ane.books.document import CoverImage, Document
+    from ane.books.output import OutputOptions
+    from ane.books.plan import Silences
+    from ane.books.speakers import BookSpeaker
+    from ane.books.store import JobStore
+
+SILENCES = {"sentence": "between sentences", "paragraph": "between paragraphs",
+            "heading": "around headings and at scene breaks", "chapter": "after a chapter"}
+KITTEN_FLAGS = ("book", "output", "status", "voice", "speed", "keep", "redo", "per_chapter", "template", "srt", "vtt",
+                "times", "loudness", "title", "author", "cover", "bundle", *(f"{name}_silence" for name in SILENCES))
+IMAGE_STARTS = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG\r\n\x1a\n": "image/png"}
+MAX_COVER = 16 << 20        # bytes
+EXAMPLES = """
+examples:
+  ane read book.epub -o book.m4b                    an audiobook with chapters and cover
+  ane read book.epub -o book.m4b                    again, after an interruption: goes on where it was
+  ane read notes.md -o notes.mp3 --per-chapter      one file a chapter
+  ane read book.epub -o book.m4b --redo 12,40-44    speak these chunks anew
+  ane read --status book.m4b                        how far it is
+"""
+
+
+def register(commands: argparse._SubParsersAction) -> None:
+    from ane.books.omissions import OMISSIONS
+    from ane.books.plan import Silences
+
+    parser = commands.add_parser(
+        "read", help="narrate a book", epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Narrate a book or any long text. What is spoken is kept in OUT.job: the same command resumes it.")
+    parser.add_argument("book", nargs="?", metavar="BOOK",
+                        help="an EPUB, Markdown, HTML, plain text or .srt file; - is standard input")
+    parser.add_argument("-o", "--output", metavar="OUT", type=arguments.path,
+                        help="write to OUT; its suffix is the format: .m4b, .m4a, .mp3, .opus, .aac, .flac, .aiff, "
+                             ".wav or .ogg")
+    parser.add_argument("-v", "--voice", metavar="VOICE", help="as in `ane say`")
+    parser.add_argument("--status", metavar="JOB", type=arguments.path,
+                        help="print how far the job JOB is (OUT or OUT.job), and exit")
+    parser.add_argument("--redo", metavar="N,N-N", type=chunk_numbers, default=(),
+                        help="speak these chunks again, with another seed; --status and --times number them")
+    parser.add_argument("--per-chapter", action="store_true", help="write one file a chapter")
+    parser.add_argument("--srt", action="store_true", help="write subtitles beside OUT, as SubRip")
+    parser.add_argument("--vtt", action="store_true", help="write subtitles beside OUT, as WebVTT")
+    parser.add_argument("--times", "--json", action="store_true",
+                        help="write the times of chapters and chunks beside OUT, as JSON")
+    parser.add_argument("--loudness", type=float, metavar="LUFS",
+                        help="make the whole book this loud, -19 for example, with true peaks up to -3 dB (EBU R 128)")
+    parser.add_argument("--keep", metavar="RULE,…", type=arguments.comma_separated, default=[],
+                        help=f"read aloud what these rules leave out: {', '.join(OMISSIONS)}")
+    add_model_arguments(parser)
+    add_settings_arguments(parser)
+    add_backend_arguments(parser)
+    if "speed" not in {action.dest for action in parser._actions}:
+        parser.add_argument("--speed", type=float, metavar="FACTOR", help="of a KittenTTS bundle (default: 1)")
+    add = arguments.rare_group(parser, "silence", "Seconds from the end of speech to its beginning.").add_argument
+    for name, where in SILENCES.items():
+        default = getattr(Silences, name)
+        add(f"--{name}-silence", type=float, default=default, metavar="S", help=f"{where} (default: {default})")
+    add = arguments.rare_group(parser, "files").add_argument
+    add("--template", metavar="NAME", help="names of files of --per-chapter (default: '{book} {number} {title}')")
+    add("--title", metavar="TITLE", help="title in the file (default: the document's)")
+    add("--author", metavar="AUTHOR", help="author in the file (default: the document's)")
+    add("--cover", metavar="FILE", type=arguments.path, help="a JPEG or PNG as cover (default: the document's)")
+    parser.add_argument("--help-all", action=arguments.FullHelpAction, help="show all options, by group, and exit")
+    arguments.mark_rare(parser, "checkpoints")
+    parser.set_defaults(handler=read)
+
+
+def read(args: argparse.Namespace) -> int:
+    from ane.books.reading import read_document
+    from ane.books.store import JobStore
+
+    if args.status is not None:
+        return status(args)
+    if args.voice == "?":
+        return list_command(args)
+    if args.preset == "?":
+        return list_presets(args)
+    if args.book is None or args.output is None:
+        raise UserError("name a book and an output: ane read BOOK -o OUT")
+    if str(args.output) == "-":
+        raise UserError("a job needs a file: -o - is not possible; `ane say -f BOOK -o -` writes to standard output")
+    document, silences = read_document(args.book, args.keep), silences_of(args)
+    options = output_options(args, document)
+    speaker_of = tortoise_or_fastspeech if kitten_bundle(args) is None else kitten
+    speaker_for = speaker_of(args)
+    store = JobStore(job_folder(args.output))
+    try:
+        seed = store.seed(args.seed)
+        return run(args, store, document, speaker_for(seed), seed, silences, options)
+    finally:
+        store.close()
+
+
+def run(args: argparse.Namespace, store: "JobStore", document: "Document", speaker: "BookSpeaker", seed: int,
+        silences: "Silences", options: "OutputOptions") -> int:
+    """Speak what is missing, write the files and report."""
+    from ane.books.narration import narrate
+    from ane.books.output import write_book_files
+    from ane.books.plan import SpeechIdentity, plan_book
+
+    identity = SpeechIdentity(speaker.model, speaker.voice, speaker.settings, seed)
+    plan = plan_book(document, identity, silences, speaker.lengths)
+    former = store.fact("identity")
+    store.adopt(plan)
+    now = {**vars(identity), "settings": dict(identity.settings)}
+    changed = [name for name, value in json.loads(json.dumps(now, default=str)).items()
+               if former is not None and former[name] != value]
+    if changed:
+        LOGGER.warning("another %s than this job was spoken with: all chunks are spoken again. To keep them, interrupt "
+                       "and repeat the earlier options", ", ".join(changed))
+    store.set_fact("identity", now)
+    store.redo(args.redo)
+    console = message_console(args)
+    with ProgressDisplay(console, shown=not args.quiet) as progress:
+        spoken = narrate(store, plan, speaker,
+                         lambda done, total, left: progress.update("chunks", done, total, time_left(left)))
+    written = write_book_files(store, options)
+    print_book_report(console, store, written, spoken, len(plan.chunks))
+    return 0
+
+
+SpeakerForSeed = Callable[[int], "BookSpeaker"]
+
+
+def tortoise_or_fastspeech(args: argparse.Namespace) -> SpeakerForSeed:
+    """What makes the speaker that the flags ask for, from the seed of the job."""
+    from ane.books.speakers import FastSpeechSpeaker, TortoiseSpeaker
+    from ane.models.tortoise.randomness import Randomness
+
+    if args.best not in (None, 1):
+        raise UserError("best has no effect on a book: its files hold the best candidate")
+    model = open_model(args.bundle, args.checkpoints)
+    settings = read_settings(args, model)
+    if not model.trained:
+        LOGGER.warning("%s has random weights: it generates noise, not speech. Give --bundle or --checkpoints for a "
+                       "trained model.", model.name)
+    synthesizer, settings = load_synthesizer(args, model, settings, message_console(args), keep=True)
+    if "voice" not in model.family.speak_arguments:
+        return lambda seed: FastSpeechSpeaker(synthesizer, settings)
+    return lambda seed: TortoiseSpeaker(synthesizer, synthesizer.voice(args.voice, Randomness(seed)), settings)
+
+
+def kitten(args: argparse.Namespace) -> SpeakerForSeed:
+    from ane.books.speakers import KittenSpeaker
+    from ane.models.kitten import open_kitten
+
+    refuse_other_flags(args, KITTEN_FLAGS)
+    folder = kitten_bundle(args)
+    assert folder is not None
+    synthesizer = open_kitten(folder)
+    return lambda seed: KittenSpeaker(synthesizer, args.voice, 1.0 if args.speed is None else args.speed)
+
+
+def silences_of(args: argparse.Namespace) -> "Silences":
+    from ane.books.plan import Silences
+
+    return Silences(**{name: getattr(args, f"{name}_silence") for name in SILENCES})
+
+
+def output_options(args: argparse.Namespace, document: "Document") -> "OutputOptions":
+    from ane.books.output import TEMPLATE, OutputOptions
+
+    options = OutputOptions(
+        args.output, args.per_chapter, TEMPLATE if args.template is None else args.template, args.srt, args.vtt,
+        args.times, args.loudness, document.title if args.title is None else args.title,
+        document.author if args.author is None else args.author, document.cover)
+    return replace(options, cover=read_cover(args.cover)) if args.cover is not None else options
+
+
+def read_cover(path: Path) -> "CoverImage":
+    """A cover in a file. Raises UserError when it is no JPEG or PNG."""
+    from ane.books.document import CoverImage
+    from ane.books.media_writer import cover_size, has_pyav
+
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_COVER + 1)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    kind = next((kind for start, kind in IMAGE_STARTS.items() if data.startswith(start)), None)
+    if kind is None or len(data) > MAX_COVER:
+        raise UserError(f"{path} cannot be a cover: give a JPEG or PNG of at most {MAX_COVER >> 20} MB")
+    cover = CoverImage(data, kind)
+    if has_pyav() and cover_size(cover) is None:
+        raise UserError(f"{path} cannot be a cover: it is damaged")
+    return cover
+
+
+def job_folder(output: Path) -> Path:
+    return output.with_name(f"{output.name}.job")
+
+
+def status(args: argparse.Namespace) -> int:
+    """Print how far a job is."""
+    from ane.books.store import FILE, JobStore
+
+    folder = next((path for path in (args.status, job_folder(args.status)) if os.path.isfile(path / FILE)), None)
+    if folder is None:
+        raise UserError(f"there is no job at {args.status}: name the output of `ane read` or its folder, OUT.job")
+    store = JobStore(folder)
+    try:
+        print_status(output_console(), store)
+    finally:
+        store.close()
+    return 0
+
+
+def chunk_numbers(text: str) -> tuple[int, ...]:
+    """"12,40-44" → (12, 40, 41, 42, 43, 44)."""
+    numbers: set[int] = set()
+    for part in arguments.comma_separated(text):
+        first, dash, last = part.partition("-")
+        start = arguments.positive(first)
+        end = arguments.positive(last) if dash else start
+        if not start <= end < start + 100_000:
+            raise argparse.ArgumentTypeError(f"it must be numbers and ranges such as 12,40-44, got {part!r}")
+        numbers.update(range(start, end + 1))
+    return tuple(sorted(numbers))

@@ -1,0 +1,69 @@
+"""What `ane read` prints: the time left, the closing lines, and the state of a job."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from ane.commands.messages import LOGGER
+from ane.text import shorten
+
+if TYPE_CHECKING:
+    from ane.books.output import WrittenBook
+    from ane.books.store import JobStore, StoredChunk
+
+SHOWN_NOTES = 5
+
+
+def duration(seconds: float) -> str:
+    """"2 h 05 min", "5 min", "40 s"."""
+    minutes = round(seconds / 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60:02} min"
+    return f"{minutes} min" if seconds >= 90 else f"{seconds:.0f} s"
+
+
+def time_left(seconds: float | None) -> str:
+    return "" if seconds is None else f"{duration(seconds)} left"
+
+
+def print_book_report(console: Console, store: "JobStore", written: "WrittenBook", spoken: int, count: int) -> None:
+    print_notes(store.chunks())
+    level = "" if written.loudness is None else f"; {written.loudness:.1f} LUFS, true peak {written.true_peak:.1f} dB"
+    more = len(written.files) - 1
+    files = f"{written.files[0]} and {more} more file{'s' * (more > 1)}" if more else written.files[0]
+    console.print(f"{duration(written.seconds)} of audio → {files}  ({spoken} of {count} chunks spoken now{level}; "
+                  f"seed {store.fact('seed')}; the job is kept in {store.path})")
+
+
+def print_notes(chunks: Sequence["StoredChunk"]) -> None:
+    noted = [(chunk.chunk, note) for chunk in chunks for note in chunk.notes]
+    for chunk, note in noted[:SHOWN_NOTES]:
+        LOGGER.warning("chunk %d, %r: %s", chunk.number, shorten(chunk.text), note)
+    if len(noted) > SHOWN_NOTES:
+        LOGGER.warning("%d more notes: see --status", len(noted) - SHOWN_NOTES)
+
+
+def print_status(console: Console, store: "JobStore") -> None:
+    """A line a chapter, then the sum, chunks that are being spoken, and notes."""
+    chunks, titles = store.chunks(), store.fact("chapters") or []
+    table = Table("chapter", "chunks", "spoken", "audio")
+    for index, title in enumerate(titles):
+        inside = [chunk for chunk in chunks if chunk.chunk.chapter == index]
+        done = [chunk for chunk in inside if chunk.samples is not None]
+        if inside:
+            table.add_row(title, f"{inside[0].chunk.number}-{inside[-1].chunk.number}",
+                          f"{len(done)} of {len(inside)}", duration(seconds_of(done)))
+    console.print(table)
+    done = [chunk for chunk in chunks if chunk.samples is not None]
+    working = [str(chunk.chunk.number) for chunk in chunks if chunk.leased and chunk.samples is None]
+    console.print(f"{len(done)} of {len(chunks)} chunks spoken, {duration(seconds_of(done))} of audio"
+                  + (f"; being spoken: {', '.join(working)}" if working else "") + f"; seed {store.fact('seed')}")
+    for chunk in chunks:
+        for note in chunk.notes:
+            console.print(f"chunk {chunk.chunk.number}, {shorten(chunk.chunk.text)!r}: {note}")
+
+
+def seconds_of(chunks: Sequence["StoredChunk"]) -> float:
+    return sum((chunk.samples or 0) / (chunk.rate or 1) for chunk in chunks)

@@ -1,0 +1,72 @@
+"""A stand-in for a synthesizer: a tone whose pitch and length follow from the text and the seed, in microseconds."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from ane.books.document import HEADING, PARAGRAPH, BookChapter, Document, TextBlock
+from ane.books.narration import narrate
+from ane.books.plan import BookPlan, Silences, SpeechIdentity, plan_book
+from ane.books.speakers import SpokenChunk
+from ane.books.store import JobStore
+
+RATE = 24000
+
+
+class StandInSpeaker:
+    """Keeps the texts that it spoke in ``spoken``. ``before``: called with each text before it is spoken."""
+
+    sample_rate, lengths = RATE, (60, 90)
+
+    def __init__(self, voice: str = "voice", before: Callable[[str], None] = lambda text: None, **settings: float):
+        self.model, self.voice, self.settings, self.before = "model", voice, settings, before
+        self.spoken: list[str] = []
+
+    def speak(self, text: str, seed: int) -> SpokenChunk:
+        self.before(text)
+        self.spoken.append(text)
+        digest = hashlib.sha256(f"{text}{seed}".encode()).digest()
+        time = np.arange(1200 + 8 * digest[0]) / RATE
+        return SpokenChunk((0.3 * np.sin(2 * np.pi * (200 + digest[1]) * time)).astype(np.float32))
+
+
+def book(paragraphs: int = 20, chapters: int = 2, changed: int | None = None) -> Document:
+    """Two sentences a paragraph, each a chunk; some sentences occur several times."""
+    made = []
+    for chapter in range(chapters):
+        blocks = [TextBlock(HEADING, f"Chapter {chapter + 1}", level=1)]
+        for number in range(chapter, paragraphs, chapters):
+            word = "changed" if number == changed else "same"
+            blocks.append(TextBlock(PARAGRAPH, f"This is the {word} paragraph with the number {number} and some more. "
+                                               "And this sentence is in each of the paragraphs of the book."))
+        made.append(BookChapter(f"Chapter {chapter + 1}", blocks))
+    return Document(made, "The Book", "A. Writer", "en")
+
+
+def plan_for(speaker: StandInSpeaker, document: Document, seed: int = 7) -> BookPlan:
+    identity = SpeechIdentity(speaker.model, speaker.voice, speaker.settings, seed)
+    return plan_book(document, identity, Silences(), speaker.lengths)
+
+
+def run_job(folder: Path, document: Document, speaker: StandInSpeaker | None = None, redo: tuple[int, ...] = ()) -> int:
+    """Speak a job, or what is left of it; returns the number of chunks that were spoken."""
+    speaker = speaker or StandInSpeaker()
+    store = JobStore(folder)
+    try:
+        plan = plan_for(speaker, document, store.seed(7))
+        store.adopt(plan)
+        store.redo(redo)
+        return narrate(store, plan, speaker, lambda done, total, left: None)
+    finally:
+        store.close()
+
+
+def sounds(folder: Path) -> list[bytes]:
+    """The samples of every chunk, in order."""
+    store = JobStore(folder)
+    try:
+        return [store.sound(chunk.chunk.key).tobytes() for chunk in store.chunks()]
+    finally:
+        store.close()

@@ -1,0 +1,179 @@
+"""The files of a finished book: sound, chapters, tags, subtitles, times, loudness."""
+
+import json
+import sys
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from PIL import Image
+
+from ane.audio.reader import read_recording
+from ane.books import output
+from ane.books.document import CoverImage
+from ane.books.media_writer import INSTALL, SUFFIXES
+from ane.books.output import OutputOptions, WrittenBook, write_book_files
+from ane.books.store import JobStore
+from ane.system.errors import UserError
+from tests.audio.test_loudness import measured
+from tests.books.stand_in import RATE, book, run_job
+
+WITH_CHAPTERS, WITH_COVER = (".m4b", ".m4a", ".mp3", ".opus", ".aiff"), (".m4b", ".m4a", ".mp3", ".flac")
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("job") / "job"
+    run_job(folder, book())
+    return folder
+
+
+def write(job: Path, path: Path, **options) -> WrittenBook:
+    store = JobStore(job)
+    try:
+        return write_book_files(store, OutputOptions(path, **options))
+    finally:
+        store.close()
+
+
+def image(kind: str) -> CoverImage:
+    content = BytesIO()
+    Image.new("RGB", (40, 60), (200, 30, 30)).save(content, kind)
+    return CoverImage(content.getvalue(), f"image/{kind.lower()}")
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_every_format_holds_the_whole_sound_with_chapters_cover_and_tags(job, tmp_path, suffix):
+    av = pytest.importorskip("av", reason=INSTALL)
+    path = tmp_path / f"book{suffix}"
+    written = write(job, path, title="The Book", author="A. Writer", cover=image("JPEG"))
+    with av.open(str(path)) as file:
+        stream = file.streams.audio[0]
+        seconds = sum(frame.samples for frame in file.decode(audio=0)) / stream.rate
+        chapters = file.chapters()
+        assert seconds == pytest.approx(written.seconds, abs=0.1)
+        assert [chapter["metadata"]["title"] for chapter in chapters] == (
+            ["Chapter 1", "Chapter 2"] if suffix in WITH_CHAPTERS else [])
+        if chapters:
+            assert float(chapters[1]["start"] * chapters[1]["time_base"]) == pytest.approx(written.seconds / 2, rel=0.2)
+        assert bool(file.streams.video) == (suffix in WITH_COVER)
+        tags = {**stream.metadata, **file.metadata}
+        assert suffix in (".aac", ".ogg") or tags.get("title", tags.get("TITLE")) == "The Book"
+
+
+def test_a_png_is_a_cover_and_a_damaged_cover_is_left_out(job, tmp_path):
+    av = pytest.importorskip("av", reason=INSTALL)
+    for name, cover, pictures in (("a", image("PNG"), 1), ("b", CoverImage(b"\xff\xd8\xffdamaged", "image/jpeg"), 0)):
+        write(job, tmp_path / f"{name}.m4b", cover=cover)
+        with av.open(str(tmp_path / f"{name}.m4b")) as file:
+            assert len(file.streams.video) == pictures
+
+
+def test_without_pyav_four_formats_remain_and_the_others_name_the_command(job, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "av", None)
+    for suffix in (".wav", ".flac", ".mp3", ".ogg"):
+        written = write(job, tmp_path / f"book{suffix}")
+        assert soundfile.info(tmp_path / f"book{suffix}").duration == pytest.approx(written.seconds, abs=0.1)
+    with pytest.raises(UserError, match=r"\.m4b needs PyAV: pip install 'tortoise-ane\[books\]', or choose .wav"):
+        write(job, tmp_path / "book.m4b")
+
+
+def test_silences_are_heard_as_long_as_they_were_asked_for(job, tmp_path):
+    write(job, tmp_path / "book.wav", json=True)
+    audio, _ = read_recording(tmp_path / "book.wav")
+    times = json.loads((tmp_path / "book.json").read_text())
+    first, second = times["chapters"][0]["chunks"][:2]
+    gap = audio[round(first["end"] * RATE):round(second["start"] * RATE)]
+    assert not gap.any()
+    assert len(gap) / RATE == pytest.approx(1.2 - 0.1, abs=0.001)       # the edges of both sounds are the rest
+
+
+def test_times_and_subtitles_agree_with_the_sound(job, tmp_path):
+    write(job, tmp_path / "book.wav", srt=True, vtt=True, json=True)
+    times = json.loads((tmp_path / "book.json").read_text())
+    chunks = [chunk for chapter in times["chapters"] for chunk in chapter["chunks"]]
+    assert [chunk["number"] for chunk in chunks] == list(range(1, 43))
+    assert times["chapters"][1]["start"] == times["chapters"][0]["end"]
+    assert times["seconds"] == pytest.approx(soundfile.info(tmp_path / "book.wav").duration, abs=1e-4)
+    cues = (tmp_path / "book.srt").read_text().split("\n\n")
+    assert len(cues) == 42
+    assert cues[0].startswith("1\n00:00:00,000 --> 00:00:0")
+    assert (tmp_path / "book.vtt").read_text().startswith("WEBVTT\n\nNOTE Chapter 1\n\n00:00:00.000 --> 00:00:0")
+
+
+def test_one_file_a_chapter_has_names_from_the_template_and_times_of_its_own(job, tmp_path):
+    written = write(job, tmp_path / "book.wav", per_chapter=True, srt=True, json=True)
+    assert [Path(file).name for file in written.files] == [
+        "book 01 Chapter 1.wav", "book 01 Chapter 1.srt", "book 02 Chapter 2.wav", "book 02 Chapter 2.srt", "book.json"]
+    assert (tmp_path / "book 02 Chapter 2.srt").read_text().startswith("1\n00:00:00,000")
+    times = json.loads((tmp_path / "book.json").read_text())
+    assert [chapter["file"] for chapter in times["chapters"]] == ["book 01 Chapter 1.wav", "book 02 Chapter 2.wav"]
+    assert times["chapters"][1]["start"] == 0
+    sizes = [soundfile.info(tmp_path / f"book 0{n} Chapter {n}.wav").duration for n in (1, 2)]
+    assert sum(sizes) == pytest.approx(written.seconds, abs=0.001)
+
+
+@pytest.mark.parametrize(("title", "name"), [
+    ("../../etc/passwd", "b 1 etc passwd.mp3"), ('A: "B" / C?', "b 1 A B C.mp3"), ("..", "b 1 untitled.mp3"),
+    ("x" * 500, f"b 1 {'x' * 120}.mp3")])
+def test_a_title_makes_a_harmless_file_name(tmp_path, title, name):
+    options = OutputOptions(tmp_path / "b.mp3", template="{book} {number} {title}")
+    assert options.chapter_path(1, 1, title) == tmp_path / name.replace("b 1", "b 01")
+
+
+def test_the_whole_book_gets_one_gain_and_peaks_stay_below_the_ceiling(job, tmp_path):
+    written = write(job, tmp_path / "book.wav", loudness=-19.0)
+    assert written.loudness == pytest.approx(-19, abs=0.5)
+    assert written.true_peak <= output.CEILING + 0.1
+    audio, rate = read_recording(tmp_path / "book.wav")
+    assert measured(audio, rate).loudness == pytest.approx(written.loudness, abs=0.05)
+    parts = write(job, tmp_path / "parts.wav", loudness=-19.0, per_chapter=True)
+    joined = np.concatenate([read_recording(file)[0] for file in parts.files])
+    assert np.abs(joined - audio).max() < 1e-3
+
+
+def test_finished_files_are_not_written_again_unless_something_changed(job, tmp_path):
+    path = tmp_path / "book.wav"
+    write(job, path)
+    before = path.stat().st_mtime_ns
+    write(job, path)
+    assert path.stat().st_mtime_ns == before
+    write(job, path, loudness=-19.0)
+    assert path.stat().st_mtime_ns != before
+    path.unlink()
+    write(job, path, loudness=-19.0)
+    assert path.exists()
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"loudness": 3.0}, "loudness must be from -40 to -5 LUFS, got 3"),
+    ({"template": "{chapter}"}, "template must have {number} or {title}"), ({"template": "x"}, "template must have")])
+def test_options_that_cannot_be_used_are_refused(tmp_path, options, message):
+    with pytest.raises(UserError, match=message):
+        OutputOptions(tmp_path / "book.wav", **options)
+
+
+def test_a_template_that_gives_two_chapters_one_name_is_refused(tmp_path):
+    document = book(4)
+    for chapter in document.chapters:
+        chapter.title = "Same"
+    run_job(tmp_path / "job", document)
+    with pytest.raises(UserError, match=r"template gives two chapters the name 'Same.wav': add \{number\}"):
+        write(tmp_path / "job", tmp_path / "book.wav", per_chapter=True, template="{title}")
+
+
+def test_an_unknown_suffix_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"end its name in \.m4b, \.m4a"):
+        OutputOptions(tmp_path / "book.xyz")
+
+
+def test_a_folder_in_place_of_the_file_is_reported_in_one_line(job, tmp_path):
+    options = OutputOptions(tmp_path / "book.wav", srt=True)
+    (tmp_path / "book.srt").mkdir()
+    store = JobStore(job)
+    with pytest.raises(UserError, match=r"cannot write .*book\.srt"):
+        write_book_files(store, options)
+    store.close()
+    assert sorted(path.name for path in job.iterdir()) == ["job.sqlite"]

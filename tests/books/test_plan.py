@@ -1,0 +1,87 @@
+"""How a document is divided, and which chunks a change touches."""
+
+import pytest
+
+from ane.books.document import HEADING, ITEM, PARAGRAPH, SCENE_BREAK, BookChapter, Document, TextBlock
+from ane.books.plan import WITHIN_SENTENCE, BookPlan, Silences, SpeechIdentity, plan_book, seed_of
+from ane.system.errors import UserError
+from tests.books.stand_in import StandInSpeaker, book, plan_for
+
+IDENTITY = SpeechIdentity("model", "voice", {"steps": 3}, 1)
+
+
+def plan(*blocks: TextBlock, identity: SpeechIdentity = IDENTITY) -> BookPlan:
+    return plan_book(Document([BookChapter("A", list(blocks))]), identity, Silences(), (60, 90))
+
+
+def test_silences_follow_the_rank_of_the_break():
+    two = "One sentence of a paragraph that is rather long. Another sentence of it, which is long too."
+    planned = plan(TextBlock(HEADING, "Title", level=1), TextBlock(PARAGRAPH, two), TextBlock(ITEM, "An item."),
+                   TextBlock(SCENE_BREAK), TextBlock(PARAGRAPH, "After the scene break."),
+                   TextBlock(HEADING, "Section"), TextBlock(PARAGRAPH, "End."))
+    assert [chunk.silence for chunk in planned.chunks] == [1.2, 0.35, 0.75, 1.2, 1.2, 1.2, 2.0]
+
+
+def test_a_sentence_that_had_to_be_divided_has_a_short_silence_in_it():
+    planned = plan(TextBlock(PARAGRAPH, "word " * 40 + "end."))
+    assert {chunk.silence for chunk in planned.chunks[:-1]} == {WITHIN_SENTENCE}
+
+
+def test_no_chunk_spans_two_blocks():
+    planned = plan(TextBlock(PARAGRAPH, "One."), TextBlock(PARAGRAPH, "Two."))
+    assert [chunk.text for chunk in planned.chunks] == ["One.", "Two."]
+
+
+def test_equal_sentences_have_keys_and_seeds_of_their_own():
+    first, second = plan(TextBlock(PARAGRAPH, "No."), TextBlock(PARAGRAPH, "No.")).chunks
+    assert first.key != second.key
+    assert len({seed_of(first.key, 0), seed_of(second.key, 0), seed_of(first.key, 1)}) == 3
+
+
+def test_inserted_text_changes_no_other_key():
+    before = {chunk.key for chunk in plan(TextBlock(PARAGRAPH, "One."), TextBlock(PARAGRAPH, "No.")).chunks}
+    after = {chunk.key for chunk in plan(TextBlock(PARAGRAPH, "One."), TextBlock(PARAGRAPH, "New."),
+                                         TextBlock(PARAGRAPH, "No.")).chunks}
+    assert before < after
+
+
+@pytest.mark.parametrize("other", [
+    SpeechIdentity("other", "voice", {"steps": 3}, 1), SpeechIdentity("model", "other", {"steps": 3}, 1),
+    SpeechIdentity("model", "voice", {"steps": 4}, 1), SpeechIdentity("model", "voice", {"steps": 3}, 2)])
+def test_model_voice_settings_and_seed_change_every_key(other):
+    block = TextBlock(PARAGRAPH, "One.")
+    assert plan(block).chunks[0].key != plan(block, identity=other).chunks[0].key
+
+
+def test_the_plan_of_the_tests_has_about_forty_chunks():
+    assert len(plan_for(StandInSpeaker(), book()).chunks) == 42
+
+
+def test_a_document_without_letters_and_silences_out_of_range_are_refused():
+    with pytest.raises(UserError, match="nothing to say"):
+        plan(TextBlock(PARAGRAPH, "…"))
+    with pytest.raises(UserError, match="paragraph_silence must be from 0 to 60 seconds, got -1"):
+        Silences(paragraph=-1)
+
+
+def test_a_paragraph_without_an_end_is_divided_in_bounded_memory():
+    planned = plan(TextBlock(PARAGRAPH, "word " * 60_000 + "x" * 60_000))
+    assert sum(len(chunk.text.split()) for chunk in planned.chunks) in (60_001, 60_002)
+    assert max(len(chunk.text) for chunk in planned.chunks) <= 60_000
+
+
+def test_without_lengths_a_paragraph_is_one_chunk():
+    document = Document([BookChapter("", [TextBlock(PARAGRAPH, "One line.\nAnother line. " * 50)])], "The Book")
+    planned = plan_book(document, IDENTITY, Silences(), None)
+    assert [len(chunk.text.split()) for chunk in planned.chunks] == [200]
+    assert planned.chapters == ("The Book",)
+
+
+def test_a_chapter_without_a_title_is_called_by_its_first_heading():
+    document = Document([BookChapter("", [TextBlock(PARAGRAPH, "One.")]),
+                         BookChapter("", [TextBlock(PARAGRAPH, "Two."), TextBlock(HEADING, "A\nheading" * 100)]),
+                         BookChapter("", [TextBlock(PARAGRAPH, "Three.")])], "The Book")
+    titles = plan_book(document, IDENTITY, Silences(), (60, 90)).chapters
+    assert (titles[0], titles[2]) == ("The Book", "Chapter 3")
+    assert titles[1].startswith("A heading")
+    assert len(titles[1]) == 200

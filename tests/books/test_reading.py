@@ -1,0 +1,161 @@
+"""What is read aloud of a document: its structure, and what is left out."""
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from ane.books.document import HEADING, ITEM, PARAGRAPH, QUOTATION, SCENE_BREAK, Document
+from ane.books.reading import read_document
+from ane.system.errors import UserError
+from tests.books.epub_files import write_book
+
+
+def read(folder: Path, name: str, content: str | bytes, keep: tuple[str, ...] = ()) -> Document:
+    (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    return read_document(folder / name, keep)
+
+
+def texts(document: Document) -> list[str]:
+    return [block.text for chapter in document.chapters for block in chapter.blocks if block.text]
+
+
+def kinds(document: Document) -> list[str]:
+    return [block.kind for chapter in document.chapters for block in chapter.blocks]
+
+
+def test_plain_text_has_chapters_paragraphs_scene_breaks_and_items(tmp_path):
+    document = read(tmp_path, "book.txt", "THE TURTLE\n\nCHAPTER I. The pond\n\nIt was\nfirst. \n\n* * *\n\n"
+                    "It slept.\n\n- one\n- two\n  more\n\nChapter 2\n\nIt woke.\n")
+    assert [chapter.title for chapter in document.chapters] == ["THE TURTLE", "CHAPTER I. The pond", "Chapter 2"]
+    assert kinds(document) == [HEADING, HEADING, PARAGRAPH, SCENE_BREAK, PARAGRAPH, ITEM, ITEM, HEADING, PARAGRAPH]
+    assert texts(document)[2:6] == ["It was first.", "It slept.", "one", "two more"]
+
+
+def test_lines_are_paragraphs_where_there_are_no_empty_lines(tmp_path):
+    document = read(tmp_path, "a.txt", "One day.\nAnother day.\nThe third.")
+    assert texts(document) == ["One day.", "Another day.", "The third."]
+
+
+def test_page_numbers_and_note_marks_of_plain_text_are_left_out_or_kept(tmp_path):
+    text = "He went[12] on.\n\n- 41 -\n\nPage 42\n\n[12] A note.\n\nIn 1984 it rained."
+    assert texts(read(tmp_path, "a.txt", text)) == ["He went on.", "In 1984 it rained."]
+    kept = texts(read(tmp_path, "a.txt", text, ("page-numbers", "footnotes")))
+    assert "He went[12] on." in kept
+    assert "Page 42" in kept
+    assert "[12] A note." in kept
+
+
+def test_project_gutenbergs_licence_is_left_out(tmp_path):
+    text = ("Title: X\n\n*** START OF THE PROJECT GUTENBERG EBOOK X ***\n\nThe text.\n\n"
+            "*** END OF THE PROJECT GUTENBERG EBOOK X ***\n\nLicence.")
+    assert texts(read(tmp_path, "a.txt", text)) == ["The text."]
+    assert "Licence." in texts(read(tmp_path, "a.txt", text, ("front-matter",)))
+
+
+def test_markdown_has_headings_quotations_lists_and_no_code_or_notes(tmp_path):
+    document = read(tmp_path, "a.md", '---\ntitle: "The Pond"\nauthor: A. Writer\n---\n# The Pond\n\n## One\n\n'
+                    "Some *soft* text[^1] and a [link](http://x.org).\n\n[^1]: The note.\n\n> Quoted.\n\n---\n\n"
+                    "* a\n* b\n\n```\ncode\n```\n\n## Two\n\nEnd. ![picture](p.png)\n")
+    assert (document.title, document.author) == ("The Pond", "A. Writer")
+    assert [chapter.title for chapter in document.chapters] == ["The Pond", "One", "Two"]
+    assert texts(document) == ["The Pond", "One", "Some soft text and a link.", "Quoted.", "a", "b", "Two", "End."]
+    assert kinds(document)[3:7] == [QUOTATION, SCENE_BREAK, ITEM, ITEM]
+    assert "code" in texts(read(tmp_path, "b.md", "Text.\n\n```\ncode\n```\n", ("code",)))
+
+
+def test_subtitles_are_joined_to_paragraphs(tmp_path):
+    text = ("1\n00:00:01,000 --> 00:00:02,000\n<i>It was</i>\n\n2\n00:00:02,100 --> 00:00:03,000\nfirst.\n\n"
+            "3\n00:01:00,000 --> 00:01:01,000\n{\\an8}Later.\n")
+    assert texts(read(tmp_path, "a.srt", text)) == ["It was first.", "Later."]
+
+
+NAV = ('<nav epub:type="toc"><ol><li><a href="one.xhtml">First</a><ol><li><a href="one.xhtml#b">Inner</a></li>'
+       '</ol></li><li><a href="two.xhtml">Second</a></li></ol></nav><nav epub:type="landmarks"><ol><li>'
+       '<a href="two.xhtml">Start</a></li></ol></nav>')
+NCX = ('<?xml version="1.0"?><ncx><navMap><navPoint><navLabel><text>First</text></navLabel><content src="one.xhtml"/>'
+       '<navPoint><navLabel><text>Inner</text></navLabel><content src="one.xhtml#b"/></navPoint></navPoint>'
+       '<navPoint><navLabel><text>Second</text></navLabel><content src="two.xhtml"/></navPoint></navMap></ncx>')
+DOCUMENTS = {
+    "cover.xhtml": '<section epub:type="cover"><p>A cover.</p></section>',
+    "one.xhtml": '<h1>One</h1><p>He went<a epub:type="noteref" href="#n1">1</a> on<sup><a href="#n2">[2]</a></sup>.'
+                 '<br/>A line.</p><h2 id="b">Inner</h2>'
+                 '<p>10<sup>2</sup> <span epub:type="pagebreak">12</span>steps&nbsp;&amp; '
+                 'on.</p><aside epub:type="footnote" id="n1">A note.</aside><p hidden>Hidden.</p>',
+    "two.xhtml": '<h1>Two</h1><blockquote xml:lang="fr"><p>Bonjour.</p></blockquote><hr/><p>End.',
+    "index.xhtml": "<h1>Index</h1><p>turtle, 12</p>",
+}
+COVER = '<item id="cover" href="cover.jpg" media-type="image/jpeg"/>'
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_an_epub_gives_its_chapters_and_leaves_out_what_is_not_narrated(tmp_path, version):
+    contents = ('<item id="nav" href="nav.xhtml" media-type="application/xhtml+xml" properties="nav"/>' if version == 3
+                else '<item id="ncx" href="toc.ncx" media-type="application/x-dtbncx+xml"/>')
+    book = write_book(tmp_path / "book.epub", DOCUMENTS, contents + COVER, {
+        "OEBPS/nav.xhtml": NAV, "OEBPS/toc.ncx": NCX, "OEBPS/cover.jpg": b"\xff\xd8picture"})
+    document = read_document(book)
+    assert (document.title, document.author, document.language) == ("The Turtle", "A. Writer", "en")
+    assert document.cover is not None
+    assert document.cover.data == b"\xff\xd8picture"
+    assert [chapter.title for chapter in document.chapters] == ["First", "Inner", "Second"]
+    assert [block.text for block in document.chapters[0].blocks] == ["One", "He went on.\nA line."]
+    assert [block.text for block in document.chapters[1].blocks] == ["Inner", "102 steps & on."]
+    second = document.chapters[2].blocks
+    assert [(block.kind, block.language) for block in second[1:3]] == [(QUOTATION, "fr"), (SCENE_BREAK, "")]
+
+
+@pytest.mark.parametrize(("rule", "text"), [
+    ("footnotes", "A note."), ("front-matter", "A cover."), ("page-numbers", "102 12steps & on."),
+    ("front-matter", "turtle, 12")])
+def test_each_rule_can_be_turned_off(tmp_path, rule, text):
+    book = write_book(tmp_path / "book.epub", DOCUMENTS)
+    assert text not in texts(read_document(book))
+    assert text in texts(read_document(book, (rule,)))
+
+
+def test_without_contents_each_document_with_a_heading_begins_a_chapter(tmp_path):
+    book = write_book(tmp_path / "book.epub", {"a.xhtml": "<h1>A</h1><p>1.</p>", "b.xhtml": "<p>2.</p>",
+                                               "c.xhtml": "<h2>C</h2><p>3.</p>"})
+    assert [chapter.title for chapter in read_document(book).chapters] == ["A", "C"]
+
+
+def test_sloppy_html_is_read(tmp_path):
+    document = read(tmp_path, "a.html", "<title>T</title><h1>H<p>One & two <b>bold<p>a < b</i><ul><li>x<li>y</ul>tail")
+    assert texts(document) == ["H", "One & two bold", "a < b", "x", "y", "tail"]
+    assert document.title == "T"
+
+
+def test_utf_16_with_its_mark_and_windows_line_ends_are_read(tmp_path):
+    assert texts(read(tmp_path, "a.txt", "Öde.\r\n\r\nZwei.".encode("utf-16"))) == ["Öde.", "Zwei."]
+
+
+def test_standard_input_is_plain_text_or_an_epub(tmp_path, monkeypatch):
+    book = write_book(tmp_path / "book.epub", {"a.xhtml": "<p>From an EPUB.</p>"})
+    for content, expected in ((b"Piped text.", "Piped text."), (book.read_bytes(), "From an EPUB.")):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+        assert texts(read_document("-")) == [expected]
+
+
+def test_an_unknown_rule_is_refused():
+    with pytest.raises(UserError, match="keep must name rules of front-matter, footnotes"):
+        read_document("-", ("pictures",))
+
+
+def test_soft_hyphens_do_not_divide_a_word(tmp_path):
+    assert texts(read(tmp_path, "a.html", "<p>tur&shy;tle &#8203;pond")) == ["turtle pond"]
+
+
+def test_parts_are_divided_into_their_chapters(tmp_path):
+    text = "\n\nSome text.\n\n".join(("PART ONE\n\nCHAPTER 0", "CHAPTER 1", "PART TWO\n\nCHAPTER 2", "CHAPTER 3", ""))
+    titles = [chapter.title for chapter in read(tmp_path, "a.txt", text).chapters]
+    assert titles == ["PART ONE", "CHAPTER 0", "CHAPTER 1", "PART TWO", "CHAPTER 2", "CHAPTER 3"]
+    sections = "# One\n\nText.\n\n## Section\n\nText.\n\n# Two\n\nText.\n\n## Section\n\nText.\n"
+    assert [chapter.title for chapter in read(tmp_path, "a.md", sections).chapters] == ["One", "Two"]
+
+
+def test_a_table_of_contents_in_plain_text_is_left_out(tmp_path):
+    text = "CONTENTS\n\nCHAPTER I\n\nCHAPTER II\n\nCHAPTER I\n\nThe text.\n\nCHAPTER II\n\nMore text.\n"
+    assert texts(read(tmp_path, "a.txt", text)) == ["CHAPTER I", "The text.", "CHAPTER II", "More text."]
+    assert texts(read(tmp_path, "a.txt", text, ("front-matter",)))[0] == "CONTENTS"

@@ -1,0 +1,178 @@
+"""A job on disk: what it keeps, what it speaks again, and how processes share it."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from ane.books.output import OutputOptions, write_book_files
+from ane.books.speakers import SpokenChunk
+from ane.books.store import FILE, LEASE, JobStore
+from ane.system.errors import UserError
+from ane.text import nothing_to_say_error
+from tests.books.stand_in import StandInSpeaker, book, plan_for, run_job, sounds
+
+CHUNKS = 42
+
+
+def test_a_finished_job_speaks_nothing_again(tmp_path):
+    assert run_job(tmp_path / "job", book()) == CHUNKS
+    assert run_job(tmp_path / "job", book()) == 0
+
+
+def test_a_changed_paragraph_alone_is_spoken_again(tmp_path):
+    run_job(tmp_path / "job", book())
+    before = sounds(tmp_path / "job")
+    speaker = StandInSpeaker()
+    assert run_job(tmp_path / "job", book(changed=4), speaker) == 1
+    assert "changed paragraph" in speaker.spoken[0]
+    assert sum(old != new for old, new in zip(before, sounds(tmp_path / "job"), strict=True)) == 1
+
+
+def test_another_voice_or_setting_speaks_all_again(tmp_path):
+    run_job(tmp_path / "job", book())
+    assert run_job(tmp_path / "job", book(), StandInSpeaker("other")) == CHUNKS
+    assert run_job(tmp_path / "job", book(), StandInSpeaker("other", steps=4)) == CHUNKS
+
+
+def test_what_was_spoken_with_other_options_is_kept_until_the_output_is_written(tmp_path):
+    def rows() -> int:
+        connection = sqlite3.connect(tmp_path / "job" / FILE)
+        [count] = connection.execute("SELECT count(*) FROM sounds").fetchone()
+        connection.close()
+        return count
+
+    run_job(tmp_path / "job", book())
+    with pytest.raises(UserError):
+        run_job(tmp_path / "job", book(), StandInSpeaker("forgot an option", before=refuse))
+    assert rows() == 2 * CHUNKS
+    assert run_job(tmp_path / "job", book()) == 0
+    store = JobStore(tmp_path / "job")
+    write_book_files(store, OutputOptions(tmp_path / "book.wav"))
+    store.close()
+    assert rows() == CHUNKS
+
+
+def refuse(text: str) -> None:
+    raise UserError("stopped")
+
+
+def test_the_order_of_work_does_not_change_a_sound(tmp_path):
+    run_job(tmp_path / "whole", book())
+    run_job(tmp_path / "parts", book(paragraphs=6))
+    run_job(tmp_path / "parts", book())
+    assert sounds(tmp_path / "parts") == sounds(tmp_path / "whole")
+
+
+def test_redo_speaks_the_named_chunks_with_another_seed(tmp_path):
+    run_job(tmp_path / "job", book())
+    before = sounds(tmp_path / "job")
+    assert run_job(tmp_path / "job", book(), redo=(3, 5)) == 2
+    after = sounds(tmp_path / "job")
+    assert [number for number, (old, new) in enumerate(zip(before, after, strict=True), 1) if old != new] == [3, 5]
+    assert run_job(tmp_path / "job", book()) == 0
+    with pytest.raises(UserError, match="redo must name chunks from 1 to 42, got 43"):
+        run_job(tmp_path / "job", book(), redo=(43,))
+
+
+def test_the_seed_of_a_job_is_random_once_and_then_kept(tmp_path):
+    stores = [JobStore(tmp_path / "job") for _ in range(2)]
+    assert stores[0].seed(None) == stores[1].seed(None)
+    assert stores[0].seed(5) == 5
+    assert stores[1].seed(None) == 5
+
+
+def adopted(path, clock):
+    store = JobStore(path, clock)
+    plan = plan_for(StandInSpeaker(), book())
+    store.adopt(plan)
+    return store, plan
+
+
+def test_two_processes_never_get_the_same_chunk_unless_one_is_silent_for_a_minute(tmp_path):
+    now = [0.0]
+    first, plan = adopted(tmp_path / "job", lambda: now[0])
+    second, _ = adopted(tmp_path / "job", lambda: now[0])
+    ours, theirs = first.claim(plan.digest), second.claim(plan.digest)
+    assert (ours.chunk.number, theirs.chunk.number) == (1, 2)
+    now[0] += 0.7 * LEASE
+    second.renew()
+    now[0] += 0.7 * LEASE
+    taken = second.claim(plan.digest)
+    assert taken.chunk.number == 1
+    audio = np.full(2400, 0.1, np.float32)
+    assert not first.save(ours, audio, 24000, 1.0, [])
+    assert second.save(taken, audio, 24000, 1.0, [])
+    assert second.save(theirs, audio, 24000, 1.0, [])
+    assert second.claim(plan.digest).chunk.number == 3
+
+
+def test_the_chunk_of_a_process_that_ended_is_free_at_once(tmp_path):
+    store, plan = adopted(tmp_path / "job", lambda: 0.0)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    store.claim(plan.digest)
+    connection = sqlite3.connect(tmp_path / "job" / FILE)
+    connection.execute("UPDATE leases SET pid = ?", (ended.pid,))
+    connection.commit()
+    connection.close()
+    assert store.claim(plan.digest).chunk.number == 1
+
+
+def test_a_job_that_another_process_speaks_is_not_changed_under_it(tmp_path):
+    first, plan = adopted(tmp_path / "job", lambda: 0.0)
+    second = JobStore(tmp_path / "job", lambda: 0.0)
+    first.claim(plan.digest)
+    with pytest.raises(UserError, match=f"process {os.getpid()} on .* is speaking the job"):
+        second.adopt(plan_for(StandInSpeaker("other"), book()))
+    first.release()
+    second.adopt(plan_for(StandInSpeaker("other"), book()))
+    with pytest.raises(UserError, match="this one stops"):
+        first.claim(plan.digest)
+
+
+def test_a_chunk_without_a_letter_for_the_voice_is_silence_with_a_note(tmp_path):
+    class ChineseSpeaker(StandInSpeaker):
+        def speak(self, text: str, seed: int) -> SpokenChunk:
+            if text == "Chapter 1":
+                raise nothing_to_say_error(text)
+            return super().speak(text, seed)
+
+    run_job(tmp_path / "job", book(), ChineseSpeaker())
+    store = JobStore(tmp_path / "job")
+    assert store.chunks()[0].samples == 0
+    assert "no letter" in store.chunks()[0].notes[0]
+    assert len(store.sound(store.chunks()[0].chunk.key)) == 0
+
+
+def test_a_chunk_that_cannot_be_spoken_is_named_and_the_others_are_kept(tmp_path):
+    def fail(text):
+        if text == "Chapter 2":
+            raise UserError("too long")
+
+    with pytest.raises(UserError, match="chunk 22 of 42, 'Chapter 2': too long"):
+        run_job(tmp_path / "job", book(), StandInSpeaker(before=fail))
+    assert run_job(tmp_path / "job", book()) == CHUNKS - 21
+
+
+@pytest.mark.parametrize(("content", "message"), [(b"not a database" * 100, "not a database"), (b"", None)])
+def test_a_damaged_database_is_one_clear_line(tmp_path, content, message):
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / FILE).write_bytes(content)
+    if message is None:
+        assert run_job(tmp_path / "job", book()) == CHUNKS
+        return
+    with pytest.raises(UserError, match=message):
+        run_job(tmp_path / "job", book())
+
+
+def test_a_job_of_a_later_version_is_refused(tmp_path):
+    JobStore(tmp_path / "job").close()
+    connection = sqlite3.connect(tmp_path / "job" / FILE)
+    connection.execute("PRAGMA user_version = 9")
+    connection.close()
+    with pytest.raises(UserError, match="another version"):
+        JobStore(tmp_path / "job")

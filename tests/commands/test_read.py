@@ -1,0 +1,93 @@
+"""`ane read` as a user runs it."""
+
+import json
+from pathlib import Path
+
+import pytest
+import soundfile
+
+from ane.cli import main
+from ane.commands.read import chunk_numbers
+from ane.commands.read_report import duration
+
+FAST = ("--preset", "fastest", "--max-codes", "20")
+TEXT = "# One\n\nHello there.\n\n# Two\n\nThe end.\n"
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "book.md").write_text(TEXT, encoding="utf-8")
+    return tmp_path
+
+
+def test_a_book_is_narrated_goes_on_where_it_was_and_speaks_chunks_again(workplace, capsys):
+    command = ["read", "book.md", "-o", "book.wav", *FAST]
+    assert main([*command, "--times"]) == 0
+    assert "4 of 4 chunks spoken now" in capsys.readouterr().err
+    times = json.loads((workplace / "book.json").read_text())
+    assert [chapter["title"] for chapter in times["chapters"]] == ["One", "Two"]
+    before = soundfile.read("book.wav")[0]
+
+    assert main(command) == 0
+    assert "0 of 4 chunks spoken now" in capsys.readouterr().err
+    (workplace / "book.md").write_text(TEXT.replace("there", "world"), encoding="utf-8")
+    assert main(command) == 0
+    assert "1 of 4 chunks spoken now" in capsys.readouterr().err
+    (workplace / "book.md").write_text(TEXT, encoding="utf-8")
+    assert main([*command, "--redo", "2,4"]) == 0
+    assert "2 of 4 chunks spoken now" in capsys.readouterr().err
+    assert len(soundfile.read("book.wav")[0]) != len(before) or (soundfile.read("book.wav")[0] != before).any()
+
+    assert main(["read", "--status", "book.wav"]) == 0
+    printed = capsys.readouterr().out
+    assert "4 of 4 chunks spoken" in printed
+    assert "Two" in printed
+
+
+def test_a_forgotten_option_is_reported(workplace, capsys):
+    command = ["read", "book.md", "-o", "book.wav", *FAST]
+    assert main([*command, "--temperature", "0.5", "--seed", "1"]) == 0
+    assert "than this job was spoken with" not in capsys.readouterr().err
+    assert main([*command, "-v", "slt"]) == 0
+    assert "warning: another voice, settings than this job was spoken with" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ([], "name a book and an output: ane read BOOK -o OUT"),
+    (["book.md"], "name a book and an output"),
+    (["book.md", "-o", "-"], "a job needs a file"),
+    (["book.md", "-o", "book.xyz"], "end its name in .m4b"),
+    (["nothing.md", "-o", "book.wav"], "cannot read nothing.md: No such file"),
+    (["book.md", "-o", "book.wav", "--keep", "pictures"], "--keep must name rules of front-matter"),
+    (["book.md", "-o", "book.wav", "--loudness", "2"], "--loudness must be from -40 to -5 LUFS, got 2"),
+    (["book.md", "-o", "book.wav", "--heading-silence", "-1"], "--heading-silence must be from 0 to 60"),
+    (["book.md", "-o", "book.wav", "--template", "x"], "--template must have {number} or {title}"),
+    (["book.md", "-o", "book.wav", "--cover", "book.md"], "book.md cannot be a cover: give a JPEG or PNG"),
+    (["book.md", "-o", "book.wav", "--best", "2"], "--best has no effect on a book"),
+    (["book.md", "-o", "book.wav", "--rate", "2"], "--rate has no effect on Tortoise models"),
+    (["--status", "nothing"], "there is no job at nothing"),
+])
+def test_bad_input_is_one_clear_line(workplace, capsys, arguments, message):
+    assert main(["read", *arguments]) == 1
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert len(printed.splitlines()) == 1
+    assert not (workplace / "book.wav.job").exists()
+
+
+@pytest.mark.parametrize("text", ["0", "a", "5-2", "1-999999999"])
+def test_bad_numbers_of_chunks_are_wrong_usage(capsys, text):
+    with pytest.raises(SystemExit) as ended:
+        main(["read", "book.md", "-o", "book.wav", "--redo", text])
+    assert ended.value.code == 2
+    assert "--redo" in capsys.readouterr().err
+
+
+def test_ranges_of_chunks():
+    assert chunk_numbers("12,40-44,12") == (12, 40, 41, 42, 43, 44)
+
+
+def test_durations_are_short():
+    assert [duration(seconds) for seconds in (40, 89, 300, 7500)] == ["40 s", "89 s", "5 min", "2 h 05 min"]
