@@ -5,7 +5,7 @@ import json
 import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -14,13 +14,15 @@ from ane.bundles.bundle_json import MANIFEST_FILE, bundle_family
 from ane.commands.messages import message_console, output_console, report_console
 from ane.commands.text_input import read_text, reads_standard_input
 from ane.system.errors import UserError
+from ane.text.user_lexicon import read_lexicon
 
 if TYPE_CHECKING:
     from ane.models.kitten.result import KittenSpeech
     from ane.models.kitten.synthesizer import KittenStream, KittenSynthesizer
 
 IMPORT_FLAGS = ("source", "output", "revision", "name", "overwrite")
-SAY_FLAGS = ("text", "file", "voice", "output", "play", "stream", "json", "bundle", "speed")
+SAY_FLAGS = ("text", "file", "voice", "output", "play", "stream", "json", "bundle", "speed",
+             "words_per_minute", "lexicon", "ssml")
 COMMON = ("handler", "command", "quiet", "verbose", "debug", "full_help")
 ONNX_NAMES = ("auto", "onnx", "onnx:cpu")
 
@@ -89,22 +91,24 @@ def say_kitten(args: argparse.Namespace, folder: Path) -> int:
         return 0
     if args.json and str(args.output) == "-":
         raise UserError("--json and -o - cannot be combined: the audio goes to standard output")
+    options = {"speed": 1.0 if args.speed is None else args.speed, "ssml": args.ssml or None,
+               "lexicon": read_lexicon(args.lexicon) if args.lexicon else None}
     piped = reads_standard_input(args)
     text = None if piped else read_text(args)
     check_outputs(args)
     synthesizer = open_kitten(folder)
-    speed = 1.0 if args.speed is None else args.speed
     output = speak_whole if not args.stream else speak_pieces
-    print_kitten_report(args, synthesizer, output(args, synthesizer, read_text(args) if text is None else text, speed),
-                        message_console(args))
+    speech = output(args, synthesizer, read_text(args) if text is None else text, options)
+    print_kitten_report(args, synthesizer, speech, message_console(args))
     return 0
 
 
-def speak_whole(args: argparse.Namespace, synthesizer: "KittenSynthesizer", text: str, speed: float) -> "KittenSpeech":
+def speak_whole(args: argparse.Namespace, synthesizer: "KittenSynthesizer", text: str,
+                options: dict[str, Any]) -> "KittenSpeech":
     """Generate all audio, then write or play it."""
     from ane.audio import play, write
 
-    speech = synthesizer.speak(text, args.voice, speed)
+    speech = synthesizer.speak(text, args.voice, **options)
     if args.output is not None:
         write(args.output, speech.audio, speech.sample_rate)
     if args.play or args.output is None:
@@ -112,11 +116,12 @@ def speak_whole(args: argparse.Namespace, synthesizer: "KittenSynthesizer", text
     return speech
 
 
-def speak_pieces(args: argparse.Namespace, synthesizer: "KittenSynthesizer", text: str, speed: float) -> "KittenStream":
+def speak_pieces(args: argparse.Namespace, synthesizer: "KittenSynthesizer", text: str,
+                 options: dict[str, Any]) -> "KittenStream":
     """Send the audio of each chunk to the file, the loudspeaker or both as soon as it is generated."""
     from ane.commands.say import send_pieces
 
-    stream = synthesizer.stream(text, args.voice, speed)
+    stream = synthesizer.stream(text, args.voice, **options)
     send_pieces(args, stream)
     return stream
 

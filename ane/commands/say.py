@@ -11,16 +11,23 @@ from rich.table import Table
 from ane.bundles import add_model_arguments, open_model
 from ane.commands import arguments
 from ane.commands.backend_options import add_backend_arguments, load_synthesizer
+from ane.commands.explain import print_explanation
 from ane.commands.kitten import kitten_bundle, say_kitten
 from ane.commands.messages import LOGGER, message_console, output_console
 from ane.commands.profile import print_profile
 from ane.commands.progress import ProgressDisplay
 from ane.commands.say_report import print_report
-from ane.commands.speech_options import add_settings_arguments, read_settings, speak_arguments
+from ane.commands.speech_options import (
+    add_settings_arguments,
+    read_settings,
+    speak_arguments,
+    speed_from_words_per_minute,
+)
 from ane.commands.text_input import read_text, reads_standard_input
 from ane.commands.voices import list_command
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline
+from ane.text.user_lexicon import read_lexicon
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,8 +63,12 @@ def register(commands: argparse._SubParsersAction) -> None:
                         help="play or write audio while it is generated; it starts soonest with --preset fastest")
     parser.add_argument("--lines", action="store_true",
                         help="speak each line on its own, to OUT-1.wav, OUT-2.wav, …; they are decoded together")
-    parser.add_argument("--speed", type=float, metavar="FACTOR",
-                        help="of a KittenTTS bundle; more than 1 is faster (default: 1)")
+    parser.add_argument("--lexicon", metavar="FILE",
+                        help="respell words: lines of word, tab, respelling; or a PLS document with aliases")
+    parser.add_argument("--ssml", action="store_true",
+                        help="the text is SSML (without the flag, if it begins with <speak)")
+    parser.add_argument("--explain", action="store_true",
+                        help="show how each word will be read and which rule decides it, and speak nothing")
     parser.add_argument("--json", action="store_true",
                         help="print a JSON object about the result (one a line with --lines), and no progress")
     add_model_arguments(parser)
@@ -74,6 +85,7 @@ def register(commands: argparse._SubParsersAction) -> None:
 def say(args: argparse.Namespace) -> int:
     from ane.audio import play
 
+    speed_from_words_per_minute(args)
     folder = kitten_bundle(args)
     if folder is not None:
         return say_kitten(args, folder)
@@ -84,11 +96,15 @@ def say(args: argparse.Namespace) -> int:
     timeline = Timeline()
     refuse_conflicting_flags(args)
     piped = reads_standard_input(args)          # it may arrive late: everything else is loaded before it is read
-    text = None if piped else read_text(args)
-    check_outputs(args)
+    lexicon = read_lexicon(args.lexicon) if args.lexicon else None
+    text = None if piped and not args.explain else read_text(args)
+    if not args.explain:
+        check_outputs(args)
     model = open_model(args.bundle, args.checkpoints)
     settings = read_settings(args, model)
     LOGGER.debug("model %s: %s", model.name, settings)
+    if args.explain:
+        return print_explanation(args, model, settings, text or "", lexicon)
     if not model.trained and not args.json:
         LOGGER.warning("%s has random weights: it generates noise, not speech. Give --bundle or --checkpoints for a "
                        "trained model.", model.name)
@@ -100,7 +116,8 @@ def say(args: argparse.Namespace) -> int:
         voice = synthesizer.prepare(settings=settings, **named)
         args.voice = args.voice if "random" in str(args.voice) else voice       # a random voice depends on the seed
         text = read_text(args)
-    request = {**speak_arguments(args, model), "settings": settings, "timeline": timeline}
+    request = {**speak_arguments(args, model), "settings": settings, "timeline": timeline, "lexicon": lexicon,
+               "ssml": args.ssml or None}
     speak = speak_lines if args.lines else speak_stream if args.stream else speak_whole
     waves: list[tuple[np.ndarray, int]] = []
     with ProgressDisplay(console, shown=not (args.json or args.quiet)) as progress:
@@ -140,6 +157,9 @@ def refuse_conflicting_flags(args: argparse.Namespace) -> None:
     for first, second in (("stream", "lines"), ("stream", "best"), ("lines", "best"), ("lines", "play")):
         if getattr(args, first) and getattr(args, second):
             raise UserError(f"--{first} and --{second} cannot be combined: leave one out")
+    for flag in ("output", "play", "stream", "lines"):
+        if args.explain and getattr(args, flag):
+            raise UserError(f"--{flag} has no effect with --explain, which speaks nothing: leave it out")
     if args.lines and (args.output is None or str(args.output) == "-"):
         raise UserError("--lines writes a file for each line: add -o OUT")
     if args.output is not None and str(args.output) == "-":

@@ -4,7 +4,7 @@ import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ane.text.english import HTML_ENTITIES, RULES
 from ane.text.rule import TextRule, rule
@@ -62,6 +62,19 @@ class TracedText:
     def of(cls, source: str) -> "TracedText":
         return cls(source, 0, len(source), [TracedCharacter(character, i, i + 1) for i, character in enumerate(source)])
 
+    @classmethod
+    def joined(cls, parts: Iterable["TracedText"]) -> "TracedText":
+        """Texts one after the other, with a line break between their sources."""
+        whole = cls("", 0, 0, [])
+        for part in parts:
+            shift = len(whole.source)
+            whole.characters += [replace(traced, start=traced.start + shift, end=traced.end + shift)
+                                 for traced in part.characters]
+            whole.removed += [(start + shift, end + shift, name) for start, end, name in part.removed]
+            whole.source += part.source + "\n"
+        whole.end = len(whole.source)
+        return whole
+
     @property
     def text(self) -> str:
         return "".join(traced.character for traced in self.characters)
@@ -113,10 +126,13 @@ class TracedText:
                    for match in lexicon.matches(self.text)])
 
     def pieces(self, texts: Sequence[str]) -> Iterator["TracedText"]:
-        """The parts of this text that are ``texts``, which hold its words in order; each has spaces of its own."""
+        """The parts of this text that are ``texts``, which hold its words in order, with the same or single spaces."""
         whole, position = self.text, 0
         for text in texts:
             characters: list[TracedCharacter] = []
+            if whole.startswith(text, position):
+                characters, position = self.characters[position:position + len(text)], position + len(text)
+                text = ""
             for word in text.split():
                 start = whole.index(word, position)
                 position = start + len(word)
@@ -160,9 +176,9 @@ def explain_english(text: TracedText) -> list[Reading]:
 
 def edits_of(text_rule: TextRule, text: str) -> list[Edit]:
     """The substitutions of a rule, as ``re.sub`` makes them."""
-    replace = text_rule.replacement
-    return [(match.start(), match.end(), match.expand(replace) if isinstance(replace, str) else replace(match),
-             text_rule.name) for match in text_rule.pattern.finditer(text)]
+    new = text_rule.replacement
+    return [(match.start(), match.end(), match.expand(new) if isinstance(new, str) else new(match), text_rule.name)
+            for match in text_rule.pattern.finditer(text)]
 
 
 def words_of(start: int, end: int, starts: Sequence[int], ends: Sequence[int]) -> tuple[int, int] | None:

@@ -51,10 +51,12 @@ class Delivery:
 PLAIN = Delivery()
 
 
-def read_passages(text: str, lexicon: Lexicon | None = None, ssml: bool | None = None) -> list[Passage]:
+def read_passages(text: str, lexicon: Lexicon | None = None, ssml: bool | None = None,
+                  speed: float = 1.0) -> list[Passage]:
     """The passages of a text, at least one, with the words of the lexicon respelled.
 
     Args:
+        speed: of all of the text; that of a passage is multiplied by it.
         ssml: whether the text is SSML; None: if it begins with "<speak". Other text may have [pause:1.5s] and
             [[slnc 500]].
 
@@ -69,7 +71,8 @@ def read_passages(text: str, lexicon: Lexicon | None = None, ssml: bool | None =
         passages = read_ssml(text)
     else:
         passages = read_pauses(text)
-    return [replace(passage, text=lexicon(passage.text)) for passage in passages] if lexicon else passages
+    return [replace(passage, text=lexicon(passage.text) if lexicon else passage.text, speed=passage.speed * speed)
+            for passage in passages]
 
 
 def is_ssml(text: str) -> bool:
@@ -123,22 +126,33 @@ def with_deliveries(passages: Iterable[Passage], split: Callable[[str], Sequence
     result: list[tuple[Chunk, Delivery]] = []
     before = 0.0
     for passage in passages:
-        chunks = [(chunk, Delivery(passage.speed, passage.gain)) for chunk in split(passage.text)]
-        if chunks and before:
-            chunks[0] = chunks[0][0], replace(chunks[0][1], before=before)
+        chunks = split(passage.text)
+        if chunks:
+            delivery = Delivery(passage.speed, passage.gain, before, passage.silence)
+            result += zip(chunks, spread(delivery, len(chunks)), strict=True)
             before = 0.0
-        result += chunks
-        if not result:
-            before += passage.silence
-        elif passage.silence:
+        elif result:
             chunk, delivery = result[-1]
             result[-1] = chunk, replace(delivery, after=delivery.after + passage.silence)
+        else:
+            before += passage.silence
     return result
+
+
+def spread(delivery: Delivery, parts: int) -> list[Delivery]:
+    """The delivery of each part of a chunk: silence stays at both ends."""
+    return [replace(delivery, before=delivery.before if index == 0 else 0.0,
+                    after=delivery.after if index == parts - 1 else 0.0) for index in range(parts)]
+
+
+def as_passages(text: "str | Sequence[Passage]") -> Sequence[Passage]:
+    """Text as it is, without markup, is one passage."""
+    return [Passage(text)] if isinstance(text, str) else text
 
 
 def whole_text(passages: Iterable[Passage]) -> str:
     """The text of passages, for messages."""
-    return " ".join(passage.text for passage in passages)
+    return "".join(passage.text for passage in passages)
 
 
 def merged(passages: Iterable[Passage]) -> Iterator[Passage]:

@@ -2,14 +2,15 @@
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from ane.audio.trimming import trimmed
 from ane.bundles.bundle_json import MANIFEST_FILE
-from ane.models.kitten.chunking import split_for_speech
+from ane.models.delivery import delivered_whole
+from ane.models.kitten.chunking import spoken_chunks
 from ane.models.kitten.espeak import load_espeak
 from ane.models.kitten.family import open_bundle
 from ane.models.kitten.model_files import KittenFiles, download_model, read_model_files, repository_of
@@ -21,7 +22,8 @@ from ane.models.recording import SoundStream
 from ane.system.errors import UserError
 from ane.system.iterators import closing_source
 from ane.system.timeline import Timeline
-from ane.text import shorten
+from ane.text import Lexicon, nothing_to_say_error, shorten
+from ane.text.passages import Delivery, Passage, read_passages, whole_text, with_deliveries
 
 PUBLISHED_CUT = 5000        # samples that the published code cuts from the end of every chunk
 END_SILENCE = 0.1           # seconds of silence that may stay at the end of a chunk
@@ -33,6 +35,7 @@ class KittenChunk:
 
     Attributes:
         input_ids: (1, T) int64. style: (1, 256) float32, row ``style_row`` of the voice's table. speed: (1,) float32.
+        delivery: its volume and the silence around it; the graph's speed is that of ``speed``.
     """
 
     index: int
@@ -41,6 +44,7 @@ class KittenChunk:
     style_row: int
     style: np.ndarray
     speed: np.ndarray
+    delivery: Delivery
 
     @property
     def inputs(self) -> dict[str, np.ndarray]:
@@ -70,26 +74,30 @@ class KittenSynthesizer:
         self.session(self.parallelism.threads_for(self.parallelism.workers_for(2)))
 
     def speak(self, text: str, voice: str | None = None, speed: float = 1.0, published: bool = False,
-              timeline: Timeline | None = None) -> KittenSpeech:
+              timeline: Timeline | None = None, lexicon: Lexicon | None = None,
+              ssml: bool | None = None) -> KittenSpeech:
         """Speak ``text``.
 
         Args:
             voice: a name of ``voices.names``; None: ``voices.default``.
             speed: more than 1 is faster; multiplied by the voice's own factor.
             published: exactly the chunks and the cut of KittenTTS 0.8.1: each sentence on its own, without its mark,
-                5000 samples less. False: sentences keep their marks, and silence at the end of a chunk is trimmed.
+                5000 samples less; no markup. False: sentences keep their marks, and silence at the end of a chunk is
+                trimmed.
             timeline: records when each phase runs (None: a new one).
+            lexicon: respells words (``ane.text.read_lexicon``).
+            ssml: whether ``text`` is SSML; None: if it begins with "<speak". Other text may have [pause:1.5s].
 
         Returns the speech; ``published`` texts of a few letters may have no samples.
 
         Raises:
-            UserError: nothing to say, an unknown voice, a speed out of range, no phonemizer, or a chunk that the graph
-                fails on; the message has its text.
+            UserError: nothing to say, markup that asks for what cannot be done, an unknown voice, a speed out of range,
+                no phonemizer, or a chunk that the graph fails on; the message has its text.
         """
         timeline = timeline or Timeline()
         timeline.mark_text_ready()
         with timeline.record("phonemes"):
-            chunks = self.prepare(text, voice, speed, published)
+            chunks = self.prepare(text, voice, speed, published, lexicon, ssml)
         with timeline.record("synthesis"):
             workers = self.parallelism.workers_for(len(chunks))
             waves = compute_all(self._function(workers, len(chunks), published), chunks, workers,
@@ -101,28 +109,34 @@ class KittenSynthesizer:
             elapsed=timeline.now() - timeline.text_ready, timeline=timeline)
 
     def stream(self, text: str, voice: str | None = None, speed: float = 1.0, published: bool = False,
-               timeline: Timeline | None = None) -> "KittenStream":
+               timeline: Timeline | None = None, lexicon: Lexicon | None = None,
+               ssml: bool | None = None) -> "KittenStream":
         """Speak ``text`` and return its sound chunk by chunk. Arguments and errors: ``speak``."""
         timeline = timeline or Timeline()
         timeline.mark_text_ready()
         with timeline.record("phonemes"):
-            chunks = self.prepare(text, voice, speed, published)
+            chunks = self.prepare(text, voice, speed, published, lexicon, ssml)
         workers = self.parallelism.workers_for(len(chunks))
         waves = compute_in_order(self._function(workers, len(chunks), published), chunks, workers)
         return KittenStream(chunks, self.voices.resolve(voice), waves, timeline)
 
-    def prepare(self, text: str, voice: str | None = None, speed: float = 1.0,
-                published: bool = False) -> list[KittenChunk]:
+    def prepare(self, text: str, voice: str | None = None, speed: float = 1.0, published: bool = False,
+                lexicon: Lexicon | None = None, ssml: bool | None = None) -> list[KittenChunk]:
         """The chunks of a text with the graph's inputs, at least one. Arguments and errors: ``speak``."""
         name = self.voices.resolve(voice)
-        factor = self.voices.speed(name, speed)
+        passages = [Passage(text)] if published else read_passages(text, lexicon, ssml)
+        found = with_deliveries(passages, lambda text: spoken_chunks(text, published))
+        if not found:
+            raise nothing_to_say_error(whole_text(passages))
         chunks = []
-        for index, chunk in enumerate(split_for_speech(text, published)):
+        for index, (chunk, delivery) in enumerate(found):
+            factor = self.voices.speed(name, speed * delivery.speed)
             phonemes = phonemize(self.phonemizer, chunk)
             if not published:
                 phonemes = without_abbreviation_dots(chunk, phonemes)
             row = self.voices.style_row(name, len(chunk))
-            chunks.append(KittenChunk(index, chunk, token_ids(phonemes), row, self.voices.style(name, row), factor))
+            chunks.append(KittenChunk(index, chunk, token_ids(phonemes), row, self.voices.style(name, row), factor,
+                                      replace(delivery, speed=1.0)))
         return chunks
 
     @property
@@ -144,7 +158,7 @@ class KittenSynthesizer:
 
         def sound(chunk: KittenChunk) -> np.ndarray:
             try:
-                return end(session.run(chunk.inputs))
+                return delivered_whole(end(session.run(chunk.inputs)), chunk.delivery, SAMPLE_RATE)
             except UserError as error:
                 raise UserError(f"chunk {chunk.index + 1} of {count}, {shorten(chunk.text)!r}: {error}") from error
             except Exception as error:
