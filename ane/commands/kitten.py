@@ -12,7 +12,7 @@ from rich.console import Console
 from ane.bundles import find_bundle
 from ane.bundles.bundle_json import MANIFEST_FILE, bundle_family
 from ane.commands.messages import message_console, output_console, report_console
-from ane.commands.text_input import read_text, reads_standard_input
+from ane.commands.text_input import arriving_text, read_text, reads_standard_input
 from ane.system.errors import UserError
 from ane.text.user_lexicon import read_lexicon
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 IMPORT_FLAGS = ("source", "output", "revision", "name", "overwrite")
 SAY_FLAGS = ("text", "file", "voice", "output", "play", "stream", "json", "bundle", "speed",
-             "words_per_minute", "lexicon", "ssml")
+             "words_per_minute", "lexicon", "ssml", "follow")
 COMMON = ("handler", "command", "quiet", "verbose", "debug", "full_help")
 ONNX_NAMES = ("auto", "onnx", "onnx:cpu")
 
@@ -80,7 +80,7 @@ def import_kitten(args: argparse.Namespace, destination: Path) -> int:
 
 def say_kitten(args: argparse.Namespace, folder: Path) -> int:
     """Speak a text with the KittenTTS bundle in ``folder``."""
-    from ane.commands.say import check_outputs
+    from ane.commands.say import check_outputs, refuse_conflicting_flags, send_pieces
     from ane.models.kitten import open_kitten
 
     if args.backend in ONNX_NAMES:
@@ -93,12 +93,19 @@ def say_kitten(args: argparse.Namespace, folder: Path) -> int:
         raise UserError("--json and -o - cannot be combined: the audio goes to standard output")
     options = {"speed": 1.0 if args.speed is None else args.speed, "ssml": args.ssml or None,
                "lexicon": read_lexicon(args.lexicon) if args.lexicon else None}
-    piped = reads_standard_input(args)
+    if args.follow:
+        refuse_conflicting_flags(args)
+        options.pop("ssml")
+    piped = args.follow or reads_standard_input(args)
     text = None if piped else read_text(args)
     check_outputs(args)
     synthesizer = open_kitten(folder)
-    output = speak_whole if not args.stream else speak_pieces
-    speech = output(args, synthesizer, read_text(args) if text is None else text, options)
+    if args.follow:
+        speech = synthesizer.feed(arriving_text(), args.voice, **options)
+        send_pieces(args, speech)
+    else:
+        output = speak_whole if not args.stream else speak_pieces
+        speech = output(args, synthesizer, read_text(args) if text is None else text, options)
     print_kitten_report(args, synthesizer, speech, message_console(args))
     return 0
 
@@ -134,7 +141,7 @@ def print_kitten_report(args: argparse.Namespace, synthesizer: "KittenSynthesize
         print(json.dumps({
             "files": files, "seconds": speech.seconds, "sample_rate": speech.sample_rate,
             "seconds_by_phase": speech.seconds_by_phase, "elapsed": speech.elapsed,
-            "real_time_factor": speech.real_time_factor, "voice": speech.voice, "chunks": speech.chunks,
+            "real_time_factor": speech.real_time_factor, "voice": speech.facts["voice"], "chunks": speech.chunks,
             "model": synthesizer.name, "backend": "onnx:cpu"}))
         return
     phases = ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in speech.seconds_by_phase.items())

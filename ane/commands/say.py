@@ -23,7 +23,7 @@ from ane.commands.speech_options import (
     speak_arguments,
     speed_from_words_per_minute,
 )
-from ane.commands.text_input import read_text, reads_standard_input
+from ane.commands.text_input import arriving_text, read_text, reads_standard_input
 from ane.commands.voices import list_command
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline
@@ -43,6 +43,7 @@ examples:
   ane say 'Hello, world.' -v rms -o hello.wav  write it in the voice rms
   ane say -f chapter.txt --stream              play a file while it is generated
   date | ane say                               speak what another program prints
+  PROGRAM | ane say --follow                   speak it while the program still writes
 """
 
 
@@ -61,6 +62,8 @@ def register(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--play", action="store_true", help="play as well as write (the default without -o)")
     parser.add_argument("--stream", action="store_true",
                         help="play or write audio while it is generated; it starts soonest with --preset fastest")
+    parser.add_argument("--follow", action="store_true",
+                        help="speak what is piped in while it arrives, clause by clause")
     parser.add_argument("--lines", action="store_true",
                         help="speak each line on its own, to OUT-1.wav, OUT-2.wav, …; they are decoded together")
     parser.add_argument("--lexicon", metavar="FILE",
@@ -95,7 +98,8 @@ def say(args: argparse.Namespace) -> int:
         return list_presets(args)
     timeline = Timeline()
     refuse_conflicting_flags(args)
-    piped = reads_standard_input(args)          # it may arrive late: everything else is loaded before it is read
+    # it may arrive late: everything else is loaded before it is read
+    piped = args.follow or reads_standard_input(args)
     lexicon = read_lexicon(args.lexicon) if args.lexicon else None
     text = None if piped and not args.explain else read_text(args)
     if not args.explain:
@@ -115,10 +119,13 @@ def say(args: argparse.Namespace) -> int:
         named = {"voice": args.voice} if "voice" in model.family.speak_arguments else {}
         voice = synthesizer.prepare(settings=settings, **named)
         args.voice = args.voice if "random" in str(args.voice) else voice       # a random voice depends on the seed
-        text = read_text(args)
-    request = {**speak_arguments(args, model), "settings": settings, "timeline": timeline, "lexicon": lexicon,
-               "ssml": args.ssml or None}
-    speak = speak_lines if args.lines else speak_stream if args.stream else speak_whole
+        text = "" if args.follow else read_text(args)
+    request = {**speak_arguments(args, model), "settings": settings, "timeline": timeline, "lexicon": lexicon}
+    if not args.follow:
+        request["ssml"] = args.ssml or None
+    args.stream |= args.follow
+    speak = (speak_arriving if args.follow else speak_lines if args.lines else speak_stream if args.stream
+             else speak_whole)
     waves: list[tuple[np.ndarray, int]] = []
     with ProgressDisplay(console, shown=not (args.json or args.quiet)) as progress:
         for speech, outputs in speak(args, synthesizer, text, request, progress):
@@ -154,10 +161,13 @@ def refuse_conflicting_flags(args: argparse.Namespace) -> None:
     """Raise UserError for flags that cannot be combined, or too many candidates."""
     from ane.models.tortoise.settings import MAX_CANDIDATES
 
-    for first, second in (("stream", "lines"), ("stream", "best"), ("lines", "best"), ("lines", "play")):
+    for first, second in (("stream", "lines"), ("stream", "best"), ("lines", "best"), ("lines", "play"),
+                          ("follow", "lines"), ("follow", "best"), ("follow", "ssml")):
         if getattr(args, first) and getattr(args, second):
             raise UserError(f"--{first} and --{second} cannot be combined: leave one out")
-    for flag in ("output", "play", "stream", "lines"):
+    if args.follow and (args.text or args.file not in (None, "-")):
+        raise UserError("--follow speaks what is piped in: leave out TEXT and -f")
+    for flag in ("output", "play", "stream", "follow", "lines"):
         if args.explain and getattr(args, flag):
             raise UserError(f"--{flag} has no effect with --explain, which speaks nothing: leave it out")
     if args.lines and (args.output is None or str(args.output) == "-"):
@@ -218,6 +228,13 @@ def speak_stream(args: argparse.Namespace, synthesizer: "Synthesizer", text: str
     yield stream, output_paths(args.output, 1)
 
 
+def speak_arriving(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, request: dict[str, Any],
+                   progress: ProgressDisplay) -> SpeechOutputs:
+    stream = synthesizer.feed(arriving_text(), **request, progress=progress.update)
+    send_pieces(args, stream)
+    yield stream, output_paths(args.output, 1)
+
+
 def send_pieces(args: argparse.Namespace, stream: "SoundStream") -> None:
     """Send each piece of audio to the file, the loudspeaker or both as soon as it is generated, and close the stream.
 
@@ -233,7 +250,7 @@ def send_pieces(args: argparse.Namespace, stream: "SoundStream") -> None:
         try:
             with ExitStack() as playback:
                 if args.play or args.output is None:
-                    expected = sum(map(len, stream.chunks)) / CHARACTERS_PER_SECOND
+                    expected = sum(map(len, stream.chunks)) / CHARACTERS_PER_SECOND or None
                     sinks.append(playback.enter_context(playing(stream.sample_rate, expected)))
                 for piece in stream:
                     for sink in sinks:

@@ -80,11 +80,15 @@ class Tokenizer:
         return text.replace(STOP, "").replace(UNKNOWN, "")
 
 
-def nothing_to_say_error(text: str) -> UserError:
+class NothingToSayError(UserError):
+    """Nothing in a text can be spoken."""
+
+
+def nothing_to_say_error(text: str) -> NothingToSayError:
     if not text.strip():
-        return UserError("there is nothing to say: the text is empty")
-    return UserError(f"there is nothing to say in {shorten(text)!r}: it has no letter that the voice can speak; "
-                     "write it in words")
+        return NothingToSayError("there is nothing to say: the text is empty")
+    return NothingToSayError(f"there is nothing to say in {shorten(text)!r}: it has no letter that the voice can "
+                             "speak; write it in words")
 
 
 def shorten(text: str) -> str:

@@ -1,12 +1,15 @@
 """`ane say`: markup, the lexicon, the speed, and the explanation of how a text is read."""
 
+import io
 import json
+import os
 from pathlib import Path
 
 import pytest
 import soundfile
 
 from ane.cli import main
+from ane.models.tortoise.synthesizer import Synthesizer
 
 SHORT = ("--preset", "fastest", "--seed", "1", "--max-codes", "20")
 
@@ -73,3 +76,41 @@ def test_pauses_speed_and_markup_change_the_sound_as_written(capsys):
     assert frames("hello", "-r", "225") == frames("hello", "--speed", "1.5") == round(plain / 1.5)
     ssml = '<speak><prosody rate="125%" volume="soft">hello</prosody><break time="1s"/></speak>'
     assert frames(ssml) == round(plain / 1.25) + 24000
+
+
+@pytest.mark.timeout(60)
+def test_piped_text_is_spoken_while_it_arrives(monkeypatch, capsys):
+    """Nothing is written to the pipe after the first clause until sound has been made of it."""
+    reading, writing = os.pipe()
+    monkeypatch.setattr("sys.stdin", os.fdopen(reading))
+    os.write(writing, "The café was over there, and ".encode())
+    spoken = []
+
+    def stand_in(self, text, *arguments, **options):
+        spoken.append(text)
+        if len(spoken) == 1:
+            os.write(writing, b"then it was gone.\r\nThe end.")
+            os.close(writing)
+        return stream(self, "hi", *arguments, **options)
+
+    stream = Synthesizer.stream
+    monkeypatch.setattr(Synthesizer, "stream", stand_in)
+    assert main(["say", "--follow", *SHORT, "-o", "x.wav", "--json"]) == 0
+    assert "".join(spoken) == "The café was over there, and then it was gone.\nThe end."
+    assert spoken[0] == "The café was over there,"
+    assert len(json.loads(capsys.readouterr().out)["chunks"]) == len(spoken)
+    assert soundfile.info("x.wav").frames > 0
+
+
+@pytest.mark.parametrize(("content", "flags", "why"), [
+    (b"", (), "there is nothing to say"),
+    (b"caf\xe9 is the word, and so on", (), "standard input is not text in UTF-8"),
+    (b"hello", ("--lines", "-o", "x.wav"), "--follow and --lines cannot be combined"),
+    (b"hello", ("hello",), "--follow speaks what is piped in"),
+    (b"hello", ("--ssml",), "--follow and --ssml cannot be combined"),
+])
+def test_text_that_cannot_be_followed_is_refused(monkeypatch, capsys, content, flags, why):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+    assert main(["say", "--follow", "-o", "x.wav", *flags]) == 1
+    assert why in capsys.readouterr().err
+    assert not Path("x.wav").exists()

@@ -1,6 +1,6 @@
 """Synthesis of 22.05 kHz speech from text: the text side, the length regulator, the mel side, the vocoder."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -16,9 +16,10 @@ from ane.models.fastspeech.result import HIGHEST, HOP, SAMPLE_RATE, FastSpeechRe
 from ane.models.fastspeech.settings import FastSpeechSettings
 from ane.models.fastspeech.stream import FastSpeechStream
 from ane.models.fastspeech.text import text_to_ids, unknown_phonemes
+from ane.models.fed_stream import FedStream
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline
-from ane.text import Lexicon, shorten
+from ane.text import Lexicon, normalise_upstream, shorten
 from ane.text.passages import read_passages
 
 PhaseProgress = Callable[[str, int, int, str], None]
@@ -111,6 +112,17 @@ class FastSpeechSynthesizer:
         chunks = split_into_symbols(read_passages(text, lexicon, ssml), settings.split, self.positions)
         return FastSpeechStream(self.pieces(chunks, settings, timeline, progress), [chunk.text for chunk in chunks],
                                 settings.rate, timeline)
+
+    def feed(self, texts: Iterable[str], rate: float | None = None, settings: FastSpeechSettings | None = None,
+             progress: PhaseProgress = report_nothing, timeline: Timeline | None = None,
+             lexicon: Lexicon | None = None) -> FedStream:
+        """Speak a text that arrives in pieces, divided anywhere, while it arrives.
+
+        Other arguments and errors: ``speak``.
+        """
+        settings, timeline = with_rate(settings, rate), timeline or Timeline()
+        return FedStream(texts, lambda text: self.stream(text, None, settings, progress, timeline, lexicon, False),
+                         normalise_upstream, lexicon, SAMPLE_RATE, timeline)
 
     def pieces(self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings, timeline: Timeline,
                progress: PhaseProgress) -> Iterator[tuple[np.ndarray, int, list[str]]]:

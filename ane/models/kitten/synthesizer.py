@@ -1,21 +1,24 @@
 """Synthesis of 24 kHz speech with a KittenTTS model: at once, its chunks in parallel, or as a stream."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ane.audio.trimming import trimmed
 from ane.bundles.bundle_json import MANIFEST_FILE
 from ane.models.delivery import delivered_whole
+from ane.models.fed_stream import FedStream
 from ane.models.kitten.chunking import spoken_chunks
 from ane.models.kitten.espeak import load_espeak
 from ane.models.kitten.family import open_bundle
 from ane.models.kitten.model_files import KittenFiles, download_model, read_model_files, repository_of
 from ane.models.kitten.parallel import Parallelism, compute_all, compute_in_order
 from ane.models.kitten.phonemes import Phonemizer, phonemize, token_ids, without_abbreviation_dots
+from ane.models.kitten.preprocessing import preprocess
 from ane.models.kitten.result import SAMPLE_RATE, KittenSpeech
 from ane.models.kitten.session import KittenSession
 from ane.models.recording import SoundStream
@@ -120,6 +123,17 @@ class KittenSynthesizer:
         waves = compute_in_order(self._function(workers, len(chunks), published), chunks, workers)
         return KittenStream(chunks, self.voices.resolve(voice), waves, timeline)
 
+    def feed(self, texts: Iterable[str], voice: str | None = None, speed: float = 1.0, timeline: Timeline | None = None,
+             lexicon: Lexicon | None = None) -> FedStream:
+        """Speak a text that arrives in pieces, divided anywhere, while it arrives.
+
+        Other arguments and errors: ``speak``.
+        """
+        timeline = timeline or Timeline()
+        self.voices.speed(self.voices.resolve(voice), speed)
+        return FedStream(texts, lambda text: self.stream(text, voice, speed, False, timeline, lexicon, False),
+                         preprocess, lexicon, SAMPLE_RATE, timeline)
+
     def prepare(self, text: str, voice: str | None = None, speed: float = 1.0, published: bool = False,
                 lexicon: Lexicon | None = None, ssml: bool | None = None) -> list[KittenChunk]:
         """The chunks of a text with the graph's inputs, at least one. Arguments and errors: ``speak``."""
@@ -190,6 +204,10 @@ class KittenStream(SoundStream):
         self.elapsed = self.timeline.now() - self.timeline.text_ready
         self._samples += len(piece)
         return piece
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {"seed": self.seed, "voice": self.voice, "codes": self.codes}
 
     def close(self) -> None:
         """Stop the work: chunks that have not begun are not computed."""

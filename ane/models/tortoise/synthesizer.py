@@ -1,7 +1,7 @@
 """Synthesis of 24 kHz speech from text and a voice: at once, for one text or several, or as a stream."""
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 from ane.audio.time_stretch import check_speed
 from ane.backends.base import Backend
 from ane.bundles import Model
+from ane.models.fed_stream import FedStream
 from ane.models.recording import SoundStream
 from ane.models.tortoise.chunks import split_into_chunks
 from ane.models.tortoise.pipeline import ChunkInfo, Pipeline, Progress, VocodedChunk, no_progress
@@ -22,7 +23,7 @@ from ane.system import paths
 from ane.system.errors import UserError
 from ane.system.iterators import closing_source
 from ane.system.timeline import Timeline
-from ane.text import Lexicon
+from ane.text import NORMALISERS, Lexicon
 from ane.text.passages import Passage, read_passages
 from ane.voices import Voice
 
@@ -88,6 +89,29 @@ class Synthesizer:
         """
         passages = read_passages(text, lexicon, ssml, speed)
         return Stream(Request(self, [passages], voice, preset, seed, settings, timeline), progress)
+
+    def feed(self, texts: Iterable[str], voice: str | Voice | None = None, preset: str | None = None,
+             seed: int | None = None, settings: Settings | None = None, progress: Progress = no_progress,
+             timeline: Timeline | None = None, speed: float = 1.0, lexicon: Lexicon | None = None) -> FedStream:
+        """Speak a text that arrives incrementally, such as a language model's answer, while it arrives.
+
+        The words are those of the whole text. Its pieces are spoken with the same seed each.
+
+        Args:
+            texts: pieces of the text in order, divided anywhere. The other arguments and errors: ``speak``.
+        """
+        settings = settings or Settings.of(preset, self.model.settings)
+        seed = secrets.randbits(32) if seed is None else seed
+        timeline = timeline or Timeline()
+        check_speed(speed)
+        self.require(settings)
+        found = self.voice(voice, Randomness(seed))
+        normalise = NORMALISERS[settings.normaliser]
+
+        def stream(text: str) -> Stream:
+            return self.stream(text, found, None, seed, settings, progress, timeline, speed, lexicon, ssml=False)
+
+        return FedStream(texts, stream, normalise, lexicon, SAMPLE_RATE, timeline)
 
     def prepare(self, voice: str | Voice | None = None, settings: Settings | None = None) -> Voice:
         """Load the networks that the settings need and the voice, so that the first text is spoken sooner.

@@ -142,3 +142,11 @@ def test_parts_of_a_chunk_share_its_delivery(synthesizer):
     parts = halve(chunk, 100)
     assert [part.delivery for part in parts] == [Delivery(1.5), *[Delivery(1.5, after=1.0)] * (len(parts) - 1)]
     assert len(parts) == 2
+
+
+def test_a_text_that_arrives_incrementally_is_spoken_whole(synthesizer):
+    text = "The more you buy, the more you save. It is so."
+    stream = synthesizer.feed(iter(text), settings=NO_PAUSE)
+    audio = np.concatenate(list(stream))
+    assert "".join(stream.chunks).replace(" ", "") == text.replace(" ", "")
+    assert (len(audio), stream.facts["rate"]) == (stream.facts["frames"] * HOP, 1.0)
