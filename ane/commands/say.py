@@ -241,7 +241,7 @@ def send_pieces(args: argparse.Namespace, stream: "SoundStream") -> None:
     When playback fails, the file is completed before the error is raised.
     """
     from ane.audio import writing
-    from ane.audio.playback import PlayerError, playing
+    from ane.audio.playback import Buffering, PlayerError, playing
 
     failure: PlayerError | None = None
     with ExitStack() as stack:
@@ -250,8 +250,10 @@ def send_pieces(args: argparse.Namespace, stream: "SoundStream") -> None:
         try:
             with ExitStack() as playback:
                 if args.play or args.output is None:
-                    expected = sum(map(len, stream.chunks)) / CHARACTERS_PER_SECOND or None
-                    sinks.append(playback.enter_context(playing(stream.sample_rate, expected)))
+                    expected = sum(map(len, stream.chunks)) / CHARACTERS_PER_SECOND
+                    # of text that arrives, the first clause is played at once: the next one may be long in coming
+                    buffering = Buffering(safety_factor=0.0) if args.follow else None
+                    sinks.append(playback.enter_context(playing(stream.sample_rate, expected, buffering)))
                 for piece in stream:
                     for sink in sinks:
                         sink(piece)

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import soundfile
 
+from ane.audio import playback
 from ane.cli import main
 from ane.models.tortoise.synthesizer import Synthesizer
+from tests.audio.recording_device import RecordingDevice
 
 SHORT = ("--preset", "fastest", "--seed", "1", "--max-codes", "20")
 
@@ -80,7 +82,9 @@ def test_pauses_speed_and_markup_change_the_sound_as_written(capsys):
 
 @pytest.mark.timeout(60)
 def test_piped_text_is_spoken_while_it_arrives(monkeypatch, capsys):
-    """Nothing is written to the pipe after the first clause until sound has been made of it."""
+    """The pipe has no more than the first clause until that is spoken, and the rest is spoken after it is played."""
+    device = RecordingDevice()
+    monkeypatch.setattr(playback, "open_device", device)
     reading, writing = os.pipe()
     monkeypatch.setattr("sys.stdin", os.fdopen(reading))
     os.write(writing, "The café was over there, and ".encode())
@@ -91,11 +95,12 @@ def test_piped_text_is_spoken_while_it_arrives(monkeypatch, capsys):
         if len(spoken) == 1:
             os.write(writing, b"then it was gone.\r\nThe end.")
             os.close(writing)
+        assert device.started == (len(spoken) > 1)
         return stream(self, "hi", *arguments, **options)
 
     stream = Synthesizer.stream
     monkeypatch.setattr(Synthesizer, "stream", stand_in)
-    assert main(["say", "--follow", *SHORT, "-o", "x.wav", "--json"]) == 0
+    assert main(["say", "--follow", *SHORT, "-o", "x.wav", "--play", "--json"]) == 0
     assert "".join(spoken) == "The café was over there, and then it was gone.\nThe end."
     assert spoken[0] == "The café was over there,"
     assert len(json.loads(capsys.readouterr().out)["chunks"]) == len(spoken)

@@ -138,6 +138,8 @@ class KittenSynthesizer:
                 lexicon: Lexicon | None = None, ssml: bool | None = None) -> list[KittenChunk]:
         """The chunks of a text with the graph's inputs, at least one. Arguments and errors: ``speak``."""
         name = self.voices.resolve(voice)
+        if published and (ssml or lexicon):
+            raise UserError("published has neither SSML nor a lexicon: leave out ssml and lexicon")
         passages = [Passage(text)] if published else read_passages(text, lexicon, ssml)
         found = with_deliveries(passages, lambda text: spoken_chunks(text, published))
         if not found:
