@@ -16,7 +16,7 @@ GAINS = (0.0, 2.0)      # 2: 6 dB louder
 COMMAND = re.compile(
     r"\[pause\b(?P<pause>[^\]\n]{0,40})\]?|\[\[\s*(?P<name>char|cmnt|ctxt|dlim|emph|inpt|nmbr|pbas|pmod|rate|rset|slnc"
     r"|sync|vers|volm|xtnd)\b(?P<value>[^\]\n]{0,40})(?:\]\])?")
-DURATION = re.compile(r"\+?(\d{1,6}(?:\.\d{1,6})?|\.\d{1,6})\s*(ms|s)")
+DURATION = re.compile(r"\+?(\d{1,12}(?:\.\d{1,6})?|\.\d{1,6})\s*(ms|s)")
 
 Chunk = TypeVar("Chunk")
 

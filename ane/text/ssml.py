@@ -50,6 +50,7 @@ class SsmlHandler(XmlHandler):
         self.passages: list[Passage] = []
         self._open: list[SsmlElement] = []
         self._text = ""             # of an element of TEXT_ONLY
+        self._given = False         # whether the last text was that of such an element
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
         parent = self._open[-1] if self._open else None
@@ -110,6 +111,12 @@ class SsmlHandler(XmlHandler):
             raise self.error("<prosody> has neither rate nor volume: add one")
 
     def _add(self, text: str, element: SsmlElement) -> None:
+        """Append text. What an element gives is a word of its own: a space is put between it and a letter beside it."""
+        before = self.passages[-1].text[-1:] if self.passages else ""
+        given = element.name in TEXT_ONLY
+        if (given or self._given) and before.isalnum() and text[:1].isalnum():
+            text = f" {text}"
+        self._given = given
         self.passages.append(Passage(text, 0.0, element.speed, element.gain))
 
     def _end_sentence(self) -> None:

@@ -26,7 +26,8 @@ FAULTS = [
     ("a\n[pause]", r"line 2: \[pause\] is not a pause: write \[pause:1.5s\]"),
     ("[pause:long]", r"\[pause:long\] is not a pause"), ("[pause:-1s]", "is not a pause"),
     ("[pause:1.5s and on", "is not a pause"), ("[pause:1]", "is not a pause"),
-    ("[pause:61s]", "longer than 60 s"), ("a\nb [[slnc x]]", r"line 2: \[\[slnc x\]\] is not a pause"),
+    ("[pause:61s]", "longer than 60 s"), ("[[slnc 99999999]]", "longer than 60 s"),
+    ("a\nb [[slnc x]]", r"line 2: \[\[slnc x\]\] is not a pause"),
     ("[[slnc 5]", "is not a pause"), ("\n\n[[rate 200]] fast", r"line 3: \[\[rate 200\]\] is a command of macOS"),
 ]
 

@@ -41,6 +41,8 @@ def test_sentences_and_paragraphs_end():
     ('<say-as interpret-as="date">2024-05-01</say-as>', "may first, twenty twenty-four"),
     ('<say-as interpret-as="time">2:30 pm</say-as>', "two thirty p m"),
     ('<say-as interpret-as="time" format="hms24">14:05</say-as>', "fourteen oh five"),
+    ('Room<say-as interpret-as="cardinal">5</say-as>north, <sub alias="the W">W</sub>\'s', "room five north, the w's"),
+    ("wo<!-- a comment -->rd", "word"),
     ("a &lt; b &amp; c", "a is less than b and c"),
 ])
 def test_elements_are_read(element, words):
