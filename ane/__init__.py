@@ -18,12 +18,12 @@ def load(bundle_or_checkpoints: str | Path | None = None, backend: str = "auto",
          threads: int | None = None, keep: bool | None = None) -> Any:
     """Open a model on a backend; call ``speak`` on the result.
 
-    The result is the ``Synthesizer`` of the model's family: ``ane.models.tortoise.synthesizer.Synthesizer``, or
-    ``ane.models.fastspeech.synthesizer.FastSpeechSynthesizer``.
+    The result is the synthesizer of the model's family: ``ane.models.tortoise.synthesizer.Synthesizer``,
+    ``ane.models.fastspeech.synthesizer.FastSpeechSynthesizer`` or ``ane.models.kitten.synthesizer.KittenSynthesizer``.
 
     Args:
-        bundle_or_checkpoints: a bundle's name or directory, a directory of official .pth files, or a FastSpeech
-            checkpoint (.pt); None: the demo model.
+        bundle_or_checkpoints: a bundle's name or directory, a directory of official .pth files, a FastSpeech
+            checkpoint (.pt), or a KittenTTS folder; None: the demo model.
         backend: "auto", or a backend and device such as "torch:cuda".
         precision: "auto", "fp32", "bf16" or "fp16"; others depend on the backend (``ane.backends.load_backend``).
         threads: CPU threads of the whole process; None: the backend's choice.
@@ -35,11 +35,10 @@ def load(bundle_or_checkpoints: str | Path | None = None, backend: str = "auto",
     """
     from ane.backends import load_backend
     from ane.bundles import open_model
-    from ane.bundles.family import family_of_checkpoints
+    from ane.bundles.family import recognised_family
 
     path = Path(os.path.expanduser(bundle_or_checkpoints)) if bundle_or_checkpoints is not None else None
-    checkpoints = path is not None and (
-        (os.path.isfile(path) and family_of_checkpoints(path).checkpoint_suffixes)
-        or (os.path.isdir(path) and not os.path.exists(path / "bundle.json") and any(path.glob("*.pth"))))
+    checkpoints = path is not None and not os.path.exists(path / "bundle.json") and (
+        os.path.isfile(path) or recognised_family(path) is not None)
     model = open_model(checkpoints=path) if checkpoints else open_model(bundle=bundle_or_checkpoints)
     return model.family.synthesizer(model, load_backend(backend, model, precision, threads, keep))

@@ -18,14 +18,28 @@ from pathlib import Path
 from ane.bundles import add_model_arguments
 from ane.commands.arguments import comma_separated, positive
 from ane.system.errors import UserError
-from benchmarks import checkpoints, convert, memory, quality, samplers, speech, stages, windows
+from benchmarks import (
+    checkpoints,
+    convert,
+    kitten,
+    memory,
+    quality,
+    samplers,
+    speech,
+    stages,
+    whisper_step,
+    windows,
+    witnesses,
+)
 from benchmarks.harness import RESULTS, Benchmark, add_shared_options, run_benchmark
 from benchmarks.page import write_page
 from benchmarks.upstream import make_environment
 
 BENCHMARKS: dict[str, Benchmark] = {
     **stages.BENCHMARKS, **speech.BENCHMARKS, "memory": memory.BENCHMARK, "convert": convert.BENCHMARK,
-    "quality": quality.BENCHMARK, "samplers": samplers.BENCHMARK, "windows": windows.BENCHMARK}
+    "quality": quality.BENCHMARK, "samplers": samplers.BENCHMARK, "windows": windows.BENCHMARK,
+    "kitten": kitten.BENCHMARK, "whisper-step": whisper_step.BENCHMARK,
+    "witnesses": witnesses.BENCHMARK}
 
 
 def arguments_parser() -> argparse.ArgumentParser:
@@ -36,7 +50,7 @@ def arguments_parser() -> argparse.ArgumentParser:
     add("--quick", action="store_true", help="tiny sizes, to test the benchmarks; the figures mean nothing")
     add("--only", type=comma_separated, default=list(BENCHMARKS), metavar="NAME,…", help="run only these benchmarks")
     add("--upstream-python", type=Path, metavar="PATH", help="interpreter of upstream's environment")
-    add("--precision", metavar="P,…", help="of every contestant that has it (default: each benchmark's own)")
+    add("--precision", metavar="P,…", help="of every competitor that has it (default: each benchmark's own)")
     add("--threads", type=positive, metavar="N", help="CPU threads (default: all cores)")
     add("-o", "--output", type=Path, default=RESULTS, metavar="DIR", help="(default: benchmarks/results)")
     parser.set_defaults(run=run_all)
@@ -58,7 +72,7 @@ def arguments_parser() -> argparse.ArgumentParser:
 
 
 def run_one(name: str, options: argparse.Namespace) -> None:
-    for option in ("bundle", "checkpoints", "contestants", "upstream_python"):
+    for option in ("bundle", "checkpoints", "competitors", "upstream_python"):
         setattr(options, option, getattr(options, option, None))
     why = BENCHMARKS[name].unavailable(options)
     if why:
@@ -71,7 +85,7 @@ def flags_for(benchmark: Benchmark, options: argparse.Namespace) -> list[str]:
     embedded = "demo" if options.quick and not options.checkpoints else None
     named = {"bundle": options.bundle or embedded, "checkpoints": options.checkpoints, "threads": options.threads,
              "precision": options.precision, "upstream-python": options.upstream_python}
-    accepted = {"bundle", *benchmark.uses, *(["upstream-python"] if "contestants" in benchmark.uses else [])}
+    accepted = {"bundle", *benchmark.uses, *(["upstream-python"] if "competitors" in benchmark.uses else [])}
     flags = shlex.split(benchmark.quick) if options.quick else []
     for name, value in named.items():
         if value is not None and name in accepted:

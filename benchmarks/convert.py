@@ -53,7 +53,7 @@ def converted(bundle: str, network: str, flags: Sequence[str], workspace: Path) 
     row = cost.row("ane convert", network=network, precision=package.precision)
     shutil.rmtree(output)
     figures = {"functions": len(package.functions), "size_mb": size / 1e6, **parity}
-    return BenchRow(row.contestant, network, row.unit, row.settings, row.value, figures, row.peak_bytes)
+    return BenchRow(row.competitor, network, row.unit, row.settings, row.value, figures, row.peak_bytes)
 
 
 def add_options(add: Callable[..., Any]) -> None:

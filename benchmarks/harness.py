@@ -57,7 +57,7 @@ class Benchmark:
         add_options: adds its own options to those that all share.
         quick: options of a short run that tests the benchmark.
         unavailable: why it cannot run with these options; None: it can.
-        uses: the shared options that it takes, of "checkpoints", "threads", "precision", "contestants", "rounds".
+        uses: the shared options that it takes, of "checkpoints", "threads", "precision", "competitors", "rounds".
     """
 
     measure: Callable[[argparse.Namespace], BenchmarkResult]
@@ -65,7 +65,7 @@ class Benchmark:
     add_options: Callable[[Callable[..., Any]], None] = lambda add: None
     quick: str = ""
     unavailable: Callable[[argparse.Namespace], str | None] = lambda options: None
-    uses: Sequence[str] = ("checkpoints", "threads", "precision", "contestants", "rounds")
+    uses: Sequence[str] = ("checkpoints", "threads", "precision", "competitors", "rounds")
 
 
 def add_shared_options(parser: argparse.ArgumentParser, uses: Sequence[str]) -> None:
@@ -73,13 +73,13 @@ def add_shared_options(parser: argparse.ArgumentParser, uses: Sequence[str]) -> 
     source.add_argument("--bundle", metavar="NAME|PATH", help="the model (default: the embedded bundle)")
     if "checkpoints" in uses:
         source.add_argument("--checkpoints", type=Path, metavar="DIR", help="the model: official .pth files")
-    if "contestants" in uses:
-        add("--contestants", type=comma_separated, metavar="NAME,…",
+    if "competitors" in uses:
+        add("--competitors", type=comma_separated, metavar="NAME,…",
             help="of upstream, eager, torch, onnx, coreml, mil; torch:cuda names a device (default: those that run)")
         add("--upstream-python", type=Path, metavar="PATH",
             help="interpreter of the environment that `python -m benchmarks upstream-env DIR` makes")
     if "precision" in uses:
-        add("--precision", type=comma_separated, default=["auto"], metavar="P,…", help="of contestants that have it")
+        add("--precision", type=comma_separated, default=["auto"], metavar="P,…", help="of competitors that have it")
     if "threads" in uses:
         add("--threads", type=positive, default=usable_cores(), metavar="N", help="CPU threads (default: all cores)")
     if "rounds" in uses:

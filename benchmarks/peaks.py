@@ -35,7 +35,7 @@ class Bandwidth:
 class MatrixProducts:
     """Products of two square matrices on a device, in a precision of ``DTYPES``.
 
-    fp32 is computed in full float32 on CUDA too; a contestant that uses TF32 there can exceed a share of 1.
+    fp32 is computed in full float32 on CUDA too; a competitor that uses TF32 there can exceed a share of 1.
     """
 
     def __init__(self, device: str, precision: str):

@@ -2,7 +2,7 @@
 
 - `sentence`: one sentence, by a new process for every reading, so that cold start and peak memory are measured too.
   Networks are loaded before the sentence is sent, upstream's too. Random weights never predict the stop code: all
-  contestants then sample --max-codes for every candidate.
+  competitors then sample --max-codes for every candidate.
 - `stream`: time to first audio, and work a second of audio, of texts of several lengths, in one process with its
   networks loaded.
 - `scale`: work a second of audio, and peak memory, as chunks and lanes grow; and chunks in lanes compared with the same
@@ -28,7 +28,7 @@ from ane.bundles import Model
 from ane.commands.arguments import comma_separated, counts, positive
 from ane.models.tortoise.settings import PRESETS
 from ane.system.errors import UserError
-from benchmarks.contestants import Contestant, chosen_contestants, opened_model
+from benchmarks.competitors import Competitor, chosen_competitors, opened_model
 from benchmarks.harness import Benchmark, BenchmarkPlot, BenchmarkResult, model_name
 from benchmarks.upstream import UpstreamProcess
 
@@ -50,12 +50,12 @@ def text_of_chunks(number: int) -> str:
     return " | ".join(SENTENCES[index % len(SENTENCES)] for index in range(number))
 
 
-def start_worker(contestant: Contestant, model: Model, threads: int,
+def start_worker(competitor: Competitor, model: Model, threads: int,
                  prepare: SpeechRequest | None = None) -> tuple[WorkerProcess, float]:
     """A process that has opened the model, and its cold start: seconds until it accepts a request."""
     started, process = time.perf_counter(), WorkerProcess(threads)
     try:
-        tuning = Tuning(contestant.spec, contestant.precision, threads=threads)
+        tuning = Tuning(competitor.spec, competitor.precision, threads=threads)
         process.ask({"open": asdict(WorkerModel.of(model, tuning, keep=True))})
         if prepare is not None:
             process.ask({"prepare": asdict(prepare)})
@@ -95,26 +95,26 @@ def measure_sentence(options: argparse.Namespace) -> BenchmarkResult:
     unknown = [name for name in options.cases if name not in CASES]
     if unknown:
         raise UserError(f"--cases {unknown[0]}: there are {', '.join(CASES)}")
-    contestants, calls = chosen_contestants(options, KNOWN), []
-    with opened_model(options, contestants) as model:
+    competitors, calls = chosen_competitors(options, KNOWN), []
+    with opened_model(options, competitors) as model:
         for name in options.cases:
-            for contestant in contestants:
-                row = BenchRow(contestant.name, "sentence", "s", {"case": name})
-                calls.append(RepeatedCall(row, sentence_call(contestant, CASES[name], model, options)))
+            for competitor in competitors:
+                row = BenchRow(competitor.name, "sentence", "s", {"case": name})
+                calls.append(RepeatedCall(row, sentence_call(competitor, CASES[name], model, options)))
         rows = measure_in_rounds(calls, options.rounds, warm_up=False)
-    rows = compare(rows, lambda row: row.contestant.startswith("upstream"), "times_upstream")
+    rows = compare(rows, lambda row: row.competitor.startswith("upstream"), "times_upstream")
     settings = {"model": model_name(options), "text": options.text, "max_codes": options.max_codes,
                 "threads": options.threads, "rounds": options.rounds}
     return BenchmarkResult(rows, settings, (), [BenchmarkPlot("A sentence, networks loaded")])
 
 
-def sentence_call(contestant: Contestant, case: SentenceCase, model: Model,
+def sentence_call(competitor: Competitor, case: SentenceCase, model: Model,
                   options: argparse.Namespace) -> Callable[[], dict[str, Any]]:
     """A reading: start a process, let it speak the sentence, end it; "value" is the seconds of the sentence."""
     steps = options.steps or case.steps
 
     def read() -> dict[str, Any]:
-        if contestant.engine == "upstream":
+        if competitor.engine == "upstream":
             process = UpstreamProcess(options.upstream_python, options.checkpoints, "speech", options.threads)
             cold_start = process.cold_start
             request: Any = {"text": options.text, "candidates": case.candidates, "steps": steps,
@@ -123,7 +123,7 @@ def sentence_call(contestant: Contestant, case: SentenceCase, model: Model,
         else:
             spoken = SpeechRequest(options.text, case.preset, max_codes=options.max_codes, steps=steps,
                                    candidates=PRESETS[case.preset].candidates if case.candidates > 1 else 1)
-            process, cold_start = start_worker(contestant, model, options.threads, spoken)
+            process, cold_start = start_worker(competitor, model, options.threads, spoken)
             request = {"speak": asdict(spoken)}
         with process:
             answer = process.ask(request)
@@ -137,15 +137,15 @@ def sentence_call(contestant: Contestant, case: SentenceCase, model: Model,
 
 
 def measure_stream(options: argparse.Namespace) -> BenchmarkResult:
-    contestants, calls = chosen_contestants(options, KNOWN[1:]), []
-    with opened_model(options, contestants) as model, ExitStack() as stack:
-        for contestant in contestants:
-            process = stack.enter_context(start_worker(contestant, model, options.threads)[0])
+    competitors, calls = chosen_competitors(options, KNOWN[1:]), []
+    with opened_model(options, competitors) as model, ExitStack() as stack:
+        for competitor in competitors:
+            process = stack.enter_context(start_worker(competitor, model, options.threads)[0])
             for preset in options.presets:
                 for seconds in sorted(options.seconds):
                     chunks = max(1, round(seconds / SECONDS_PER_CHUNK))
                     request = SpeechRequest(text_of_chunks(chunks), preset, stream=True, max_codes=options.max_codes)
-                    row = BenchRow(contestant.name, f"stream, {preset}", "s to first audio", {"chunks": chunks})
+                    row = BenchRow(competitor.name, f"stream, {preset}", "s to first audio", {"chunks": chunks})
                     calls.append(RepeatedCall(row, partial(stream_reading, process, request)))
         rows = measure_in_rounds(calls, options.rounds)
     settings = {"model": model_name(options), "max_codes": options.max_codes, "threads": options.threads,
@@ -161,18 +161,18 @@ def stream_reading(process: WorkerProcess, request: SpeechRequest) -> dict[str, 
 
 def measure_scale(options: argparse.Namespace) -> BenchmarkResult:
     """Rows by chunks, by lanes, and of chunks one by one; "value" is seconds of work a second of audio."""
-    contestants, calls = chosen_contestants(options, KNOWN[1:]), []
+    competitors, calls = chosen_competitors(options, KNOWN[1:]), []
     cases = [("more chunks", chunks, 8, False) for chunks in sorted(options.chunks)]
     cases += [("more lanes", options.lane_chunks, lanes, False) for lanes in sorted(options.lanes)]
     cases += [("more lanes", options.lane_chunks, 1, True)]
-    with opened_model(options, contestants) as model:
-        for contestant in contestants:
+    with opened_model(options, competitors) as model:
+        for competitor in competitors:
             for what, chunks, lanes, one_by_one in cases:
                 request = SpeechRequest(preset=options.preset, max_codes=options.max_codes, lanes=lanes)
                 texts = text_of_chunks(chunks).split(" | ") if one_by_one else [text_of_chunks(chunks)]
-                row = BenchRow(contestant.name, "one by one" if one_by_one else what, "s a second",
+                row = BenchRow(competitor.name, "one by one" if one_by_one else what, "s a second",
                                {"chunks": chunks, "lanes": lanes})
-                calls.append(RepeatedCall(row, scale_call(contestant, model, request, texts, options.threads)))
+                calls.append(RepeatedCall(row, scale_call(competitor, model, request, texts, options.threads)))
         rows = measure_in_rounds(calls, options.rounds, warm_up=False)
     settings = {"model": model_name(options), "preset": options.preset, "max_codes": options.max_codes,
                 "threads": options.threads, "rounds": options.rounds}
@@ -181,10 +181,10 @@ def measure_scale(options: argparse.Namespace) -> BenchmarkResult:
         BenchmarkPlot("Work a second of audio as lanes grow", "more lanes", "lanes", "-lanes")])
 
 
-def scale_call(contestant: Contestant, model: Model, request: SpeechRequest, texts: Sequence[str],
+def scale_call(competitor: Competitor, model: Model, request: SpeechRequest, texts: Sequence[str],
                threads: int) -> Callable[[], dict[str, Any]]:
     def read() -> dict[str, Any]:
-        process, cold_start = start_worker(contestant, model, threads)
+        process, cold_start = start_worker(competitor, model, threads)
         with process:
             process.ask({"speak": asdict(replace(request, text=SENTENCES[0]))})
             figures = speech_figures([process.ask({"speak": asdict(replace(request, text=text))}) for text in texts])

@@ -1,6 +1,6 @@
 """`decode`, `diffusion` and `backends`: the time of a decoder step, a denoising step and a vocoder.
 
-Contestants take turns in every round. A call runs one stage on host arrays, so copies to the device and back count. A
+Competitors take turns in every round. A call runs one stage on host arrays, so copies to the device and back count. A
 decoder step decodes one code of every lane, without sampling, after a prefix of 44 positions and half of a sentence's
 86 codes. A guided denoising step runs the network with and without conditioning; upstream makes two calls, one
 utterance at a time.
@@ -27,7 +27,7 @@ from ane.models.tortoise.networks.univnet import SILENT_FRAMES
 from ane.models.tortoise.result import SAMPLE_RATE
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
-from benchmarks.contestants import Contestant, chosen_contestants, opened_model
+from benchmarks.competitors import Competitor, chosen_competitors, opened_model
 from benchmarks.harness import Benchmark, BenchmarkPlot, BenchmarkResult, model_name
 from benchmarks.peaks import Limits, Operations
 from benchmarks.upstream import UpstreamProcess
@@ -42,50 +42,50 @@ class StageContest:
     """The calls of one part of a benchmark, and the work of each call.
 
     Attributes:
-        work: for each call its contestant, operations of a call, and GB that it reads (None: not counted).
+        work: for each call its competitor, operations of a call, and GB that it reads (None: not counted).
     """
 
     def __init__(self, options: argparse.Namespace, model: Model, stack: ExitStack):
         self.options, self.model, self.stack = options, model, stack
         self.operations = Operations(model)
         self.calls: list[RepeatedCall] = []
-        self.work: list[tuple[Contestant, int | None, float | None]] = []
+        self.work: list[tuple[Competitor, int | None, float | None]] = []
 
-    def enter(self, part: str, contestant: Contestant) -> None:
-        """Add a contestant's calls; one that cannot run gets a row with its error."""
-        if contestant.engine == "upstream":
-            self.enter_upstream(part, contestant)
+    def enter(self, part: str, competitor: Competitor) -> None:
+        """Add a competitor's calls; one that cannot run gets a row with its error."""
+        if competitor.engine == "upstream":
+            self.enter_upstream(part, competitor)
             return
         try:
-            backend = contestant.backend(self.model, self.options.threads)
+            backend = competitor.backend(self.model, self.options.threads)
             packages = getattr(backend, "packages", None)
             missing = [name for name in NETWORKS[part] if packages is not None and name not in packages]
             if missing:
-                raise UserError(f"the bundle has no package of {missing[0]} for {contestant.engine}")
-            for what, settings, reading, operations, gigabytes in getattr(self, part)(contestant, backend):
-                self.add(contestant, what, settings, reading, operations, gigabytes)
+                raise UserError(f"the bundle has no package of {missing[0]} for {competitor.engine}")
+            for what, settings, reading, operations, gigabytes in getattr(self, part)(competitor, backend):
+                self.add(competitor, what, settings, reading, operations, gigabytes)
         except UserError as error:
             message = str(error)
 
             def fail() -> dict[str, Any]:
                 raise UserError(message)
 
-            self.add(contestant, part, {}, fail)
+            self.add(competitor, part, {}, fail)
 
-    def add(self, contestant: Contestant, what: str, settings: dict[str, int], reading: Reading,
+    def add(self, competitor: Competitor, what: str, settings: dict[str, int], reading: Reading,
             operations: int | None = None, gigabytes: float | None = None) -> None:
-        self.calls.append(RepeatedCall(BenchRow(contestant.name, what, settings=settings), reading))
-        self.work.append((contestant, operations, gigabytes))
+        self.calls.append(RepeatedCall(BenchRow(competitor.name, what, settings=settings), reading))
+        self.work.append((competitor, operations, gigabytes))
 
-    def decoder(self, contestant: Contestant, backend: Backend) -> Iterator[tuple]:
+    def decoder(self, competitor: Competitor, backend: Backend) -> Iterator[tuple]:
         calls, prefix = StageCalls(backend, WORK), WORK.prefix
         yield "prefill", {}, self.reading(calls.prefill()), self.operations.prefill(prefix), None
         for lanes in self.options.lanes:
             yield ("decoder step", {"lanes": lanes}, self.reading(calls.step(lanes), lanes),
                    self.operations.step(lanes, prefix + CODES // 2),
-                   contestant.step_gigabytes(backend, lanes, prefix, CODES // 2))
+                   competitor.step_gigabytes(backend, lanes, prefix, CODES // 2))
 
-    def diffusion(self, contestant: Contestant, backend: Backend) -> Iterator[tuple]:
+    def diffusion(self, competitor: Competitor, backend: Backend) -> Iterator[tuple]:
         for frames in self.options.frames:
             calls = StageCalls(backend, replace(WORK, frames=frames))
             for utterances in self.options.utterances:
@@ -93,7 +93,7 @@ class StageContest:
                        self.reading(calls.denoise(True, utterances)),
                        utterances * self.operations.denoise(2, frames), None)
 
-    def vocoders(self, contestant: Contestant, backend: Backend) -> Iterator[tuple]:
+    def vocoders(self, competitor: Competitor, backend: Backend) -> Iterator[tuple]:
         config = self.model.config("univnet")
         for frames in self.options.frames:
             calls, seconds = StageCalls(backend, replace(WORK, frames=frames)), frames * HOP / SAMPLE_RATE
@@ -113,7 +113,7 @@ class StageContest:
 
         return read
 
-    def enter_upstream(self, part: str, contestant: Contestant) -> None:
+    def enter_upstream(self, part: str, competitor: Competitor) -> None:
         options = self.options
         if part == "vocoders":
             return
@@ -132,20 +132,20 @@ class StageContest:
 
         if part == "decoder":
             for lanes in options.upstream_lanes or options.lanes:
-                self.add(contestant, "decoder step", {"lanes": lanes}, lambda lanes=lanes: step(lanes))
+                self.add(competitor, "decoder step", {"lanes": lanes}, lambda lanes=lanes: step(lanes))
         else:
             for frames in options.frames:
                 for utterances in options.utterances:
-                    self.add(contestant, "guided denoising step", {"frames": frames, "utterances": utterances},
+                    self.add(competitor, "guided denoising step", {"frames": frames, "utterances": utterances},
                              lambda frames=frames, utterances=utterances: denoise(frames, utterances))
 
     def measure(self, limits: Limits) -> list[BenchRow]:
         """The rows, with shares of the limits measured in the same rounds."""
         rows = measure_in_rounds(self.calls, self.options.rounds, before_round=limits.read)
         return [row if row.value is None else replace(row, figures={
-            **row.figures, **limits.shares(contestant.processor, contestant.precision, operations, gigabytes,
+            **row.figures, **limits.shares(competitor.processor, competitor.precision, operations, gigabytes,
                                            row.value.median)})
-            for row, (contestant, operations, gigabytes) in zip(rows, self.work, strict=True)]
+            for row, (competitor, operations, gigabytes) in zip(rows, self.work, strict=True)]
 
 
 def measure(options: argparse.Namespace) -> BenchmarkResult:
@@ -154,22 +154,22 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
     unknown = [part for part in options.only if part not in NETWORKS]
     if unknown:
         raise UserError(f"--only {unknown[0]}: there are {', '.join(NETWORKS)}")
-    contestants = chosen_contestants(options, KNOWN)
+    competitors = chosen_competitors(options, KNOWN)
     networks = [network for part in options.only for network in NETWORKS[part]]
     rows: list[BenchRow] = []
-    with opened_model(options, contestants, networks) as model:
-        limits = Limits(sorted({each.processor for each in contestants}),
-                        sorted({each.precision for each in contestants}))
+    with opened_model(options, competitors, networks) as model:
+        limits = Limits(sorted({each.processor for each in competitors}),
+                        sorted({each.precision for each in competitors}))
         for part in options.only:
             with ExitStack() as stack:
                 contest = StageContest(options, model, stack)
-                for contestant in contestants:
-                    contest.enter(part, contestant)
+                for competitor in competitors:
+                    contest.enter(part, competitor)
                 rows += contest.measure(limits)
             if part == "diffusion":
-                rows = with_accuracy(rows, model, contestants, options)
-    rows = compare(rows, lambda row: row.contestant.startswith("upstream"), "times_upstream")
-    rows = compare(rows, lambda row: row.contestant.startswith("eager") and row.contestant.endswith("fp32"),
+                rows = with_accuracy(rows, model, competitors, options)
+    rows = compare(rows, lambda row: row.competitor.startswith("upstream"), "times_upstream")
+    rows = compare(rows, lambda row: row.competitor.startswith("eager") and row.competitor.endswith("fp32"),
                    "times_eager_fp32")
     settings = {"model": model_name(options), "threads": options.threads, "calls": options.calls,
                 "rounds": options.rounds}
@@ -182,7 +182,7 @@ PLOTS = {"decoder": BenchmarkPlot("Decoder step", "decoder step", "lanes", "-dec
          "vocoders": BenchmarkPlot("UnivNet", "univnet", "frames", "-univnet")}
 
 
-def with_accuracy(rows: Sequence[BenchRow], model: Model, contestants: Sequence[Contestant],
+def with_accuracy(rows: Sequence[BenchRow], model: Model, competitors: Sequence[Competitor],
                   options: argparse.Namespace) -> list[BenchRow]:
     """Denoising rows with the signal-to-noise ratio of a prediction against torch in fp32, in dB."""
     import numpy as np
@@ -192,16 +192,16 @@ def with_accuracy(rows: Sequence[BenchRow], model: Model, contestants: Sequence[
     voice = rng.standard_normal((1, 2 * config.model_channels), dtype=np.float32)
     noisy = rng.standard_normal((1, 100, 200), dtype=np.float32)
 
-    def prediction(contestant: Contestant) -> np.ndarray:
-        return contestant.backend(model, options.threads).denoiser(latents, voice, 200)(noisy, TIMESTEP, True)
+    def prediction(competitor: Competitor) -> np.ndarray:
+        return competitor.backend(model, options.threads).denoiser(latents, voice, 200)(noisy, TIMESTEP, True)
 
-    exact = prediction(Contestant("torch", "cpu", "fp32"))
-    measured = {row.contestant for row in rows if row.what == "guided denoising step" and row.value}
-    for contestant in contestants:
-        if contestant.name in measured and contestant.engine != "upstream" and contestant.precision != "fp32":
-            found[contestant.name] = snr_db(exact, prediction(contestant))
-    return [replace(row, figures={**row.figures, "snr_db": found[row.contestant]})
-            if row.what == "guided denoising step" and row.contestant in found else row for row in rows]
+    exact = prediction(Competitor("torch", "cpu", "fp32"))
+    measured = {row.competitor for row in rows if row.what == "guided denoising step" and row.value}
+    for competitor in competitors:
+        if competitor.name in measured and competitor.engine != "upstream" and competitor.precision != "fp32":
+            found[competitor.name] = snr_db(exact, prediction(competitor))
+    return [replace(row, figures={**row.figures, "snr_db": found[row.competitor]})
+            if row.what == "guided denoising step" and row.competitor in found else row for row in rows]
 
 
 def add_part_options(*parts: str) -> Callable[[Callable[..., Any]], None]:

@@ -100,6 +100,11 @@ def layer_norm(s: Style, x: Var, layer: nn.LayerNorm, name: str | None = None, s
     return s.widened("norm", normalise, x)
 
 
+def key_mask(s: Style, inside: Var) -> Var:
+    """What is added to the attention scores of keys, from ``inside`` (1, 1, 1, S), 1 in the sequence and 0 after it."""
+    return mb.mul(x=mb.sub(x=inside, y=s.dtype(1)), y=s.dtype(-MASKED))
+
+
 @dataclass(frozen=True)
 class PaddingMask:
     """Which positions of a bucket hold the sequence and which are padding.
@@ -119,8 +124,7 @@ class PaddingMask:
 
     @classmethod
     def of(cls, s: Style, inside: Var, mean_weight: Var) -> "PaddingMask":
-        mask = mb.mul(x=mb.sub(x=inside, y=s.dtype(1)), y=s.dtype(-MASKED))
-        return cls(inside, mean_weight, mask, mb.mul(x=mean_weight, y=s.dtype(mean_weight.shape[3])))
+        return cls(inside, mean_weight, key_mask(s, inside), mb.mul(x=mean_weight, y=s.dtype(mean_weight.shape[3])))
 
 
 VARIANCE_SCALE = 16     # of group norms: a scaled stream's eps alone would underflow in fp16 (below 6e-8)
@@ -205,7 +209,12 @@ def attention(s: Style, q: Var, k: Var, v: Var, heads: int, mask: Var | None, po
     return (_by_matmul if s.heads == "matmul" else _by_einsum)(s, q, k, v, heads, mask, pool)
 
 
-def _by_matmul(s: Style, q: Var, k: Var, v: Var, heads: int, mask: Var, pool: LayerPool | None) -> Var:
+def cross_attention(s: Style, q: Var, memory: LayerPool, heads: int) -> Var:
+    """Attention of a call's columns (B, C, 1, S) to a memory, all of which every column sees."""
+    return attention(s, q, join_heads(memory.keys), join_heads(memory.values), heads, None)
+
+
+def _by_matmul(s: Style, q: Var, k: Var, v: Var, heads: int, mask: Var | None, pool: LayerPool | None) -> Var:
     """All heads at once, without transposes; scores (B, heads, S, N + S)."""
     q, k, v = (split_heads(x, heads) for x in (q, k, v))
     scores = mb.matmul(x=q, y=k, transpose_x=True)
@@ -307,23 +316,23 @@ def attention_block(s: Style, x: Var, layer: AttentionBlock, padding: PaddingMas
     if columns is not None:
         x, queries = (mb.slice_by_index(x=whole, begin=(0, 0, 0, 0), end=(B, C, 1, columns)) for whole in (x, y))
     q, k, v = (conv(s, source, *part) for source, part in
-               zip((queries, y, y), _queries_keys_values(layer), strict=True))
+               zip((queries, y, y), queries_keys_values(layer.qkv, heads), strict=True))
     mask = padding and padding.mask
     y = attention(s, q, k, v, heads, mask) if bias is None else relative_attention(s, q, k, v, heads, bias, mask)
     return mb.add(x=x, y=linear(s, y, layer.proj_out, scale=scale), **named(name))
 
 
-def _queries_keys_values(layer: AttentionBlock) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Weight and bias of the queries, of the keys and of the values, which the layer stores interleaved by head.
+def queries_keys_values(layer: nn.Module, heads: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Weight and bias of the queries, of the keys and of the values, which ``layer`` stores interleaved by head.
 
-    Queries and keys are multiplied by width^−¼ each.
+    Queries and keys are multiplied by width^−¼ each, where ``width`` is that of a head.
     """
-    weight, bias = kernel(layer.qkv)
-    width = weight.shape[1] // layer.heads
+    weight, bias = kernel(layer)
+    width = len(weight) // (3 * heads)
     factors = np.array([width ** -0.25, width ** -0.25, 1], np.float32)[None, :, None]
 
     def parts(values: np.ndarray) -> np.ndarray:
-        values = values.reshape(layer.heads, 3, -1) * factors
-        return values.swapaxes(0, 1).reshape(3, layer.heads * width, -1)
+        values = values.reshape(heads, 3, -1) * factors
+        return values.swapaxes(0, 1).reshape(3, heads * width, -1)
 
     return [(w[:, :, None, None], b[:, 0]) for w, b in zip(parts(weight), parts(bias), strict=True)]

@@ -8,6 +8,7 @@ from pathlib import Path
 from converters.models import MODELS
 
 ROOT = Path(__file__).parents[1]        # the folder of the packages ``ane`` and ``converters``
+SHARED_NETWORKS = "ane.models.vocoders"
 
 
 def graph_fingerprint(target: str, libraries: Sequence[str], root: Path = ROOT) -> str:
@@ -22,11 +23,11 @@ def graph_fingerprint(target: str, libraries: Sequence[str], root: Path = ROOT) 
 def graph_sources(target: str, root: Path = ROOT) -> list[Path]:
     """The files that the graphs of a target depend on, sorted.
 
-    All of every model's networks; the target's packager and the models' graph builders, with the modules of
-    ``converters`` that they import.
+    All of every model's networks and those that models share; the target's packager and the models' graph builders,
+    with the modules of ``converters`` that they import.
     """
-    networks = {path for model in MODELS.values()
-                for path in (root / model.networks.replace(".", "/")).glob("*.py")}
+    packages = (SHARED_NETWORKS, *(model.networks for model in MODELS.values()))
+    networks = {path for package in packages for path in (root / package.replace(".", "/")).glob("*.py")}
     return sorted(networks | _imported([f"converters.{target}.package",
                                         *(model.graphs[target] for model in MODELS.values())], root))
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from types import ModuleType
 
 from ane.bundles import Model
-from ane.bundles.family import Network
+from ane.bundles.family import ModelFamily, Network, find_family
 from ane.system.errors import UserError
 
 
@@ -20,27 +20,61 @@ class ConvertibleModel:
     Attributes:
         networks: package of the reference networks.
         graphs: module that builds the graphs for a target. ``GRAPHS`` there lists the networks it converts, in order,
-            and ``graphs_of`` builds those of one network. Core ML's also has ``scale_of`` and ``check_buckets``.
+            and ``graphs_of`` builds those of one network. Core ML's also has ``scale_of``, ``check_buckets``, and
+            ``LENGTH_UNITS`` with the kinds of functions that have buckets.
         probes: module that drives those graphs with test inputs. ``PROBES`` there has one for each kind of function.
+        lanes: numbers of lanes that a Core ML decoder's steps take by default.
     """
 
     networks: str
     graphs: Mapping[str, str]
     probes: Mapping[str, str]
+    lanes: tuple[int, ...] = (1, 8, 16, 32)
+
+    @property
+    def length_units(self) -> Mapping[str, str]:
+        """The kinds of Core ML functions that have buckets, and what their lengths count."""
+        return import_module(self.graphs["coreml"]).LENGTH_UNITS
 
 
+# by the family's name
 MODELS = {
     "tortoise": ConvertibleModel(
         networks="ane.models.tortoise.networks",
         graphs={"coreml": "converters.tortoise.buckets", "onnx": "converters.tortoise.onnx_graphs"},
         probes={"coreml": "converters.tortoise.probes", "onnx": "converters.tortoise.onnx_probes"}),
+    "fastspeech": ConvertibleModel(
+        networks="ane.models.fastspeech.networks",
+        graphs={"coreml": "converters.fastspeech.buckets", "onnx": "converters.fastspeech.onnx_graphs"},
+        probes={"coreml": "converters.fastspeech.probes", "onnx": "converters.fastspeech.onnx_probes"}),
+    "whisper": ConvertibleModel(
+        networks="ane.models.whisper.networks",
+        graphs={"coreml": "converters.whisper.buckets", "onnx": "converters.whisper.onnx_graphs"},
+        probes={"coreml": "converters.whisper.probes", "onnx": "converters.whisper.onnx_probes"},
+        lanes=(1, 8)),                  # a window has at most five candidates
 }
 
 
+def convertible_model(model: Model) -> ConvertibleModel:
+    """How to convert a model. Raises UserError when its family is not converted."""
+    if model.family.name not in MODELS:
+        raise UserError(f"{model.name} is a {model.family.title} model, of which no network can be converted: it runs "
+                        "on torch")
+    return MODELS[model.family.name]
+
+
 def network_spec(network: str) -> Network:
-    """What its model declares of a network. Raises KeyError when no model has it."""
-    return next(networks[network] for networks in (import_module(model.networks).NETWORKS for model in MODELS.values())
-                if network in networks)
+    """What its model declares of a network. Raises UserError when no model that can be converted has it."""
+    return family_of(network).networks[network]
+
+
+def family_of(network: str) -> ModelFamily:
+    """The family that a network belongs to. Raises UserError when no model that can be converted has it."""
+    families = {name: find_family(name) for name in MODELS}
+    found = next((family for family in families.values() if network in family.networks), None)
+    if found is None:
+        raise UserError(f"no model that can be converted has a network {network}")
+    return found
 
 
 def convertible_networks(target: str) -> tuple[str, ...]:
@@ -70,16 +104,22 @@ def chosen_networks(model: Model, requested: Sequence[str] | None, known: Collec
     """The networks to convert, in the order of ``known``; by default all that the model has.
 
     Raises:
-        UserError: none, an unknown one, or one that the model lacks.
+        UserError: none, an unknown one, one that the model lacks, or a model that is not converted.
     """
+    known = [network for network in known if network in model.family.networks]
+    if not known:
+        raise UserError(f"{model.name} is a {model.family.title} model, of which no network can be converted to this "
+                        "format")
     if requested is not None and not requested:
         raise UserError(f"networks must name a network; there are {', '.join(known)}")
     for network in requested or ():
         if network not in known:
             raise UserError(f"networks={network}: no such network; there are {', '.join(known)}")
         model.require(network)
-    chosen = [network for network in known if network in (requested or model.networks)]
-    if not chosen:
-        raise UserError(f"{model.name} is a {model.family.title} model, of which no network can be converted: it runs "
-                        "on torch")
-    return chosen
+    return [network for network in known if network in (requested or model.networks)]
+
+
+def check_precision(model: Model, precision: str, flag: str, only: Collection[str]) -> None:
+    """Raise UserError when ``precision`` is one of ``only``, and no network has that ``flag`` of ``Network``."""
+    if precision in only and not model.family.networks_with(flag):
+        raise UserError(f"precision={precision} has no effect: no network of a {model.family.title} model is {flag}")

@@ -5,7 +5,6 @@ from typing import Any
 from ane.bundles import Model
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import sha256_of
-from ane.models.tortoise.networks import NETWORKS
 
 
 def provenance_of(model: Model) -> dict[str, Any]:
@@ -20,4 +19,4 @@ def weights_sha256(model: Model, network: str) -> str:
     """SHA-256 of the file with a network's weights: as a bundle states it, or computed for a checkpoint."""
     if isinstance(model, Bundle):
         return model.manifest.networks[network].weights.sha256
-    return sha256_of(model.path / NETWORKS[network].file)
+    return sha256_of(model.path / model.family.networks[network].file)

@@ -81,7 +81,7 @@ def training_section(source: Mapping[str, Any]) -> str:
     rows = "\n".join(f"| {part} | {source['steps'][part]} | {source['seconds'][part] / 60:.0f} |"
                      for part in source["steps"])
     versions = ", ".join(f"{name} {version}" for name, version in source["versions"].items())
-    earlier = earlier_section(source["began_as"]) if "began_as" in source else ""
+    earlier = earlier_section(source["initialised_from"]) if "initialised_from" in source else ""
     return f"""## Training
 
 In a clone of the repository, `python -m training -o DIR` trains such a voice (seed {source["seed"]}) with the values of
@@ -102,12 +102,12 @@ Versions: {versions}.
 
 
 def legs_section(source: Mapping[str, Any]) -> str:
-    legs = [f"{part} at steps {', '.join(map(str, ends))}" for part, ends in source.get("legs", {}).items()]
+    runs = [f"{part} at steps {', '.join(map(str, ends))}" for part, ends in source.get("run_ends", {}).items()]
     text = textwrap.fill(
-        f"Some parts were trained in several legs, which ended: {'; '.join(legs)}. A leg continued from the checkpoint "
+        f"Some parts were trained in several runs, which ended: {'; '.join(runs)}. A run continued from the checkpoint "
         "of the one before; its learning rate fell as in one run of as many steps.", 120)
     remarks = [textwrap.fill(f"- {remark}", 120, subsequent_indent="  ") for remark in source.get("remarks", [])]
-    return (f"\n{text}\n" if legs else "") + ("\n".join(["\nRemarks on this run:\n", *remarks, ""]) if remarks else "")
+    return (f"\n{text}\n" if runs else "") + ("\n".join(["\nRemarks on this run:\n", *remarks, ""]) if remarks else "")
 
 
 def earlier_section(began: Mapping[str, Any]) -> str:

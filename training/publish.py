@@ -14,7 +14,7 @@ from ane.system.version import version
 from ane.voices import Voice, save_voice
 from training.card import write_card
 from training.recipe import CONFIGS
-from training.run import BEGAN_AS, TrainingRun
+from training.run import INITIALISED_FROM, TrainingRun
 from training.speech import Shard
 from training.trained_model import TrainedModel
 
@@ -54,15 +54,15 @@ def source(run: TrainingRun) -> dict:
     # a run that resumes with a finished CLVP may have no listener
     curves = {part: json.loads(path.read_text())[-1] for part in run.recipe.parts
               if (path := run.folder / part / "curve.json").exists()}
-    began = run.folder / BEGAN_AS
-    earlier = {"began_as": json.loads(began.read_text())} if began.exists() else {}
+    began = run.folder / INITIALISED_FROM
+    earlier = {"initialised_from": json.loads(began.read_text())} if began.exists() else {}
     device = torch.cuda.get_device_name() if run.device.startswith("cuda") else f"{os.cpu_count()} CPU cores"
     return {**earlier, "teachers": [f"flite {voice}" for voice in run.recipe.voices],
             "hours": round(sum(Shard.load(path).hours for path in run.shards), 1),
             "clips": len(run.texts), "held_back": round(run.held_back_count / len(run.shards), 3),
             "seed": run.recipe.seed, "device": device, "batch": run.recipe.crops,
-            "legs": {part: list(schedule.steps) for part, schedule in run.recipe.parts.items()
-                     if len(schedule.steps) > 1},
+            "run_ends": {part: list(schedule.steps) for part, schedule in run.recipe.parts.items()
+                         if len(schedule.steps) > 1},
             "steps": {part: point["step"] for part, point in curves.items()},
             "seconds": {part: round(point["seconds"]) for part, point in curves.items()},
             "versions": {"python": platform.python_version(), "tortoise-ane": version(),

@@ -51,7 +51,8 @@ from training.warm_start import (
 
 CLIP_SECONDS = 2.82         # mean length, to compute the number of clips from hours
 VALIDATION_CLIPS = 320
-EARLIER, BEGAN_AS = "earlier_voice", "began_as.json"    # in the run's folder: the earlier bundle, its description
+# in the run's folder: the earlier bundle, its description
+EARLIER, INITIALISED_FROM = "earlier_voice", "initialised_from.json"
 
 
 @dataclass
@@ -86,7 +87,7 @@ class TrainingRun:
 
         def initialise(module: torch.nn.Module) -> None:
             start(module, self.earlier_voice, *arguments)
-            with replacing(self.folder / BEGAN_AS) as target:
+            with replacing(self.folder / INITIALISED_FROM) as target:
                 target.write_text(json.dumps(describe_earlier_voice(self.earlier_voice, self.recipe.earlier_voice)))
 
         return initialise

@@ -34,9 +34,9 @@ class PartSchedule:
     """Steps, learning rate and AdamW's settings of one part.
 
     Attributes:
-        steps: where each leg of the training ends, ascending. A leg resumes at the step that the one before reached.
+        steps: where each run of the training ends, ascending. A run resumes at the step that the one before reached.
         rate: the learning rate after ``warmup`` steps; then a half cosine falls to 0 at the end of the
-            current leg, as in one run of that many steps.
+            current run, as in one run of that many steps.
         decay: weight decay. clip: maximum norm of the gradient.
     """
 

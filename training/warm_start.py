@@ -82,7 +82,7 @@ def describe_earlier_voice(model: Model, earlier: EarlierVoice) -> dict[str, Any
     """Its identity, its commit if it has one, and what its bundle states of its training."""
     stated = model.manifest.source if isinstance(model, Bundle) else {}
     return {"bundle": model.identity, **({"commit": earlier.commit} if earlier.commit else {}),
-            **{key: stated[key] for key in ("began_as", "device", "steps", "seconds") if key in stated}}
+            **{key: stated[key] for key in ("initialised_from", "device", "steps", "seconds") if key in stated}}
 
 
 def copy_matching_weights(network: nn.Module, earlier: Model, name: str, exclude: Sequence[str] = ()) -> None:

@@ -8,7 +8,6 @@ The producer appends pieces to a queue and waits while it is full; a thread of t
 error at either end, or Ctrl-C, ends both: the device is closed, the next ``play`` raises, no thread is left.
 """
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -21,6 +20,7 @@ import numpy as np
 
 from ane.audio.writer import pcm16
 from ane.system.errors import UserError
+from ane.system.streams import silent_c_libraries
 
 PERIOD_MS = 100         # milliseconds of sound that the device takes at a time
 PERIODS = 3             # number of them that the device buffers
@@ -103,7 +103,7 @@ class DefaultSoundDevice:
             backends = [one for one in miniaudio.Backend if one.name not in ("NULL", "CUSTOM")]
         self._error = miniaudio.MiniaudioError
         try:
-            with _silent_c_libraries():
+            with silent_c_libraries():
                 self._device = miniaudio.PlaybackDevice(
                     miniaudio.SampleFormat.SIGNED16, 1, sample_rate, PERIOD_MS, callback_periods=PERIODS,
                     backends=list(backends), app_name="tortoise-ane")
@@ -257,23 +257,6 @@ def open_device(sample_rate: int) -> DefaultSoundDevice:
         return DefaultSoundDevice(sample_rate)
     except OSError as error:
         raise UserError(f"no sound device can be opened ({error}); {_ADVICE}") from error
-
-
-@contextmanager
-def _silent_c_libraries() -> Iterator[None]:
-    """Redirect file descriptor 2 to the null device: ALSA prints a dozen lines there when it finds no device."""
-    try:
-        saved = os.dup(2)
-    except OSError:             # standard error is closed
-        yield
-        return
-    try:
-        with open(os.devnull, "w") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
 
 
 def _text(error: Exception) -> str:

@@ -22,7 +22,7 @@ def resample(audio: np.ndarray, source_rate: int, target_rate: int) -> np.ndarra
     """
     if source_rate != target_rate:
         audio = soxr.resample(audio, source_rate, target_rate, quality="HQ")
-    return np.clip(audio, -1.0, 1.0).astype(np.float32)
+    return np.clip(audio, -1.0, 1.0).astype(np.float32, copy=False)      # an hour at 16 kHz is 230 MB
 
 
 def resample_windowed_sinc(audio: np.ndarray, source_rate: int, target_rate: int) -> np.ndarray:

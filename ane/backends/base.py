@@ -66,8 +66,8 @@ class DecoderShape:
     heads: int
     head_width: int
     width: int          # of a column (one embedded input position) and of a hidden state
-    codes: int          # size of the vocabulary
-    memory: int = 0     # positions that each column cross-attends to; 0: the network has no cross-attention
+    vocabulary: int         # number of tokens
+    memory_length: int = 0  # positions that each column cross-attends to; 0: no cross-attention
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class CrossAttentionDecoder(Decoder, Protocol):
     """A decoder whose columns also attend to a memory, such as the output of an encoder. Each prefix has its own."""
 
     def set_memory(self, memory: np.ndarray, index: int = 0) -> None:
-        """Store the memory (``DecoderShape.memory``, D) float32 of the prefix at ``index``, before its prefill.
+        """Store the memory (``DecoderShape.memory_length``, D) float32 of the prefix at ``index``, before its prefill.
 
         Its keys and values are computed once, here. All lanes that continue this prefix attend to them; they stay
         when another prefix is stored at ``index``, and lanes of other prefixes are unaffected.
@@ -242,6 +242,12 @@ class Backend(Protocol):
 
     def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
         """Run a stateless stage that the model declares."""
+
+    def longest(self, stage: str, length: str) -> int | None:
+        """The most that a length of a stage's inputs may be in one call; None: no limit.
+
+        ``length`` is its name in a bucket, such as "frames".
+        """
 
     def embeddings(self) -> dict[str, np.ndarray]:
         """The decoder's look-up tables, float32, by the names of ``DecoderStage.tables``."""

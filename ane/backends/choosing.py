@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from ane.backends.packaged.functions import PackageRuntime
     from ane.bundles import Model
 
-NAMES = ("auto", "torch", "torch:cpu", "torch:cuda", "torch:mps", "coreml", "mil", "mil:fp16", "onnx", "onnx:cpu",
-         "onnx:cuda", "onnx:tensorrt", "onnx:coreml")
-PACKAGED = ("coreml", "mil")        # these run Core ML packages
+NAMES = ("auto", "torch", "torch:cpu", "torch:cuda", "torch:mps", "coreml", "coreai", "coreai:fp16", "mil", "mil:fp16",
+         "onnx", "onnx:cpu", "onnx:cuda", "onnx:tensorrt", "onnx:coreml")
+PACKAGED = ("coreml", "coreai", "mil")      # these run Core ML packages
 
 
 def core_ml_runs() -> bool:
@@ -49,13 +49,14 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
     Args:
         spec: one of ``NAMES``, or "torch:cuda:N". "torch" uses CUDA, else MPS, else the CPU; "onnx" runs ONNX packages
             on CUDA where that loads, else on the CPU, and on TensorRT or Core ML only when they are named; "mil"
-            interprets Core ML packages on any machine, "mil:fp16" with fp16 rounding after every operation; "auto"
-            uses what `ane bench` found fastest for this model on this machine (the other arguments override it), else
+            interprets Core ML packages on any machine, "mil:fp16" with fp16 rounding after every operation; "coreai"
+            runs them on Apple's Core AI in float32, "coreai:fp16" in the precision that they declare; "auto" uses what
+            `ane bench` found fastest for this model on this machine (the other arguments override it), else
             ``resolve``'s choice.
         precision: "auto"; what torch computes in ("fp32", "bf16", "fp16", on the CPU "int8"); or that of the packages
             to use ("fp32", "fp16", "8bit", "6bit", "4bit", for onnx also "int8", "int4").
         threads: CPU threads of the whole process (None: the backend's own choice).
-        keep: keep released networks loaded (None: only on CUDA, TensorRT, MPS and Core ML).
+        keep: keep released networks loaded (None: only on CUDA, TensorRT, MPS, Core ML and Core AI).
         cache: kind of kv-cache of Core ML packages: "io", "state" or "auto".
         compute_units: where Core ML may run all networks ("CPU_AND_NE", say), or each by name (None: what the bundle
             states).
@@ -71,6 +72,12 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
     from ane.backends import tuning
     from ane.backends.torch.backend import TorchBackend
 
+    if model.family.own_backend is not None:
+        refuse_backend_options(model, spec, {
+            "precision": precision != "auto", "threads": threads is not None, "keep": keep is not None,
+            "cache": cache != "auto", "compute_units": compute_units is not None, "memory": memory is not None,
+            "rebuild_engines": rebuild_engines})
+        return model.family.own_backend(model)
     tuned = tuning.applicable_tuning(spec, model, precision, threads, cache, compute_units, notice)
     if tuned:
         spec, precision, threads, cache = tuned.backend, tuned.precision, tuned.threads, tuned.cache
@@ -104,7 +111,15 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
     runtime = package_runtime(kind, device, notice)
     units = dict.fromkeys(model.networks, compute_units) if isinstance(compute_units, str) else compute_units
     return PackagedBackend(model, runtime, fallback(), precision, cache, units,
-                           keep=kind == "coreml" if keep is None else keep)
+                           keep=kind in ("coreml", "coreai") if keep is None else keep)
+
+
+def refuse_backend_options(model: "Model", spec: str, given: Mapping[str, bool]) -> None:
+    """Raise UserError for a backend or an option that has no effect on a family with a backend of its own."""
+    if spec not in ("auto", "onnx", "onnx:cpu"):
+        raise UserError(f"backend must be onnx:cpu for {model.family.title} models, got {spec!r}")
+    for name in (name for name, is_given in given.items() if is_given):
+        raise UserError(f"{name} has no effect on {model.family.title} models, and {model.name} is one; leave it out")
 
 
 def package_runtime(kind: str, device: str, notice: Callable[[str], None]) -> "PackageRuntime":
@@ -112,6 +127,10 @@ def package_runtime(kind: str, device: str, notice: Callable[[str], None]) -> "P
         from ane.backends.mil import Arithmetic, MilRuntime
 
         return MilRuntime(Arithmetic(fp16=device == "fp16"))
+    if kind == "coreai":
+        from ane.backends.coreai.runtime import CoreAIRuntime
+
+        return CoreAIRuntime(fp16=device == "fp16")
     from ane.backends.coreml.runtime import CoreMLRuntime
 
     return CoreMLRuntime(notice=notice)

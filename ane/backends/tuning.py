@@ -70,18 +70,18 @@ class TuningEntry:
     """A tuning, and the model and machine that it was measured on.
 
     Attributes:
-        bundle: the model's ``key``. model: its name, for display.
+        model_key: the model's ``key``. model: its name, for display.
         chip, os_build: the result of ``machine_key``.
     """
 
-    bundle: str
+    model_key: str
     model: str
     chip: str
     os_build: str
     tuning: Tuning
 
-    def matches(self, bundle: str, machine: tuple[str, str]) -> bool:
-        return (self.bundle, self.chip, self.os_build) == (bundle, *machine)
+    def matches(self, model_key: str, machine: tuple[str, str]) -> bool:
+        return (self.model_key, self.chip, self.os_build) == (model_key, *machine)
 
 
 def path() -> Path:
@@ -126,8 +126,8 @@ def find_tuning(model: "Model", notice: Callable[[str], None] = lambda line: Non
         return None
     if not found:
         return None
-    bundle, machine = key(model), machine_key()
-    return next((entry.tuning for entry in found if entry.matches(bundle, machine)), None)
+    wanted, machine = key(model), machine_key()
+    return next((entry.tuning for entry in found if entry.matches(wanted, machine)), None)
 
 
 def applicable_tuning(spec: str, model: "Model", precision: str, threads: int | None, cache: str, compute_units: Any,
@@ -150,7 +150,7 @@ def store_tuning(model: "Model", tuning: Tuning) -> TuningEntry:
     except UserError:
         stored = []
     entry = TuningEntry(key(model), model.name, *machine_key(), tuning)
-    _write([other for other in stored if not other.matches(entry.bundle, machine_key())] + [entry])
+    _write([other for other in stored if not other.matches(entry.model_key, machine_key())] + [entry])
     return entry
 
 
@@ -161,8 +161,8 @@ def delete_tunings(model: "Model | None" = None) -> int:
         UserError: the file cannot be deleted; with ``model``: it cannot be read or written.
     """
     if model is not None:
-        stored, bundle = entries(), key(model)
-        kept = [entry for entry in stored if entry.bundle != bundle]
+        stored, unwanted = entries(), key(model)
+        kept = [entry for entry in stored if entry.model_key != unwanted]
         if len(kept) < len(stored):
             _write(kept)
         return len(stored) - len(kept)
@@ -186,7 +186,7 @@ def _write(tunings: list[TuningEntry]) -> None:
 def _entry(item: Mapping[str, Any]) -> TuningEntry:
     """The entry from its JSON object. Raises KeyError, TypeError or ValueError when it is none."""
     tuning = Tuning(**item["tuning"])
-    names = [item[name] for name in ("bundle", "model", "chip", "os_build")]
+    names = [item[name] for name in ("model_key", "model", "chip", "os_build")]
     texts = (*names, tuning.backend, tuning.precision, tuning.cache, *tuning.compute_units,
              *tuning.compute_units.values())
     counts = (count for count in (tuning.lanes, tuning.threads) if count is not None)

@@ -61,10 +61,10 @@ def candidates(model: "Model", rows: Sequence[BenchRow], work: SentenceWork,
 
     found: list[TuningCandidate] = []
     refused: list[RefusedSettings] = []
-    for backend in dict.fromkeys(row.contestant for row in rows):
-        own = [row for row in rows if row.contestant == backend]
-        if backend.startswith("mil"):
-            refused.append(RefusedSettings(backend, "it interprets packages to check them, and is never chosen"))
+    for backend in dict.fromkeys(row.competitor for row in rows):
+        own = [row for row in rows if row.competitor == backend]
+        if backend.startswith(("mil", "coreai")):
+            refused.append(RefusedSettings(backend, "it runs packages to check them, and is never chosen"))
         elif not backend.startswith("coreml"):
             found += [best for precision in dict.fromkeys(row.settings["precision"] for row in own)
                       if (best := _best_threads(backend, precision, own, work, refused))]

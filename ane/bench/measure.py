@@ -1,4 +1,4 @@
-"""The measuring core: one call timed, a function loaded and called repeatedly, contestants that take turns."""
+"""The measuring core: one call timed, a function loaded and called repeatedly, competitors that take turns."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -73,7 +73,7 @@ def measure_function(function: MeasuredFunction, runs: int, clock: Clock = time.
 
 @dataclass
 class RepeatedCall:
-    """A contestant's call, made once in every round.
+    """A competitor's call, made once in every round.
 
     Attributes:
         row: what it is, without figures.
@@ -98,13 +98,13 @@ class RepeatedCall:
 
 def measure_in_rounds(calls: Sequence[RepeatedCall], rounds: int, warm_up: bool = True,
                before_round: Callable[[bool], None] = lambda counts: None) -> list[BenchRow]:
-    """Rows of contestants that take turns in every round, so that other load on the machine affects them all alike.
+    """Rows of competitors that take turns in every round, so that other load on the machine affects them all alike.
 
     Args:
         warm_up: a first round is made and not counted.
         before_round: called before every round with whether it counts.
 
-    A contestant that raises UserError is not called again; its row has the error and no value.
+    A competitor that raises UserError is not called again; its row has the error and no value.
     """
     active = list(calls)
     for number in range(-warm_up, rounds):

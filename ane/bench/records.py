@@ -34,7 +34,7 @@ class BenchRow:
     """One measured value.
 
     Attributes:
-        contestant: what was measured: an engine with its device and precision, as "torch:cpu int8".
+        competitor: what was measured: an engine with its device and precision, as "torch:cpu int8".
         what: the work: a function, a stage, "sentence", ….
         unit: of ``value``.
         settings: the sizes and options that the work was done with; rows with equal ``what`` and settings are compared.
@@ -44,7 +44,7 @@ class BenchRow:
         error: why there is no value.
     """
 
-    contestant: str
+    competitor: str
     what: str
     unit: str = "ms"
     settings: Mapping[str, Any] = field(default_factory=dict)

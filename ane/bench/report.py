@@ -32,13 +32,13 @@ def document(benchmark: str, settings: Mapping[str, Any], rows: Sequence[BenchRo
 
 
 def table_cells(rows: Sequence[BenchRow]) -> tuple[list[str], list[list[str]]]:
-    """Headings and cells: contestant, what, settings that differ, the value, the figures, the peak, the error."""
+    """Headings and cells: competitor, what, settings that differ, the value, the figures, the peak, the error."""
     settings = [name for name in dict.fromkeys(name for row in rows for name in row.settings)
                 if name not in HIDDEN and len({str(row.settings.get(name)) for row in rows}) > 1]
     figures = list(dict.fromkeys(name for row in rows for name in row.figures))
     units = list(dict.fromkeys(row.unit for row in rows))
     peak, error = any(row.peak_bytes for row in rows), any(row.error for row in rows)
-    headings = ["contestant", "what", *(name.replace("_", " ") for name in settings),
+    headings = ["competitor", "what", *(name.replace("_", " ") for name in settings),
                 units[0] if len(units) == 1 else "value", *(name.replace("_", " ") for name in figures),
                 *(["peak GB"] if peak else []), *(["error"] if error else [])]
     cells = []
@@ -46,7 +46,7 @@ def table_cells(rows: Sequence[BenchRow]) -> tuple[list[str], list[list[str]]]:
         value = row.value and (str(row.value) if len(units) == 1 else f"{row.value} {row.unit}")
         numbers = [row.figures.get(name) for name in figures]
         numbers += [row.peak_bytes and row.peak_bytes / 1e9] if peak else []
-        cells.append([row.contestant, row.what, *(_cell(row.settings.get(name)) for name in settings), _cell(value),
+        cells.append([row.competitor, row.what, *(_cell(row.settings.get(name)) for name in settings), _cell(value),
                       *("–" if number is None else digits(number) for number in numbers),
                       *([row.error or ""] if error else [])])
     return headings, cells
@@ -63,7 +63,7 @@ def print_table(title: str, headings: Sequence[str], cells: Sequence[Sequence[st
         console = Console(highlight=False, markup=False, width=200)     # a file or pipe has no width of its own
     table = Table()
     for heading in headings:
-        numeric = heading not in ("contestant", "what", "error", "settings")
+        numeric = heading not in ("competitor", "what", "error", "settings")
         table.add_column(heading, justify="right" if numeric else "left")
     for row in cells:
         table.add_row(*row)
@@ -123,14 +123,14 @@ def check_plot(path: Path) -> None:
 
 
 def _groups(rows: Sequence[BenchRow], x: str | None) -> dict[str, list[BenchRow]]:
-    """Rows by what their line or colour stands for: the contestant, for lines also what and the other settings."""
+    """Rows by what their line or colour stands for: the competitor, for lines also what and the other settings."""
     groups: dict[str, list[BenchRow]] = {}
     for row in rows:
         if x is None:
-            name = ", ".join([row.contestant, *([units] if (units := row.settings.get("compute_units")) else [])])
+            name = ", ".join([row.competitor, *([units] if (units := row.settings.get("compute_units")) else [])])
             groups.setdefault(name, []).append(row)
         elif row.settings.get(x) is not None:
-            groups.setdefault(f"{row.contestant}, {_label(row, rows, (x,))}", []).append(row)
+            groups.setdefault(f"{row.competitor}, {_label(row, rows, (x,))}", []).append(row)
     return groups
 
 

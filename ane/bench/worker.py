@@ -202,6 +202,12 @@ def functions(request: FunctionRequest, model: "Model") -> "Iterator[MeasuredFun
 
         yield from package_functions(model, MilRuntime(Arithmetic(fp16=device == "fp16")), tuning.backend, None, work,
                                      selection)
+    elif engine == "coreai":
+        from ane.backends.coreai.assets import AssetCache
+        from ane.backends.coreai.runtime import CoreAIRuntime
+
+        runtime = CoreAIRuntime(device == "fp16", AssetCache(Path(request.compiled)))
+        yield from package_functions(model, runtime, tuning.backend, None, work, selection)
     elif engine == "coreml":
         from ane.backends.coreml import runtime as coreml
         from ane.backends.coreml.compiled import CompiledCache

@@ -6,7 +6,8 @@ A family is the constant ``FAMILY`` of the module ``ane.models.<name>.family``; 
 import importlib
 import importlib.util
 import pkgutil
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -77,25 +78,35 @@ class ModelFamily:
 
     Attributes:
         title: its name in messages.
-        networks: by name, in the order in which bundles store them.
-        stages: ``ane.backends.base.ModelStages``: what a backend runs.
+        networks: by name, in the order in which bundles store them. None of PyTorch: the family runs graphs of its own.
+        stages: ``ane.backends.base.ModelStages``: what a backend runs; None where ``own_backend`` is.
         check_value: (name, JSON value, official value, where) raises UserError for a value of the wrong kind.
         check_config: (network, config, where) raises UserError for values that do not describe a network.
         open_checkpoints: (path, constructor arguments or None, their origin) → ``ane.bundles.Model`` with a ``check()``
-            that compares every key and shape and returns the entries that are not used, by file. With
-            ``takes_vocoder`` also ``vocoder``, a path.
+            that compares every key and shape and returns the entries that are not used, by file. With "vocoder" in
+            ``import_options`` also ``vocoder``, a path.
+        source_files: (path, and ``vocoder`` as above) → the files of checkpoints, by the name under which their hash is
+            recorded.
         synthesizer: (``ane.bundles.Model``, backend) → what ``ane.load`` returns.
         read_options: (options of `ane say` that were given, ``ane.bundles.Model``) → the ``settings`` of ``speak``.
         options: names of the options of `ane say` that apply to this family, of those that not every family has.
+        import_options: the same for `ane import`.
+        recognises: whether a file or a directory is a checkpoint of this family, by its content. Raises UserError for a
+            damaged file.
         speak_arguments: those of the options that are arguments of ``speak`` rather than settings.
-        checkpoint_suffixes: of the single file that its checkpoint is; none: a directory of files.
-        takes_vocoder: whether a vocoder is imported from a file of its own.
         data: what its bundles contain beside networks and voices: "tokenizer", "mel_norms".
+        package_formats: of ``ane.bundles.packages.FORMATS``, those that `ane convert` makes of it.
         usage: the flag or the command that uses a bundle of it, to which the bundle's name is added.
-        voice_widths: (``ane.bundles.Model``) → widths of the two latents of its voices; None: it has no voices.
+        voice_widths: (``ane.bundles.Model``) → widths of the two latents of its voices; None: it has no such voices.
+        voice_names: (``ane.bundles.Model``) → names of the voices that are part of the model; None: there are none.
+        own_backend: (``ane.bundles.Model``) → what the synthesizer gets for a backend; None: a backend that runs
+            ``stages``.
+        open_bundle, write_bundle: in place of ``ane.bundles.bundle``'s, for a family without PyTorch networks.
         required_files: official files without which the model cannot be opened.
         extra_files: other files that are used if they are in the same directory.
         repository: the Hugging Face repository with the official checkpoints.
+        repositories: regular expression found in the names of repositories of this family; "": any other.
+        download: (repository, revision, progress) → ``ane.bundles.hub.Snapshot``; None: the two kinds of files above.
     """
 
     name: str
@@ -108,14 +119,22 @@ class ModelFamily:
     synthesizer: Callable[[Any, Any], Any]
     read_options: Callable[[Mapping[str, Any], Any], Any]
     options: frozenset[str]
+    source_files: Callable[..., Mapping[str, Path]]
+    recognises: Callable[[Path], bool]
+    import_options: frozenset[str] = frozenset()
     speak_arguments: tuple[str, ...] = ()
-    checkpoint_suffixes: tuple[str, ...] = ()
-    takes_vocoder: bool = False
     data: frozenset[str] = frozenset()
     voice_widths: Callable[[Any], tuple[int, int]] | None = None
+    voice_names: Callable[[Any], Sequence[str]] | None = None
+    own_backend: Callable[[Any], Any] | None = None
+    open_bundle: Callable[[Path], Any] | None = None
+    write_bundle: Callable[..., Any] | None = None
     required_files: tuple[str, ...] = ()
     extra_files: tuple[str, ...] = ()
     repository: str = ""
+    repositories: str = ""
+    download: Callable[..., Any] | None = None
+    package_formats: frozenset[str] = frozenset()
     usage: str = "--bundle"
 
     @cached_property
@@ -135,14 +154,37 @@ def find_family(name: str = DEFAULT_FAMILY) -> ModelFamily:
     return importlib.import_module(f"ane.models.{name}.family").FAMILY
 
 
+def families() -> Iterator[ModelFamily]:
+    """Every family of this version."""
+    models = importlib.util.find_spec("ane.models")
+    for module in pkgutil.iter_modules(models.submodule_search_locations if models else ()):
+        if _is_family(module.name):
+            yield find_family(module.name)
+
+
 def family_of_checkpoints(path: Path) -> ModelFamily:
-    """The family whose checkpoint is a single file with this suffix; that of a directory is ``DEFAULT_FAMILY``."""
-    if path.is_file():
-        models = importlib.util.find_spec("ane.models")
-        for module in pkgutil.iter_modules(models.submodule_search_locations if models else ()):
-            if _is_family(module.name) and path.suffix in (family := find_family(module.name)).checkpoint_suffixes:
-                return family
-    return find_family()
+    """The family whose checkpoints are at ``path``, by their content; ``DEFAULT_FAMILY`` for any other directory.
+
+    Raises:
+        UserError: a file that is damaged, or a checkpoint of no family.
+    """
+    found = recognised_family(path)
+    if found is None and path.is_file():
+        raise UserError(f"{path} is a checkpoint of no model that this version knows: FastSpeech's has "
+                        "word_emb.weight, Whisper's dims and model_state_dict; for Tortoise give the directory of its "
+                        ".pth files")
+    return found or find_family()
+
+
+def recognised_family(path: Path) -> ModelFamily | None:
+    """The family that recognises its checkpoints at ``path``; None: no family does."""
+    return next((family for family in families() if family.recognises(path)), None) if path.exists() else None
+
+
+def family_of_repository(repository: str) -> ModelFamily:
+    """The family that a repository of the hub is of, by its name; ``DEFAULT_FAMILY`` when no other knows it."""
+    return next((family for family in families()
+                 if family.repositories and re.search(family.repositories, repository, re.IGNORECASE)), find_family())
 
 
 def _is_family(name: str) -> bool:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ane.bundles.family import find_family
+from ane.bundles.family import ModelFamily
 from ane.bundles.hashes import sha256_of
 from ane.system.errors import UserError
 from ane.system.files import read_json
@@ -34,9 +34,11 @@ def is_repository(text: str) -> bool:
     return re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", text) is not None
 
 
-def download_checkpoints(repository: str, revision: str | None, progress: Callable[[str], None]) -> Snapshot:
-    """Download the family's official checkpoints. Arguments and errors: ``download_files``."""
-    family = find_family()
+def download_checkpoints(family: ModelFamily, repository: str, revision: str | None,
+                         progress: Callable[[str], None]) -> Snapshot:
+    """Download a family's checkpoints. Arguments and errors: ``download_files``."""
+    if family.download is not None:
+        return family.download(repository, revision, progress)
     return download_files(repository, family.required_files, family.files, revision=revision,
                           kind=family.title, progress=progress)
 

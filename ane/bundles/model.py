@@ -22,7 +22,6 @@ class Model(ABC):
     Attributes:
         family: the kind of model it is.
         name: what messages call it.
-        identity: hexadecimal digest that changes when weights or configs do; a key for caches.
         networks: names (of ``family.networks``) of the networks it has.
         precision: "fp32", "fp16" or "bf16", the type its parameters are stored in.
         trained: False when the weights are random numbers.
@@ -33,7 +32,6 @@ class Model(ABC):
     """
 
     name: str
-    identity: str
     networks: frozenset[str]
     trained: bool
     default_voice: str
@@ -44,6 +42,11 @@ class Model(ABC):
     @cached_property
     def family(self) -> ModelFamily:
         return find_family()
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """Hexadecimal digest that changes when weights or configs do; a key for caches."""
 
     @property
     @abstractmethod

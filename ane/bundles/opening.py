@@ -7,7 +7,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ane.bundles.family import DEFAULT_FAMILY, family_of_checkpoints
+from ane.bundles.bundle_json import bundle_family
+from ane.bundles.family import DEFAULT_FAMILY, family_of_checkpoints, find_family
 from ane.bundles.model import Model
 from ane.system import paths
 from ane.system.errors import UserError
@@ -66,7 +67,8 @@ def open_model(bundle: str | Path | None = None, checkpoints: str | Path | None 
             raise UserError(f"the constructor arguments in {config} are for checkpoints; a bundle has its own")
         from ane.bundles.bundle import Bundle
 
-        return Bundle(find_bundle(bundle))
+        folder = find_bundle(bundle)
+        return (find_family(bundle_family(folder)).open_bundle or Bundle)(folder)
     if bundle is not None:
         raise UserError("bundle and checkpoints exclude each other: pass one of them")
     arguments = None if config is None else read_constructor_arguments(config)
@@ -91,4 +93,5 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--bundle", metavar="NAME|PATH",
                        help="bundle to use: a name (as in `ane import`) or a directory (default: the embedded demo)")
     group.add_argument("--checkpoints", metavar="PATH", type=Path,
-                       help="directory of official .pth files, or a FastSpeech .pt file, to use without importing")
+                       help="official checkpoints to use without importing: Tortoise's directory of .pth files, a "
+                            "FastSpeech .pt file or a KittenTTS folder")

@@ -6,12 +6,14 @@ folder with a graph for each function and the weights that they share.
 """
 
 import dataclasses
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ane.bundles.hashes import FileRecord
 from ane.bundles.json_reader import JsonReader, file_record
+from ane.bundles.model import Model
 from ane.system.errors import UserError
 
 FORMATS = ("coreml", "onnx")            # names of the sections
@@ -58,6 +60,21 @@ class PackageRecord:
     source: dict[str, Any] = field(default_factory=dict)
     warnings: list[dict[str, Any]] = field(default_factory=list)
     format: str = "coreml"
+
+
+def missing_packages(model: Model, name: str, otherwise: str = "") -> UserError:
+    """The error for a model without packages of the format ``name``; ``otherwise``: what to do instead of making some.
+
+    A model whose checkpoint is a file must be imported first; `ane convert` takes bundles and folders.
+    """
+    if name not in model.family.package_formats:
+        return UserError(f"{model.name} is a {model.family.title} model, and `ane convert` makes no {NAMES[name]} "
+                         f"packages of it" + (f": {otherwise}" if otherwise else ""))
+    source = model.path
+    first = f"import it with `ane import {source} -o NAME`, then " if os.path.isfile(source) else ""
+    return UserError(f"{model.name} has no {NAMES[name]} packages: {first}make them with `ane convert "
+                     f"{'NAME' if first else source} --to {name} -o DIR` and open that bundle"
+                     + (f", or {otherwise}" if otherwise else ""))
 
 
 def section(packages: Sequence[PackageRecord]) -> dict[str, Any]:

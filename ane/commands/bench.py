@@ -168,7 +168,7 @@ def show(args: argparse.Namespace) -> int:
     entries = tuning.entries()
     if args.bundle or args.checkpoints:
         key = tuning.key(open_model(args.bundle, args.checkpoints))
-        entries = [entry for entry in entries if entry.bundle == key]
+        entries = [entry for entry in entries if entry.model_key == key]
     if args.output:
         write_json(args.output, {"file": str(tuning.path()), "tunings": [asdict(entry) for entry in entries]})
         return 0
@@ -178,7 +178,7 @@ def show(args: argparse.Namespace) -> int:
         Console(highlight=False, markup=False, soft_wrap=True).print(title)
         return 0
     print_table(title, ["model", "settings", "real-time factor", "measured", "used on"], [
-        [f"{entry.model} ({entry.bundle[:8]})", tuning_text(entry.tuning),
+        [f"{entry.model} ({entry.model_key[:8]})", tuning_text(entry.tuning),
          str(entry.tuning.measured.get("real_time_factor", "–")), str(entry.tuning.measured.get("date", "–")),
          "this machine" if (entry.chip, entry.os_build) == here else f"{entry.chip}, {entry.os_build}"]
         for entry in entries])

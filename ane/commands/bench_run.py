@@ -158,7 +158,7 @@ def with_placement(run: BenchRun, rows: "list[BenchRow]") -> "list[BenchRow]":
     def key(row: "BenchRow") -> tuple[Any, ...]:
         return row.settings["network"], row.settings["precision"], row.settings["compute_units"], row.what
 
-    core_ml = [row for row in rows if row.contestant == "coreml"]
+    core_ml = [row for row in rows if row.competitor == "coreml"]
     found: dict[tuple[Any, ...], Any] = {}
     for package in run.subject.packages:
         for units in dict.fromkeys(row.settings["compute_units"] for row in core_ml):
@@ -168,7 +168,7 @@ def with_placement(run: BenchRun, rows: "list[BenchRow]") -> "list[BenchRow]":
             found |= {(package.network, package.precision, units, name): each for name, each in placements.items()}
 
     def with_shares(row: "BenchRow") -> "BenchRow":
-        placement = found.get(key(row)) if row.contestant == "coreml" else None
+        placement = found.get(key(row)) if row.competitor == "coreml" else None
         total = sum(placement.costs.values()) if placement else 0
         shares = {f"share_on_{device}": cost / total for device, cost in placement.costs.items()} if total else {}
         return replace(row, figures={**row.figures, **shares})

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 # Folders of the cache besides the compiled models, and their content.
 FOLDERS = {"verified": "hashes of files that were checked", "voices": "latents of voices' clips",
-           "packages": "Core ML packages of the embedded voice", "engines": "TensorRT engines and timings"}
+           "packages": "Core ML packages of the embedded voice", "engines": "TensorRT engines and timings",
+           "coreai": "Core AI assets of Core ML packages"}
 LEFTOVERS = "unfinished files of killed processes"
 SUFFIXES = (".json", ".safetensors", ".lock", ".timing")        # of the program's own files in these folders
 
@@ -58,8 +59,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     listing.set_defaults(handler=list_command)
     clearing = commands.add_parser("clear", help="delete caches and leftovers")
     clearing.add_argument("--stale", action="store_true",
-                          help="only what will not be used again: of another macOS or chip, of a package that is gone "
-                               "or was replaced, damaged, unfinished, or unused for 90 days")
+                          help="only what will not be used again: of another macOS or chip or version of Core AI, of a "
+                               "package that is gone or was replaced, damaged, unfinished, or unused for 90 days")
     clearing.add_argument("--dry-run", action="store_true", help="print what would be deleted, and delete nothing")
     clearing.set_defaults(handler=clear_command)
 
@@ -131,6 +132,7 @@ def known_machine() -> "MacMachine | None":
 
 
 def _files(kind: str, folder: Path, now: float, nvidia_machine: "Callable[[], NvidiaMachine]") -> list[CacheItem]:
+    from ane.backends.coreai import assets
     from ane.backends.coreml.compiled import UNUSED_DAYS, size_of
     from ane.backends.onnx.tensorrt import RECORD, TensorRtRecord
 
@@ -139,7 +141,8 @@ def _files(kind: str, folder: Path, now: float, nvidia_machine: "Callable[[], Nv
     items = []
     for path in sorted(folder.iterdir()):
         own = path.suffix in SUFFIXES if path.is_file() else (
-            (path / "bundle.json").is_file() or (path / RECORD).is_file() or path.name.endswith(".converting"))
+            (path / "bundle.json").is_file() or (path / RECORD).is_file() or (path / assets.RECORD).is_file()
+            or path.name.endswith(".converting"))
         if path.is_symlink() or not own:
             continue
         stat = path.stat()
@@ -148,6 +151,9 @@ def _files(kind: str, folder: Path, now: float, nvidia_machine: "Callable[[], Nv
             record = TensorRtRecord.read(path)
             used = (path / RECORD).stat().st_mtime
             stale = record.stale(nvidia_machine()) if record else "damaged"
+        if (path / assets.RECORD).is_file():
+            asset = assets.AssetRecord.read(path)
+            used, stale = (path / assets.RECORD).stat().st_mtime, asset.stale() if asset else "damaged"
         if now - used > UNUSED_DAYS * 86400:
             stale = stale or f"unused for {UNUSED_DAYS} days"
         items.append(CacheItem(kind, path, size_of(path), used, stale))

@@ -35,7 +35,7 @@ command is given again; until then finished packages are kept in OUT.converting,
 --to gguf writes the whole model as one GGUF file; --to ggml the files that tortoise.cpp reads, with one voice.
 """
 NETWORKS = ("autoregressive, diffusion, clvp, univnet, hifigan, conditioning_encoder, contextual_embedder, rlg_auto, "
-            "rlg_diffuser")
+            "rlg_diffuser; of Whisper: encoder, decoder")
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
@@ -49,27 +49,29 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--precision", type=comma_separated, metavar="P,…",
                         help=f"coreml: one or more of {', '.join(PRECISIONS['coreml'])} (default: fp16, which "
                              f"the Neural Engine takes). onnx: of {', '.join(PRECISIONS['onnx'])} (default: fp32). "
-                             "The first is used unless `ane say --precision` names another. "
+                             "The first is used unless --precision of `ane say` or `ane transcribe` names another. "
                              f"gguf: one of {', '.join(GGUF_PRECISIONS)} (default: f16)")
     parser.add_argument("--wide", type=comma_separated, metavar="KIND,…",
                         help="coreml: operations computed in float32 whatever the precision: norm, softmax, or both "
                              "separated by a comma; they do not run on the Neural Engine (default: none)")
     parser.add_argument("--attention", choices=("matmul", "einsum"),
-                        help="coreml: the decoder's attention as one product for all heads, or as one for each head "
+                        help="coreml: attention as one product for all heads, or as one for each head "
                              "(default: matmul)")
     parser.add_argument("--lanes", type=counts, metavar="N,…",
                         help="coreml: numbers of candidates that a decoder step takes at once, each a function "
-                             "(default: 1,8,16,32)")
+                             "(default: 1,8,16,32; for Whisper 1,8)")
     parser.add_argument("--cache", type=comma_separated, metavar="KIND,…",
                         help="coreml: where the decoder's kv-cache is kept: io (by the host), state (by Core ML), or "
                              "both separated by a comma (default: io,state)")
     parser.add_argument("--buckets", action="append", metavar="KIND=N,…",
                         help="coreml: lengths of a kind of function, in place of the model's defaults; kinds: "
                              "prefill, step (slots), condition, denoise, sample, steps (fused), clvp_text, "
-                             "clvp_speech, univnet, hifigan. May be given more than once")
+                             "clvp_speech, univnet, hifigan; of FastSpeech text (symbols), mel, vocoder. May be "
+                             "given more than once")
     parser.add_argument("--networks", type=comma_separated, metavar="NETWORK,…",
                         help=f"networks to convert (default: all); coreml: the others run on torch. There are "
-                             f"{NETWORKS}; for onnx and gguf also cvvp and classifier")
+                             f"{NETWORKS}; for onnx and gguf also cvvp and classifier; of FastSpeech fastspeech and "
+                             "vocoder")
     parser.add_argument("--voice", metavar="VOICE",
                         help="ggml: the voice to write, as `ane say -v` takes it (default: the model's own)")
     parser.add_argument("--force", dest="overwrite", action="store_true",
@@ -91,7 +93,7 @@ def write_packages(args: argparse.Namespace, model: Model) -> int:
     """Convert to Core ML or ONNX packages; show progress and a table of the packages."""
     from converters.conversion import convert
 
-    target, options = read_target(args)
+    target, options = read_target(args, model)
     with status_display(message_console(args), "converting") as show:
         try:
             bundle = convert(model, args.output, options, args.networks, args.overwrite,
@@ -101,7 +103,7 @@ def write_packages(args: argparse.Namespace, model: Model) -> int:
             raise
     console = report_console(args)
     (report_core_ml if args.to == "coreml" else report_onnx)(console, bundle)
-    console.print(f"Wrote {bundle.path}. Use it with --bundle {shlex.quote(str(bundle.path))}")
+    console.print(f"Wrote {bundle.path}. Use it with {bundle.family.usage} {shlex.quote(str(bundle.path))}")
     return 0
 
 
@@ -113,7 +115,7 @@ def open_source(source: str) -> Model:
     return open_model(source)
 
 
-def read_target(args: argparse.Namespace) -> "tuple[conversion.ConversionTarget, list[Any]]":
+def read_target(args: argparse.Namespace, model: Model) -> "tuple[conversion.ConversionTarget, list[Any]]":
     """The target and one set of options for each precision. Raises UserError for unknown values."""
     if args.precision is not None and not args.precision:
         raise UserError("--precision names nothing: give at least one, or leave it out")
@@ -123,16 +125,16 @@ def read_target(args: argparse.Namespace) -> "tuple[conversion.ConversionTarget,
     if args.to == "coreml":
         from converters.conversion import COREML_TARGET
 
-        return COREML_TARGET, read_options(args)
+        return COREML_TARGET, read_options(args, model)
     from converters.onnx.package import OnnxOptions, OnnxTarget
 
     return OnnxTarget(), [OnnxOptions(precision) for precision in dict.fromkeys(args.precision or ["fp32"])]
 
 
-def read_options(args: argparse.Namespace) -> "list[CoreMLOptions]":
+def read_options(args: argparse.Namespace, model: Model) -> "list[CoreMLOptions]":
     """Core ML's options for each precision. Raises UserError for unknown values."""
     from converters.coreml.package import CoreMLOptions
-    from converters.tortoise.buckets import LENGTH_UNITS
+    from converters.models import convertible_model
 
     wide, caches = (given if given is not None else default for given, default in (
         (args.wide, []), (args.cache, list(CACHES))))
@@ -142,18 +144,19 @@ def read_options(args: argparse.Namespace) -> "list[CoreMLOptions]":
                 raise UserError(f"{flag} must be {' or '.join(known)}, got {value}")
     if not caches:
         raise UserError("--cache names nothing: give at least one, or leave it out")
-    buckets = {}
+    convertible = convertible_model(model)
+    buckets, kinds = {}, convertible.length_units
     for text in args.buckets or ():
         kind, equals, numbers = text.partition("=")
         if not equals:
             raise UserError(f"--buckets {text}: give KIND=N,…, such as prefill=64,128")
-        if kind not in LENGTH_UNITS:
-            raise UserError(f"--buckets {text}: no such kind of function; there are {', '.join(LENGTH_UNITS)}")
+        if kind not in kinds:
+            raise UserError(f"--buckets {text}: no such kind of function; there are {', '.join(kinds)}")
         try:
             buckets[kind] = counts(numbers)
         except argparse.ArgumentTypeError as error:
             raise UserError(f"--buckets {text}: {error}") from error
-    lanes = args.lanes or CoreMLOptions.lanes
+    lanes = args.lanes or convertible.lanes
     return [CoreMLOptions(precision, args.attention or "matmul", frozenset(wide), lanes, tuple(caches), buckets)
             for precision in dict.fromkeys(args.precision or ["fp16"])]
 

@@ -21,7 +21,8 @@ from ane.system.version import version as ane_version
 MIN_DISK = 1e9          # bytes: a converted embedded voice fits
 STYLES = {"ok": "green", "missing": "yellow", "broken": "red"}
 OPTIONAL = (            # package, extra of tortoise-ane (None: the package itself), purpose
-    ("onnxruntime", "onnx", "backend onnx"), ("gguf", "gguf", "`ane convert --to gguf`"),
+    ("onnxruntime", "onnx", "backend onnx"), ("coreai-core", "coreai", "backend coreai"),
+    ("gguf", "gguf", "`ane convert --to gguf`"),
     ("matplotlib", "plots", "plots of `ane verify` and `ane bench`"),
     ("scikit-learn", "palettes", "6-bit and 4-bit Core ML weights"), ("shtab", None, "`ane completion`"),
 )
@@ -164,7 +165,7 @@ def check_bundles() -> list[Finding]:
                                     "pip install --force-reinstall tortoise-ane" if embedded
                                     else "import or convert it again"))
             continue
-        content = [f"{len(model.networks)} networks"] + [
+        content = [f"{len(model.networks)} networks" if model.networks else f"{model.family.title} graph"] + [
             f"{len(packages)} {kind} packages" for kind, packages in (
                 ("Core ML", getattr(model, "packages", None)), ("ONNX", getattr(model, "onnx_packages", None)))
             if packages]

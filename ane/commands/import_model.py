@@ -4,6 +4,7 @@ import argparse
 import os
 import shlex
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,9 @@ from rich.console import Console
 from rich.progress import Progress, track
 
 from ane.bundles import DEMO, Model, is_path
-from ane.bundles.family import find_family
+from ane.bundles.bundle_json import read_content
+from ane.bundles.family import ModelFamily, family_of_checkpoints, family_of_repository
 from ane.commands import arguments
-from ane.commands.kitten import import_kitten, is_kitten_source
 from ane.commands.messages import message_console, report_console
 from ane.commands.tables import plain_table
 from ane.system import paths
@@ -69,16 +70,45 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 
 def import_command(args: argparse.Namespace) -> int:
-    """Download or find the checkpoints, check them, write the bundle, print its networks."""
-    from ane.bundles.bundle import check_destination, write_bundle
+    """Download or find the checkpoints, check them, write the bundle, print its content."""
+    from ane.bundles.bundle import check_destination
 
-    destination = _destination(args.output)
-    if is_kitten_source(args.source):
-        return import_kitten(args, destination)
-    path = Path(os.path.expanduser(args.source))
+    destination, path = _destination(args.output), Path(os.path.expanduser(args.source))
+    family = _family(args, path)
     check_destination(destination, args.overwrite, path if os.path.exists(path) else None)
     console = message_console(args)
-    origin, model, surplus = _open_source(args, path, destination, console)
+    origin = _origin(args, family, path, destination, console)
+    vocoder = {} if args.vocoder is None else {"vocoder": args.vocoder}
+    model = family.open_checkpoints(origin.path, origin.config, str(args.config), **vocoder)
+    surplus = model.check()
+    write = family.write_bundle or partial(_write_networks, console, args.precision)
+    bundle = write(model, destination, name=args.name or destination.name, licence=origin.licence,
+                   source=origin.source, overwrite=args.overwrite)
+    _report(report_console(args), bundle, surplus)
+    report_console(args).print(f"Wrote {destination}. Use it with {family.usage} {shlex.quote(args.output)}")
+    return 0
+
+
+def _family(args: argparse.Namespace, path: Path) -> ModelFamily:
+    """The family of SOURCE. Raises UserError when it is nothing to import, or a flag has no effect on that family."""
+    from ane.bundles.hub import is_repository
+
+    on_hub = not os.path.exists(path)
+    if on_hub and args.source != HUB and not is_repository(args.source):
+        raise UserError(f"{args.source} is neither a directory, a file nor a repository OWNER/NAME of the hub")
+    if args.revision and not on_hub:
+        raise UserError(f"--revision is for the hub; {path} is a {'directory' if os.path.isdir(path) else 'file'}")
+    family = family_of_repository(args.source) if on_hub else family_of_checkpoints(path)
+    for option in ("config", "precision", "vocoder"):
+        if option not in family.import_options and getattr(args, option) != args.parser.get_default(option):
+            raise UserError(f"{option} has no effect on {family.title} checkpoints; leave it out")
+    return family
+
+
+def _write_networks(console: Console, precision: str, model: Model, destination: Path, **options: Any) -> "Bundle":
+    """Write the bundle of a family with PyTorch networks, and show which is being written."""
+    from ane.bundles.bundle import write_bundle
+
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("writing", total=len(model.networks))
         written: list[str] = []
@@ -87,26 +117,7 @@ def import_command(args: argparse.Namespace) -> int:
             progress.update(task, completed=len(written), description=f"writing {network}")
             written.append(network)
 
-        bundle = write_bundle(model, destination, precision=args.precision, name=args.name or destination.name,
-                              licence=origin.licence, source=origin.source, overwrite=args.overwrite, progress=advance)
-    _report(report_console(args), bundle, surplus, args.output)
-    return 0
-
-
-def _open_source(args: argparse.Namespace, path: Path, destination: Path,
-                 console: Console) -> tuple[CheckpointOrigin, Model, dict[str, list[str]]]:
-    """Where the checkpoints come from, the model that they are, and the entries that it does not use, by file."""
-    from ane.bundles.family import family_of_checkpoints
-    from ane.commands.import_whisper import is_whisper_source, whisper_origin
-
-    whisper = is_whisper_source(args.source)
-    family = find_family("whisper") if whisper else family_of_checkpoints(path)
-    if args.vocoder is not None and not family.takes_vocoder and (os.path.exists(path) or "/" in args.source):
-        raise UserError(f"vocoder has no effect on {family.title} checkpoints; leave it out")
-    origin = whisper_origin(args, console) if whisper else _origin(args, path, destination, console)
-    vocoder = {} if args.vocoder is None else {"vocoder": args.vocoder}
-    model = family.open_checkpoints(origin.path, origin.config, str(args.config), **vocoder)
-    return origin, model, model.check()
+        return write_bundle(model, destination, precision=precision, **options, progress=advance)
 
 
 def _destination(text: str) -> Path:
@@ -118,57 +129,34 @@ def _destination(text: str) -> Path:
     return paths.bundles_dir() / text
 
 
-def _origin(args: argparse.Namespace, path: Path, destination: Path, console: Console) -> CheckpointOrigin:
+def _origin(args: argparse.Namespace, family: ModelFamily, path: Path, destination: Path,
+            console: Console) -> CheckpointOrigin:
     """The checkpoints of SOURCE, downloaded if necessary, and checked against every hash recorded for them."""
-    from ane.bundles.family import family_of_checkpoints
-    from ane.bundles.hub import check_recorded_hashes, is_repository, read_expected
+    from ane.bundles.hashes import sha256_of
+    from ane.bundles.hub import check_recorded_hashes, read_expected
     from ane.bundles.opening import read_constructor_arguments
 
     config = None if args.config is None else read_constructor_arguments(args.config)
     expected = {} if args.expect is None else read_expected(args.expect)
-    if os.path.exists(path) and args.revision:
-        raise UserError(f"--revision is for the hub; {path} is a {'directory' if os.path.isdir(path) else 'file'}")
-    if os.path.isdir(path):
-        origin = _from_directory(path, config, console)
-    elif family_of_checkpoints(path).checkpoint_suffixes:
-        origin = _from_files(path, [path, *([args.vocoder] if args.vocoder else [])], config)
-    elif os.path.isfile(path):
-        raise UserError(f"{path} is a file: give the directory of Tortoise's .pth files; a FastSpeech checkpoint must "
-                        "be named .pt")
-    elif args.source == HUB or is_repository(args.source):
-        origin = _from_hub(args, config, destination, console)
+    if os.path.exists(path):
+        vocoder = {} if args.vocoder is None else {"vocoder": args.vocoder}
+        files = family.source_files(path, **vocoder)
+        origin = CheckpointOrigin(path, config, {"files": {
+            name: sha256_of(file) for name, file in track(files.items(), "hashing", console=console, transient=True,
+                                                          disable=not console.is_terminal)}})
     else:
-        raise UserError(f"{args.source} is neither a directory, a file nor a repository OWNER/NAME of the hub")
+        origin = _from_hub(args, family, config, destination, console)
     check_recorded_hashes(expected, origin.source["files"], str(args.expect))
     return origin
 
 
-def _from_directory(directory: Path, config: dict[str, Any] | None, console: Console) -> CheckpointOrigin:
-    from ane.bundles.hashes import sha256_of
-    from ane.models.tortoise.checkpoints import MEL_NORMS, present_files
-
-    own = [name for name in ("tokenizer.json", MEL_NORMS) if os.path.isfile(directory / name)]
-    names = [*present_files(directory), *own]
-    files = {}
-    for name in track(names, "hashing", console=console, transient=True, disable=not console.is_terminal):
-        files[name] = sha256_of(directory / name)
-    return CheckpointOrigin(directory, config, {"files": files})
-
-
-def _from_files(path: Path, files: list[Path], config: dict[str, Any] | None) -> CheckpointOrigin:
-    from ane.bundles.hashes import sha256_of
-
-    return CheckpointOrigin(path, config, {"files": {file.name: sha256_of(file) for file in files}})
-
-
-def _from_hub(args: argparse.Namespace, config: dict[str, Any] | None, destination: Path,
+def _from_hub(args: argparse.Namespace, family: ModelFamily, config: dict[str, Any] | None, destination: Path,
               console: Console) -> CheckpointOrigin:
     """Download. Where the destination has a bundle of the same commit, the files must be the same."""
-    from ane.bundles.family import find_family
     from ane.bundles.hub import check_recorded_hashes, download_checkpoints
 
-    repository = find_family().repository if args.source == HUB else args.source
-    found = download_checkpoints(repository, args.revision, lambda file: console.print(f"Fetching {file}"))
+    repository = family.repository if args.source == HUB else args.source
+    found = download_checkpoints(family, repository, args.revision, lambda file: console.print(f"Fetching {file}"))
     source = {"repository": repository, "revision": found.revision, "files": found.files}
     recorded = _recorded(destination)
     if (recorded.get("repository"), recorded.get("revision")) == (repository, found.revision):
@@ -179,19 +167,22 @@ def _from_hub(args: argparse.Namespace, config: dict[str, Any] | None, destinati
 
 def _recorded(destination: Path) -> dict[str, Any]:
     """The source that a bundle at the destination states; {} without a readable bundle."""
-    from ane.bundles.manifest import read_manifest
-
     try:
-        source = read_manifest(destination).source
+        source = read_content(destination).get("source")
     except UserError:
         return {}
-    return source if isinstance(source.get("files"), dict) else {}
+    return source if isinstance(source, dict) and isinstance(source.get("files"), dict) else {}
 
 
-def _report(console: Console, bundle: "Bundle", surplus: dict[str, list[str]], destination: str) -> None:
+def _report(console: Console, bundle: Any, surplus: dict[str, list[str]]) -> None:
+    """Print the networks of a bundle, or the voices of one without PyTorch networks."""
     from ane.bundles.entries import summarise_keys
 
-    table = plain_table(None, "network", "parameters", "MB", numbers=(1, 2))
+    if bundle.family.voice_names is not None:
+        console.print(f"Voices: {', '.join(bundle.family.voice_names(bundle))}")
+    if not bundle.networks:
+        return
+    table = plain_table(None, "network", "parameters", f"MB in {bundle.precision}", numbers=(1, 2))
     for name, network in bundle.manifest.networks.items():
         table.add_row(name, f"{network.parameters:,}", f"{network.weights.bytes / 1e6:.1f}")
     everything = bundle.manifest.networks.values()
@@ -204,5 +195,3 @@ def _report(console: Console, bundle: "Bundle", surplus: dict[str, list[str]], d
         console.print(f"Left out, because speaking does not need it: {left}")
     if not bundle.trained:
         console.print("The weights are random numbers (config.json says so): this bundle generates noise, not speech.")
-    console.print(f"Wrote {bundle.path} in {bundle.precision}. Use it with {bundle.family.usage} "
-                  f"{shlex.quote(destination)}")

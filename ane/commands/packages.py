@@ -20,7 +20,8 @@ def with_packages(model: Model, backend: str, console: Console) -> Model:
     by `ane convert`.
 
     Raises:
-        UserError: the cache cannot be written, the backend is unknown, or it is Core ML off macOS.
+        UserError: the cache cannot be written, the backend is unknown, it is Core ML off macOS, or Core AI where that
+            is not installed.
     """
     embedded = getattr(model, "path", None) == demo_bundle()
     needed = resolve(backend, model)[0] in PACKAGED or (backend == "auto" and core_ml_runs())
@@ -30,6 +31,10 @@ def with_packages(model: Model, backend: str, console: Console) -> Model:
         from ane.backends.coreml.runtime import CoreMLTools
 
         CoreMLTools()       # raises off macOS, before minutes of converting
+    if backend.startswith("coreai"):
+        from ane.backends.coreai.runtime import require_core_ai
+
+        require_core_ai()
     try:
         return cached_packages(model, console)
     except UserError as error:

@@ -83,7 +83,7 @@ def find_packages(args: argparse.Namespace) -> list[tuple[Path, str]]:
     from ane.bundles import open_model
     from ane.bundles.manifest import read_manifest
     from ane.bundles.opening import demo_bundle, find_bundle
-    from ane.bundles.packages import read_section
+    from ane.bundles.packages import missing_packages, read_section
     from ane.commands.packages import with_packages
 
     if args.package is not None:
@@ -101,6 +101,8 @@ def find_packages(args: argparse.Namespace) -> list[tuple[Path, str]]:
     packages = [(found / record.path, record.compute_units) for record in recorded]
     packages = packages or [(path, DEFAULT_UNITS) for path in sorted(found.rglob("*.mlpackage"))]
     if not packages:
+        if manifest.is_file():
+            raise missing_packages(open_model(found), "coreml")
         raise UserError(f"there are no Core ML packages in {found}; make some with: ane convert")
     return packages
 

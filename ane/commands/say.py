@@ -12,7 +12,6 @@ from ane.bundles import add_model_arguments, open_model
 from ane.commands import arguments
 from ane.commands.backend_options import add_backend_arguments, load_synthesizer
 from ane.commands.explain import print_explanation
-from ane.commands.kitten import kitten_bundle, say_kitten
 from ane.commands.messages import LOGGER, message_console, output_console
 from ane.commands.profile import print_profile
 from ane.commands.progress import ProgressDisplay
@@ -89,9 +88,6 @@ def say(args: argparse.Namespace) -> int:
     from ane.audio import play
 
     speed_from_words_per_minute(args)
-    folder = kitten_bundle(args)
-    if folder is not None:
-        return say_kitten(args, folder)
     if args.voice == "?":
         return list_command(args)
     if args.preset == "?":

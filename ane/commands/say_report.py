@@ -28,7 +28,7 @@ def print_report(args: argparse.Namespace, synthesizer: "Synthesizer", speech: "
     phases = ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in speech.seconds_by_phase.items())
     first = f"; first audio after {timeline.first_audio - timeline.text_ready:.2f} s" if args.stream else ""
     files = f" → {', '.join(map(str, outputs))}" if outputs else ""
-    summary = "".join(f"{name} {speech.facts[name]}; " for name in ("seed", "rate") if name in speech.facts)
+    summary = "".join(f"{name} {speech.facts[name]}; " for name in ("seed", "speed") if name in speech.facts)
     console.print(f"{speech.seconds:.2f} s of audio{files}  ({phases}{first}; real-time factor "
                   f"{speech.real_time_factor:.2f}; {summary}{synthesizer.backend.name})")
 

@@ -9,9 +9,9 @@ from ane.system.errors import UserError
 
 # Flags of `ane say` that not every kind of model has; each family names those that it has.
 SPEECH_OPTIONS = (
-    "voice", "preset", "seed", "rate", "speed", "stream", "candidates", "best", "cvvp_amount", "temperature", "top_p",
-    "top_k", "repetition_penalty", "typical_mass", "max_codes", "steps", "sampler", "spacing", "guidance", "noise",
-    "normaliser", "split", "no_split", "lanes")
+    "voice", "preset", "seed", "speed", "stream", "candidates", "best", "cvvp_amount", "temperature", "top_p", "top_k",
+    "repetition_penalty", "typical_mass", "max_codes", "steps", "sampler", "spacing", "guidance", "noise",
+    "normaliser", "split", "no_split", "published", "lanes")
 
 WORDS_PER_MINUTE = 150      # of English speech at speed 1, about
 
@@ -26,10 +26,8 @@ def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
                                                          f"model's, or {DEFAULT_PRESET})")
     parser.add_argument("--seed", type=natural, metavar="N",
                         help="random seed, to repeat a result (default: a new one, which is printed)")
-    parser.add_argument("--rate", type=float, metavar="R",
-                        help="speed of speech, for FastSpeech models: 1.2 is 20 %% faster (default: 1)")
     parser.add_argument("--speed", type=float, metavar="FACTOR",
-                        help="speed of speech, from 0.5 to 2: 1.2 is 20 %% faster (default: 1)")
+                        help="speed of speech: 2 is twice as fast (default: 1)")
     parser.add_argument("-r", type=float, dest="words_per_minute", metavar="WPM",
                         help=f"the speed in words a minute; {WORDS_PER_MINUTE} is --speed 1")
     add = rare_group(parser, "candidates and codes",
@@ -54,6 +52,8 @@ def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
     add("--split", type=pair, metavar="D,M",
         help="chunks of about D and at most M characters (default: 200,300; FastSpeech: 150,250)")
     add("--no-split", action="store_true", help="speak the text as one chunk")
+    add("--published", action="store_true",
+        help="for KittenTTS models: preprocess, split and cut exactly as KittenTTS 0.8.1")
 
 
 def read_settings(args: argparse.Namespace, model: Model) -> Any:

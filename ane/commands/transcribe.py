@@ -29,6 +29,8 @@ examples:
 
 
 def register(commands: argparse._SubParsersAction) -> None:
+    from ane.backends import NAMES
+
     parser = commands.add_parser(
         "transcribe", help="write down what is said in a recording", epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -48,10 +50,14 @@ def register(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("-o", "--output", metavar="OUT", type=arguments.path,
                         help="write to OUT; for several files: the folder OUT, as NAME.FORMAT (default: print)")
     add = arguments.rare_group(parser, "backend").add_argument
-    add("--backend", default="auto", metavar="NAME", help="torch, torch:cpu, torch:cuda or torch:mps (default: auto)")
-    add("--precision", default="auto", choices=("auto", "fp32", "bf16", "fp16", "int8"),
-        help="what torch computes in (default: the type of the stored weights, where the device computes it fast)")
-    add("--threads", type=arguments.positive, metavar="N", help="CPU threads (default: torch's choice)")
+    add("--backend", default="auto", metavar="NAME",
+        help=f"what runs the networks: {', '.join(NAMES)} (default: auto). coreml and mil run the Core ML packages of "
+             "a bundle that `ane convert` made, onnx its ONNX packages")
+    add("--precision", default="auto",
+        choices=("auto", "fp32", "bf16", "fp16", "8bit", "6bit", "4bit", "int8", "int4"),
+        help="what torch computes in (default: the type of the stored weights, where the device computes it fast), or "
+             "that of the packages to run (default: the bundle's)")
+    add("--threads", type=arguments.positive, metavar="N", help="CPU threads (default: the backend's choice)")
     add("--seed", type=arguments.natural, default=0, metavar="N",
         help="of the random numbers for unclear passages (default: 0)")
     parser.add_argument("--help-all", action=arguments.FullHelpAction, help="show all options, by group, and exit")

@@ -24,13 +24,13 @@ if TYPE_CHECKING:       # torch is imported in the handler, so that --help is qu
     from converters.proof.onnx_verify import OnnxRunner
     from converters.proof.verify import FunctionCheck, PackageRunner
 
-CORE_ML_RUNNERS = ("mil", "mil:fp16", "coreml")
+CORE_ML_RUNNERS = ("mil", "mil:fp16", "coreml", "coreai", "coreai:fp16")
 ONNX_RUNNERS = tuple(name for name in NAMES if name.startswith("onnx"))
 DESCRIPTION = """
 Compare the Core ML or ONNX packages of a bundle with its networks on float32 torch. Each function gets the same inputs
 as in `ane convert`; --layers compares every value that a module of the network returns, too, and, with mil:fp16 and
-coreml, measures the loss of each operation compared with the same program in float32. The exit status is 1 when a
-function is below its threshold.
+coreml, measures the loss of each operation compared with the same program in float32. It also converts each function
+again and names the first operation that differs. The exit status is 1 when a function is below its threshold.
 """
 
 
@@ -43,8 +43,9 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--function", metavar="NAME", help="only this function, such as step_16_4352")
     parser.add_argument("--against", choices=(*CORE_ML_RUNNERS, *ONNX_RUNNERS), default="mil",
                         help="what runs the packages: the interpreter in float32 (mil, the default), with the rounding "
-                             "of fp16 (mil:fp16), Core ML (coreml, on a Mac), or ONNX Runtime for a bundle's ONNX "
-                             "packages (onnx, onnx:cuda and so on)")
+                             "of fp16 (mil:fp16), Core ML (coreml, on a Mac), Apple's Core AI in float32 (coreai) or "
+                             "in fp16 (coreai:fp16), or ONNX Runtime for a bundle's ONNX packages (onnx, onnx:cuda "
+                             "and so on)")
     parser.add_argument("--narrow-norms", action="store_true",
                         help="with mil:fp16: round inside norms and softmax too, the worst that hardware could do")
     parser.add_argument("--compute-units", choices=COMPUTE_UNITS, metavar="UNITS",
@@ -165,7 +166,10 @@ def raise_failures(results: "Sequence[FunctionCheck]", advice: str) -> None:
     if first.snr is None:
         problem = first.problem
     else:
-        drift = f", drifting from {first.drift.module or first.drift.name} on" if first.drift else ""
-        problem = f"{first.snr} dB, below the threshold of {first.required:g}{drift}"
+        value, cause = first.difference or first.drift, ""
+        if value:
+            cause = f", from the operation {value.op} {value.name} on" if first.difference else \
+                f", drifting from {value.module or value.name} on"
+        problem = f"{first.snr} dB, below the threshold of {first.required:g}{cause}"
     count = f"{len(failed)} of {len(results)} functions failed" if len(results) > 1 else "it failed"
     raise UserError(f"{count}: {first.package}, {first.function}: {problem}{advice}")

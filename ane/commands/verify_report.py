@@ -31,6 +31,8 @@ def print_results(console: Console, results: "Sequence[FunctionCheck]", runner: 
         console.print(value_table(results[0]))
         if results[0].operations:
             console.print(operation_table(results[0]))
+        if results[0].difference:
+            console.print(f"The same function converted again differs from {operation(results[0].difference)} on.")
     else:
         console.print(layer_table(results))
         console.print("For every value of a function, name it with --function, or see --json.")
@@ -50,16 +52,17 @@ def function_table(results: "Sequence[FunctionCheck]", runner: "PackageRunner") 
 
 
 def layer_table(results: "Sequence[FunctionCheck]") -> Table:
-    """One row per function: its worst value, the first that drifts (``FunctionCheck.drift``), the worst operation."""
+    """One row per function: its worst value, the first that drifts (``FunctionCheck.drift``), the worst operation, and
+    the first that a new conversion computes otherwise."""
     table = plain_table("Inside", "package", "function", "values", "worst", "dB", "first that drifts", "dB",
-                        "operation that loses most", "dB lost", numbers=(2, 4, 6, 8))
+                        "operation that loses most", "dB lost", "differs if converted again", numbers=(2, 4, 6, 8))
     for one in results:
         costliest = by_loss(one.operations)[:1]
         cells = [label(one.worst), decibels(one.worst and one.worst.snr), label(one.drift) if one.drift else "none",
                  decibels(one.drift and one.drift.snr)]
-        table.add_row(one.package, one.function, str(len(one.values)), *cells,
-                      *(f"{value.op} {value.name}" for value in costliest),
-                      *(decibels(value.lost) for value in costliest), style="red" if one.drift else None)
+        lost = [f"{costliest[0].op} {costliest[0].name}", decibels(costliest[0].lost)] if costliest else ["–", "–"]
+        table.add_row(one.package, one.function, str(len(one.values)), *cells, *lost, operation(one.difference),
+                      style="red" if one.drift or one.difference else None)
     return table
 
 
@@ -88,6 +91,10 @@ def by_loss(operations: "Sequence[ComparedValue]") -> "list[ComparedValue]":
 
 def label(value: "ComparedValue | None") -> str:
     return "–" if value is None else value.module or value.name
+
+
+def operation(value: "ComparedValue | None") -> str:
+    return "–" if value is None else f"{value.op} {value.name}"
 
 
 def decibels(value: float | None) -> str:

@@ -14,7 +14,7 @@ from ane.text import Lexicon, NothingToSayError, nothing_to_say_error
 from ane.text.clauses import ClauseReader
 from ane.text.passages import is_ssml, read_pauses
 
-COUNTED = ("codes", "frames")       # facts that are sums
+COUNTED = ("codes", "frames", "tokens")       # facts that are sums
 
 
 class FedStream(SoundStream):

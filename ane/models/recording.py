@@ -1,12 +1,18 @@
 """What the results of all speech models have in common."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 
 from ane.audio import write
 from ane.system.timeline import Timeline
+
+PhaseProgress = Callable[[str, int, int, str], None]        # (phase, done, total, note)
+
+
+def report_nothing(phase: str, done: int, total: int, note: str) -> None:
+    """The default progress callback."""
 
 
 class Recording:

@@ -76,3 +76,22 @@ def discard(stream: TextIO) -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, stream.fileno())
     os.close(null)
+
+
+@contextmanager
+def silent_c_libraries() -> Iterator[None]:
+    """Redirect file descriptor 2 to the null device: ALSA prints a dozen lines there when it finds no device, Core AI a
+    line for each function.
+    """
+    try:
+        saved = os.dup(2)
+    except OSError:             # standard error is closed
+        yield
+        return
+    try:
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)

@@ -32,6 +32,7 @@ class Timeline:
     def __init__(self, clock: Callable[[], float] = time.perf_counter):
         self._clock, self._began = clock, clock()
         self._active: list[tuple[str, float]] = []      # phases that have begun and not ended, each with its last start
+        self._reported: dict[str, float] = {}
         self.spans: list[Span] = []
         self.text_ready = 0.0
         self.first_audio: float | None = None
@@ -78,6 +79,11 @@ class Timeline:
         for span in sorted(self.spans, key=lambda span: span.start):
             seconds[span.phase] = seconds.get(span.phase, 0.0) + span.end - span.start
         return seconds
+
+    def new_seconds_by_phase(self) -> dict[str, float]:
+        """``seconds_by_phase`` since the last call of this function: the work on one text of several."""
+        before, self._reported = self._reported, self.seconds_by_phase()
+        return {phase: seconds - before.get(phase, 0.0) for phase, seconds in self._reported.items()}
 
     def _end_span(self) -> None:
         if self._active:

@@ -149,23 +149,29 @@ def pack(found: list[TextPiece], desired: int, maximum: int) -> list[str]:
     ``maximum`` is above twice ``desired``, that distance can exceed 1; then the costs of short chunks and of breaks
     from ``UNCERTAIN`` up are multiplied by its maximum.
     """
+    import numpy as np  # every command's --help imports this module, so numpy is imported here
+
     weight = max(1.0, (maximum / desired - 1) ** 2)
     costs = [piece.cost * (weight if piece.cost >= UNCERTAIN else 1) for piece in found]
     ends = [0]                                  # ends[j]: length of the first j pieces, each with a space after it
     for piece in found:
         ends.append(ends[-1] + len(piece.text) + 1)
-    best, start = [0.0], [0]                    # lowest cost of the first j pieces; start of their last chunk
+    lengths = np.arange(maximum + 1)
+    distances = np.array([(length / desired - 1) ** 2 for length in range(maximum + 1)])      # by length of a chunk
+    penalties = np.where(lengths * 5 < desired, SHORT_CHUNK * weight, 0.0)
+    positions, best = np.array(ends), np.zeros(len(ends))       # best[j]: lowest cost of the first j pieces
+    start, first = [0], 0                                       # start[j]: of the last chunk of the first j pieces
     for j in range(1, len(ends)):
-        options = []
-        for i in range(j - 1, -1, -1):
-            length = ends[j] - ends[i] - 1
-            if length > maximum and i < j - 1:
-                break
-            too_short = SHORT_CHUNK * weight if length * 5 < desired else 0.0
-            options.append((best[i] + CHUNK + (length / desired - 1) ** 2 + too_short + costs[j - 1], i))
-        cost, i = min(options)
-        best.append(cost)
-        start.append(i)
+        while first < j - 1 and ends[j] - ends[first] - 1 > maximum:
+            first += 1
+        if ends[j] - ends[first] - 1 > maximum:         # a single word
+            options = best[first:j] + CHUNK + ((ends[j] - ends[first] - 1) / desired - 1) ** 2 + costs[j - 1]
+        else:
+            length = ends[j] - positions[first:j] - 1
+            options = best[first:j] + CHUNK + distances[length] + penalties[length] + costs[j - 1]
+        i = int(options.argmin())
+        best[j] = options[i]
+        start.append(first + i)
     chunks, j = [], len(found)
     while j:
         chunks.append(" ".join(piece.text for piece in found[start[j]:j]))

@@ -1,14 +1,16 @@
 """Options of a conversion to Core ML."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 
+from ane.bundles import Model
 from ane.bundles.packages import PackageRecord
 from ane.system.errors import UserError
 from converters.coreml.compress import COMPRESSIONS
 from converters.coreml.graph import Style
 from converters.models import network_spec
 
+DECODER_ONLY = {"lanes": "lanes", "caches": "cache"}    # option without effect without a decoder → its name for users
 PRECISIONS = ("fp16", "fp32", *COMPRESSIONS)
 
 
@@ -54,3 +56,14 @@ class CoreMLOptions:
                             "model again")
         return cls(stated["precision"], stated["heads"], frozenset(stated["wide"]), tuple(stated["lanes"]),
                    tuple(stated["caches"]), {kind: tuple(sizes) for kind, sizes in stated["buckets"].items()})
+
+
+def check_options(options: CoreMLOptions, model: Model, kinds: Collection[str]) -> None:
+    """Raise UserError for options without effect on this model, whose functions are of these ``kinds``."""
+    for kind in options.buckets:
+        if kind not in kinds:
+            raise UserError(f"buckets={kind}: {model.name} is a {model.family.title} model, whose functions are "
+                            f"{', '.join(kinds)}")
+    for option, name in DECODER_ONLY.items() if model.family.stages.decoder is None else ():
+        if getattr(options, option) != getattr(CoreMLOptions, option):
+            raise UserError(f"{name} has no effect: {model.name} is a {model.family.title} model, which has no decoder")

@@ -3,7 +3,7 @@
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -37,8 +37,9 @@ def load_reference(model: Model, network: str) -> nn.Module:
 
 
 def write_package(model: Model, network: str, options: CoreMLOptions, bundle: Path,
-                  progress: Callable[[str], None] = lambda function: None) -> PackageRecord:
-    """Write ``bundle``/packages/<network>-<precision>.mlpackage, atomically.
+                  progress: Callable[[str], None] = lambda function: None,
+                  functions: Collection[str] | None = None) -> PackageRecord:
+    """Write ``bundle``/packages/<network>-<precision>.mlpackage, atomically; ``functions``: only these.
 
     Each function is built, compressed and saved alone; then all are merged into one package, which stores shared
     weights once. ``progress`` is called with each function's name, then with "merging". The record has no files and no
@@ -51,7 +52,8 @@ def write_package(model: Model, network: str, options: CoreMLOptions, bundle: Pa
     path = f"packages/{network}-{stored}.mlpackage"
     builder, reference = graph_builder("coreml", network), load_reference(model, network)
     scale = builder.scale_of(network, reference)
-    graphs = builder.graphs_of(network, reference, model, options, scale)
+    graphs = [graph for graph in builder.graphs_of(network, reference, model, options, scale)
+              if functions is None or graph.name in functions]
     with replacing(bundle / path, directory=True) as package, \
             tempfile.TemporaryDirectory(prefix=".functions.", dir=bundle) as parts:
         built = {graph.name: Path(parts) / f"{graph.name}.mlpackage" for graph in graphs}
@@ -66,8 +68,8 @@ def write_package(model: Model, network: str, options: CoreMLOptions, bundle: Pa
         with writing(bundle):
             merge(built, package)
         _make_readable(package)
-    functions = {graph.name: FunctionRecord(graph.kind, dict(graph.bucket), {}) for graph in graphs}
-    return PackageRecord(network, stored, path, [], functions, scale,
+    records = {graph.name: FunctionRecord(graph.kind, dict(graph.bucket), {}) for graph in graphs}
+    return PackageRecord(network, stored, path, [], records, scale,
                          "CPU_AND_GPU" if network in ON_GPU else "CPU_AND_NE", _origin(model, network, options))
 
 
@@ -97,7 +99,7 @@ def finish_package(bundle: Path, package: PackageRecord, functions: dict[str, Fu
     spec = ct.proto.Model_pb2.Model()
     spec.ParseFromString(model.read_bytes())
     metadata = spec.description.metadata
-    metadata.shortDescription = f"Tortoise, {package.network}, {package.precision}"
+    metadata.shortDescription = f"{package.source['family']}, {package.network}, {package.precision}"
     metadata.license = licence
     metadata.author = package.source["created_by"]
     for key, value in (("layout", LAYOUT), ("source", package.source), ("scale", package.scale),
@@ -111,7 +113,8 @@ def finish_package(bundle: Path, package: PackageRecord, functions: dict[str, Fu
 
 
 def _origin(model: Model, network: str, options: CoreMLOptions) -> dict[str, Any]:
-    return {"model": model.name, "weights_sha256": weights_sha256(model, network), "layout": LAYOUT,
+    return {"model": model.name, "family": model.family.title, "weights_sha256": weights_sha256(model, network),
+            "layout": LAYOUT,
             "options": asdict(options) | {"wide": sorted(options.wide)},
             "created_by": f"tortoise-ane {version()}", "coremltools": ct.__version__}
 

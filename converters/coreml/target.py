@@ -7,10 +7,11 @@ from pathlib import Path
 from ane.bundles import Model
 from ane.bundles.packages import PackageRecord
 from ane.system.errors import UserError
+from converters.coreml.compress import COMPRESSIONS
 from converters.coreml.graph import ct
-from converters.coreml.options import CoreMLOptions
+from converters.coreml.options import CoreMLOptions, check_options
 from converters.coreml.package import finish_package, write_package
-from converters.models import convertible_networks, graph_builder
+from converters.models import check_precision, chosen_networks, convertible_networks, graph_builder
 from converters.proof.accepted_warnings import STRICT, refusals, warnings_of
 from converters.proof.parity import measure_parity
 
@@ -25,10 +26,11 @@ class CoreMLTarget:
     def check(self, options: Sequence[CoreMLOptions], model: Model) -> None:
         if sys.platform == "win32":
             raise UserError("conversion runs on macOS and Linux: coremltools has no Windows build")
-        builders = {graph_builder(self.name, network) for network in self.networks}
+        builder = graph_builder(self.name, chosen_networks(model, None, self.networks)[0])
         for option in options:
-            for builder in builders:
-                builder.check_buckets(option, model)
+            check_precision(model, option.precision, "compressed", COMPRESSIONS)
+            check_options(option, model, builder.LENGTH_UNITS)
+            builder.check_buckets(option, model)
 
     def versions(self) -> tuple[str, ...]:
         return (ct.__version__,)

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 from ane.backends.onnx.selection import ONNX_PRECISIONS, stored_precision
 from ane.backends.torch.backend import DTYPES, TorchBackend
 from ane.bundles import Model
-from ane.bundles.family import find_family
 from ane.bundles.hashes import record
 from ane.bundles.packages import FunctionRecord, PackageRecord
 from ane.system.errors import UserError
 from ane.system.files import replacing
 from ane.system.version import version
-from converters.models import convertible_networks, graph_builder
+from converters.models import check_precision, convertible_networks, graph_builder, network_spec
 from converters.onnx.export import OPSET, export
 from converters.onnx.precision import QUANTISED, quantise
 from converters.onnx.weights import WeightFile
@@ -24,8 +23,6 @@ from converters.provenance import weights_sha256
 if TYPE_CHECKING:
     from torch import nn
 
-TABLES = ("text_embedding", "mel_embedding", "text_pos_embedding", "mel_pos_embedding")     # looked up by the host
-
 
 @dataclass(frozen=True)
 class OnnxOptions:
@@ -34,14 +31,14 @@ class OnnxOptions:
     precision: str = "fp32"
 
     def stored(self, network: str) -> str:
-        return stored_precision(find_family(), network, self.precision)
+        return stored_precision(network_spec(network), self.precision)
 
 
 class OnnxTarget:
     """``converters.conversion.ConversionTarget`` that makes ONNX packages."""
 
     name = "onnx"
-    max_functions = 3
+    max_functions = 4
     networks: Collection[str] = convertible_networks(name)
 
     def check(self, options: Sequence[OnnxOptions], model: Model) -> None:
@@ -50,6 +47,7 @@ class OnnxTarget:
         for option in options:
             if option.precision not in ONNX_PRECISIONS:
                 raise UserError(f"precision={option.precision}: ONNX packages are in {', '.join(ONNX_PRECISIONS)}")
+            check_precision(model, option.precision, "quantised", QUANTISED)
 
     def versions(self) -> tuple[str, ...]:
         import onnx
@@ -127,9 +125,11 @@ def _check(file: Path, what: str, infer_shapes: bool) -> None:
 def load_reference(model: Model, network: str, precision: str) -> "nn.Module":
     """The reference network in ``precision`` as the torch backend computes it, without the host's tables."""
     module = TorchBackend(model, "cpu", precision, keep=True, exact=True).network(network)
-    for table in TABLES:
-        if hasattr(module, table):
-            delattr(module, table)
+    stage = model.family.stages.decoder
+    if stage is not None and network == stage.network:
+        for table, key in stage.tables.items():
+            if table not in stage.tied:
+                delattr(module, key.partition(".")[0])
     return module
 
 

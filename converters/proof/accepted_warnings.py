@@ -9,7 +9,7 @@ from converters.proof.lint import WarningSummary, lint, summarise
 from converters.proof.lint_rules import REFUSED
 
 # Networks whose graphs must not violate a rule of severity "refused"
-STRICT = frozenset({"autoregressive", "diffusion"})
+STRICT = frozenset({"autoregressive", "diffusion", "encoder", "decoder"})
 
 UNEXPLAINED = "not examined yet"
 # rule → why its violations are accepted

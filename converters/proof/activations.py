@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from torch import Tensor, nn
@@ -29,20 +29,24 @@ MAX_DROP = 8.0      # dB below the lowest earlier value; a larger drop is drift
 HEADROOM = 10.0     # dB above the function's threshold: the level that the first value is compared with
 ROUNDED = 73.0      # dB of numbers rounded to fp16 once
 MAX_SNR = 200.0     # dB recorded for equal arrays; −200 for arrays that are not finite
-DECODER, VOCODERS = ("prefill", "step", "state"), ("univnet", "hifigan")
+DECODER, VOCODERS = ("prefill", "fill", "step", "state"), ("univnet", "hifigan", "vocoder")
 
-# Layouts of module outputs. All modules of these networks return (B, T, C) or (B, C). In other networks, FRAMES return
-# (B, T, C), PACKED (B · T, C), and all others (B, C), (B, C, T) or (B, C, 1, T).
-COLUMNS_FIRST = frozenset({"autoregressive", "clvp"})
+# Layouts of module outputs. All modules of these networks return (B, T, C) or (B, C), except convolutions. In other
+# networks, FRAMES return (B, T, C), PACKED (B · T, C), and all others (B, C), (B, C, T) or (B, C, 1, T).
+COLUMNS_FIRST = frozenset({"autoregressive", "clvp", "fastspeech", "encoder", "decoder"})
+LAST_NORMS = {"autoregressive": "gpt.ln_f", "decoder": "ln"}      # of decoders, which return every column
 FRAMES = (FrameConv, FrameNorm)
 PACKED = (PointwiseConv, FrameAttention, TimestepResBlock, DiffusionLayer, IntegratingConv)
 
-# Kind of function → its outputs → the module that returns the same; "": the network itself
+# Network or kind of function → its outputs → the module that returns the same; "": the network itself
 OUTPUTS: dict[str, dict[str, str]] = {
-    **{kind: {"hidden": "final_norm", "logits": "mel_head"} for kind in DECODER},
+    "autoregressive": {"hidden": "final_norm", "logits": "mel_head"}, "decoder": {"hidden": "ln"},
+    "encoder": {"states": "ln_post"},
     **{kind: {"prediction": "out"} for kind in ("denoise", "sample")},
     **{kind: {"latent": ""} for kind in ("ar_conditioning", "diffusion_conditioning", "ar_random", "diffusion_random")},
     "clvp_text": {"latent": "to_text_latent"}, "clvp_speech": {"latent": "to_speech_latent"}, "hifigan": {"sound": ""},
+    "text": {"states": "phoneme_side", "log_durations": "length_regulator.duration_predictor.linear_layer"},
+    "mel": {"mel": "mel_linear"}, "vocoder": {"sound": ""},
 }
 STEP = re.compile(r"step_(\d+)__(.+)")              # a value of one of several fused steps (diffusion_decoder)
 DIGITS = re.compile(r"var_(\d+)")                   # coremltools' name for a value named by a number
@@ -83,6 +87,13 @@ class FunctionCall:
     compute_units: str
 
 
+@runtime_checkable
+class ReadableState(Protocol):
+    """A state that can be copied: the interpreter's and Core AI's, not Core ML's."""
+
+    def copied(self) -> InterpreterState: ...
+
+
 class ActivationSource(Protocol):
     """Runs a function and yields its values. ``stateful``: it supports functions that have a state."""
 
@@ -103,7 +114,7 @@ class InterpretedActivations:
         self.engine = engine
 
     def activations(self, package: Path, function: str, call: FunctionCall) -> Activations:
-        return self.engine.load(package, function, "").activations(call.inputs, _copied(call.state))
+        return self.engine.load(package, function, "").activations(call.inputs, call.state and call.state.copied())
 
     def unload(self, package: Path) -> None:
         self.engine.unload(package)
@@ -132,16 +143,12 @@ class RecordedFunction:
 
     def predict(self, inputs: Mapping[str, np.ndarray], state: Any = None) -> dict[str, np.ndarray]:
         copies = {key: np.array(array) for key, array in inputs.items()}        # the host writes to pools in place
-        self.calls[self.name] = FunctionCall(copies, _copied(state if isinstance(state, InterpreterState) else None),
-                                             self.compute_units)
+        before = state.copied() if isinstance(state, ReadableState) else None
+        self.calls[self.name] = FunctionCall(copies, before, self.compute_units)
         return self.loaded.predict(inputs, state)
 
     def make_state(self) -> Any:
         return self.loaded.make_state()
-
-
-def _copied(state: InterpreterState | None) -> InterpreterState | None:
-    return state and InterpreterState({name: array.copy() for name, array in state.items()})
 
 
 # Comparison with the reference's modules
@@ -153,19 +160,20 @@ class CapturedOutputs:
     """
 
     def __init__(self, network: str, function: FunctionRecord, names: Iterable[str], reference: nn.Module):
-        self.kind, self.bucket, self.columns_first = function.kind, function.bucket, network in COLUMNS_FIRST
+        self.network, self.kind, self.bucket = network, function.kind, function.bucket
+        self.last_norm = LAST_NORMS[network] if self.kind in DECODER else ""
         self.steps = function.bucket.get("steps", 1)
         modules = dict(reference.named_modules())
         found = {name: self._module_and_step(name) for name in names}
         self.modules_and_steps = {name: (path, step) for name, (path, step) in found.items() if path in modules}
         paths = {path for path, _ in self.modules_and_steps.values()}
-        paths |= {"gpt.ln_f"} if self.kind in DECODER else set()
+        paths |= {self.last_norm} if self.kind in DECODER else set()
         self._outputs: dict[str, deque[np.ndarray]] = {path: deque(maxlen=self.steps) for path in paths}
         self._modules = {path: modules[path] for path in paths}
 
     def _module_and_step(self, name: str) -> tuple[str | None, int | None]:
         """Path of the module that computes the same as a value, and the fused step it belongs to (None: to all)."""
-        outputs = OUTPUTS.get(self.kind, {})
+        outputs = OUTPUTS.get(self.network) or OUTPUTS.get(self.kind, {})
         if name in outputs:
             return outputs[name], self.steps - 1
         step = STEP.fullmatch(name)
@@ -203,7 +211,7 @@ class CapturedOutputs:
             module = module[-1]
         if isinstance(module, PACKED):
             rows = self.bucket.get("batch", 1)
-        elif self.columns_first or isinstance(module, FRAMES):
+        elif isinstance(module, FRAMES) or (self.network in COLUMNS_FIRST and not isinstance(module, nn.Conv1d)):
             rows = 1 if self.kind in DECODER else len(output)
         else:
             return output.reshape(*output.shape[:2], -1)
@@ -216,7 +224,7 @@ class CapturedOutputs:
         expected, actual = expected[:rows], actual[:rows]
         if self.kind in DECODER:
             # the recorded call may be only the end of the reference's; the reference returns only the last logits
-            valid = min(_columns(call.inputs["mask"]), self._outputs["gpt.ln_f"][-1].shape[2])
+            valid = min(_columns(call.inputs["mask"]), self._outputs[self.last_norm][-1].shape[2])
             expected, actual = expected[..., -valid:], actual[..., :valid]
             actual = actual[..., actual.shape[2] - expected.shape[2]:]
         elif self.kind in VOCODERS and actual.shape[2] > 1:
@@ -250,22 +258,26 @@ def compare_with_modules(captured: CapturedOutputs, activations: Activations,
 # Comparison with another run
 
 def compare_with_run(program: Program, call: FunctionCall, reference: ActivationSource, candidate: ActivationSource,
-                     package: Path) -> list[ComparedValue]:
+                     package: Path, reference_package: Path | None = None,
+                     exact: float = ROUNDED) -> list[ComparedValue]:
     """All values that both runs of a call return, in program order, with the dB that each operation lost.
 
     Padding at the end is left out, and so are masked scores, whose magnitude would hide errors of the others.
+    ``reference_package``: the package that the reference runs, of the same values (None: the same package). ``exact``:
+    dB of values that have lost nothing.
     """
     call, length = _with_padding_filled(call), _length(call)
-    producers = {name: op for op in program.ops for name in op.outputs}
+    producers = {name: op for op in program.ops for name in (*op.outputs, op.written_state)}
     found: dict[str, ComparedValue] = {}
-    runs = (source.activations(package, program.name, call) for source in (reference, candidate))
+    runs = (reference.activations(reference_package or package, program.name, call),
+            (item for item in candidate.activations(package, program.name, call) if item[0] in producers))
     for (name, op, expected), actual in _pairs(*runs):
         if length and expected.ndim and expected.shape[-1] == call.inputs["inside"].shape[-1]:
             expected, actual = expected[..., :length], actual[..., :length]
         unmasked = expected > MASKED / 2
         value = compare(name, op, expected[unmasked], actual[unmasked])
         parts = {part for argument in producers[name].arguments.values() for part in argument if isinstance(part, str)}
-        before = min([ROUNDED, *(found[part].snr for part in parts if part in found)])
+        before = min([exact, *(found[part].snr for part in parts if part in found)])
         found[name] = replace(value, lost=max(before - value.snr, 0.0))
     return list(found.values())
 

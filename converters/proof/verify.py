@@ -13,7 +13,7 @@ from ane.backends.packaged.functions import PackageRuntime
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import FileRecord, check_hashes
-from ane.bundles.packages import NAMES, PackageRecord
+from ane.bundles.packages import PackageRecord, missing_packages
 from ane.system.errors import UserError
 from converters.proof.activations import (
     ActivationSource,
@@ -35,10 +35,13 @@ from converters.proof.parity import (
     run_probe,
     threshold_of,
 )
+from converters.proof.rebuilt import first_difference
 
-RUNNERS = ("mil", "mil:fp16", "coreml")
+RUNNERS = ("mil", "mil:fp16", "coreml", "coreai", "coreai:fp16")
 SLACK = 3.0             # dB that another processor may lose against the recorded parity
 FLOAT32_NOISE = 90.0    # dB above which recorded parity depends on the rounding of float32
+CORE_AI_SLACK = 0.5     # dB that Core AI in float32 may lose against the interpreter's recorded parity
+CORE_AI_FP16 = 40.0     # dB in fp16: its interpreter rounds every product and sum of a matmul, as no hardware does
 
 
 class UnverifiedBundle(Bundle):
@@ -57,7 +60,11 @@ class PackageRunner:
         engine: runs functions. source: returns the values inside a function.
         arithmetic: name of the recorded parity that a function should reach; None: none was recorded for this runner.
         compute_units: where Core ML may run every network; None: as the bundle states for each.
-        exact: it computes in float32, so a comparison with a float32 run is skipped.
+        exact: it computes as the interpreter in float32 does, so a comparison of every value with that is skipped.
+        slack: dB that it may lose against the recorded parity.
+        limit: highest threshold; above it the rounding of float32 alone decides.
+        interpreter: computes as exactly as this runner, to compare with a function converted again; None: that is not
+            compared.
     """
 
     name: str
@@ -66,13 +73,18 @@ class PackageRunner:
     arithmetic: str | None
     compute_units: str | None = None
     exact: bool = False
+    slack: float = SLACK
+    limit: float | None = None
+    interpreter: MilRuntime | None = None
 
     def check(self, model: Bundle, package: PackageRecord, name: str, reference: TorchBackend,
               layers: bool) -> "FunctionCheck":
         record = package.functions[name]
         result = {"network": package.network, "package": Path(package.path).stem, "function": name,
-                  "threshold": threshold_of(package, name, self.arithmetic),
+                  "threshold": threshold_of(package, name, self.arithmetic), "slack": self.slack,
                   "recorded": record.parity.get(self.arithmetic or "")}
+        if self.limit is not None:
+            result["threshold"] = min(result["threshold"], self.limit)
         path, single = model.path / package.path, UnpublishedModel(model, model.path, [package], reference)
         try:
             check_hashes(model.path, package.files)
@@ -93,12 +105,15 @@ class PackageRunner:
                 if not self.exact:
                     result["operations"] = compare_with_run(program, call, InterpretedActivations(MilRuntime()),
                                                             self.source, path)
+                if self.interpreter:
+                    result["difference"] = first_difference(model, package, name, call, self.source, self.interpreter)
         except UserError as error:
             result["problem"] = str(error)
         return FunctionCheck(**result)
 
     def unload(self, package: Path) -> None:
         self.source.unload(package)
+        self.engine.unload(package)
 
 
 def package_runner(name: str, narrow: bool = False, compute_units: str | None = None) -> PackageRunner:
@@ -112,11 +127,19 @@ def package_runner(name: str, narrow: bool = False, compute_units: str | None = 
         from converters.proof.coreml_activations import CoreMLActivations
 
         return PackageRunner(name, CoreMLRuntime(), CoreMLActivations(), None, compute_units)
+    if name.startswith("coreai"):
+        from ane.backends.coreai.runtime import CoreAIRuntime
+        from converters.proof.coreai_activations import CoreAIActivations
+
+        runtime = CoreAIRuntime(fp16=name == "coreai:fp16", separate=True)
+        arithmetic, limit = (None, CORE_AI_FP16) if runtime.fp16 else (MATHS, FLOAT32_NOISE)
+        return PackageRunner(name, runtime, CoreAIActivations(runtime), arithmetic, slack=CORE_AI_SLACK, limit=limit,
+                             interpreter=None if runtime.fp16 else MilRuntime())
     rounded = name == "mil:fp16"
     engine = MilRuntime(Arithmetic(fp16=rounded, narrow_norms=narrow))
     arithmetic = None if narrow else ROUNDING if rounded else MATHS
     return PackageRunner(f"{name}, narrow norms" if narrow else name, engine, InterpretedActivations(engine),
-                         arithmetic, exact=not rounded)
+                         arithmetic, exact=not rounded, interpreter=engine)
 
 
 @dataclass(frozen=True)
@@ -124,23 +147,26 @@ class FunctionCheck:
     """A function compared with the reference.
 
     Attributes:
-        threshold: dB that it must reach. recorded: dB at conversion, with the same arithmetic.
+        threshold: dB that it must reach. recorded: dB at conversion, with the same arithmetic. slack: dB that it may
+            lose against that.
         snr: dB of its probe's outputs. error: largest absolute difference of these. None when it could not be run.
         problem: why it could not be run, or why there are no values.
         values: those compared with a module of the reference, in program order. operations: all values, compared with
-            a float32 run.
+            a float32 run. difference: the first value that differs from the same function converted again.
     """
 
     network: str
     package: str
     function: str
     threshold: float
+    slack: float = SLACK
     recorded: float | None = None
     snr: float | None = None
     error: float | None = None
     problem: str = ""
     values: Sequence[ComparedValue] = ()
     operations: Sequence[ComparedValue] = ()
+    difference: ComparedValue | None = None
 
     @property
     def passed(self) -> bool:
@@ -151,7 +177,7 @@ class FunctionCheck:
         """The threshold, or a little less than what was recorded if that is more."""
         if self.recorded is None:
             return self.threshold
-        return max(self.threshold, min(self.recorded, FLOAT32_NOISE) - SLACK)
+        return max(self.threshold, min(self.recorded, FLOAT32_NOISE) - self.slack)
 
     @property
     def drift(self) -> ComparedValue | None:
@@ -188,8 +214,7 @@ def choose_packages(model: Bundle, network: str | None = None, function: str | N
     """
     existing = model.packages if format == "coreml" else model.onnx_packages
     if not existing:
-        raise UserError(f"{model.name} has no {NAMES[format]} packages: make them with `ane convert {model.path} "
-                        f"--to {format} -o DIR` and open that bundle")
+        raise missing_packages(model, format)
     packages = [package for package in existing if network in (None, package.network)]
     if not packages:
         there = ", ".join(dict.fromkeys(package.network for package in existing))
@@ -199,6 +224,16 @@ def choose_packages(model: Bundle, network: str | None = None, function: str | N
         there = ", ".join(dict.fromkeys(name for package in packages for name in package.functions))
         raise UserError(f"function={function}: no package has it; there are {there}")
     return [(package, names) for package, names in chosen if names]
+
+
+def smallest_functions(package: PackageRecord) -> list[str]:
+    """Of each kind of function, the one with the smallest bucket."""
+    chosen: dict[str, str] = {}
+    for name, record in package.functions.items():
+        known = package.functions.get(chosen.get(record.kind, ""))
+        if known is None or list(record.bucket.values()) < list(known.bucket.values()):
+            chosen[record.kind] = name
+    return list(chosen.values())
 
 
 def largest_error(references: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> float:

@@ -13,13 +13,14 @@ from ane.models.tortoise.diffusion import frame_count
 from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph
 from converters.coreml.options import CoreMLOptions
+from converters.decoder_graphs import cached_steps
 from converters.engine_limits import MAX_AXIS
 from converters.tortoise import autoregressive as gpt2
-from converters.tortoise import clvp, conditioning, hifigan, univnet
+from converters.tortoise import clvp, conditioning, univnet
 from converters.tortoise import diffusion_decoder as diffusion
+from converters.vocoders import hifigan
 
 UPSTREAM_CODES = 500                            # max_codes of upstream's presets
-PREFILL_COLUMNS = 64                            # of "fill" (apple/coreai-models: one a call loses precision in fp16)
 SLOTS_PER_LANE = 256                            # 12 s of speech; as many again hold the prefix
 
 # kind → smallest length that its probe supports
@@ -106,11 +107,9 @@ def _autoregressive(network: Any, settings: GraphSettings) -> list[CoreMLGraph]:
     options, scale, sizes = settings.options, settings.scale, settings.lengths
     positions = rounded(network.config.max_text_tokens + 3 + network.config.max_mel_tokens, 64)
     pools = [(lanes, slots) for lanes in options.lanes for slots in sizes.get("step", (_slots(lanes, positions),))]
-    steps = [gpt2.step(network, lanes, slots, cache, scale) for cache in options.caches for lanes, slots in pools]
-    if "state" in options.caches:       # only steps write to a state; filling it one column a call is slow
-        wide = {slots for lanes, slots in pools if lanes < PREFILL_COLUMNS and slots >= 2 * PREFILL_COLUMNS}
-        steps += [gpt2.fill(network, PREFILL_COLUMNS, slots, scale) for slots in sorted(wide)]
-    return [*(gpt2.prefill(network, columns, scale) for columns in sizes["prefill"] if "io" in options.caches), *steps]
+    prefills = sizes["prefill"] if "io" in options.caches else ()
+    graphs = gpt2.decoder_graphs(network, scale)
+    return [*(graphs.prefill(columns) for columns in prefills), *cached_steps(graphs, pools, options.caches)]
 
 
 def _slots(lanes: int, positions: int) -> int:

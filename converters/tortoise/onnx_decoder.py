@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ane.backends.base import DecoderShape
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig, causal
 
 LANES, COLUMNS, LENGTH, PREFIX_LENGTH, PREFIXES = 3, 2, 7, 5, 4         # sizes of the example inputs for tracing
@@ -89,17 +90,17 @@ def prefill_examples(config: UnifiedVoiceConfig) -> tuple[dict[str, Any], dict[s
     return {"columns": columns}, {"columns": {1: "prefix"}}
 
 
-def step_examples(config: UnifiedVoiceConfig, dtype: torch.dtype,
+def step_examples(shape: DecoderShape, dtype: torch.dtype,
                   shared: bool) -> tuple[dict[str, Any], dict[str, dict[int, str]]]:
     """The same for ``step``, or, if not ``shared``, for ``step_prefixes``."""
-    layers, heads, width = config.layers, config.heads, config.model_dim // config.heads
+    layers, heads, width = shape.layers, shape.heads, shape.head_width
     own = (LANES, heads, LENGTH, width)
     before = (heads, PREFIX_LENGTH, width) if shared else (PREFIXES, heads, PREFIX_LENGTH, width)
     prefix_index = {} if shared else {"prefix_index": torch.zeros(LANES, dtype=torch.int64)}
-    examples = {"columns": torch.zeros(LANES, COLUMNS, config.model_dim),
+    examples = {"columns": torch.zeros(LANES, COLUMNS, shape.width),
                 "mask": torch.zeros(LANES, COLUMNS, PREFIX_LENGTH + LENGTH + COLUMNS), **prefix_index,
                 # distinct tensors: the tracer merges inputs that share one
-                **{name: [torch.zeros(shape, dtype=dtype) for _ in range(layers)] for name, shape in (
+                **{name: [torch.zeros(size, dtype=dtype) for _ in range(layers)] for name, size in (
                     ("keys", own), ("values", own), ("prefix_keys", before), ("prefix_values", before))}}
     of_own, of_prefix = {0: "lanes", 2: "length"}, {1: "prefix"} if shared else {0: "prefixes", 2: "prefix"}
     axes = {"columns": {0: "lanes", 1: "columns"}, "mask": {0: "lanes", 1: "columns", 2: "seen"},

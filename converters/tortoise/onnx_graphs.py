@@ -129,9 +129,9 @@ def _autoregressive(network: nn.Module, dtype: torch.dtype) -> list[OnnxGraph]:
         OnnxGraph("prefill", NetworkCall(network, decoder.prefill), *decoder.prefill_examples(network.config),
                   ("hidden", "logits", "keys", "values")),
         OnnxGraph("step", NetworkCall(network, decoder.step),
-                  *decoder.step_examples(network.config, dtype, shared=True), new),
+                  *decoder.step_examples(network.config.decoder_shape, dtype, shared=True), new),
         OnnxGraph("step_prefixes", NetworkCall(network, decoder.step_prefixes),
-                  *decoder.step_examples(network.config, dtype, shared=False), new),
+                  *decoder.step_examples(network.config.decoder_shape, dtype, shared=False), new),
     ]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from ane.models.tortoise.networks.univnet import BORDER, TAPS, KernelPredictor, LVCBlock, UnivNet
 from converters import blocks
 from converters.coreml.graph import CoreMLGraph, Style, Var, mb
-from converters.tortoise.vocoder_segments import SoundMask, check_width, cropped, leaky, upsampled
+from converters.vocoders.segments import SoundMask, check_width, cropped, leaky, upsampled
 
 
 def univnet(network: UnivNet, frames: int) -> CoreMLGraph:

@@ -89,11 +89,12 @@ def test_forgetting_deletes_the_file(model, home):
 
 @pytest.mark.parametrize("content", [
     "", "{", "[]", "{}", '{"format": "1"}', '{"format": 1}', '{"format": 1, "tunings": [{}]}',
-    '{"format": 1, "tunings": [{"bundle": "a", "model": "b", "chip": "c", "os_build": "d", "tuning": {"backend": 1}}]}',
-    '{"format": 1, "tunings": [{"bundle": "a", "model": "b", "chip": "c", "os_build": "d", "tuning": {"x": 1}}]}',
-    '{"format": 1, "tunings": [{"bundle": "a", "model": "b", "chip": "c", "os_build": "d", '
+    '{"format": 1, "tunings": [{"model_key": "a", "model": "b", "chip": "c", "os_build": "d", '
+    '"tuning": {"backend": 1}}]}',
+    '{"format": 1, "tunings": [{"model_key": "a", "model": "b", "chip": "c", "os_build": "d", "tuning": {"x": 1}}]}',
+    '{"format": 1, "tunings": [{"model_key": "a", "model": "b", "chip": "c", "os_build": "d", '
     '"tuning": {"backend": "torch", "threads": 0}}]}',
-    '{"format": 1, "tunings": [{"bundle": "a", "model": "b", "chip": "c", "os_build": "d", '
+    '{"format": 1, "tunings": [{"model_key": "a", "model": "b", "chip": "c", "os_build": "d", '
     '"tuning": {"backend": "coreml", "compute_units": {"clvp": "NPU"}}}]}'])
 def test_a_damaged_file_causes_one_notice_and_stops_nothing(model, home, content):
     write_tuning(home, content)

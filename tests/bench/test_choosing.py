@@ -24,11 +24,11 @@ from tests.random_model import RandomModel
 WORK = SentenceWork(candidates=16, steps=30, guided=False, frames=374, capacity=100)
 
 
-def bench_row(milliseconds: float | str, contestant: str = "torch:cpu", function: str = "clvp_text",
+def bench_row(milliseconds: float | str, competitor: str = "torch:cpu", function: str = "clvp_text",
               **settings) -> BenchRow:
     """A row of a median, or of an error."""
     usual = {"network": "clvp", "kind": "clvp_text", "bucket": {}, "precision": "auto", "threads": None}
-    row = BenchRow(contestant, function, settings={**usual, **settings})
+    row = BenchRow(competitor, function, settings={**usual, **settings})
     if isinstance(milliseconds, str):
         return dataclasses.replace(row, error=milliseconds)
     return dataclasses.replace(row, value=Spread.of([milliseconds]))

@@ -1,4 +1,4 @@
-"""How functions and contestants are measured, and what a row states."""
+"""How functions and competitors are measured, and what a row states."""
 
 import dataclasses
 
@@ -74,7 +74,7 @@ def test_an_error_for_the_user_is_in_the_row():
     assert row == dataclasses.replace(ROW, error="Core ML cannot load it")
 
 
-def test_contestants_take_turns_and_the_warm_up_is_not_counted():
+def test_competitors_take_turns_and_the_warm_up_is_not_counted():
     order, counted = [], []
     turns = [RepeatedCall(BenchRow(name, "step"),
                           lambda name=name: order.append(name) or {"value": len(order), "extra": 2.0})
@@ -86,7 +86,7 @@ def test_contestants_take_turns_and_the_warm_up_is_not_counted():
     assert a.figures == {"extra": 2.0}
 
 
-def test_a_contestant_that_fails_leaves_the_contest_with_its_error():
+def test_a_competitor_that_fails_leaves_the_contest_with_its_error():
     def fail():
         raise UserError("no memory")
 
@@ -97,11 +97,11 @@ def test_a_contestant_that_fails_leaves_the_contest_with_its_error():
 
 
 def test_a_ratio_is_of_two_rows_with_equal_settings():
-    def row(contestant: str, value: float, lanes: int) -> BenchRow:
-        return BenchRow(contestant, "step", "ms", {"lanes": lanes}, Spread.of([value]))
+    def row(competitor: str, value: float, lanes: int) -> BenchRow:
+        return BenchRow(competitor, "step", "ms", {"lanes": lanes}, Spread.of([value]))
 
     rows = compare([row("upstream", 8.0, 1), row("upstream", 9.0, 4), row("torch", 2.0, 1), row("torch", 1.0, 8)],
-                   lambda row: row.contestant == "upstream", "times_upstream")
+                   lambda row: row.competitor == "upstream", "times_upstream")
     assert [row.figures.get("times_upstream") for row in rows] == [1.0, 1.0, 4.0, None]
 
 

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,17 +10,19 @@ from ane.bench.records import BenchRow, Spread
 from ane.bench.report import document, table_cells
 from ane.system.errors import UserError
 from ane.system.files import write_json
+from benchmarks import speech
 from benchmarks.__main__ import BENCHMARKS, arguments_parser, flags_for, main
 from benchmarks.page import write_page
 from benchmarks.speech import SENTENCES, speech_figures, text_of_chunks
+from tests.bench.in_process import InProcessWorker
 
 KEYS = {"format", "benchmark", "machine", "settings", "rows", "notes", "plots"}
 MACHINE = {"chip", "cores", "memory_bytes", "os", "python", "packages", "commit", "date", "load_average"}
 
 
-def test_a_quick_run_writes_the_shared_record_and_a_page_of_all(tmp_path):
-    subprocess.run([sys.executable, "-m", "benchmarks", "--quick", "--threads", "1", "--only", "stream,scale", "-o",
-                    str(tmp_path)], check=True, capture_output=True, timeout=300)
+def test_a_quick_run_writes_the_shared_record_and_a_page_of_all(tmp_path, monkeypatch):
+    monkeypatch.setattr(speech, "WorkerProcess", InProcessWorker)
+    main(["--quick", "--threads", "1", "--only", "stream,scale", "-o", str(tmp_path)])
     stream, scale = ([BenchRow.read(row) for row in check_document(tmp_path / f"{name}.json")["rows"]]
                      for name in ("stream", "scale"))
     assert [row.settings["chunks"] for row in stream] == [1, 2]
@@ -68,11 +68,11 @@ def test_a_benchmark_that_fails_is_named_and_does_not_stop_the_others(tmp_path, 
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--only", "nothing"], f"--only nothing: there are {', '.join(BENCHMARKS)}"),
-    (["decode", "--contestants", "abacus"], "--contestants abacus: there are upstream"),
+    (["decode", "--competitors", "abacus"], "--competitors abacus: there are upstream"),
     (["decode", "--precision", "fp8"], "--precision fp8: there are"),
     (["decode", "--only", "abacus"], "--only abacus: there are decoder"),
     (["sentence", "--cases", "two"], "--cases two: there are one"),
-    (["sentence", "--contestants", "eager"], "--contestants eager: there are upstream, torch"),
+    (["sentence", "--competitors", "eager"], "--competitors eager: there are upstream, torch"),
 ])
 def test_an_unknown_name_is_refused_with_the_known_ones(arguments, message):
     with pytest.raises(UserError, match=message):
@@ -103,7 +103,7 @@ def test_the_table_has_a_column_for_every_setting_that_differs_and_every_figure(
             BenchRow("onnx", "step", settings={"lanes": 4, "threads": 2}, value=Spread.of([1.0]), figures={"a_b": 3.0}),
             BenchRow("mil", "step", error="no packages")]
     headings, cells = table_cells(rows)
-    assert headings == ["contestant", "what", "lanes", "threads", "ms", "a b", "peak GB", "error"]
+    assert headings == ["competitor", "what", "lanes", "threads", "ms", "a b", "peak GB", "error"]
     assert cells[0] == ["torch", "step", "1", "2", "2 ±0%", "–", "1", ""]
     assert cells[2] == ["mil", "step", "–", "–", "–", "–", "–", "no packages"]
     assert table_cells(rows[:2])[0][2:4] == ["lanes", "ms"]

@@ -19,34 +19,34 @@ SHORT = ["--lanes", "1,2", "--frames", "16", "--utterances", "1,2", "--calls", "
 @pytest.fixture(scope="module")
 def rows(random_bundle: Path) -> list[BenchRow]:
     """Of both engines of torch."""
-    options = arguments_parser().parse_args(["backends", "--bundle", str(random_bundle), "--contestants", "eager,torch",
+    options = arguments_parser().parse_args(["backends", "--bundle", str(random_bundle), "--competitors", "eager,torch",
                                              "--precision", "fp32,int8", *SHORT])
     options.checkpoints = None
     return list(measure(options).rows)
 
 
-def test_every_part_has_a_row_for_every_contestant_and_size(rows):
+def test_every_part_has_a_row_for_every_competitor_and_size(rows):
     names = ["eager:cpu fp32", "torch:cpu fp32", "torch:cpu int8"]
     sizes = {"prefill": [{}], "decoder step": [{"lanes": 1}, {"lanes": 2}],
              "guided denoising step": [{"frames": 16, "utterances": 1}, {"frames": 16, "utterances": 2}],
              "univnet": [{"frames": 16}], "hifigan": [{"frames": 16}]}
-    found = {what: [(row.contestant, row.settings) for row in rows if row.what == what] for what in sizes}
+    found = {what: [(row.competitor, row.settings) for row in rows if row.what == what] for what in sizes}
     assert found == {what: [(name, size) for name in names for size in each] for what, each in sizes.items()}
     assert all(row.error is None and row.value.median > 0 for row in rows)
 
 
 def test_rows_state_rates_shares_and_the_ratio_to_eager_with_the_same_sizes(rows):
     for row in rows:
-        eager, = (other for other in rows if other.contestant == "eager:cpu fp32" and other.what == row.what
+        eager, = (other for other in rows if other.competitor == "eager:cpu fp32" and other.what == row.what
                   and other.settings == row.settings)
         assert row.figures["times_eager_fp32"] == eager.value.median / row.value.median
-        assert ("share_of_peak" in row.figures) == row.contestant.endswith("fp32")
+        assert ("share_of_peak" in row.figures) == row.competitor.endswith("fp32")
         if row.what == "decoder step":
             assert row.figures["tokens_per_s"] > 0
             assert row.figures["share_of_bandwidth"] > 0
         if row.what in ("univnet", "hifigan"):
             assert row.figures["real_time_factor"] > 0
-        if row.what == "guided denoising step" and row.contestant == "torch:cpu int8":
+        if row.what == "guided denoising step" and row.competitor == "torch:cpu int8":
             assert row.figures["snr_db"] > 10
 
 

@@ -2,8 +2,6 @@
 
 import argparse
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,31 +14,15 @@ from ane.bench.records import BenchRow, Spread
 from ane.bench.report import plot
 from ane.bench.worker import BenchWorker
 from ane.bundles.bundle import Bundle
+from ane.cli import main
 from ane.commands import bench
 from ane.system.errors import UserError
 from converters.conversion import convert
 from converters.coreml.package import CoreMLOptions
 from tests.backends.coreml.fake_core_ml import FakeCoreML
+from tests.bench.in_process import InProcessWorker
 
 COMPUTE_UNITS = ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE")
-
-
-class InProcessWorker:
-    """``ane.bench.sessions.WorkerProcess`` without the process, so that the stand-in reaches it."""
-
-    cold_start = 0.0
-
-    def __init__(self, threads: int | None = None):
-        self.worker = BenchWorker()
-
-    def ask(self, request):
-        return json.loads(json.dumps(self.worker.answer(json.loads(json.dumps(request)))))
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +90,7 @@ def test_onnx_stands_beside_torch_in_one_table_and_can_be_chosen(ane, onnx_bundl
     common = ("--bundle", onnx_bundle, "--runs", "1", "--threads", "1", "--lanes", "1,2", "--no-speech", "--precision",
               "fp32")
     found = json.loads(ane(*common, "-o", "-"))
-    functions = {name: [row["what"] for row in found["rows"] if row["contestant"] == name]
+    functions = {name: [row["what"] for row in found["rows"] if row["competitor"] == name]
                  for name in ("onnx:cpu", "torch:cpu")}
     assert functions["onnx:cpu"] == ["prefill", "step_1", "step_2"]
     assert set(functions["onnx:cpu"]) < set(functions["torch:cpu"])
@@ -123,7 +105,7 @@ def test_forgetting_one_bundle_keeps_the_others_and_an_unknown_one_is_refused(an
         ane("--forget", "--bundle", "nope")
     assert len(tuning.entries()) == 2
     assert "Forgot 1 tuning " in ane("--forget", "--bundle", converted)
-    assert [entry.bundle for entry in tuning.entries()] == [tuning.key(Bundle(onnx_bundle))]
+    assert [entry.model_key for entry in tuning.entries()] == [tuning.key(Bundle(onnx_bundle))]
     assert "Nothing was remembered" in ane("--forget", "--bundle", converted)
 
 
@@ -185,25 +167,17 @@ def test_a_plot_needs_matplotlib_and_a_suffix(ane, tmp_path):
         ane("--plot", tmp_path / "plot.txt")
 
 
-def test_a_run_on_torch_is_reported_and_used_by_say(random_bundle, tmp_path, monkeypatch):
-    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
-    model = ("--bundle", str(random_bundle))
-
-    def run(*arguments) -> subprocess.CompletedProcess:
-        result = subprocess.run([sys.executable, "-m", "ane", *arguments], cwd=tmp_path, capture_output=True, text=True,
-                                timeout=300, check=False)
-        assert result.returncode == 0, result.stderr
-        return result
-
-    result = run("bench", *model, "--backend", "torch:cpu", "--runs", "2", "--threads", "1", "--lanes", "1,4",
-                 "--preset", "fastest", "--text", "Hi.", "-o", "out.json")
+def test_a_run_on_torch_is_reported_and_used_by_say(ane, random_bundle, tmp_path, capsys):
+    printed = ane("--bundle", random_bundle, "--backend", "torch:cpu", "--runs", "2", "--threads", "1", "--lanes",
+                  "1,4", "--preset", "fastest", "--text", "Hi.", "-o", tmp_path / "out.json")
     for heading in ("Functions", "The sentence", "Remembered in", "first audio s"):
-        assert heading in result.stdout
+        assert heading in printed
     check_document(json.loads((tmp_path / "out.json").read_text(encoding="utf-8")))
     tuned = tuning.find_tuning(Bundle(random_bundle))
     assert tuned.backend == "torch:cpu"
-    said = json.loads(run("say", "Hi.", *model, "--preset", "fastest", "--seed", "1", "--json", "-o", "a.wav").stdout)
-    assert said["backend"].startswith("torch:cpu")
+    assert main(["say", "Hi.", "--bundle", str(random_bundle), "--preset", "fastest", "--seed", "1", "--json", "-o",
+                 str(tmp_path / "a.wav")]) == 0
+    assert json.loads(capsys.readouterr().out)["backend"].startswith("torch:cpu")
 
 
 def check_document(found: dict) -> None:
@@ -223,7 +197,7 @@ def check_document(found: dict) -> None:
     assert all((row.value.readings, row.settings["threads"]) == (2, 1) for row in functions)
     assert len({(row.what, row.settings["network"], row.settings["precision"]) for row in functions}) == len(functions)
     assert {row.settings["network"] for row in functions if row.settings["precision"] == "int8"} == {"autoregressive"}
-    assert [row.contestant for row in sentences] == ["torch:cpu", "torch:cpu, threads 1", "torch:cpu, int8, threads 1"]
+    assert [row.competitor for row in sentences] == ["torch:cpu", "torch:cpu, threads 1", "torch:cpu, int8, threads 1"]
     for row in sentences:
         assert row.peak_bytes > 10**8
         assert row.figures["start_to_end_s"] > row.value.median * row.figures["audio_s"]

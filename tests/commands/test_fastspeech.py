@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 import soundfile
+import torch
 
 import ane
 from ane.bundles.bundle import Bundle
+from ane.bundles.hashes import sha256_of
 from ane.cli import main
 from tests.fastspeech_files import write_fastspeech, write_hifigan
 
@@ -34,11 +36,11 @@ def bundle(files: Path, capsys: pytest.CaptureFixture) -> Path:
 
 def test_import_and_say_in_processes_of_their_own(files):
     for command in (["import", "checkpoint.pt", "--vocoder", "generator.pth", "-o", "./bundle"],
-                    ["say", "Hello, world.", "--bundle", "./bundle", "--rate", "1.2", "-o", "x.wav"]):
+                    ["say", "Hello, world.", "--bundle", "./bundle", "--speed", "1.2", "-o", "x.wav"]):
         result = subprocess.run([sys.executable, "-m", "ane", *command], cwd=files, capture_output=True, text=True,
                                 timeout=300, check=False)
         assert result.returncode == 0, result.stderr
-    assert "rate 1.2" in result.stderr
+    assert "speed 1.2" in result.stderr
     assert "Griffin-Lim" not in result.stderr
     info = soundfile.info(files / "x.wav")
     assert (info.samplerate, info.frames % 256) == (22050, 0)
@@ -52,6 +54,31 @@ def test_what_the_bundle_states(bundle):
     assert "tokenizer" not in json.loads((bundle / "bundle.json").read_text())
 
 
+def test_a_vocoder_with_the_name_of_the_checkpoint_keeps_its_hash(files):
+    (files / "sub").mkdir()
+    (files / "generator.pth").rename(files / "sub" / "checkpoint.pt")
+    assert main(["import", "checkpoint.pt", "--vocoder", "sub/checkpoint.pt", "-o", "./bundle"]) == 0
+    assert Bundle(files / "bundle").manifest.source["files"] == {
+        "checkpoint.pt": sha256_of(files / "checkpoint.pt"),
+        "vocoder/checkpoint.pt": sha256_of(files / "sub" / "checkpoint.pt")}
+
+
+@pytest.mark.parametrize("name", ["checkpoint.pt", "weights.bin"])
+def test_a_checkpoint_is_known_by_its_content(files, name):
+    (files / "checkpoint.pt").rename(files / name)
+    assert ane.load(name).model.family.name == "fastspeech"
+
+
+@pytest.mark.parametrize("command", [("import", "foreign.pt", "-o", "./b"),
+                                     ("say", "Hi.", "--checkpoints", "foreign.pt", "-o", "x.wav")])
+def test_a_checkpoint_of_no_known_model_is_one_clear_line(files, capsys, command):
+    torch.save({"layer.weight": torch.zeros(2)}, "foreign.pt")
+    assert main(list(command)) == 1
+    line = capsys.readouterr().err
+    assert "foreign.pt is a checkpoint of no model that this version knows" in line
+    assert line.count("\n") == 1
+
+
 def test_without_a_vocoder_a_line_says_how_to_add_one(files, capsys):
     assert main(["import", "checkpoint.pt", "-o", "./bundle", "--precision", "fp16"]) == 0
     assert main(["say", "Hello.", "--bundle", "./bundle", "-o", "x.wav"]) == 0
@@ -59,8 +86,8 @@ def test_without_a_vocoder_a_line_says_how_to_add_one(files, capsys):
 
 
 def test_from_python(bundle, files):
-    speech = ane.load(bundle).speak("Hello.", rate=1.1)
-    assert (speech.sample_rate, speech.rate) == (22050, 1.1)
+    speech = ane.load(bundle).speak("Hello.", speed=1.1)
+    assert (speech.sample_rate, speech.speed) == (22050, 1.1)
     assert ane.load(files / "checkpoint.pt").speak("Hello.").notes
 
 
@@ -69,16 +96,16 @@ def test_lines_and_json(bundle, files, capsys):
     assert main(["say", "-f", "text.txt", "--lines", "--json", "--bundle", "./bundle", "-o", "x.wav"]) == 0
     facts = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [fact["chunks"] for fact in facts] == [["One line."], ["Another line."]]
-    assert facts[0]["rate"] == 1.0
+    assert facts[0]["speed"] == 1.0
     assert not {"seed", "voice", "codes", "preset"} & set(facts[0])
     assert (files / "x-2.wav").is_file()
 
 
 def test_stream_to_a_file(bundle, files, capsys):
     text = "This sentence is one of several. " * 6
-    assert main(["say", text, "--stream", "--bundle", "./bundle", "--rate", "1.5", "-o", "x.wav"]) == 0
+    assert main(["say", text, "--stream", "--bundle", "./bundle", "--speed", "1.5", "-o", "x.wav"]) == 0
     assert "first audio after" in capsys.readouterr().err
-    whole = ane.load(bundle).speak(text, rate=1.5)
+    whole = ane.load(bundle).speak(text, speed=1.5)
     assert soundfile.info(files / "x.wav").frames == len(whole.audio)
 
 
@@ -100,18 +127,14 @@ def test_an_option_of_other_models_is_refused(bundle, capsys, flags):
 
 
 @pytest.mark.parametrize("value", ["0", "nan", "9"])
-def test_a_rate_out_of_range_is_refused(bundle, capsys, value):
-    assert main(["say", "Hello.", "--bundle", str(bundle), "-o", "x.wav", "--rate", value]) == 1
-    assert "--rate must be from 0.25 to 4" in capsys.readouterr().err
+def test_a_speed_out_of_range_is_refused(bundle, capsys, value):
+    assert main(["say", "Hello.", "--bundle", str(bundle), "-o", "x.wav", "--speed", value]) == 1
+    assert "--speed must be from 0.25 to 4" in capsys.readouterr().err
 
-
-def test_a_rate_on_tortoise_is_refused(files, random_bundle, capsys):
-    assert main(["say", "Hello.", "--bundle", str(random_bundle), "-o", "x.wav", "--rate", "1.2"]) == 1
-    assert "--rate has no effect on Tortoise models" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("command", "fault"), [
-    (("import", "generator.pth", "-o", "./b"), "a FastSpeech checkpoint must be named .pt"),
+    (("import", "generator.pth", "-o", "./b"), "is a vocoder, not a FastSpeech checkpoint"),
     (("import", "checkpoint.pt", "--vocoder", "none.pth", "-o", "./b"), "cannot read none.pth"),
     (("import", "checkpoint.pt", "--vocoder", "checkpoint.pt", "-o", "./b"), "is not a HiFi-GAN generator"),
     (("import", "checkpoint.pt", "--revision", "main", "-o", "./b"), "--revision is for the hub; checkpoint.pt is a"),
@@ -121,7 +144,9 @@ def test_a_rate_on_tortoise_is_refused(files, random_bundle, capsys):
     (("bench", "--bundle", "./bundle"), "measures Tortoise models"),
     (("say", "--preset", "?", "--bundle", "./bundle"), "which has no presets"),
     (("say", "x", "--backend", "onnx", "--bundle", "./bundle", "-o", "x.wav"), "no ONNX packages"),
-    (("convert", "./bundle", "--to", "onnx", "-o", "./c"), "of which no network can be converted"),
+    (("say", "x", "--backend", "mil", "--bundle", "./bundle", "-o", "x.wav"), "`ane convert bundle --to coreml"),
+    (("verify", "--bundle", "./bundle"), "make them with `ane convert bundle --to coreml -o DIR`"),
+    (("plan", "--bundle", "./bundle"), "make them with `ane convert bundle --to coreml -o DIR`"),
     (("convert", "./bundle", "--to", "gguf", "-o", "./c.gguf"), "bundle is a FastSpeech model")])
 def test_what_cannot_be_done_is_one_line(bundle, capsys, command, fault):
     assert main(list(command)) == 1

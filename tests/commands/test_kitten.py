@@ -4,11 +4,16 @@ import io
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import soundfile
 
+import ane
+from ane.bundles.hashes import sha256_of
+from ane.bundles.hub import Snapshot
 from ane.cli import main
-from ane.models.kitten import synthesizer
+from ane.models.kitten import model_files, open_kitten, synthesizer
+from ane.models.kitten.settings import KittenSettings
 from tests.models.kitten.kitten_model import VOICES, letters, write_kitten_model
 
 
@@ -42,6 +47,75 @@ def test_say_prints_json(bundle: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert (facts["voice"], facts["chunks"], facts["backend"]) == (VOICES[1], ["hello."], "onnx:cpu")
 
 
+def test_the_json_document_is_that_of_every_family(bundle: str, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    facts = []
+    for model, own in ((bundle, {"voice", "speed", "tokens"}), ("demo", {"seed", "voice", "codes", "preset"})):
+        fast = ("--preset", "fastest", "--max-codes", "10") if model == "demo" else ()
+        assert main(["say", "Hello.", "--bundle", model, "--json", "-o", "a.wav", *fast]) == 0
+        facts.append(json.loads(capsys.readouterr().out).keys() - own)
+    assert facts[0] == facts[1]
+
+
+def test_each_line_is_a_file(bundle: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("text.txt").write_text("One line.\n\nAnother line, a longer one.\n")
+    capsys.readouterr()
+    assert main(["say", "-f", "text.txt", "--lines", "--json", "--bundle", bundle, "-o", "x.wav"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(line["files"], line["chunks"]) for line in lines] == [
+        (["x-1.wav"], ["one line."]), (["x-2.wav"], ["another line, a longer one."])]
+
+
+def test_published_is_what_the_library_speaks(bundle: str) -> None:
+    text = "Is it 3.14? It is!"
+    assert main(["say", text, "--published", "--bundle", bundle, "-v", "Bella", "-o", "a.wav"]) == 0
+    expected = open_kitten("published", letters).speak(text, "Bella", settings=KittenSettings(published=True))
+    assert expected.chunks == ["is it three point one four,", "it is,"]
+    assert soundfile.info("a.wav").frames == len(expected.audio)
+
+
+def test_published_is_refused_for_other_models(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["say", "Hello.", "--published", "-o", "a.wav"]) == 1
+    assert "--published has no effect on Tortoise models, and demo is one" in capsys.readouterr().err
+
+
+def test_a_folder_speaks_without_being_imported(bundle: str) -> None:
+    assert main(["say", "Hello.", "--checkpoints", "published", "-o", "a.wav"]) == 0
+    audio = [ane.load(source).speak("Hello.").audio for source in ("published", bundle)]
+    np.testing.assert_array_equal(*audio)
+    assert soundfile.info("a.wav").frames == len(audio[0])
+
+
+@pytest.mark.parametrize(("hashes", "message"), [
+    ({"model.onnx": "0" * 64}, "model.onnx has SHA-256"),
+    ({"other.onnx": "0" * 64}, "there is no such file to import")])
+def test_files_other_than_expected_are_not_imported(hashes: dict[str, str], message: str,
+                                                    capsys: pytest.CaptureFixture[str]) -> None:
+    Path("expected.json").write_text(json.dumps(hashes))
+    assert main(["import", "published", "-o", "other", "--expect", "expected.json"]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_an_earlier_bundle_states_what_is_expected(tmp_path: Path) -> None:
+    manifest = next((tmp_path / "home").rglob("bundle.json"))
+    assert main(["import", "published", "-o", "other", "--expect", str(manifest)]) == 0
+
+
+def test_a_commit_that_was_imported_before_must_have_the_same_files(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def download(repository: str, required: tuple[str, ...], **options: object) -> Snapshot:
+        folder = tmp_path / "published"
+        return Snapshot("1" * 40, folder, {name: sha256_of(folder / name) for name in required})
+
+    monkeypatch.setattr(model_files, "download_files", download)
+    command = ["import", "KittenML/tiny", "-o", "hub", "--force"]
+    assert main(command) == 0
+    (tmp_path / "published" / "config.json").write_text(
+        (tmp_path / "published" / "config.json").read_text() + "\n")
+    assert main(command) == 1
+    assert "config.json has SHA-256" in capsys.readouterr().err
+
+
 def test_a_streamed_text_is_as_long_as_a_whole_one(bundle: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"Is this the text, or is it another one? " * 20)))
     assert main(["say", "-f", "-", "--bundle", bundle, "--stream", "-o", "a.wav"]) == 0
@@ -57,8 +131,10 @@ def test_a_question_mark_lists_the_voices(bundle: str, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(("flags", "message"), [
-    (("--seed", "1"), "--seed has no effect on a KittenTTS model"), (("--lines",), "--lines has no effect"),
-    (("--backend", "torch"), "--backend has no effect"), (("--speed", "0"), "--speed must be from 0.1 to 10"),
+    (("--seed", "1"), "--seed has no effect on KittenTTS models, and kitty is one"),
+    (("--threads", "1"), "--threads has no effect on KittenTTS models"), (("--preset", "?"), "which has no presets"),
+    (("--backend", "torch"), "--backend must be onnx:cpu for KittenTTS models, got 'torch'"),
+    (("--speed", "0"), "--speed must be from 0.1 to 10"),
     (("-v", "Luna"), "no voice is named 'Luna'"), (("--steps", "4"), "--steps has no effect"),
 ])
 def test_flags_without_effect_are_refused(bundle: str, flags: tuple[str, ...], message: str,
@@ -69,7 +145,7 @@ def test_flags_without_effect_are_refused(bundle: str, flags: tuple[str, ...], m
 
 def test_flags_of_import_without_effect_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["import", "published", "-o", "other", "--precision", "fp16"]) == 1
-    assert "--precision has no effect on a KittenTTS model" in capsys.readouterr().err
+    assert "--precision has no effect on KittenTTS checkpoints" in capsys.readouterr().err
 
 
 def test_a_bundle_is_replaced_on_request_only(bundle: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,8 +167,7 @@ def test_pauses_and_the_lexicon_are_heeded(bundle: str, capsys: pytest.CaptureFi
     assert main(["say", "Is it you? [pause:1s]", "--lexicon", "words.tsv", "--bundle", bundle, "-o", "b.wav"]) == 0
     assert soundfile.info("b.wav").frames == soundfile.info("a.wav").frames + 24000
     assert main(["say", "Is it you?", "--explain", "--bundle", bundle]) == 1
-    assert "has no effect on a KittenTTS model" in capsys.readouterr().err
-
+    assert "this text is read by the normaliser of KittenTTS models" in capsys.readouterr().err
 
 
 def test_plan_refuses_the_bundle(bundle: str, capsys: pytest.CaptureFixture[str]) -> None:

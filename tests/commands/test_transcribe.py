@@ -12,7 +12,7 @@ import soundfile
 
 from ane.bundles.bundle import Bundle
 from ane.cli import main
-from ane.commands.import_whisper import is_whisper_source
+from ane.models.whisper.checkpoints import is_whisper
 from tests.models.whisper.random_whisper import write_hugging_face, write_openai
 
 ROOT = Path(__file__).parents[2]
@@ -72,8 +72,41 @@ def test_an_imported_bundle_states_its_family_and_files(capsys, whisper_file, ho
     assert (status, "--force" in err) == (1, True)
 
 
+def test_a_converted_bundle_writes_down_what_the_checkpoint_does_and_is_verified(capsys, whisper_file, recording):
+    """Of few functions, since each takes a second to build and compare."""
+    few = ["--precision", "fp32", "--lanes", "1", "--cache", "io", "--buckets", "prefill=16"]
+    assert run(capsys, "import", whisper_file, "-o", "./imported")[0] == 0
+    status, out, _ = run(capsys, "convert", "./imported", "--to", "coreml", "-o", "./packages", *few)
+    assert (status, "Use it with ane transcribe FILE --model" in out) == (0, True)
+    found = []
+    for model, backend in ((whisper_file, "torch:cpu"), ("./packages", "mil")):
+        status, out, _ = run(capsys, "transcribe", recording, "--model", model, "--backend", backend,
+                             "--language", "en", "--format", "json", "-q")
+        assert status == 0
+        found.append([segment["tokens"] for segment in json.loads(out)["segments"]])
+    assert found[0] == found[1]
+    assert found[0]
+    status, out, _ = run(capsys, "verify", "--bundle", "./packages", "--layers")
+    assert status == 0
+    assert "memory_200" in out
+    assert "cross_attn" in out, "values inside are compared too"
+    status, _, err = run(capsys, "transcribe", recording, "--model", "./imported", "--backend", "onnx")
+    assert (status, "has no ONNX packages" in err) == (1, True)
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--buckets", "denoise=64"], "--buckets denoise=64: no such kind of function; there are prefill, step"),
+    (["--buckets", "prefill=64,96"], "the longest prefix of this model fits in 64"),
+    (["--networks", "diffusion"], "diffusion")])
+def test_what_a_whisper_model_lacks_is_not_converted(capsys, whisper_file, arguments, message):
+    assert run(capsys, "import", whisper_file, "-o", "./imported")[0] == 0
+    status, _, err = run(capsys, "convert", "./imported", "--to", "coreml", "-o", "./packages", *arguments)
+    assert (status, err.count("\n")) == (1, 1)
+    assert message in err
+
+
 @pytest.mark.parametrize(("flags", "message"), [
-    (["--config", "x.json"], "--config has no effect on a Whisper checkpoint"),
+    (["--config", "x.json"], "--config has no effect on Whisper checkpoints"),
     (["--revision", "main"], "--revision is for the hub")])
 def test_import_flags_that_do_not_apply_are_refused(capsys, whisper_file, flags, message):
     status, _, err = run(capsys, "import", whisper_file, "-o", "./out", *flags)
@@ -117,7 +150,7 @@ def test_json_of_several_files_names_each_and_a_dash_is_standard_output(capsys, 
 def test_a_directory_of_tortoise_is_not_taken_for_whisper(tmp_path):
     (tmp_path / "autoregressive.pth").write_bytes(b"")
     (tmp_path / "notes.pt").write_bytes(b"not a checkpoint")
-    assert not is_whisper_source(str(tmp_path))
+    assert not is_whisper(tmp_path)
 
 
 def test_several_files_are_printed_under_their_names(capsys, whisper_file):

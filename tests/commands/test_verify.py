@@ -101,7 +101,7 @@ def test_a_wrong_weight_is_reported_in_one_line_with_its_layer(run, copy, tmp_pa
     assert status == 1
     assert err.count("\n") == 1
     assert "3 of 4 functions failed: autoregressive-fp16, prefill_32: " in err
-    assert "drifting from gpt.h.1.mlp.c_fc on; --repair converts such packages again" in err
+    assert "from the operation conv gpt__h__1__mlp__c_fc on; --repair converts such packages again" in err
     assert "fails" in out
     assert json.loads((tmp_path / "found.json").read_text())["functions"][0]["drift"] == "gpt__h__1__mlp__c_fc"
 

@@ -36,12 +36,15 @@ def changed_by(root: Path, file: str) -> set[str]:
     ("ane/models/tortoise/networks/layers.py", {"coreml", "onnx"}),
     ("converters/models.py", {"coreml", "onnx"}),
     ("converters/blocks.py", {"coreml"}),
-    ("converters/tortoise/hifigan.py", {"coreml"}),
+    ("converters/vocoders/hifigan.py", {"coreml"}),
     ("converters/tortoise/buckets.py", {"coreml"}),
     ("converters/coreml/merge.py", {"coreml"}),
     ("converters/coreml/package.py", {"coreml"}),
     ("converters/tortoise/onnx_decoder.py", {"onnx"}),
     ("converters/onnx/export.py", {"onnx"}),
+    ("converters/decoder_graphs.py", {"coreml"}),
+    ("converters/whisper/onnx_decoder.py", {"onnx"}),
+    ("ane/models/whisper/networks/text_decoder.py", {"coreml", "onnx"}),
 ])
 def test_it_changes_with_a_network_and_with_its_converter(copy, file, targets):
     assert changed_by(copy, file) == targets
@@ -72,6 +75,6 @@ def test_a_renamed_network_file_changes_it(copy):
 def test_every_module_that_builds_graphs_is_covered():
     names = {path.relative_to(ROOT).as_posix() for path in graph_sources("coreml")}
     assert names >= {f"converters/tortoise/{name}.py" for name in (
-        "autoregressive", "buckets", "clvp", "conditioning", "diffusion_decoder", "hifigan", "univnet",
-        "vocoder_segments")}
+        "autoregressive", "buckets", "clvp", "conditioning", "diffusion_decoder", "univnet")}
+    assert names >= {f"converters/vocoders/{name}.py" for name in ("hifigan", "segments")}
     assert names >= {f"converters/coreml/{name}.py" for name in ("compress", "graph", "merge", "options", "package")}

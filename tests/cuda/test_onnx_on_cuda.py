@@ -9,11 +9,16 @@ from ane.backends import load_backend
 from ane.backends.onnx.providers import DEVICES, load_error
 from ane.backends.onnx.tensorrt import TensorRtEngines, TensorRtRecord
 from ane.backends.torch.backend import TorchBackend
-from ane.bundles.bundle import Bundle
+from ane.bundles.bundle import Bundle, write_bundle
+from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
+from ane.models.fastspeech.synthesizer import FastSpeechSynthesizer
 from ane.models.tortoise.sampling import Sampling
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.synthesizer import Synthesizer
+from converters.conversion import convert
+from converters.onnx.package import OnnxOptions, OnnxTarget
 from converters.proof.parity import mean_snr_db
+from tests.fastspeech_files import write_fastspeech, write_hifigan
 
 HOW = ("on a machine with an NVIDIA GPU: pip install -e '.[test]'; pip uninstall onnxruntime; pip install "
        "onnxruntime-gpu tensorrt; pytest tests/cuda")
@@ -186,3 +191,16 @@ def test_tensorrt_steps_with_prefixes_of_one_bucket_share_an_engine(bundle, refe
         kept.append(set((tmp_path / "cache" / "engines").rglob("*.backend")))
     assert kept[0]
     assert kept[0] == kept[1]
+
+
+@pytest.mark.parametrize("name", [pytest.param("cuda", marks=on_cuda), pytest.param("tensorrt", marks=on_tensorrt)])
+def test_fastspeech_equals_torch(tmp_path, monkeypatch, name):
+    """A batch of two texts of different lengths, through both sides and the vocoder."""
+    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
+    checkpoint, generator = write_fastspeech(tmp_path / "checkpoint.pt"), write_hifigan(tmp_path / "generator.pth")
+    imported = write_bundle(FastSpeechCheckpoint(checkpoint, vocoder=generator), tmp_path / "imported", name="small")
+    convert(imported, tmp_path / "bundle", [OnnxOptions()], target=OnnxTarget())
+    bundle, texts = Bundle(tmp_path / "bundle"), ["Hello there, how do you do?", "Yes."]
+    expected, actual = (list(FastSpeechSynthesizer(bundle, load_backend(backend, bundle, "fp32")).speak_all(texts))
+                        for backend in ("torch:cpu", f"onnx:{name}"))
+    assert mean_snr_db([speech.audio for speech in expected], [speech.audio for speech in actual]) >= 60

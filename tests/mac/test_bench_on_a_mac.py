@@ -36,14 +36,14 @@ def test_every_function_is_measured_on_all_compute_units_and_say_uses_the_choice
 
     found = json.loads(run("bench", "--runs", "3", "--preset", "fastest", "--text", "Hi.", "--placement", "--json",
                            "-"))
-    core_ml = [row for row in found["rows"] if row["contestant"] == "coreml" and row["what"] != "sentence"]
+    core_ml = [row for row in found["rows"] if row["competitor"] == "coreml" and row["what"] != "sentence"]
     assert {row["settings"]["compute_units"] for row in core_ml} == {"CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE"}
     on_cpu = [row for row in core_ml if row["settings"]["compute_units"] == "CPU_ONLY"]
     assert all(row["error"] is None and row["value"]["median"] > 0 for row in on_cpu)
     assert all({name for name in row["figures"] if name.startswith("share_on_")} <= {"share_on_CPU"} for row in on_cpu)
     assert len([row for row in core_ml if "compile_s" in row["figures"]]) == 2
-    spoken = [row["contestant"] for row in found["rows"] if row["what"] == "sentence"]
-    assert {re.split("[:, ]", contestant)[0] for contestant in spoken} == {"coreml", "torch"}
+    spoken = [row["competitor"] for row in found["rows"] if row["what"] == "sentence"]
+    assert {re.split("[:, ]", competitor)[0] for competitor in spoken} == {"coreml", "torch"}
     assert found["remembered"]
     facts = json.loads(run("say", "Hi.", "--preset", "fastest", "--seed", "0", "--json", "-o", "hi.wav"))
     assert facts["backend"].partition(":")[0].partition(" ")[0] == found["chosen"]["backend"].partition(":")[0]

@@ -11,8 +11,10 @@ from ane.models.kitten import KittenSynthesizer, open_kitten
 from ane.models.kitten.phonemes import VOCABULARY, token_ids
 from ane.models.kitten.preprocessing import preprocess
 from ane.models.kitten.published_chunks import split_published
+from ane.models.kitten.settings import KittenSettings
 from ane.models.kitten.synthesizer import PUBLISHED_CUT
 
+PUBLISHED = KittenSettings(published=True)
 AUDIO_TOLERANCE = 1e-5
 EVERY = 7           # the golden audio has every 7th sample
 
@@ -57,7 +59,7 @@ def test_ids_of_phonemes(facts: dict[str, Any]) -> None:
 
 def test_inputs_of_the_graph(facts: dict[str, Any], replayed: KittenSynthesizer) -> None:
     for run in facts["runs"]:
-        chunks = replayed.prepare(run["text"], run["voice"], run["speed"], published=True)
+        chunks = replayed.encode(run["text"], run["voice"], KittenSettings(run["speed"], published=True))
         assert [chunk.text for chunk in chunks] == run["chunks"]
         assert [chunk.input_ids.tolist()[0] for chunk in chunks] == run["input_ids"]
         assert [chunk.style_row for chunk in chunks] == run["style_row"]
@@ -71,14 +73,14 @@ def test_audio(facts: dict[str, Any], replayed: KittenSynthesizer, directory: Pa
     assert facts["trim"] == PUBLISHED_CUT
     with np.load(directory / "audio_every_7th_sample.npz") as golden:
         for run in facts["runs"]:
-            audio = replayed.speak(run["text"], run["voice"], run["speed"], published=True).audio
+            audio = replayed.speak(run["text"], run["voice"], run["speed"], settings=PUBLISHED).audio
             assert audio.shape == (run["samples"],)
             assert np.abs(audio[::EVERY] - golden[run["audio"]]).max(initial=0) <= AUDIO_TOLERANCE
 
 
 def test_a_stream_has_the_same_audio(facts: dict[str, Any], replayed: KittenSynthesizer) -> None:
     for run in facts["runs"]:
-        pieces = list(replayed.stream(run["text"], run["voice"], run["speed"], published=True))
+        pieces = list(replayed.stream(run["text"], run["voice"], run["speed"], settings=PUBLISHED))
         assert len(pieces) == len(run["chunks"])
-        whole = replayed.speak(run["text"], run["voice"], run["speed"], published=True).audio
+        whole = replayed.speak(run["text"], run["voice"], run["speed"], settings=PUBLISHED).audio
         np.testing.assert_array_equal(np.concatenate(pieces), whole)

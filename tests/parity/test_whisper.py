@@ -9,25 +9,31 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_tensors
-from torch import Tensor, nn
+from torch import nn
 
 from ane.backends import load_backend
 from ane.backends.torch.backend import TorchBackend
 from ane.backends.torch.decoder import TorchDecoder
 from ane.backends.torch.static_decoder import StaticDecoder
-from ane.models.whisper.checkpoints import SIZES, WhisperCheckpoint, openai_name
-from ane.models.whisper.decoding import DecodingOptions, WindowDecoder, WindowText
+from ane.models.whisper.checkpoints import openai_name
+from ane.models.whisper.decoding import WindowDecoder, WindowText
 from ane.models.whisper.features import log_mel, whisper_filters, window_mel
 from ane.models.whisper.networks.audio_encoder import WhisperEncoder, WhisperEncoderConfig
 from ane.models.whisper.networks.text_decoder import WhisperDecoder, WhisperDecoderConfig
 from ane.models.whisper.tokenizer_files import find_tokenizer
-from ane.models.whisper.tokens import SpecialTokens, WhisperTokenizer, suppressed_tokens
+from ane.models.whisper.tokens import SpecialTokens, WhisperTokenizer
 from tests.models.whisper.random_whisper import COVERED_TEXTS, RANKS
-
-FP32 = 1e-4         # what the golden set's README allows in float32
+from tests.parity.whisper_golden import (
+    FP32,
+    check_logits,
+    columns,
+    decoding_options,
+    dimensions,
+    open_golden_whisper,
+    uncached,
+)
 
 
 @pytest.fixture(scope="module")
@@ -52,15 +58,6 @@ def stages(request, golden_whisper) -> dict[str, np.ndarray]:
     return {**load_file(golden_whisper / f"{prefix}stages.safetensors"), "name": request.param}
 
 
-def dimensions(facts: dict[str, Any], name: str) -> dict[str, int]:
-    """The sizes of a golden model under OpenAI's names."""
-    size = facts[name]
-    return {"n_mels": size.get("n_mels", size.get("mels")), "n_audio_ctx": size.get("n_audio_ctx", size.get("src")),
-            "n_text_ctx": size.get("n_text_ctx", size.get("tgt")), "n_vocab": size["vocab"],
-            "n_audio_state": size["d"], "n_text_state": size["d"], "n_audio_head": size["h"], "n_text_head": size["h"],
-            "n_audio_layer": size["enc"], "n_text_layer": size["dec"]}
-
-
 @pytest.fixture(scope="module")
 def networks(stages, facts, golden_whisper) -> tuple[WhisperEncoder, WhisperDecoder]:
     """Encoder and decoder with the golden weights, loaded strictly."""
@@ -80,12 +77,8 @@ def networks(stages, facts, golden_whisper) -> tuple[WhisperEncoder, WhisperDeco
 @pytest.fixture(scope="module")
 def backend(golden_whisper, facts, tmp_path_factory) -> TorchBackend:
     """The full model, opened as a Hugging Face folder."""
-    folder = tmp_path_factory.mktemp("whisper")
-    shutil.copy(golden_whisper / "weights.safetensors", folder / "model.safetensors")
-    sizes = dimensions(facts, "full")
-    config = {"model_type": "whisper", **{theirs: sizes[ours] for ours, theirs in SIZES.items()}}
-    (folder / "config.json").write_text(json.dumps(config))
-    return load_backend("torch:cpu", WhisperCheckpoint(folder))
+    return load_backend("torch:cpu", open_golden_whisper(golden_whisper, facts, "full",
+                                                         tmp_path_factory.mktemp("whisper")))
 
 
 def test_every_key_is_renamed_as_openai_names_it(facts):
@@ -146,19 +139,6 @@ def test_a_mel_of_another_length_is_refused(networks, stages):
         networks[0](torch.from_numpy(stages["encoder/mel"])[..., :-1])
 
 
-def columns(decoder: WhisperDecoder, tokens: np.ndarray, position: int = 0) -> np.ndarray:
-    """Tokens (B, T) at positions from ``position`` on → (B, T, D)."""
-    table, positions = decoder.token_embedding.weight.numpy(), decoder.positional_embedding.numpy()
-    return table[tokens] + positions[position:position + tokens.shape[1]]
-
-
-def uncached(decoder: WhisperDecoder, tokens: np.ndarray, states: np.ndarray) -> Tensor:
-    """Hidden states (B, T, D) of all tokens in one call without a cache."""
-    memory = decoder.memory(torch.from_numpy(states))
-    cross = [lambda q, k=k, v=v: F.scaled_dot_product_attention(q, k, v) for k, v in memory]
-    return decoder(torch.from_numpy(columns(decoder, tokens)), None, cross)
-
-
 def test_decoder_and_each_of_its_layers(networks, stages, assert_close):
     _, decoder = networks
     modules: dict[str, nn.Module] = {"hidden": decoder}
@@ -169,16 +149,6 @@ def test_decoder_and_each_of_its_layers(networks, stages, assert_close):
     for name, output in found.items():
         assert_close(output, stages[f"decoder/{name}"], FP32, name)
     check_logits(decoder.logits(torch.from_numpy(found["hidden"])).numpy(), stages, "decoder", assert_close)
-
-
-def check_logits(logits: np.ndarray, stages, call: str, assert_close) -> None:
-    """Logits (B, T, V) against those stored: all of them, or the last ones and the 8 best of each position."""
-    if f"{call}/logits" in stages:
-        assert_close(logits, stages[f"{call}/logits"], FP32)
-        return
-    assert_close(logits[:, -1], stages[f"{call}/logits_last"], FP32)
-    best = np.take_along_axis(logits, stages[f"{call}/logits_top_ids"].astype(np.int64), axis=-1)
-    assert_close(best, stages[f"{call}/logits_top_values"], FP32)
 
 
 def cached_decoder(decoder: WhisperDecoder, states: np.ndarray, kind: type[TorchDecoder] = TorchDecoder,
@@ -264,15 +234,6 @@ def test_lanes_do_not_change_a_result(networks, stages, assert_close, kind):
 def test_a_memory_of_another_length_is_refused(networks, stages):
     with pytest.raises(ValueError, match="got memory 0 of 3 positions"):
         cached_decoder(networks[1], stages["encoder/out"][:, :3])
-
-
-def decoding_options(facts: dict[str, Any], case: dict[str, Any]) -> DecodingOptions:
-    special, options = SpecialTokens.of(facts["n_vocab"]), case["options"]
-    wanted = options.get("suppress_tokens", facts["non_speech_tokens"])
-    return DecodingOptions(
-        timestamps=not options["without_timestamps"], sample_length=case["sample_len"],
-        suppressed=() if wanted == "" else suppressed_tokens(special, wanted),
-        blank=(*facts["blank"], special.end) if options.get("suppress_blank", True) else ())
 
 
 def test_greedy_decoding(backend, facts, golden_whisper, assert_close):

@@ -69,23 +69,21 @@ def test_one_command_makes_a_bundle_that_speaks_and_resumes_with_more_steps(tmp_
     source = json.loads((out / "bundle" / "bundle.json").read_text())["source"]
     assert source["steps"] == dict.fromkeys(TRAINED_PARTS, 2)
     assert source["teachers"] == ["flite rms", "flite slt"]
-    assert "began_as" not in source
+    assert "initialised_from" not in source
     assert np.isfinite(synthesizer.speak("hello", seed=1, preset="fastest").audio).all()
 
     longer = quick_with(tmp_path, ("rlg_auto = { steps = [2]", "rlg_auto = { steps = [2, 3]"))
-    resumed = train(out, teacher, wordnet, "--parts", "rlg_auto", config=longer)
-    assert resumed.returncode == 0, resumed.stderr
+    main(arguments(out, teacher, wordnet, "--parts", "rlg_auto", config=longer))
     curve = json.loads((out / "rlg_auto" / "curve.json").read_text())
     assert [point["step"] for point in curve] == [2, 3]
 
     shutil.rmtree(out / "univnet")
     warm = quick_with(tmp_path, ("univnet = { steps = [2]", "univnet = { steps = [1]"), earlier="demo")
-    started = train(out, teacher, wordnet, "--parts", "univnet", config=warm)
-    assert started.returncode == 0, started.stderr
+    main(arguments(out, teacher, wordnet, "--parts", "univnet", config=warm))
     ours = torch.load(out / "univnet" / "checkpoint.pt", weights_only=True)["module"]
     for key, theirs in ane.load().model.tensors("univnet").items():
         torch.testing.assert_close(ours[key], theirs.float(), atol=1e-3, rtol=0)      # after one step
-    assert json.loads((out / "began_as.json").read_text())["bundle"] == ane.load().model.identity
+    assert json.loads((out / "initialised_from.json").read_text())["bundle"] == ane.load().model.identity
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

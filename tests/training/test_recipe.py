@@ -23,7 +23,7 @@ def source():
 def test_the_recipe_has_the_steps_and_legs_of_the_shipped_bundle(source):
     parts = load_recipe().parts
     assert {name: part.steps[-1] for name, part in parts.items()} == source["steps"]
-    assert {name: list(part.steps) for name, part in parts.items() if len(part.steps) > 1} == source["legs"]
+    assert {name: list(part.steps) for name, part in parts.items() if len(part.steps) > 1} == source["run_ends"]
     assert tuple(parts) == TRAINED_PARTS
 
 
@@ -38,7 +38,8 @@ def test_the_recipe_has_the_data_of_the_shipped_bundle(source):
 
 def test_the_recipe_names_the_earlier_voice_of_the_shipped_bundle(source):
     earlier = load_recipe().earlier_voice
-    assert (earlier.identity, earlier.commit) == (source["began_as"]["bundle"], source["began_as"]["commit"])
+    stated = source["initialised_from"]
+    assert (earlier.identity, earlier.commit) == (stated["bundle"], stated["commit"])
 
 
 def test_the_card_states_the_data_and_training_of_the_bundle(source):

@@ -1,4 +1,4 @@
-"""The training loop: resuming, legs, learning rate."""
+"""The training loop: resuming, runs, learning rate."""
 
 import itertools
 
@@ -41,12 +41,12 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, monkeypatch):
 
 
 def test_a_schedule_of_legs_equals_runs_that_were_resumed_with_more_steps(tmp_path):
-    legs = train_to(tmp_path / "legs", steps=(4, 8))
+    runs = train_to(tmp_path / "runs", steps=(4, 8))
     train_to(tmp_path / "resumed", steps=(4,))
     resumed = train_to(tmp_path / "resumed", steps=(8,))
-    assert all(torch.equal(legs[key], resumed[key]) for key in legs)
+    assert all(torch.equal(runs[key], resumed[key]) for key in runs)
     single = train_to(tmp_path / "single", steps=(8,))
-    assert not torch.equal(legs["weight"], single["weight"])
+    assert not torch.equal(runs["weight"], single["weight"])
 
 
 def test_the_rate_warms_up_and_falls_to_zero():
@@ -59,7 +59,7 @@ def test_the_rate_warms_up_and_falls_to_zero():
 
 
 def test_each_leg_has_the_rate_of_a_run_that_ends_with_it():
-    legs = PartSchedule((50, 100), rate=1.0, warmup=10)
+    runs = PartSchedule((50, 100), rate=1.0, warmup=10)
     for end, steps in ((50, range(50)), (100, range(50, 100))):
         single = PartSchedule((end,), rate=1.0, warmup=10)
-        assert [legs.rate_at(step) for step in steps] == [single.rate_at(step) for step in steps]
+        assert [runs.rate_at(step) for step in steps] == [single.rate_at(step) for step in steps]

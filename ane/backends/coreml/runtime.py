@@ -112,12 +112,14 @@ class CoreMLFunction:
     Attributes:
         buffers: the arrays that Core ML reads, by input. ``predict`` copies its inputs into them. A caller that writes
             into a buffer and passes the buffer itself saves that copy.
+        content: what a caller has last written into buffers that it shares with other callers; None: nothing.
     """
 
     def __init__(self, loaded: Any, signature: FunctionSignature, name: str,
                  make_error: Callable[[str, Exception], UserError]):
         self.signature, self.name = signature, name
         self._loaded, self._make_error = loaded, make_error
+        self.content: Any = None
         self.buffers = {key: np.zeros(type.shape, INPUT_DTYPES[type.dtype]) for key, type in signature.inputs.items()}
 
     def predict(self, inputs: Mapping[str, np.ndarray], state: Any = None) -> dict[str, np.ndarray]:

@@ -40,6 +40,9 @@ class Arithmetic:
 class InterpreterState(dict[str, np.ndarray]):
     """The states of a function by name, in their declared dtypes. ``predict`` updates the arrays in place."""
 
+    def copied(self) -> "InterpreterState":
+        return InterpreterState({name: array.copy() for name, array in self.items()})
+
 
 class Interpreter:
     """Runs one function. Constants are decoded when first used, values are freed after their last use."""
@@ -75,12 +78,14 @@ class Interpreter:
                     state: InterpreterState | None = None) -> Iterator[tuple[str, str, np.ndarray]]:
         """Run the function and yield (value name, op type, float32 array) of every op result, in program order.
 
-        Takes and raises what ``predict`` does.
+        A write_state yields the name of the state and its new value. Takes and raises what ``predict`` does.
         """
         values = self._accept(inputs, state)
         for op in self._run(values, state):
             for name in op.outputs:
                 yield name, op.type, values[name].float().numpy().copy()
+            if op.written_state:
+                yield op.written_state, op.type, state[op.written_state].astype(np.float32)
 
     @torch.inference_mode()
     def _run(self, values: dict[str, Tensor], state: InterpreterState | None) -> Iterator[ProgramOp]:

@@ -34,8 +34,8 @@ def transpose(x: Tensor, perm: Ints) -> Tensor:
 
 @op(exact=True)
 def reshape(x: Tensor, shape: Ints) -> Tensor:
-    """A size of 0 keeps the dimension, −1 is inferred."""
-    return x.reshape([x.shape[axis] if size == 0 else size for axis, size in enumerate(shape)])
+    """A size of 0 keeps the dimension, counted from the last one; −1 is inferred."""
+    return x.reshape([x.shape[axis - len(shape)] if size == 0 else size for axis, size in enumerate(shape)])
 
 
 @op(exact=True)

@@ -42,6 +42,11 @@ class ProgramOp:
         """The name of the first output. An op without outputs writes a state."""
         return next(iter(self.outputs), self.type)
 
+    @property
+    def written_state(self) -> str:
+        """The state that a write_state writes; "" for all other ops."""
+        return str(self.arguments["input"][0]) if self.type == "write_state" else ""
+
 
 @dataclass(frozen=True)
 class ProgramFunction:

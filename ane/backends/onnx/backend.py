@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +68,9 @@ class OnnxBackend:
             return self.fallback.run(stage, **inputs)
         return self.run_graph(declared.network, stage, inputs)
 
+    def longest(self, stage: str, length: str) -> int | None:
+        return None         # every length can be computed
+
     def embeddings(self) -> dict[str, np.ndarray]:
         return self.fallback.embeddings()
 
@@ -77,9 +81,7 @@ class OnnxBackend:
         shape = self.model.config(network).decoder_shape
         half = self.packages[network].precision == "fp16"
         dtype = np.dtype(np.float16 if half else np.float32)
-        graphs = DecoderGraphs(self.sessions,
-                               lambda P: self.session_key(network, "prefill", {"columns": (1, P, shape.width)}),
-                               self._step, self._stop_recording)
+        graphs = DecoderGraphs(self.sessions, partial(self.session_key, network), self._step, self._stop_recording)
         if self.engines is not None:        # each step shape has its own engine: round lengths up
             graphs = replace(graphs, padded_length=lambda positions: bucket_range(positions, LENGTHS)[1])
         return OnnxDecoder(graphs, shape, dtype, self.memory, lanes, capacity, prefixes, max_prefix_length)

@@ -3,7 +3,8 @@
 The graph of a step reads the caches in place and returns only the keys and values of its columns, which are then
 written to their positions; nothing of the cache is copied, concatenated or moved to the host. A mask states what each
 column attends to. The graph ``step`` serves lanes that share one prefix and attends to it in one product; the graph
-``step_prefixes`` serves lanes with different prefixes.
+``step_prefixes`` serves lanes with different prefixes. With cross-attention, the graph ``memory`` computes keys and
+values of a memory once; the others read them in place, too.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,14 +27,14 @@ class DecoderGraphs:
     """The sessions of the decoder's graphs.
 
     Attributes:
-        prefill: returns the session for a prefix of this number of positions.
+        whole: (graph, shapes of its inputs) → the session for a call that is not a step.
         step: (graph, shapes of its inputs) → the session for a step, and whether it records CUDA graphs.
         stop_recording: called when a step cannot be recorded; later sessions from ``step`` do not record.
         padded_length: positions of a prefix → positions to allocate for it; the mask hides the rest.
     """
 
     sessions: SessionCache
-    prefill: Callable[[int], SessionKey]
+    whole: Callable[[str, dict[str, tuple[int, ...]]], SessionKey]
     step: Callable[[str, dict[str, tuple[int, ...]]], tuple[SessionKey, bool]]
     stop_recording: Callable[[CudaGraphError], None]
     padded_length: Callable[[int], int] = lambda positions: positions
@@ -49,6 +50,7 @@ class OnnxDecoder:
     Attributes:
         lane_caches: keys and values of the lanes' own positions. prefix_caches: of the prefixes; None before a prefill.
         prefix_lengths: (prefixes,) number of positions of each stored prefix.
+        memory_caches: keys and values of the memories, one for each prefix; () without cross-attention.
     """
 
     def __init__(self, graphs: DecoderGraphs, shape: DecoderShape, dtype: np.dtype, allocator: BufferAllocator,
@@ -58,7 +60,19 @@ class OnnxDecoder:
         self.lane_caches = self._caches(lanes, min(GROWTH, capacity))
         self.prefix_caches: tuple[OnnxKvCache, OnnxKvCache] | None = None
         self.prefix_lengths = np.zeros(prefixes, dtype=np.int64)
+        self.memory_caches = self._caches(prefixes, shape.memory_length) if shape.memory_length else ()
         self._calls: dict[tuple, BoundCall] = {}
+
+    def set_memory(self, memory: np.ndarray, index: int = 0) -> None:
+        d = self.shape
+        if not 0 <= index < self.prefixes or len(memory) != d.memory_length:
+            raise ValueError(f"a decoder of {self.prefixes} prefixes with a memory of {d.memory_length} positions got "
+                             f"memory {index} of {len(memory)} positions")
+        inputs = {"states": (1, *memory.shape)}
+        call = self._call(self.graphs.whole("memory", inputs), inputs,
+                          dict.fromkeys(("keys", "values"), (d.layers, d.heads, d.memory_length, d.head_width)))
+        call.run("compute the decoder's memory", states=memory[None])
+        self._store(self.memory_caches, index, d.memory_length, call)
 
     def prefill(self, prefix: np.ndarray, index: int = 0) -> tuple[np.ndarray, np.ndarray]:
         if not 0 <= index < self.prefixes:
@@ -66,13 +80,13 @@ class OnnxDecoder:
         P = len(prefix)
         self._reserve_prefix(P)
         d = self.shape
-        shapes = {"hidden": (1, d.width), "logits": (1, d.codes),
+        shapes = {"hidden": (1, d.width), "logits": (1, d.vocabulary),
                   **dict.fromkeys(("keys", "values"), (d.layers, d.heads, P, d.head_width))}
-        call = self._call(self.graphs.prefill(P), {"columns": (1, P, d.width)}, shapes)
+        inputs, slices = {"columns": (1, P, d.width)}, self._memory_slices(index)
+        key = self.graphs.whole("prefill", inputs | {name: part.shape for name, part in slices.items()})
+        call = self._call(key, inputs, shapes, slices)
         call.run("prefill the decoder", columns=prefix[None])
-        for cache, name in zip(self.prefix_caches, ("keys", "values"), strict=True):
-            new = _reshaped(call.outputs[name], (d.layers, 1, d.heads, P, d.head_width))
-            cache.write(index, np.arange(P)[None], new)
+        self._store(self.prefix_caches, index, P, call)
         self.prefix_lengths[index] = P
         return call.outputs["hidden"].numpy()[0], call.outputs["logits"].numpy()[0]
 
@@ -98,8 +112,10 @@ class OnnxDecoder:
     def _run_step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int,
                   prefix_indices: np.ndarray) -> BoundCall:
         n, T, _ = columns.shape
-        call = self._step_call(n, T, first_lane, prefix_indices)
-        indices = {"prefix_index": prefix_indices} if "prefix_index" in call.inputs else {}
+        memory_lanes, memory_rows = lanes_by_prefix(prefix_indices, self.prefixes)
+        call = self._step_call(n, T, first_lane, prefix_indices, memory_lanes.shape[1])
+        found = {"prefix_index": prefix_indices, "memory_lanes": memory_lanes, "memory_rows": memory_rows}
+        indices = {name: array for name, array in found.items() if name in call.inputs}
         call.run("run a decoder step", columns=columns, mask=self._mask(lengths, T, prefix_indices), **indices)
         return call
 
@@ -115,29 +131,35 @@ class OnnxDecoder:
         seen[..., P + L:] = np.tri(columns, dtype=bool)
         return np.where(seen, np.float32(0), np.float32(MASKED))
 
-    def _step_call(self, n: int, T: int, first_lane: int, prefix_indices: np.ndarray) -> BoundCall:
-        """The call for ``n`` lanes from ``first_lane`` on; it is cached, with its buffers, by these arguments."""
+    def _step_call(self, n: int, T: int, first_lane: int, prefix_indices: np.ndarray, rows: int) -> BoundCall:
+        """The call for ``n`` lanes from ``first_lane`` on; it is cached, with its buffers, by these arguments.
+
+        ``rows``: lanes of the prefix that has most of them.
+        """
         common_prefix = int(prefix_indices[0]) if (prefix_indices == prefix_indices[0]).all() else None
-        key = n, T, first_lane, common_prefix
+        key = n, T, first_lane, common_prefix, rows
         if key not in self._calls:
             if len(self._calls) >= KEPT_CALLS:
                 self._calls.clear()
-            self._calls[key] = self._bind_step(n, T, first_lane, common_prefix)
+            self._calls[key] = self._bind_step(n, T, first_lane, common_prefix, rows)
         return self._calls[key]
 
-    def _bind_step(self, n: int, T: int, first_lane: int, common_prefix: int | None) -> BoundCall:
+    def _bind_step(self, n: int, T: int, first_lane: int, common_prefix: int | None, rows: int) -> BoundCall:
         """``common_prefix``: index of the prefix of all lanes; None: they have different ones."""
         d, P, L = self.shape, self.prefix_caches[0].length, self.lane_caches[0].length
         prefix_shape = (*([self.prefixes] if common_prefix is None else []), d.heads, P, d.head_width)
         inputs = {"columns": (n, T, d.width), "mask": (n, T, P + L + T)}
         if common_prefix is None:
             inputs["prefix_index"] = (n,)
+            if self.memory_caches:
+                inputs |= {"memory_lanes": (self.prefixes, rows), "memory_rows": (n,)}
         slices = {f"{name}_{layer}": BufferSlice(cache.buffer, cache.offset(layer, lane), shape)
                   for pair, names, lane, shape in (
                       (self.lane_caches, ("keys", "values"), first_lane, (n, d.heads, L, d.head_width)),
                       (self.prefix_caches, ("prefix_keys", "prefix_values"), common_prefix or 0, prefix_shape))
                   for cache, name in zip(pair, names, strict=True) for layer in range(d.layers)}
-        outputs = {"hidden": (n, T, d.width), "logits": (n, d.codes),
+        slices |= self._memory_slices(common_prefix)
+        outputs = {"hidden": (n, T, d.width), "logits": (n, d.vocabulary),
                    **dict.fromkeys(("new_keys", "new_values"), (d.layers, n, d.heads, T, d.head_width))}
         shapes = inputs | {name: part.shape for name, part in slices.items()}
         key, records = self.graphs.step("step" if common_prefix is not None else "step_prefixes", shapes)
@@ -146,8 +168,24 @@ class OnnxDecoder:
 
     def _call(self, key: SessionKey, inputs: dict[str, tuple[int, ...]], outputs: dict[str, tuple[int, ...]],
               slices: dict[str, BufferSlice] | None = None, recorded: bool | None = None) -> BoundCall:
-        dtypes = {"prefix_index": np.int64} | dict.fromkeys(("keys", "values", "new_keys", "new_values"), self.dtype)
+        dtypes = {**dict.fromkeys(("prefix_index", "memory_lanes", "memory_rows"), np.int64),
+                  **dict.fromkeys(("keys", "values", "new_keys", "new_values"), self.dtype)}
         return BoundCall(self.allocator, self.graphs.sessions, key, inputs, outputs, dtypes, slices, recorded)
+
+    def _memory_slices(self, index: int | None) -> dict[str, BufferSlice]:
+        """The keys and values of the memory ``index`` in each layer; None: of all."""
+        d = self.shape
+        shape = (*([self.prefixes] if index is None else []), d.heads, d.memory_length, d.head_width)
+        return {f"{name}_{layer}": BufferSlice(cache.buffer, cache.offset(layer, index or 0), shape)
+                for cache, name in zip(self.memory_caches, ("memory_keys", "memory_values"), strict=False)
+                for layer in range(d.layers)}
+
+    def _store(self, caches: Sequence[OnnxKvCache], index: int, positions: int, call: BoundCall) -> None:
+        """Write the outputs keys and values (layers, heads, positions, width) of a call to lane ``index``."""
+        d = self.shape
+        for cache, name in zip(caches, ("keys", "values"), strict=True):
+            new = _reshaped(call.outputs[name], (d.layers, 1, d.heads, positions, d.head_width))
+            cache.write(index, np.arange(positions)[None], new)
 
     def _caches(self, lanes: int, length: int) -> tuple[OnnxKvCache, OnnxKvCache]:
         d = self.shape
@@ -176,6 +214,24 @@ class OnnxDecoder:
         for cache in self.lane_caches:
             cache.grow(min(length, self.capacity))
         self._calls.clear()
+
+
+def lanes_by_prefix(indices: np.ndarray, prefixes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Lanes grouped by their prefix.
+
+    Args:
+        indices: (n,) prefix of each lane.
+
+    Returns:
+        The lanes of each prefix (prefixes, rows) int64, padded with lane 0, and (n,) int64 each lane's position there.
+    """
+    groups = [np.flatnonzero(indices == index) for index in range(prefixes)]
+    rows = max(map(len, groups))
+    lanes, places = np.zeros((prefixes, rows), np.int64), np.empty(len(indices), np.int64)
+    for index, group in enumerate(groups):
+        lanes[index, :len(group)] = group
+        places[group] = index * rows + np.arange(len(group))
+    return lanes, places
 
 
 def _reshaped(buffer: Buffer, shape: Sequence[int]) -> Buffer:

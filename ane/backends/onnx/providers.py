@@ -47,14 +47,14 @@ DEVICES = {device.name: device for device in (
 DEFAULT_DEVICES = ("cuda", "cpu")       # plain "onnx" takes the first of these that loads
 
 
-def onnxruntime_module() -> Any:
-    """Import onnxruntime. Raises UserError when it, or onnx, is not installed."""
+def onnxruntime_module(user: str = "backend=onnx", extras: str = "'tortoise-ane[onnx]', or on an NVIDIA GPU "
+                                                               "'tortoise-ane[cuda]'") -> Any:
+    """Import onnxruntime. Raises UserError when it, or onnx, is not installed: ``user`` needs it, ``extras`` has it."""
     try:
         import onnx  # noqa: F401
         import onnxruntime
     except ImportError as error:
-        raise UserError(f"backend=onnx needs {error.name}: pip install 'tortoise-ane[onnx]', or on an NVIDIA GPU "
-                        "'tortoise-ane[cuda]'") from error
+        raise UserError(f"{user} needs {error.name}: pip install {extras}") from error
     return onnxruntime
 
 

@@ -10,7 +10,7 @@ from ane.backends.base import Backend, check_inputs
 from ane.backends.packaged.decoder import PackagedDecoder
 from ane.backends.packaged.functions import PackageFunction, PackageRuntime
 from ane.bundles.hashes import check_hashes
-from ane.bundles.packages import WEIGHTS, PackageRecord
+from ane.bundles.packages import WEIGHTS, PackageRecord, missing_packages
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -53,6 +53,12 @@ class PackagedBackend:
             return self.fallback.run(stage, **inputs)
         return declared.packaged(NetworkFunctions(self, declared.network), stage, inputs)
 
+    def longest(self, stage: str, length: str) -> int | None:
+        """The largest bucket of a stage; None for a network that has no package."""
+        network = self.stages.calls[stage].network
+        records = self.packages[network].functions.values() if network in self.packages else ()
+        return max((record.bucket[length] for record in records if record.kind == stage), default=None)
+
     def embeddings(self) -> dict[str, np.ndarray]:
         return self.fallback.embeddings()
 
@@ -64,7 +70,8 @@ class PackagedBackend:
         return PackagedDecoder(self.functions(network, "prefill"), self.functions(network, "fill"),
                                self._step_functions(network), lanes, capacity,
                                (shape.layers, shape.heads, shape.head_width), package.scale,
-                               np.float32 if package.precision == "fp32" else np.float16, prefixes, max_prefix_length)
+                               np.float32 if package.precision == "fp32" else np.float16, prefixes, max_prefix_length,
+                               self.functions(network, "memory"))
 
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Any:
         stage = self.stages.denoiser
@@ -137,8 +144,7 @@ def select_packages(model: "Bundle", precision: str) -> dict[str, PackageRecord]
         UserError: the bundle has no packages, none of that precision, or one made from other weights than the bundle's.
     """
     if not getattr(model, "packages", None):
-        raise UserError(f"{model.name} has no Core ML packages: convert it with `ane convert {model.path} --to coreml "
-                        "-o DIR` and use bundle=DIR, or use backend=torch")
+        raise missing_packages(model, "coreml", "use backend=torch")
     converted = model.family.networks_with("fp16_package" if precision in ("fp32", "fp16") else "compressed")
     return packages_in(model, model.packages, precision, {}, converted)
 

@@ -6,6 +6,8 @@ regions as long as the longest prefix; position p of lane l is in slot p · lane
 advance together fill the pool from the front. Only the mask defines what a column attends to: its prefix, its lane's
 earlier positions, itself. So rewinding or refilling a lane moves no data: positions beyond its length are masked and
 later overwritten. A pool has at most one prefix region per lane, and loads a prefix when a lane first needs it.
+
+With cross-attention, all columns of a call attend to one memory. Lanes of different memories take a call each.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,6 +35,7 @@ class PackagedDecoder:
         scale: factor on the columns that the functions take (``PackageRecord.scale``).
         dtype: of the functions' inputs.
         prefixes, max_prefix_length: see ``ane.backends.base.Backend.decoder``.
+        memories: the function of the kind "memory" of a network with cross-attention; none: it has no cross-attention.
 
     Raises:
         UserError: no function has enough slots for one lane and its prefix (raised by ``prefill``).
@@ -40,13 +43,23 @@ class PackagedDecoder:
 
     def __init__(self, prefills: Sequence[PackageFunction], fills: Sequence[PackageFunction],
                  steps: Sequence[PackageFunction], lanes: int, capacity: int, geometry: tuple[int, int, int],
-                 scale: float, dtype: type, prefixes: int = 1, max_prefix_length: int | None = None):
+                 scale: float, dtype: type, prefixes: int = 1, max_prefix_length: int | None = None,
+                 memories: Sequence[PackageFunction] = ()):
+        self.memory_functions, self.memories = memories, dict[int, CrossMemory]()        # the latter by prefix index
         self.prefills, self.fills, self.steps = prefills, fills, steps
         self.lanes, self.capacity, self.prefixes, self.max_prefix_length = lanes, capacity, prefixes, max_prefix_length
         self.geometry, self.scale, self.dtype = geometry, scale, dtype
         self.prefix_slots = max_prefix_length or 0          # slots reserved for one prefix
         self.pools: list[SlotPool] = []
         self.stored: dict[int, StoredPrefix] = {}           # by prefix index
+
+    def set_memory(self, memory: np.ndarray, index: int = 0) -> None:
+        positions = [function.bucket["states"] for function in self.memory_functions]
+        if index >= self.prefixes or len(memory) not in positions:
+            raise ValueError(f"a decoder of {self.prefixes} prefixes with a memory of {(*positions, 0)[0]} positions "
+                             f"got memory {index} of {len(memory)} positions")
+        outputs = self.memory_functions[0](states=memory.T[None, :, None].astype(self.dtype))
+        self.memories[index] = CrossMemory({name: array.astype(self.dtype) for name, array in outputs.items()})
 
     def prefill(self, prefix: np.ndarray, index: int = 0) -> tuple[np.ndarray, np.ndarray]:
         grows = self.max_prefix_length is None and self.prefixes == 1 and len(prefix) > self.prefix_slots
@@ -56,7 +69,7 @@ class PackagedDecoder:
         if grows or not self.pools:
             self.prefix_slots = max(self.prefix_slots, len(prefix))
             self.pools = self._make_pools()
-        self.stored[index] = StoredPrefix(prefix)
+        self.stored[index] = StoredPrefix(prefix, self.memories.get(index, CrossMemory({})))
         fitting = [f for f in self.prefills if f.bucket["columns"] >= len(prefix)]
         if fitting and isinstance(self.pools[0], HostPool):
             return self._prefill_without_cache(min(fitting, key=lambda f: f.bucket["columns"]), self.stored[index])
@@ -109,18 +122,46 @@ class PackagedDecoder:
         P, L = len(prefix.columns), function.bucket["columns"]
         x = pack_columns(prefix.columns, L, self.scale, self.dtype)
         mask = np.where(np.tri(L, dtype=bool), 0, MASKED).astype(self.dtype)[None, None]
-        outputs = function(x=x, mask=mask)
+        outputs = function(x=x, mask=mask, **prefix.memory.inputs(function))
         prefix.keys, prefix.values = (np.array(outputs[name][..., :P]) for name in ("new_keys", "new_values"))
-        return outputs["hidden"][0, :, 0, P - 1], outputs["logits"][0, :, 0, P - 1]
+        return outputs["hidden"][0, :, 0, P - 1], joined_logits(outputs, slice(P - 1, P))[0]
+
+
+@dataclass(eq=False)
+class CrossMemory:
+    """Keys and values (layers, heads, width, N) of a memory, by the functions' inputs; {} without cross-attention."""
+
+    arrays: Mapping[str, np.ndarray]
+
+    def inputs(self, function: PackageFunction) -> Mapping[str, np.ndarray]:
+        """The inputs of a call. Core ML's buffers are the inputs themselves: they are filled when the memory changes,
+        and not copied at each step."""
+        buffers = getattr(function.loaded, "buffers", None)
+        if not self.arrays or buffers is None:
+            return self.arrays
+        found = {name: buffers[name] for name in self.arrays}
+        if function.loaded.content is not self:
+            for name, array in self.arrays.items():
+                np.copyto(found[name], array)
+            function.loaded.content = self
+        return found
 
 
 @dataclass(eq=False)
 class StoredPrefix:
-    """Columns (P, D); keys and values (layers, heads, width, P) if a function without a cache has computed them."""
+    """Columns (P, D), and the memory that they and all lanes of this prefix attend to; keys and values (layers, heads,
+    width, P) if a function without a cache has computed them."""
 
     columns: np.ndarray
+    memory: CrossMemory
     keys: np.ndarray | None = None
     values: np.ndarray | None = None
+
+
+def joined_logits(outputs: Mapping[str, np.ndarray], columns: slice) -> np.ndarray:
+    """Logits (n, V) of these columns; a long vocabulary is split into the outputs logits_0, logits_1, …"""
+    names = sorted((name for name in outputs if name.startswith("logits")), key=lambda name: (len(name), name))
+    return np.concatenate([outputs[name][0, :, 0, columns] for name in names]).T
 
 
 def pack_columns(columns: np.ndarray, count: int, scale: float, dtype: type) -> np.ndarray:
@@ -163,9 +204,12 @@ class SlotPool:
     def allocate(self, geometry: tuple[int, int, int]) -> None:
         raise NotImplementedError
 
-    def call(self, function: PackageFunction, x: np.ndarray, mask: np.ndarray,
-             slots: np.ndarray) -> dict[str, np.ndarray]:
-        """Run a function and store the keys and values of its first ``len(slots)`` columns in these slots."""
+    def call(self, function: PackageFunction, slots: np.ndarray, inputs: Mapping[str, np.ndarray]) -> dict[
+            str, np.ndarray]:
+        """Run a function and store the keys and values of its first ``len(slots)`` columns in these slots.
+
+        ``inputs``: x, mask, and those of the memory.
+        """
         raise NotImplementedError
 
     def prefill(self, prefix: StoredPrefix, needed: Sequence[StoredPrefix] = ()) -> tuple[np.ndarray, np.ndarray]:
@@ -179,7 +223,8 @@ class SlotPool:
             n = len(columns)
             visible = np.broadcast_to((np.arange(self.slots) >= begin) & (np.arange(self.slots) < begin + start),
                                       (n, self.slots))
-            hidden, logits = self._run(columns, begin + start + np.arange(n), visible, np.tri(n, dtype=bool))
+            hidden, logits = self._run(columns, begin + start + np.arange(n), visible, np.tri(n, dtype=bool),
+                                       prefix.memory)
         return hidden[-1], logits[-1]
 
     def step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int,
@@ -188,21 +233,33 @@ class SlotPool:
 
         Returns hidden (n, T, D), logits (n, V) of the last column.
         """
-        n, T, D = columns.shape
         prefix_visible = self._prefix_slots_of(prefixes)
+        memories = [prefix.memory for prefix in prefixes]
+        groups = [np.array([row for row, other in enumerate(memories) if other is memory])
+                  for memory in dict.fromkeys(memories)]
+        parts = [self._step_lanes(columns[rows], lengths[rows], first_lane + rows, prefix_visible[rows],
+                                  memories[rows[0]]) for rows in groups]
+        order = np.argsort(np.concatenate(groups))
+        hidden, logits = (np.concatenate(part)[order] for part in zip(*parts, strict=True))
+        return hidden, logits
+
+    def _step_lanes(self, columns: np.ndarray, lengths: np.ndarray, lanes: np.ndarray, prefix_visible: np.ndarray,
+                    memory: CrossMemory) -> tuple[np.ndarray, np.ndarray]:
+        """``step`` for the lanes (n,) of one memory; ``prefix_visible`` (n, slots) marks their prefixes."""
+        n, T, D = columns.shape
         per_call = max(1, self.functions[-1].bucket["columns"] // n)    # positions of each lane in one call
         hidden = []
         for start in range(0, T, per_call):
             part = columns[:, start:start + per_call]
             t = part.shape[1]
-            lane = np.repeat(first_lane + np.arange(n), t)
+            lane = np.repeat(lanes, t)
             before = np.repeat(lengths + start, t)                      # own positions already in the pool
             position = before + np.tile(np.arange(t), n)
             visible = np.repeat(prefix_visible, t, axis=0) | (
                 (self.lane_of_slot == lane[:, None]) & (self.position_of_slot < before[:, None]))
             visible_columns = (lane[:, None] == lane) & (position <= position[:, None])
             slots = self.first_own_slot + position * self.lanes + lane
-            out, logits = self._run(part.reshape(n * t, D), slots, visible, visible_columns)
+            out, logits = self._run(part.reshape(n * t, D), slots, visible, visible_columns, memory)
             hidden.append(out.reshape(n, t, D))
         return np.concatenate(hidden, axis=1), logits.reshape(n, t, -1)[:, -1]
 
@@ -231,8 +288,8 @@ class SlotPool:
         self.regions[region] = prefix
         return region * self.prefix_slots
 
-    def _run(self, columns: np.ndarray, slots: np.ndarray, visible: np.ndarray,
-             visible_columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _run(self, columns: np.ndarray, slots: np.ndarray, visible: np.ndarray, visible_columns: np.ndarray,
+             memory: CrossMemory) -> tuple[np.ndarray, np.ndarray]:
         """Compute columns (n, D), store their keys and values in ``slots``, return hidden (n, D) and logits (n, V).
 
         ``visible`` (n, N) and ``visible_columns`` (n, n) mark the slots and the columns that each column attends to.
@@ -243,8 +300,9 @@ class SlotPool:
         mask = np.full((1, 1, L, self.slots + L), MASKED, self.dtype)
         mask[0, 0, :n, :self.slots][visible] = 0
         mask[0, 0, :n, self.slots:self.slots + n][visible_columns] = 0
-        outputs = self.call(function, pack_columns(columns, L, self.scale, self.dtype), mask, slots)
-        return outputs["hidden"][0, :, 0, :n].T, outputs["logits"][0, :, 0, :n].T
+        x = pack_columns(columns, L, self.scale, self.dtype)
+        outputs = self.call(function, slots, {"x": x, "mask": mask, **memory.inputs(function)})
+        return outputs["hidden"][0, :, 0, :n].T, joined_logits(outputs, slice(n))
 
 
 class HostPool(SlotPool):
@@ -276,9 +334,9 @@ class HostPool(SlotPool):
     def store(self, slots: np.ndarray, keys: np.ndarray, values: np.ndarray) -> None:
         self.keys[..., slots], self.values[..., slots] = keys, values
 
-    def call(self, function: PackageFunction, x: np.ndarray, mask: np.ndarray,
-             slots: np.ndarray) -> dict[str, np.ndarray]:
-        outputs = function(x=x, mask=mask, keys=self.keys, values=self.values)
+    def call(self, function: PackageFunction, slots: np.ndarray, inputs: Mapping[str, np.ndarray]) -> dict[
+            str, np.ndarray]:
+        outputs = function(keys=self.keys, values=self.values, **inputs)
         n = len(slots)
         self.store(slots, outputs["new_keys"][..., :n], outputs["new_values"][..., :n])
         return outputs
@@ -290,10 +348,10 @@ class StatePool(SlotPool):
     def allocate(self, geometry: tuple[int, int, int]) -> None:
         self.state: Any = self.functions[-1].make_state()
 
-    def call(self, function: PackageFunction, x: np.ndarray, mask: np.ndarray,
-             slots: np.ndarray) -> dict[str, np.ndarray]:
-        write = np.zeros((1, 1, x.shape[3], self.slots), self.dtype)
+    def call(self, function: PackageFunction, slots: np.ndarray, inputs: Mapping[str, np.ndarray]) -> dict[
+            str, np.ndarray]:
+        write = np.zeros((1, 1, function.bucket["columns"], self.slots), self.dtype)
         write[0, 0, np.arange(len(slots)), slots] = 1
         keep = np.ones((1, 1, 1, self.slots), self.dtype)
         keep[..., slots] = 0
-        return function(self.state, x=x, mask=mask, write=write, keep=keep)
+        return function(self.state, write=write, keep=keep, **inputs)

@@ -1,7 +1,8 @@
 """Functions of Core ML packages: fixed shapes, selected by bucket, loaded when they are first called.
 
-Two runtimes load them: Core ML itself on a Mac (``ane.backends.coreml``), and an interpreter on any machine
-(``ane.backends.mil``). Padding, masks, windows and cropping are computed in NumPy, the same for both.
+Three runtimes load them: Core ML itself on a Mac (``ane.backends.coreml``), an interpreter on any machine
+(``ane.backends.mil``), and Core AI (``ane.backends.coreai``). Padding, masks, windows and cropping are computed in
+NumPy, the same for all.
 """
 
 from collections.abc import Mapping, Sequence

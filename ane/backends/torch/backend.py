@@ -109,6 +109,9 @@ class TorchBackend:
             call = network if declared.method == "forward" else getattr(network, declared.method)
             return call(*arguments).float().cpu().numpy()
 
+    def longest(self, stage: str, length: str) -> int | None:
+        return None         # every length can be computed
+
     def embeddings(self) -> dict[str, np.ndarray]:
         tensors = self.model.tensors(self.stages.decoder.network)
         return {table: tensors[key].float().numpy() for table, key in self.stages.decoder.tables.items()}

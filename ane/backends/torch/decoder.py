@@ -30,14 +30,15 @@ class TorchDecoder:
         self.prefix_keys = self.prefix_values = None
         self.prefix_capacity = max_prefix_length or 0       # positions allocated for each prefix
         self.prefix_lengths = [0] * prefixes                # positions in use
-        if self.shape.memory:
-            self.memory_keys, self.memory_values = (self._allocate(prefixes, self.shape.memory) for _ in range(2))
+        if self.shape.memory_length:
+            self.memory_keys, self.memory_values = (
+                self._allocate(prefixes, self.shape.memory_length) for _ in range(2))
 
     @torch.inference_mode()
     def set_memory(self, memory: np.ndarray, index: int = 0) -> None:
-        if index >= self.prefixes or len(memory) != self.shape.memory:
-            raise ValueError(f"a decoder of {self.prefixes} prefixes with a memory of {self.shape.memory} positions "
-                             f"got memory {index} of {len(memory)} positions")
+        if index >= self.prefixes or len(memory) != self.shape.memory_length:
+            raise ValueError(f"a decoder of {self.prefixes} prefixes with a memory of {self.shape.memory_length} "
+                             f"positions got memory {index} of {len(memory)} positions")
         with torch_memory_errors():
             for layer, (keys, values) in enumerate(self.network.memory(self._to_device(memory[None]))):
                 self.memory_keys[layer, index], self.memory_values[layer, index] = keys[0], values[0]
@@ -83,7 +84,7 @@ class TorchDecoder:
     def _run_network(self, columns: Tensor, attend: Sequence[Callable[[Tensor, Tensor, Tensor], Tensor]],
                      attend_memory: Callable[[int, Tensor], Tensor]) -> Tensor:
         """Columns → hidden; ``attend_memory`` (layer, q) → output is for networks with cross-attention."""
-        if not self.shape.memory:
+        if not self.shape.memory_length:
             return self.network(columns, attend)
         return self.network(columns, attend, [partial(attend_memory, layer) for layer in range(self.shape.layers)])
 

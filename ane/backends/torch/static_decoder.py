@@ -106,7 +106,7 @@ class StaticDecoder(TorchDecoder):
         self.columns = HostDeviceTensor(device, lanes, 1, self.shape.width)
         self.indices = HostDeviceTensor(device, 2, lanes, dtype=torch.int64)     # lanes' lengths, then prefix indices
         self.hidden = HostDeviceTensor(device, lanes, 1, self.shape.width)
-        self.logits = HostDeviceTensor(device, lanes, self.shape.codes)
+        self.logits = HostDeviceTensor(device, lanes, self.shape.vocabulary)
         self.prefix_length = torch.zeros(prefixes, dtype=torch.int64, device=device)
         self.rows = torch.arange(lanes, device=device)
 

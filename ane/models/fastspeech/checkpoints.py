@@ -88,10 +88,32 @@ class FastSpeechCheckpoint(Model):
     def check(self) -> dict[str, list[str]]:
         """The entries that are not used, by file. Everything was compared when the files were opened."""
         used = {part for source in self._found.values() for part in source}
-        unused = {self.path.name: [*self._beside, *(key for key in self._entries if key not in used)]}
+        [name, *vocoder] = source_files(self.path, self.vocoder and self.vocoder.path)
+        unused = {name: [*self._beside, *(key for key in self._entries if key not in used)]}
         if self.vocoder:
-            unused[self.vocoder.path.name] = self.vocoder.unused
+            unused[vocoder[0]] = self.vocoder.unused
         return {file: keys for file, keys in unused.items() if keys}
+
+
+def source_files(path: Path, vocoder: Path | None = None) -> dict[str, Path]:
+    """The checkpoint, then the vocoder if there is one, by name; a vocoder of the same name is vocoder/NAME."""
+    if vocoder is None:
+        return {path.name: path}
+    return {path.name: path, vocoder.name if vocoder.name != path.name else f"vocoder/{vocoder.name}": vocoder}
+
+
+def is_fastspeech(path: Path) -> bool:
+    """Whether a file has tensors of FastSpeech, or is a HiFi-GAN generator, which ``FastSpeechCheckpoint`` refuses.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    content = load_pickle(path) if path.is_file() else {}
+    if not isinstance(content, Mapping):
+        return False
+    entries = content["model"] if isinstance(content.get("model"), Mapping) else content
+    starts = ("word_emb.", *(f"{side}." for side in SIDES))
+    return "generator" in content or any(str(key).removeprefix("module.").startswith(starts) for key in entries)
 
 
 def read_arguments(arguments: Mapping[str, Any], where: str) -> str:

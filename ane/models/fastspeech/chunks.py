@@ -1,4 +1,4 @@
-"""Text to chunks, each with no more symbols than the model has positions."""
+"""Text to chunks, each with no more symbols than one pass can have."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ JOINER = "\ue000"
 
 @dataclass(frozen=True)
 class SymbolChunk:
-    """A piece of text spoken in one pass. ``ids``: (T,) int64, T from 1 to the model's ``max_seq_len``."""
+    """A piece of text spoken in one pass. ``ids``: (T,) int64, at least one."""
 
     text: str
     ids: np.ndarray
@@ -24,19 +24,19 @@ class SymbolChunk:
 
 
 def split_into_symbols(text: str | Sequence[Passage], lengths: tuple[int, int] | None,
-                       positions: int) -> list[SymbolChunk]:
+                       most: int) -> list[SymbolChunk]:
     """The chunks of a text, or of its passages, without those of which nothing can be spoken.
 
     Args:
         lengths: desired and maximum characters of a chunk; None: one chunk.
-        positions: the most symbols of a chunk.
+        most: the most symbols of a chunk.
 
     Raises:
         UserError: nothing to say, or a chunk that is too long and cannot be split or must not be.
     """
     def chunks_of(text: str) -> list[SymbolChunk]:
         pieces = [text] if lengths is None else split_text(text, *lengths)
-        return [chunk for piece in pieces for chunk in _fitting(piece, lengths, positions)]
+        return [chunk for piece in pieces for chunk in _fitting(piece, lengths, most)]
 
     passages = as_passages(text)
     chunks = with_deliveries(passages, chunks_of)
@@ -45,12 +45,12 @@ def split_into_symbols(text: str | Sequence[Passage], lengths: tuple[int, int] |
     return [replace(chunk, delivery=delivery) for chunk, delivery in chunks]
 
 
-def halve(chunk: SymbolChunk, positions: int) -> list[SymbolChunk]:
+def halve(chunk: SymbolChunk, most: int) -> list[SymbolChunk]:
     """The parts of a chunk, about half as long each; the chunk itself when it is a single word."""
     parts = split_text(chunk.text, *_half(len(chunk.text)))
     if len(parts) < 2:
         return [chunk]
-    found = [part for text in parts for part in _fitting(text, (len(text), len(text)), positions)]
+    found = [part for text in parts for part in _fitting(text, (len(text), len(text)), most)]
     return [replace(part, delivery=delivery)
             for part, delivery in zip(found, spread(chunk.delivery, len(found)), strict=True)]
 
@@ -62,27 +62,27 @@ def split_text(text: str, desired: int, maximum: int) -> list[str]:
 
 
 def _join_braces(text: str) -> Iterator[str]:
-    inside = False
+    inside, last = False, text.rfind("}")
     for index, character in enumerate(text):
         if character == "{":
-            inside = "}" in text[index:]
+            inside = index < last
         elif character == "}":
             inside = False
         yield JOINER if inside and character.isspace() else character
 
 
-def _fitting(text: str, lengths: tuple[int, int] | None, positions: int) -> list[SymbolChunk]:
-    """The chunk of ``text``, or those of its parts when it has more than ``positions`` symbols."""
+def _fitting(text: str, lengths: tuple[int, int] | None, most: int) -> list[SymbolChunk]:
+    """The chunk of ``text``, or those of its parts when it has more than ``most`` symbols."""
     ids = text_to_ids(text)
     if not is_speakable(ids):
         return []
-    if len(ids) <= positions:
+    if len(ids) <= most:
         return [SymbolChunk(text, np.array(ids, np.int64))]
     parts = [] if lengths is None else split_text(text, *_half(min(lengths[1], len(text))))
     if len(parts) < 2:
-        raise UserError(f"{shorten(text)!r} is {len(ids)} symbols long, and the model has {positions} positions: "
+        raise UserError(f"{shorten(text)!r} is {len(ids)} symbols long, and one pass takes at most {most}: "
                         + ("allow it to be split" if lengths is None else "insert spaces, or shorten it"))
-    return [chunk for part in parts for chunk in _fitting(part, (len(part), len(part)), positions)]
+    return [chunk for part in parts for chunk in _fitting(part, (len(part), len(part)), most)]
 
 
 def _half(characters: int) -> tuple[int, int]:

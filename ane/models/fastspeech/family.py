@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from ane.bundles.family import ModelFamily
 from ane.bundles.model import Model
-from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
+from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint, is_fastspeech, source_files
 from ane.models.fastspeech.config_checks import check_config, check_value
 from ane.models.fastspeech.networks import NETWORKS
 from ane.models.fastspeech.settings import OPTIONS, read_options
@@ -23,4 +23,5 @@ def make_synthesizer(model: Model, backend: "Backend") -> "FastSpeechSynthesizer
 
 FAMILY = ModelFamily(
     "fastspeech", "FastSpeech", NETWORKS, FASTSPEECH_STAGES, check_value, check_config, FastSpeechCheckpoint,
-    make_synthesizer, read_options, OPTIONS, checkpoint_suffixes=(".pt",), takes_vocoder=True)
+    make_synthesizer, read_options, OPTIONS, source_files, is_fastspeech,
+    import_options=frozenset(("config", "precision", "vocoder")), package_formats=frozenset(("coreml", "onnx")))

@@ -19,7 +19,7 @@ class FastSpeechResult(Recording):
 
     Attributes:
         audio: (S,) float32 within ±1 at ``sample_rate``.
-        rate: speed of speech.
+        speed: speed of speech.
         chunks: the pieces of text that were spoken in one pass each.
         mels: of each chunk, (M, L) float32, natural logarithms.
         durations: of each chunk, the frames of its symbols, (T,) int64.
@@ -30,7 +30,7 @@ class FastSpeechResult(Recording):
     """
 
     audio: np.ndarray
-    rate: float
+    speed: float
     chunks: list[str]
     mels: list[np.ndarray]
     durations: list[np.ndarray]
@@ -43,5 +43,5 @@ class FastSpeechResult(Recording):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What only this kind of model reports: the rate and the number of mel frames."""
-        return {"rate": self.rate, "frames": sum(mel.shape[1] for mel in self.mels)}
+        """What only this kind of model reports: the speed and the number of mel frames."""
+        return {"speed": self.speed, "frames": sum(mel.shape[1] for mel in self.mels)}

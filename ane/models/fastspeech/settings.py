@@ -8,8 +8,8 @@ from ane.bundles.model import Model
 from ane.models.fastspeech.regulator import ROUNDINGS, Rounding
 from ane.system.errors import UserError
 
-MIN_RATE, MAX_RATE = 0.25, 4.0
-OPTIONS = frozenset(("rate", "split", "no_split", "stream"))
+MIN_SPEED, MAX_SPEED = 0.25, 4.0
+OPTIONS = frozenset(("speed", "split", "no_split", "stream"))
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class FastSpeechSettings:
     """Settings of a request.
 
     Attributes:
-        rate: speed of speech, 1 as trained; 2 is twice as fast.
+        speed: speed of speech, 1 as trained; 2 is twice as fast.
         split: desired and maximum characters of a chunk; None: the text is one chunk. A chunk that takes more positions
             than the model has is split further, or with None an error.
         pause: seconds of silence between two chunks.
@@ -29,15 +29,15 @@ class FastSpeechSettings:
         UserError: a value is out of range.
     """
 
-    rate: float = 1.0
+    speed: float = 1.0
     split: tuple[int, int] | None = (150, 250)
     pause: float = 0.15
     batch: int = 8
     rounding: Rounding = "half_to_even"
 
     def __post_init__(self) -> None:
-        if not MIN_RATE <= self.rate <= MAX_RATE:
-            raise UserError(f"rate must be from {MIN_RATE:g} to {MAX_RATE:g}, got {self.rate:g}")
+        if not MIN_SPEED <= self.speed <= MAX_SPEED:
+            raise UserError(f"speed must be from {MIN_SPEED:g} to {MAX_SPEED:g}, got {self.speed:g}")
         if self.split is not None and not 1 <= self.split[0] <= self.split[1]:
             raise UserError("split must be the desired number of characters in a chunk, then the maximum, which is no "
                             f"smaller; got {self.split[0]},{self.split[1]}")
@@ -54,4 +54,4 @@ def read_options(options: Mapping[str, Any], model: Model) -> FastSpeechSettings
     if "no_split" in options and "split" in options:
         raise UserError("split has no effect: no_split makes one chunk of the text")
     split = None if "no_split" in options else options.get("split", FastSpeechSettings.split)
-    return FastSpeechSettings(options.get("rate", 1.0), split)
+    return FastSpeechSettings(options.get("speed", 1.0), split)

@@ -19,10 +19,10 @@ class FastSpeechStream(SoundStream):
 
     sample_rate = SAMPLE_RATE
 
-    def __init__(self, pieces: Iterator[tuple[np.ndarray, int, list[str]]], chunks: Sequence[str], rate: float,
+    def __init__(self, pieces: Iterator[tuple[np.ndarray, int, list[str]]], chunks: Sequence[str], speed: float,
                  timeline: Timeline):
         """``pieces``: for each chunk its sound, the number of its mel frames, and its notes."""
-        self._pieces, self.chunks, self.rate, self.timeline = pieces, list(chunks), rate, timeline
+        self._pieces, self.chunks, self.speed, self.timeline = pieces, list(chunks), speed, timeline
         self._frames = 0
         self.notes: list[str] = []
 
@@ -44,4 +44,4 @@ class FastSpeechStream(SoundStream):
 
     @property
     def facts(self) -> dict[str, Any]:
-        return {"rate": self.rate, "frames": self._frames}
+        return {"speed": self.speed, "frames": self._frames}

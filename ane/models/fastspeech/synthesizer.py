@@ -1,6 +1,6 @@
 """Synthesis of 22.05 kHz speech from text: the text side, the length regulator, the mel side, the vocoder."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -17,18 +17,14 @@ from ane.models.fastspeech.settings import FastSpeechSettings
 from ane.models.fastspeech.stream import FastSpeechStream
 from ane.models.fastspeech.text import text_to_ids, unknown_phonemes
 from ane.models.fed_stream import FedStream
+from ane.models.recording import PhaseProgress, report_nothing
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline
 from ane.text import Lexicon, normalise_upstream, shorten
 from ane.text.passages import read_passages
 
-PhaseProgress = Callable[[str, int, int, str], None]
 NO_VOCODER = ("this model has no vocoder, so Griffin-Lim made the sound, which is rough: import the model again with "
               "--vocoder and a HiFi-GAN checkpoint")
-
-
-def report_nothing(stage: str, done: int, total: int, note: str) -> None:
-    """The default progress callback."""
 
 
 @dataclass(frozen=True)
@@ -45,19 +41,25 @@ class EncodedChunk:
 
 
 class FastSpeechSynthesizer:
-    """A FastSpeech model on a backend. ``speak``, ``speak_all`` and ``stream`` synthesise speech."""
+    """A FastSpeech model on a backend. ``speak``, ``speak_all`` and ``stream`` synthesise speech.
+
+    Attributes:
+        most_symbols, most_frames: of one pass: the model's positions, or the largest buckets of its packages.
+    """
 
     def __init__(self, model: Model, backend: Backend):
         self.model, self.backend = model, backend
-        self.positions: int = model.config("fastspeech").max_seq_len
+        positions: int = model.config("fastspeech").max_seq_len
+        self.most_symbols = min(positions, backend.longest("text", "symbols") or positions)
+        self.most_frames = min(positions, backend.longest("mel", "frames") or positions)
 
-    def speak(self, text: str, rate: float | None = None, settings: FastSpeechSettings | None = None,
+    def speak(self, text: str, speed: float | None = None, settings: FastSpeechSettings | None = None,
               progress: PhaseProgress = report_nothing, timeline: Timeline | None = None,
               lexicon: Lexicon | None = None, ssml: bool | None = None) -> FastSpeechResult:
         """Speak ``text``: English, and ARPAbet phonemes in braces. The same text always gives the same sound.
 
         Args:
-            rate: speed of speech, 1 as trained, 2 twice as fast; None: that of ``settings``.
+            speed: speed of speech, 1 as trained, 2 twice as fast; None: that of ``settings``.
             settings: None: the defaults of ``FastSpeechSettings``.
             progress: called with (phase, done, total, note) during the work; phase is "text", "mel" or "vocode".
             timeline: records when each phase runs (None: a new one).
@@ -66,23 +68,22 @@ class FastSpeechSynthesizer:
 
         Raises:
             UserError: nothing to say, markup that asks for what cannot be done, a word or a text that must not be split
-                is too long for one pass, a rate out of range, out of memory.
+                is too long for one pass, a speed out of range, out of memory.
         """
-        [speech] = self.speak_all([text], rate, settings, progress, timeline, lexicon, ssml)
+        [speech] = self.speak_all([text], speed, settings, progress, timeline, lexicon, ssml)
         return speech
 
-    def speak_all(self, texts: Sequence[str], rate: float | None = None, settings: FastSpeechSettings | None = None,
+    def speak_all(self, texts: Sequence[str], speed: float | None = None, settings: FastSpeechSettings | None = None,
                   progress: PhaseProgress = report_nothing, timeline: Timeline | None = None,
                   lexicon: Lexicon | None = None, ssml: bool | None = None) -> Iterator[FastSpeechResult]:
         """Speak several texts, as ``speak`` does; chunks of all of them share passes.
 
         Work begins when the first result is requested. Results are yielded in order, each as soon as it is ready.
         """
-        settings, timeline = with_rate(settings, rate), timeline or Timeline()
+        settings, timeline = with_speed(settings, speed), timeline or Timeline()
         timeline.mark_text_ready()
-        before: dict[str, float] = {}
         began = timeline.text_ready
-        chunks = [split_into_symbols(read_passages(text, lexicon, ssml), settings.split, self.positions)
+        chunks = [split_into_symbols(read_passages(text, lexicon, ssml), settings.split, self.most_symbols)
                   for text in texts]
         encoded = self.encode(chunks, settings, timeline, progress)
         mels = self.mels([part for parts in encoded for part in parts], settings, timeline, progress)
@@ -92,35 +93,34 @@ class FastSpeechSynthesizer:
             sounds_of_text = [with_silence(sound, part) for (_, sound), part in zip(spoken, parts, strict=True)]
             audio = join_with_pauses(sounds_of_text, settings.pause)
             timeline.mark_first_audio()
-            seconds = {stage: spent - before.get(stage, 0.0) for stage, spent in timeline.seconds_by_phase().items()}
-            before = timeline.seconds_by_phase()
-            yield FastSpeechResult(audio, settings.rate, [part.chunk.text for part in parts],
-                                   [mel for mel, _ in spoken], [part.repeats for part in parts], seconds,
-                                   timeline.now() - began, self.notes(text, parts), timeline)
+            yield FastSpeechResult(audio, settings.speed, [part.chunk.text for part in parts],
+                                   [mel for mel, _ in spoken], [part.repeats for part in parts],
+                                   timeline.new_seconds_by_phase(), timeline.now() - began, self.notes(text, parts),
+                                   timeline)
             began = timeline.now()
         self.backend.release()
 
-    def stream(self, text: str, rate: float | None = None, settings: FastSpeechSettings | None = None,
+    def stream(self, text: str, speed: float | None = None, settings: FastSpeechSettings | None = None,
                progress: PhaseProgress = report_nothing, timeline: Timeline | None = None,
                lexicon: Lexicon | None = None, ssml: bool | None = None) -> FastSpeechStream:
         """Speak ``text`` and return its sound chunk by chunk, each as soon as it is ready.
 
         Arguments and errors are those of ``speak``. The pieces join to what ``speak`` returns with ``batch=1``.
         """
-        settings, timeline = replace(with_rate(settings, rate), batch=1), timeline or Timeline()
+        settings, timeline = replace(with_speed(settings, speed), batch=1), timeline or Timeline()
         timeline.mark_text_ready()
-        chunks = split_into_symbols(read_passages(text, lexicon, ssml), settings.split, self.positions)
+        chunks = split_into_symbols(read_passages(text, lexicon, ssml), settings.split, self.most_symbols)
         return FastSpeechStream(self.pieces(chunks, settings, timeline, progress), [chunk.text for chunk in chunks],
-                                settings.rate, timeline)
+                                settings.speed, timeline)
 
-    def feed(self, texts: Iterable[str], rate: float | None = None, settings: FastSpeechSettings | None = None,
+    def feed(self, texts: Iterable[str], speed: float | None = None, settings: FastSpeechSettings | None = None,
              progress: PhaseProgress = report_nothing, timeline: Timeline | None = None,
              lexicon: Lexicon | None = None) -> FedStream:
         """Speak a text that arrives in pieces, divided anywhere, while it arrives.
 
         Other arguments and errors: ``speak``.
         """
-        settings, timeline = with_rate(settings, rate), timeline or Timeline()
+        settings, timeline = with_speed(settings, speed), timeline or Timeline()
         return FedStream(texts, lambda text: self.stream(text, None, settings, progress, timeline, lexicon, False),
                          normalise_upstream, lexicon, SAMPLE_RATE, timeline)
 
@@ -149,7 +149,7 @@ class FastSpeechSynthesizer:
         """Run the text side on the chunks of all texts. A chunk that takes too many frames is split and encoded again.
 
         Raises:
-            UserError: a single word takes more frames than the model has positions.
+            UserError: a single word takes more frames than one pass can have.
         """
         waiting = [(index, chunk) for index, chunks in enumerate(texts) for chunk in chunks]
         done: list[list[EncodedChunk]] = [[] for _ in texts]
@@ -158,7 +158,7 @@ class FastSpeechSynthesizer:
             with timeline.record("text"):
                 found = self.encode_batch([chunk for _, chunk in batch], settings)
             for place, ((index, _), part) in enumerate(zip(batch, found, strict=True)):
-                if part.frames > self.positions:        # those after it are encoded again, so order is kept
+                if part.frames > self.most_frames:        # those after it are encoded again, so order is kept
                     shorter = self.shorter(part, settings)
                     waiting = [*((index, piece) for piece in shorter), *batch[place + 1:], *waiting]
                     break
@@ -169,11 +169,11 @@ class FastSpeechSynthesizer:
 
     def shorter(self, part: EncodedChunk, settings: FastSpeechSettings) -> list[SymbolChunk]:
         """The parts of a chunk that takes too many frames. Raises UserError when it cannot be split or must not be."""
-        pieces = [part.chunk] if settings.split is None else halve(part.chunk, self.positions)
+        pieces = [part.chunk] if settings.split is None else halve(part.chunk, self.most_symbols)
         if len(pieces) < 2:
-            advice = "allow it to be split, or raise rate" if settings.split is None else "raise rate, or shorten it"
-            raise UserError(f"{shorten(part.chunk.text)!r} takes {part.frames} mel frames at rate {settings.rate:g}, "
-                            f"and the model has {self.positions} positions: {advice}")
+            advice = "allow it to be split, or raise speed" if settings.split is None else "raise speed, or shorten it"
+            raise UserError(f"{shorten(part.chunk.text)!r} takes {part.frames} mel frames at speed {settings.speed:g}, "
+                            f"and one pass takes at most {self.most_frames}: {advice}")
         return pieces
 
     def encode_batch(self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings) -> list[EncodedChunk]:
@@ -187,7 +187,7 @@ class FastSpeechSynthesizer:
             raise UserError("the model predicts durations that are NaN or infinite: its weights or the precision is "
                             "the cause; use precision=fp32, or import the checkpoint again")
         speeds = np.array([[chunk.delivery.speed] for chunk in chunks], np.float32)
-        frames = repeats(durations(encoded[..., -1]) / speeds, 1 / settings.rate, settings.rounding)
+        frames = repeats(durations(encoded[..., -1]) / speeds, 1 / settings.speed, settings.rounding)
         return [EncodedChunk(chunk, encoded[row, :length, :-1], frames[row, :length])
                 for row, (chunk, length) in enumerate(zip(chunks, lengths, strict=True))]
 
@@ -243,10 +243,10 @@ class FastSpeechSynthesizer:
         return notes
 
 
-def with_rate(settings: FastSpeechSettings | None, rate: float | None) -> FastSpeechSettings:
-    """The settings (None: the defaults) with this rate (None: theirs)."""
+def with_speed(settings: FastSpeechSettings | None, speed: float | None) -> FastSpeechSettings:
+    """The settings (None: the defaults) with this speed (None: theirs)."""
     settings = settings or FastSpeechSettings()
-    return settings if rate is None else replace(settings, rate=rate)
+    return settings if speed is None else replace(settings, speed=speed)
 
 
 def with_silence(sound: np.ndarray, part: EncodedChunk) -> np.ndarray:

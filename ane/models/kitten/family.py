@@ -10,21 +10,34 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ane.bundles.bundle_json import FORMAT, MANIFEST_FILE, bundle_family, read_content
 from ane.bundles.family import ModelFamily
 from ane.bundles.hashes import check_hash, record
 from ane.bundles.json_reader import JsonReader, file_record
-from ane.models.kitten.model_files import CONFIG_FILE, KittenFiles, read_model_files
+from ane.models.kitten.model_files import (
+    CONFIG_FILE,
+    OWNER,
+    KittenModel,
+    download_model,
+    is_kitten_folder,
+    read_model_files,
+)
+from ane.models.kitten.session import KittenBackend
+from ane.models.kitten.settings import OPTIONS, read_options
 from ane.system.errors import UserError
 from ane.system.files import replacing
 from ane.system.version import version
 
+if TYPE_CHECKING:       # the synthesizer imports libraries for sound
+    from ane.models.kitten.synthesizer import KittenSynthesizer
+
 NAME = "kitten"
+ROLES = ("config", "graph", "voices")      # of the files in bundle.json
 
 
-def open_bundle(folder: Path) -> KittenFiles:
+def open_bundle(folder: Path) -> KittenModel:
     """The files of a bundle, each compared with its SHA-256.
 
     Raises:
@@ -36,17 +49,17 @@ def open_bundle(folder: Path) -> KittenFiles:
     if family != NAME:
         raise UserError(f"{folder} is a bundle of {family}, not of KittenTTS")
     files = reader.at("files")
-    records = [file_record(files.at(role)) for role in ("config", "graph", "voices")]
+    records = [file_record(files.at(role)) for role in ROLES]
     for item in records:
         check_hash(folder, item)
     found = dataclasses.replace(read_model_files(folder), name=reader.take("name", str))
-    if [item.file for item in records] != list(found.files):
+    if [item.file for item in records] != [file.name for file in found.files]:
         raise UserError(f"{where} and {CONFIG_FILE} name different files: import the model again")
     return found
 
 
-def write_bundle(files: KittenFiles, destination: Path | str, *, name: str | None = None, licence: str = "",
-                 source: Mapping[str, Any] | None = None, overwrite: bool = False) -> KittenFiles:
+def write_bundle(model: KittenModel, destination: Path | str, *, name: str | None = None, licence: str = "",
+                 source: Mapping[str, Any] | None = None, overwrite: bool = False) -> KittenModel:
     """Copy a model into a bundle, which appears at ``destination`` complete or not at all.
 
     ``source`` states where the files came from. Read the voices and open the graph before, to write no damaged model.
@@ -57,24 +70,46 @@ def write_bundle(files: KittenFiles, destination: Path | str, *, name: str | Non
     from ane.bundles.bundle import check_destination  # imports torch
 
     destination = Path(destination)
-    check_destination(destination, overwrite, files.folder)
+    check_destination(destination, overwrite, model.folder)
     with replacing(destination, directory=True) as folder:
-        for file in files.files:
-            shutil.copyfile(files.folder / file, folder / file)
-        records = {role: dataclasses.asdict(record(folder, file))
-                   for role, file in zip(("config", "graph", "voices"), files.files, strict=True)}
+        for file in model.files:
+            shutil.copyfile(file, folder / file.name)
+        records = {role: dataclasses.asdict(record(folder, file.name))
+                   for role, file in zip(ROLES, model.files, strict=True)}
         content = {"format": FORMAT, "model": NAME, "name": name or destination.name, "licence": licence,
                    "source": dict(source or {}), "created_by": f"tortoise-ane {version()}", "files": records}
         (folder / MANIFEST_FILE).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return open_bundle(destination)
 
 
-def _unused(*arguments: Any) -> Any:
-    raise UserError("a KittenTTS model has no PyTorch networks: ane.models.kitten.open_kitten opens it")
+def open_folder(path: Path, arguments: Mapping[str, Any] | None, origin: str) -> KittenModel:
+    """The model in a folder as published. Raises UserError for ``arguments``: it states its own sizes."""
+    if arguments:
+        raise UserError(f"{origin}: a KittenTTS model states its own sizes: leave the config out")
+    return read_model_files(path)
+
+
+def source_files(path: Path) -> dict[str, Path]:
+    return {file.name: file for file in read_model_files(path).files}
+
+
+def voice_names(model: KittenModel) -> list[str]:
+    return model.read_voices().names
+
+
+def make_synthesizer(model: KittenModel, backend: KittenBackend) -> "KittenSynthesizer":
+    from ane.models.kitten.synthesizer import KittenSynthesizer
+
+    return KittenSynthesizer(model, backend)
+
+
+def no_networks(*arguments: Any) -> NoReturn:
+    raise UserError("a KittenTTS model has no PyTorch networks")
 
 
 FAMILY = ModelFamily(
-    NAME, title="KittenTTS", networks={}, stages=None, check_value=_unused, check_config=_unused,
-    open_checkpoints=_unused, synthesizer=_unused, read_options=_unused, options=frozenset(),
-    required_files=(CONFIG_FILE,),
-    repository="KittenML/kitten-tts-nano-0.8-fp32")
+    NAME, title="KittenTTS", networks={}, stages=None, check_value=no_networks, check_config=no_networks,
+    open_checkpoints=open_folder, synthesizer=make_synthesizer, read_options=read_options, options=OPTIONS,
+    source_files=source_files, recognises=is_kitten_folder, speak_arguments=("voice",), voice_names=voice_names,
+    own_backend=KittenBackend, open_bundle=open_bundle, write_bundle=write_bundle, required_files=(CONFIG_FILE,),
+    repository="KittenML/kitten-tts-nano-0.8-fp32", repositories=f"^{OWNER}/", download=download_model)

@@ -4,13 +4,17 @@ config.json has ``type`` ("ONNX1" or "ONNX2"), ``model_file``, ``voices``, and o
 factor}, ``voice_aliases`` {name: voice} and ``name``. Source: kittentts/get_model.py of KittenTTS 0.8.1.
 """
 
+import hashlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, ClassVar, NoReturn
 
+from ane.bundles.family import ModelFamily, find_family
 from ane.bundles.hub import Snapshot, download_files, is_repository
+from ane.bundles.model import Model
+from ane.models.kitten.session import KittenSession
 from ane.models.kitten.voices import KittenVoices, read_voices
 from ane.system.errors import UserError
 from ane.system.files import read_json
@@ -21,7 +25,7 @@ OWNER = "KittenML"          # of the published repositories; a name without an o
 
 
 @dataclass(frozen=True)
-class KittenFiles:
+class KittenModel(Model):
     """A model in a folder. ``speed_priors`` and ``voice_aliases`` are those of config.json."""
 
     folder: Path
@@ -30,22 +34,49 @@ class KittenFiles:
     voices_file: str
     speed_priors: dict[str, float]
     voice_aliases: dict[str, str]
+    networks: frozenset[str] = field(default=frozenset(), init=False)        # its graph is no PyTorch network
+    trained: bool = field(default=True, init=False)
+    default_voice: str = field(default="", init=False)
+    voices: None = field(default=None, init=False)
+    precision: ClassVar[str] = "fp32"
 
     @property
-    def files(self) -> tuple[str, ...]:
-        """Names of the three files."""
-        return CONFIG_FILE, self.model_file, self.voices_file
+    def family(self) -> ModelFamily:
+        return find_family("kitten")
+
+    @property
+    def identity(self) -> str:
+        """Changes with the size or time of a file; the data itself is not read."""
+        stats = [(file.name, stat.st_size, stat.st_mtime_ns) for file in self.files for stat in [file.stat()]]
+        return hashlib.sha256(repr(stats).encode()).hexdigest()
+
+    @property
+    def files(self) -> list[Path]:
+        """config.json, the graph and the voices."""
+        return [self.folder / CONFIG_FILE, self.graph, self.folder / self.voices_file]
 
     @property
     def graph(self) -> Path:
         return self.folder / self.model_file
 
-    def voices(self) -> KittenVoices:
+    def read_voices(self) -> KittenVoices:
         """Read the voices. Raises UserError when they are missing or damaged."""
         return read_voices(self.folder / self.voices_file, self.voice_aliases, self.speed_priors)
 
+    def check(self) -> dict[str, list[str]]:
+        """Read the voices and open the graph. Raises UserError when one is damaged. Returns {}: all of it is used."""
+        self.read_voices()
+        KittenSession(self.graph)
+        return {}
 
-def read_model_files(folder: Path) -> KittenFiles:
+    def config(self, network: str) -> NoReturn:
+        raise self.lacks(f"{network} network")
+
+    def tensors(self, network: str) -> NoReturn:
+        raise self.lacks(f"{network} network")
+
+
+def read_model_files(folder: Path) -> KittenModel:
     """Read config.json of a folder and look for the files that it names.
 
     Raises:
@@ -55,12 +86,12 @@ def read_model_files(folder: Path) -> KittenFiles:
         raise UserError(f"{folder} is not a folder with a KittenTTS model")
     found = read_config(folder / CONFIG_FILE)
     for file in found.files:
-        if not os.path.isfile(folder / file):
-            raise UserError(f"{folder / file} is missing: download the model again")
+        if not os.path.isfile(file):
+            raise UserError(f"{file} is missing: download the model again")
     return found
 
 
-def read_config(path: Path) -> KittenFiles:
+def read_config(path: Path) -> KittenModel:
     """Read config.json; the files it names need not be there. Raises UserError when it is none of KittenTTS."""
     if not os.path.isfile(path):
         raise UserError(f"{path} is missing: a KittenTTS model has {CONFIG_FILE}, an .onnx file and an .npz file")
@@ -72,7 +103,7 @@ def read_config(path: Path) -> KittenFiles:
     for voice, prior in priors.items():
         if not 0.01 <= prior <= 100:
             raise UserError(f"{path}: the speed prior of {voice} is {prior}, it must be from 0.01 to 100")
-    return KittenFiles(path.parent, str(config.get("name") or path.parent.name), _file_name(path, config, "model_file"),
+    return KittenModel(path.parent, str(config.get("name") or path.parent.name), _file_name(path, config, "model_file"),
                        _file_name(path, config, "voices"), priors, _mapping(path, config, "voice_aliases", str))
 
 
@@ -116,5 +147,5 @@ def download_model(repository: str, revision: str | None = None,
         UserError: as ``ane.bundles.hub.download_files``, or config.json is none of KittenTTS.
     """
     config = download_files(repository, (CONFIG_FILE,), revision=revision, kind="KittenTTS", progress=progress)
-    names = read_config(config.directory / CONFIG_FILE).files
+    names = tuple(file.name for file in read_config(config.directory / CONFIG_FILE).files)
     return download_files(repository, names, revision=config.revision, kind="KittenTTS", progress=progress)

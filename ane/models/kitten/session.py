@@ -3,12 +3,15 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ane.backends.onnx.providers import CPU, MEMORY_MESSAGES, onnxruntime_module, quiet_options
 from ane.system.errors import UserError
+
+if TYPE_CHECKING:
+    from ane.models.kitten.model_files import KittenModel
 
 # name → element type, and sizes of the dimensions, None for any. Source: kittentts/onnx_model.py of KittenTTS 0.8.1
 INPUTS: dict[str, tuple[str, tuple[int | None, ...]]] = {
@@ -30,8 +33,9 @@ class KittenSession:
         self.path = path
         if not path.is_file():
             raise UserError(f"{path} is missing: download the model again")
+        runtime = onnxruntime_module("KittenTTS", "'tortoise-ane[kitten]'")
         with _one_line_errors(f"{path} cannot be loaded"):
-            self._session = onnxruntime_module().InferenceSession(str(path), quiet_options(threads), providers=[CPU])
+            self._session = runtime.InferenceSession(str(path), quiet_options(threads), providers=[CPU])
         fault = interface_fault(self._session)
         if fault:
             raise UserError(f"{path} is not a KittenTTS graph: {fault}")
@@ -53,6 +57,22 @@ class KittenSession:
         if not np.isfinite(wave).all():
             raise UserError(f"the graph returns NaN or infinite samples: {self.path.name} or its voices are damaged")
         return wave.reshape(-1)
+
+
+class KittenBackend:
+    """Runs the graph of a model, in a session for each number of threads that is asked for."""
+
+    name = "onnx:cpu"
+
+    def __init__(self, model: "KittenModel"):
+        self._graph = model.graph
+        self._sessions: dict[int | None, KittenSession] = {}
+
+    def session(self, threads: int | None) -> KittenSession:
+        """The session whose runs use that many threads, loaded if it is not. Errors: ``KittenSession``."""
+        if threads not in self._sessions:
+            self._sessions[threads] = KittenSession(self._graph, threads)
+        return self._sessions[threads]
 
 
 def interface_fault(session: Any) -> str:

@@ -1,10 +1,10 @@
 """Synthesis of 24 kHz speech with a KittenTTS model: at once, its chunks in parallel, or as a stream."""
 
+import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,13 +15,14 @@ from ane.models.fed_stream import FedStream
 from ane.models.kitten.chunking import spoken_chunks
 from ane.models.kitten.espeak import load_espeak
 from ane.models.kitten.family import open_bundle
-from ane.models.kitten.model_files import KittenFiles, download_model, read_model_files, repository_of
+from ane.models.kitten.model_files import KittenModel, download_model, read_model_files, repository_of
 from ane.models.kitten.parallel import Parallelism, compute_all, compute_in_order
 from ane.models.kitten.phonemes import Phonemizer, phonemize, token_ids, without_abbreviation_dots
 from ane.models.kitten.preprocessing import preprocess
 from ane.models.kitten.result import SAMPLE_RATE, KittenSpeech
-from ane.models.kitten.session import KittenSession
-from ane.models.recording import SoundStream
+from ane.models.kitten.session import KittenBackend
+from ane.models.kitten.settings import KittenSettings
+from ane.models.recording import PhaseProgress, SoundStream, report_nothing
 from ane.system.errors import UserError
 from ane.system.iterators import closing_source
 from ane.system.timeline import Timeline
@@ -37,12 +38,13 @@ class KittenChunk:
     """A chunk with the graph's inputs.
 
     Attributes:
+        label: its number and text, for messages.
         input_ids: (1, T) int64. style: (1, 256) float32, row ``style_row`` of the voice's table. speed: (1,) float32.
-        delivery: its volume and the silence around it; the graph's speed is that of ``speed``.
+        delivery: its volume and the silence around it; its speed is in ``speed``.
     """
 
-    index: int
     text: str
+    label: str
     input_ids: np.ndarray
     style_row: int
     style: np.ndarray
@@ -55,7 +57,8 @@ class KittenChunk:
 
 
 class KittenSynthesizer:
-    """A KittenTTS model on the CPU. ``speak`` and ``stream`` synthesise speech; both may be called by several threads.
+    """A KittenTTS model on the CPU. ``speak``, ``speak_all`` and ``stream`` synthesise speech; several threads may call
+    them.
 
     Args:
         phonemizer: text → IPA; None: espeak-ng, loaded with the first text. Only one thread of the process calls a
@@ -68,28 +71,28 @@ class KittenSynthesizer:
 
     sample_rate = SAMPLE_RATE
 
-    def __init__(self, files: KittenFiles, phonemizer: Phonemizer | None = None,
+    def __init__(self, model: KittenModel, backend: KittenBackend, phonemizer: Phonemizer | None = None,
                  parallelism: Parallelism | None = None):
-        self.files, self.name, self.voices = files, files.name, files.voices()
+        self.model, self.backend, self.voices = model, backend, model.read_voices()
         self.parallelism = parallelism or Parallelism()
         self._phonemizer = phonemizer
-        self._sessions: dict[int | None, KittenSession] = {}       # by threads
-        self.session(self.parallelism.threads_for(self.parallelism.workers_for(2)))
+        backend.session(self.parallelism.threads_for(self.parallelism.workers_for(2)))
 
-    def speak(self, text: str, voice: str | None = None, speed: float = 1.0, published: bool = False,
+    def speak(self, text: str, voice: str | None = None, speed: float | None = None,
+              settings: KittenSettings | None = None, progress: PhaseProgress = report_nothing,
               timeline: Timeline | None = None, lexicon: Lexicon | None = None,
               ssml: bool | None = None) -> KittenSpeech:
         """Speak ``text``.
 
         Args:
             voice: a name of ``voices.names``; None: ``voices.default``.
-            speed: more than 1 is faster; multiplied by the voice's own factor.
-            published: exactly the chunks and the cut of KittenTTS 0.8.1: each sentence on its own, without its mark,
-                5000 samples less; no markup. False: sentences keep their marks, and silence at the end of a chunk is
-                trimmed.
+            speed: speed of speech, 1 as trained, 2 twice as fast; None: that of ``settings``.
+            settings: None: the defaults of ``KittenSettings``.
+            progress: called with (phase, done, total, note) after each chunk; phase is "synthesis".
             timeline: records when each phase runs (None: a new one).
             lexicon: respells words (``ane.text.read_lexicon``).
             ssml: whether ``text`` is SSML; None: if it begins with "<speak". Other text may have [pause:1.5s].
+                ``published`` settings know no markup.
 
         Returns the speech; ``published`` texts of a few letters may have no samples.
 
@@ -97,62 +100,88 @@ class KittenSynthesizer:
             UserError: nothing to say, markup that asks for what cannot be done, an unknown voice, a speed out of range,
                 no phonemizer, or a chunk that the graph fails on; the message has its text.
         """
-        timeline = timeline or Timeline()
+        settings, timeline = with_speed(settings, speed), timeline or Timeline()
         timeline.mark_text_ready()
         with timeline.record("phonemes"):
-            chunks = self.prepare(text, voice, speed, published, lexicon, ssml)
+            chunks = self.encode(text, voice, settings, lexicon, ssml)
         with timeline.record("synthesis"):
             workers = self.parallelism.workers_for(len(chunks))
-            waves = compute_all(self._function(workers, len(chunks), published), chunks, workers,
+            waves = compute_all(self._function(workers, len(chunks), settings, progress), chunks, workers,
                                 lambda chunk: chunk.input_ids.size)
-        timeline.mark_first_audio()
-        return KittenSpeech(
-            np.concatenate(waves), 0, self.voices.resolve(voice), [chunk.text for chunk in chunks],
-            sum(chunk.input_ids.size for chunk in chunks), seconds_by_phase=timeline.seconds_by_phase(),
-            elapsed=timeline.now() - timeline.text_ready, timeline=timeline)
+        return self._speech(chunks, waves, voice, settings, timeline, timeline.text_ready)
 
-    def stream(self, text: str, voice: str | None = None, speed: float = 1.0, published: bool = False,
+    def speak_all(self, texts: Sequence[str], voice: str | None = None, speed: float | None = None,
+                  settings: KittenSettings | None = None, progress: PhaseProgress = report_nothing,
+                  timeline: Timeline | None = None, lexicon: Lexicon | None = None,
+                  ssml: bool | None = None) -> Iterator[KittenSpeech]:
+        """Speak several texts, as ``speak`` does; chunks of different texts are computed at once.
+
+        Results are yielded in order, each as soon as it is ready.
+        """
+        settings, timeline = with_speed(settings, speed), timeline or Timeline()
+        timeline.mark_text_ready()
+        with timeline.record("phonemes"):
+            encoded = [self.encode(text, voice, settings, lexicon, ssml) for text in texts]
+        began = timeline.text_ready
+        waves = timeline.record_each("synthesis", self._waves([chunk for chunks in encoded for chunk in chunks],
+                                                              settings, progress))
+        with closing_source(waves):
+            for chunks in encoded:
+                yield self._speech(chunks, [next(waves) for _ in chunks], voice, settings, timeline, began)
+                began = timeline.now()
+
+    def stream(self, text: str, voice: str | None = None, speed: float | None = None,
+               settings: KittenSettings | None = None, progress: PhaseProgress = report_nothing,
                timeline: Timeline | None = None, lexicon: Lexicon | None = None,
                ssml: bool | None = None) -> "KittenStream":
         """Speak ``text`` and return its sound chunk by chunk. Arguments and errors: ``speak``."""
-        timeline = timeline or Timeline()
+        settings, timeline = with_speed(settings, speed), timeline or Timeline()
         timeline.mark_text_ready()
         with timeline.record("phonemes"):
-            chunks = self.prepare(text, voice, speed, published, lexicon, ssml)
-        workers = self.parallelism.workers_for(len(chunks))
-        waves = compute_in_order(self._function(workers, len(chunks), published), chunks, workers)
-        return KittenStream(chunks, self.voices.resolve(voice), waves, timeline)
+            chunks = self.encode(text, voice, settings, lexicon, ssml)
+        return KittenStream(chunks, self.voices.resolve(voice), settings.speed,
+                            self._waves(chunks, settings, progress), timeline)
 
-    def feed(self, texts: Iterable[str], voice: str | None = None, speed: float = 1.0, timeline: Timeline | None = None,
-             lexicon: Lexicon | None = None) -> FedStream:
+    def feed(self, texts: Iterable[str], voice: str | None = None, speed: float | None = None,
+             settings: KittenSettings | None = None, progress: PhaseProgress = report_nothing,
+             timeline: Timeline | None = None, lexicon: Lexicon | None = None) -> FedStream:
         """Speak a text that arrives in pieces, divided anywhere, while it arrives.
 
         Other arguments and errors: ``speak``.
         """
-        timeline = timeline or Timeline()
-        self.voices.speed(self.voices.resolve(voice), speed)
-        return FedStream(texts, lambda text: self.stream(text, voice, speed, False, timeline, lexicon, False),
-                         preprocess, lexicon, SAMPLE_RATE, timeline)
-
-    def prepare(self, text: str, voice: str | None = None, speed: float = 1.0, published: bool = False,
-                lexicon: Lexicon | None = None, ssml: bool | None = None) -> list[KittenChunk]:
-        """The chunks of a text with the graph's inputs, at least one. Arguments and errors: ``speak``."""
+        settings, timeline = with_speed(settings, speed), timeline or Timeline()
         name = self.voices.resolve(voice)
-        if published and (ssml or lexicon):
-            raise UserError("published has neither SSML nor a lexicon: leave out ssml and lexicon")
-        passages = [Passage(text)] if published else read_passages(text, lexicon, ssml)
-        found = with_deliveries(passages, lambda text: spoken_chunks(text, published))
+
+        def stream(text: str) -> KittenStream:
+            return self.stream(text, name, None, settings, progress, timeline, lexicon, False)
+
+        return FedStream(texts, stream, preprocess, lexicon, SAMPLE_RATE, timeline)
+
+    def prepare(self, voice: str | None = None, settings: KittenSettings | None = None) -> str:
+        """Load the phonemizer, so that the first text is spoken sooner. Returns the voice's name. Errors: ``speak``."""
+        phonemize(self.phonemizer, "a")
+        return self.voices.resolve(voice)
+
+    def encode(self, text: str, voice: str | None, settings: KittenSettings, lexicon: Lexicon | None = None,
+               ssml: bool | None = None) -> list[KittenChunk]:
+        """The chunks of a text with the graph's inputs, at least one. Errors: ``speak``."""
+        name = self.voices.resolve(voice)
+        if settings.published and (ssml or lexicon):
+            raise UserError(f"{'ssml' if ssml else 'lexicon'} has no effect with published settings: leave one out")
+        passages = [Passage(text)] if settings.published else read_passages(text, lexicon, ssml)
+        found = with_deliveries(passages, lambda text: spoken_chunks(text, settings.published))
         if not found:
             raise nothing_to_say_error(whole_text(passages))
         chunks = []
-        for index, (chunk, delivery) in enumerate(found):
-            factor = self.voices.speed(name, speed * delivery.speed)
+        for number, (chunk, delivery) in enumerate(found, 1):
             phonemes = phonemize(self.phonemizer, chunk)
-            if not published:
+            if not settings.published:
                 phonemes = without_abbreviation_dots(chunk, phonemes)
             row = self.voices.style_row(name, len(chunk))
-            chunks.append(KittenChunk(index, chunk, token_ids(phonemes), row, self.voices.style(name, row), factor,
-                                      replace(delivery, speed=1.0)))
+            chunks.append(KittenChunk(
+                chunk, f"chunk {number} of {len(found)}, {shorten(chunk)!r}", token_ids(phonemes), row,
+                self.voices.style(name, row), self.voices.speed(name, settings.speed * delivery.speed),
+                replace(delivery, speed=1.0)))
         return chunks
 
     @property
@@ -161,42 +190,61 @@ class KittenSynthesizer:
         self._phonemizer = self._phonemizer or load_espeak()
         return self._phonemizer
 
-    def session(self, threads: int | None) -> KittenSession:
-        """The session whose runs use that many threads, loaded if it is not."""
-        if threads not in self._sessions:
-            self._sessions[threads] = KittenSession(self.files.graph, threads)
-        return self._sessions[threads]
+    def _waves(self, chunks: Sequence[KittenChunk], settings: KittenSettings,
+               progress: PhaseProgress) -> Iterator[np.ndarray]:
+        """The sound of each chunk, (n,) float32, as soon as it and those before it are computed."""
+        workers = self.parallelism.workers_for(len(chunks))
+        return compute_in_order(self._function(workers, len(chunks), settings, progress), chunks, workers)
 
-    def _function(self, workers: int, count: int, published: bool) -> Callable[[KittenChunk], np.ndarray]:
-        """A function from a chunk to its sound, (n,) float32."""
-        session = self.session(self.parallelism.threads_for(workers))
-        end = cut_as_published if published else trim_end
+    def _function(self, workers: int, count: int, settings: KittenSettings,
+                  progress: PhaseProgress) -> Callable[[KittenChunk], np.ndarray]:
+        """A function from a chunk, of ``count``, to its sound, (n,) float32."""
+        session = self.backend.session(self.parallelism.threads_for(workers))
+        end = cut_as_published if settings.published else trim_end
+        finished = itertools.count(1)
 
         def sound(chunk: KittenChunk) -> np.ndarray:
             try:
-                return delivered_whole(end(session.run(chunk.inputs)), chunk.delivery, SAMPLE_RATE)
+                wave = delivered_whole(end(session.run(chunk.inputs)), chunk.delivery, SAMPLE_RATE)
             except UserError as error:
-                raise UserError(f"chunk {chunk.index + 1} of {count}, {shorten(chunk.text)!r}: {error}") from error
+                raise UserError(f"{chunk.label}: {error}") from error
             except Exception as error:
-                error.add_note(f"in chunk {chunk.index + 1} of {count}, {shorten(chunk.text)!r}")
+                error.add_note(f"in {chunk.label}")
                 raise
+            progress("synthesis", next(finished), count, "")
+            return wave
 
         return sound
+
+    def _speech(self, chunks: Sequence[KittenChunk], waves: Sequence[np.ndarray], voice: str | None,
+                settings: KittenSettings, timeline: Timeline, began: float) -> KittenSpeech:
+        """The result for one text; ``began``: the time from which ``elapsed`` is counted."""
+        timeline.mark_first_audio()
+        return KittenSpeech(
+            np.concatenate(waves), self.voices.resolve(voice), settings.speed, [chunk.text for chunk in chunks],
+            sum(chunk.input_ids.size for chunk in chunks), timeline.new_seconds_by_phase(), timeline.now() - began,
+            timeline=timeline)
+
+
+def with_speed(settings: KittenSettings | None, speed: float | None) -> KittenSettings:
+    """The settings (None: the defaults) with this speed (None: theirs)."""
+    settings = settings or KittenSettings()
+    return settings if speed is None else replace(settings, speed=speed)
 
 
 class KittenStream(SoundStream):
     """Sound that arrives chunk by chunk: pieces (n,) float32 at ``sample_rate``.
 
-    The other attributes are as in ``KittenSpeech``, for the pieces returned so far. The graph first
-    runs when the first piece is requested.
+    ``chunks``, ``facts`` and ``notes`` are as in ``KittenSpeech``. The graph first runs when the first piece is
+    requested.
     """
 
     sample_rate = SAMPLE_RATE
-    seed = 0
 
-    def __init__(self, chunks: list[KittenChunk], voice: str, waves: Iterator[np.ndarray], timeline: Timeline):
-        self.chunks, self.voice, self.timeline = [chunk.text for chunk in chunks], voice, timeline
-        self.codes = sum(chunk.input_ids.size for chunk in chunks)
+    def __init__(self, chunks: list[KittenChunk], voice: str, speed: float, waves: Iterator[np.ndarray],
+                 timeline: Timeline):
+        self.chunks, self.timeline = [chunk.text for chunk in chunks], timeline
+        self.facts = {"voice": voice, "speed": speed, "tokens": sum(chunk.input_ids.size for chunk in chunks)}
         self.notes: list[str] = []
         self._waves = timeline.record_each("synthesis", waves)
 
@@ -206,10 +254,6 @@ class KittenStream(SoundStream):
         self.elapsed = self.timeline.now() - self.timeline.text_ready
         self._samples += len(piece)
         return piece
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        return {"seed": self.seed, "voice": self.voice, "codes": self.codes}
 
     def close(self) -> None:
         """Stop the work: chunks that have not begun are not computed."""
@@ -244,15 +288,15 @@ def open_kitten(source: str | Path, phonemizer: Phonemizer | None = None, worker
     Raises:
         UserError: no such model, a file of it is missing, damaged or not KittenTTS's, or the hub cannot be reached.
     """
-    parallelism = Parallelism(workers, threads)
     folder = Path(os.path.expanduser(source))
     if os.path.isdir(folder):
         if revision:
             raise UserError(f"revision is for the hub; {folder} is a folder")
         bundled = os.path.isfile(folder / MANIFEST_FILE)
-        files = open_bundle(folder) if bundled else read_model_files(folder)
-        return KittenSynthesizer(files, phonemizer, parallelism)
-    repository = repository_of(source) if isinstance(source, str) else None
-    if repository is None:
-        raise UserError(f"{source} is neither a folder nor a repository OWNER/NAME of the hub")
-    return KittenSynthesizer(read_model_files(download_model(repository, revision).directory), phonemizer, parallelism)
+        model = open_bundle(folder) if bundled else read_model_files(folder)
+    else:
+        repository = repository_of(source) if isinstance(source, str) else None
+        if repository is None:
+            raise UserError(f"{source} is neither a folder nor a repository OWNER/NAME of the hub")
+        model = read_model_files(download_model(repository, revision).directory)
+    return KittenSynthesizer(model, KittenBackend(model), phonemizer, Parallelism(workers, threads))

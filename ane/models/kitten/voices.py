@@ -12,7 +12,6 @@ from ane.system.errors import UserError
 
 STYLE_WIDTH = 256
 PUBLISHED_DEFAULT = "expr-voice-5-m"
-SPEEDS = (0.1, 10.0)
 
 
 @dataclass(frozen=True)
@@ -55,13 +54,7 @@ class KittenVoices:
         return self.tables[name][row:row + 1]
 
     def speed(self, name: str, speed: float) -> np.ndarray:
-        """The graph's input for a speed, more than 1 being faster: (1,) float32.
-
-        Raises:
-            UserError: it is not from 0.1 to 10.
-        """
-        if not SPEEDS[0] <= speed <= SPEEDS[1]:
-            raise UserError(f"speed must be from {SPEEDS[0]:g} to {SPEEDS[1]:g}, got {speed}")
+        """The graph's input for a speed, which the voice's own factor changes: (1,) float32."""
         return np.array([speed * self.speed_priors.get(name, 1.0)], np.float32)
 
 

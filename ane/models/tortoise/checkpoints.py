@@ -42,6 +42,12 @@ def present_files(path: Path) -> list[str]:
     return present
 
 
+def source_files(path: Path) -> dict[str, Path]:
+    """Every file of directory ``path`` that is read, by its name. Raises UserError when a required one is missing."""
+    own = [name for name in ("tokenizer.json", MEL_NORMS) if os.path.isfile(path / name)]
+    return {name: path / name for name in [*present_files(path), *own]}
+
+
 def packaged_file(name: str) -> Path:
     """A data file of this package, used where the checkpoint directory has none."""
     return Path(str(resources.files("ane.models.tortoise").joinpath("data", name)))

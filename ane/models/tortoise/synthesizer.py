@@ -161,7 +161,6 @@ class Request:
         self.synthesizer, self.model = synthesizer, synthesizer.model
         self.timeline = timeline or Timeline()
         self.timeline.mark_text_ready()
-        self._seconds_before: dict[str, float] = {}       # seconds of each phase on earlier texts
         self.settings = settings or Settings.of(preset, self.model.settings)
         self.randomness = Randomness(secrets.randbits(32) if seed is None else seed)
         for passage in chain.from_iterable(texts):
@@ -182,12 +181,9 @@ class Request:
         self.timeline.mark_first_audio()
         audio = [np.concatenate([sound.audio[rank] for sound in sounds]) for rank in range(self.settings.best)]
         infos = [sound.info for sound in sounds]
-        seconds_by_phase = {phase: seconds - self._seconds_before.get(phase, 0.0)
-                            for phase, seconds in self.timeline.seconds_by_phase().items()}
-        self._seconds_before = self.timeline.seconds_by_phase()
         return Speech(audio[0], self.randomness.seed, self.voice.name, [info.chunk.text for info in infos],
-                      sum(info.codes for info in infos), audio[1:], seconds_by_phase, self.timeline.now() - began,
-                      self.notes(infos), self.timeline)
+                      sum(info.codes for info in infos), audio[1:], self.timeline.new_seconds_by_phase(),
+                      self.timeline.now() - began, self.notes(infos), self.timeline)
 
     def notes(self, infos: Sequence[ChunkInfo]) -> list[str]:
         return [*cloning_notes(self.model, self.voice), *stopping_notes(infos)]

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ane.bundles.family import Config
-from ane.models.tortoise.networks.hifigan import HifiganResBlock, upsampled
+from ane.models.tortoise.networks.hifigan import BORDER, HifiganResBlock, level_margins, upsampled
 from ane.models.tortoise.networks.layers import ImageConv, ImageConvTranspose
 
 RESBLOCKS = ("1", "2")
@@ -33,6 +33,19 @@ class MelHifiganConfig(Config):
     def hop(self) -> int:
         """Samples of a mel frame."""
         return prod(self.upsample_rates)
+
+    @property
+    def level_margins(self) -> list[int]:
+        """Margin in frames that the input of each level needs."""
+        plain = self.resblock == "1"        # its blocks have an undilated convolution after each dilated one
+        blocks = max(sum((size - 1) * dilation // 2 + (size - 1) // 2 * plain for dilation in dilations)
+                     for size, dilations in zip(self.resblock_kernel_sizes, self.resblock_dilation_sizes, strict=True))
+        return level_margins(self.upsample_rates, self.upsample_kernel_sizes, blocks)
+
+    @property
+    def margin(self) -> int:
+        """Frames on either side that the sound of a frame depends on."""
+        return self.level_margins[0] + BORDER
 
 
 class SmallResBlock(nn.Module):

@@ -70,6 +70,17 @@ def find_whisper_weights(path: Path) -> Path | None:
     return found[0] if len(found) == 1 else None
 
 
+def is_whisper(path: Path) -> bool:
+    """Whether a file or folder is a Whisper checkpoint. Raises UserError when a .pt file is damaged."""
+    weights = find_whisper_weights(path)
+    if weights is None or (os.path.isdir(path) and any(path.glob("*.pth"))):        # the latter is Tortoise's
+        return False
+    if weights.suffix != ".pt":
+        return True
+    content = load_pickle(weights)      # FastSpeech's checkpoints have the same suffix
+    return isinstance(content, Mapping) and "dims" in content
+
+
 class WhisperCheckpoint(Model):
     """A checkpoint of OpenAI or Hugging Face. Its keys and shapes are compared with its sizes when it is opened.
 
@@ -138,9 +149,18 @@ class WhisperCheckpoint(Model):
                  if key.startswith(prefix)}
         return {key: tensor.float() if tensor.dtype == torch.float64 else tensor for key, tensor in found.items()}
 
+    def _check_layers(self, network: str) -> None:
+        """Compare the number of layers with the tensors, before a network of that many layers is made."""
+        size = {"encoder": "n_audio_layer", "decoder": "n_text_layer"}[network]
+        found = {key.split(".")[2] for key in self._entries if key.startswith(f"{network}.blocks.")}
+        if len(found) != self._sizes[size]:
+            raise UserError(f"{self.files[0]}: its sizes state {self._sizes[size]} layers of the {network}, its "
+                            f"tensors are of {len(found)}: the file is damaged")
+
     def _check(self, network: str) -> None:
         """Compare keys, types and shapes of one network with the sizes."""
         entry = WHISPER_NETWORKS[network]
+        self._check_layers(network)
         self.family.check_config(network, self.config(network), str(self.files[0]))
         shapes, where = layout(entry, self.config(network)).shapes, self.files[0]
         tensors = {key.removeprefix(entry.prefix): tensor for key, tensor in self._entries.items()

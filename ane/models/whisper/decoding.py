@@ -143,7 +143,10 @@ class WindowDecoder:
 
     def encode(self, mels: np.ndarray) -> None:
         """Run the encoder on windows (n, bands, 3000) float32, which later calls decode as often as they like."""
-        states = self.backend.run("encoder", mel=mels)
+        self.set_states(self.backend.run("encoder", mel=mels))
+
+    def set_states(self, states: np.ndarray) -> None:
+        """Take the encoder's states of windows (n, N, D) float32, as ``encode`` does after running it."""
         for index, memory in enumerate(states):
             self.decoder.set_memory(memory, index)
 

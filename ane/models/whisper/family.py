@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 
 from ane.bundles.family import Config, ModelFamily
 from ane.bundles.model import Model
+from ane.models.whisper.checkpoints import WhisperCheckpoint, is_whisper
 from ane.models.whisper.networks import WHISPER_NETWORKS
 from ane.models.whisper.stages import WHISPER_STAGES
 from ane.system.errors import UserError
@@ -33,10 +34,15 @@ def cannot_speak(*arguments: Any) -> NoReturn:
     raise UserError(f"{name} is a Whisper model: it transcribes speech (ane transcribe) and cannot speak")
 
 
+def source_files(path: Path) -> dict[str, Path]:
+    """The files of the checkpoint and those of its tokenizer beside it, by name."""
+    checkpoint = WhisperCheckpoint(path)
+    beside = (checkpoint.folder / name for name in FAMILY.files)
+    return {file.name: file for file in (*checkpoint.files, *beside) if file.is_file()}
+
+
 def open_whisper_checkpoint(path: Path, arguments: Mapping[str, Any] | None, origin: str) -> Model:
     """Open a .pt file of OpenAI or a Hugging Face folder. Their sizes are their own, so ``arguments`` must be empty."""
-    from ane.models.whisper.checkpoints import WhisperCheckpoint
-
     if arguments:
         raise UserError(f"{origin}: a Whisper checkpoint states its own sizes: leave the config out")
     return WhisperCheckpoint(path)
@@ -44,7 +50,8 @@ def open_whisper_checkpoint(path: Path, arguments: Mapping[str, Any] | None, ori
 
 FAMILY = ModelFamily(
     "whisper", "Whisper", WHISPER_NETWORKS, WHISPER_STAGES, check_size, check_heads, open_whisper_checkpoint,
-    synthesizer=cannot_speak, read_options=cannot_speak, options=frozenset(), data=frozenset({"tokenizer"}),
-    required_files=("config.json", "model.safetensors"),
+    synthesizer=cannot_speak, read_options=cannot_speak, options=frozenset(), source_files=source_files,
+    recognises=is_whisper, import_options=frozenset({"precision"}), repositories="whisper",
+    data=frozenset({"tokenizer"}), required_files=("config.json", "model.safetensors"),
     extra_files=("config.json", "tokenizer.json", "vocab.json", "merges.txt"), repository="openai/whisper-base.en",
-    usage="ane transcribe FILE --model")
+    package_formats=frozenset(("coreml", "onnx")), usage="ane transcribe FILE --model")

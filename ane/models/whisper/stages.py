@@ -4,8 +4,10 @@ Dimension names: B batch, M mel bands, L mel frames, N states (L / 2), D width.
 """
 
 from ane.backends.base import DecoderStage, ModelStages, Stage, TensorSpec
+from ane.models.whisper.packaged import run_encoder
 
-ENCODER = Stage("encoder", {"mel": TensorSpec(("B", "M", "L"))}, TensorSpec(("B", "N", "D")))
+ENCODER = Stage("encoder", {"mel": TensorSpec(("B", "M", "L"))}, TensorSpec(("B", "N", "D")),
+                packaged=run_encoder)
 
 TEXT_DECODER = DecoderStage("decoder", {
     "token": "token_embedding.weight",

@@ -134,7 +134,6 @@ class RecordingTranscription:
         self.tokenizer, self.special = transcriber.tokenizer, transcriber.special
         self.window_frames = transcriber.window_frames
         self.frames = len(samples) // HOP
-        self.decoder = transcriber.decoder(options.best_of if max(options.temperatures) > 0 else 1)
         self.language = "en" if not self.special.multilingual else options.language or ""
         self.suppressed = suppressed_tokens(self.special, self.tokenizer.non_speech())
         self.tokens = self.tokenizer.encode(" " + options.prompt.strip()) if options.prompt.strip() else []
@@ -165,13 +164,18 @@ class RecordingTranscription:
 
     def _decode(self, mel: np.ndarray, position: int) -> DecodedWindow:
         """Decode a window (bands, frames) at rising temperatures until its text is reliable."""
-        self.decoder.encode(np.ascontiguousarray(mel[None]))
-        self.language = self.language or next(iter(self.decoder.language_probabilities()))
+        states = self.transcriber.backend.run("encoder", mel=np.ascontiguousarray(mel[None]))
         text = WindowText(tuple(self.tokens[self.prompt_start:]), first_frame=position)
-        base = DecodingOptions(self.language, self.options.task, best_of=self.options.best_of,
-                               suppressed=self.suppressed, blank=self.tokenizer.blank(), seed=self.options.seed)
+        base = DecodingOptions(task=self.options.task, best_of=self.options.best_of, suppressed=self.suppressed,
+                               blank=self.tokenizer.blank(), seed=self.options.seed)
+        decoder = None
         for temperature in self.options.temperatures:
-            [decoded] = self.decoder.decode([text], replace(base, temperature=temperature))
+            options = replace(base, temperature=temperature)
+            previous, decoder = decoder, self.transcriber.decoder(options.candidates)
+            if decoder is not previous:
+                decoder.set_states(states)
+            self.language = self.language or next(iter(decoder.language_probabilities()))
+            [decoded] = decoder.decode([text], replace(options, language=self.language))
             if not self.options.must_retry(decoded, self.tokenizer.decode(decoded.tokens)):
                 break
         return decoded

@@ -238,6 +238,7 @@ MOVES = [
     case("stack", lambda x, y: mb.stack(values=[x, y], axis=1), lambda x, y: torch.stack([x, y], 1), X, Y),
     case("transpose", lambda x: mb.transpose(x=x, perm=[0, -1, 1, 2]), lambda x: x.permute(0, 3, 1, 2), X),
     case("reshape", lambda x: mb.reshape(x=x, shape=[0, 12, -1, 1]), lambda x: x.reshape(2, 12, 5, 1), X),
+    case("reshape to another rank", lambda x: mb.reshape(x=x, shape=[0, -1, 2]), lambda x: x.reshape(3, 20, 2), X),
     case("squeeze", lambda x: mb.squeeze(x=x, axes=[1]), lambda x: x[:, 0], normal(1, 1, 3)),
     case("squeeze all", lambda x: mb.squeeze(x=x), lambda x: x[0, 0], normal(1, 1, 3)),
     case("expand_dims", lambda x: mb.expand_dims(x=x, axes=[0, -1, 2]), lambda x: x[None, :, None, :, None],

@@ -14,10 +14,10 @@ def weights(packages: list[PackageRecord], precision: str) -> int:
 
 
 def test_onnx_is_compared_with_eager_in_every_part_and_precision_it_has(bundle):
-    options = arguments_parser().parse_args(["backends", "--bundle", str(bundle.path), "--contestants", "eager,onnx",
+    options = arguments_parser().parse_args(["backends", "--bundle", str(bundle.path), "--competitors", "eager,onnx",
                                              "--precision", "fp32,int4", *SHORT])
     options.checkpoints = None
-    rows = {(row.what, row.contestant): row for row in measure(options).rows}
+    rows = {(row.what, row.competitor): row for row in measure(options).rows}
     assert all(row.error is None and row.figures["times_eager_fp32"] > 0 for row in rows.values())
     for what in ("prefill", "decoder step", "guided denoising step", "univnet", "hifigan"):
         assert (what, "onnx:cpu fp32") in rows

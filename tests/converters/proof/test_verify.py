@@ -65,7 +65,7 @@ def copy(small, tmp_path) -> Path:
 
 
 def test_sound_packages_pass(inside):
-    assert [one for one in inside.values() if not one.passed or one.drift] == []
+    assert [one for one in inside.values() if not one.passed or one.drift or one.difference] == []
     assert inside["step_2_64"].error < 0.1
 
 
@@ -156,6 +156,7 @@ def test_float32_is_not_compared_with_itself(small):
     assert one.passed
     assert len(one.values) == 21
     assert not one.operations
+    assert one.difference is None
 
 
 @pytest.mark.parametrize("layer", ["gpt__h__0__mlp__c_fc", "gpt__h__1__attn", "gpt__h__2__mlp"])
@@ -165,6 +166,7 @@ def test_the_layer_of_a_wrong_weight_is_named(copy, layer):
     for one in verify(model, choose_packages(model, "autoregressive"), package_runner("mil"), layers=True):
         assert not one.passed
         assert one.drift.name == layer
+        assert (one.difference.op, one.difference.name) == ("conv", layer)
 
 
 def test_a_damaged_package_is_reported_and_the_others_are_verified(copy):

@@ -17,13 +17,14 @@ from ane.backends.mil import Arithmetic, Package
 from ane.bundles.family import Config
 from ane.models.tortoise.networks.hifigan import Hifigan, HifiganConfig
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES, UnivNet, UnivNetConfig
-from ane.models.tortoise.packaged.vocoders import HifiganVocoder, PackagedVocoder, UnivnetVocoder
+from ane.models.tortoise.packaged.vocoders import UnivnetVocoder
+from ane.models.vocoders.segments import HifiganVocoder, PackagedVocoder
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph, Style
 from converters.engine_limits import MAX_AXIS
-from converters.tortoise.hifigan import hifigan
 from converters.tortoise.univnet import univnet
+from converters.vocoders.hifigan import hifigan
 from tests.backends.packaged.packages import FP16, FP32, ROUNDED, functions, saved
 from tests.random_model import draw
 

@@ -7,7 +7,7 @@ from ane.system.errors import UserError
 
 
 @pytest.mark.parametrize(("name", "value"), [
-    ("rate", 0.0), ("rate", 5.0), ("rate", float("nan")), ("split", (300, 200)), ("pause", -1.0), ("batch", 0),
+    ("speed", 0.0), ("speed", 5.0), ("speed", float("nan")), ("split", (300, 200)), ("pause", -1.0), ("batch", 0),
     ("rounding", "up")])
 def test_a_value_out_of_range_is_refused(name, value):
     with pytest.raises(UserError, match=f"^{name} must be"):
@@ -15,7 +15,7 @@ def test_a_value_out_of_range_is_refused(name, value):
 
 
 def test_options():
-    assert read_options({"rate": 1.5, "split": (50, 60)}, None) == FastSpeechSettings(1.5, (50, 60))
+    assert read_options({"speed": 1.5, "split": (50, 60)}, None) == FastSpeechSettings(1.5, (50, 60))
     assert read_options({"no_split": True}, None).split is None
     with pytest.raises(UserError, match="split has no effect"):
         read_options({"no_split": True, "split": (1, 2)}, None)

@@ -1,4 +1,4 @@
-"""Speech from text: length, rate, chunks, batches, and everything that is not spoken is said."""
+"""Speech from text: length, speed, chunks, batches, and everything that is not spoken is said."""
 
 import numpy as np
 import pytest
@@ -23,19 +23,19 @@ def test_the_sound_has_the_length_of_the_mel(synthesizer):
     assert (speech.sample_rate, speech.audio.dtype, speech.notes) == (SAMPLE_RATE, np.float32, [])
     assert np.abs(speech.audio).max() <= 1
     assert set(speech.seconds_by_phase) == {"text", "mel", "vocode"}
-    assert speech.facts == {"rate": 1.0, "frames": counts.sum()}
+    assert speech.facts == {"speed": 1.0, "frames": counts.sum()}
 
 
 def test_the_same_text_gives_the_same_sound(synthesizer):
     assert np.array_equal(synthesizer.speak(TEXT).audio, synthesizer.speak(TEXT).audio)
 
 
-def test_rate(synthesizer):
-    slow, usual, fast = (synthesizer.speak(TEXT, rate=rate).facts["frames"] for rate in (0.5, 1.0, 2.0))
+def test_speed(synthesizer):
+    slow, usual, fast = (synthesizer.speak(TEXT, speed=speed).facts["frames"] for speed in (0.5, 1.0, 2.0))
     assert slow == pytest.approx(2 * usual, rel=0.1)
     assert fast == pytest.approx(usual / 2, rel=0.3), "rounding whole frames"
-    with pytest.raises(UserError, match="rate must be from"):
-        synthesizer.speak(TEXT, rate=100)
+    with pytest.raises(UserError, match="speed must be from"):
+        synthesizer.speak(TEXT, speed=100)
 
 
 def test_several_texts_share_passes_and_sound_as_alone(synthesizer, monkeypatch):
@@ -53,23 +53,23 @@ def test_a_long_text_is_spoken_in_chunks_without_a_frame_lost(synthesizer):
     speech = synthesizer.speak(LONG, settings=NO_PAUSE)
     assert len(speech.chunks) > 1
     assert " ".join(speech.chunks).split() == LONG.split()
-    assert max(mel.shape[1] for mel in speech.mels) <= synthesizer.positions
+    assert max(mel.shape[1] for mel in speech.mels) <= synthesizer.most_frames
     assert len(speech.audio) == HOP * sum(int(counts.sum()) for counts in speech.durations)
 
 
 def test_a_chunk_with_too_many_frames_is_split_in_order(synthesizer):
     texts = ["A short one.", "one two three four five six seven eight nine ten", "The last."]
-    settings = FastSpeechSettings(rate=0.5, batch=2)
+    settings = FastSpeechSettings(speed=0.5, batch=2)
     spoken = [speech.chunks for speech in synthesizer.speak_all(texts, settings=settings)]
     assert len(spoken[1]) > 1
     assert [" ".join(chunks) for chunks in spoken] == texts
 
 
 def test_what_cannot_be_split_is_refused(synthesizer):
-    with pytest.raises(UserError, match=r"takes \d+ mel frames at rate 0.25, and the model has 200 positions: raise"):
-        synthesizer.speak("incomprehensibilities", rate=0.25)
+    with pytest.raises(UserError, match=r"takes \d+ mel frames at speed 0.25, and one pass takes at most 200: raise"):
+        synthesizer.speak("incomprehensibilities", speed=0.25)
     with pytest.raises(UserError, match="allow it to be split"):
-        synthesizer.speak("one two three four five six seven eight", rate=0.5,
+        synthesizer.speak("one two three four five six seven eight", speed=0.5,
                           settings=FastSpeechSettings(split=None))
 
 
@@ -108,8 +108,8 @@ def test_progress_and_timeline(synthesizer):
 
 
 def test_a_stream_joins_to_the_same_sound(synthesizer):
-    whole = synthesizer.speak(2 * LONG, rate=0.8)
-    stream = synthesizer.stream(2 * LONG, rate=0.8)
+    whole = synthesizer.speak(2 * LONG, speed=0.8)
+    stream = synthesizer.stream(2 * LONG, speed=0.8)
     assert (stream.seconds, stream.real_time_factor) == (0, float("inf"))
     pieces = list(stream)
     assert len(pieces) == len(stream.chunks) > 1
@@ -149,4 +149,4 @@ def test_a_text_that_arrives_incrementally_is_spoken_whole(synthesizer):
     stream = synthesizer.feed(iter(text), settings=NO_PAUSE)
     audio = np.concatenate(list(stream))
     assert "".join(stream.chunks).replace(" ", "") == text.replace(" ", "")
-    assert (len(audio), stream.facts["rate"]) == (stream.facts["frames"] * HOP, 1.0)
+    assert (len(audio), stream.facts["speed"]) == (stream.facts["frames"] * HOP, 1.0)

@@ -11,9 +11,12 @@ import pytest
 from ane.models.kitten import open_kitten, parallel
 from ane.models.kitten.result import KittenSpeech
 from ane.models.kitten.session import KittenSession
+from ane.models.kitten.settings import KittenSettings
 from ane.models.kitten.synthesizer import KittenSynthesizer, cut_as_published, trim_end
 from ane.system.errors import UserError
 from tests.models.kitten.kitten_model import HOP, letters, write_kitten_model
+
+PUBLISHED = KittenSettings(published=True)
 
 
 @pytest.fixture(autouse=True)
@@ -32,17 +35,17 @@ def speak(folder: Path, workers: int, text: str, **options) -> KittenSpeech:
 @pytest.mark.parametrize("count", [1, 5, 15])
 def test_parallel_is_sequential_every_time(folder: Path, count: int) -> None:
     text = sentences(count)
-    expected = speak(folder, 1, text, published=True)
+    expected = speak(folder, 1, text, settings=PUBLISHED)
     assert len(expected.chunks) == count
     synthesizer = open_kitten(folder, letters, workers=3, threads=1)
     for _ in range(10):
-        speech = synthesizer.speak(text, published=True)
+        speech = synthesizer.speak(text, settings=PUBLISHED)
         assert speech.chunks == expected.chunks
         np.testing.assert_array_equal(speech.audio, expected.audio)
 
 
 def test_order_is_kept_under_random_delays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = speak(folder, 1, sentences(15), published=True)
+    expected = speak(folder, 1, sentences(15), settings=PUBLISHED)
     run, delays = KittenSession.run, np.random.default_rng(0)
 
     def delayed(self, inputs):
@@ -50,12 +53,12 @@ def test_order_is_kept_under_random_delays(folder: Path, monkeypatch: pytest.Mon
         return run(self, inputs)
 
     monkeypatch.setattr(KittenSession, "run", delayed)
-    np.testing.assert_array_equal(speak(folder, 4, sentences(15), published=True).audio, expected.audio)
+    np.testing.assert_array_equal(speak(folder, 4, sentences(15), settings=PUBLISHED).audio, expected.audio)
 
 
 def test_a_graph_with_noise_keeps_its_lengths_and_loudness(tmp_path: Path) -> None:
     folder = write_kitten_model(tmp_path / "noisy", noise=0.1)
-    sequential, parallel_speech = (speak(folder, workers, sentences(15), published=True) for workers in (1, 3))
+    sequential, parallel_speech = (speak(folder, workers, sentences(15), settings=PUBLISHED) for workers in (1, 3))
     assert sequential.audio.shape == parallel_speech.audio.shape
     loudness = [np.sqrt(np.mean(speech.audio ** 2)) for speech in (sequential, parallel_speech)]
     assert loudness[0] == pytest.approx(loudness[1], rel=0.02)
@@ -77,8 +80,8 @@ def test_never_more_runs_than_workers(folder: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(KittenSession, "run", counted)
     synthesizer = open_kitten(folder, letters, workers=2, threads=1)
-    synthesizer.speak(sentences(15), published=True)
-    for _ in synthesizer.stream(sentences(15), published=True):
+    synthesizer.speak(sentences(15), settings=PUBLISHED)
+    for _ in synthesizer.stream(sentences(15), settings=PUBLISHED):
         pass
     assert most == 2
 
@@ -99,7 +102,7 @@ def test_a_failed_chunk_names_its_text_and_cancels_the_rest(folder: Path, monkey
     monkeypatch.setattr(KittenSession, "run", failing)
     text = f"Here fails {'this ' * 70}one. {sentences(14)}"
     with pytest.raises(type(error), match=re.escape(str(error))) as caught:
-        speak(folder, workers, text, published=True)
+        speak(folder, workers, text, settings=PUBLISHED)
     named = str(caught.value) if isinstance(error, UserError) else caught.value.__notes__[0]
     assert "chunk 1 of 15, 'here fails this this" in named
     assert len(runs) <= 5
@@ -120,7 +123,7 @@ def test_a_phonemizer_is_never_entered_by_two_threads(folder: Path) -> None:
     def work(synthesizer: KittenSynthesizer) -> None:
         try:
             for _ in range(5):
-                synthesizer.prepare(sentences(3), published=True)
+                synthesizer.encode(sentences(3), None, PUBLISHED)
         except BaseException as error:
             failures.append(error)
 
@@ -141,14 +144,14 @@ def test_a_stream_joins_to_the_whole(folder: Path) -> None:
     assert len(pieces) == len(stream.chunks) == len(whole.chunks) > 3
     np.testing.assert_array_equal(np.concatenate(pieces), whole.audio)
     assert stream.seconds == pytest.approx(whole.seconds)
-    assert stream.codes == whole.codes
+    assert stream.facts == whole.facts
     assert set(stream.seconds_by_phase) == set(whole.seconds_by_phase) == {"phonemes", "synthesis"}
 
 
 def test_a_closed_stream_computes_no_further_chunk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, runs = KittenSession.run, []
     monkeypatch.setattr(KittenSession, "run", lambda self, inputs: (runs.append(1), run(self, inputs))[1])
-    stream = open_kitten(folder, letters, workers=2).stream(sentences(15), published=True)
+    stream = open_kitten(folder, letters, workers=2).stream(sentences(15), settings=PUBLISHED)
     next(stream)
     stream.close()
     assert len(runs) <= 4
@@ -166,7 +169,7 @@ def test_text_without_speech_is_one_clear_line(folder: Path, text: str, message:
 
 def test_published_marks_only_are_nothing_to_say(folder: Path) -> None:
     with pytest.raises(UserError, match="nothing to say"):
-        open_kitten(folder, letters).speak("...!", published=True)
+        open_kitten(folder, letters).speak("...!", settings=PUBLISHED)
 
 
 @pytest.mark.parametrize(("text", "published"), [
@@ -174,7 +177,7 @@ def test_published_marks_only_are_nothing_to_say(folder: Path) -> None:
     ("<" * 900 + " <a" * 300_000, True),
 ])
 def test_a_megabyte_of_text(folder: Path, text: str, published: bool) -> None:
-    chunks = open_kitten(folder, letters).prepare(text, published=published)
+    chunks = open_kitten(folder, letters).encode(text, None, KittenSettings(published=published))
     assert len(chunks) > 500
     assert max(len(chunk.text) for chunk in chunks) <= 1000
 
@@ -195,7 +198,7 @@ def test_the_published_cut_never_goes_below_zero() -> None:
 
 
 def test_a_short_published_text_may_be_empty(folder: Path) -> None:
-    speech = speak(folder, 1, "a", published=True)
+    speech = speak(folder, 1, "a", settings=PUBLISHED)
     assert len(speech.audio) == 0
     assert speech.real_time_factor == float("inf")
     assert len(speak(folder, 1, "a").audio) == 6 * HOP          # "a ,", "…" and two pads, none of it silent
@@ -212,7 +215,7 @@ def test_only_silence_at_the_end_is_trimmed() -> None:
 
 def test_the_speech_has_what_every_result_has(folder: Path, tmp_path: Path) -> None:
     speech = speak(folder, 2, "Hello. Is it 3.14?", voice="Bella", speed=1.2)
-    assert (speech.voice, speech.seed, speech.sample_rate, speech.notes) == ("expr-voice-2-f", 0, 24000, [])
+    assert (speech.voice, speech.speed, speech.sample_rate, speech.notes) == ("expr-voice-2-f", 1.2, 24000, [])
     assert speech.chunks == ["hello. is it three point one four?"]
     assert speech.audio.dtype == np.float32
     speech.save(tmp_path / "hello.wav")
@@ -231,3 +234,24 @@ def test_a_text_that_arrives_incrementally_is_spoken_whole(folder: Path) -> None
     assert " ".join(stream.chunks) == "is this the whole text, or is it half? it is all of it."
     assert (audio == 0).sum() >= 24000
     assert stream.facts["voice"] == synthesizer.voices.default
+def test_without_onnxruntime_the_error_names_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
+    with pytest.raises(UserError, match=r"KittenTTS needs onnxruntime: pip install 'tortoise-ane\[kitten\]'"):
+        open_kitten(folder, letters)
+
+
+def test_several_texts_are_each_what_they_are_alone(folder: Path) -> None:
+    synthesizer = open_kitten(folder, letters, workers=3)
+    texts = [sentences(count) for count in (1, 6, 2)]
+    speeches = list(synthesizer.speak_all(texts, "Bella", 1.5))
+    for speech, text in zip(speeches, texts, strict=True):
+        alone = synthesizer.speak(text, "Bella", 1.5)
+        np.testing.assert_array_equal(speech.audio, alone.audio)
+        assert (speech.facts, speech.chunks) == (alone.facts, alone.chunks)
+
+
+def test_progress_counts_the_chunks(folder: Path) -> None:
+    calls: list[tuple[str, int, int, str]] = []
+    open_kitten(folder, letters, workers=1).speak(sentences(3), settings=PUBLISHED,
+                                                  progress=lambda *call: calls.append(call))
+    assert calls == [("synthesis", done, 3, "") for done in (1, 2, 3)]

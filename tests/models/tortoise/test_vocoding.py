@@ -13,7 +13,7 @@ from ane.backends.base import check_inputs
 from ane.bundles.family import Config
 from ane.models.tortoise.networks.hifigan import Hifigan, HifiganConfig
 from ane.models.tortoise.networks.univnet import UnivNet, UnivNetConfig
-from ane.models.tortoise.packaged.vocoders import HifiganVocoder, UnivnetVocoder
+from ane.models.tortoise.packaged.vocoders import UnivnetVocoder
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.stages import STAGES
 from ane.models.tortoise.vocoding import (
@@ -27,8 +27,9 @@ from ane.models.tortoise.vocoding import (
     univnet_sound,
     univnet_stream,
 )
-from converters.tortoise.hifigan import hifigan
+from ane.models.vocoders.segments import HifiganVocoder
 from converters.tortoise.univnet import univnet
+from converters.vocoders.hifigan import hifigan
 from tests.backends.packaged.packages import FP32, functions, saved
 from tests.random_model import draw
 

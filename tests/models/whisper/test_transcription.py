@@ -28,8 +28,8 @@ class ScriptedDecoder:
     def __init__(self, script: list[DecodedWindow]):
         self.script, self.calls = list(script), []
 
-    def encode(self, mels):
-        self.shape = mels.shape
+    def set_states(self, states):
+        self.shape = states.shape
 
     def language_probabilities(self):
         return {"de": 1.0}
@@ -61,7 +61,7 @@ def test_a_window_begins_where_the_last_segment_ended(transcriber, noise, script
     found = transcriber.transcribe(noise, 16000)
     assert [(segment.start, segment.end) for segment in found.segments] == [(0, 2), (2, 6), (6, 6.4)]
     assert [text.first_frame for text, _ in decoder.calls] == [0, 200, 600]
-    assert decoder.shape == (1, 80, 400)
+    assert decoder.shape == (1, 200, 8)
     assert found.language == "de"
     assert found.text == "HelHelHel"
     assert found.duration == 10
@@ -78,6 +78,22 @@ def test_text_so_far_is_the_prompt_of_the_next_window(transcriber, noise, script
     decoder = scripted(*parts)
     transcriber.transcribe(noise, 16000, TranscriptionOptions(condition_on_previous_text=False))
     assert [text.prompt for text, _ in decoder.calls] == [(), (), ()]
+
+
+def test_candidates_get_lanes_and_the_windows_states_when_the_greedy_text_is_unclear(transcriber, noise, monkeypatch):
+    unclear = window(FIRST, *HELLO, FIRST + 200, log_probability=-2.0)
+    greedy, sampled = ScriptedDecoder([unclear]), ScriptedDecoder([unclear, window(FIRST, *HELLO, FIRST + 200)])
+    made = []
+
+    def decoder(candidates: int) -> ScriptedDecoder:
+        made.append(candidates)
+        return greedy if candidates == 1 else sampled
+
+    monkeypatch.setattr(transcriber, "decoder", decoder)
+    transcriber.transcribe(noise[:16000], 16000, TranscriptionOptions(best_of=3))
+    assert made == [1, 3, 3]
+    assert [options.temperature for _, options in greedy.calls + sampled.calls] == [0.0, 0.2, 0.4]
+    assert sampled.shape == greedy.shape == (1, 200, 8)
 
 
 def test_text_of_a_high_temperature_is_not_a_prompt(transcriber, noise, scripted):

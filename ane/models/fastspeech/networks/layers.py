@@ -80,15 +80,23 @@ class FFTBlock(nn.Module):
         return self.pos_ffn(self.slf_attn(x, mask), mask)
 
 
+class PositionEncoding(nn.Module):
+    """The encodings of the positions of x (B, T, C): (T, C)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return position_table(x.shape[1], x.shape[2]).to(x)
+
+
 class FFTStack(nn.Module):
     """Positions are added, then the blocks follow; x (B, T, C), mask (B, T, 1) → (B, T, C), 0 at padding."""
 
     def __init__(self, layers: int, width: int, heads: int, inner: int, kernel: int, exact: bool):
         super().__init__()
+        self.positions = PositionEncoding()
         self.layer_stack = nn.ModuleList(FFTBlock(width, heads, inner, kernel, exact) for _ in range(layers))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        x = x + position_table(x.shape[1], x.shape[2]).to(x) * mask
+        x = x + self.positions(x) * mask
         for block in self.layer_stack:
             x = block(x, mask)
         return x

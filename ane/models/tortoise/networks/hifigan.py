@@ -1,5 +1,6 @@
 """HiFi-GAN: latents straight to sound, the fast path (Kong et al. 2020; upstream models/hifigan_decoder.py)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
@@ -36,15 +37,25 @@ class HifiganConfig(Config):
         """Margin in frames that the input of each level needs (``receptive_field.margins``)."""
         blocks = max(sum((size - 1) * dilation // 2 + (size - 1) // 2 for dilation in dilations)
                      for size, dilations in zip(self.resblock_kernel_sizes, self.resblock_dilation_sizes, strict=True))
-        reaches = [blocks + affected_samples(size, factor, (size - factor) // 2)
-                   for size, factor in zip(self.upsample_kernel_sizes, self.upsample_factors, strict=False)]
-        reaches[-1] += BORDER
-        return margins(list(accumulate(self.upsample_factors, mul)), reaches)
+        return level_margins(self.upsample_factors, self.upsample_kernel_sizes, blocks)
 
     @property
     def margin(self) -> int:
         """Frames on either side that the sound of a frame depends on."""
         return self.level_margins[0] + BORDER
+
+
+def level_margins(factors: Sequence[int], kernel_sizes: Sequence[int], blocks: int) -> list[int]:
+    """Margin in frames that the input of each level needs.
+
+    Args:
+        factors, kernel_sizes: of each level's transposed convolution.
+        blocks: samples on either side that a level's residual blocks read.
+    """
+    reaches = [blocks + affected_samples(size, factor, (size - factor) // 2)
+               for size, factor in zip(kernel_sizes, factors, strict=False)]
+    reaches[-1] += BORDER
+    return margins(list(accumulate(factors, mul)), reaches)
 
 
 class HifiganResBlock(nn.Module):

@@ -1,63 +1,12 @@
-"""The vocoders on fixed-shape functions: any number of frames, in windows whose joined sound equals that of the whole.
-
-A function returns the sound of ``frames`` frames, given these and ``margin`` more on either side, both in its bucket.
-Before the beginning and after the end of the sound its inputs are zeros, and a mask marks them
-(``converters.tortoise.vocoder_stretches``).
-"""
-
-from collections.abc import Callable, Iterator, Sequence
+"""Tortoise's vocoders on fixed-shape functions; ``ane.models.vocoders.segments`` splits the sound into windows."""
 
 import numpy as np
 
 from ane.backends.base import FunctionSet
-from ane.backends.packaged.functions import PackageFunction, smallest_fitting
 from ane.models.tortoise.networks.univnet import SILENCE, SILENT_FRAMES
+from ane.models.vocoders.segments import HifiganVocoder, PackagedVocoder, zero_padded
 
 MIRRORED = 3        # frames of noise that UnivNet's first convolution mirrors at either end
-
-
-def split_into_windows(functions: Sequence[PackageFunction], start: int,
-               stop: int) -> Iterator[tuple[PackageFunction, int, int]]:
-    """Split frames ``start`` … ``stop`` into windows (function, first frame, number of frames): the largest bucket for
-    all but the last, for which the smallest that fits is used."""
-    largest = max(function.bucket["frames"] for function in functions)
-    while start < stop:
-        count = min(stop - start, largest)
-        yield smallest_fitting(functions, "a window of sound", frames=count), start, count
-        start += count
-
-
-def zero_padded(columns: np.ndarray, start: int, width: int) -> np.ndarray:
-    """Columns ``start`` … ``start + width`` of (C, n), zeros outside of it: (1, C, 1, width) float32."""
-    left, right = max(start, 0), min(start + width, columns.shape[1])
-    out = np.zeros((1, len(columns), 1, width), np.float32)
-    if left < right:
-        out[0, :, 0, left - start:right - start] = columns[:, left:right]
-    return out
-
-
-class PackagedVocoder:
-    """Base of both vocoders.
-
-    Args:
-        functions: all of one kind and one margin: they belong to one network.
-    """
-
-    def __init__(self, functions: Sequence[PackageFunction]):
-        self.functions = functions
-        self.margin = functions[0].bucket["margin"]
-
-    def _sound(self, stop: int, length: int, inputs: Callable[[int, int], dict[str, np.ndarray]]) -> np.ndarray:
-        """The sound (samples,) of frames 0 … ``stop`` of ``length``.
-
-        ``inputs(begin, width)`` returns the inputs of frames ``begin`` … ``begin + width``, except ``inside``.
-        """
-        inside, sound = np.ones((1, length), np.float32), []
-        for function, first, count in split_into_windows(self.functions, 0, stop):
-            begin, width = first - self.margin, function.bucket["frames"] + 2 * self.margin
-            out = function(inside=zero_padded(inside, begin, width), **inputs(begin, width))["sound"].reshape(-1)
-            sound.append(out[:count * (len(out) // function.bucket["frames"])])
-        return np.concatenate(sound)
 
 
 class UnivnetVocoder(PackagedVocoder):
@@ -72,17 +21,6 @@ class UnivnetVocoder(PackagedVocoder):
         noise = np.pad(noise[:, :length], ((0, 0), (MIRRORED, MIRRORED)), mode="reflect")
         return self._sound(stop, length, lambda begin, width: {
             "mel": zero_padded(mel, begin, width), "noise": zero_padded(noise, begin + MIRRORED, width)})
-
-
-class HifiganVocoder(PackagedVocoder):
-    def __call__(self, frames: np.ndarray, conditioning: np.ndarray) -> np.ndarray:
-        """frames (B, D, L), conditioning (B, D') → (B, 1, 256·L), all float32."""
-        return np.stack([self._row(*row)[None] for row in zip(frames, conditioning, strict=True)])
-
-    def _row(self, frames: np.ndarray, conditioning: np.ndarray) -> np.ndarray:
-        length, voice = frames.shape[1], conditioning[None, :, None, None]
-        return self._sound(length, length, lambda begin, width: {
-            "x": zero_padded(frames, begin, width), "conditioning": voice})
 
 
 def run_vocoder(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:

@@ -6,7 +6,7 @@ from ane.models.whisper.networks.text_decoder import WhisperDecoder, WhisperDeco
 
 WHISPER_NETWORKS = {network.name: network for network in (
     Network("encoder", WhisperEncoder, WhisperEncoderConfig, "model.safetensors", prefix="encoder.",
-            half_precision=True),
+            half_precision=True, quantised=True, compressed=True),
     Network("decoder", WhisperDecoder, WhisperDecoderConfig, "model.safetensors", prefix="decoder.",
-            half_precision=True),
+            half_precision=True, quantised=True, compressed=True),
 )}

@@ -35,7 +35,7 @@ class WhisperDecoderConfig(Config):
     @property
     def decoder_shape(self) -> DecoderShape:
         return DecoderShape(self.n_text_layer, self.n_text_head, self.n_text_state // self.n_text_head,
-                            self.n_text_state, self.n_vocab, memory=self.n_audio_ctx)
+                            self.n_text_state, self.n_vocab, memory_length=self.n_audio_ctx)
 
 
 class WhisperDecoderBlock(nn.Module):

@@ -1,4 +1,4 @@
-"""The contestants of every benchmark of speed: upstream, torch eager, and this package's backends.
+"""The competitors of every benchmark of speed: upstream, torch eager, and this package's backends.
 
 - ``upstream``: upstream's own package, in its own environment (``benchmarks.upstream``);
 - ``eager``: the plain networks of ``ane.models.tortoise.networks`` (``benchmarks.eager``);
@@ -27,7 +27,7 @@ ENGINES = {"upstream": ("fp32",), "eager": tuple(DTYPES), "torch": ("auto", *PRE
 
 
 @dataclass(frozen=True)
-class Contestant:
+class Competitor:
     """An engine on a device in a precision, compared with others in a benchmark."""
 
     engine: str
@@ -72,8 +72,8 @@ class Contestant:
         return (decoder_weights(model) * PRECISIONS[self.precision] + cached_numbers(model, positions) * cached) / 1e9
 
 
-def chosen_contestants(options: argparse.Namespace, known: Sequence[str]) -> list[Contestant]:
-    """The contestants that the options name, each in the precisions that it has.
+def chosen_competitors(options: argparse.Namespace, known: Sequence[str]) -> list[Competitor]:
+    """The competitors that the options name, each in the precisions that it has.
 
     Args:
         known: engines that the benchmark can measure.
@@ -81,10 +81,10 @@ def chosen_contestants(options: argparse.Namespace, known: Sequence[str]) -> lis
     Raises:
         UserError: an unknown engine or precision, or upstream without its interpreter or official files.
     """
-    names = options.contestants or [*(["upstream"] if options.upstream_python else []), *default_names(options, known)]
+    names = options.competitors or [*(["upstream"] if options.upstream_python else []), *default_names(options, known)]
     unknown = [name for name in names if name.partition(":")[0] not in known]
     if unknown:
-        raise UserError(f"--contestants {unknown[0]}: there are {', '.join(known)}")
+        raise UserError(f"--competitors {unknown[0]}: there are {', '.join(known)}")
     precisions = {name for engine in ENGINES.values() for name in engine}
     for precision in options.precision:
         if precision not in precisions:
@@ -96,27 +96,27 @@ def chosen_contestants(options: argparse.Namespace, known: Sequence[str]) -> lis
         engine, _, device = name.partition(":")
         device = device or ("cpu" if engine in ("eager", "torch", "onnx") else "")
         own = [precision for precision in options.precision if precision in ENGINES[engine]] or ENGINES[engine][:1]
-        found += [Contestant(engine, device, precision) for precision in own]
+        found += [Competitor(engine, device, precision) for precision in own]
     return found
 
 
 def default_names(options: argparse.Namespace, known: Sequence[str]) -> list[str]:
-    """The contestants without --contestants: eager, torch, and onnx if the model has ONNX packages."""
+    """The competitors without --competitors: eager, torch, and onnx if the model has ONNX packages."""
     model = open_model(options.bundle, options.checkpoints)
     packaged = ["onnx"] if getattr(model, "onnx_packages", None) else []
     return [name for name in ("eager", "torch", *packaged) if name in known]
 
 
 @contextmanager
-def opened_model(options: argparse.Namespace, contestants: Sequence[Contestant],
+def opened_model(options: argparse.Namespace, competitors: Sequence[Competitor],
                  networks: Sequence[str] | None = None) -> Iterator[Model]:
-    """The model of the options; a copy with ONNX packages, in a temporary folder, if a contestant needs them.
+    """The model of the options; a copy with ONNX packages, in a temporary folder, if a competitor needs them.
 
     Args:
         networks: which to convert; None: all.
     """
     model = open_model(options.bundle, options.checkpoints)
-    onnx = [contestant for contestant in contestants if contestant.engine == "onnx"]
+    onnx = [competitor for competitor in competitors if competitor.engine == "onnx"]
     if not onnx or getattr(model, "onnx_packages", None):
         yield model
         return

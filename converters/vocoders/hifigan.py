@@ -1,4 +1,7 @@
-"""HiFi-GAN in segments of audio, as Core ML graphs; reference: ``ane.models.tortoise.networks.hifigan``.
+"""HiFi-GAN in segments of audio, as Core ML graphs.
+
+References: ``ane.models.tortoise.networks.hifigan``, which is conditioned on a voice, and
+``ane.models.vocoders.hifigan``, which is not.
 
 The mean over a level's blocks is computed as their sum. The division is folded into the weights that read it, which is
 exact because the leaky ReLU in between commutes with a positive factor.
@@ -8,42 +11,46 @@ from collections.abc import Sequence
 from functools import partial, reduce
 
 from ane.models.tortoise.networks.hifigan import BORDER, Hifigan, HifiganResBlock
+from ane.models.vocoders.hifigan import MelHifigan, SmallResBlock
 from converters import blocks
 from converters.coreml.graph import CoreMLGraph, Style, Var, mb
-from converters.tortoise.vocoder_segments import SoundMask, check_width, cropped, leaky, upsampled
+from converters.vocoders.segments import SoundMask, check_width, cropped, leaky, upsampled
 
 SLOPE, LAST_SLOPE = 0.1, 0.01
 
 
-def hifigan(network: Hifigan, frames: int) -> CoreMLGraph:
+def hifigan(network: Hifigan | MelHifigan, frames: int, kind: str = "hifigan") -> CoreMLGraph:
     """The sound of ``frames`` frames, computed from these and ``margin`` more on either side.
 
-    x (1, D, 1, W), conditioning (1, D', 1, 1), inside (1, 1, 1, W) → sound (1, 1, 1, hop·frames), where W = frames +
-    2·margin. ``inside`` is 1 in the frames of the sound and 0 before and after it, where x is 0.
+    x (1, D, 1, W), conditioning (1, D', 1, 1) if the network has it, inside (1, 1, 1, W) → sound (1, 1, 1, hop·frames),
+    where W = frames + 2·margin. ``inside`` is 1 in the frames of the sound and 0 before and after it, where x is 0.
 
     Raises:
         UserError: more frames than the engine's widest axis allows, or kernels that do not fit their strides.
     """
     config = network.config
     each, margin = config.level_margins, config.margin
-    check_width("hifigan", frames, each[-1], config.hop)
+    check_width(kind, frames, each[-1], config.hop)
     width = frames + 2 * margin
-    return CoreMLGraph("hifigan", {"frames": frames, "margin": margin},
-                       {"x": (1, config.in_channels, 1, width), "conditioning": (1, config.cond_channels, 1, 1),
-                        "inside": (1, 1, 1, width)}, partial(_hifigan, network=network, margins=each, margin=margin))
+    inputs = {"x": (1, network.conv_pre.in_channels, 1, width)}
+    if isinstance(network, Hifigan):
+        inputs["conditioning"] = (1, config.cond_channels, 1, 1)
+    return CoreMLGraph(kind, {"frames": frames, "margin": margin}, inputs | {"inside": (1, 1, 1, width)},
+                       partial(_hifigan, network=network, margins=each, margin=margin))
 
 
-def _levels(network: Hifigan) -> list[tuple]:
+def _levels(network: Hifigan | MelHifigan) -> list[tuple]:
     """For each level, the transposed convolution and the blocks that read it."""
     sizes = len(network.config.resblock_kernel_sizes)
     return [(up, network.resblocks[level * sizes:(level + 1) * sizes]) for level, up in enumerate(network.ups)]
 
 
-def _hifigan(s: Style, x: Var, conditioning: Var, inside: Var, *, network: Hifigan, margins: list[int],
-             margin: int) -> dict[str, Var]:
+def _hifigan(s: Style, x: Var, inside: Var, conditioning: Var | None = None, *, network: Hifigan | MelHifigan,
+             margins: list[int], margin: int) -> dict[str, Var]:
     inside = SoundMask(inside, margin)
     x = blocks.conv(s, x, *blocks.kernel(network.conv_pre), "conv_pre")
-    x = mb.add(x=x, y=blocks.linear(s, conditioning, network.cond_layer, "cond_layer"))
+    if conditioning is not None:
+        x = mb.add(x=x, y=blocks.linear(s, conditioning, network.cond_layer, "cond_layer"))
     x = mb.mul(x=x, y=inside.at(s, margins[0], 1))
     rate, before, share = 1, margins[0], 1.0
     for level, (up, resblocks) in enumerate(_levels(network)):
@@ -59,12 +66,15 @@ def _hifigan(s: Style, x: Var, conditioning: Var, inside: Var, *, network: Hifig
     return {"sound": mb.tanh(x=blocks.conv(s, x, weight * share, bias, "conv_post"))}
 
 
-def _block(s: Style, x: Var, mask: Var, block: HifiganResBlock, name: str) -> Var:
+def _block(s: Style, x: Var, mask: Var, block: HifiganResBlock | SmallResBlock, name: str) -> Var:
     """(1, C, 1, n) → the same; both are 0 outside the sound."""
-    for index, (dilated, plain) in enumerate(zip(block.convs1, block.convs2, strict=True)):
-        label = {"name": blocks.value_name(name)} if index == len(block.convs1) - 1 else {}
-        y = mb.mul(x=leaky(s, blocks.same_conv(s, leaky(s, x, SLOPE), dilated), SLOPE), y=mask)
-        x = mb.add(x=x, y=mb.mul(x=blocks.same_conv(s, y, plain), y=mask), **label)
+    pairs = [(conv,) for conv in block.convs] if isinstance(block, SmallResBlock) else [
+        *zip(block.convs1, block.convs2, strict=True)]
+    for index, convs in enumerate(pairs):
+        y = x
+        for conv in convs:
+            y = mb.mul(x=blocks.same_conv(s, leaky(s, y, SLOPE), conv), y=mask)
+        x = mb.add(x=x, y=y, **blocks.named(name if index == len(pairs) - 1 else None))
     return x
 
 

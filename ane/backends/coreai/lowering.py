@@ -1,0 +1,290 @@
+"""MIL ops as operations of Core AI's dialect: one small function per op, named as the op in coremltools' documentation.
+
+A parameter annotated ``Value`` takes a value of the graph, every other one a constant. Core AI has no layer norm, no
+padding or bias in convolutions and no transposing matmul, so those become several operations.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import coreai.authoring as ca
+import numpy as np
+from coreai.authoring import Value
+from coreai.authoring.constant import constant
+
+from ane.backends.mil.registry import Bools, Ints
+
+Values = tuple[Value, ...]
+
+LOWERINGS: dict[str, Callable[..., Value | list[Value]]] = {}
+
+
+def lowering(function: Callable) -> Callable:
+    """Register a function as the lowering of the op with its name, without a trailing underscore."""
+    LOWERINGS[function.__name__.rstrip("_")] = function
+    return function
+
+
+def shape_of(x: Value) -> tuple[int, ...]:
+    return tuple(x.type.shape)
+
+
+def dtype_of(x: Value) -> np.dtype:
+    return x.type.dtype.numpy
+
+
+def counts(values: Sequence[int] | int) -> np.ndarray:
+    """Numbers that are never negative, as Core AI takes them."""
+    return np.array(values, np.uint32)
+
+
+def number(x: Value, value: float) -> Value:
+    """A constant of the dtype of ``x``."""
+    return constant(np.array(value, dtype_of(x)))
+
+
+# Element-wise
+
+UNARY = {
+    "abs": ca.abs_, "cos": ca.cos, "erf": ca.erf, "exp": ca.exp, "relu": ca.relu, "sigmoid": ca.sigmoid,
+    "silu": ca.silu, "sin": ca.sin, "sqrt": ca.sqrt, "tanh": ca.tanh,
+}
+BINARY = {
+    "add": ca.broadcasting_add, "sub": ca.broadcasting_sub, "mul": ca.broadcasting_mul,
+    "real_div": ca.broadcasting_divide, "pow": ca.broadcasting_pow, "maximum": ca.broadcasting_maximum,
+    "minimum": ca.broadcasting_minimum, "greater": ca.broadcasting_greater, "equal": ca.broadcasting_equal,
+}
+
+
+def _unary(operation: Callable) -> Callable:
+    def lower(x: Value) -> Value:
+        return operation(x)
+    return lower
+
+
+def _binary(operation: Callable) -> Callable:
+    def lower(x: Value, y: Value) -> Value:
+        return operation(x, y)
+    return lower
+
+
+LOWERINGS |= {name: _unary(operation) for name, operation in UNARY.items()}
+LOWERINGS |= {name: _binary(operation) for name, operation in BINARY.items()}
+
+
+@lowering
+def square(x: Value) -> Value:
+    return ca.mul(x, x)
+
+
+@lowering
+def rsqrt(x: Value, epsilon: float = 1e-12) -> Value:
+    return ca.rsqrt(ca.broadcasting_add(x, number(x, epsilon)))
+
+
+@lowering
+def clip(x: Value, alpha: float, beta: float) -> Value:
+    return ca.broadcasting_minimum(ca.broadcasting_maximum(x, number(x, alpha)), number(x, beta))
+
+
+@lowering
+def leaky_relu(x: Value, alpha: float) -> Value:
+    zero = number(x, 0)
+    return ca.add(ca.broadcasting_maximum(x, zero),
+                  ca.broadcasting_mul(ca.broadcasting_minimum(x, zero), number(x, alpha)))
+
+
+@lowering
+def gelu(x: Value, mode: str = "EXACT") -> Value:
+    if mode == "SIGMOID_APPROXIMATION":
+        return ca.mul(x, ca.sigmoid(ca.broadcasting_mul(x, number(x, 1.702))))
+    return ca.gelu(x, approximate="tanh" if mode == "TANH_APPROXIMATION" else "none")
+
+
+@lowering
+def select(cond: Value, a: Value, b: Value) -> Value:
+    return ca.broadcasting_where(cond, a, b)
+
+
+@lowering
+def cast(x: Value, dtype: str) -> Value:
+    """Nothing to do: every result is brought to its declared dtype, here ``dtype``."""
+    return x
+
+
+@lowering
+def identity(x: Value) -> Value:
+    return x
+
+
+# Norms, softmax and reductions
+
+@lowering
+def layer_norm(x: Value, axes: Ints, gamma: Value | None = None, beta: Value | None = None,
+               epsilon: float = 1e-5) -> Value:
+    centred = ca.broadcasting_sub(x, ca.reduce_mean(x, list(axes)))
+    variance = ca.reduce_mean(ca.mul(centred, centred), list(axes))
+    x = ca.broadcasting_mul(centred, rsqrt(variance, epsilon))
+    shape = [size if axis in axes or axis - x.type.rank in axes else 1 for axis, size in enumerate(shape_of(x))]
+    if gamma is not None:
+        x = ca.broadcasting_mul(x, ca.reshape(gamma, shape))
+    return x if beta is None else ca.broadcasting_add(x, ca.reshape(beta, shape))
+
+
+@lowering
+def softmax(x: Value, axis: int = -1) -> Value:
+    return ca.softmax(x, axis % x.type.rank)
+
+
+def _reduction(operation: Callable) -> Callable:
+    def lower(x: Value, axes: Ints | None = None, keep_dims: bool = False) -> Value:
+        axes = tuple(axis % x.type.rank for axis in (range(x.type.rank) if axes is None else axes))
+        result = operation(x, list(axes))
+        return result if keep_dims else ca.shrink_dims(result, list(axes))
+    return lower
+
+
+LOWERINGS |= {f"reduce_{name}": _reduction(operation) for name, operation in {
+    "max": ca.reduce_max, "mean": ca.reduce_mean, "min": ca.reduce_min, "sum": ca.reduce_sum}.items()}
+
+
+# Convolutions and products
+
+@lowering
+def conv(x: Value, weight: Value, bias: Value | None = None, strides: Ints = (1, 1), pad_type: str = "valid",
+         pad: Ints = (0, 0, 0, 0), dilations: Ints = (1, 1), groups: int = 1) -> Value:
+    """x (B, in, H, W), weight (out, in / groups, h, w)."""
+    if pad_type not in ("valid", "custom"):
+        raise NotImplementedError(f"pad_type {pad_type}")
+    if pad_type == "custom" and any(pad):
+        x = ca.pad(x, counts([0, 0, 0, 0, *pad]), number(x, 0))
+    return _biased(ca.conv2d(x, weight, counts(strides), counts(dilations), counts(groups)), bias)
+
+
+@lowering
+def conv_transpose(x: Value, weight: Value, bias: Value | None = None, pad: Ints = (0, 0, 0, 0),
+                   pad_type: str = "valid", strides: Ints = (1, 1), dilations: Ints = (1, 1),
+                   groups: int = 1) -> Value:
+    """x (B, in, H, W), weight (in, out / groups, h, w): the unpadded result, cropped by ``pad``."""
+    if pad_type not in ("valid", "custom"):
+        raise NotImplementedError(f"pad_type {pad_type}")
+    none = counts([0, 0])
+    full = ca.conv_transpose2d(x, weight, counts(strides), none, counts(dilations), none, counts(groups))
+    if pad_type == "custom" and any(pad):
+        batch, channels, height, width = shape_of(full)
+        top, bottom, left, right = pad
+        full = ca.slice_(full, [0, 0, top, left], [batch, channels, height - bottom, width - right], [1, 1, 1, 1])
+    return _biased(full, bias)
+
+
+def _biased(x: Value, bias: Value | None) -> Value:
+    return x if bias is None else ca.broadcasting_add(x, ca.reshape(bias, [1, *shape_of(bias), 1, 1]))
+
+
+@lowering
+def linear(x: Value, weight: Value, bias: Value | None = None) -> Value:
+    product = ca.broadcasting_batch_matmul(x, _swapped(weight))
+    return product if bias is None else ca.broadcasting_add(product, bias)
+
+
+@lowering
+def matmul(x: Value, y: Value, transpose_x: bool = False, transpose_y: bool = False) -> Value:
+    return ca.broadcasting_batch_matmul(_swapped(x) if transpose_x else x, _swapped(y) if transpose_y else y)
+
+
+def _swapped(x: Value) -> Value:
+    """``x`` with its last two axes exchanged."""
+    *rest, rows, columns = range(x.type.rank)
+    return ca.transpose(x, counts([*rest, columns, rows]))
+
+
+@lowering
+def einsum(values: Values, equation: str) -> Value:
+    """Two values of rank 4: a product with one batch axis from each of attention's two equations."""
+    operands, result = equation.replace(" ", "").split("->")
+    left, right = operands.split(",")
+    shared = [axis for axis in left if axis in right]
+    batch, summed = ([axis for axis in shared if (axis in result) == kept] for kept in (True, False))
+    rows, columns = ([axis for axis in part if axis not in shared] for part in (left, right))
+    if len(summed) != 1 or len(rows) != 1 or len(columns) != 1:
+        raise NotImplementedError(f"equation {equation}")
+    x = ca.transpose(values[0], counts([left.index(axis) for axis in (*batch, *rows, *summed)]))
+    y = ca.transpose(values[1], counts([right.index(axis) for axis in (*batch, *summed, *columns)]))
+    order = [*batch, *rows, *columns]
+    return ca.transpose(ca.broadcasting_batch_matmul(x, y), counts([order.index(axis) for axis in result]))
+
+
+# Shapes
+
+@lowering
+def concat(values: Values, axis: int, interleave: bool = False) -> Value:
+    if interleave:
+        raise NotImplementedError("interleave")
+    return ca.concat(axis % values[0].type.rank, list(values))
+
+
+@lowering
+def split(x: Value, axis: int, num_splits: int | None = None, split_sizes: Ints | None = None) -> list[Value]:
+    axis %= x.type.rank
+    sizes = split_sizes or (shape_of(x)[axis] // num_splits,) * num_splits
+    return ca.split(x, counts(sizes), axis)
+
+
+@lowering
+def transpose(x: Value, perm: Ints) -> Value:
+    return ca.transpose(x, counts([axis % x.type.rank for axis in perm]))
+
+
+@lowering
+def reshape(x: Value, shape: Ints) -> Value:
+    """A size of 0 keeps the dimension, counted from the last one; −1 is inferred."""
+    sizes = [shape_of(x)[axis - len(shape)] if size == 0 else size for axis, size in enumerate(shape)]
+    if -1 in sizes:
+        sizes[sizes.index(-1)] = -math.prod(shape_of(x)) // math.prod(sizes)
+    return ca.reshape(x, sizes)
+
+
+@lowering
+def expand_dims(x: Value, axes: Ints) -> Value:
+    rank = x.type.rank + len(axes)
+    return ca.expand_dims(x, sorted(axis % rank for axis in axes))
+
+
+@lowering
+def squeeze(x: Value, axes: Ints) -> Value:
+    return ca.shrink_dims(x, sorted(axis % x.type.rank for axis in axes))
+
+
+@lowering
+def tile(x: Value, reps: Ints) -> Value:
+    return ca.tile(x, counts(reps))
+
+
+@lowering
+def pad(x: Value, pad: Ints, mode: str = "constant", constant_val: float = 0.0) -> Value:
+    """``pad`` holds a pair for each of the last axes, outermost first."""
+    first = [0] * (2 * x.type.rank - len(pad))
+    return ca.pad(x, counts([*first, *pad]), number(x, constant_val), mode)
+
+
+@lowering
+def slice_by_index(x: Value, begin: Ints, end: Ints, stride: Ints | None = None, begin_mask: Bools | None = None,
+                   end_mask: Bools | None = None, squeeze_mask: Bools | None = None) -> Value:
+    absent = (False,) * x.type.rank
+    steps, squeezed = stride or (1,) * x.type.rank, squeeze_mask or absent
+    slices = []
+    for axis, size in enumerate(shape_of(x)):
+        if squeezed[axis]:
+            slices.append((begin[axis] % size, begin[axis] % size + 1, 1))
+            continue
+        start = None if (begin_mask or absent)[axis] else begin[axis]
+        stop = None if (end_mask or absent)[axis] else end[axis]
+        slices.append(slice(start, stop, steps[axis]).indices(size))
+    # Core AI takes an end of −1 as the last position, so backward slices are read forwards, then reversed
+    backwards = [axis for axis, (*_, step) in enumerate(slices) if step < 0]
+    ranges = [range(*part)[::-1] if part[2] < 0 else range(*part) for part in slices]
+    taken = ca.slice_(x, [part.start for part in ranges], [part.stop for part in ranges],
+                      [part.step for part in ranges])
+    taken = ca.reverse(taken, backwards) if backwards else taken
+    dropped = [axis for axis, drop in enumerate(squeezed) if drop]
+    return ca.shrink_dims(taken, dropped) if dropped else taken

@@ -1,0 +1,157 @@
+"""Functions of a saved Core ML package as one Core AI asset."""
+
+import inspect
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import coreai.authoring as ca
+import numpy as np
+from coreai._compiler.ir import ArrayAttr, DictAttr, StringAttr
+from coreai.authoring import Value
+from coreai.authoring.constant import constant
+from coreai.authoring.graph_builder import GraphOp
+
+from ane.backends.coreai.lowering import LOWERINGS, Values, dtype_of, shape_of
+from ane.backends.mil.package import Package, ProgramFunction, ProgramOp
+from ane.backends.mil.registry import CONVERTERS
+from ane.backends.mil.values import DTYPES, Constant, TensorType
+from ane.system.errors import UserError
+
+# Attribute of an argument that is a state: the output that is its next value. Core AI's compiler makes a handle of it.
+STATE_ATTRIBUTE = "MutableBuffers.buffer_mutation"
+INTEGERS = ("bool", "int32")        # dtypes of values that Core AI keeps; other integers become int32
+
+
+def write_asset(package: Package, functions: Iterable[str], path: Path, fp16: bool = False,
+                values: bool = False) -> None:
+    """Write functions of a package to ``path`` (.aimodel, replaced if it exists).
+
+    Args:
+        fp16: compute as the package declares. False: weights and arithmetic in float32, and float32 inputs; states stay
+            as declared.
+        values: return the result of every op, by its name, not the function's outputs alone.
+
+    Raises:
+        UserError: an op or an argument of it is not supported; the message names it and its function.
+    """
+    module = ca.Module.create()
+    with module:
+        for name in functions:
+            GraphWriter(package, package.function(name), fp16).write(values)
+    ca.AIProgram(module).save_asset(path)
+
+
+class GraphWriter:
+    """Writes one function into the module that is being built. Constants are written once each."""
+
+    def __init__(self, package: Package, function: ProgramFunction, fp16: bool):
+        self.package, self.function, self.fp16 = package, function, fp16
+        self._values: dict[str, Value] = {}
+        self._states: dict[str, Value] = {}
+        self._constants: dict[object, Value] = {}
+
+    def write(self, values: bool) -> None:
+        function = self.function
+        types = {name: self._type(type) for name, type in function.inputs.items()}
+        types |= {name: ca.TensorType(type.shape, DTYPES[type.dtype]) for name, type in function.states.items()}
+        graph = GraphOp(function.name, input_types=[type._to_mlir() for type in types.values()], result_types=[],
+                        input_names=list(types))
+        arguments = dict(zip(types, map(Value._from_mlir, graph.arguments), strict=True))
+        self._values = {name: arguments[name] for name in function.inputs}
+        self._states = {name: arguments[name] for name in function.states}
+        with graph.block:
+            for op in function.ops:
+                self._write_op(op)
+            names = [*function.outputs, *(name for op in function.ops for name in op.outputs if values)]
+            results = {name: self._value(name) for name in dict.fromkeys(names)}
+        next_states = {name: f"next_{name}" for name in function.states}
+        results |= {next_states[name]: value for name, value in self._states.items()}
+        graph.set_outputs_spec_from_dict({name: value._to_mlir() for name, value in results.items()})
+        graph.arg_attrs = _with_states(graph.arg_attrs, list(types), next_states)
+
+    def _write_op(self, op: ProgramOp) -> None:
+        if op.type == "read_state":
+            results = [self._states[op.arguments["input"][0]]]
+        elif op.type == "write_state":
+            name = op.arguments["input"][0]
+            data = self._value(op.arguments["data"][0])
+            self._states[name] = ca.cast(data, DTYPES[self.function.states[name].dtype])
+            return
+        else:
+            try:
+                results = LOWERINGS[op.type](**self._arguments(op)) if op.type in LOWERINGS else None
+            except (NotImplementedError, ValueError, TypeError) as error:
+                raise UserError(f"Core AI: {self._where(op)} is not supported: {error}") from error
+            if results is None:
+                raise UserError(f"Core AI: {self._where(op)} is not supported")
+        for (name, type), result in zip(op.outputs.items(), results if isinstance(results, list) else [results],
+                                        strict=True):
+            if not type.fits(shape_of(result)):
+                raise RuntimeError(f"{self._where(op)} became {shape_of(result)}, the program declares {type.shape}")
+            self._values[name] = self._as(result, type)
+
+    def _where(self, op: ProgramOp) -> str:
+        return f"op {op.type} ({op.name}) in function {self.function.name!r} of {self.package.path}"
+
+    def _arguments(self, op: ProgramOp) -> dict[str, object]:
+        """The arguments of an op as its lowering takes them. TypeError for one that it does not have."""
+        kinds = {key: _kind(parameter.annotation)
+                 for key, parameter in inspect.signature(LOWERINGS[op.type]).parameters.items()}
+        arguments: dict[str, object] = {}
+        for key, parts in op.arguments.items():
+            if key not in kinds:
+                raise TypeError(f"its argument {key}")
+            if kinds[key] is Values:
+                arguments[key] = tuple(map(self._value, parts))
+            elif kinds[key] is Value:
+                arguments[key] = self._value(parts[0])
+            else:
+                part = self.function.constants.get(parts[0]) if isinstance(parts[0], str) else parts[0]
+                if part is None:
+                    raise TypeError(f"its argument {key} is not a constant")
+                arguments[key] = CONVERTERS[kinds[key]](self.package.tensor(part))
+        return arguments
+
+    def _value(self, part: str | Constant) -> Value:
+        """A value of the graph: computed earlier, or a constant."""
+        if isinstance(part, str):
+            if part in self._values:
+                return self._values[part]
+            part = self.function.constants[part]
+        if part.key not in self._constants:
+            tensor = self.package.tensor(part)
+            self._constants[part.key] = constant(np.ascontiguousarray(tensor.numpy().astype(self._dtype(part.type))))
+        return self._constants[part.key]
+
+    def _as(self, value: Value, type: TensorType) -> Value:
+        dtype = self._dtype(type)
+        return value if dtype_of(value) == dtype else ca.cast(value, dtype.type)
+
+    def _type(self, type: TensorType) -> ca.TensorType:
+        return ca.TensorType(type.shape, self._dtype(type).type)
+
+    def _dtype(self, type: TensorType) -> np.dtype:
+        """The dtype that values of this type have in the graph."""
+        if type.dtype in ("fp16", "fp32"):
+            return np.dtype(DTYPES[type.dtype] if self.fp16 else np.float32)
+        return np.dtype(DTYPES[type.dtype if type.dtype in INTEGERS else "int32"])
+
+
+def _kind(annotation: object) -> object:
+    """A parameter's annotation without None."""
+    if isinstance(annotation, types.UnionType):
+        return next(part for part in typing.get_args(annotation) if part is not types.NoneType)
+    return annotation
+
+
+def _with_states(attributes: ArrayAttr, names: list[str], states: Mapping[str, str]) -> ArrayAttr:
+    """The attributes of a graph's arguments, with those of states naming the output that is their next value."""
+    rows = []
+    for name, row in zip(names, attributes, strict=True):
+        entries = {item.name: item.attr for item in row}
+        if name in states:
+            entries[STATE_ATTRIBUTE] = StringAttr.get(states[name])
+        rows.append(DictAttr.get(entries))
+    return ArrayAttr.get(rows)

@@ -1,0 +1,234 @@
+"""Runs functions of saved Core ML packages on Core AI, from assets in a cache.
+
+On Linux, and on macOS 26, that is the interpreter in the wheel, on the CPU. On macOS 27 it is the system's framework,
+on the units that the bundle states; that has not been run yet.
+
+Core AI is called from coroutines only, so one thread runs an event loop for all functions of a runtime.
+"""
+
+import asyncio
+import shutil
+import threading
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ane.backends.coreai.assets import AssetCache
+from ane.backends.mil.interpreter import InterpreterState
+from ane.backends.mil.package import Package, ProgramFunction
+from ane.backends.mil.values import DTYPES, TensorType
+from ane.system.errors import UserError
+from ane.system.streams import silent_c_libraries
+
+T = TypeVar("T")
+VERSION = "1.0.0b3"         # the beta that this was written for; others refuse its assets
+INSTALL = 'install it with: pip install "tortoise-ane[coreai]" (Linux on x86-64 with glibc 2.34, or macOS 26)'
+
+# compute units of a package → Core AI's preference. It has no "CPU and ANE"; only the CPU alone is a restriction.
+PREFERRED_UNITS = {"CPU_AND_NE": "neural_engine", "CPU_AND_GPU": "gpu"}
+
+
+class CoreAIState:
+    """The states of a function by name, as Core AI's arrays, which ``predict`` updates.
+
+    While a NumPy view of an array exists, Core AI writes to a copy that the view does not show.
+    """
+
+    def __init__(self, arrays: Mapping[str, np.ndarray]):
+        from coreai.runtime import NDArray
+
+        self.arrays = {name: NDArray(np.ascontiguousarray(array)) for name, array in arrays.items()}
+
+    def copied(self) -> InterpreterState:
+        return InterpreterState({name: array.numpy().copy() for name, array in self.arrays.items()})
+
+
+class CoreAIFunction:
+    """A loaded function. ``dtype``: of its inputs of floating point that the package declares as fp16."""
+
+    def __init__(self, function: Any, program: ProgramFunction, loop: "EventLoop", fp16: bool, name: str):
+        self.program, self.name = program, name
+        self._function, self._loop, self._fp16 = function, loop, fp16
+
+    def predict(self, inputs: Mapping[str, np.ndarray], state: CoreAIState | None = None) -> dict[str, np.ndarray]:
+        """Run the function; ``state``, from ``make_state``, is updated in place. Outputs are float32 or int32.
+
+        Raises:
+            TypeError: names, shapes or kinds of numbers differ from the declared inputs.
+            UserError: Core AI fails.
+        """
+        outputs = self.run(inputs, state)
+        return {key: outputs[key] for key in self.program.outputs}
+
+    def run(self, inputs: Mapping[str, np.ndarray], state: CoreAIState | None = None) -> dict[str, np.ndarray]:
+        """All outputs of the asset's function, by name; otherwise as ``predict``."""
+        from coreai.runtime import NDArray
+
+        declared = self.program.inputs
+        if set(inputs) != set(declared):
+            raise TypeError(f"{self.name} takes {sorted(declared)}, got {sorted(inputs)}")
+        states = state.arrays if state else {}
+        if set(states) != set(self.program.states):
+            raise TypeError(f"{self.name} has the states {sorted(self.program.states)}, got {sorted(states)}")
+        arrays = {key: NDArray(self._array(key, array, declared[key])) for key, array in inputs.items()}
+        try:
+            outputs = self._loop.wait(self._function(inputs=arrays, state=states))
+        except RuntimeError as error:
+            raise UserError(f"Core AI cannot run {self.name}: {error}") from error
+        return {key: _widened(array.numpy()) for key, array in outputs.items()}
+
+    def make_state(self) -> CoreAIState:
+        return CoreAIState({name: np.zeros(type.shape, DTYPES[type.dtype])
+                            for name, type in self.program.states.items()})
+
+    def _array(self, key: str, array: np.ndarray, type: TensorType) -> np.ndarray:
+        array, floating = np.asarray(array), type.dtype in ("fp16", "fp32")
+        if array.dtype.kind not in ("f" if floating else "iub") or not type.fits(array.shape):
+            raise TypeError(f"input {key} of {self.name} is {type}, got {array.dtype} {array.shape}")
+        return np.ascontiguousarray(array, DTYPES[type.dtype] if self._fp16 or not floating else np.float32)
+
+
+def _widened(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float32 if array.dtype.kind == "f" else np.int32)
+
+
+class CoreAIRuntime:
+    """Loads functions of packages into Core AI.
+
+    Args:
+        fp16: compute as the packages declare. False: in float32, from weights and states as stored.
+        cache: of assets, one for each package, which stores each weight once (default: in the user's cache).
+        separate: no cache: an asset for each function, made when that is loaded and deleted when its package is
+            unloaded, to run a function or two of a package.
+
+    Raises:
+        UserError: Core AI is not installed, or in another version.
+    """
+
+    def __init__(self, fp16: bool = False, cache: AssetCache | None = None, separate: bool = False):
+        require_core_ai()
+        self.fp16, self.cache, self.separate = fp16, cache or AssetCache(), separate
+        self.name = "coreai:fp16" if fp16 else "coreai"
+        self.loop = EventLoop()
+        self._packages: dict[Path, Package] = {}
+        self._models: dict[tuple[Path, str, str], Any] = {}
+        self._folders: dict[Path, list[TemporaryDirectory]] = {}        # of separate assets, by package
+
+    @property
+    def suffix(self) -> str:
+        """Of what is opened here: an asset, or an asset compiled for the wheel's interpreter."""
+        return "aimodel" if uses_framework() else "aimodelx"
+
+    def load(self, package: Path, function: str, compute_units: str) -> CoreAIFunction:
+        """Raises UserError when there is no such package or function, an op is not supported, or Core AI fails."""
+        if package not in self._packages:
+            self._packages[package] = Package(package)
+        program = self._packages[package].function(function)
+        key = package, function if self.separate else "", compute_units if uses_framework() else ""
+        name = f"function {function!r} of {package}"
+        if key not in self._models:
+            self._models[key] = open_asset(self._asset(package, function), self.loop, compute_units)
+        with silent_c_libraries():
+            return CoreAIFunction(self._models[key].load_function(function), program, self.loop, self.fp16, name)
+
+    def unload(self, package: Path) -> None:
+        self._packages.pop(package, None)
+        for key in [key for key in self._models if key[0] == package]:
+            del self._models[key]
+        for folder in self._folders.pop(package, []):
+            folder.cleanup()
+
+    def _asset(self, package: Path, function: str) -> Path:
+        opened = self._packages[package]
+        if self.separate:
+            folder = TemporaryDirectory()
+            self._folders.setdefault(package, []).append(folder)
+            path = Path(folder.name) / f"{function}.{self.suffix}"
+            write_model(opened, [function], path, self.fp16)
+            return path
+        functions = list(opened.functions)
+
+        def write(path: Path) -> None:
+            write_model(opened, functions, path, self.fp16)
+
+        return self.cache.asset(package, functions, self.fp16, self.suffix, write)
+
+
+def write_model(package: Package, functions: list[str], path: Path, fp16: bool, values: bool = False) -> None:
+    """Write functions as an asset (.aimodel), or compiled for the wheel's interpreter if ``path`` ends in .aimodelx.
+
+    Arguments and errors are those of ``program.write_asset``.
+    """
+    from coreai.authoring import AIModelAsset
+
+    from ane.backends.coreai.program import write_asset
+
+    if path.suffix == ".aimodel":
+        write_asset(package, functions, path, fp16, values)
+        return
+    with TemporaryDirectory() as folder:
+        source = Path(folder) / "source.aimodel"
+        write_asset(package, functions, source, fp16, values)
+        path.mkdir()
+        try:
+            # what AIModelAsset.executable() does on every opening, in a folder of its own that it deletes
+            AIModelAsset.load(source)._write_odix(path)
+        except RuntimeError as error:
+            shutil.rmtree(path)
+            raise UserError(f"Core AI cannot compile {package.path}: {error}") from error
+
+
+def open_asset(path: Path, loop: "EventLoop", compute_units: str = "") -> Any:
+    """Core AI's AIModel of an asset whose bytes were checked: a damaged one ends the process."""
+    from coreai.runtime import AIModel, SpecializationOptions
+
+    options = None
+    if uses_framework():
+        from coreai.runtime import ComputeUnitKind
+
+        if compute_units == "CPU_ONLY":
+            options = SpecializationOptions.cpu_only()
+        elif compute_units in PREFERRED_UNITS:
+            preferred = getattr(ComputeUnitKind, PREFERRED_UNITS[compute_units])
+            options = SpecializationOptions.from_preferred_compute_unit_kind(preferred)
+    try:
+        return loop.wait(AIModel.load(path, options))
+    except RuntimeError as error:
+        raise UserError(f"Core AI cannot open {path}: {error}") from error
+
+
+def uses_framework() -> bool:
+    """Whether Core AI is the system's framework (macOS 27), not the interpreter in the wheel."""
+    from coreai.runtime import SpecializationOptions
+
+    return SpecializationOptions.is_supported()
+
+
+def require_core_ai() -> None:
+    """Raise UserError unless Core AI can be imported, in the version that this was written for."""
+    from ane.backends.coreai.assets import coreai_version
+
+    found = coreai_version()
+    if not found:
+        raise UserError(f"Core AI is not installed; {INSTALL}")
+    if found != VERSION:
+        raise UserError(f"Core AI {found} is installed, and this program needs coreai-core=={VERSION}; {INSTALL}")
+    try:
+        import coreai.runtime  # noqa: F401
+    except ImportError as error:
+        raise UserError(f"Core AI cannot be imported ({error}); {INSTALL}") from error
+
+
+class EventLoop:
+    """An event loop on a thread of its own, which ends with the process."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="Core AI", daemon=True).start()
+
+    def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine and return its result."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()

@@ -1,0 +1,1 @@
+"""FastSpeech's networks as Core ML graphs (``buckets``) and as ONNX graphs (``onnx_graphs``)."""

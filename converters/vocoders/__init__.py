@@ -1,0 +1,1 @@
+"""Graphs of the vocoders that several models share."""

@@ -1,0 +1,78 @@
+"""Test inputs for Whisper's packages: one probe for each kind of function.
+
+A probe calls one function through a backend, with deterministic inputs, and returns the outputs. On the float32 torch
+backend, the same probe returns the reference.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ane.backends.base import Backend
+from ane.bundles import Model
+from converters.tortoise.probes import Probe
+
+PREFIX = 5          # tokens of the prefixes of step probes
+
+
+def encoder(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
+    """The states of a random spectrogram."""
+    config = model.config("encoder")
+    mel = rng.standard_normal((1, config.n_mels, 2 * config.n_audio_ctx), dtype=np.float32)
+    return [backend.run("encoder", mel=0.5 * mel)]
+
+
+def memory(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
+    """What a short prefix computes with two memories in turn."""
+    decoder, outputs = backend.decoder(1, 1), []
+    for _ in range(2):
+        decoder.set_memory(states(model, rng))
+        outputs += decoder.prefill(columns(backend, rng, 1, PREFIX)[0])
+    return outputs
+
+
+def prefill(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
+    """Hidden states and logits of prefixes that nearly fill the bucket, and of a step, which reads the last's keys."""
+    decoder, outputs = backend.decoder(1, 1), []
+    decoder.set_memory(states(model, rng))
+    for missing in (5, 3, 2, 9):
+        length = min(bucket["columns"] - missing, model.config("decoder").n_text_ctx // 2 + 1)
+        outputs += decoder.prefill(columns(backend, rng, 1, length)[0])
+    return [*outputs, *decoder.step(columns(backend, rng, 1, 1, length), np.zeros(1, dtype=np.int64))]
+
+
+def step(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
+    """Lanes of up to two windows that advance, one of which restarts, then several positions at once on one lane."""
+    lanes, tail = min(bucket["columns"], (bucket["slots"] - 2 * PREFIX) // 6), 3
+    windows = min(lanes, 2)
+    decoder, outputs = backend.decoder(lanes, 6, windows, PREFIX), []
+    for window in range(windows):
+        decoder.set_memory(states(model, rng), window)
+        outputs += decoder.prefill(columns(backend, rng, 1, PREFIX)[0], window)
+    length, window_of = np.zeros(lanes, dtype=np.int64), np.arange(lanes) % windows
+    for index in range(3):
+        length[-1] *= index != 2
+        outputs += decoder.step(columns(backend, rng, lanes, 1, PREFIX), length, 0, window_of)
+        length += 1
+    return [*outputs, *decoder.step(columns(backend, rng, 1, tail, PREFIX), length[-1:], lanes - 1, window_of[-1:])]
+
+
+def states(model: Model, rng: np.random.Generator) -> np.ndarray:
+    """A window's states (N, D), of the size that a norm gives them."""
+    config = model.config("decoder")
+    return rng.standard_normal((config.n_audio_ctx, config.n_text_state), dtype=np.float32)
+
+
+def columns(backend: Backend, rng: np.random.Generator, rows: int, count: int, first: int = 0) -> np.ndarray:
+    """Random tokens (rows, count, D) at the positions from ``first`` on."""
+    tables = backend.embeddings()
+    ids = rng.integers(0, len(tables["token"]), (rows, count))
+    return tables["token"][ids] + tables["position"][first:first + count]
+
+
+PROBES: dict[str, Probe] = {"encoder": encoder, "memory": memory, "prefill": prefill, "fill": prefill, "step": step,
+                            "state": step}
+
+# kind → kinds of other functions that its probe calls
+COMPANIONS = {"memory": ("prefill", "step", "state", "fill"), "prefill": ("memory", "step"),
+              "step": ("memory",), "fill": ("memory", "state"), "state": ("memory",)}

@@ -1,0 +1,107 @@
+"""The decoder as Core ML graphs; reference: ``ane.models.whisper.networks.text_decoder``.
+
+The function ``memory`` computes the keys and values of the cross-attention once a window; all others take them as the
+inputs memory_keys and memory_values (layers, heads, width, N). So all columns of a call belong to one window.
+
+The vocabulary is longer than an axis may be on the Neural Engine. The logits are therefore several outputs, which
+follow one another: logits_0, logits_1, … (1, part of V, 1, columns).
+"""
+
+from functools import partial
+
+import numpy as np
+import torch
+
+from ane.models.whisper.networks.text_decoder import WhisperDecoder, WhisperDecoderBlock
+from converters import blocks
+from converters.blocks import LayerPool
+from converters.coreml.graph import CoreMLGraph, Style, Var, array, mb
+from converters.decoder_graphs import DecoderGraphBuilder, Pools, layer_pools, scale_for
+from converters.engine_limits import MAX_AXIS
+from converters.whisper.layers import feed_forward, projections, queries
+
+
+def decoder_scale(network: WhisperDecoder) -> float:
+    """Power of two by which the residual stream is multiplied (``scale_for``).
+
+    Measured on random tokens, and on random states of the size that the encoder's last norm gives them.
+    """
+    config, generator = network.config, torch.Generator().manual_seed(0)
+    network = network.float()
+    ids = torch.randint(config.n_vocab, (min(64, config.n_text_ctx),), generator=generator)
+    x = (network.token_embedding.weight[ids] + network.positional_embedding[:len(ids)])[None]
+    states = torch.randn(1, config.n_audio_ctx, config.n_text_state, generator=generator)
+    cross = [partial(torch.nn.functional.scaled_dot_product_attention, key=k, value=v)
+             for k, v in network.memory(states)]
+    found = [float(x.abs().max())]
+    hooks = [block.register_forward_hook(lambda _, __, output: found.append(float(output.abs().max())))
+             for block in network.blocks]
+    try:
+        network(x, None, cross)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return scale_for(max(found))
+
+
+def decoder_graphs(network: WhisperDecoder, scale: float = 1.0) -> DecoderGraphBuilder:
+    """The graphs prefill, step, state and fill: x, mask → hidden (1, D, 1, T), logits, new_keys and new_values."""
+    shape = network.config.decoder_shape
+    memory = (shape.layers, shape.heads, shape.head_width, shape.memory_length)
+    return DecoderGraphBuilder(shape, partial(_decoder, network=network, scale=scale),
+                               {"memory_keys": memory, "memory_values": memory})
+
+
+def memory(network: WhisperDecoder) -> CoreMLGraph:
+    """The encoder's states (1, D, 1, N) → memory_keys and memory_values (layers, heads, width, N)."""
+    shape = network.config.decoder_shape
+    return CoreMLGraph("memory", {"states": shape.memory_length}, {"states": (1, shape.width, 1, shape.memory_length)},
+                       partial(_memory, network=network))
+
+
+def _memory(s: Style, states: Var, *, network: WhisperDecoder) -> dict[str, Var]:
+    found = {}
+    for kind in ("key", "value"):
+        layers = [blocks.linear(s, states, getattr(block.cross_attn, kind), f"blocks.{index}.cross_attn.{kind}")
+                  for index, block in enumerate(network.blocks)]
+        found[f"memory_{kind}s"] = _stacked(layers, network.config.n_text_head)
+    return found
+
+
+def _decoder(s: Style, x: Var, mask: Var, pools: Pools, memory_keys: Var, memory_values: Var, *,
+             network: WhisperDecoder, scale: float) -> tuple[dict[str, Var], Var, Var]:
+    """Hidden states and logits of all columns, and their keys and values (layers, heads, width, columns)."""
+    new_keys, new_values = [], []
+    for index, block in enumerate(network.blocks):
+        pool, memory = (layer_pools(caches, index) for caches in (pools, (memory_keys, memory_values)))
+        x, k, v = _block(s, x, mask, block, scale, pool, memory, f"blocks.{index}")
+        new_keys.append(k)
+        new_values.append(v)
+    hidden = blocks.layer_norm(s, x, network.ln, "ln", scale)
+    keys, values = (_stacked(new, network.config.n_text_head) for new in (new_keys, new_values))
+    return {"hidden": hidden, **_logits(s, hidden, array(network.token_embedding.weight))}, keys, values
+
+
+def _block(s: Style, x: Var, mask: Var, block: WhisperDecoderBlock, scale: float, pool: LayerPool | None,
+           memory: LayerPool, name: str) -> tuple[Var, Var, Var]:
+    """One pre-norm block: x (1, D, 1, S), scaled by ``scale``, → the same, and its keys and values (1, D, 1, S)."""
+    q, k, v = projections(s, blocks.layer_norm(s, x, block.attn_ln, f"{name}.attn_ln", scale), block.attn)
+    y = blocks.attention(s, q, k, v, block.attn.heads, mask, pool)
+    x = mb.add(x=x, y=blocks.linear(s, y, block.attn.out, f"{name}.attn.out", scale))
+    q = queries(s, blocks.layer_norm(s, x, block.cross_attn_ln, f"{name}.cross_attn_ln", scale), block.cross_attn)
+    y = blocks.cross_attention(s, q, memory, block.cross_attn.heads)
+    x = mb.add(x=x, y=blocks.linear(s, y, block.cross_attn.out, f"{name}.cross_attn.out", scale))
+    y = blocks.layer_norm(s, x, block.mlp_ln, f"{name}.mlp_ln", scale)
+    return mb.add(x=x, y=feed_forward(s, y, block.mlp, scale, f"{name}.mlp"), name=blocks.value_name(name)), k, v
+
+
+def _logits(s: Style, hidden: Var, weight: np.ndarray) -> dict[str, Var]:
+    """The product with the token embedding (V, D), in parts of nearly equal size."""
+    parts = np.array_split(weight, -(-len(weight) // MAX_AXIS))
+    return {f"logits_{index}": blocks.conv(s, hidden, part[:, :, None, None], None)
+            for index, part in enumerate(parts)}
+
+
+def _stacked(layers: list[Var], heads: int) -> Var:
+    """Keys or values of each layer (1, D, 1, S) → (layers, heads, width, S)."""
+    return mb.concat(values=[blocks.split_heads(layer, heads) for layer in layers], axis=0)

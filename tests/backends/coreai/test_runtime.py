@@ -1,0 +1,97 @@
+"""Core AI itself, on packages of one function with a state."""
+
+import importlib
+import sys
+
+import numpy as np
+import pytest
+
+from ane.backends.coreai import assets
+from ane.backends.coreai.runtime import CoreAIRuntime
+from ane.system.errors import UserError
+from tests.backends.coreml.fake_core_ml import X, save_scale_package
+
+INSTALLED = importlib.util.find_spec("coreai") is not None
+needs_core_ai = pytest.mark.skipif(not INSTALLED, reason="needs Core AI: pip install 'tortoise-ane[coreai]'")
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
+    return save_scale_package(tmp_path / "scale.mlpackage")
+
+
+def test_without_core_ai_or_in_another_version_the_command_to_install_it_is_named(monkeypatch):
+    monkeypatch.setattr(assets, "coreai_version", lambda: "")
+    with pytest.raises(UserError, match=r"Core AI is not installed; .*tortoise-ane\[coreai\]"):
+        CoreAIRuntime()
+    monkeypatch.setattr(assets, "coreai_version", lambda: "2.0")
+    with pytest.raises(UserError, match=r"Core AI 2.0 is installed, .* needs coreai-core==1.0.0b3"):
+        CoreAIRuntime()
+    monkeypatch.setattr(assets, "coreai_version", lambda: "1.0.0b3")
+    monkeypatch.setitem(sys.modules, "coreai.runtime", None)
+    with pytest.raises(UserError, match="Core AI cannot be imported"):
+        CoreAIRuntime()
+
+
+@needs_core_ai
+@pytest.mark.parametrize("fp16", [False, True])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_outputs_are_float32_and_a_state_is_kept_between_calls(package, fp16, dtype):
+    function = CoreAIRuntime(fp16).load(package, "main", "CPU_AND_NE")
+    state, other = function.make_state(), function.make_state()
+    for total in (1, 2):
+        outputs = function.predict({"x": X.astype(dtype)}, state)
+        np.testing.assert_array_equal(outputs["y"], 2 * X)
+        np.testing.assert_array_equal(outputs["sum"], total * X)
+        np.testing.assert_array_equal(state.copied()["total"], total * X)
+        assert {array.dtype for array in outputs.values()} == {np.dtype(np.float32)}
+    np.testing.assert_array_equal(function.predict({"x": X}, other)["sum"], X)
+
+
+@needs_core_ai
+def test_float32_is_not_rounded_and_fp16_is(package):
+    x = np.full((1, 4), 1 + 2 ** -12, np.float32)
+    exact, rounded = (CoreAIRuntime(fp16).load(package, "main", "ALL") for fp16 in (False, True))
+    np.testing.assert_array_equal(exact.predict({"x": x}, exact.make_state())["y"], 2 * x)
+    np.testing.assert_array_equal(rounded.predict({"x": x}, rounded.make_state())["y"], 2 * np.ones((1, 4)))
+
+
+@needs_core_ai
+@pytest.mark.parametrize("inputs", [
+    {}, {"x": X, "z": X}, {"x": X[:, :3]}, {"x": X.astype(np.int32)}, {"x": X[0]}])
+def test_wrong_inputs_are_refused(package, inputs):
+    function = CoreAIRuntime().load(package, "main", "ALL")
+    with pytest.raises(TypeError, match=r"function 'main' of .*scale.mlpackage"):
+        function.predict(inputs, function.make_state())
+
+
+@needs_core_ai
+def test_a_missing_state_is_refused(package):
+    with pytest.raises(TypeError, match=r"has the states \['total'\], got \[\]"):
+        CoreAIRuntime().load(package, "main", "ALL").predict({"x": X})
+
+
+@needs_core_ai
+def test_a_damaged_asset_is_made_again_before_it_could_end_the_process(package):
+    CoreAIRuntime().load(package, "main", "ALL")
+    file = max((path for path in assets.AssetCache().folder.rglob("*") if path.is_file()),
+               key=lambda path: path.stat().st_size)
+    file.write_bytes(file.read_bytes()[:-100])
+    function = CoreAIRuntime().load(package, "main", "ALL")
+    np.testing.assert_array_equal(function.predict({"x": X}, function.make_state())["y"], 2 * X)
+
+
+@needs_core_ai
+def test_a_separate_asset_is_not_cached(package):
+    runtime = CoreAIRuntime(separate=True)
+    function = runtime.load(package, "main", "ALL")
+    np.testing.assert_array_equal(function.predict({"x": X}, function.make_state())["y"], 2 * X)
+    runtime.unload(package)
+    assert not assets.AssetCache().folder.exists()
+
+
+@needs_core_ai
+def test_an_unknown_function_is_named(package):
+    with pytest.raises(UserError, match="has no function 'other'"):
+        CoreAIRuntime().load(package, "other", "ALL")

@@ -1,0 +1,29 @@
+"""``ane.bench.sessions.WorkerProcess`` without the process: nothing is imported again, and stand-ins reach it."""
+
+import json
+
+from ane.bench.worker import BenchWorker
+from ane.system.machine import peak_memory_bytes
+
+
+class InProcessWorker:
+    cold_start = 0.0
+
+    def __init__(self, threads: int | None = None):
+        self.worker = BenchWorker()
+
+    @property
+    def peak_bytes(self):
+        return peak_memory_bytes()
+
+    def ask(self, request):
+        return json.loads(json.dumps(self.worker.answer(json.loads(json.dumps(request)))))
+
+    def close(self):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass

@@ -1,0 +1,36 @@
+"""A small FastSpeech with a vocoder as a bundle, with packages of both formats in float32."""
+
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from ane.bundles.bundle import Bundle, write_bundle
+from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
+from converters.conversion import convert
+from converters.coreml.options import CoreMLOptions
+from converters.onnx.package import OnnxOptions, OnnxTarget
+from tests.fastspeech_files import write_fastspeech, write_hifigan
+
+BUCKETS = {"text": (24, 60), "mel": (64, 160), "vocoder": (62,)}
+
+
+@pytest.fixture(scope="session")
+def imported(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """Without packages; tests must not change it."""
+    folder = tmp_path_factory.mktemp("fastspeech")
+    write_fastspeech(folder / "checkpoint.pt")
+    write_hifigan(folder / "generator.pth")
+    model = FastSpeechCheckpoint(folder / "checkpoint.pt", vocoder=folder / "generator.pth")
+    return write_bundle(model, folder / "bundle", name="small")
+
+
+@pytest.fixture(scope="session")
+def packaged(imported: Bundle, shared: Path) -> Bundle:
+    """With packages; tests must not change it."""
+    path = shared / "fastspeech-packages"
+    with FileLock(f"{path}.lock"):
+        if not path.exists():
+            core_ml = convert(imported, shared / "fastspeech-core-ml", [CoreMLOptions("fp32", buckets=BUCKETS)])
+            convert(core_ml, path, [OnnxOptions()], target=OnnxTarget())
+    return Bundle(path)

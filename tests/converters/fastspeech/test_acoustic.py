@@ -1,0 +1,124 @@
+"""Both sides of FastSpeech as graphs, run by the interpreter, against ``ane.models.fastspeech.networks``."""
+
+import dataclasses
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ane.backends.mil import Package
+from ane.backends.packaged.functions import PackageFunction
+from ane.models.fastspeech.networks.acoustic import FastSpeech
+from ane.models.fastspeech.packaged import run_mel, run_text
+from ane.models.fastspeech.regulator import alignment_matrix, length_mask
+from ane.system.decibels import snr_db
+from converters.coreml.graph import Style
+from converters.fastspeech import acoustic
+from converters.proof.lint import REFUSED, lint
+from tests.backends.packaged.packages import FP16, FP32, NARROW, ROUNDED, functions, saved
+from tests.fastspeech_files import SMALL, random_state
+
+HALF = Style("fp16")
+SYMBOLS, FRAMES = 24, (40, 64)
+
+
+class Functions:
+    """``ane.backends.base.FunctionSet`` of both sides."""
+
+    def __init__(self, network: FastSpeech, found: list[PackageFunction]):
+        self.network, self.found = network, found
+
+    def functions(self, kind: str) -> list[PackageFunction]:
+        return [function for function in self.found if function.kind == kind]
+
+    def table(self, key: str) -> np.ndarray:
+        return self.network.state_dict()[key].numpy()
+
+
+def graphs(network: FastSpeech) -> list:
+    return [acoustic.text(network, SYMBOLS), *(acoustic.mel(network, frames, SYMBOLS) for frames in FRAMES)]
+
+
+@pytest.fixture(scope="module")
+def network() -> FastSpeech:
+    """Its kernels are wider than the official ones, and both sides have another number of heads."""
+    module = FastSpeech(SMALL)
+    module.load_state_dict(random_state("fastspeech", SMALL))
+    return module.eval().requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def paths(network, tmp_path_factory) -> Callable[[Style], dict[str, Path]]:
+    return cache(lambda style: saved(graphs(network), style, tmp_path_factory.mktemp("acoustic")))
+
+
+@pytest.fixture(scope="module")
+def package(network, paths) -> Callable[..., Functions]:
+    return lambda style, arithmetic=FP16: Functions(network, functions(graphs(network), paths(style), arithmetic))
+
+
+def text_inputs(*lengths: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(1)
+    ids = rng.integers(1, SMALL.embeddings, (len(lengths), max(lengths)))
+    mask = length_mask(np.array(lengths), max(lengths))
+    return {"ids": ids * mask.astype(np.int64), "mask": mask}
+
+
+def mel_inputs(symbols: int, *lengths: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(2)
+    counts = np.stack([rng.multinomial(length, np.full(symbols, 1 / symbols)) for length in lengths])
+    return {"states": rng.standard_normal((len(lengths), symbols, SMALL.d_model), dtype=np.float32),
+            "alignment": alignment_matrix(counts, max(lengths)), "mask": length_mask(np.array(lengths), max(lengths))}
+
+
+def expected(network: FastSpeech, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    call = network.encode if "ids" in inputs else network.decode
+    return call(*map(torch.from_numpy, inputs.values())).numpy()
+
+
+def worst(network: FastSpeech, package: Functions) -> float:
+    """dB of the worse side, over batches whose rows nearly fill, fill and barely use a bucket."""
+    text, mel = text_inputs(1, 24, 17), mel_inputs(20, 64, 3, 33)
+    frames = mel["mask"][:, None].astype(bool)              # outside the mask anything is returned
+    return min(snr_db(expected(network, text), run_text(package, "text", text)),
+               snr_db(np.where(frames, expected(network, mel), 0), run_mel(package, "mel", mel)))
+
+
+@pytest.mark.parametrize(("style", "arithmetic", "least"), [
+    (FP32, FP16, 115), (Style("fp32", heads="einsum"), FP16, 115), (HALF, FP16, 60), (HALF, ROUNDED, 50),
+    (HALF, NARROW, 48)])
+def test_both_sides_equal_the_references(network, package, style, arithmetic, least):
+    assert worst(network, package(style, arithmetic)) >= least
+
+
+def test_padding_of_a_bucket_changes_nothing(network, package):
+    """A row alone, in the smallest bucket, equals the same row in any other."""
+    mel = mel_inputs(20, 33)
+    found = package(FP32)
+    small, large = (Functions(network, [function]) for function in found.functions("mel"))
+    assert np.abs(run_mel(small, "mel", mel) - run_mel(large, "mel", mel)).max() <= 5e-6
+
+
+def test_published_padding_has_no_mask_between_the_convolutions(network):
+    published = FastSpeech(dataclasses.replace(SMALL, padding="published"))
+    published.load_state_dict(network.state_dict())
+
+    def masks(module: FastSpeech) -> list[int]:
+        return [str(graph.build(FP32).get_spec()).count('type: "mul"') for graph in graphs(module)[:2]]
+
+    exact, fewer = masks(network), masks(published.eval().requires_grad_(False))
+    assert exact[0] - fewer[0] == SMALL.phoneme_side_n_layer + 1      # each block, and the duration predictor
+    assert exact[1] - fewer[1] == SMALL.mel_side_n_layer
+
+
+def test_graphs_are_of_the_engines_form(paths):
+    for path in paths(HALF).values():
+        function = Package(path).function("main")
+        assert {kind.dtype for kind in (*function.inputs.values(), *function.outputs.values())} == {"fp16"}
+        assert max(len(kind.shape) for op in function.ops for kind in op.outputs.values()) == 4
+        assert not {op.type for op in function.ops} & {"gather", "scatter", "cast", "select", "tile", "transpose"}
+        assert not [warning for warning in lint(Package(path)) if warning.severity == REFUSED]
+

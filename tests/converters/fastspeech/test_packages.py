@@ -1,0 +1,180 @@
+"""Speech from FastSpeech's packages is torch's, and a text that exceeds their buckets is split or refused."""
+
+import json
+import shutil
+
+import numpy as np
+import onnx
+import pytest
+
+from ane.backends import load_backend
+from ane.backends.onnx.tensorrt import input_axes, shape_profile
+from ane.bundles.bundle import Bundle
+from ane.cli import main
+from ane.models.fastspeech.settings import FastSpeechSettings
+from ane.models.fastspeech.synthesizer import FastSpeechSynthesizer
+from ane.system.decibels import snr_db
+from ane.system.errors import UserError
+from converters.onnx.weights import WEIGHTS_FILE
+from tests.converters.fastspeech.conftest import BUCKETS
+from tests.fastspeech_files import SMALL
+
+TEXT = "Hello there. How are you?"
+LONG = "This sentence is one of several, and each of them is too long for a bucket of the package, so it is split. "
+ENGINES = ["mil", "onnx:cpu"]
+
+
+def synthesizer(bundle: Bundle, backend: str) -> FastSpeechSynthesizer:
+    return FastSpeechSynthesizer(bundle, load_backend(backend, bundle))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_speech_is_that_of_torch(packaged, engine):
+    expected, speech = (synthesizer(packaged, backend).speak(TEXT) for backend in ("torch:cpu", engine))
+    assert [durations.tolist() for durations in speech.durations] == [found.tolist() for found in expected.durations]
+    assert snr_db(expected.audio, speech.audio) >= 80
+    assert not speech.notes
+
+
+def test_a_batch_gives_what_each_text_gives_alone(packaged):
+    """On packages the rows of a batch run one by one, each in its own buckets."""
+    texts = [TEXT, "Yes.", LONG[:50]]
+    together = list(synthesizer(packaged, "mil").speak_all(texts))
+    for text, speech in zip(texts, together, strict=True):
+        assert np.array_equal(speech.audio, synthesizer(packaged, "mil").speak(text).audio)
+
+
+def test_the_limits_are_the_largest_buckets(packaged):
+    limited, free = synthesizer(packaged, "mil"), synthesizer(packaged, "onnx:cpu")
+    assert (limited.most_symbols, limited.most_frames) == (60, 160)
+    assert (free.most_symbols, free.most_frames) == (SMALL.max_seq_len, SMALL.max_seq_len)
+
+
+def test_a_text_longer_than_the_largest_buckets_is_split_and_spoken_whole(packaged):
+    model = synthesizer(packaged, "mil")
+    speech = model.speak(LONG, speed=0.6)
+    assert len(speech.chunks) > 2
+    assert "".join(speech.chunks).replace(" ", "") == LONG.replace(" ", "")
+    assert max(len(durations) for durations in speech.durations) <= 60
+    assert max(mel.shape[1] for mel in speech.mels) <= 160
+
+
+@pytest.mark.parametrize(("text", "rate", "fault"), [
+    (LONG, 1.0, r"is \d+ symbols long, and one pass takes at most 60: allow it to be split"),
+    (LONG[:50], 0.5, r"takes \d+ mel frames at speed 0.5, and one pass takes at most 160: allow it to be split")])
+def test_a_text_that_must_not_be_split_is_refused_with_the_numbers(packaged, text, rate, fault):
+    with pytest.raises(UserError, match=fault):
+        synthesizer(packaged, "mil").speak(text, rate, FastSpeechSettings(split=None))
+
+
+def test_onnx_keeps_batches(packaged):
+    """Rows of different lengths in one call of the graph; the shorter ones are masked."""
+    backend = load_backend("onnx:cpu", packaged)
+    rng, lengths = np.random.default_rng(0), (9, 14)
+    ids, mask = np.zeros((2, 14), np.int64), np.zeros((2, 14), np.float32)
+    for row, length in enumerate(lengths):
+        ids[row, :length], mask[row, :length] = rng.integers(1, SMALL.embeddings, length), 1
+    together = backend.run("text", ids=ids, mask=mask)
+    for row, length in enumerate(lengths):
+        alone = backend.run("text", ids=ids[row:row + 1, :length], mask=mask[row:row + 1, :length])
+        assert np.abs(together[row, :length] - alone[0]).max() <= 5e-6
+
+
+def test_onnx_graphs_name_their_axes_and_share_one_table_of_positions(packaged):
+    package = next(package for package in packaged.onnx_packages if package.network == "fastspeech")
+    folder = packaged.path / package.path
+    assert input_axes(folder / "text.onnx") == {"ids": ["batch", "symbols"], "mask": ["batch", "symbols"]}
+    assert input_axes(folder / "mel.onnx") == {"states": ["batch", "symbols", SMALL.d_model],
+                                               "alignment": ["batch", "symbols", "frames"], "mask": ["batch", "frames"]}
+    tables = []
+    for kind in ("text", "mel"):
+        stored = onnx.load(folder / f"{kind}.onnx", load_external_data=False).graph.initializer
+        [table] = [tensor for tensor in stored if tensor.name.endswith("positions.table")]
+        tables.append({entry.key: entry.value for entry in table.external_data})
+    assert tables[0] == tables[1]
+    assert tables[0]["location"] == WEIGHTS_FILE
+
+
+def test_every_length_of_a_tensorrt_engine_has_positions(packaged):
+    """An engine is built for the largest length of its bucket, 256, which exceeds the model's 200 positions."""
+    package = next(package for package in packaged.onnx_packages if package.network == "fastspeech")
+    path = packaged.path / package.path / "mel.onnx"
+    shapes = {"states": (3, 50, SMALL.d_model), "alignment": (3, 50, 190), "mask": (3, 190)}
+    profile = shape_profile(input_axes(path), shapes)
+    assert dict(profile.largest) == {"states": (4, 64, SMALL.d_model), "alignment": (4, 64, 256), "mask": (4, 256)}
+    table = next(tensor for tensor in onnx.load(path, load_external_data=False).graph.initializer
+                 if tensor.name.endswith("positions.table"))
+    assert table.dims[0] >= 256
+
+
+@pytest.mark.parametrize(("against", "functions"), [("mil", 5), ("onnx:cpu", 3)])
+def test_verify_compares_every_function_and_the_values_inside(packaged, capsys, against, functions):
+    assert main(["verify", "--bundle", str(packaged.path), "--against", against, "--layers", "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)["functions"]
+    assert len(found) == functions
+    for function in found:
+        assert function["passed"]
+        assert function["snr"] >= 90
+        assert function["drift"] is None
+    inside = {function["function"]: [value["module"] for value in function["values"]] for function in found}
+    text, mel, vocoder = (next(modules for name, modules in inside.items() if name.startswith(kind))
+                          for kind in ("text", "mel", "vocoder"))
+    for path in ("phoneme_side.layer_stack.0.slf_attn", "phoneme_side.layer_stack.1.pos_ffn.w_1",
+                 "length_regulator.duration_predictor.conv1d_2"):
+        assert path in text
+    assert "mel_side.layer_stack.0.pos_ffn.w_2" in mel
+    assert {"conv_pre", "ups.1", "resblocks.0"} <= set(vocoder)
+
+
+def test_a_damaged_package_is_converted_again(packaged, tmp_path, capsys):
+    bundle = tmp_path / "bundle"
+    shutil.copytree(packaged.path, bundle)
+    [package] = [package for package in packaged.packages if package.network == "vocoder"]
+    weights = next((bundle / package.path).rglob("weight.bin"))
+    weights.write_bytes(bytes(weights.stat().st_size))
+    assert main(["verify", "--bundle", str(bundle), "--networks", "vocoder", "--repair"]) == 0
+    assert "Converted again: vocoder-fp32" in capsys.readouterr().out
+
+
+def test_metadata_names_the_model(packaged):
+    from converters.coreml.graph import ct
+
+    package = packaged.packages[0]
+    spec = ct.proto.Model_pb2.Model()
+    spec.ParseFromString((packaged.path / package.path / "Data/com.apple.CoreML/model.mlmodel").read_bytes())
+    assert spec.description.metadata.shortDescription == "FastSpeech, fastspeech, fp32"
+
+
+@pytest.mark.parametrize(("flags", "fault"), [
+    (("--to", "coreml", "--buckets", "univnet=14"), "there are text, mel, vocoder"),
+    (("--to", "coreml", "--buckets", "text=201"), "--buckets text=201: this model has 200 positions"),
+    (("--to", "coreml", "--buckets", "mel=7"), "--buckets mel=7: must be at least 8"),
+    (("--to", "coreml", "--buckets", "vocoder=63"), "--buckets vocoder=63: it takes 1 to 62 frames"),
+    (("--to", "coreml", "--lanes", "2"), "--lanes has no effect"),
+    (("--to", "coreml", "--cache", "io"), "--cache has no effect"),
+    (("--to", "coreml", "--precision", "8bit"), "--precision 8bit has no effect"),
+    (("--to", "onnx", "--precision", "int4"), "--precision int4 has no effect"),
+    (("--to", "onnx", "--networks", "clvp"), "no such network; there are fastspeech, vocoder")])
+def test_a_flag_without_effect_or_out_of_range_is_refused(imported, tmp_path, capsys, flags, fault):
+    assert main(["convert", str(imported.path), *flags, "-o", str(tmp_path / "out")]) == 1
+    line = " ".join(capsys.readouterr().err.split())
+    assert fault in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_default_buckets_cover_the_model(imported):
+    from converters.fastspeech.buckets import lengths
+
+    assert lengths(imported) == {"text": (32, 64, 96, 128, 192, 200), "mel": (200,), "vocoder": (14, 62)}
+    assert set(BUCKETS) == set(lengths(imported))
+
+
+def test_only_some_networks(imported, tmp_path):
+    """The others run on torch, which the backend's name says."""
+    out = tmp_path / "out"
+    assert main(["convert", str(imported.path), "--to", "coreml", "--networks", "vocoder", "--precision", "fp32",
+                 "--buckets", "vocoder=14", "-o", str(out)]) == 0
+    model = synthesizer(Bundle(out), "mil")
+    assert model.backend.name == "mil fp32, on torch: fastspeech"
+    assert model.most_symbols == SMALL.max_seq_len
+    assert len(model.speak("Yes.").audio)

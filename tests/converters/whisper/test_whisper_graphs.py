@@ -1,0 +1,147 @@
+"""Whisper's networks as Core ML graphs, run by the interpreter, against ``ane.models.whisper.networks``."""
+
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ane.backends.mil import Package
+from ane.backends.packaged.decoder import joined_logits
+from ane.models.whisper.networks.audio_encoder import WhisperEncoder, WhisperEncoderConfig
+from ane.models.whisper.networks.text_decoder import WhisperDecoder, WhisperDecoderConfig
+from ane.system.decibels import snr_db
+from ane.system.errors import UserError
+from converters.coreml.graph import CoreMLGraph, Style
+from converters.coreml.options import CoreMLOptions
+from converters.engine_limits import MAX_AXIS
+from converters.whisper.audio_encoder import QUERIES, encoder, encoder_scale
+from converters.whisper.buckets import check_buckets, graphs_of, prefill_columns
+from converters.whisper.text_decoder import decoder_graphs, decoder_scale, memory
+from tests.backends.packaged.packages import FP16, FP32, NARROW, ROUNDED, functions, saved
+
+
+def randomised(network: nn.Module, size: float = 0.3) -> nn.Module:
+    """Random weights, and gains and shifts of norms that are not 1 and 0."""
+    generator = torch.Generator().manual_seed(0)
+    for key, tensor in network.state_dict().items():
+        tensor.copy_(torch.randn(tensor.shape, generator=generator) * size + ("ln" in key and key.endswith("weight")))
+    return network.eval().requires_grad_(False)
+
+
+def decoder(vocabulary: int = 100, width: int = 16) -> WhisperDecoder:
+    return randomised(WhisperDecoder(WhisperDecoderConfig(vocabulary, 24, 64, width, 2, 2)))
+
+
+def run(graph: CoreMLGraph, style: Style, folder: Path, arithmetic=FP16, **inputs: np.ndarray) -> dict[str, np.ndarray]:
+    function, = functions([graph], saved([graph], style, folder), arithmetic)
+    return function(**inputs)
+
+
+def decoder_inputs(network: WhisperDecoder, columns: int) -> tuple[dict[str, np.ndarray], torch.Tensor, torch.Tensor]:
+    """The inputs of a prefill; the columns (1, T, D) and the memory's states (1, N, D)."""
+    config, generator = network.config, torch.Generator().manual_seed(1)
+    x = torch.randn(1, columns, config.n_text_state, generator=generator)
+    states = torch.randn(1, config.n_audio_ctx, config.n_text_state, generator=generator)
+    memories = [torch.cat(part).transpose(2, 3).numpy() for part in zip(*network.memory(states), strict=True)]
+    mask = np.where(np.tri(columns, dtype=bool), 0, -1e4).astype(np.float32)[None, None]
+    return {"x": x.transpose(1, 2)[:, :, None].numpy(), "mask": mask, "memory_keys": memories[0],
+            "memory_values": memories[1]}, x, states
+
+
+def reference(network: WhisperDecoder, x: torch.Tensor, states: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Hidden states (T, D) and logits (T, V)."""
+    cross = [partial(F.scaled_dot_product_attention, key=k, value=v) for k, v in network.memory(states)]
+    hidden = network(x, None, cross)
+    return hidden[0].numpy(), network.logits(hidden)[0].numpy()
+
+
+@pytest.mark.parametrize("vocabulary", [51864, 51865, 51866])
+def test_a_head_in_parts_gives_the_logits_of_every_column(tmp_path, vocabulary):
+    network = decoder(vocabulary, width=4)
+    inputs, x, states = decoder_inputs(network, 3)
+    outputs = run(decoder_graphs(network).prefill(3), FP32, tmp_path, **inputs)
+    assert max(max(output.shape) for output in outputs.values()) <= MAX_AXIS
+    logits = joined_logits(outputs, slice(3))
+    assert logits.shape == (3, vocabulary)
+    assert snr_db(reference(network, x, states)[1], logits) >= 100
+
+
+@pytest.mark.parametrize(("style", "arithmetic", "threshold"), [
+    (FP32, FP16, 100), (Style("fp32", heads="einsum"), FP16, 100), (Style(), FP16, 55), (Style(), ROUNDED, 48),
+    (Style(), NARROW, 45)], ids=["fp32", "einsum", "fp16", "rounded", "narrow"])
+def test_a_prefill_matches_the_network(tmp_path, style, arithmetic, threshold):
+    network = decoder()
+    inputs, x, states = decoder_inputs(network, 5)
+    outputs = run(decoder_graphs(network).prefill(5), style, tmp_path, arithmetic, **inputs)
+    hidden, logits = reference(network, x, states)
+    assert snr_db(hidden.T, outputs["hidden"][0, :, 0]) >= threshold
+    assert snr_db(logits, joined_logits(outputs, slice(5))) >= threshold
+
+
+def test_the_memory_is_the_keys_and_values_of_the_cross_attention(tmp_path):
+    network = decoder()
+    inputs, _, states = decoder_inputs(network, 1)
+    outputs = run(memory(network), FP32, tmp_path, states=states.transpose(1, 2)[:, :, None].numpy())
+    for name in ("memory_keys", "memory_values"):
+        assert snr_db(inputs[name], outputs[name]) >= 100
+
+
+def test_no_graph_but_the_memory_projects_the_windows_states(tmp_path):
+    """A step that took the states would compute keys and values of all their positions at every token."""
+    for graph in graphs_of("decoder", decoder(), None, CoreMLOptions(lanes=(1, 4)), 1.0):
+        assert ("states" in graph.inputs) == (graph.kind == "memory")
+        assert ("memory_keys" in graph.inputs) == (graph.kind != "memory")
+
+
+def test_an_encoder_with_more_positions_than_a_block_of_queries(tmp_path):
+    network = randomised(WhisperEncoder(WhisperEncoderConfig(10, QUERIES + 44, 16, 2, 2)))
+    mel = torch.randn(1, 10, 2 * (QUERIES + 44), generator=torch.Generator().manual_seed(2))
+    states = run(encoder(network), FP32, tmp_path, mel=mel[:, :, None].numpy())["states"]
+    assert snr_db(network(mel)[0].T.numpy(), states[0, :, 0]) >= 100
+
+
+def test_large_residual_streams_are_scaled(tmp_path):
+    """As those of trained networks, whose squares overflow in fp16."""
+    network = randomised(WhisperEncoder(WhisperEncoderConfig(10, 20, 16, 2, 2)))
+    network.positional_embedding[:, 3] = 3000
+    scale = encoder_scale(network)
+    assert scale == 1 / 64
+    mel = torch.randn(1, 10, 40, generator=torch.Generator().manual_seed(2))
+    states = run(encoder(network, scale), Style(), tmp_path, NARROW, mel=mel[:, :, None].numpy())["states"]
+    assert snr_db(network(mel)[0].T.numpy(), states[0, :, 0]) >= 40
+    text = decoder()
+    assert decoder_scale(text) == 1
+    text.positional_embedding[:, 3] = 3000
+    assert decoder_scale(text) < 1
+
+
+def test_default_lengths_hold_the_longest_prompt_and_all_positions():
+    official = WhisperDecoderConfig()
+    assert prefill_columns(official) == (16, 64, 256)
+    graphs = graphs_of("decoder", decoder(), None, CoreMLOptions(lanes=(1, 8)), 1.0)
+    assert [graph.name for graph in graphs] == [
+        "memory_24", "prefill_16", "prefill_64", "step_1_128", "step_8_576", "state_1_128", "state_8_576",
+        "fill_64_128", "fill_64_576"]
+
+
+@pytest.mark.parametrize(("buckets", "message"), [
+    ({"prefill": (8,)}, "must be at least 16"),
+    ({"prefill": (96,)}, "the longest prefix of this model fits in 64"),
+    ({"step": (20000,)}, "the Neural Engine takes no axis above")])
+def test_lengths_that_do_not_fit_are_refused(buckets, message):
+    model = SimpleNamespace(config=lambda network: decoder().config)
+    with pytest.raises(UserError, match=message):
+        check_buckets(CoreMLOptions(buckets=buckets), model)
+
+
+def test_a_package_has_the_functions_of_its_graphs(tmp_path):
+    graph = decoder_graphs(decoder()).step(4, 64, "state")
+    graph.build(Style()).save(str(tmp_path / "state.mlpackage"))
+    function = Package(tmp_path / "state.mlpackage").function(None)
+    assert set(function.states) == {"key_cache", "value_cache"}
+    assert {"memory_keys", "memory_values"} <= set(function.inputs)

@@ -1,0 +1,123 @@
+"""`python -m tests.faults --bundle DIR`: do the witnesses notice a fault in one operation of a saved package?
+
+Draws faults of seven kinds from the functions of a bundle's Core ML packages, writes each into a copy of its package,
+and verifies that on the interpreter (``mil``) and on Core AI (``coreai``), as `ane verify --layers` does. A fault is
+found when its function is below its threshold, or computes something otherwise than the same function converted again;
+it is named when the first such operation is the faulty one. The result is a JSON file.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ane.backends.mil.package import Package
+from ane.bundles.bundle import Bundle
+from ane.bundles.packages import PackageRecord
+from converters.proof.parity import companions, reference_backend
+from converters.proof.verify import (
+    FLOAT32_NOISE,
+    FunctionCheck,
+    PackageRunner,
+    UnverifiedBundle,
+    package_runner,
+    smallest_functions,
+)
+from tests.faults.faults import Fault, FaultFinder, draw, write_faulty
+
+RUNNERS = ("mil", "coreai")
+LEFT_OUT = frozenset({"sample"})        # kinds of function: its operations are those of "denoise", several times over
+AGREE = 1.0         # dB by which two runners of the same faulty function may differ, up to ``FLOAT32_NOISE``
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    add = parser.add_argument
+    add("--bundle", type=Path, required=True, metavar="DIR", help="with Core ML packages")
+    add("--runners", default=",".join(RUNNERS), metavar="A,B", help="of `ane verify --against` (%(default)s)")
+    add("--seed", type=int, default=0)
+    add("--sample", type=int, default=50, metavar="K", help="faults to draw (%(default)s)")
+    add("-o", "--output", type=Path, metavar="FILE", help="JSON")
+    options = parser.parse_args(arguments)
+    model = UnverifiedBundle(options.bundle)
+    runners = [package_runner(name) for name in options.runners.split(",")]
+    results = [run(model, *drawn, runners) for drawn in drawn_faults(model, options.seed, options.sample)]
+    summary = {"bundle": model.name, "seed": options.seed, **score(results), "faults": results}
+    if options.output:
+        options.output.write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    sys.stdout.write(json.dumps(score(results)) + "\n")
+    return 0
+
+
+def drawn_faults(model: Bundle, seed: int, count: int) -> list[tuple[PackageRecord, Fault]]:
+    found: dict[str, list[Fault]] = {}
+    records = {}
+    for record in model.packages:
+        package = Package(model.path / record.path)
+        for name in smallest_functions(record):
+            if record.functions[name].kind in LEFT_OUT:
+                continue
+            records[name] = record
+            for kind, faults in FaultFinder(package, name).find().items():
+                found.setdefault(kind, []).extend(faults)
+    return [(records[fault.function], fault) for fault in draw(found, seed, count)]
+
+
+def run(model: Bundle, record: PackageRecord, fault: Fault, runners: Sequence[PackageRunner]) -> dict[str, Any]:
+    """Write one fault and verify it on each runner."""
+    started = time.monotonic()
+    result: dict[str, Any] = {"kind": fault.kind, "network": record.network, "function": fault.function,
+                              "value": fault.value, "change": fault.change}
+    needed = set(companions(record, fault.function))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / Path(record.path).name
+        write_faulty(model.path / record.path, fault, needed, path)
+        # an absolute path, so that the bundle's own folder stays as it is
+        faulty = replace(record, path=str(path), files=[], functions={
+            name: function for name, function in record.functions.items() if name in needed})
+        reference = reference_backend(model)
+        checks = {}
+        for runner in runners:
+            checks[runner.name] = runner.check(model, faulty, fault.function, reference, True)
+            runner.unload(path)
+    result["runners"] = {name: verdict(check, fault, Package(model.path / record.path))
+                         for name, check in checks.items()}
+    result["agree"] = agree(list(result["runners"].values()))
+    result["seconds"] = round(time.monotonic() - started, 1)
+    sys.stderr.write(f"{fault.kind}, {fault.function}, {fault.value}: {result['runners']}\n")
+    return result
+
+
+def agree(verdicts: Sequence[dict[str, Any]]) -> bool:
+    """Whether all runners noticed the same: found and named, and the outputs are equally far from the reference."""
+    snrs = [FLOAT32_NOISE if one["snr"] is None else min(one["snr"], FLOAT32_NOISE) for one in verdicts]
+    return (len({(one["found"], one["named"], one["problem"]) for one in verdicts}) == 1
+            and max(snrs) - min(snrs) <= AGREE)
+
+
+def verdict(check: FunctionCheck, fault: Fault, package: Package) -> dict[str, Any]:
+    """What one runner noticed of a fault."""
+    difference = check.difference
+    operation = next((op.name for op in package.function(fault.function).ops
+                      if difference and difference.name in op.outputs), difference and difference.name)
+    return {"snr": check.snr, "required": check.required, "passed": check.passed, "problem": check.problem,
+            "drift": check.drift and check.drift.name, "difference": operation,
+            "found": not check.passed or difference is not None, "named": operation == fault.value}
+
+
+def score(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """How many faults each runner found, named, and saw below the threshold; and on how many the runners agree."""
+    names = list(results[0]["runners"]) if results else []
+    counts = {name: {key: sum(bool(result["runners"][name][key]) for result in results) for key in ("found", "named")}
+              | {"below threshold": sum(not result["runners"][name]["passed"] for result in results)}
+              for name in names}
+    return {"sample": len(results), **counts, "agree": sum(result["agree"] for result in results)}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,294 @@
+"""Faults in saved Core ML packages: each changes one operation of one function, and leaves a program that runs.
+
+A fault is a change of the protobuf message of a function, such as a converter with a bug would have written it.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ane.backends.mil.package import Package, ProgramFunction, ProgramOp
+from ane.backends.mil.proto import model_messages
+from ane.backends.mil.values import DTYPES, Blob, Constant
+from ane.system.files import link_or_copy
+
+MODEL_FOLDER = Path("Data") / "com.apple.CoreML"
+EPSILON_FACTOR = 1e3
+LEAST_EPSILON = 1e-12               # a thousand times less than this changes no number either
+MASKS = ("mask", "inside")          # inputs that say which positions count
+SQUARE_ENOUGH = 16                  # least rows of a weight that is transposed
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One changed operation.
+
+    Attributes:
+        kind: one of ``KINDS``. value: the operation's first result, or the state that it writes.
+        change: what was changed, in words. apply: changes the message of a function's block.
+    """
+
+    kind: str
+    function: str
+    value: str
+    change: str
+    apply: Callable[[Any], None] = field(repr=False, compare=False)
+
+
+class FaultFinder:
+    """Lists every fault of each kind that a function can have."""
+
+    def __init__(self, package: Package, function: str):
+        self.package = package
+        self.function: ProgramFunction = package.function(function)
+        self.types = dict(self.function.inputs)
+        for op in self.function.ops:
+            self.types |= op.outputs
+
+    def find(self) -> dict[str, list[Fault]]:
+        return {kind: [self._fault(kind, *found) for found in finder(self)] for kind, finder in KINDS.items()}
+
+    def _fault(self, kind: str, value: str, change: str, apply: Callable[[Any], None]) -> Fault:
+        return Fault(kind, self.function.name, value, change, apply)
+
+    def constant(self, op: ProgramOp, key: str) -> Constant | None:
+        part = op.arguments.get(key, (None,))[0]
+        return self.function.constants.get(part) if isinstance(part, str) else part
+
+    def array(self, op: ProgramOp, key: str) -> np.ndarray | None:
+        constant = self.constant(op, key)
+        return None if constant is None else self.package.tensor(constant).numpy()
+
+
+Found = Iterator[tuple[str, str, Callable[[Any], None]]]
+
+
+def wrong_axes(finder: FaultFinder) -> Found:
+    """A softmax along another axis that is longer than 1."""
+    for op in finder.function.ops:
+        if op.type == "softmax":
+            shape = finder.types[op.name].shape
+            axis = int(finder.array(op, "axis"))
+            for other in range(len(shape)):
+                if other != axis % len(shape) and shape[other] > 1:
+                    yield op.name, f"axis {axis} → {other}", _immediate(op.name, "axis", np.array(other, np.int32))
+
+
+def dropped_cache_writes(finder: FaultFinder) -> Found:
+    """A state that is not written, or the keys of one layer missing from the output that the host stores."""
+    for op in finder.function.ops:
+        if op.type == "write_state":
+            name = op.written_state
+
+            def apply(block: Any, name: str = name) -> None:
+                index = next(index for index, message in enumerate(block.operations)
+                             if message.type == "write_state" and message.inputs["input"].arguments[0].name == name)
+                del block.operations[index]
+
+            yield name, "not written", apply
+        if op.type == "concat" and op.name in ("new_keys", "new_values"):
+            for layer in range(1, len(op.arguments["values"])):
+                def repeat(block: Any, name: str = op.name, layer: int = layer) -> None:
+                    values = _message(block, name).inputs["values"].arguments
+                    values[layer].CopyFrom(values[layer - 1])
+
+                yield op.name, f"layer {layer} has those of layer {layer - 1}", repeat
+
+
+def transposed_weights(finder: FaultFinder) -> Found:
+    """The square weight of a convolution of width 1, transposed."""
+    for op in finder.function.ops:
+        weight = finder.array(op, "weight") if op.type == "conv" else None
+        if weight is not None and weight.shape[2:] == (1, 1) and weight.shape[0] == weight.shape[1] >= SQUARE_ENOUGH:
+            dtype = DTYPES[finder.constant(op, "weight").type.dtype]
+            yield op.name, "weight transposed", _immediate(op.name, "weight", weight.swapaxes(0, 1).astype(dtype))
+
+
+def wrong_epsilons(finder: FaultFinder) -> Found:
+    for op in finder.function.ops:
+        epsilon = finder.array(op, "epsilon")
+        if epsilon is not None and epsilon.item() >= LEAST_EPSILON:
+            wrong = (epsilon * EPSILON_FACTOR).astype(DTYPES[finder.constant(op, "epsilon").type.dtype])
+            yield (op.name, f"epsilon {epsilon.item():.1e} → {wrong.item():.1e}",
+                   _immediate(op.name, "epsilon", wrong))
+
+
+def shifted_masks(finder: FaultFinder) -> Found:
+    """A mask moved by one position on its last axis, for one operation."""
+    for op in finder.function.ops:
+        for key, (part, *_) in op.arguments.items():
+            if part in MASKS and op.type in ("add", "mul") and finder.types[part].shape[-1] > 1:
+                yield op.name, f"{part} moved by one", _rolled(op.name, key, part, finder.types[part])
+
+
+def swapped_pairs(finder: FaultFinder) -> Found:
+    """The operands of an operation that does not commute, two results of a split, or two parts of a concat."""
+    for op in finder.function.ops:
+        x, y = (op.arguments.get(key, (None,))[0] for key in ("x", "y"))
+        if op.type in ("sub", "real_div") and isinstance(x, str) and isinstance(y, str):
+            yield op.name, "x and y exchanged", _exchanged_arguments(op.name)
+        outputs = list(op.outputs.items())
+        if op.type == "split" and outputs[0][1] == outputs[1][1]:
+            yield op.name, "the first two results exchanged", _exchanged_results(op.name)
+        values = op.arguments.get("values", ())
+        if op.type == "concat" and len(values) > 1 and finder.types.get(values[0]) == finder.types.get(values[1]):
+            yield op.name, "the first two values exchanged", _exchanged_values(op.name)
+
+
+def stale_constants(finder: FaultFinder) -> Found:
+    """A weight or bias of the same shape that belongs to another operation."""
+    known: dict[Any, list[str]] = {}
+    for op in finder.function.ops:
+        for key in ("weight", "bias", "gamma", "beta"):
+            part, constant = op.arguments.get(key, (None,))[0], finder.constant(op, key)
+            if not isinstance(constant, Blob) or not isinstance(part, str):
+                continue
+            others = known.setdefault((key, constant.type), [])
+            different = [name for name in others if finder.function.constants[name].key != constant.key]
+            if different:
+                yield op.name, f"{key} {part} → {different[-1]}", _rebound(op.name, key, different[-1])
+            others.append(part)
+
+
+KINDS: dict[str, Callable[[FaultFinder], Found]] = {
+    "wrong axis": wrong_axes, "dropped cache write": dropped_cache_writes, "transposed weight": transposed_weights,
+    "wrong epsilon": wrong_epsilons, "mask off by one": shifted_masks, "swapped pair": swapped_pairs,
+    "stale constant": stale_constants,
+}
+
+
+def draw(faults: dict[str, list[Fault]], seed: int, count: int) -> list[Fault]:
+    """``count`` faults: every kind in turn, each at random, of a function that its kind has had least often."""
+    generator, chosen = random.Random(seed), []
+    left = {kind: list(found) for kind, found in faults.items() if found}
+    while len(chosen) < count and any(left.values()):
+        for kind in [kind for kind in left if left[kind]]:
+            drawn = [fault.function for fault in chosen if fault.kind == kind]
+            least = min(drawn.count(fault.function) for fault in left[kind])
+            candidates = [fault for fault in left[kind] if drawn.count(fault.function) == least]
+            chosen.append(candidates[generator.randrange(len(candidates))])
+            left[kind].remove(chosen[-1])
+    return chosen[:count]
+
+
+def write_faulty(package: Path, fault: Fault, functions: set[str], destination: Path) -> None:
+    """Copy a package with only these functions, and with the fault in its function."""
+    (destination / MODEL_FOLDER / "weights").mkdir(parents=True)
+    link_or_copy(package / "Manifest.json", destination / "Manifest.json")
+    for file in (package / MODEL_FOLDER / "weights").iterdir():
+        link_or_copy(file, destination / MODEL_FOLDER / "weights" / file.name)
+    spec = model_messages().Model()
+    spec.ParseFromString((package / MODEL_FOLDER / "model.mlmodel").read_bytes())
+    for name in set(spec.mlProgram.functions) - functions:
+        spec.mlProgram.functions.pop(name)
+    function = spec.mlProgram.functions[fault.function]
+    fault.apply(function.block_specializations[function.opset])
+    (destination / MODEL_FOLDER / "model.mlmodel").write_bytes(spec.SerializeToString())
+
+
+# Changes of messages
+
+def _message(block: Any, value: str) -> Any:
+    return next(message for message in block.operations if any(output.name == value for output in message.outputs))
+
+
+def _immediate(value: str, key: str, array: np.ndarray) -> Callable[[Any], None]:
+    """Replace an argument by this array, inside the program."""
+    def apply(block: Any) -> None:
+        binding = _message(block, value).inputs[key].arguments[0]
+        stored = next((message.attributes["val"] for message in block.operations if message.type == "const"
+                       and binding.WhichOneof("binding") == "name" and message.outputs[0].name == binding.name), None)
+        type = (stored or binding.value).type
+        binding.value.type.CopyFrom(type)
+        _set(binding.value.immediateValue.tensor, array)
+    return apply
+
+
+def _set(tensor: Any, array: np.ndarray) -> None:
+    if array.dtype == np.float16:
+        tensor.bytes.values = array.tobytes()
+    elif array.dtype.kind == "f":
+        tensor.floats.values[:] = array.reshape(-1).tolist()
+    else:
+        tensor.ints.values[:] = array.reshape(-1).tolist()
+
+
+def _rebound(value: str, key: str, name: str) -> Callable[[Any], None]:
+    def apply(block: Any) -> None:
+        _message(block, value).inputs[key].arguments[0].name = name
+    return apply
+
+
+def _exchanged_arguments(value: str) -> Callable[[Any], None]:
+    def apply(block: Any) -> None:
+        inputs = _message(block, value).inputs
+        x, y = inputs["x"].arguments[0], inputs["y"].arguments[0]
+        x.name, y.name = y.name, x.name
+    return apply
+
+
+def _exchanged_values(value: str) -> Callable[[Any], None]:
+    def apply(block: Any) -> None:
+        first, second = _message(block, value).inputs["values"].arguments[:2]
+        first.name, second.name = second.name, first.name
+    return apply
+
+
+def _exchanged_results(value: str) -> Callable[[Any], None]:
+    def apply(block: Any) -> None:
+        first, second = _message(block, value).outputs[:2]
+        first.name, second.name = second.name, first.name
+    return apply
+
+
+def _rolled(value: str, key: str, mask: str, type: Any) -> Callable[[Any], None]:
+    """Let one operation read the mask moved by one: a slice of its end before a slice of its beginning."""
+    size, rank = type.shape[-1], len(type.shape)
+
+    def apply(block: Any) -> None:
+        messages = model_messages()
+        target = _message(block, value)
+        index = list(block.operations).index(target)
+        like = target.outputs[0].type.tensorType.dataType
+        parts = [("moved_end", [0] * (rank - 1) + [size - 1], list(type.shape)),
+                 ("moved_start", [0] * rank, [*type.shape[:-1], size - 1])]
+        new = []
+        for name, begin, end in parts:
+            message = messages.MIL__pb2.Operation(type="slice_by_index")
+            message.inputs["x"].arguments.add().name = mask
+            for argument, numbers in (("begin", begin), ("end", end)):
+                _typed(message.inputs[argument].arguments.add().value, numbers, [rank])
+            _typed_output(message, name, like, [high - low for low, high in zip(begin, end, strict=True)])
+            new.append(message)
+        message = messages.MIL__pb2.Operation(type="concat")
+        for name, *_ in parts:
+            message.inputs["values"].arguments.add().name = name
+        _typed(message.inputs["axis"].arguments.add().value, [rank - 1], [])
+        flag = message.inputs["interleave"].arguments.add().value
+        flag.type.tensorType.dataType = messages.MIL__pb2.BOOL
+        flag.immediateValue.tensor.bools.values.append(False)
+        _typed_output(message, "moved_mask", like, type.shape)
+        target.inputs[key].arguments[0].name = "moved_mask"
+        for offset, inserted in enumerate([*new, message]):
+            block.operations.insert(index + offset, inserted)
+    return apply
+
+
+def _typed(value: Any, numbers: list[int], shape: list[int]) -> None:
+    value.type.tensorType.dataType = model_messages().MIL__pb2.INT32
+    value.type.tensorType.rank = len(shape)
+    for size in shape:
+        value.type.tensorType.dimensions.add().constant.size = size
+    value.immediateValue.tensor.ints.values[:] = numbers
+
+
+def _typed_output(message: Any, name: str, dtype: int, shape: Any) -> None:
+    output = message.outputs.add()
+    output.name, output.type.tensorType.dataType = name, dtype
+    output.type.tensorType.rank = len(shape)
+    for size in shape:
+        output.type.tensorType.dimensions.add().constant.size = size

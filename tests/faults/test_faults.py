@@ -1,0 +1,84 @@
+"""The campaign of faults, on a tiny bundle and the interpreter alone."""
+
+import json
+
+import pytest
+
+from ane.backends.mil import Interpreter, Package
+from ane.bundles.bundle import Bundle
+from converters.conversion import convert
+from converters.coreml.package import CoreMLOptions
+from converters.proof.verify import UnverifiedBundle, smallest_functions
+from tests.faults.__main__ import drawn_faults, main, score
+from tests.faults.faults import KINDS, FaultFinder, draw, write_faulty
+from tests.random_model import write_random_bundle
+
+OPTIONS = CoreMLOptions("fp32", lanes=(2,), buckets={"prefill": (32,), "step": (64,)})
+NETWORKS = ["autoregressive", "rlg_auto"]
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("faults")
+    write_random_bundle(folder / "plain")
+    return convert(Bundle(folder / "plain"), folder / "random", [OPTIONS], NETWORKS).path
+
+
+@pytest.fixture(scope="module")
+def faults(bundle):
+    """All faults of each kind, with the package of each function."""
+    found, packages = {kind: [] for kind in KINDS}, {}
+    for record in UnverifiedBundle(bundle).packages:
+        path = bundle / record.path
+        for name in smallest_functions(record):
+            packages[name] = path, record
+            for kind, some in FaultFinder(Package(path), name).find().items():
+                found[kind] += some
+    return found, packages
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fault_of_each_kind_leaves_a_program_that_runs_and_differs_in_one_operation(faults, tmp_path, kind):
+    found, packages = faults
+    fault = draw({kind: found[kind]}, 0, 1)[0]
+    path, _ = packages[fault.function]
+    write_faulty(path, fault, {fault.function}, tmp_path / "faulty.mlpackage")
+    faulty, sound = Package(tmp_path / "faulty.mlpackage"), Package(path)
+    assert list(faulty.functions) == [fault.function]
+    Interpreter(faulty, fault.function)
+    before, after = sound.function(fault.function), faulty.function(fault.function)
+    if kind in ("dropped cache write", "swapped pair", "mask off by one"):
+        assert before.ops != after.ops
+    else:
+        op, wrong = (next(op for op in program.ops if op.name == fault.value) for program in (before, after))
+        assert [key for key in op.arguments if op.arguments[key] != wrong.arguments[key]]
+        assert op.outputs == wrong.outputs
+
+
+def test_a_sample_has_every_kind_and_function_in_turn_and_depends_on_its_seed(bundle):
+    model = UnverifiedBundle(bundle)
+    first, again, other = ([fault for _, fault in drawn_faults(model, seed, 21)] for seed in (1, 1, 2))
+    assert first == again != other
+    assert {kind: sum(fault.kind == kind for fault in first) for kind in KINDS} == dict.fromkeys(KINDS, 3)
+    assert len({fault.function for fault in first}) >= 4
+
+
+def test_the_interpreter_names_a_fault_of_each_kind(bundle, tmp_path, capsys):
+    """It takes a while, since each of seven faults is verified with all values inside."""
+    output = tmp_path / "results.json"
+    assert main(["--bundle", str(bundle), "--runners", "mil", "--sample", "7", "-o", str(output)]) == 0
+    results = json.loads(output.read_text(encoding="utf-8"))
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["sample"] == 7
+    assert printed["mil"]["found"] == printed["mil"]["named"] == printed["agree"] == 7
+    assert {fault["kind"] for fault in results["faults"]} == set(KINDS)
+    assert score(results["faults"]) == printed
+
+
+def test_the_committed_campaign_meets_its_goal(request):
+    results = json.loads((request.path.parent / "results.json").read_text(encoding="utf-8"))
+    assert results["sample"] == 50
+    for runner in ("mil", "coreai"):
+        assert results[runner]["found"] == 50
+        assert results[runner]["named"] >= 48
+    assert results["agree"] == 50

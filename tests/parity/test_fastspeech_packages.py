@@ -1,0 +1,145 @@
+"""FastSpeech's packages return what NVIDIA's class returned: Core ML's interpreted in float32, ONNX's on the CPU."""
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from ane.backends.mil import MilRuntime
+from ane.backends.onnx.backend import OnnxBackend
+from ane.backends.onnx.providers import DEVICES
+from ane.backends.packaged.backend import PackagedBackend
+from ane.backends.packaged.functions import smallest_fitting
+from ane.bundles.bundle import Bundle, write_bundle
+from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
+from ane.models.fastspeech.regulator import alignment_matrix, durations, length_mask, repeats
+from ane.system.errors import UserError
+from converters.coreml import package as to_coreml
+from converters.onnx import package as to_onnx
+from converters.proof.parity import UnpublishedModel, reference_backend
+from tests.fastspeech_files import write_fastspeech
+
+TOLERANCE = 1e-4            # stated by the golden set, for float32
+EXACT_TOLERANCE = 5e-6      # of a run that is padded to a bucket, in exact mode; torch's own padded run has 3e-6
+ALPHAS = {"fast": 0.6, "slow": 1.7}
+Case = dict[str, np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def folder(golden_families: Path) -> Path:
+    return golden_families / "fastspeech"
+
+
+@pytest.fixture(scope="module")
+def facts(folder: Path) -> dict:
+    return json.loads((folder / "facts.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def case(folder: Path) -> Callable[[str], Case]:
+    """``case(name)``: the tensors of a case by name."""
+    tensors = load_file(folder / "stages.safetensors")
+    return lambda name: {key.removeprefix(f"{name}/"): value for key, value in tensors.items()
+                         if key.startswith(f"{name}/")}
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Bundle]:
+    """``model(padding)``: a bundle of the golden weights."""
+    from safetensors.torch import load_file as load_tensors
+
+    @cache
+    def bundle(padding: str) -> Bundle:
+        work = tmp_path_factory.mktemp(padding)
+        path = write_fastspeech(work / "checkpoint.pt", load_tensors(folder / "weights.safetensors"))
+        return write_bundle(FastSpeechCheckpoint(path, {"padding": padding}), work / "bundle", name="golden")
+
+    return bundle
+
+
+@pytest.fixture(scope="module")
+def coreml(model, facts, tmp_path_factory) -> Callable[..., PackagedBackend]:
+    """``coreml(padding, *functions)``: only these functions of a package with the golden set's buckets."""
+    smallest, *_, largest = facts["buckets"]
+    sizes = {"exact": {"text": tuple(text for text, _ in facts["buckets"]), "mel": (smallest[1], largest[1])},
+             "published": {"text": (facts["fixed"]["max_in"],), "mel": (facts["fixed"]["max_out"],)}}
+    reference = cache(lambda padding: reference_backend(model(padding)))
+
+    @cache
+    def written(padding: str) -> UnpublishedModel:
+        work = tmp_path_factory.mktemp(f"coreml-{padding}")
+        options = to_coreml.CoreMLOptions("fp32", buckets=sizes[padding])
+        package = to_coreml.write_package(model(padding), "fastspeech", options, work)
+        return UnpublishedModel(model(padding), work, [package], reference(padding))
+
+    def backend(padding: str, *functions: str) -> PackagedBackend:
+        return PackagedBackend(written(padding), MilRuntime(), reference(padding), only=frozenset(functions) or None)
+
+    return backend
+
+
+@pytest.fixture(scope="module")
+def onnx(model, tmp_path_factory) -> OnnxBackend:
+    """ONNX keeps batches, and the golden batch was padded as published."""
+    work, reference = tmp_path_factory.mktemp("onnx"), reference_backend(model("published"))
+    package = to_onnx.write_package(model("published"), "fastspeech", to_onnx.OnnxOptions(), work)
+    return OnnxBackend(UnpublishedModel(model("published"), work, [package], reference), DEVICES["cpu"], reference,
+                       threads=1)
+
+
+def speak(backend: PackagedBackend | OnnxBackend, golden: Case, alpha: float = 1.0) -> tuple[np.ndarray, ...]:
+    """The stages of a case: encoder states, log durations, repeats, and the mel as NVIDIA's class returns it."""
+    mask = (golden["pos"] > 0).astype(np.float32)
+    encoded = backend.run("text", ids=golden["ids"].astype(np.int64), mask=mask)
+    counts = repeats(durations(encoded[..., -1]), alpha)
+    frames = counts.sum(axis=1)
+    mel = backend.run("mel", states=np.ascontiguousarray(encoded[..., :-1]),
+                      alignment=alignment_matrix(counts, frames.max()), mask=length_mask(frames, frames.max()))
+    return encoded[..., :-1], encoded[..., -1], counts, mel.transpose(0, 2, 1)
+
+
+@pytest.mark.parametrize("name", ["single", "slow", "fast"])
+@pytest.mark.parametrize("functions", [(), ("text_48", "mel_160_48")])
+def test_core_ml_gives_the_unpadded_result_in_any_bucket(name, functions, case, coreml, assert_close):
+    golden = case(name)
+    states, log_durations, counts, mel = speak(coreml("exact", *functions), golden, ALPHAS.get(name, 1.0))
+    assert_close(states, golden["encoder"], EXACT_TOLERANCE, "encoder")
+    assert_close(log_durations, golden["log_duration"], EXACT_TOLERANCE, "log durations")
+    assert np.array_equal(counts, golden["repeats"])
+    assert_close(mel, golden["mel"], EXACT_TOLERANCE, "mel")
+
+
+def test_core_ml_gives_the_published_result_of_its_bucket(case, coreml, assert_close):
+    """As NVIDIA's class, whose result depends on the padding."""
+    golden = case("fixed")
+    symbols, frames = case("single")["ids"].shape[1], case("single")["mel"].shape[1]
+    states, log_durations, counts, mel = speak(coreml("published"), case("single"))
+    assert_close(states, golden["encoder"][:, :symbols], TOLERANCE, "encoder")
+    assert_close(log_durations, golden["log_duration"][:, :symbols], TOLERANCE, "log durations")
+    assert np.array_equal(counts, golden["repeats"][:, :symbols])
+    assert_close(mel, golden["mel"][:, :frames], TOLERANCE, "mel")
+
+
+@pytest.mark.parametrize("name", ["single", "batch"])
+def test_onnx_gives_upstreams_result(name, case, onnx, assert_close):
+    golden = case(name)
+    states, log_durations, counts, mel = speak(onnx, golden)
+    assert_close(states, golden["encoder"], TOLERANCE, "encoder")
+    assert_close(log_durations, golden["log_duration"], TOLERANCE, "log durations")
+    assert np.array_equal(counts, golden["repeats"])
+    assert_close(mel, golden["mel"], TOLERANCE, "mel")
+
+
+def test_a_text_gets_the_bucket_that_the_example_chooses_and_is_never_cropped(facts, coreml):
+    functions, largest = coreml("exact").functions("fastspeech", "text"), facts["buckets"][-1][0]
+    for choice in facts["bucket_choice"]:
+        if choice["length"] <= largest:
+            chosen = smallest_fitting(functions, "the text", symbols=choice["length"])
+            assert chosen.bucket["symbols"] == facts["buckets"][choice["index"]][0]
+        else:
+            with pytest.raises(UserError, match=f"needs {choice['length']} symbols and the largest bucket of .* 48"):
+                smallest_fitting(functions, "the text", symbols=choice["length"])

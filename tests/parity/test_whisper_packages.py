@@ -1,0 +1,195 @@
+"""Whisper's packages return what openai-whisper does: Core ML's interpreted in float32, ONNX's on the CPU.
+
+All tests of a run share one conversion of the golden model to each format, which takes 20 s of CPU time for ONNX.
+"""
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from filelock import FileLock
+from safetensors.numpy import load_file
+
+from ane.backends.base import Backend, CrossAttentionDecoder
+from ane.backends.mil import MilRuntime
+from ane.backends.onnx.backend import OnnxBackend
+from ane.backends.onnx.providers import DEVICES
+from ane.backends.packaged.backend import PackagedBackend
+from ane.backends.torch.backend import TorchBackend
+from ane.bundles.packages import read_section, section
+from ane.models.whisper.checkpoints import WhisperCheckpoint
+from ane.models.whisper.decoding import WindowDecoder, WindowText
+from ane.models.whisper.networks.text_decoder import WhisperDecoder
+from ane.models.whisper.tokens import SpecialTokens
+from ane.system.decibels import snr_db
+from converters.coreml.options import CoreMLOptions
+from converters.coreml.package import finish_package, load_reference
+from converters.coreml.package import write_package as write_core_ml
+from converters.onnx.package import OnnxOptions
+from converters.onnx.package import write_package as write_onnx
+from converters.proof.parity import UnpublishedModel
+from tests.parity.whisper_golden import FP32, columns, decoding_options, open_golden_whisper, uncached
+
+NETWORKS = ("encoder", "decoder")
+ENGINES = ("io", "state", "onnx")       # Core ML with either kind of cache, and ONNX Runtime
+SNR_DB = {"io": 90.0, "state": 60.0, "onnx": 90.0}      # a state is fp16
+PREFILL, LANES = 16, 4
+
+MakeBackend = Callable[[str], Backend]
+
+
+@pytest.fixture(scope="module")
+def golden_whisper(golden_families: Path) -> Path:
+    return golden_families / "whisper"
+
+
+@pytest.fixture(scope="module")
+def facts(golden_whisper) -> dict[str, Any]:
+    return json.loads((golden_whisper / "facts.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def golden(golden_whisper) -> dict[str, np.ndarray]:
+    return load_file(golden_whisper / "stages.safetensors")
+
+
+@pytest.fixture(scope="module")
+def make_backend(golden_whisper, facts, tmp_path_factory, worker_id) -> MakeBackend:
+    """``make_backend(engine)``: the golden model on its packages in float32, converted once for all workers."""
+    own = tmp_path_factory.getbasetemp()
+    shared = (own if worker_id == "master" else own.parent) / "whisper-packages"
+    shared.mkdir(exist_ok=True)
+    model = open_golden_whisper(golden_whisper, facts, "full", tmp_path_factory.mktemp("whisper"))
+
+    @cache
+    def make(engine: str) -> Backend:
+        target = "onnx" if engine == "onnx" else "coreml"
+        folder = shared / target
+        with FileLock(f"{folder}.lock"):
+            if not folder.exists():
+                folder.mkdir()
+                write_packages(model, target, folder)
+        stated = json.loads((folder / "packages.json").read_text())
+        packages = read_section(stated, str(folder), NETWORKS, target)
+        reference = TorchBackend(model, "cpu", "fp32")
+        found = UnpublishedModel(model, folder, packages, reference)
+        if engine == "onnx":
+            return OnnxBackend(found, DEVICES["cpu"], reference, threads=1)
+        return PackagedBackend(found, MilRuntime(), reference, cache=engine)
+
+    return make
+
+
+def write_packages(model: WhisperCheckpoint, target: str, folder: Path) -> None:
+    positions = model.config("decoder").n_text_ctx
+    # all lanes may have windows of their own, with a prefix each
+    options = CoreMLOptions("fp32", lanes=(1, LANES), buckets={
+        "prefill": (PREFILL,), "step": (64 * LANES + 2 * positions,)})
+    if target == "onnx":
+        packages = [write_onnx(model, network, OnnxOptions(), folder) for network in NETWORKS]
+    else:
+        written = [write_core_ml(model, network, options, folder) for network in NETWORKS]
+        packages = [finish_package(folder, package, package.functions, [], "") for package in written]
+    (folder / "packages.json").write_text(json.dumps({target: section(packages)}))
+
+
+@pytest.fixture(scope="module")
+def network(golden_whisper, facts, tmp_path_factory) -> WhisperDecoder:
+    """The decoder on torch, with the tables that backends look up in NumPy."""
+    model = open_golden_whisper(golden_whisper, facts, "full", tmp_path_factory.mktemp("reference"))
+    return load_reference(model, "decoder").float()
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request) -> str:
+    return request.param
+
+
+def make_decoder(backend: Backend, states: np.ndarray, lanes: int | None = None,
+                 capacity: int = 12) -> CrossAttentionDecoder:
+    """A decoder with the windows of ``states`` (B, N, D) as memories."""
+    decoder = backend.decoder(lanes or len(states), capacity, len(states), PREFILL)
+    for index, memory in enumerate(states):
+        decoder.set_memory(memory, index)
+    return decoder
+
+
+@pytest.mark.parametrize("engine", ["io", "onnx"])
+def test_the_encoder_gives_openais_states(make_backend, golden, engine):
+    assert snr_db(golden["encoder/out"], make_backend(engine).run("encoder", mel=golden["encoder/mel"])) >= 90
+
+
+def test_a_prefix_and_steps_give_openais_hidden_states_and_logits(make_backend, golden, network, engine):
+    backend, tokens = make_backend(engine), golden["decoder/tokens"]
+    decoder = make_decoder(backend, golden["encoder/out"])
+    hidden, logits = decoder.prefill(columns(network, tokens)[0])
+    assert snr_db(golden["decoder/hidden"][0, -1], hidden) >= SNR_DB[engine]
+    assert snr_db(golden["decoder/logits_last"][0], logits) >= SNR_DB[engine]
+    found = [decoder.step(columns(network, step[:, None], tokens.shape[1] + count), np.array([count]))
+             for count, step in enumerate(golden["steps/tokens"].T)]
+    assert snr_db(golden["steps/hidden"], np.concatenate([hidden for hidden, _ in found], axis=1)) >= SNR_DB[engine]
+    assert snr_db(golden["steps/logits_last"], found[-1][1]) >= SNR_DB[engine]
+
+
+def test_a_step_of_n_tokens_is_n_steps_is_no_cache(make_backend, golden, network, engine):
+    backend, states = make_backend(engine), golden["encoder/out"]
+    tokens = np.concatenate((golden["decoder/tokens"], golden["steps/tokens"]), axis=1)
+    with torch.inference_mode():
+        expected = network.logits(uncached(network, tokens, states)[0, -1]).numpy()
+    count = tokens.shape[1]
+    assert snr_db(expected, make_decoder(backend, states).prefill(columns(network, tokens)[0])[1]) >= SNR_DB[engine]
+    for sizes in ([count - 1], [1] * (count - 1), [2, 1, count - 4]):
+        decoder, length = make_decoder(backend, states), 0
+        decoder.prefill(columns(network, tokens[:, :1])[0])
+        for size in sizes:
+            new = columns(network, tokens[:, 1 + length:1 + length + size], 1 + length)
+            _, logits = decoder.step(new, np.array([length]))
+            length += size
+        assert snr_db(expected, logits[0]) >= SNR_DB[engine], sizes
+
+
+def test_lanes_of_several_windows_give_what_each_gives_alone(make_backend, golden, network, engine):
+    """With more lanes than a function has columns, and after the memory of a window was replaced."""
+    backend, tokens, states = make_backend(engine), golden["decoder/tokens"], golden["encoder/out"]
+    states = np.concatenate((states, states[:, ::-1], states[:, :, ::-1]))
+    together = make_decoder(backend, states[[0, 1, 0]], lanes=5)
+    together.set_memory(states[2], 2)
+    for index in range(3):
+        together.prefill(columns(network, tokens[:, :1])[0], index)
+        together.prefill(columns(network, tokens[:, :2 + index])[0], index)       # the memory stays
+    windows, lengths = np.array([2, 0, 1, 0, 2]), np.zeros(5, np.int64)
+    new = np.repeat(columns(network, tokens[:, 2:4], 2), 5, axis=0)
+    turns = [together.step(new[:, :1], lengths, 0, windows)]
+    lengths[1:] = 1                                                               # lane 0 begins again
+    turns.append(together.step(new[:, 1:], lengths, 0, windows))
+    for lane, window in enumerate(windows):
+        alone = make_decoder(backend, states[window:window + 1])
+        alone.prefill(columns(network, tokens[:, :2 + window])[0])
+        for turn, length in enumerate((0, lengths[lane])):
+            expected = alone.step(new[:1, turn:turn + 1], np.array([length]))
+            for whole, part in zip(expected, turns[turn], strict=True):
+                assert snr_db(whole[0], part[lane]) >= SNR_DB[engine]
+
+
+def test_a_memory_of_another_length_is_refused(make_backend, golden, engine):
+    with pytest.raises(ValueError, match="got memory 0 of 3 positions"):
+        make_decoder(make_backend(engine), golden["encoder/out"][:, :3])
+
+
+def test_greedy_decoding_gives_openais_tokens(make_backend, facts, golden, engine):
+    """Every case that is not a beam search, with the true vocabulary and windows of 30 seconds."""
+    backend = make_backend(engine)
+    decoder = WindowDecoder(backend, backend.model.config("decoder"), SpecialTokens.of(facts["n_vocab"]))
+    decoder.encode(golden["encoder/mel"])
+    for case in (case for case in facts["decode"] if "beam_size" not in case["options"]):
+        text = WindowText(tuple(case["options"].get("prompt", ())), tuple(case["options"].get("prefix", ())))
+        [found] = decoder.decode([text], decoding_options(facts, case))
+        assert list(found.tokens) == case["tokens"], case["name"]
+        allowed = 1e-2 if engine == "state" else FP32
+        assert found.average_log_probability == pytest.approx(case["avg_logprob"], abs=allowed), case["name"]
+        assert found.no_speech_probability == pytest.approx(case["no_speech_prob"], abs=1e-5), case["name"]
