@@ -11,6 +11,7 @@ from ane.books.plan import digest_of
 if TYPE_CHECKING:
     from ane.models.fastspeech.settings import FastSpeechSettings
     from ane.models.fastspeech.synthesizer import FastSpeechSynthesizer
+    from ane.models.kitten.settings import KittenSettings
     from ane.models.kitten.synthesizer import KittenSynthesizer
     from ane.models.tortoise.settings import Settings
     from ane.models.tortoise.synthesizer import Synthesizer
@@ -83,15 +84,13 @@ class KittenSpeaker:
     sample_rate = 24000
     lengths = (200, 300)
 
-    def __init__(self, synthesizer: "KittenSynthesizer", voice: str | None, speed: float):
-        from ane.bundles.hashes import sha256_of
-
-        files = synthesizer.files
-        self.synthesizer, self.voice, self.settings = synthesizer, synthesizer.voices.resolve(voice), {"speed": speed}
-        self.model = digest_of([sha256_of(files.folder / name) for name in files.files])
+    def __init__(self, synthesizer: "KittenSynthesizer", voice: str | None, settings: "KittenSettings"):
+        self.synthesizer, self.voice = synthesizer, synthesizer.voices.resolve(voice)
+        self.model, self.settings, self._settings = synthesizer.model.identity, settings_of(settings), settings
 
     def speak(self, text: str, seed: int) -> SpokenChunk:
-        return SpokenChunk(self.synthesizer.speak(text, self.voice, self.settings["speed"]).audio)
+        speech = self.synthesizer.speak(text, self.voice, settings=self._settings)
+        return SpokenChunk(speech.audio, speech.notes)
 
 
 def settings_of(settings: Any) -> dict[str, Any]:

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 from ane.bundles import add_model_arguments, open_model
 from ane.commands import arguments
 from ane.commands.backend_options import add_backend_arguments, load_synthesizer
-from ane.commands.kitten import kitten_bundle, refuse_other_flags
 from ane.commands.messages import LOGGER, message_console, output_console
 from ane.commands.progress import ProgressDisplay
 from ane.commands.read_report import print_book_report, print_status, time_left
 from ane.commands.say import list_presets
-from ane.commands.speech_options import add_settings_arguments, read_settings
+from ane.commands.speech_options import add_settings_arguments, read_settings, speed_from_words_per_minute
 from ane.commands.voices import list_command
 from ane.system.errors import UserError
 
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 
 SILENCES = {"sentence": "between sentences", "paragraph": "between paragraphs",
             "heading": "around headings and at scene breaks", "chapter": "after a chapter"}
-KITTEN_FLAGS = ("book", "output", "status", "voice", "speed", "keep", "redo", "per_chapter", "template", "srt", "vtt",
-                "times", "loudness", "title", "author", "cover", "bundle", *(f"{name}_silence" for name in SILENCES))
 IMAGE_STARTS = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG\r\n\x1a\n": "image/png"}
 MAX_COVER = 16 << 20        # bytes
 EXAMPLES = """
@@ -72,8 +69,6 @@ def register(commands: argparse._SubParsersAction) -> None:
     add_model_arguments(parser)
     add_settings_arguments(parser)
     add_backend_arguments(parser)
-    if "speed" not in {action.dest for action in parser._actions}:
-        parser.add_argument("--speed", type=float, metavar="FACTOR", help="of a KittenTTS bundle (default: 1)")
     add = arguments.rare_group(parser, "silence", "Seconds from the end of speech to its beginning.").add_argument
     for name, where in SILENCES.items():
         default = getattr(Silences, name)
@@ -92,6 +87,7 @@ def read(args: argparse.Namespace) -> int:
     from ane.books.reading import read_document
     from ane.books.store import JobStore
 
+    speed_from_words_per_minute(args)
     if args.status is not None:
         return status(args)
     if args.voice == "?":
@@ -104,8 +100,7 @@ def read(args: argparse.Namespace) -> int:
         raise UserError("a job needs a file: -o - is not possible; `ane say -f BOOK -o -` writes to standard output")
     document, silences = read_document(args.book, args.keep), silences_of(args)
     options = output_options(args, document)
-    speaker_of = tortoise_or_fastspeech if kitten_bundle(args) is None else kitten
-    speaker_for = speaker_of(args)
+    speaker_for = open_speaker(args)
     store = JobStore(job_folder(args.output))
     try:
         seed = store.seed(args.seed)
@@ -145,9 +140,9 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
 SpeakerForSeed = Callable[[int], "BookSpeaker"]
 
 
-def tortoise_or_fastspeech(args: argparse.Namespace) -> SpeakerForSeed:
+def open_speaker(args: argparse.Namespace) -> SpeakerForSeed:
     """What makes the speaker that the flags ask for, from the seed of the job."""
-    from ane.books.speakers import FastSpeechSpeaker, TortoiseSpeaker
+    from ane.books.speakers import FastSpeechSpeaker, KittenSpeaker, TortoiseSpeaker
     from ane.models.tortoise.randomness import Randomness
 
     if args.best not in (None, 1):
@@ -158,20 +153,11 @@ def tortoise_or_fastspeech(args: argparse.Namespace) -> SpeakerForSeed:
         LOGGER.warning("%s has random weights: it generates noise, not speech. Give --bundle or --checkpoints for a "
                        "trained model.", model.name)
     synthesizer, settings = load_synthesizer(args, model, settings, message_console(args), keep=True)
-    if "voice" not in model.family.speak_arguments:
-        return lambda seed: FastSpeechSpeaker(synthesizer, settings)
-    return lambda seed: TortoiseSpeaker(synthesizer, synthesizer.voice(args.voice, Randomness(seed)), settings)
-
-
-def kitten(args: argparse.Namespace) -> SpeakerForSeed:
-    from ane.books.speakers import KittenSpeaker
-    from ane.models.kitten import open_kitten
-
-    refuse_other_flags(args, KITTEN_FLAGS)
-    folder = kitten_bundle(args)
-    assert folder is not None
-    synthesizer = open_kitten(folder)
-    return lambda seed: KittenSpeaker(synthesizer, args.voice, 1.0 if args.speed is None else args.speed)
+    if "seed" in model.family.speak_arguments:
+        return lambda seed: TortoiseSpeaker(synthesizer, synthesizer.voice(args.voice, Randomness(seed)), settings)
+    if "voice" in model.family.speak_arguments:
+        return lambda seed: KittenSpeaker(synthesizer, args.voice, settings)
+    return lambda seed: FastSpeechSpeaker(synthesizer, settings)
 
 
 def silences_of(args: argparse.Namespace) -> "Silences":

@@ -11,15 +11,22 @@ from rich.table import Table
 from ane.bundles import add_model_arguments, open_model
 from ane.commands import arguments
 from ane.commands.backend_options import add_backend_arguments, load_synthesizer
+from ane.commands.explain import print_explanation
 from ane.commands.messages import LOGGER, message_console, output_console
 from ane.commands.profile import print_profile
 from ane.commands.progress import ProgressDisplay
 from ane.commands.say_report import print_report
-from ane.commands.speech_options import add_settings_arguments, read_settings, speak_arguments
-from ane.commands.text_input import read_text, reads_standard_input
+from ane.commands.speech_options import (
+    add_settings_arguments,
+    read_settings,
+    speak_arguments,
+    speed_from_words_per_minute,
+)
+from ane.commands.text_input import arriving_text, read_text, reads_standard_input
 from ane.commands.voices import list_command
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline
+from ane.text.user_lexicon import read_lexicon
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,6 +42,7 @@ examples:
   ane say 'Hello, world.' -v rms -o hello.wav  write it in the voice rms
   ane say -f chapter.txt --stream              play a file while it is generated
   date | ane say                               speak what another program prints
+  PROGRAM | ane say --follow                   speak it while the program still writes
 """
 
 
@@ -53,8 +61,16 @@ def register(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--play", action="store_true", help="play as well as write (the default without -o)")
     parser.add_argument("--stream", action="store_true",
                         help="play or write audio while it is generated; it starts soonest with --preset fastest")
+    parser.add_argument("--follow", action="store_true",
+                        help="speak what is piped in while it arrives, clause by clause")
     parser.add_argument("--lines", action="store_true",
                         help="speak each line on its own, to OUT-1.wav, OUT-2.wav, …; they are decoded together")
+    parser.add_argument("--lexicon", metavar="FILE",
+                        help="respell words: lines of word, tab, respelling; or a PLS document with aliases")
+    parser.add_argument("--ssml", action="store_true",
+                        help="the text is SSML (without the flag, if it begins with <speak)")
+    parser.add_argument("--explain", action="store_true",
+                        help="show how each word will be read and which rule decides it, and speak nothing")
     parser.add_argument("--json", action="store_true",
                         help="print a JSON object about the result (one a line with --lines), and no progress")
     add_model_arguments(parser)
@@ -71,18 +87,24 @@ def register(commands: argparse._SubParsersAction) -> None:
 def say(args: argparse.Namespace) -> int:
     from ane.audio import play
 
+    speed_from_words_per_minute(args)
     if args.voice == "?":
         return list_command(args)
     if args.preset == "?":
         return list_presets(args)
     timeline = Timeline()
     refuse_conflicting_flags(args)
-    piped = reads_standard_input(args)          # it may arrive late: everything else is loaded before it is read
-    text = None if piped else read_text(args)
-    check_outputs(args)
+    # it may arrive late: everything else is loaded before it is read
+    piped = args.follow or reads_standard_input(args)
+    lexicon = read_lexicon(args.lexicon) if args.lexicon else None
+    text = None if piped and not args.explain else read_text(args)
+    if not args.explain:
+        check_outputs(args)
     model = open_model(args.bundle, args.checkpoints)
     settings = read_settings(args, model)
     LOGGER.debug("model %s: %s", model.name, settings)
+    if args.explain:
+        return print_explanation(args, model, settings, text or "", lexicon)
     if not model.trained and not args.json:
         LOGGER.warning("%s has random weights: it generates noise, not speech. Give --bundle or --checkpoints for a "
                        "trained model.", model.name)
@@ -93,9 +115,13 @@ def say(args: argparse.Namespace) -> int:
         named = {"voice": args.voice} if "voice" in model.family.speak_arguments else {}
         voice = synthesizer.prepare(settings=settings, **named)
         args.voice = args.voice if "random" in str(args.voice) else voice       # a random voice depends on the seed
-        text = read_text(args)
-    request = {**speak_arguments(args, model), "settings": settings, "timeline": timeline}
-    speak = speak_lines if args.lines else speak_stream if args.stream else speak_whole
+        text = "" if args.follow else read_text(args)
+    request = {**speak_arguments(args, model), "settings": settings, "timeline": timeline, "lexicon": lexicon}
+    if not args.follow:
+        request["ssml"] = args.ssml or None
+    args.stream |= args.follow
+    speak = (speak_arriving if args.follow else speak_lines if args.lines else speak_stream if args.stream
+             else speak_whole)
     waves: list[tuple[np.ndarray, int]] = []
     with ProgressDisplay(console, shown=not (args.json or args.quiet)) as progress:
         for speech, outputs in speak(args, synthesizer, text, request, progress):
@@ -131,9 +157,15 @@ def refuse_conflicting_flags(args: argparse.Namespace) -> None:
     """Raise UserError for flags that cannot be combined, or too many candidates."""
     from ane.models.tortoise.settings import MAX_CANDIDATES
 
-    for first, second in (("stream", "lines"), ("stream", "best"), ("lines", "best"), ("lines", "play")):
+    for first, second in (("stream", "lines"), ("stream", "best"), ("lines", "best"), ("lines", "play"),
+                          ("follow", "lines"), ("follow", "best"), ("follow", "ssml")):
         if getattr(args, first) and getattr(args, second):
             raise UserError(f"--{first} and --{second} cannot be combined: leave one out")
+    if args.follow and (args.text or args.file not in (None, "-")):
+        raise UserError("--follow speaks what is piped in: leave out TEXT and -f")
+    for flag in ("output", "play", "stream", "follow", "lines"):
+        if args.explain and getattr(args, flag):
+            raise UserError(f"--{flag} has no effect with --explain, which speaks nothing: leave it out")
     if args.lines and (args.output is None or str(args.output) == "-"):
         raise UserError("--lines writes a file for each line: add -o OUT")
     if args.output is not None and str(args.output) == "-":
@@ -192,13 +224,20 @@ def speak_stream(args: argparse.Namespace, synthesizer: "Synthesizer", text: str
     yield stream, output_paths(args.output, 1)
 
 
+def speak_arriving(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, request: dict[str, Any],
+                   progress: ProgressDisplay) -> SpeechOutputs:
+    stream = synthesizer.feed(arriving_text(), **request, progress=progress.update)
+    send_pieces(args, stream)
+    yield stream, output_paths(args.output, 1)
+
+
 def send_pieces(args: argparse.Namespace, stream: "SoundStream") -> None:
     """Send each piece of audio to the file, the loudspeaker or both as soon as it is generated, and close the stream.
 
     When playback fails, the file is completed before the error is raised.
     """
     from ane.audio import writing
-    from ane.audio.playback import PlayerError, playing
+    from ane.audio.playback import Buffering, PlayerError, playing
 
     failure: PlayerError | None = None
     with ExitStack() as stack:
@@ -208,7 +247,9 @@ def send_pieces(args: argparse.Namespace, stream: "SoundStream") -> None:
             with ExitStack() as playback:
                 if args.play or args.output is None:
                     expected = sum(map(len, stream.chunks)) / CHARACTERS_PER_SECOND
-                    sinks.append(playback.enter_context(playing(stream.sample_rate, expected)))
+                    # of text that arrives, the first clause is played at once: the next one may be long in coming
+                    buffering = Buffering(safety_factor=0.0) if args.follow else None
+                    sinks.append(playback.enter_context(playing(stream.sample_rate, expected, buffering)))
                 for piece in stream:
                     for sink in sinks:
                         sink(piece)

@@ -13,6 +13,9 @@ SPEECH_OPTIONS = (
     "repetition_penalty", "typical_mass", "max_codes", "steps", "sampler", "spacing", "guidance", "noise",
     "normaliser", "split", "no_split", "published", "lanes")
 
+WORDS_PER_MINUTE = 150      # of English speech at speed 1, about
+
+
 def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags for synthesis. Every default is None, so that a flag without effect can be refused."""
     from ane.models.tortoise.diffusion import SOLVERS, SPACINGS
@@ -24,7 +27,9 @@ def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=natural, metavar="N",
                         help="random seed, to repeat a result (default: a new one, which is printed)")
     parser.add_argument("--speed", type=float, metavar="FACTOR",
-                        help="speed of speech, for FastSpeech and KittenTTS models: 2 is twice as fast (default: 1)")
+                        help="speed of speech: 2 is twice as fast (default: 1)")
+    parser.add_argument("-r", type=float, dest="words_per_minute", metavar="WPM",
+                        help=f"the speed in words a minute; {WORDS_PER_MINUTE} is --speed 1")
     add = rare_group(parser, "candidates and codes",
                      "A model may have defaults of its own, as the embedded one does.").add_argument
     add("--candidates", type=positive, metavar="N", help="candidates sampled for each chunk (default: the preset's)")
@@ -65,9 +70,21 @@ def read_settings(args: argparse.Namespace, model: Model) -> Any:
     return model.family.read_options(options, model)
 
 
+def speed_from_words_per_minute(args: argparse.Namespace) -> None:
+    """Set ``args.speed`` from -r. Raises UserError when it is out of range, or both are given."""
+    if args.words_per_minute is None:
+        return
+    if args.speed is not None:
+        raise UserError("-r and --speed cannot be combined: leave one out")
+    if not WORDS_PER_MINUTE / 2 <= args.words_per_minute <= WORDS_PER_MINUTE * 2:
+        raise UserError(f"words_per_minute must be from {WORDS_PER_MINUTE / 2:g} to {WORDS_PER_MINUTE * 2:g}, got "
+                        f"{args.words_per_minute:g}")
+    args.speed = args.words_per_minute / WORDS_PER_MINUTE
+
+
 def speak_arguments(args: argparse.Namespace, model: Model) -> dict[str, Any]:
-    """The flags that are arguments of the model's ``speak``, apart from its settings."""
-    return {name: getattr(args, name) for name in model.family.speak_arguments}
+    """The flags given that are arguments of the model's ``speak``, apart from its settings."""
+    return {name: getattr(args, name) for name in model.family.speak_arguments if getattr(args, name) is not None}
 
 
 def given_options(args: argparse.Namespace) -> dict[str, Any]:

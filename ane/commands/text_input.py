@@ -1,8 +1,11 @@
 """Where the text to speak comes from: the command line, a file or standard input."""
 
 import argparse
+import codecs
+import io
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from ane.system.errors import UserError
@@ -23,6 +26,22 @@ def reads_standard_input(args: argparse.Namespace) -> bool:
     if sys.stdin.isatty():
         raise UserError(NO_TEXT)
     return True
+
+
+def arriving_text() -> Iterator[str]:
+    """Standard input in the pieces in which it arrives. Raises UserError when it cannot be read or is not UTF-8."""
+    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8-sig")(), translate=True)
+    position = 0
+    try:
+        while content := sys.stdin.buffer.read1(1 << 16):
+            yield decoder.decode(content)
+            position += len(content)
+        yield decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        raise UserError(f"standard input is not text in UTF-8 (near byte {position + error.start}): convert it "
+                        "first") from error
+    except OSError as error:
+        raise UserError(f"cannot read the text from standard input: {error.strerror or error}") from error
 
 
 def read_text(args: argparse.Namespace) -> str:

@@ -176,3 +176,13 @@ HTML_ATTRIBUTES = words("""
     allowfullscreen async autofocus autoplay checked controls default defer disabled download formnovalidate hidden
     inert ismap itemscope loop multiple muted nomodule novalidate open playsinline readonly required reversed
     selected""")
+
+# --- a user's lexicon ------------------------------------------------------------------------------------------------
+
+# After one of these the entry for a noun applies, or that for a verb.
+NOUN_AFTER = words("""
+    a an the this that these those my your his her its our their no some any each every another""")
+VERB_AFTER = words("""
+    to i you we they who not never always also just please let's will would can could shall should may might must do
+    does did don't doesn't didn't won't wouldn't can't cannot couldn't shouldn't mustn't i'll you'll he'll she'll it'll
+    we'll they'll i'd you'd he'd she'd we'd they'd""")

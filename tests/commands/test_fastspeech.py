@@ -132,10 +132,6 @@ def test_a_speed_out_of_range_is_refused(bundle, capsys, value):
     assert "--speed must be from 0.25 to 4" in capsys.readouterr().err
 
 
-def test_a_speed_on_tortoise_is_refused(files, random_bundle, capsys):
-    assert main(["say", "Hello.", "--bundle", str(random_bundle), "-o", "x.wav", "--speed", "1.2"]) == 1
-    assert "--speed has no effect on Tortoise models" in capsys.readouterr().err
-
 
 @pytest.mark.parametrize(("command", "fault"), [
     (("import", "generator.pth", "-o", "./b"), "is a vocoder, not a FastSpeech checkpoint"),

@@ -161,9 +161,13 @@ def test_a_damaged_model_is_not_imported(tmp_path: Path, capsys: pytest.CaptureF
     assert not list((tmp_path / "home").rglob("other"))
 
 
-def test_the_speed_of_other_models_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["say", "hello", "--speed", "2", "-o", "a.wav"]) == 1
-    assert "--speed has no effect on Tortoise models" in capsys.readouterr().err
+def test_pauses_and_the_lexicon_are_heeded(bundle: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("words.tsv").write_text("you\tme and him\n")
+    assert main(["say", "Is it me and him?", "--bundle", bundle, "-o", "a.wav"]) == 0
+    assert main(["say", "Is it you? [pause:1s]", "--lexicon", "words.tsv", "--bundle", bundle, "-o", "b.wav"]) == 0
+    assert soundfile.info("b.wav").frames == soundfile.info("a.wav").frames + 24000
+    assert main(["say", "Is it you?", "--explain", "--bundle", bundle]) == 1
+    assert "this text is read by the normaliser of KittenTTS models" in capsys.readouterr().err
 
 
 def test_plan_refuses_the_bundle(bundle: str, capsys: pytest.CaptureFixture[str]) -> None:

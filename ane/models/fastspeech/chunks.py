@@ -1,13 +1,14 @@
 """Text to chunks, each with no more symbols than one pass can have."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ane.models.fastspeech.text import is_speakable, text_to_ids
 from ane.system.errors import UserError
 from ane.text import nothing_to_say_error, shorten, split
+from ane.text.passages import PLAIN, Delivery, Passage, as_passages, spread, whole_text, with_deliveries
 
 # stands for a space within braces while a text is split, so that phonemes stay together; not in any text
 JOINER = "\ue000"
@@ -19,10 +20,12 @@ class SymbolChunk:
 
     text: str
     ids: np.ndarray
+    delivery: Delivery = PLAIN
 
 
-def split_into_symbols(text: str, lengths: tuple[int, int] | None, most: int) -> list[SymbolChunk]:
-    """The chunks of a text, without those of which nothing can be spoken.
+def split_into_symbols(text: str | Sequence[Passage], lengths: tuple[int, int] | None,
+                       most: int) -> list[SymbolChunk]:
+    """The chunks of a text, or of its passages, without those of which nothing can be spoken.
 
     Args:
         lengths: desired and maximum characters of a chunk; None: one chunk.
@@ -31,18 +34,25 @@ def split_into_symbols(text: str, lengths: tuple[int, int] | None, most: int) ->
     Raises:
         UserError: nothing to say, or a chunk that is too long and cannot be split or must not be.
     """
-    pieces = [text] if lengths is None else split_text(text, *lengths)
-    chunks = [chunk for piece in pieces for chunk in _fitting(piece, lengths, most)]
+    def chunks_of(text: str) -> list[SymbolChunk]:
+        pieces = [text] if lengths is None else split_text(text, *lengths)
+        return [chunk for piece in pieces for chunk in _fitting(piece, lengths, most)]
+
+    passages = as_passages(text)
+    chunks = with_deliveries(passages, chunks_of)
     if not chunks:
-        raise nothing_to_say_error(text)
-    return chunks
+        raise nothing_to_say_error(whole_text(passages))
+    return [replace(chunk, delivery=delivery) for chunk, delivery in chunks]
 
 
 def halve(chunk: SymbolChunk, most: int) -> list[SymbolChunk]:
     """The parts of a chunk, about half as long each; the chunk itself when it is a single word."""
     parts = split_text(chunk.text, *_half(len(chunk.text)))
-    return [chunk] if len(parts) < 2 else [
-        part for text in parts for part in _fitting(text, (len(text), len(text)), most)]
+    if len(parts) < 2:
+        return [chunk]
+    found = [part for text in parts for part in _fitting(text, (len(text), len(text)), most)]
+    return [replace(part, delivery=delivery)
+            for part, delivery in zip(found, spread(chunk.delivery, len(found)), strict=True)]
 
 
 def split_text(text: str, desired: int, maximum: int) -> list[str]:

@@ -1,6 +1,6 @@
 """Synthesis of 22.05 kHz speech from text: the text side, the length regulator, the mel side, the vocoder."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -9,16 +9,19 @@ import numpy as np
 from ane.audio.griffin_lim import griffin_lim
 from ane.backends.base import Backend
 from ane.bundles import Model
+from ane.models.delivery import delivered_whole
 from ane.models.fastspeech.chunks import SymbolChunk, halve, split_into_symbols
 from ane.models.fastspeech.regulator import alignment_matrix, durations, length_mask, repeats
 from ane.models.fastspeech.result import HIGHEST, HOP, SAMPLE_RATE, FastSpeechResult
 from ane.models.fastspeech.settings import FastSpeechSettings
 from ane.models.fastspeech.stream import FastSpeechStream
 from ane.models.fastspeech.text import text_to_ids, unknown_phonemes
+from ane.models.fed_stream import FedStream
 from ane.models.recording import PhaseProgress, report_nothing
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline
-from ane.text import shorten
+from ane.text import Lexicon, normalise_upstream, shorten
+from ane.text.passages import read_passages
 
 NO_VOCODER = ("this model has no vocoder, so Griffin-Lim made the sound, which is rough: import the model again with "
               "--vocoder and a HiFi-GAN checkpoint")
@@ -51,7 +54,8 @@ class FastSpeechSynthesizer:
         self.most_frames = min(positions, backend.longest("mel", "frames") or positions)
 
     def speak(self, text: str, speed: float | None = None, settings: FastSpeechSettings | None = None,
-              progress: PhaseProgress = report_nothing, timeline: Timeline | None = None) -> FastSpeechResult:
+              progress: PhaseProgress = report_nothing, timeline: Timeline | None = None,
+              lexicon: Lexicon | None = None, ssml: bool | None = None) -> FastSpeechResult:
         """Speak ``text``: English, and ARPAbet phonemes in braces. The same text always gives the same sound.
 
         Args:
@@ -59,17 +63,19 @@ class FastSpeechSynthesizer:
             settings: None: the defaults of ``FastSpeechSettings``.
             progress: called with (phase, done, total, note) during the work; phase is "text", "mel" or "vocode".
             timeline: records when each phase runs (None: a new one).
+            lexicon: respells words (``ane.text.read_lexicon``).
+            ssml: whether ``text`` is SSML; None: if it begins with "<speak". Other text may have [pause:1.5s].
 
         Raises:
-            UserError: nothing to say, a word or a text that must not be split is too long for one pass, a speed out of
-                range, out of memory.
+            UserError: nothing to say, markup that asks for what cannot be done, a word or a text that must not be split
+                is too long for one pass, a speed out of range, out of memory.
         """
-        [speech] = self.speak_all([text], speed, settings, progress, timeline)
+        [speech] = self.speak_all([text], speed, settings, progress, timeline, lexicon, ssml)
         return speech
 
     def speak_all(self, texts: Sequence[str], speed: float | None = None, settings: FastSpeechSettings | None = None,
-                  progress: PhaseProgress = report_nothing,
-                  timeline: Timeline | None = None) -> Iterator[FastSpeechResult]:
+                  progress: PhaseProgress = report_nothing, timeline: Timeline | None = None,
+                  lexicon: Lexicon | None = None, ssml: bool | None = None) -> Iterator[FastSpeechResult]:
         """Speak several texts, as ``speak`` does; chunks of all of them share passes.
 
         Work begins when the first result is requested. Results are yielded in order, each as soon as it is ready.
@@ -77,13 +83,15 @@ class FastSpeechSynthesizer:
         settings, timeline = with_speed(settings, speed), timeline or Timeline()
         timeline.mark_text_ready()
         began = timeline.text_ready
-        chunks = [split_into_symbols(text, settings.split, self.most_symbols) for text in texts]
+        chunks = [split_into_symbols(read_passages(text, lexicon, ssml), settings.split, self.most_symbols)
+                  for text in texts]
         encoded = self.encode(chunks, settings, timeline, progress)
         mels = self.mels([part for parts in encoded for part in parts], settings, timeline, progress)
         sounds = self.sounds(mels, sum(map(len, encoded)), timeline, progress)
         for text, parts in zip(texts, encoded, strict=True):
             spoken = list(islice(sounds, len(parts)))
-            audio = join_with_pauses([sound for _, sound in spoken], settings.pause)
+            sounds_of_text = [with_silence(sound, part) for (_, sound), part in zip(spoken, parts, strict=True)]
+            audio = join_with_pauses(sounds_of_text, settings.pause)
             timeline.mark_first_audio()
             yield FastSpeechResult(audio, settings.speed, [part.chunk.text for part in parts],
                                    [mel for mel, _ in spoken], [part.repeats for part in parts],
@@ -93,16 +101,28 @@ class FastSpeechSynthesizer:
         self.backend.release()
 
     def stream(self, text: str, speed: float | None = None, settings: FastSpeechSettings | None = None,
-               progress: PhaseProgress = report_nothing, timeline: Timeline | None = None) -> FastSpeechStream:
+               progress: PhaseProgress = report_nothing, timeline: Timeline | None = None,
+               lexicon: Lexicon | None = None, ssml: bool | None = None) -> FastSpeechStream:
         """Speak ``text`` and return its sound chunk by chunk, each as soon as it is ready.
 
         Arguments and errors are those of ``speak``. The pieces join to what ``speak`` returns with ``batch=1``.
         """
         settings, timeline = replace(with_speed(settings, speed), batch=1), timeline or Timeline()
         timeline.mark_text_ready()
-        chunks = split_into_symbols(text, settings.split, self.most_symbols)
+        chunks = split_into_symbols(read_passages(text, lexicon, ssml), settings.split, self.most_symbols)
         return FastSpeechStream(self.pieces(chunks, settings, timeline, progress), [chunk.text for chunk in chunks],
                                 settings.speed, timeline)
+
+    def feed(self, texts: Iterable[str], speed: float | None = None, settings: FastSpeechSettings | None = None,
+             progress: PhaseProgress = report_nothing, timeline: Timeline | None = None,
+             lexicon: Lexicon | None = None) -> FedStream:
+        """Speak a text that arrives in pieces, divided anywhere, while it arrives.
+
+        Other arguments and errors: ``speak``.
+        """
+        settings, timeline = with_speed(settings, speed), timeline or Timeline()
+        return FedStream(texts, lambda text: self.stream(text, None, settings, progress, timeline, lexicon, False),
+                         normalise_upstream, lexicon, SAMPLE_RATE, timeline)
 
     def pieces(self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings, timeline: Timeline,
                progress: PhaseProgress) -> Iterator[tuple[np.ndarray, int, list[str]]]:
@@ -111,7 +131,8 @@ class FastSpeechSynthesizer:
             for index, chunk in enumerate(chunks):
                 [parts] = self.encode([[chunk]], settings, timeline, report_nothing)
                 mels = list(self.mels(parts, settings, timeline, report_nothing))
-                sounds = [sound for _, sound in self.sounds(iter(mels), len(mels), timeline, report_nothing)]
+                made = self.sounds(iter(mels), len(mels), timeline, report_nothing)
+                sounds = [with_silence(sound, part) for (_, sound), part in zip(made, parts, strict=True)]
                 audio = join_with_pauses([np.zeros(0, np.float32)] * (index > 0) + sounds, settings.pause)
                 progress("vocode", index + 1, len(chunks), "")
                 yield audio, sum(mel.shape[1] for mel in mels), self.notes(chunk.text, parts)
@@ -165,7 +186,8 @@ class FastSpeechSynthesizer:
         if not np.isfinite(encoded[..., -1]).all():
             raise UserError("the model predicts durations that are NaN or infinite: its weights or the precision is "
                             "the cause; use precision=fp32, or import the checkpoint again")
-        frames = repeats(durations(encoded[..., -1]), 1 / settings.speed, settings.rounding)
+        speeds = np.array([[chunk.delivery.speed] for chunk in chunks], np.float32)
+        frames = repeats(durations(encoded[..., -1]) / speeds, 1 / settings.speed, settings.rounding)
         return [EncodedChunk(chunk, encoded[row, :length, :-1], frames[row, :length])
                 for row, (chunk, length) in enumerate(zip(chunks, lengths, strict=True))]
 
@@ -225,6 +247,11 @@ def with_speed(settings: FastSpeechSettings | None, speed: float | None) -> Fast
     """The settings (None: the defaults) with this speed (None: theirs)."""
     settings = settings or FastSpeechSettings()
     return settings if speed is None else replace(settings, speed=speed)
+
+
+def with_silence(sound: np.ndarray, part: EncodedChunk) -> np.ndarray:
+    """The sound of a chunk with its volume and the silence around it; its durations have its speed already."""
+    return delivered_whole(sound, replace(part.chunk.delivery, speed=1.0), SAMPLE_RATE)
 
 
 def join_with_pauses(pieces: Sequence[np.ndarray], seconds: float) -> np.ndarray:

@@ -29,18 +29,22 @@ def split_for_speech(text: str, published: bool = False) -> list[str]:
     Raises:
         UserError: nothing to say, or a word of more than ``MAX_WORD`` characters.
     """
+    chunks = spoken_chunks(text, published)
+    if not chunks:
+        raise nothing_to_say_error(text)
+    return chunks
+
+
+def spoken_chunks(text: str, published: bool = False) -> list[str]:
+    """Like ``split_for_speech``, but returns an empty list where there is nothing to say."""
     longest = max(text.split(), key=len, default="")
     if len(longest) > MAX_WORD:
         raise UserError(f"{shorten(longest)!r} is a word of {len(longest)} characters, at most {MAX_WORD} can be "
                         "spoken: insert spaces")
     if published:
-        chunks = split_published(preprocess(text))
-    else:
-        pieces = split(remove_markup(text), DESIRED, MAXIMUM)
-        chunks = [chunk for piece in pieces for chunk in _spoken(piece) if any(map(str.isalnum, chunk))]
-    if not chunks:
-        raise nothing_to_say_error(text)
-    return chunks
+        return split_published(preprocess(text))
+    pieces = split(remove_markup(text), DESIRED, MAXIMUM)
+    return [chunk for piece in pieces for chunk in _spoken(piece) if any(map(str.isalnum, chunk))]
 
 
 def _spoken(piece: str) -> list[str]:

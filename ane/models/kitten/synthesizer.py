@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,12 +10,15 @@ import numpy as np
 
 from ane.audio.trimming import trimmed
 from ane.bundles.bundle_json import MANIFEST_FILE
-from ane.models.kitten.chunking import split_for_speech
+from ane.models.delivery import delivered_whole
+from ane.models.fed_stream import FedStream
+from ane.models.kitten.chunking import spoken_chunks
 from ane.models.kitten.espeak import load_espeak
 from ane.models.kitten.family import open_bundle
 from ane.models.kitten.model_files import KittenModel, download_model, read_model_files, repository_of
 from ane.models.kitten.parallel import Parallelism, compute_all, compute_in_order
 from ane.models.kitten.phonemes import Phonemizer, phonemize, token_ids, without_abbreviation_dots
+from ane.models.kitten.preprocessing import preprocess
 from ane.models.kitten.result import SAMPLE_RATE, KittenSpeech
 from ane.models.kitten.session import KittenBackend
 from ane.models.kitten.settings import KittenSettings
@@ -23,7 +26,8 @@ from ane.models.recording import PhaseProgress, SoundStream, report_nothing
 from ane.system.errors import UserError
 from ane.system.iterators import closing_source
 from ane.system.timeline import Timeline
-from ane.text import shorten
+from ane.text import Lexicon, nothing_to_say_error, shorten
+from ane.text.passages import Delivery, Passage, read_passages, whole_text, with_deliveries
 
 PUBLISHED_CUT = 5000        # samples that the published code cuts from the end of every chunk
 END_SILENCE = 0.1           # seconds of silence that may stay at the end of a chunk
@@ -36,6 +40,7 @@ class KittenChunk:
     Attributes:
         label: its number and text, for messages.
         input_ids: (1, T) int64. style: (1, 256) float32, row ``style_row`` of the voice's table. speed: (1,) float32.
+        delivery: its volume and the silence around it; its speed is in ``speed``.
     """
 
     text: str
@@ -44,6 +49,7 @@ class KittenChunk:
     style_row: int
     style: np.ndarray
     speed: np.ndarray
+    delivery: Delivery
 
     @property
     def inputs(self) -> dict[str, np.ndarray]:
@@ -74,7 +80,8 @@ class KittenSynthesizer:
 
     def speak(self, text: str, voice: str | None = None, speed: float | None = None,
               settings: KittenSettings | None = None, progress: PhaseProgress = report_nothing,
-              timeline: Timeline | None = None) -> KittenSpeech:
+              timeline: Timeline | None = None, lexicon: Lexicon | None = None,
+              ssml: bool | None = None) -> KittenSpeech:
         """Speak ``text``.
 
         Args:
@@ -83,17 +90,20 @@ class KittenSynthesizer:
             settings: None: the defaults of ``KittenSettings``.
             progress: called with (phase, done, total, note) after each chunk; phase is "synthesis".
             timeline: records when each phase runs (None: a new one).
+            lexicon: respells words (``ane.text.read_lexicon``).
+            ssml: whether ``text`` is SSML; None: if it begins with "<speak". Other text may have [pause:1.5s].
+                ``published`` settings know no markup.
 
         Returns the speech; ``published`` texts of a few letters may have no samples.
 
         Raises:
-            UserError: nothing to say, an unknown voice, a speed out of range, no phonemizer, or a chunk that the graph
-                fails on; the message has its text.
+            UserError: nothing to say, markup that asks for what cannot be done, an unknown voice, a speed out of range,
+                no phonemizer, or a chunk that the graph fails on; the message has its text.
         """
         settings, timeline = with_speed(settings, speed), timeline or Timeline()
         timeline.mark_text_ready()
         with timeline.record("phonemes"):
-            chunks = self.encode(text, voice, settings)
+            chunks = self.encode(text, voice, settings, lexicon, ssml)
         with timeline.record("synthesis"):
             workers = self.parallelism.workers_for(len(chunks))
             waves = compute_all(self._function(workers, len(chunks), settings, progress), chunks, workers,
@@ -102,7 +112,8 @@ class KittenSynthesizer:
 
     def speak_all(self, texts: Sequence[str], voice: str | None = None, speed: float | None = None,
                   settings: KittenSettings | None = None, progress: PhaseProgress = report_nothing,
-                  timeline: Timeline | None = None) -> Iterator[KittenSpeech]:
+                  timeline: Timeline | None = None, lexicon: Lexicon | None = None,
+                  ssml: bool | None = None) -> Iterator[KittenSpeech]:
         """Speak several texts, as ``speak`` does; chunks of different texts are computed at once.
 
         Results are yielded in order, each as soon as it is ready.
@@ -110,7 +121,7 @@ class KittenSynthesizer:
         settings, timeline = with_speed(settings, speed), timeline or Timeline()
         timeline.mark_text_ready()
         with timeline.record("phonemes"):
-            encoded = [self.encode(text, voice, settings) for text in texts]
+            encoded = [self.encode(text, voice, settings, lexicon, ssml) for text in texts]
         began = timeline.text_ready
         waves = timeline.record_each("synthesis", self._waves([chunk for chunks in encoded for chunk in chunks],
                                                               settings, progress))
@@ -121,32 +132,56 @@ class KittenSynthesizer:
 
     def stream(self, text: str, voice: str | None = None, speed: float | None = None,
                settings: KittenSettings | None = None, progress: PhaseProgress = report_nothing,
-               timeline: Timeline | None = None) -> "KittenStream":
+               timeline: Timeline | None = None, lexicon: Lexicon | None = None,
+               ssml: bool | None = None) -> "KittenStream":
         """Speak ``text`` and return its sound chunk by chunk. Arguments and errors: ``speak``."""
         settings, timeline = with_speed(settings, speed), timeline or Timeline()
         timeline.mark_text_ready()
         with timeline.record("phonemes"):
-            chunks = self.encode(text, voice, settings)
+            chunks = self.encode(text, voice, settings, lexicon, ssml)
         return KittenStream(chunks, self.voices.resolve(voice), settings.speed,
                             self._waves(chunks, settings, progress), timeline)
+
+    def feed(self, texts: Iterable[str], voice: str | None = None, speed: float | None = None,
+             settings: KittenSettings | None = None, progress: PhaseProgress = report_nothing,
+             timeline: Timeline | None = None, lexicon: Lexicon | None = None) -> FedStream:
+        """Speak a text that arrives in pieces, divided anywhere, while it arrives.
+
+        Other arguments and errors: ``speak``.
+        """
+        settings, timeline = with_speed(settings, speed), timeline or Timeline()
+        name = self.voices.resolve(voice)
+
+        def stream(text: str) -> KittenStream:
+            return self.stream(text, name, None, settings, progress, timeline, lexicon, False)
+
+        return FedStream(texts, stream, preprocess, lexicon, SAMPLE_RATE, timeline)
 
     def prepare(self, voice: str | None = None, settings: KittenSettings | None = None) -> str:
         """Load the phonemizer, so that the first text is spoken sooner. Returns the voice's name. Errors: ``speak``."""
         phonemize(self.phonemizer, "a")
         return self.voices.resolve(voice)
 
-    def encode(self, text: str, voice: str | None, settings: KittenSettings) -> list[KittenChunk]:
+    def encode(self, text: str, voice: str | None, settings: KittenSettings, lexicon: Lexicon | None = None,
+               ssml: bool | None = None) -> list[KittenChunk]:
         """The chunks of a text with the graph's inputs, at least one. Errors: ``speak``."""
         name = self.voices.resolve(voice)
-        factor = self.voices.speed(name, settings.speed)
-        texts, chunks = split_for_speech(text, settings.published), []
-        for number, chunk in enumerate(texts, 1):
+        if settings.published and (ssml or lexicon):
+            raise UserError(f"{'ssml' if ssml else 'lexicon'} has no effect with published settings: leave one out")
+        passages = [Passage(text)] if settings.published else read_passages(text, lexicon, ssml)
+        found = with_deliveries(passages, lambda text: spoken_chunks(text, settings.published))
+        if not found:
+            raise nothing_to_say_error(whole_text(passages))
+        chunks = []
+        for number, (chunk, delivery) in enumerate(found, 1):
             phonemes = phonemize(self.phonemizer, chunk)
             if not settings.published:
                 phonemes = without_abbreviation_dots(chunk, phonemes)
             row = self.voices.style_row(name, len(chunk))
-            chunks.append(KittenChunk(chunk, f"chunk {number} of {len(texts)}, {shorten(chunk)!r}", token_ids(phonemes),
-                                      row, self.voices.style(name, row), factor))
+            chunks.append(KittenChunk(
+                chunk, f"chunk {number} of {len(found)}, {shorten(chunk)!r}", token_ids(phonemes), row,
+                self.voices.style(name, row), self.voices.speed(name, settings.speed * delivery.speed),
+                replace(delivery, speed=1.0)))
         return chunks
 
     @property
@@ -170,7 +205,7 @@ class KittenSynthesizer:
 
         def sound(chunk: KittenChunk) -> np.ndarray:
             try:
-                wave = end(session.run(chunk.inputs))
+                wave = delivered_whole(end(session.run(chunk.inputs)), chunk.delivery, SAMPLE_RATE)
             except UserError as error:
                 raise UserError(f"{chunk.label}: {error}") from error
             except Exception as error:

@@ -8,6 +8,7 @@ from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from ane.models.tortoise.settings import Settings
 from ane.system.errors import UserError
 from ane.text import Tokenizer, nothing_to_say_error, shorten, split
+from ane.text.passages import PLAIN, Delivery, Passage, as_passages, whole_text, with_deliveries
 
 
 @dataclass(frozen=True)
@@ -17,15 +18,17 @@ class Chunk:
     Attributes:
         index: position of the chunk in its text; its random numbers depend on it.
         tokens: the result of ``text_tokens``.
+        delivery: its speed and volume, and the silence around it.
     """
 
     index: int
     text: str
     tokens: list[int]
+    delivery: Delivery = PLAIN
 
 
-def split_into_chunks(text: str, model: Model, settings: Settings) -> list[Chunk]:
-    """The chunks of a text, without empty ones.
+def split_into_chunks(text: str | Sequence[Passage], model: Model, settings: Settings) -> list[Chunk]:
+    """The chunks of a text, or of its passages, without empty ones.
 
     A chunk that is too long for the decoder after normalisation (many digits, say) is split again into smaller ones.
 
@@ -49,12 +52,17 @@ def split_into_chunks(text: str, model: Model, settings: Settings) -> list[Chunk
         shorter = max(1, desired // 2), maximum // 2
         return [chunk for part in split(piece, *shorter) for chunk in fitting(part, *shorter)]
 
-    if settings.split is None:
-        return [Chunk(0, text, text_tokens(tokenizer.encode(text), config))]
-    chunks = [chunk for piece in split(text, *settings.split) for chunk in fitting(piece, *settings.split)]
+    def chunks_of(text: str) -> list[tuple[str, list[int]]]:
+        if settings.split is None:
+            ids = tokenizer.speakable_ids(text)
+            return [(text, text_tokens(ids, config))] if ids else []
+        return [chunk for piece in split(text, *settings.split) for chunk in fitting(piece, *settings.split)]
+
+    passages = as_passages(text)
+    chunks = with_deliveries(passages, chunks_of)
     if not chunks:
-        raise nothing_to_say_error(text)
-    return [Chunk(index, *chunk) for index, chunk in enumerate(chunks)]
+        raise nothing_to_say_error(whole_text(passages))
+    return [Chunk(index, *chunk, delivery) for index, (chunk, delivery) in enumerate(chunks)]
 
 
 def text_tokens(ids: Sequence[int], config: UnifiedVoiceConfig) -> list[int]:

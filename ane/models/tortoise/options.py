@@ -13,7 +13,8 @@ from ane.system.errors import UserError
 DIRECT = ("candidates", "best", "lanes", "normaliser", "cvvp_amount")
 SAMPLING = ("temperature", "top_p", "top_k", "repetition_penalty", "typical_mass", "max_codes")
 DIFFUSION = ("steps", "sampler", "spacing", "guidance")
-OPTIONS = frozenset((*DIRECT, *SAMPLING, *DIFFUSION, "noise", "split", "no_split", "preset", "seed", "voice", "stream"))
+OPTIONS = frozenset((*DIRECT, *SAMPLING, *DIFFUSION, "noise", "split", "no_split", "preset", "seed", "voice", "speed",
+                     "stream"))
 
 
 def read_options(options: Mapping[str, Any], model: Model) -> Settings:

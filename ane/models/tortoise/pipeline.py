@@ -12,11 +12,13 @@ import numpy as np
 from ane.audio.trimming import Trimmer, trimmed
 from ane.backends.base import Backend
 from ane.bundles import Model
+from ane.models.delivery import delivered, delivered_whole
 from ane.models.tortoise.chunks import Chunk
 from ane.models.tortoise.decoding import Candidate, LaneScheduler, Prompt, decode
 from ane.models.tortoise.diffusion import spectrograms
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.ranking import best_candidates, score_candidates
+from ane.models.tortoise.result import SAMPLE_RATE
 from ane.models.tortoise.sampling import Sampler, inverse_cdf_sampler
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.vocoding import hifigan_sound, hifigan_stream, univnet_sound, univnet_stream
@@ -151,7 +153,9 @@ class Pipeline:
                          for rank, candidate in enumerate(ranked.kept)]
             self._add("vocode", 1)
             self._report("vocode", 0)
-            yield VocodedChunk(ranked.info, [trimmed(samples, self.settings.silence) for samples in audio])
+            yield VocodedChunk(ranked.info, [
+                delivered_whole(trimmed(samples, self.settings.silence), ranked.chunk.delivery, SAMPLE_RATE)
+                for samples in audio])
 
     def _sound(self, chunk: Chunk, rank: int, candidate: Candidate, mels: list[np.ndarray]) -> np.ndarray:
         if mels:
@@ -212,7 +216,8 @@ class Pipeline:
                                  progress=lambda done, steps: self._report("diffuse", 0, f"{done} of {steps} steps"))
             sound = univnet_stream(self.backend, self.model.config("univnet"),
                                    self.randomness.vocoder(chunk.index, 0), self.timeline.record_each("diffuse", mels))
-        yield from trim_stream(self.timeline.record_each("vocode", sound), self.settings.silence)
+        trimmed_sound = trim_stream(self.timeline.record_each("vocode", sound), self.settings.silence)
+        yield from delivered(trimmed_sound, chunk.delivery, SAMPLE_RATE)
 
     # Shared
 

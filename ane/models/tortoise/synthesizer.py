@@ -1,13 +1,16 @@
 """Synthesis of 24 kHz speech from text and a voice: at once, for one text or several, or as a stream."""
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from ane.audio.time_stretch import check_speed
 from ane.backends.base import Backend
 from ane.bundles import Model
+from ane.models.fed_stream import FedStream
 from ane.models.recording import SoundStream
 from ane.models.tortoise.chunks import split_into_chunks
 from ane.models.tortoise.pipeline import ChunkInfo, Pipeline, Progress, VocodedChunk, no_progress
@@ -20,6 +23,8 @@ from ane.system import paths
 from ane.system.errors import UserError
 from ane.system.iterators import closing_source
 from ane.system.timeline import Timeline
+from ane.text import NORMALISERS, Lexicon
+from ane.text.passages import Passage, read_passages
 from ane.voices import Voice
 
 
@@ -31,10 +36,12 @@ class Synthesizer:
 
     def speak(self, text: str, voice: str | Voice | None = None, preset: str | None = None,
               seed: int | None = None, settings: Settings | None = None, progress: Progress = no_progress,
-              timeline: Timeline | None = None) -> Speech:
+              timeline: Timeline | None = None, speed: float = 1.0, lexicon: Lexicon | None = None,
+              ssml: bool | None = None) -> Speech:
         """Speak ``text``.
 
         Args:
+            text: may have pauses, [pause:1.5s], or be SSML.
             voice: a name, a path or a mix as on the command line, or a ``Voice``; None: the model's default.
             preset: a name of ``ane.models.tortoise.settings.PRESETS``, combined with the model's own settings; None:
                 the model's default. Ignored when ``settings`` are given.
@@ -42,22 +49,28 @@ class Synthesizer:
             progress: called with (phase, done, total, note) during the work; phase is "decode", "rank", "diffuse" or
                 "vocode".
             timeline: records when each phase runs (None: a new one).
+            speed: from 0.5 to 2, more than 1 being faster; the sound is stretched, its pitch stays.
+            lexicon: respells words (``ane.text.read_lexicon``).
+            ssml: whether ``text`` is SSML; None: if it begins with "<speak".
 
         Raises:
-            UserError: nothing to say, a text too long for one pass with splitting off, an unknown or unsuitable voice,
-                a network that the model lacks, out of memory.
+            UserError: nothing to say, markup that asks for what cannot be done, a text too long for one pass with
+                splitting off, a speed out of range, an unknown or unsuitable voice, a network that the model lacks,
+                out of memory.
         """
-        [speech] = self.speak_all([text], voice, preset, seed, settings, progress, timeline)
+        [speech] = self.speak_all([text], voice, preset, seed, settings, progress, timeline, speed, lexicon, ssml)
         return speech
 
     def speak_all(self, texts: Sequence[str], voice: str | Voice | None = None, preset: str | None = None,
                   seed: int | None = None, settings: Settings | None = None, progress: Progress = no_progress,
-                  timeline: Timeline | None = None) -> Iterator[Speech]:
+                  timeline: Timeline | None = None, speed: float = 1.0, lexicon: Lexicon | None = None,
+                  ssml: bool | None = None) -> Iterator[Speech]:
         """Speak several texts, each as ``speak`` does with the same seed; they share the decoder's lanes.
 
         Work begins when the first result is requested. Results are yielded in order, each as soon as it is ready.
         """
-        request = Request(self, texts, voice, preset, seed, settings, timeline)
+        passages = [read_passages(text, lexicon, ssml, speed) for text in texts]
+        request = Request(self, passages, voice, preset, seed, settings, timeline)
         sounds = request.pipeline(progress).sounds([chunk for chunks in request.texts for chunk in chunks])
         began = request.timeline.text_ready
         with closing_source(sounds):
@@ -67,13 +80,38 @@ class Synthesizer:
 
     def stream(self, text: str, voice: str | Voice | None = None, preset: str | None = None,
                seed: int | None = None, settings: Settings | None = None, progress: Progress = no_progress,
-               timeline: Timeline | None = None) -> "Stream":
+               timeline: Timeline | None = None, speed: float = 1.0, lexicon: Lexicon | None = None,
+               ssml: bool | None = None) -> "Stream":
         """Speak ``text`` and return its sound incrementally. Arguments and errors: ``speak``.
 
         Without diffusion the pieces join to exactly what ``speak`` returns. With it, a long chunk is diffused in
         windows (``ane.models.tortoise.windows``), so its sound differs slightly.
         """
-        return Stream(Request(self, [text], voice, preset, seed, settings, timeline), progress)
+        passages = read_passages(text, lexicon, ssml, speed)
+        return Stream(Request(self, [passages], voice, preset, seed, settings, timeline), progress)
+
+    def feed(self, texts: Iterable[str], voice: str | Voice | None = None, preset: str | None = None,
+             seed: int | None = None, settings: Settings | None = None, progress: Progress = no_progress,
+             timeline: Timeline | None = None, speed: float = 1.0, lexicon: Lexicon | None = None) -> FedStream:
+        """Speak a text that arrives incrementally, such as a language model's answer, while it arrives.
+
+        The words are those of the whole text. Its pieces are spoken with the same seed each.
+
+        Args:
+            texts: pieces of the text in order, divided anywhere. The other arguments and errors: ``speak``.
+        """
+        settings = settings or Settings.of(preset, self.model.settings)
+        seed = secrets.randbits(32) if seed is None else seed
+        timeline = timeline or Timeline()
+        check_speed(speed)
+        self.require(settings)
+        found = self.voice(voice, Randomness(seed))
+        normalise = NORMALISERS[settings.normaliser]
+
+        def stream(text: str) -> Stream:
+            return self.stream(text, found, None, seed, settings, progress, timeline, speed, lexicon, ssml=False)
+
+        return FedStream(texts, stream, normalise, lexicon, SAMPLE_RATE, timeline)
 
     def prepare(self, voice: str | Voice | None = None, settings: Settings | None = None) -> Voice:
         """Load the networks that the settings need and the voice, so that the first text is spoken sooner.
@@ -118,13 +156,15 @@ class Request:
         UserError: see ``Synthesizer.speak``.
     """
 
-    def __init__(self, synthesizer: Synthesizer, texts: Sequence[str], voice: str | Voice | None, preset: str | None,
-                 seed: int | None, settings: Settings | None, timeline: Timeline | None):
+    def __init__(self, synthesizer: Synthesizer, texts: Sequence[Sequence[Passage]], voice: str | Voice | None,
+                 preset: str | None, seed: int | None, settings: Settings | None, timeline: Timeline | None):
         self.synthesizer, self.model = synthesizer, synthesizer.model
         self.timeline = timeline or Timeline()
         self.timeline.mark_text_ready()
         self.settings = settings or Settings.of(preset, self.model.settings)
         self.randomness = Randomness(secrets.randbits(32) if seed is None else seed)
+        for passage in chain.from_iterable(texts):
+            check_speed(passage.speed)
         self.texts = [split_into_chunks(text, self.model, self.settings) for text in texts]
         synthesizer.require(self.settings)
         with self.timeline.record("voice"):

@@ -227,6 +227,13 @@ def test_without_espeak_the_error_names_the_extra(folder: Path, monkeypatch: pyt
         open_kitten(folder).speak("Hello.")
 
 
+def test_a_text_that_arrives_incrementally_is_spoken_whole(folder: Path) -> None:
+    synthesizer = open_kitten(folder, letters, 1, threads=1)
+    stream = synthesizer.feed(iter("Is this the whole text, or is it half? [pause:1s] It is all of it."), speed=1.5)
+    audio = np.concatenate(list(stream))
+    assert " ".join(stream.chunks) == "is this the whole text, or is it half? it is all of it."
+    assert (audio == 0).sum() >= 24000
+    assert stream.facts["voice"] == synthesizer.voices.default
 def test_without_onnxruntime_the_error_names_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
     with pytest.raises(UserError, match=r"KittenTTS needs onnxruntime: pip install 'tortoise-ane\[kitten\]'"):

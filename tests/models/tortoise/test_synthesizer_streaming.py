@@ -59,3 +59,15 @@ def test_closing_a_stream_stops_the_work_and_releases_the_networks(synthesizer):
 def test_a_stream_of_several_alternatives_is_refused(synthesizer):
     with pytest.raises(UserError, match="best must be 1, got 2"):
         synthesizer.stream(THREE_SENTENCES, seed=4, settings=replace(CHUNKED, candidates=3, best=2))
+
+
+def test_pauses_and_speed_are_alike_in_a_stream_and_in_the_whole(synthesizer):
+    text = "The turtle was first. [pause:1s] The rabbit came second."
+    options = {"seed": 4, "settings": CHUNKED, "speed": 1.25}
+    whole = synthesizer.speak(text, **options)
+    streamed = np.concatenate(list(synthesizer.stream(text, **options)))
+    assert whole.chunks == ["The turtle was first.", "The rabbit came second."]
+    assert len(streamed) == len(whole.audio)
+    assert (whole.audio == 0).sum() >= 24000
+    plain = synthesizer.speak(text.replace("[pause:1s]", ""), seed=4, settings=CHUNKED)
+    assert len(whole.audio) == pytest.approx(len(plain.audio) / 1.25 + 24000, abs=2)

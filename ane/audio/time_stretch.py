@@ -1,0 +1,109 @@
+"""Faster or slower speech at the same pitch.
+
+WSOLA: W. Verhelst, M. Roelands, "An overlap-add technique based on waveform similarity (WSOLA) for high quality
+time-scale modification of speech", ICASSP 1993. Frames of the input are added at a fixed distance in the output; each
+is moved by a few milliseconds to where it best continues the frame before it.
+"""
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from ane.system.errors import UserError
+
+SPEEDS = (0.5, 2.0)
+HOP = 0.015             # seconds between frames in the output; a frame is twice as long
+TOLERANCE = 0.008       # seconds that a frame may be moved: both ways together more than a period of the lowest voice
+
+
+class TimeStretcher:
+    """Changes the speed of a stream of sound.
+
+    The concatenated output has round(samples / speed) samples, and does not depend on how the input is divided into
+    pieces. At speed 1 it is the input.
+
+    Raises:
+        UserError: speed is not from 0.5 to 2.
+    """
+
+    def __init__(self, speed: float, sample_rate: int):
+        check_speed(speed)
+        self.speed = speed
+        self.hop, self.tolerance = round(HOP * sample_rate), round(TOLERANCE * sample_rate)
+        self.rise = (0.5 - 0.5 * np.cos(np.pi * (np.arange(self.hop) + 0.5) / self.hop)).astype(np.float32)
+        self._input = np.zeros(0, np.float32)
+        self._dropped = 0           # samples of the input before ``_input``
+        self._received = self._returned = 0
+        self._frame = 0             # index of the next frame
+        self._previous = 0          # position of the frame before it in the input
+
+    def feed(self, audio: np.ndarray) -> np.ndarray:
+        """Take (S,) float32; return the samples that are certain, (n,) float32, n ≥ 0."""
+        self._received += len(audio)
+        if self.speed == 1:
+            self._returned += len(audio)
+            return audio
+        self._input = np.concatenate((self._input, audio))
+        return self._frames()
+
+    def finish(self) -> np.ndarray:
+        """Return the rest of the sound, (n,) float32, after the last ``feed``."""
+        missing = round(self._received / self.speed) - self._returned
+        if missing <= 0:
+            return np.zeros(0, np.float32)
+        silence = round((missing + 4 * self.hop) * max(1.0, self.speed)) + 4 * (self.hop + self.tolerance)
+        self._input = np.concatenate((self._input, np.zeros(silence, np.float32)))
+        return self._frames()[:missing]
+
+    def _frames(self) -> np.ndarray:
+        """Add all frames whose input has arrived."""
+        made: list[np.ndarray] = []
+        while True:
+            ideal = round(self._frame * self.hop * self.speed)
+            last = max(ideal + self.tolerance, self._previous + self.hop) + 2 * self.hop
+            if last > self._dropped + len(self._input):
+                break
+            made.append(self._add(ideal))
+            unused = min(round(self._frame * self.hop * self.speed) - self.tolerance, self._previous) - self._dropped
+            if unused > 0:
+                self._input, self._dropped = self._input[unused:], self._dropped + unused
+        result = np.concatenate(made) if made else np.zeros(0, np.float32)
+        self._returned += len(result)
+        return result
+
+    def _add(self, ideal: int) -> np.ndarray:
+        """The next ``hop`` samples: the end of the frame before faded into the start of the frame near ``ideal``."""
+        continuation = self._at(self._previous + self.hop, 2 * self.hop)
+        if self._frame == 0:
+            self._frame, self._previous = 1, 0
+            return self._at(0, self.hop)
+        first = max(0, ideal - self.tolerance)
+        region = self._at(first, ideal + self.tolerance - first + 2 * self.hop)
+        self._previous = first + best_match(region, continuation, ideal - first)
+        self._frame += 1
+        start = self._at(self._previous, self.hop)
+        return continuation[:self.hop] * (1 - self.rise) + start * self.rise
+
+    def _at(self, position: int, length: int) -> np.ndarray:
+        start = position - self._dropped
+        return self._input[start:start + length]
+
+
+def best_match(region: np.ndarray, wanted: np.ndarray, default: int) -> int:
+    """Where ``region`` is most like ``wanted``, by normalised cross-correlation; ``default`` in silence."""
+    windows = sliding_window_view(region, len(wanted))
+    similarity = np.correlate(region, wanted, "valid")
+    energy = np.einsum("ij,ij->i", windows, windows)
+    score = similarity / np.sqrt(energy + 1e-9)
+    best = int(np.argmax(score))
+    return best if score[best] > 0 else default
+
+
+def check_speed(speed: float) -> None:
+    if not SPEEDS[0] <= speed <= SPEEDS[1]:
+        raise UserError(f"speed must be from {SPEEDS[0]:g} to {SPEEDS[1]:g}, got {speed:g}")
+
+
+def stretched(audio: np.ndarray, speed: float, sample_rate: int) -> np.ndarray:
+    """Sound (S,) float32 at another speed: (round(S / speed),) float32."""
+    stretcher = TimeStretcher(speed, sample_rate)
+    return np.concatenate((stretcher.feed(audio), stretcher.finish()))

@@ -1,0 +1,112 @@
+"""Sound of a text that arrives while it is spoken."""
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ane.models.delivery import silence
+from ane.models.recording import SoundStream
+from ane.system.errors import UserError
+from ane.system.iterators import closing_source
+from ane.system.timeline import Timeline
+from ane.text import Lexicon, NothingToSayError, nothing_to_say_error
+from ane.text.clauses import ClauseReader
+from ane.text.passages import is_ssml, read_pauses
+
+COUNTED = ("codes", "frames", "tokens")       # facts that are sums
+
+
+class FedStream(SoundStream):
+    """Sound that arrives incrementally, of a text that does: pieces (m,) float32 within ±1 at ``sample_rate``.
+
+    Text is taken only while the caller waits for a piece: the first clause is spoken as soon as it is complete, and
+    then what has arrived. ``chunks``, ``notes``, ``facts``, ``seconds``, ``seconds_by_phase`` and ``elapsed`` are those
+    of the family's stream, for the text spoken so far.
+
+    Raises:
+        UserError: when a piece is requested: what ``stream`` raises, or nothing of all the text can be spoken.
+    """
+
+    def __init__(self, texts: Iterable[str], stream: Callable[[str], Any], normalise: Callable[[str], str],
+                 lexicon: Lexicon | None, sample_rate: int, timeline: Timeline):
+        """``stream``: returns the family's stream of a text. ``normalise``: how it reads words, after the lexicon."""
+        self.sample_rate, self.timeline = sample_rate, timeline
+        reader = ClauseReader(lambda text: normalise(lexicon(text) if lexicon else text))
+        self._stream = stream
+        self._streams: list[Any] = []           # each family's own kind
+        self._sound = self._pieces(ready_texts(texts, reader))
+
+    def __next__(self) -> np.ndarray:
+        try:
+            piece = next(self._sound)
+        finally:
+            self.elapsed = self.timeline.now() - self.timeline.text_ready
+        self._samples += len(piece)
+        return piece
+
+    def close(self) -> None:
+        """Stop the work and release the networks."""
+        self._sound.close()
+
+    @property
+    def chunks(self) -> list[str]:
+        return [chunk for stream in self._streams for chunk in stream.chunks]
+
+    @property
+    def notes(self) -> list[str]:
+        return list(dict.fromkeys(note for stream in self._streams for note in stream.notes))
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        last = self._streams[-1].facts if self._streams else {}
+        return {name: sum(stream.facts[name] for stream in self._streams) if name in COUNTED else value
+                for name, value in last.items()}
+
+    def _pieces(self, texts: Iterator[str]) -> Generator[np.ndarray, None, None]:
+        """The sound of each text. One without a word is held back, with its pauses, until a word follows."""
+        held, line = "", 1
+        with closing_source(texts):
+            for text in texts:
+                text = held + text
+                read_pauses(text, line)         # refuses markup with the line in the whole text
+                stream = self._begin(text)
+                if stream is None:
+                    held = text
+                    continue
+                held, line = "", line + text.count("\n")
+                with closing_source(stream):
+                    yield from stream
+        if not self._streams:
+            raise nothing_to_say_error(held)
+        if seconds := sum(passage.silence for passage in read_pauses(held)):
+            yield silence(seconds, self.sample_rate)
+
+    def _begin(self, text: str) -> Any:
+        """The stream of a text; None if nothing in it can be spoken."""
+        if not self._streams and is_ssml(text):
+            raise UserError("text that arrives incrementally cannot be SSML: speak the whole document")
+        began = self.timeline.text_ready
+        try:
+            stream = self._stream(text)
+        except NothingToSayError:
+            return None
+        if self._streams:
+            self.timeline.text_ready = began        # of the first text: what is measured begins there
+        self._streams.append(stream)
+        return stream
+
+
+def ready_texts(texts: Iterable[str], reader: ClauseReader) -> Iterator[str]:
+    """Yield the first clause, then all that is complete whenever more text arrives, and the rest at the end."""
+    first = True
+    with closing_source(texts):
+        for text in texts:
+            pieces = reader.feed(text)
+            if first and pieces:
+                yield pieces.pop(0)
+                first = False
+            if pieces:
+                yield "".join(pieces)
+    if rest := "".join(reader.finish()):
+        yield rest

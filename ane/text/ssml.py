@@ -1,0 +1,165 @@
+"""Reads SSML (W3C, Speech Synthesis Markup Language 1.1) as far as the models can do what it asks for.
+
+What they cannot do is refused, with its line: it is neither spoken nor left out.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from ane.text.passages import GAINS, SPEEDS, Passage, duration_seconds, merged
+from ane.text.safe_xml import XmlHandler, parse_xml
+from ane.text.say_as import say_as
+
+# Elements, with their attributes.
+ELEMENTS = {
+    "speak": ("version", "xmlns", "xml:lang", "xmlns:xsi", "xsi:schemaLocation"), "p": ("xml:lang",),
+    "s": ("xml:lang",), "break": ("time", "strength"), "sub": ("alias",),
+    "say-as": ("interpret-as", "format", "detail"), "prosody": ("rate", "volume"),
+}
+STRENGTHS = {"none": 0.0, "x-weak": 0.0, "weak": 0.2, "medium": 0.4, "strong": 0.8, "x-strong": 1.2}     # seconds
+RATES = {"x-slow": 0.5, "slow": 0.8, "medium": 1.0, "default": 1.0, "fast": 1.25, "x-fast": 1.6}
+VOLUMES = {"silent": 0.0, "x-soft": 0.25, "soft": 0.5, "medium": 1.0, "default": 1.0, "loud": 1.41, "x-loud": 2.0}
+TEXT_ONLY = ("sub", "say-as")       # elements that hold text and no elements
+
+
+def read_ssml(document: str) -> list[Passage]:
+    """The passages of a document, at least one.
+
+    Raises:
+        UserError: it is not well-formed, or asks for something that the models cannot do; with its line.
+    """
+    handler = SsmlHandler()
+    parse_xml(document, handler)
+    return list(merged(handler.passages)) or [Passage("")]
+
+
+@dataclass(frozen=True)
+class SsmlElement:
+    """An open element, with the speed and gain within it."""
+
+    name: str
+    attributes: Mapping[str, str]
+    speed: float
+    gain: float
+
+
+class SsmlHandler(XmlHandler):
+    def __init__(self) -> None:
+        self.where = "SSML"
+        self.passages: list[Passage] = []
+        self._open: list[SsmlElement] = []
+        self._text = ""             # of an element of TEXT_ONLY
+        self._given = False         # whether the last text was that of such an element
+
+    def start(self, name: str, attributes: Mapping[str, str]) -> None:
+        parent = self._open[-1] if self._open else None
+        if (name == "speak") != (parent is None):
+            raise self.error("the document must be one <speak> element" if parent is None else "<speak> within <speak>")
+        if name not in ELEMENTS:
+            raise self.error(f"<{name}> is not supported: remove it; {', '.join(ELEMENTS)} are")
+        for attribute in attributes:
+            if attribute not in ELEMENTS[name]:
+                raise self.error(f"{attribute} of <{name}> is not supported: remove it"
+                                 + (f"; {' and '.join(ELEMENTS[name])} are" if name == "prosody" else ""))
+        if parent and parent.name in (*TEXT_ONLY, "break"):
+            raise self.error(f"<{parent.name}> holds an element: it must hold "
+                             + ("nothing" if parent.name == "break" else "text only"))
+        if not attributes.get("xml:lang", "en").lower().startswith("en"):
+            raise self.error(f"xml:lang is {attributes['xml:lang']!r}: only English is spoken")
+        speed, gain = (parent.speed, parent.gain) if parent else (1.0, 1.0)
+        if name == "prosody":
+            speed, gain = speed * self._rate(attributes), gain * self._volume(attributes)
+            self._check(speed, SPEEDS, "rate")
+            self._check(gain, GAINS, "volume")
+        element = SsmlElement(name, attributes, speed, gain)
+        self._require(element)
+        if name in ("p", "s"):
+            self._end_sentence()
+        self._open.append(element)
+        self._text = ""
+        if name == "break":
+            self.passages.append(Passage("", self._pause(attributes)))
+
+    def text(self, text: str) -> None:
+        element = self._open[-1]
+        if element.name in TEXT_ONLY:
+            self._text += text
+        elif element.name == "break" and text.strip():
+            raise self.error("<break> holds text: it must hold nothing")
+        else:
+            self._add(text, element)
+
+    def end(self, name: str) -> None:
+        element = self._open.pop()
+        if name == "sub":
+            self._add(element.attributes["alias"], element)
+        elif name == "say-as":
+            try:
+                words = say_as(self._text, element.attributes["interpret-as"], element.attributes.get("format", ""))
+            except ValueError as error:
+                raise self.error(str(error)) from error
+            self._add(words, element)
+        elif name in ("p", "s"):
+            self._end_sentence()
+
+    def _require(self, element: SsmlElement) -> None:
+        for name, attribute in (("sub", "alias"), ("say-as", "interpret-as")):
+            if element.name == name and not element.attributes.get(attribute, "").strip():
+                raise self.error(f"<{name}> has no {attribute}: add it")
+        if element.name == "prosody" and not element.attributes:
+            raise self.error("<prosody> has neither rate nor volume: add one")
+
+    def _add(self, text: str, element: SsmlElement) -> None:
+        """Append text. What an element gives is a word of its own: a space is put between it and a letter beside it."""
+        before = self.passages[-1].text[-1:] if self.passages else ""
+        given = element.name in TEXT_ONLY
+        if (given or self._given) and before.isalnum() and text[:1].isalnum():
+            text = f" {text}"
+        self._given = given
+        self.passages.append(Passage(text, 0.0, element.speed, element.gain))
+
+    def _end_sentence(self) -> None:
+        """End the paragraph of the text so far, with a period if it has no mark."""
+        for index in range(len(self.passages) - 1, -1, -1):
+            passage = self.passages[index]
+            if text := passage.text.rstrip():
+                mark = "." if text[-1].isalnum() else ""
+                self.passages[index] = replace(passage, text=f"{text}{mark}\n\n")
+                return
+            if passage.silence:
+                return
+
+    def _pause(self, attributes: Mapping[str, str]) -> float:
+        if "time" in attributes:
+            return duration_seconds(attributes["time"].strip(), f"{self.where}, line {self.line}: break "
+                                    f"{attributes['time']!r}", 'time="500ms" or time="1.5s"')
+        strength = attributes.get("strength", "medium").strip()
+        if strength not in STRENGTHS:
+            raise self.error(f"strength of <break> is {strength!r}: it must be one of {', '.join(STRENGTHS)}")
+        return STRENGTHS[strength]
+
+    def _rate(self, attributes: Mapping[str, str]) -> float:
+        return self._value(attributes, "rate", RATES, (
+            (r"(\d{1,4}(?:\.\d+)?)%", lambda value: value / 100), (r"([+-]\d{1,4}(?:\.\d+)?)%", lambda v: 1 + v / 100),
+            (r"(\d{0,2}\.\d+|\d{1,2})", lambda value: value)), '"120%"')
+
+    def _volume(self, attributes: Mapping[str, str]) -> float:
+        return self._value(attributes, "volume", VOLUMES, (
+            (r"([+-]?\d{1,3}(?:\.\d+)?)dB", lambda value: round(10 ** (value / 20), 3)),), '"-6dB"')
+
+    def _value(self, attributes: Mapping[str, str], name: str, named: Mapping[str, float],
+               forms: tuple[tuple[str, Callable[[float], float]], ...], example: str) -> float:
+        text = attributes.get(name, "medium").strip()
+        if text in named:
+            return named[text]
+        for pattern, convert in forms:
+            if found := re.fullmatch(pattern, text):
+                return convert(float(found[1]))
+        raise self.error(f"{name} of <prosody> is {text!r}: write one of {', '.join(named)}, or a value such as "
+                         f"{example}")
+
+    def _check(self, value: float, limits: tuple[float, float], name: str) -> None:
+        if not limits[0] <= value <= limits[1]:
+            raise self.error(f"{name} of <prosody> is {value:g} times the normal one, with those around it: it must be "
+                             f"from {limits[0]:g} to {limits[1]:g}")

@@ -1,0 +1,164 @@
+"""A user's lexicon: how single words and phrases are read, as respellings that are applied before everything else."""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ane.system.errors import UserError
+from ane.text.lexicon import NOUN_AFTER, VERB_AFTER
+from ane.text.pls import read_pls
+
+# "Nguyen's" is the word Nguyen, and an ending that stays
+TOKEN = re.compile(r"\w+(?:['’](?!s\b)\w+)*|[^\w\s]")
+CASES = ("", "any", "exact")
+CLASSES = {"noun": NOUN_AFTER, "verb": VERB_AFTER}
+COLUMNS = "WORD, a tab, RESPELLING, and optionally a tab and exact, a tab and noun or verb"
+
+
+@dataclass(frozen=True)
+class LexiconEntry:
+    """A word or phrase with its respelling.
+
+    Attributes:
+        exact: whether capitals must be as in ``word``.
+        word_class: "noun": only after an article or the like; "verb": only after a pronoun, "to" or an auxiliary; "":
+            anywhere.
+        source: where it was read, such as "words.tsv, line 3".
+    """
+
+    word: str
+    respelling: str
+    exact: bool = False
+    word_class: str = ""
+    source: str = ""
+
+    def applies(self, text: str, previous: str) -> bool:
+        """Whether it applies to ``text``, which is ``word`` but for capitals, after the word ``previous``."""
+        if self.exact and " ".join(text.replace("’", "'").split()) != " ".join(self.word.replace("’", "'").split()):
+            return False
+        return not self.word_class or previous in CLASSES[self.word_class]
+
+
+@dataclass(frozen=True)
+class LexiconMatch:
+    """The characters from ``start`` to ``end`` of a text, and the entry that replaces them."""
+
+    start: int
+    end: int
+    entry: LexiconEntry
+
+
+class Lexicon:
+    """Entries by their words. ``lexicon(text)`` is the text with its words respelled, in time linear in its length.
+
+    Only whole words match, the longest phrase first. Of entries for the same word those with more conditions come
+    first.
+
+    Raises:
+        UserError: two entries for the same word, case and class.
+    """
+
+    def __init__(self, entries: Iterable[LexiconEntry]):
+        self.entries = tuple(entries)
+        self._root: dict[Any, Any] = {}         # (space before, folded token) → node; None → entries that end here
+        seen: dict[tuple, LexiconEntry] = {}
+        for entry in self.entries:
+            key = (tuple((token.folded, token.spaced) for token in tokens(entry.word)), entry.exact and entry.word,
+                   entry.word_class)
+            if key in seen:
+                raise UserError(f"{entry.source or 'lexicon'}: {entry.word!r} has an entry already"
+                                f"{f' ({seen[key].source})' if seen[key].source else ''}: leave one of them out")
+            seen[key] = entry
+            node = self._root
+            for index, token in enumerate(tokens(entry.word)):
+                node = node.setdefault((index > 0 and token.spaced, token.folded), {})
+            node.setdefault(None, []).append(entry)
+            node[None].sort(key=lambda entry: (not entry.exact, not entry.word_class))
+
+    def __call__(self, text: str) -> str:
+        parts, end = [], 0
+        for match in self.matches(text):
+            parts += [text[end:match.start], match.entry.respelling]
+            end = match.end
+        return "".join(parts) + text[end:]
+
+    def matches(self, text: str) -> Iterator[LexiconMatch]:
+        """What is replaced, in order, without overlaps."""
+        found = list(tokens(text))
+        index = 0
+        while index < len(found):
+            length, match = self._longest(text, found, index)
+            if match:
+                yield match
+            index += max(1, length)
+
+    def _longest(self, text: str, found: list["LexiconToken"], first: int) -> tuple[int, LexiconMatch | None]:
+        """The longest phrase from token ``first`` on that an entry applies to: its number of tokens, and the match."""
+        previous = found[first - 1].folded if first else ""
+        node, best = self._root, (0, None)
+        for index in range(first, len(found)):
+            node = node.get((index > first and found[index].spaced, found[index].folded))
+            if node is None:
+                break
+            start, end = found[first].start, found[index].end
+            entry = next((entry for entry in node.get(None, ()) if entry.applies(text[start:end], previous)), None)
+            if entry:
+                best = index + 1 - first, LexiconMatch(start, end, entry)
+        return best
+
+
+@dataclass(frozen=True)
+class LexiconToken:
+    """A word or a sign of a text. ``folded``: without capitals; ``spaced``: whether whitespace is before it."""
+
+    folded: str
+    start: int
+    end: int
+    spaced: bool
+
+
+def tokens(text: str) -> Iterator[LexiconToken]:
+    end = 0
+    for match in TOKEN.finditer(text):
+        yield LexiconToken(match[0].replace("’", "'").casefold(), match.start(), match.end(), match.start() > end)
+        end = match.end()
+
+
+def read_lexicon(path: str | Path) -> Lexicon:
+    """Read a lexicon: lines of word, respelling and optional columns, or a PLS document (W3C) with aliases.
+
+    Lines are UTF-8; blank ones and those that begin with "#" are skipped.
+
+    Raises:
+        UserError: the file cannot be read, or a line of it; with the line and what to do.
+    """
+    path = Path(os.path.expanduser(path))
+    try:
+        content = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise UserError(f"cannot read the lexicon {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"the lexicon {path} is not text in UTF-8 (byte {error.start}): convert it first") from error
+    if content.lstrip().startswith("<"):
+        return Lexicon(LexiconEntry(word, alias, source=f"{path.name}, line {line}")
+                       for line, word, alias in read_pls(content, str(path)))
+    lines = enumerate(content.splitlines(), 1)
+    return Lexicon(read_line(line, path, number) for number, line in lines if line.strip() and line.lstrip()[0] != "#")
+
+
+def read_line(line: str, path: Path, number: int) -> LexiconEntry:
+    """The entry of a line. Raises UserError when it has none."""
+    columns = [column.strip() for column in line.split("\t")]
+    word, respelling, case, word_class = [*columns, "", "", "", ""][:4]
+    fault = ("there is no tab" if len(columns) < 2 else
+             f"it has {len(columns)} columns" if len(columns) > 4 else
+             f"the word {word!r} has no letter or digit" if not any(map(str.isalnum, word)) else
+             f"the respelling {respelling!r} has no letter or digit" if not any(map(str.isalnum, respelling)) else
+             f"the case {case!r} is unknown" if case not in CASES else
+             f"the word class {word_class!r} is unknown" if word_class and word_class not in CLASSES else "")
+    if fault:
+        raise UserError(f"{path}, line {number}: {fault}; write {COLUMNS}")
+    return LexiconEntry(word, respelling, case == "exact", word_class, f"{path.name}, line {number}")

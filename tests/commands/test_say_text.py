@@ -1,0 +1,121 @@
+"""`ane say`: markup, the lexicon, the speed, and the explanation of how a text is read."""
+
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+import soundfile
+
+from ane.audio import playback
+from ane.cli import main
+from ane.models.tortoise.synthesizer import Synthesizer
+from tests.audio.recording_device import RecordingDevice
+
+SHORT = ("--preset", "fastest", "--seed", "1", "--max-codes", "20")
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def explained(capsys: pytest.CaptureFixture[str], *flags: str) -> list[dict]:
+    assert main(["say", "--explain", "--json", *flags]) == 0
+    return json.loads(capsys.readouterr().out)["chunks"]
+
+
+def test_the_explanation_names_the_rule_of_each_word(capsys):
+    assert main(["say", "--explain", "Dr. Smith paid $5."]) == 0
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in capsys.readouterr().out.splitlines()
+            if line.startswith("│")]
+    assert rows == [["Dr.", "doctor", "Dr. who"], ["Smith", "smith", "lower case"], ["paid", "paid", ""],
+                    ["$5.", "five dollars.", "$5"]]
+
+
+def test_the_explanation_has_the_tokens_of_the_text_that_is_spoken(capsys, workplace):
+    (workplace / "words.tsv").write_text("GB\tgig\n", encoding="utf-8")
+    [first, second] = explained(capsys, "3 GB [pause:1s] left", "--lexicon", "words.tsv", "--speed", "1.5")
+    assert (first["normalised"], first["silence_after"], second["normalised"]) == ("three gig", 1.0, "left")
+    assert first["words"][1] == {"text": "GB", "spoken": "gig", "rules": ["lexicon: words.tsv, line 1"]}
+    assert first["speed"] == second["speed"] == 1.5
+    [plain] = explained(capsys, "three gig")
+    assert first["tokens"] == plain["tokens"]
+
+
+def test_long_texts_are_explained_by_chunk(capsys):
+    chunks = explained(capsys, "The turtle was 1st. | The rabbit  came\n\n2nd.", "--split", "20,30")
+    assert [[word["text"] for word in chunk["words"]] for chunk in chunks] == [
+        ["The", "turtle", "was", "1st."], ["The", "rabbit", "came", "2nd."]]
+
+
+@pytest.mark.parametrize(("flags", "why"), [
+    (("--explain", "-o", "x.wav"), "--output has no effect with --explain"),
+    (("--explain", "--normaliser", "upstream"), "this text is read by the normaliser 'upstream'"),
+    (("--lexicon", "none.tsv", "-o", "x.wav"), "cannot read the lexicon none.tsv"),
+    (("--speed", "3", "-o", "x.wav"), "--speed must be from 0.5 to 2, got 3"),
+    (("-r", "400", "-o", "x.wav"), "-r must be from 75 to 300, got 400"),
+    (("-r", "200", "--speed", "2", "-o", "x.wav"), "-r and --speed cannot be combined"),
+    (("--ssml", "-o", "x.wav"), "SSML, line 1: not well-formed XML"),
+    (("[[rate", "200]]", "-o", "x.wav"), "line 1: [[rate 200]] is a command of macOS"),
+])
+def test_what_has_no_effect_or_cannot_be_done_is_refused(capsys, flags, why):
+    assert main(["say", "hello", *flags]) == 1
+    assert why in capsys.readouterr().err.replace("\n", " ")
+    assert not Path("x.wav").exists()
+
+
+def test_pauses_speed_and_markup_change_the_sound_as_written(capsys):
+    def frames(*flags: str) -> int:
+        assert main(["say", *flags, *SHORT, "-o", "x.wav", "-q"]) == 0
+        return soundfile.info("x.wav").frames
+
+    plain = frames("hello")
+    assert frames("[pause:500ms]hello [[slnc 250]]") == plain + 18000
+    assert frames("hello", "-r", "225") == frames("hello", "--speed", "1.5") == round(plain / 1.5)
+    ssml = '<speak><prosody rate="125%" volume="soft">hello</prosody><break time="1s"/></speak>'
+    assert frames(ssml) == round(plain / 1.25) + 24000
+
+
+@pytest.mark.timeout(60)
+def test_piped_text_is_spoken_while_it_arrives(monkeypatch, capsys):
+    """The pipe has no more than the first clause until that is spoken, and the rest is spoken after it is played."""
+    device = RecordingDevice()
+    monkeypatch.setattr(playback, "open_device", device)
+    reading, writing = os.pipe()
+    monkeypatch.setattr("sys.stdin", os.fdopen(reading))
+    os.write(writing, "The café was over there, and ".encode())
+    spoken = []
+
+    def stand_in(self, text, *arguments, **options):
+        spoken.append(text)
+        if len(spoken) == 1:
+            os.write(writing, b"then it was gone.\r\nThe end.")
+            os.close(writing)
+        assert device.started == (len(spoken) > 1)
+        return stream(self, "hi", *arguments, **options)
+
+    stream = Synthesizer.stream
+    monkeypatch.setattr(Synthesizer, "stream", stand_in)
+    assert main(["say", "--follow", *SHORT, "-o", "x.wav", "--play", "--json"]) == 0
+    assert "".join(spoken) == "The café was over there, and then it was gone.\nThe end."
+    assert spoken[0] == "The café was over there,"
+    assert len(json.loads(capsys.readouterr().out)["chunks"]) == len(spoken)
+    assert soundfile.info("x.wav").frames > 0
+
+
+@pytest.mark.parametrize(("content", "flags", "why"), [
+    (b"", (), "there is nothing to say"),
+    (b"caf\xe9 is the word, and so on", (), "standard input is not text in UTF-8"),
+    (b"hello", ("--lines", "-o", "x.wav"), "--follow and --lines cannot be combined"),
+    (b"hello", ("hello",), "--follow speaks what is piped in"),
+    (b"hello", ("--ssml",), "--follow and --ssml cannot be combined"),
+])
+def test_text_that_cannot_be_followed_is_refused(monkeypatch, capsys, content, flags, why):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+    assert main(["say", "--follow", "-o", "x.wav", *flags]) == 1
+    assert why in capsys.readouterr().err
+    assert not Path("x.wav").exists()

@@ -1,0 +1,144 @@
+"""Text that arrives incrementally: when a clause is complete, and that no cut changes a word."""
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ane.text import Lexicon, LexiconEntry, normalise_english
+from ane.text.clauses import ClauseReader
+from ane.text.passages import read_passages
+
+FRAGMENTS = [
+    "Dr. Smith came.", "He paid $5.50, no more.", "It was 3.14, about.", "On May 5, 2024, it rained.",
+    "For example, e.g. this, i.e. that, etc. Then more.", '"Stop. Now," he said.', "Wait (see p. 5, and so on) here.",
+    "the U.S. Army, and the U.S. They left.", "10 000 of them;", "he is 5 ft. tall,", "<b>bold, and more</b>",
+    "STOP. THAT. NOW.", "KLM. CIA NOW, WITH ALL.", "Chapter IV. The end:", "\n1. First thing\n2. Second thing\n",
+    "see https://a.com/b?c=d,e now,", "J. R. R. Tolkien wrote.", "No. 5 is alive!", "No. It is not?", "Well, yes.",
+    "at 10:30, or 5 p.m. Tomorrow", "call 911, now.", "[a link, here](https://x.com/y) follows", "Henry V, I think.",
+    "\n\nA new paragraph begins", "on Tues., Nov. 7th,", "- he said -", "1, 2, 3, and 4.", "1850. Apples fell;",
+    "3 < 4, and a <b and c> d.", "“Quite so. Indeed,” she said.", "the FBI, the CIA, and NASA.", "PART I. I LIKE it.",
+    "\n- one item,\n- another\n", "tel. +1 (555) 123-4567, ok", "x = 5, y = 6.", "St. John's, Main St. and so", "😀!",
+    "It cost 5. 6 came.", "mr. brown, vs. ms. green", "Jan. 5, 1999; Sept. was", "I, II, and III.", "a.b.c, d. E. F.",
+]
+
+
+def arrivals(text: str, sizes: list[int]) -> list[str]:
+    """``text`` in pieces of these sizes, over and over."""
+    found, start = [], 0
+    while start < len(text):
+        size = sizes[len(found) % len(sizes)]
+        found.append(text[start:start + size])
+        start += size
+    return found
+
+
+def pieces_of(text: str, sizes: list[int], reader: ClauseReader) -> list[str]:
+    return [piece for part in arrivals(text, sizes) for piece in reader.feed(part)] + reader.finish()
+
+
+def words(text: str) -> list[str]:
+    return re.findall("[a-z']+", normalise_english(text))
+
+
+paragraphs = st.lists(st.sampled_from(FRAGMENTS), min_size=1, max_size=12).map(" ".join)
+sizes = st.lists(st.integers(1, 30), min_size=1, max_size=6)
+
+
+@given(paragraphs, sizes)
+@settings(max_examples=50, deadline=None)
+def test_the_words_of_the_pieces_are_those_of_the_whole_text(text, sizes):
+    pieces = pieces_of(text, sizes, ClauseReader())
+    assert "".join(pieces) == text
+    assert [word for piece in pieces for word in words(piece)] == words(text)
+
+
+@given(paragraphs, sizes)
+@settings(max_examples=20, deadline=None)
+def test_the_pieces_do_not_depend_on_how_the_text_arrives_once_it_is_complete(text, sizes):
+    assert pieces_of(text, sizes, ClauseReader()) == pieces_of(text, [1], ClauseReader())
+
+
+FIRST = [       # what must have arrived before the first piece is complete, and that piece
+    ("The turtle came first, after ", "The turtle came first,"),
+    ("The turtle came first. The ", "The turtle came first."),
+    ("I saw the old Dr. Smith today, and ", "I saw the old Dr. Smith today,"),
+    ("It weighs about 3.5 tons, or ", "It weighs about 3.5 tons,"),
+    ("It all began on May 5, 2024, a ", "It all began on May 5, 2024,"),
+    ('He said "Go away. Now," then ', 'He said "Go away. Now,"'),
+    ("They live in the U.S. They ", "They live in the U.S."),
+    ("This is quite enough, I, NASA said ", "This is quite enough,"),
+    ("A pause [pause:1.5s] in ", "A pause [pause:1.5s]"),
+    ("One <b class='x, y'>two, three</b> four, ", "One <b class='x, y'>two,"),
+    ("Yes. No, it is not so. It ", "Yes. No, it is not so."),
+]
+
+
+@pytest.mark.parametrize(("text", "piece"), FIRST)
+def test_the_first_clause_is_released_when_the_plain_word_after_it_is_complete(text, piece):
+    reader = ClauseReader()
+    for character in text[:-1]:
+        assert reader.feed(character) == []
+    assert reader.feed(text[-1]) == [piece]
+
+
+def test_a_quotation_is_held_back_until_it_ends():
+    reader = ClauseReader()
+    assert reader.feed('He said "Go away. Do it now, please. Then come ') == []
+    assert reader.feed('back." And she ') == ['He said "Go away. Do it now, please. Then come back."']
+
+
+@pytest.mark.parametrize("opening", ['"', "(", "“", "<b ", "[", "<!-- "])
+def test_what_never_closes_is_spoken_at_last(opening):
+    text = f"It is {opening}never closed, " + "and it goes on, as it did. " * 120
+    assert len(pieces_of(text, [10], ClauseReader())) > 2
+
+
+def test_text_without_a_mark_is_not_held_for_ever():
+    text = "word after word " * 500
+    pieces = pieces_of(text, [50], ClauseReader())
+    assert len(pieces) > 2
+    assert "".join(pieces) == text
+
+
+@pytest.mark.parametrize("text", [
+    "It is the one that is called KIA. CIA AND NOW they all go.",       # in capitals with the words that follow
+    "We met there in this year on the 5. May 2024 was warm and so on.",
+])
+def test_a_cut_that_would_change_a_word_is_not_made(text):
+    pieces = pieces_of(text, [1], ClauseReader())
+    assert [word for piece in pieces for word in words(piece)] == words(text)
+
+
+def test_a_date_is_not_divided():
+    assert pieces_of("We met there on 5 May, 2024, and on May 6, 2025. It rained.", [1], ClauseReader())[:2] == [
+        "We met there on 5 May, 2024,", " and on May 6, 2025."]
+
+
+def test_after_the_first_piece_short_sentences_are_not_divided():
+    text = "The first clause ends here, and it goes on. The second sentence has a comma, here. The third "
+    reader = ClauseReader()
+    assert reader.feed(text) == ["The first clause ends here,",
+                                 " and it goes on. The second sentence has a comma, here."]
+
+
+def test_phrases_of_the_lexicon_are_not_divided():
+    lexicon = Lexicon([LexiconEntry("Stop the press, now", "extra")])
+    reader = ClauseReader(lambda text: normalise_english(lexicon(text)))
+    assert reader.feed("And then he shouted aloud: Stop ") == ["And then he shouted aloud:"]
+    assert reader.feed("the press, now ") == []
+    assert reader.feed("to all. They ") == [" Stop the press, now to all."]
+    assert reader.finish() == [" They "]
+
+
+def test_markup_is_whole_in_a_piece():
+    text = "It was late, [pause:1.5s] and dark. Then, [[slnc 500]] nothing, for a long time, happened. " * 5
+    pieces = pieces_of(text, [3], ClauseReader())
+    assert len(pieces) > 4
+    assert sum(passage.silence for piece in pieces for passage in read_passages(piece)) == 10
+
+
+def test_nothing_is_nothing():
+    assert ClauseReader().finish() == []
+    assert pieces_of(" \n ", [1], ClauseReader()) == [" \n "]

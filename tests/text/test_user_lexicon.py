@@ -1,0 +1,136 @@
+"""A user's lexicon: which words it respells, and what is refused in its file."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from ane.system.errors import UserError
+from ane.text import Lexicon, LexiconEntry, Tokenizer, read_lexicon
+from tests.text.test_tokenizer import OFFICIAL
+
+
+def lexicon_of(folder: Path, *lines: str) -> Lexicon:
+    path = folder / "words.tsv"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return read_lexicon(path)
+
+
+READINGS = [
+    ("Nguyen\tnoo-yen", "Nguyen met nguyen.", "noo-yen met noo-yen."),
+    ("Nguyen\tnoo-yen", "Nguyen's and Nguyens", "noo-yen's and Nguyens"),
+    ("cat\tdog", "cat concat cats (cat) 'cat'", "dog concat cats (dog) 'dog'"),
+    ("New York\tgotham", "new\n  york, NewYork, New-York", "gotham, NewYork, New-York"),
+    ("C++\tsee plus plus", "C++ or C+", "see plus plus or C+"),
+    ("don't\tdo not", "Don’t go", "do not go"),
+    ("AI\tay eye\texact", "AI and ai", "ay eye and ai"),
+    ("lead\tled\t\tnoun", "the lead to lead", "the led to lead"),
+    ("lead\tleed\t\tverb", "the lead to lead", "the lead to leed"),
+]
+
+
+@pytest.mark.parametrize(("line", "text", "expected"), READINGS)
+def test_whole_words_are_respelled(tmp_path, line, text, expected):
+    assert lexicon_of(tmp_path, line)(text) == expected
+
+
+def test_the_longest_phrase_wins_and_a_condition_wins_over_none(tmp_path):
+    lexicon = lexicon_of(tmp_path, "# a comment", "", "York\tyawk", "New York City\tthe city", "York\tork\texact")
+    assert lexicon("New York, New York City, york") == "New ork, the city, yawk"
+
+
+def test_a_respelling_is_not_respelled_again(tmp_path):
+    assert lexicon_of(tmp_path, "a\tb", "b\ta")("a b") == "b a"
+
+
+def test_each_of_a_hundred_entries_changes_the_tokens(tmp_path):
+    tokenizer = Tokenizer(OFFICIAL)
+    names = [f"Qu{first}r{second}x" for first in "aeiouybdfg" for second in "aeiouklmnp"]
+    lexicon = lexicon_of(tmp_path, *(f"{name}\tword {name[2]} {name[4]} spoken" for name in names))
+    assert len(lexicon.entries) == 100
+    for name in names:
+        text = f"I saw {name} today."
+        assert tokenizer.encode(lexicon(text)) != tokenizer.encode(text)
+        assert tokenizer.decode(tokenizer.encode(lexicon(text))) == f"i saw word {name[2]} {name[4]} spoken today."
+
+
+FAULTS = [("Nguyen noo-yen", "there is no tab"), ("a\tb\t\t\tc", "it has 5 columns"), ("\tb", "the word ''"),
+          ("a\t--", "the respelling '--' has no letter"), ("a\tb\tupper", "the case 'upper' is unknown"),
+          ("a\tb\t\tadverb", "the word class 'adverb' is unknown")]
+
+
+@pytest.mark.parametrize(("line", "fault"), FAULTS)
+def test_a_faulty_line_is_named_with_what_to_write(tmp_path, line, fault):
+    with pytest.raises(UserError, match=rf"words\.tsv, line 2: {fault}.*; write WORD, a tab, RESPELLING"):
+        lexicon_of(tmp_path, "good\tfine", line)
+
+
+def test_two_entries_for_a_word_are_refused_with_both_lines(tmp_path):
+    with pytest.raises(UserError, match=r"words\.tsv, line 2: 'Cat' has an entry already \(words\.tsv, line 1\)"):
+        lexicon_of(tmp_path, "cat\tdog", "Cat\tcow")
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"cannot read the lexicon .*none\.tsv"):
+        read_lexicon(tmp_path / "none.tsv")
+    (tmp_path / "latin.tsv").write_bytes(b"caf\xe9\tcoffee")
+    with pytest.raises(UserError, match=r"latin\.tsv is not text in UTF-8 \(byte 3\)"):
+        read_lexicon(tmp_path / "latin.tsv")
+
+
+PLS = """<?xml version="1.0" encoding="UTF-8"?>
+<lexicon version="1.0" xmlns="http://www.w3.org/2005/01/pronunciation-lexicon" alphabet="ipa" xml:lang="en-US">
+  <meta name="author" content="me"/>
+  <lexeme>
+    <grapheme>W3C</grapheme><grapheme>WWW Consortium</grapheme>
+    <alias>no</alias><alias prefer="true">World Wide Web Consortium</alias>
+    <example>The W3C met.</example>
+  </lexeme>
+  %s
+</lexicon>
+"""
+
+
+def pls_lexicon(folder: Path, inside: str = "", document: str = PLS) -> Lexicon:
+    (folder / "words.pls").write_text(document.replace("%s", inside))
+    return read_lexicon(folder / "words.pls")
+
+
+def test_aliases_of_a_w3c_lexicon_are_read(tmp_path):
+    assert pls_lexicon(tmp_path)("The W3C, a www consortium") == \
+        "The World Wide Web Consortium, a World Wide Web Consortium"
+
+
+PLS_FAULTS = [
+    ("<lexeme><grapheme>a</grapheme><phoneme>ə</phoneme></lexeme>", "line 9: a phoneme entry"),
+    ("<lexeme><grapheme>a</grapheme></lexeme>", "line 9: a <lexeme> needs a <grapheme> and an <alias>"),
+    ("<lexeme><grapheme> </grapheme></lexeme>", "line 9: <grapheme> has no letter"),
+    ("<word/>", "line 9: <word> is not expected here"),
+    ("<lexeme>", "line 10: not well-formed XML"),
+]
+
+
+@pytest.mark.parametrize(("inside", "fault"), PLS_FAULTS)
+def test_what_a_w3c_lexicon_has_beside_aliases_is_refused_with_its_line(tmp_path, inside, fault):
+    with pytest.raises(UserError, match=rf"words\.pls, {fault}"):
+        pls_lexicon(tmp_path, inside)
+
+
+def test_entities_and_other_languages_are_refused(tmp_path):
+    bomb = '<!DOCTYPE lexicon [<!ENTITY a "aaaa">]>\n<lexicon>&a;</lexicon>'
+    with pytest.raises(UserError, match="line 1: a document type"):
+        pls_lexicon(tmp_path, document=bomb)
+    with pytest.raises(UserError, match="its language is 'de'"):
+        pls_lexicon(tmp_path, document='<lexicon xml:lang="de"/>')
+
+
+def test_the_time_is_linear_in_the_text_whatever_the_number_of_entries():
+    lexicon = Lexicon(LexiconEntry(f"word{number} thing", "x") for number in range(10_000))
+
+    def seconds(words: int) -> float:
+        began = time.process_time()
+        lexicon("word1 word2 thing " * words)
+        return time.process_time() - began
+
+    seconds(100)
+    assert seconds(8000) < 40 * max(seconds(800), 1e-3)
