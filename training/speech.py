@@ -58,7 +58,11 @@ def trim_and_level(audio: np.ndarray) -> np.ndarray:
     loud = np.flatnonzero(np.abs(audio) > 0.01)
     if not len(loud):
         return audio[:0]
-    audio = audio[max(0, loud[0] - int(LEAD * RATE)):loud[-1] + int(TAIL * RATE)]
+    return level(audio[max(0, loud[0] - int(LEAD * RATE)):loud[-1] + int(TAIL * RATE)])
+
+
+def level(audio: np.ndarray) -> np.ndarray:
+    """Speech (S,) at 16 kHz, not all silent, at equal loudness."""
     frames = audio[:len(audio) // 160 * 160].reshape(-1, 160)
     energy = np.sqrt((frames ** 2).mean(axis=1))
     spoken = energy[energy > 0.1 * energy.max()]

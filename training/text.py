@@ -99,6 +99,11 @@ def spoken_words() -> tuple[list[str], list[float]]:
     return [word for word, _ in chosen], list(accumulate(weight for _, weight in chosen))
 
 
+def letters_of(text: str) -> str:
+    """Its letters a to z alone, in lower case."""
+    return re.sub("[^a-z]", "", text.lower())
+
+
 def write_text(path: Path, wordnet: Path, count: int, seed: int) -> None:
     """Write ``count`` texts, one a line."""
     with replacing(path) as target:
