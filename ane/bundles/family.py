@@ -96,6 +96,7 @@ class ModelFamily:
         required_files: official files without which the model cannot be opened.
         extra_files: other files that are used if they are in the same directory.
         repository: the Hugging Face repository with the official checkpoints.
+        kept: its networks stay loaded between requests on the CPU too: reading them takes as long as running them.
     """
 
     name: str
@@ -116,6 +117,7 @@ class ModelFamily:
     required_files: tuple[str, ...] = ()
     extra_files: tuple[str, ...] = ()
     repository: str = ""
+    kept: bool = False
     usage: str = "--bundle"
 
     @cached_property

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import Progress, track
 
-from ane.bundles import DEMO, Model, is_path
+from ane.bundles import EMBEDDED, Model, is_path
 from ane.bundles.family import find_family
 from ane.commands import arguments
 from ane.commands.kitten import import_kitten, is_kitten_source
@@ -113,8 +113,8 @@ def _destination(text: str) -> Path:
     """The path of the bundle; a bare name is a folder among the stored bundles."""
     if is_path(text):
         return Path(os.path.expanduser(text))
-    if text == DEMO:
-        raise UserError("the name demo belongs to the embedded bundle; choose another")
+    if text in EMBEDDED:
+        raise UserError(f"the name {text} belongs to an embedded bundle; choose another")
     return paths.bundles_dir() / text
 
 

@@ -23,4 +23,4 @@ def make_synthesizer(model: Model, backend: "Backend") -> "FastSpeechSynthesizer
 
 FAMILY = ModelFamily(
     "fastspeech", "FastSpeech", NETWORKS, FASTSPEECH_STAGES, check_value, check_config, FastSpeechCheckpoint,
-    make_synthesizer, read_options, OPTIONS, checkpoint_suffixes=(".pt",), takes_vocoder=True)
+    make_synthesizer, read_options, OPTIONS, checkpoint_suffixes=(".pt",), takes_vocoder=True, kept=True)

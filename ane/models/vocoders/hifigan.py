@@ -4,15 +4,18 @@ NVIDIA's HiFi-GAN (DeepLearningExamples, PyTorch/SpeechSynthesis/HiFiGAN) is the
 """
 
 from dataclasses import dataclass
+from itertools import accumulate
 from math import prod
+from operator import mul
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ane.bundles.family import Config
-from ane.models.tortoise.networks.hifigan import HifiganResBlock, upsampled
+from ane.models.tortoise.networks.hifigan import BORDER, HifiganResBlock, upsampled
 from ane.models.tortoise.networks.layers import ImageConv, ImageConvTranspose
+from ane.models.tortoise.networks.receptive_field import affected_samples, margins
 
 RESBLOCKS = ("1", "2")
 
@@ -33,6 +36,17 @@ class MelHifiganConfig(Config):
     def hop(self) -> int:
         """Samples of a mel frame."""
         return prod(self.upsample_rates)
+
+    @property
+    def margin(self) -> int:
+        """Frames on either side that the sound of a frame depends on."""
+        blocks = max(sum((size - 1) * dilation // 2 + (self.resblock == "1") * ((size - 1) // 2)
+                         for dilation in dilations)
+                     for size, dilations in zip(self.resblock_kernel_sizes, self.resblock_dilation_sizes, strict=True))
+        reaches = [blocks + affected_samples(size, rate, (size - rate) // 2)
+                   for size, rate in zip(self.upsample_kernel_sizes, self.upsample_rates, strict=False)]
+        reaches[-1] += BORDER
+        return margins(list(accumulate(self.upsample_rates, mul)), reaches)[0] + BORDER
 
 
 class SmallResBlock(nn.Module):
