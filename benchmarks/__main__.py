@@ -18,14 +18,15 @@ from pathlib import Path
 from ane.bundles import add_model_arguments
 from ane.commands.arguments import comma_separated, positive
 from ane.system.errors import UserError
-from benchmarks import checkpoints, convert, memory, quality, samplers, speech, stages, windows
+from benchmarks import checkpoints, convert, embedded, memory, quality, samplers, speech, stages, windows
 from benchmarks.harness import RESULTS, Benchmark, add_shared_options, run_benchmark
 from benchmarks.page import write_page
 from benchmarks.upstream import make_environment
 
 BENCHMARKS: dict[str, Benchmark] = {
     **stages.BENCHMARKS, **speech.BENCHMARKS, "memory": memory.BENCHMARK, "convert": convert.BENCHMARK,
-    "quality": quality.BENCHMARK, "samplers": samplers.BENCHMARK, "windows": windows.BENCHMARK}
+    "embedded": embedded.BENCHMARK, "quality": quality.BENCHMARK, "samplers": samplers.BENCHMARK,
+    "windows": windows.BENCHMARK}
 
 
 def arguments_parser() -> argparse.ArgumentParser:

@@ -25,7 +25,7 @@ from training.timed_speech import TimedClip, load_timed_shard
 from training.trained_mel import BANDS
 from training.trainer import PartSchedule, Trainer
 
-FRAMES_PER_BATCH = 3000
+FRAMES_PER_BATCH = 2000
 LETTERS_PER_BATCH = 1000        # of the strings of words
 STRING_WORDS = 6
 JOINED = (1, 1, 1, 2, 3, 4)     # clips of a text; joined ones are as long as the chunks of long texts
@@ -89,7 +89,8 @@ class AcousticData:
     def batch(self, indices: Sequence[int], rng: np.random.Generator, varied: bool = True) -> AcousticBatch:
         """A batch of clips. ``varied``: some words are given as phonemes, and several clips may be one text."""
         longest = max(len(self.clips[index].mel) for index in indices)
-        joined = min(int(rng.choice(JOINED)), self.positions // longest, len(indices)) if varied else 1
+        most = max(1, min(self.positions // longest, len(indices)))
+        joined = min(int(rng.choice(JOINED)), most) if varied else 1
         groups = [indices[start:start + joined] for start in range(0, len(indices) - joined + 1, joined)]
         rows, mels, normal = [], [], []
         for group in groups:
@@ -145,6 +146,18 @@ def losses_of(module: FastSpeechInTraining, batch: AcousticBatch) -> dict[str, T
     return {"mel": (distance * batch.mel_mask).sum() / batch.mel_mask.sum(),
             "durations": (durations * batch.normal).sum() / batch.normal.sum().clamp(min=1),
             "sounds": module.sound_loss(states, batch.sounds)}
+
+
+@torch.no_grad()
+def predicted_mel(network: FastSpeech, symbols: Sequence[Symbol]) -> np.ndarray:
+    """The mel (L, M) float32 of a text with the teacher's durations."""
+    device = network.mel_linear.weight.device
+    ids, frames = (torch.tensor([[getattr(symbol, name) for symbol in symbols]], device=device)
+                   for name in ("id", "frames"))
+    states = network.encode(ids, torch.ones(ids.shape, device=device))[..., :-1]
+    alignment = torch.from_numpy(alignment_matrix(frames.cpu().numpy(), int(frames.sum()))).to(states)
+    mel = network.decode(states, alignment, torch.ones(1, alignment.shape[2], device=device))
+    return mel[0].T.cpu().numpy()
 
 
 def train_fastspeech(folder: Path, config: FastSpeechConfig, shards: Sequence[Path], validation: Sequence[Path],

@@ -20,6 +20,7 @@ RATE = 16000                # Hz of flite's voices
 MAX_CLIPS, MIN_SHARDS = 400, 12     # clips of a shard at most, and shards at least
 LEVEL = 0.07                # root mean square of the spoken part, equal for both voices
 MAX_SECONDS = 11.5          # of a clip: the decoder has no more positions
+CLIP_SECONDS = 2.82         # mean length, to compute the number of clips from hours
 LEAD, TAIL = 0.08, 0.10     # seconds of silence before and after the words
 
 
@@ -128,6 +129,11 @@ def speak_shard(path: Path, texts: Sequence[str], voice: str, flite: Flite, mel_
 
 def voice_of(shard: Path, voices: Sequence[str]) -> int:
     return voices.index(shard.stem.split("-")[1])
+
+
+def clips_in(hours: float) -> int:
+    """About how many clips these hours of speech are."""
+    return round(hours * 3600 / CLIP_SECONDS)
 
 
 def shard_size(clips: int) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -60,7 +61,7 @@ class Lexicon:
     def split(self, letters: str, phones: Sequence[int]) -> list[Phonemes]:
         """The phonemes of each letter."""
         ends = np.cumsum([0, *self.alignment.align(letters, bare(phones))])
-        return [tuple(phones[begin:end]) for begin, end in zip(ends, ends[1:], strict=False)]
+        return [tuple(phones[begin:end]) for begin, end in pairwise(ends)]
 
     @cached_property
     def examples(self) -> list[tuple[list[int], list[int]]]:

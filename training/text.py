@@ -111,6 +111,16 @@ def write_text(path: Path, wordnet: Path, count: int, seed: int) -> None:
         target.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
 
 
+def texts_of_a_run(folder: Path, wordnet: Path, count: int, seed: int) -> list[str]:
+    """The texts in a run's folder, which are written there first. Raises UserError without WordNet."""
+    path = folder / "text.txt"
+    if not path.exists():
+        if not (wordnet / "data.noun").exists():
+            raise UserError(f"no WordNet in {wordnet}: install Debian's wordnet-base or give its folder with --wordnet")
+        write_text(path, wordnet, count, seed)
+    return read_text(path, count)
+
+
 def read_text(path: Path, count: int) -> list[str]:
     """Read what ``write_text`` wrote.
 

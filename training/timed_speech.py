@@ -152,7 +152,7 @@ def flite_voice(voice: str, libraries: str | None) -> TimedFlite:
     return TimedFlite(voice, libraries)
 
 
-@dataclass
+@dataclass(eq=False)       # hashed by identity
 class TimedClip:
     """A clip with its symbols' times.
 
@@ -189,8 +189,9 @@ def timed_clip(flite: TimedFlite, text: str, stretch: float) -> TimedClip | None
     sound = resample(level(audio), RATE, SAMPLE_RATE)
     first = round(begin)
     sound = np.pad(sound, (max(0, -first), count * HOP))[max(0, first):][:count * HOP]
-    rows = [(segment.phone, segment.word, length)
-            for segment, length in zip(segments[lead:], np.diff(frames, prepend=0), strict=True)] + [(0, -1, TAIL_FRAMES)]
+    rows = [*((segment.phone, segment.word, length)
+              for segment, length in zip(segments[lead:], np.diff(frames, prepend=0), strict=True)),
+            (0, -1, TAIL_FRAMES)]
     return TimedClip(text, words, np.rint(sound * 32767).astype(np.int16), trained_mel(sound).T.astype(np.float16),
                      np.array(rows, np.int16), stretch)
 
@@ -220,6 +221,12 @@ def load_timed_shard(path: Path) -> list[TimedClip]:
                  np.split(data["mel"], ends), np.split(data["segments"], data["counts"].cumsum()[:-1]),
                  data["stretches"].tolist())
     return [TimedClip(text, words.split(), *rest) for text, words, *rest in zip(*parts, strict=True)]
+
+
+def timed_hours(path: Path) -> float:
+    """Hours of speech in a shard."""
+    with np.load(path) as data:
+        return int(data["frames"].sum()) * HOP / SAMPLE_RATE / 3600
 
 
 def speak_all_timed(folder: Path, texts: list[str], voice: str, libraries: str | None, seed: int,
