@@ -21,9 +21,8 @@ from ane.system.errors import UserError
 from training.fast_recipe import load_fast_recipe
 from training.fast_run import FAST_RUN_PARTS, FastTrainingRun
 from training.publish import publish, publish_fast, write_scored_card
-from training.quantiser import DONE
 from training.recipe import EMBEDDED_VOICE, family_of, load_recipe
-from training.run import PARTS, SHARED, TrainingRun
+from training.run import PARTS, TrainingRun
 from training.speech import Flite
 
 
@@ -62,7 +61,7 @@ def train(options: argparse.Namespace) -> None:
     if unknown := set(parts) - {*known, "bundle", "card"}:
         raise UserError(f"--parts {','.join(sorted(unknown))}: choose from {', '.join(known)}, bundle and card")
     if "RANK" in os.environ:
-        run.device = join_processes(parts, folder, options.device)
+        run.device = join_processes(parts, run, options.device)
     if options.threads:
         torch.set_num_threads(options.threads)
     if isinstance(run, TrainingRun):
@@ -86,11 +85,11 @@ def open_run(options: argparse.Namespace) -> TrainingRun | FastTrainingRun:
     return TrainingRun(options.output, load_recipe(options.config), device, Flite(options.flite, libraries), *rest)
 
 
-def join_processes(parts: list[str], folder: Path, device: str) -> str:
+def join_processes(parts: list[str], run: TrainingRun | FastTrainingRun, device: str) -> str:
     """Join the processes that torchrun started. Returns the device of this one."""
-    if len(parts) != 1 or parts[0] not in SHARED or not (folder / "codes" / DONE).exists():
-        raise UserError(f"several processes can share only one of {', '.join(SHARED)}, after the parts before it: give "
-                        "that one with --parts")
+    if len(parts) != 1 or parts[0] not in run.shared_parts or not run.has_data:
+        raise UserError(f"several processes can share only one of {', '.join(run.shared_parts)}, after the parts "
+                        "before it: give that one with --parts")
     torch.distributed.init_process_group("nccl" if device == "cuda" else "gloo")
     return f"cuda:{os.environ['LOCAL_RANK']}" if device == "cuda" else device
 

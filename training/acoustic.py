@@ -25,8 +25,8 @@ from training.timed_speech import TimedClip, load_timed_shard
 from training.trained_mel import BANDS
 from training.trainer import PartSchedule, Trainer
 
-FRAMES_PER_BATCH = 2000
-LETTERS_PER_BATCH = 1000        # of the strings of words
+FRAMES_PER_BATCH = 1000
+LETTERS_PER_BATCH = 400         # of the strings of words
 STRING_WORDS = 6
 JOINED = (1, 1, 1, 2, 3, 4)     # clips of a text; joined ones are as long as the chunks of long texts
 DURATION_WEIGHT, SOUND_WEIGHT = 0.5, 0.2
@@ -167,7 +167,7 @@ def train_fastspeech(folder: Path, config: FastSpeechConfig, shards: Sequence[Pa
     trainer = Trainer(folder, module, schedule, device)
     if trainer.finished:
         return module.network.eval()
-    data, held_back = (AcousticData([clip for shard in part for clip in load_timed_shard(shard)], lexicon,
+    data, held_back = (AcousticData([clip for shard in part for clip in load_timed_shard(shard, sound=False)], lexicon,
                                     config.max_seq_len) for part in (shards, validation))
     batches = Batches([len(clip.mel) for clip in data.clips], FRAMES_PER_BATCH, schedule.seed)
 

@@ -10,7 +10,7 @@ import numpy as np
 from ane.models.fastspeech.networks.acoustic import FastSpeech
 from ane.models.vocoders.hifigan import MelHifigan
 from training.acoustic import predicted_mel, train_fastspeech
-from training.fast_recipe import FAST_CONFIGS, FastRecipe
+from training.fast_recipe import FAST_CONFIGS, FAST_PARTS, FastRecipe
 from training.mel_vocoder import train_adversarially, train_mel_vocoder
 from training.speech import clips_in, shard_size
 from training.symbols import Lexicon, timed_symbols
@@ -32,6 +32,17 @@ class FastTrainingRun:
     libraries: str | None
     wordnet: Path
     workers: int
+
+    @property
+    def shared_parts(self) -> tuple[str, ...]:
+        """The parts that several processes may share."""
+        return FAST_PARTS
+
+    @property
+    def has_data(self) -> bool:
+        """Whether what the shared parts are trained on has been written."""
+        clips = clips_in(self.recipe.hours)
+        return len(list((self.folder / "speech").glob("*.npz"))) >= clips / shard_size(clips)
 
     @cached_property
     def texts(self) -> list[str]:

@@ -32,7 +32,7 @@ from training.decoder import SILENT_CODES, DecoderInTraining, train_decoder, tra
 from training.denoiser import DenoiserInTraining, train_denoiser
 from training.encoders import recordings, train_converter, train_encoder
 from training.listener import Listener, train_listener
-from training.quantiser import Quantiser, train_quantiser, write_codes
+from training.quantiser import DONE, Quantiser, train_quantiser, write_codes
 from training.ranking import train_clvp
 from training.recipe import CONFIGS, ENTRIES, Recipe, tokenizer_json
 from training.speech import Flite, clips_in, shard_size, speak_all
@@ -62,6 +62,16 @@ class TrainingRun:
     flite: Flite
     wordnet: Path
     workers: int
+
+    @property
+    def shared_parts(self) -> tuple[str, ...]:
+        """The parts that several processes may share."""
+        return SHARED
+
+    @property
+    def has_data(self) -> bool:
+        """Whether what the shared parts are trained on has been written."""
+        return (self.folder / "codes" / DONE).exists()
 
     @cached_property
     def mel_norms(self) -> np.ndarray:

@@ -214,10 +214,12 @@ def speak_timed_shard(path: Path, texts: list[str], voice: str, libraries: str |
                  stretches=np.array([clip.stretch for clip in clips]))
 
 
-def load_timed_shard(path: Path) -> list[TimedClip]:
-    with np.load(path) as data:
+def load_timed_shard(path: Path, sound: bool = True) -> list[TimedClip]:
+    """The clips of a shard, without their audio unless ``sound``."""
+    with np.load(path) as data:         # loads only the arrays it uses
         ends = data["frames"].cumsum()[:-1]
-        parts = (data["texts"].tolist(), data["words"].tolist(), np.split(data["audio"], ends * HOP),
+        audio = np.split(data["audio"], ends * HOP) if sound else [np.empty(0, np.int16)] * len(data["frames"])
+        parts = (data["texts"].tolist(), data["words"].tolist(), audio,
                  np.split(data["mel"], ends), np.split(data["segments"], data["counts"].cumsum()[:-1]),
                  data["stretches"].tolist())
     return [TimedClip(text, words.split(), *rest) for text, words, *rest in zip(*parts, strict=True)]
