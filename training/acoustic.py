@@ -29,6 +29,7 @@ FRAMES_PER_BATCH = 1000
 LETTERS_PER_BATCH = 400         # of the strings of words
 STRING_WORDS = 6
 JOINED = (1, 1, 1, 2, 3, 4)     # clips of a text; joined ones are as long as the chunks of long texts
+SLOW, SLOW_REPEATS = 1.5, 4     # clips slower than this come so often in an epoch: few are, and they are the hardest
 DURATION_WEIGHT, SOUND_WEIGHT = 0.5, 0.2
 
 
@@ -169,11 +170,12 @@ def train_fastspeech(folder: Path, config: FastSpeechConfig, shards: Sequence[Pa
         return module.network.eval()
     data, held_back = (AcousticData([clip for shard in part for clip in load_timed_shard(shard, sound=False)], lexicon,
                                     config.max_seq_len) for part in (shards, validation))
-    batches = Batches([len(clip.mel) for clip in data.clips], FRAMES_PER_BATCH, schedule.seed)
+    drawn = [index for index, clip in enumerate(data.clips) for _ in range(SLOW_REPEATS if clip.stretch > SLOW else 1)]
+    batches = Batches([len(data.clips[index].mel) for index in drawn], FRAMES_PER_BATCH, schedule.seed)
 
     def step(index: int, generator: torch.Generator) -> dict[str, Tensor]:
         rng = np.random.default_rng([schedule.seed, index])
-        batch = on(device, data.batch(batches[index], rng))
+        batch = on(device, data.batch([drawn[place] for place in batches[index]], rng))
         ids, sounds, mask = (part.to(device) for part in data.strings(rng))
         with torch.autocast(torch.device(device).type, torch.bfloat16):
             losses = losses_of(module, batch)

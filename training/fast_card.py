@@ -17,6 +17,7 @@ FAST_LIMITS = """## Limits
 - It reads letters, and learned to read them from flite, whose lexicon and letter-to-sound rules are right for frequent
   words. It mispronounces some rare words and names; phonemes in braces, `{HH AH0 L OW1}`, say how a word is spoken.
 - It was trained at speeds from 0.45 to 2.2; `--rate` takes more.
+- The buzz comes from the vocoder, which was trained on spectra without a discriminator.
 - Its training speech has a sample rate of 16 kHz, so its output has nothing above 8 kHz.
 """
 
@@ -56,7 +57,7 @@ In a clone of the repository, `python -m training --config training/fast_voice.t
 |---|---:|---:|
 {rows}
 
-The adversarial part continues the vocoder's training with a discriminator, which is not published.
+The vocoder was trained on the teacher's mels, then on those that FastSpeech predicts with the teacher's durations.
 {legs_section(source)}
 Versions: {versions}.
 

@@ -12,7 +12,7 @@ from training.recipe import FOLDER, read_recipe
 from training.trainer import PartSchedule
 
 FAST_VOICE = FOLDER / "fast_voice.toml"     # of the bundle demo-fast
-FAST_PARTS = ("fastspeech", "vocoder", "adversarial")
+FAST_PARTS = ("fastspeech", "vocoder")
 
 # 7.4 MB of fp16 in all. The vocoder does most of the work of a second of speech, 0.45 billion multiplications, so its
 # rates are those that need fewest: each of its four levels costs the same.
@@ -34,7 +34,7 @@ class FastRecipe:
     Attributes:
         voice: of CMU Flite. hours: of its speech. vocoder_hours: of that, what the vocoder is trained on.
         crops: in a vocoder's batch. precision: of the bundle's weights.
-        predicted_from: the step of the adversarial part from which its mels are those that FastSpeech predicts.
+        predicted_from: the step of the vocoder from which its mels are those that FastSpeech predicts.
         parts: the schedule of each of ``FAST_PARTS``.
     """
 

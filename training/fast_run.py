@@ -11,7 +11,7 @@ from ane.models.fastspeech.networks.acoustic import FastSpeech
 from ane.models.vocoders.hifigan import MelHifigan
 from training.acoustic import predicted_mel, train_fastspeech
 from training.fast_recipe import FAST_CONFIGS, FAST_PARTS, FastRecipe
-from training.mel_vocoder import train_adversarially, train_mel_vocoder
+from training.mel_vocoder import train_mel_vocoder
 from training.speech import clips_in, shard_size
 from training.symbols import Lexicon, timed_symbols
 from training.text import texts_of_a_run
@@ -71,14 +71,8 @@ class FastTrainingRun:
     @cached_property
     def vocoder(self) -> MelHifigan:
         return train_mel_vocoder(self.folder / "vocoder", FAST_CONFIGS["vocoder"], self.vocoder_shards,
-                                 self.recipe.parts["vocoder"], self.recipe.crops, self.device)
-
-    @cached_property
-    def adversarial(self) -> MelHifigan:
-        """The vocoder, trained further; it is published."""
-        return train_adversarially(self.folder / "adversarial", self.vocoder, self.vocoder_shards,
-                                   self.recipe.parts["adversarial"], self.recipe.predicted_from, self.predicted_mel,
-                                   self.recipe.crops, self.device)
+                                 self.recipe.parts["vocoder"], self.recipe.predicted_from, self.predicted_mel,
+                                 self.recipe.crops, self.device)
 
     def predicted_mel(self, clip: TimedClip) -> np.ndarray:
         """The mel (L, M) of a clip by FastSpeech, with the teacher's durations."""
@@ -86,4 +80,4 @@ class FastTrainingRun:
 
 
 # each needs only parts before it
-FAST_RUN_PARTS = ("texts", "shards", "fastspeech", "vocoder", "adversarial")
+FAST_RUN_PARTS = ("texts", "shards", "fastspeech", "vocoder")

@@ -46,7 +46,7 @@ def publish(run: TrainingRun, destination: Path) -> None:
 
 def publish_fast(run: FastTrainingRun, destination: Path) -> None:
     """Write a bundle of FastSpeech and its vocoder, with MODEL.md."""
-    model = TrainedFastSpeech({"fastspeech": run.fastspeech, "vocoder": run.adversarial})
+    model = TrainedFastSpeech({"fastspeech": run.fastspeech, "vocoder": run.vocoder})
     source = {"teachers": [f"flite {run.recipe.voice}"],
               "hours": round(sum(timed_hours(path) for path in run.shards), 1), "clips": len(run.texts),
               **training_facts(run, FAST_PARTS)}

@@ -26,7 +26,6 @@ predicted_from = 1
 [parts]
 fastspeech = { steps = [2], rate = 1e-3 }
 vocoder = { steps = [2], rate = 1e-3 }
-adversarial = { steps = [2], rate = 1e-3 }
 """
 TINY = {
     "fastspeech": FastSpeechConfig(1100, 32, 1, 1, 32, 1, 1, 32, duration_predictor_filter_size=16),
@@ -56,7 +55,7 @@ def test_one_command_makes_a_bundle_that_speaks(tmp_path, recipe, wordnet):
     assert source["teachers"] == ["flite rms"]
     card = (run / "bundle" / "MODEL.md").read_text()
     assert card.startswith("# The fast embedded voice")
-    assert "| adversarial | 2 |" in card
+    assert "| vocoder | 2 |" in card
     speech = ane.load(run / "bundle", "torch", threads=1).speak("one two three {HH AH0} hello there, my dear friends")
     assert np.isfinite(speech.audio).all()
 
@@ -74,7 +73,7 @@ def test_bad_arguments_give_one_line(tmp_path, recipe, wordnet, capsys, argument
 
 
 def test_a_recipe_without_a_part_is_refused(tmp_path, recipe, wordnet, capsys):
-    recipe.write_text(RECIPE.replace("adversarial = ", "against = "), encoding="utf-8")
+    recipe.write_text(RECIPE.replace("vocoder = ", "vocoders = "), encoding="utf-8")
     with pytest.raises(SystemExit):
         main(["--config", str(recipe), "-o", str(tmp_path / "run"), "--wordnet", str(wordnet)])
-    assert "[parts] must hold fastspeech, vocoder, adversarial" in capsys.readouterr().err
+    assert "[parts] must hold fastspeech, vocoder" in capsys.readouterr().err
