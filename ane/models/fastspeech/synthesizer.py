@@ -16,10 +16,12 @@ from ane.models.fastspeech.settings import FastSpeechSettings
 from ane.models.fastspeech.stream import FastSpeechStream
 from ane.models.fastspeech.text import text_to_ids, unknown_phonemes
 from ane.models.recording import PhaseProgress, report_nothing
+from ane.models.tortoise.vocoding import StreamingVocoder, VocodingWindow
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline
 from ane.text import shorten
 
+FIRST_FRAMES = 40       # of the first piece of a stream: 0.46 s
 NO_VOCODER = ("this model has no vocoder, so Griffin-Lim made the sound, which is rough: import the model again with "
               "--vocoder and a HiFi-GAN checkpoint")
 
@@ -94,7 +96,7 @@ class FastSpeechSynthesizer:
 
     def stream(self, text: str, speed: float | None = None, settings: FastSpeechSettings | None = None,
                progress: PhaseProgress = report_nothing, timeline: Timeline | None = None) -> FastSpeechStream:
-        """Speak ``text`` and return its sound chunk by chunk, each as soon as it is ready.
+        """Speak ``text`` and return its sound chunk by chunk, each as soon as it is ready; the first in two pieces.
 
         Arguments and errors are those of ``speak``. The pieces join to what ``speak`` returns with ``batch=1``.
         """
@@ -106,17 +108,38 @@ class FastSpeechSynthesizer:
 
     def pieces(self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings, timeline: Timeline,
                progress: PhaseProgress) -> Iterator[tuple[np.ndarray, int, list[str]]]:
-        """For each chunk its sound, with the pause before it, the number of its mel frames, and its notes."""
+        """Pieces of sound, each with the pause before it, the number of its mel frames, and its chunk's notes."""
+        before: list[np.ndarray] = []       # a piece, or none, that a pause follows
         try:
             for index, chunk in enumerate(chunks):
                 [parts] = self.encode([[chunk]], settings, timeline, report_nothing)
-                mels = list(self.mels(parts, settings, timeline, report_nothing))
-                sounds = [sound for _, sound in self.sounds(iter(mels), len(mels), timeline, report_nothing)]
-                audio = join_with_pauses([np.zeros(0, np.float32)] * (index > 0) + sounds, settings.pause)
+                notes = self.notes(chunk.text, parts)
+                for mel in self.mels(parts, settings, timeline, report_nothing):
+                    for sound in self.first_sounds(mel, timeline) if not before else self.whole_sound(mel, timeline):
+                        yield join_with_pauses([*before, sound], settings.pause), len(sound) // HOP, notes
+                        before = []
+                    before = [np.zeros(0, np.float32)]
                 progress("vocode", index + 1, len(chunks), "")
-                yield audio, sum(mel.shape[1] for mel in mels), self.notes(chunk.text, parts)
         finally:
             self.backend.release()
+
+    def whole_sound(self, mel: np.ndarray, timeline: Timeline) -> Iterator[np.ndarray]:
+        """The sound of a mel, in one piece."""
+        with timeline.record("vocode"):
+            sound = self.vocode(mel)
+        yield sound
+
+    def first_sounds(self, mel: np.ndarray, timeline: Timeline) -> Iterator[np.ndarray]:
+        """The sound of a mel in two pieces, the first of them short, so that it comes soon."""
+        margin = self.model.config("vocoder").margin if "vocoder" in self.model.networks else mel.shape[1]
+        if mel.shape[1] <= FIRST_FRAMES + margin:
+            yield from self.whole_sound(mel, timeline)
+            return
+        vocoder = StreamingVocoder(margin, VocodingWindow(FIRST_FRAMES), self.vocode)
+        for part in (vocoder.feed(mel[:, :FIRST_FRAMES + margin]), vocoder.finish(mel[:, FIRST_FRAMES + margin:])):
+            with timeline.record("vocode"):
+                sounds = list(part)
+            yield from sounds
 
     def prepare(self, settings: FastSpeechSettings | None = None) -> None:
         """Load the networks, so that the first text is spoken sooner."""
