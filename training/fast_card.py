@@ -17,7 +17,9 @@ FAST_LIMITS = """## Limits
 - It reads letters, and learned to read them from flite, whose lexicon and letter-to-sound rules are right for frequent
   words. It mispronounces some rare words and names; phonemes in braces, `{HH AH0 L OW1}`, say how a word is spoken.
 - It was trained at speeds from 0.45 to 2.2; `--speed` takes more.
-- The buzz comes from the vocoder, which was trained on spectra without a discriminator.
+- The buzz comes from the vocoder, which was trained on spectra, without a discriminator and for a short time. It draws
+  the pitch to 86 Hz, the rate of mel frames, so the voice is lower and flatter than its teacher's.
+- At half speed it is understood less well than its teacher at that speed, since few of its clips are so slow.
 - Its training speech has a sample rate of 16 kHz, so its output has nothing above 8 kHz.
 """
 

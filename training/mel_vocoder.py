@@ -16,7 +16,7 @@ from ane.models.vocoders.hifigan import MelHifigan, MelHifiganConfig
 from training.timed_speech import TimedClip, load_timed_shard
 from training.trained_mel import BANDS
 from training.trainer import PartSchedule, Trainer
-from training.vocoders import SpectralLoss, batch_of, initialise_convolutions, without_edges
+from training.vocoders import CLIP_ENDS, SpectralLoss, batch_of, initialise_convolutions, without_edges
 
 FRAMES = 40         # of a crop
 
@@ -39,17 +39,22 @@ def train_mel_vocoder(folder: Path, config: MelHifiganConfig, shards: Sequence[P
     predicted = cache(predict)
 
     def step(index: int, generator: torch.Generator) -> dict[str, Tensor]:
+        draw = float(torch.rand((), generator=generator))
+        at_start, at_end = draw < CLIP_ENDS, draw > 1 - CLIP_ENDS     # where it reads zeros, which are loud mels
+
         def crop(clip_index: int, generator: torch.Generator) -> tuple[np.ndarray, np.ndarray]:
             clip = clips[clip_index]
             mel = predicted(clip) if index >= predicted_from else clip.mel
-            first = int(torch.randint(len(mel) - FRAMES + 1, (), generator=generator))
+            last = len(mel) - FRAMES
+            random = int(torch.randint(last + 1, (), generator=generator))
+            first = 0 if at_start else last if at_end else random
             wave = clip.audio[first * HOP:(first + FRAMES) * HOP].astype(np.float32) / 32767
             return mel[first:first + FRAMES].T.astype(np.float32), wave
 
         _, mels, waves = batch_of(crop, len(clips), batch, generator, device)
         with torch.autocast(torch.device(device).type, torch.bfloat16):
             output = network(mels)[:, 0]
-        return {"loss": loss(without_edges(output.float()), without_edges(waves))}
+        return {"loss": loss(without_edges(output.float(), at_start, at_end), without_edges(waves, at_start, at_end))}
 
     trainer.run(step)
     return network.eval()

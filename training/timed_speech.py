@@ -29,7 +29,7 @@ MAX_STRETCH = 2.2
 LIBRARIES = ("flite", "flite_usenglish", "flite_cmulex", "flite_cmu_us_{voice}")
 
 
-class Wave(ctypes.Structure):
+class FliteWave(ctypes.Structure):
     """flite's cst_wave."""
 
     _fields_ = (("type", c_char_p), ("sample_rate", c_int), ("num_samples", c_int), ("num_channels", c_int),
@@ -74,7 +74,7 @@ class TimedFlite:
         self.function("feat_set_float", None, c_void_p, c_char_p, c_float)
         self.function("flite_synth_text", c_void_p, c_char_p, c_void_p)
         self.function("delete_utterance", None, c_void_p)
-        self.function("utt_wave", POINTER(Wave), c_void_p)
+        self.function("utt_wave", POINTER(FliteWave), c_void_p)
         self.function("utt_relation", c_void_p, c_void_p, c_char_p)
         self.function("item_as", c_void_p, c_void_p, c_char_p)
         for name in ("relation_head", "item_next", "item_parent", "val_car", "val_cdr"):
