@@ -27,8 +27,8 @@ def load(bundle_or_checkpoints: str | Path | None = None, backend: str = "auto",
         backend: "auto", or a backend and device such as "torch:cuda".
         precision: "auto", "fp32", "bf16" or "fp16"; others depend on the backend (``ane.backends.load_backend``).
         threads: CPU threads of the whole process; None: the backend's choice.
-        keep: keep networks loaded between requests. None: only on accelerators, where loading is slow; on the CPU
-            they are memory-mapped, and releasing them halves the peak memory.
+        keep: keep networks loaded between requests. None: on accelerators, where loading is slow, and FastSpeech's; on
+            the CPU those of the others are memory-mapped, and releasing them halves the peak memory.
 
     Raises:
         UserError: no such model, a damaged one, or a backend that this machine lacks.

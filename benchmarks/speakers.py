@@ -9,6 +9,7 @@ import torch
 
 import ane
 from ane.audio import resample, write
+from ane.models.fastspeech.synthesizer import FastSpeechSynthesizer
 from ane.models.tortoise.chunks import text_tokens
 from ane.models.tortoise.decoding import Candidate, Prompt, decode
 from ane.models.tortoise.diffusion import spectrogram
@@ -44,6 +45,12 @@ def speak_all(synthesizer: Synthesizer, sentences: Sequence[str], voice: str, pr
     for index, text in enumerate(sentences):
         speech = synthesizer.speak(text, voice, preset, seed=SEED + index)
         yield SpokenText(text, speech.audio, not speech.notes)
+
+
+def speak_plainly(synthesizer: FastSpeechSynthesizer, sentences: Sequence[str]) -> Iterable[SpokenText]:
+    for text in sentences:
+        speech = synthesizer.speak(text)
+        yield SpokenText(text, resample(speech.audio, speech.sample_rate, SAMPLE_RATE), not speech.notes)
 
 
 def speak_teacher(sentences: Sequence[str], voice: str, flite: Flite) -> Iterable[SpokenText]:

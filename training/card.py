@@ -4,7 +4,7 @@ import json
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ane.audio import read_audio
 from ane.audio.mel import DIFFUSION_RATE, diffusion_mel
@@ -15,19 +15,25 @@ from training.trainer import draw_curves
 CARD, CURVES, SPECTROGRAMS = "MODEL.md", "curves.jpg", "spectrograms.jpg"
 
 
+class CardText(Protocol):
+    def __call__(self, source: Mapping[str, Any], quality: Mapping[str, Any] | None, identity: str,
+                 spectrograms: bool) -> str: ...
+
+
 def write_card(bundle: Path, curves: Mapping[str, Sequence[Mapping[str, float]]], quality: Mapping[str, Any] | None,
-               sound: Path | None, identity: str) -> None:
+               sound: Path | None, identity: str, text_of: CardText | None = None) -> None:
     """Write the card and its pictures into a bundle.
 
     Args:
         curves: of each part. quality: the result of ``python -m benchmarks quality``, if it ran.
         sound: folder of its audio files, VOICE-SYSTEM-NNN.wav. identity: of the bundle.
+        text_of: the card's text; None: ``card_text``.
     """
     source = json.loads((bundle / "bundle.json").read_text(encoding="utf-8"))["source"]
     draw_curves(curves, bundle / CURVES, dpi=60, pil_kwargs={"quality": 70})
     if sound is not None:
         draw_spectrograms(sound, list(quality["voices"]), bundle / SPECTROGRAMS)
-    text = card_text(source, quality, identity, spectrograms=sound is not None)
+    text = (text_of or card_text)(source, quality, identity, spectrograms=sound is not None)
     with replacing(bundle / CARD) as target:
         target.write_text(text, encoding="utf-8")
 
@@ -40,6 +46,10 @@ def card_text(source: Mapping[str, Any], quality: Mapping[str, Any] | None, iden
         sections.append(f"![One sentence by teacher, fast path and quality path]({SPECTROGRAMS})\n")
     return "\n".join([*sections, LIMITS])
 
+
+FLITE = """Flite: copyright 1999-2001 Language Technologies Institute, Carnegie Mellon
+  University; free to use, modify and distribute if its notice and the authors' names are kept, modifications are
+  marked, and the names are not used to endorse derived products. The bundle contains nothing of flite itself."""
 
 HEAD = """# The embedded voice
 
@@ -60,16 +70,20 @@ LIMITS = """## Limits
 
 
 def data_section(source: Mapping[str, Any]) -> str:
-    plain, examples, definitions, strings = SHARES
     return f"""## Data
 
 - Teachers: {", ".join(source["teachers"])}, voices of CMU Flite, built from the recordings rms and slt of CMU ARCTIC
-  (John Kominek and Alan W Black). Flite: copyright 1999-2001 Language Technologies Institute, Carnegie Mellon
-  University; free to use, modify and distribute if its notice and the authors' names are kept, modifications are
-  marked, and the names are not used to endorse derived products. The bundle contains nothing of flite itself.
+  (John Kominek and Alan W Black). {FLITE}
 - {source["clips"]} clips, {source["hours"]} hours; each text is spoken once, by one voice. {source["held_back"]:.1%} of
   the clips are held back from the autoregressive decoder; the diffusion decoder, both vocoders and both encoders are
   trained on those only.
+{texts_item()}"""
+
+
+def texts_item() -> str:
+    """What the training texts are, as an item of a list."""
+    plain, examples, definitions, strings = SHARES
+    return f"""\
 - Texts, by share of the draws: {plain:.0%} sentences of a small grammar of everyday English, {examples:.0%} example
   sentences and {definitions:.0%} definitions of WordNet 3.0 (copyright 2006 Princeton University), {strings:.0%}
   strings of frequent words (the first 40,000 of wordfreq by Robyn Speer, https://github.com/rspeer/wordfreq, data CC
@@ -94,14 +108,14 @@ In a clone of the repository, `python -m training -o DIR` trains such a voice (s
 
 The quantiser and the listener are needed in training only. The listener, a recogniser of letters, scores the candidates
 that CLVP is trained to rank.
-{legs_section(source)}{earlier}
+{run_ends_section(source)}{earlier}
 Versions: {versions}.
 
 ![Curves of all parts]({CURVES})
 """
 
 
-def legs_section(source: Mapping[str, Any]) -> str:
+def run_ends_section(source: Mapping[str, Any]) -> str:
     runs = [f"{part} at steps {', '.join(map(str, ends))}" for part, ends in source.get("run_ends", {}).items()]
     text = textwrap.fill(
         f"Some parts were trained in several runs, which ended: {'; '.join(runs)}. A run continued from the checkpoint "
@@ -156,7 +170,8 @@ training data: `python -m benchmarks quality`, benchmarks/results/quality-demo.j
 def draw_spectrograms(sound: Path, voices: Sequence[str], path: Path, sentence: int = 0) -> None:
     from matplotlib.figure import Figure
 
-    systems = ("teacher", "fast", "quality")
+    systems = [system for system in ("teacher", "fast", "quality", "speech")
+               if (sound / f"{voices[0]}-{system}-{sentence:03d}.wav").exists()]
     figure = Figure(figsize=(12, 2.6 * len(systems)), layout="constrained")
     for column, voice in enumerate(voices):
         for row, system in enumerate(systems):

@@ -1,11 +1,12 @@
 """What is trained: the networks' configurations, the tokenizer, and the recipe read from a TOML file."""
 
 import tomllib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from ane.bundles.family import Config
+from ane.bundles.family import DEFAULT_FAMILY, Config
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from ane.models.tortoise.networks.clvp import CLVPConfig
 from ane.models.tortoise.networks.conditioning import (
@@ -18,6 +19,8 @@ from ane.models.tortoise.networks.hifigan import HifiganConfig
 from ane.models.tortoise.networks.univnet import UnivNetConfig
 from ane.system.errors import UserError
 from training.trainer import PartSchedule
+
+Made = TypeVar("Made")
 
 CHARACTERS = " abcdefghijklmnopqrstuvwxyz',.?!;:-"
 SPECIAL = ("[STOP]", "[UNK]", "[SPACE]")
@@ -104,19 +107,40 @@ def load_recipe(path: Path = EMBEDDED_VOICE) -> Recipe:
     Raises:
         UserError: the file is missing, is not TOML, or its keys are not those of ``Recipe``.
     """
+    def make(values: dict[str, Any], parts: dict[str, PartSchedule]) -> Recipe:
+        earlier = values.pop("earlier_voice", None)
+        return Recipe(**tuples(values), parts=parts, earlier_voice=earlier and EarlierVoice(**earlier))
+
+    return read_recipe(path, make, TRAINED_PARTS)
+
+
+def read_recipe(path: Path, make: Callable[[dict[str, Any], dict[str, PartSchedule]], Made],
+                trained_parts: Sequence[str]) -> Made:
+    """``make(values, schedules of the parts)`` of a recipe's file.
+
+    Raises:
+        UserError: the file is missing, is not TOML, or its keys are not those that ``make`` takes.
+    """
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
         parts = {name: PartSchedule(**tuples(part)) for name, part in values.pop("parts").items()}
-        earlier = values.pop("earlier_voice", None)
-        recipe = Recipe(**tuples(values), parts=parts, earlier_voice=earlier and EarlierVoice(**earlier))
+        recipe = make(values, parts)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is not a training recipe: {error}") from error
-    if set(parts) != set(TRAINED_PARTS):
-        raise UserError(f"{path}: [parts] must hold {', '.join(TRAINED_PARTS)}")
+    if set(parts) != set(trained_parts):
+        raise UserError(f"{path}: [parts] must hold {', '.join(trained_parts)}")
     for name, part in parts.items():
         if not part.steps or list(part.steps) != sorted(set(part.steps)) or part.steps[0] < 1:
             raise UserError(f"{path}: steps of {name} must be positive and ascending, got {list(part.steps)}")
     return recipe
+
+
+def family_of(path: Path) -> str:
+    """The family of the model that a recipe is for: "tortoise" unless it names another. Raises no error."""
+    try:
+        return str(tomllib.loads(path.read_text(encoding="utf-8")).get("family", DEFAULT_FAMILY))
+    except (OSError, ValueError):
+        return DEFAULT_FAMILY
 
 
 def tuples(values: dict[str, Any]) -> dict[str, Any]:

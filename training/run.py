@@ -17,7 +17,6 @@ from ane.bundles import Model
 from ane.bundles.hashes import sha256_of
 from ane.models.tortoise.networks.conditioning import ConditioningEncoder, ContextualEmbedder
 from ane.models.tortoise.voice_encoding import conditioning_window, diffusion_window
-from ane.system.errors import UserError
 from ane.system.files import replacing
 from ane.text import Tokenizer
 from training.candidates import (
@@ -33,11 +32,11 @@ from training.decoder import SILENT_CODES, DecoderInTraining, train_decoder, tra
 from training.denoiser import DenoiserInTraining, train_denoiser
 from training.encoders import recordings, train_converter, train_encoder
 from training.listener import Listener, train_listener
-from training.quantiser import Quantiser, train_quantiser, write_codes
+from training.quantiser import DONE, Quantiser, train_quantiser, write_codes
 from training.ranking import train_clvp
 from training.recipe import CONFIGS, ENTRIES, Recipe, tokenizer_json
-from training.speech import Flite, shard_size, speak_all
-from training.text import read_text, write_text
+from training.speech import Flite, clips_in, shard_size, speak_all
+from training.text import texts_of_a_run
 from training.trainer import Initialise
 from training.vocoders import train_hifigan, train_univnet
 from training.warm_start import (
@@ -49,7 +48,6 @@ from training.warm_start import (
     start_denoiser,
 )
 
-CLIP_SECONDS = 2.82         # mean length, to compute the number of clips from hours
 VALIDATION_CLIPS = 320
 # in the run's folder: the earlier bundle, its description
 EARLIER, INITIALISED_FROM = "earlier_voice", "initialised_from.json"
@@ -65,6 +63,16 @@ class TrainingRun:
     flite: Flite
     wordnet: Path
     workers: int
+
+    @property
+    def shared_parts(self) -> tuple[str, ...]:
+        """The parts that several processes may share."""
+        return SHARED
+
+    @property
+    def has_data(self) -> bool:
+        """Whether what the shared parts are trained on has been written."""
+        return (self.folder / "codes" / DONE).exists()
 
     @cached_property
     def mel_norms(self) -> np.ndarray:
@@ -95,13 +103,7 @@ class TrainingRun:
     @cached_property
     def texts(self) -> list[str]:
         """The texts of the training speech. Raises UserError without WordNet."""
-        path, count = self.folder / "text.txt", round(self.recipe.hours * 3600 / CLIP_SECONDS)
-        if not path.exists():
-            if not (self.wordnet / "data.noun").exists():
-                raise UserError(f"no WordNet in {self.wordnet}: install Debian's wordnet-base or give its folder with "
-                                "--wordnet")
-            write_text(path, self.wordnet, count, self.recipe.seed)
-        return read_text(path, count)
+        return texts_of_a_run(self.folder, self.wordnet, clips_in(self.recipe.hours), self.recipe.seed)
 
     @cached_property
     def shards(self) -> list[Path]:
@@ -132,7 +134,7 @@ class TrainingRun:
 
     @cached_property
     def quantiser(self) -> Quantiser:
-        voices, clips = self.recipe.voices, self.recipe.quantiser_hours * 3600 / CLIP_SECONDS
+        voices, clips = self.recipe.voices, clips_in(self.recipe.quantiser_hours)
         count = max(len(voices), round(clips / shard_size(len(self.texts))))
         return train_quantiser(self.folder / "quantiser", self.shards[:count], ENTRIES, voices,
                                self.recipe.parts["quantiser"], self.device)

@@ -20,6 +20,7 @@ RATE = 16000                # Hz of flite's voices
 MAX_CLIPS, MIN_SHARDS = 400, 12     # clips of a shard at most, and shards at least
 LEVEL = 0.07                # root mean square of the spoken part, equal for both voices
 MAX_SECONDS = 11.5          # of a clip: the decoder has no more positions
+CLIP_SECONDS = 2.82         # mean length, to compute the number of clips from hours
 LEAD, TAIL = 0.08, 0.10     # seconds of silence before and after the words
 
 
@@ -58,7 +59,11 @@ def trim_and_level(audio: np.ndarray) -> np.ndarray:
     loud = np.flatnonzero(np.abs(audio) > 0.01)
     if not len(loud):
         return audio[:0]
-    audio = audio[max(0, loud[0] - int(LEAD * RATE)):loud[-1] + int(TAIL * RATE)]
+    return level(audio[max(0, loud[0] - int(LEAD * RATE)):loud[-1] + int(TAIL * RATE)])
+
+
+def level(audio: np.ndarray) -> np.ndarray:
+    """Speech (S,) at 16 kHz, not all silent, at equal loudness."""
     frames = audio[:len(audio) // 160 * 160].reshape(-1, 160)
     energy = np.sqrt((frames ** 2).mean(axis=1))
     spoken = energy[energy > 0.1 * energy.max()]
@@ -124,6 +129,11 @@ def speak_shard(path: Path, texts: Sequence[str], voice: str, flite: Flite, mel_
 
 def voice_of(shard: Path, voices: Sequence[str]) -> int:
     return voices.index(shard.stem.split("-")[1])
+
+
+def clips_in(hours: float) -> int:
+    """About how many clips these hours of speech are."""
+    return round(hours * 3600 / CLIP_SECONDS)
 
 
 def shard_size(clips: int) -> int:

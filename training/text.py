@@ -99,11 +99,26 @@ def spoken_words() -> tuple[list[str], list[float]]:
     return [word for word, _ in chosen], list(accumulate(weight for _, weight in chosen))
 
 
+def letters_of(text: str) -> str:
+    """Its letters a to z alone, in lower case."""
+    return re.sub("[^a-z]", "", text.lower())
+
+
 def write_text(path: Path, wordnet: Path, count: int, seed: int) -> None:
     """Write ``count`` texts, one a line."""
     with replacing(path) as target:
         texts = islice(training_texts(wordnet, seed), count)
         target.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+
+
+def texts_of_a_run(folder: Path, wordnet: Path, count: int, seed: int) -> list[str]:
+    """The texts in a run's folder, which are written there first. Raises UserError without WordNet."""
+    path = folder / "text.txt"
+    if not path.exists():
+        if not (wordnet / "data.noun").exists():
+            raise UserError(f"no WordNet in {wordnet}: install Debian's wordnet-base or give its folder with --wordnet")
+        write_text(path, wordnet, count, seed)
+    return read_text(path, count)
 
 
 def read_text(path: Path, count: int) -> list[str]:

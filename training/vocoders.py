@@ -34,14 +34,15 @@ Crop = Callable[[int, torch.Generator], tuple[np.ndarray, np.ndarray]]
 
 class SpectralLoss(nn.Module):
     """Spectral convergence and log-magnitude distance over ``WINDOWS``, distance of log-mels, and distance of the
-    largest differences of successive samples, without which quiet speech may contain clicks."""
+    largest differences of successive samples, without which quiet speech may contain clicks. The mel is that of audio
+    at ``rate`` Hz, ``bands`` up to ``highest`` Hz."""
 
-    def __init__(self):
+    def __init__(self, rate: int = DIFFUSION_RATE, bands: int = 100, highest: float = 12000.0):
         super().__init__()
         for size, _, window in WINDOWS:
             self.register_buffer(f"window_{size}", torch.hann_window(window))
         self.register_buffer("hann", torch.hann_window(WINDOW))
-        self.register_buffer("filters", torch.from_numpy(mel_filters(DIFFUSION_RATE, 100, 12000.0, "slaney")).float())
+        self.register_buffer("filters", torch.from_numpy(mel_filters(rate, bands, highest, "slaney")).float())
 
     def forward(self, output: Tensor, target: Tensor) -> Tensor:
         """Audio (B, S) each → scalar."""

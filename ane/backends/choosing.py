@@ -56,7 +56,8 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
         precision: "auto"; what torch computes in ("fp32", "bf16", "fp16", on the CPU "int8"); or that of the packages
             to use ("fp32", "fp16", "8bit", "6bit", "4bit", for onnx also "int8", "int4").
         threads: CPU threads of the whole process (None: the backend's own choice).
-        keep: keep released networks loaded (None: only on CUDA, TensorRT, MPS, Core ML and Core AI).
+        keep: keep released networks loaded (None: only on CUDA, TensorRT, MPS, Core ML and Core AI, and those of
+            small models).
         cache: kind of kv-cache of Core ML packages: "io", "state" or "auto".
         compute_units: where Core ML may run all networks ("CPU_AND_NE", say), or each by name (None: what the bundle
             states).

@@ -6,7 +6,15 @@ official checkpoints.
 """
 
 from ane.bundles.model import Model
-from ane.bundles.opening import DEMO, add_model_arguments, bundle_names, demo_bundle, find_bundle, is_path, open_model
+from ane.bundles.opening import (
+    EMBEDDED,
+    add_model_arguments,
+    bundle_names,
+    demo_bundle,
+    find_bundle,
+    is_path,
+    open_model,
+)
 
-__all__ = ["DEMO", "Model", "add_model_arguments", "bundle_names", "demo_bundle", "find_bundle", "is_path",
+__all__ = ["EMBEDDED", "Model", "add_model_arguments", "bundle_names", "demo_bundle", "find_bundle", "is_path",
            "open_model"]

@@ -107,6 +107,7 @@ class ModelFamily:
         repository: the Hugging Face repository with the official checkpoints.
         repositories: regular expression found in the names of repositories of this family; "": any other.
         download: (repository, revision, progress) → ``ane.bundles.hub.Snapshot``; None: the two kinds of files above.
+        kept: its networks stay loaded between requests on the CPU too: reading them takes as long as running them.
     """
 
     name: str
@@ -135,6 +136,7 @@ class ModelFamily:
     repositories: str = ""
     download: Callable[..., Any] | None = None
     package_formats: frozenset[str] = frozenset()
+    kept: bool = False
     usage: str = "--bundle"
 
     @cached_property

@@ -15,17 +15,19 @@ from ane.system.errors import UserError
 from ane.system.files import read_json
 
 DEMO = "demo"
+EMBEDDED = {DEMO: "bundle", "demo-fast": "fast"}     # the bundles of the package: name → folder in ane/demo
 
 
-def demo_bundle() -> Path:
-    return Path(str(resources.files("ane").joinpath("demo/bundle")))
+def demo_bundle(name: str = DEMO) -> Path:
+    """The directory of one of the ``EMBEDDED`` bundles."""
+    return Path(str(resources.files("ane").joinpath("demo", EMBEDDED[name])))
 
 
 def bundle_names() -> list[str]:
-    """Names that ``--bundle`` knows: the demo, and the bundles in the data directory."""
+    """Names that ``--bundle`` knows: the embedded bundles, and those in the data directory."""
     stored = paths.bundles_dir()
     found = sorted(path.parent.name for path in stored.glob("*/bundle.json")) if os.path.isdir(stored) else []
-    return [DEMO, *(name for name in found if name != DEMO)]
+    return [*EMBEDDED, *(name for name in found if name not in EMBEDDED)]
 
 
 def is_path(text: str | Path) -> bool:
@@ -36,8 +38,8 @@ def is_path(text: str | Path) -> bool:
 
 def find_bundle(bundle: str | Path | None) -> Path:
     """The directory of a bundle given by path or by name; None is the demo. Raises UserError when there is none."""
-    if bundle is None or str(bundle) == DEMO:
-        return demo_bundle()
+    if bundle is None or str(bundle) in EMBEDDED:
+        return demo_bundle(str(bundle or DEMO))
     if isinstance(bundle, Path) or is_path(bundle):
         return Path(os.path.expanduser(bundle))
     names = bundle_names()

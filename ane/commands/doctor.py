@@ -163,14 +163,14 @@ def check_folders() -> list[Finding]:
 
 
 def check_bundles() -> list[Finding]:
-    from ane.bundles import DEMO, bundle_names, open_model
+    from ane.bundles import EMBEDDED, bundle_names, open_model
 
     findings = []
     for name in bundle_names():
         try:
             model = open_model(name)
         except UserError as error:
-            embedded = name == DEMO
+            embedded = name in EMBEDDED
             findings.append(Finding(f"bundle {name}", "broken" if embedded else "missing", str(error),
                                     "pip install --force-reinstall tortoise-ane" if embedded
                                     else "import or convert it again"))

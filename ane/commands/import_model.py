@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import Progress, track
 
-from ane.bundles import DEMO, Model, is_path
+from ane.bundles import EMBEDDED, Model, is_path
 from ane.bundles.bundle_json import read_content
 from ane.bundles.family import ModelFamily, family_of_checkpoints, family_of_repository
 from ane.commands import arguments
@@ -124,8 +124,8 @@ def _destination(text: str) -> Path:
     """The path of the bundle; a bare name is a folder among the stored bundles."""
     if is_path(text):
         return Path(os.path.expanduser(text))
-    if text == DEMO:
-        raise UserError("the name demo belongs to the embedded bundle; choose another")
+    if text in EMBEDDED:
+        raise UserError(f"the name {text} belongs to an embedded bundle; choose another")
     return paths.bundles_dir() / text
 
 

@@ -1,1 +1,1 @@
-"""The embedded bundle, for users without downloaded weights, tests and benchmarks."""
+"""The embedded bundles, for users without downloaded weights, tests and benchmarks."""

@@ -189,13 +189,14 @@ def test_a_failed_write_leaves_the_earlier_bundle(path, tmp_path, copy_checkpoin
 
 def test_bundles_are_found_by_name_or_path_and_the_demo_by_default(path, home, monkeypatch):
     shutil.copytree(path, home / "bundles" / "mine")
-    assert bundle_names() == ["demo", "mine"]
+    assert bundle_names() == ["demo", "demo-fast", "mine"]
     assert open_model("mine").identity == open_model(path).identity == open_model(str(path)).identity
     monkeypatch.chdir(path.parent)
     assert open_model("./tiny").path == Path("tiny")
     assert find_bundle("tiny") == Path("tiny"), "a directory, when no stored bundle has the name"
     assert find_bundle(None) == find_bundle("demo") == demo_bundle()
     assert demo_bundle().parts[-3:] == ("ane", "demo", "bundle")
+    assert find_bundle("demo-fast").parts[-3:] == ("ane", "demo", "fast")
 
 
 def test_the_error_for_an_unknown_name_suggests_similar_ones(path, home):

@@ -65,7 +65,7 @@ def test_networks_and_left_out_entries_are_reported(run):
 def test_a_bare_name_is_stored_where_the_bundle_flag_finds_it(run, home):
     assert run("checkpoints", "-o", "mine", "--name", "My voice")[0] == 0
     assert (home / "bundles" / "mine" / "bundle.json").is_file()
-    assert bundle_names() == ["demo", "mine"]
+    assert bundle_names() == ["demo", "demo-fast", "mine"]
     assert open_model("mine").name == "My voice"
 
 
@@ -110,7 +110,8 @@ def test_a_config_is_read_from_a_file(run, directory):
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (("nowhere", "-o", "./out"), "nowhere is neither a directory, a file nor a repository OWNER/NAME"),
-    (("checkpoints", "-o", "demo"), "the name demo belongs to the embedded bundle"),
+    (("checkpoints", "-o", "demo"), "the name demo belongs to an embedded bundle"),
+    (("checkpoints", "-o", "demo-fast"), "the name demo-fast belongs to an embedded bundle"),
     (("checkpoints", "-o", "./checkpoints", "--force"), "contains the checkpoints to import"),
     (("checkpoints", "-o", ".", "--force"), "contains the checkpoints to import"),
     (("checkpoints", "-o", "./letters", "--force"), "letters exists and is not a bundle"),

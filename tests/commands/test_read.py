@@ -66,7 +66,7 @@ def test_a_forgotten_option_is_reported(workplace, capsys):
     (["book.md", "-o", "book.wav", "--template", "x"], "--template must have {number} or {title}"),
     (["book.md", "-o", "book.wav", "--cover", "book.md"], "book.md cannot be a cover: give a JPEG or PNG"),
     (["book.md", "-o", "book.wav", "--best", "2"], "--best has no effect on a book"),
-    (["book.md", "-o", "book.wav", "--rate", "2"], "--rate has no effect on Tortoise models"),
+    (["book.md", "-o", "book.wav", "--published"], "--published has no effect on Tortoise models"),
     (["--status", "nothing"], "there is no job at nothing"),
 ])
 def test_bad_input_is_one_clear_line(workplace, capsys, arguments, message):

@@ -94,7 +94,7 @@ class TorchBackend:
         self.dtype = self.chosen.dtype
         self.name = f"torch:{self.device} {self.chosen.name}"
         self.max_batched_frames = MAX_BATCHED_FRAMES[self.device.type]
-        self.keep = self.device.type != "cpu" if keep is None else keep
+        self.keep = (self.device.type != "cpu" or model.family.kept) if keep is None else keep
         self._networks: dict[str, nn.Module] = {}
 
     @torch.inference_mode()

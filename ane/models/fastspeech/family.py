@@ -24,4 +24,5 @@ def make_synthesizer(model: Model, backend: "Backend") -> "FastSpeechSynthesizer
 FAMILY = ModelFamily(
     "fastspeech", "FastSpeech", NETWORKS, FASTSPEECH_STAGES, check_value, check_config, FastSpeechCheckpoint,
     make_synthesizer, read_options, OPTIONS, source_files, is_fastspeech,
-    import_options=frozenset(("config", "precision", "vocoder")), package_formats=frozenset(("coreml", "onnx")))
+    import_options=frozenset(("config", "precision", "vocoder")),
+    package_formats=frozenset(("coreml", "onnx")), kept=True)

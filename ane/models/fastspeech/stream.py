@@ -11,7 +11,7 @@ from ane.system.timeline import Timeline
 
 
 class FastSpeechStream(SoundStream):
-    """Sound that arrives incrementally: pieces (m,) float32 within ±1 at ``sample_rate``, one for each chunk.
+    """Sound that arrives incrementally: pieces (m,) float32 within ±1 at ``sample_rate``.
 
     Work is done only while the caller waits for a piece. ``notes``, ``facts``, ``seconds``, ``seconds_by_phase`` and
     ``elapsed`` are as in ``FastSpeechResult``, for the pieces returned so far; ``chunks`` are all.
@@ -21,7 +21,7 @@ class FastSpeechStream(SoundStream):
 
     def __init__(self, pieces: Iterator[tuple[np.ndarray, int, list[str]]], chunks: Sequence[str], speed: float,
                  timeline: Timeline):
-        """``pieces``: for each chunk its sound, the number of its mel frames, and its notes."""
+        """``pieces``: sound, the frames of the mel that begins there (0: none does), and notes."""
         self._pieces, self.chunks, self.speed, self.timeline = pieces, list(chunks), speed, timeline
         self._frames = 0
         self.notes: list[str] = []

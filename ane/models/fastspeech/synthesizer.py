@@ -9,7 +9,7 @@ import numpy as np
 from ane.audio.griffin_lim import griffin_lim
 from ane.backends.base import Backend
 from ane.bundles import Model
-from ane.models.delivery import delivered_whole
+from ane.models.delivery import delivered, delivered_whole
 from ane.models.fastspeech.chunks import SymbolChunk, halve, split_into_symbols
 from ane.models.fastspeech.regulator import alignment_matrix, durations, length_mask, repeats
 from ane.models.fastspeech.result import HIGHEST, HOP, SAMPLE_RATE, FastSpeechResult
@@ -18,11 +18,13 @@ from ane.models.fastspeech.stream import FastSpeechStream
 from ane.models.fastspeech.text import text_to_ids, unknown_phonemes
 from ane.models.fed_stream import FedStream
 from ane.models.recording import PhaseProgress, report_nothing
+from ane.models.tortoise.vocoding import StreamingVocoder, VocodingWindow
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline
 from ane.text import Lexicon, normalise_upstream, shorten
-from ane.text.passages import read_passages
+from ane.text.passages import Delivery, read_passages
 
+FIRST_FRAMES = 40       # of the first piece of a stream: 0.46 s
 NO_VOCODER = ("this model has no vocoder, so Griffin-Lim made the sound, which is rough: import the model again with "
               "--vocoder and a HiFi-GAN checkpoint")
 
@@ -90,7 +92,8 @@ class FastSpeechSynthesizer:
         sounds = self.sounds(mels, sum(map(len, encoded)), timeline, progress)
         for text, parts in zip(texts, encoded, strict=True):
             spoken = list(islice(sounds, len(parts)))
-            sounds_of_text = [with_silence(sound, part) for (_, sound), part in zip(spoken, parts, strict=True)]
+            sounds_of_text = [delivered_whole(sound, delivery_of(part), SAMPLE_RATE)
+                              for (_, sound), part in zip(spoken, parts, strict=True)]
             audio = join_with_pauses(sounds_of_text, settings.pause)
             timeline.mark_first_audio()
             yield FastSpeechResult(audio, settings.speed, [part.chunk.text for part in parts],
@@ -103,7 +106,7 @@ class FastSpeechSynthesizer:
     def stream(self, text: str, speed: float | None = None, settings: FastSpeechSettings | None = None,
                progress: PhaseProgress = report_nothing, timeline: Timeline | None = None,
                lexicon: Lexicon | None = None, ssml: bool | None = None) -> FastSpeechStream:
-        """Speak ``text`` and return its sound chunk by chunk, each as soon as it is ready.
+        """Speak ``text`` and return its sound chunk by chunk, each as soon as it is ready; the first in two pieces.
 
         Arguments and errors are those of ``speak``. The pieces join to what ``speak`` returns with ``batch=1``.
         """
@@ -126,18 +129,39 @@ class FastSpeechSynthesizer:
 
     def pieces(self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings, timeline: Timeline,
                progress: PhaseProgress) -> Iterator[tuple[np.ndarray, int, list[str]]]:
-        """For each chunk its sound, with the pause before it, the number of its mel frames, and its notes."""
+        """Pieces of sound, each with the pause before it, the frames of the mel that begins there, and notes."""
+        before: list[np.ndarray] = []       # a piece, or none, that a pause follows
         try:
             for index, chunk in enumerate(chunks):
                 [parts] = self.encode([[chunk]], settings, timeline, report_nothing)
-                mels = list(self.mels(parts, settings, timeline, report_nothing))
-                made = self.sounds(iter(mels), len(mels), timeline, report_nothing)
-                sounds = [with_silence(sound, part) for (_, sound), part in zip(made, parts, strict=True)]
-                audio = join_with_pauses([np.zeros(0, np.float32)] * (index > 0) + sounds, settings.pause)
+                notes = self.notes(chunk.text, parts)
+                for mel, part in zip(self.mels(parts, settings, timeline, report_nothing), parts, strict=True):
+                    made, frames = self.whole_sound if before else self.first_sounds, mel.shape[1]
+                    for sound in delivered(made(mel, timeline), delivery_of(part), SAMPLE_RATE):
+                        yield join_with_pauses([*before, sound], settings.pause), frames, notes
+                        before, frames = [], 0
+                    before = [np.zeros(0, np.float32)]
                 progress("vocode", index + 1, len(chunks), "")
-                yield audio, sum(mel.shape[1] for mel in mels), self.notes(chunk.text, parts)
         finally:
             self.backend.release()
+
+    def whole_sound(self, mel: np.ndarray, timeline: Timeline) -> Iterator[np.ndarray]:
+        """The sound of a mel, in one piece."""
+        with timeline.record("vocode"):
+            sound = self.vocode(mel)
+        yield sound
+
+    def first_sounds(self, mel: np.ndarray, timeline: Timeline) -> Iterator[np.ndarray]:
+        """The sound of a mel in two pieces, the first of them short, so that it comes soon."""
+        margin = self.model.config("vocoder").margin if "vocoder" in self.model.networks else mel.shape[1]
+        if mel.shape[1] <= FIRST_FRAMES + margin:
+            yield from self.whole_sound(mel, timeline)
+            return
+        vocoder = StreamingVocoder(margin, VocodingWindow(FIRST_FRAMES), self.vocode)
+        for part in (vocoder.feed(mel[:, :FIRST_FRAMES + margin]), vocoder.finish(mel[:, FIRST_FRAMES + margin:])):
+            with timeline.record("vocode"):
+                sounds = list(part)
+            yield from sounds
 
     def prepare(self, settings: FastSpeechSettings | None = None) -> None:
         """Load the networks, so that the first text is spoken sooner."""
@@ -249,9 +273,9 @@ def with_speed(settings: FastSpeechSettings | None, speed: float | None) -> Fast
     return settings if speed is None else replace(settings, speed=speed)
 
 
-def with_silence(sound: np.ndarray, part: EncodedChunk) -> np.ndarray:
-    """The sound of a chunk with its volume and the silence around it; its durations have its speed already."""
-    return delivered_whole(sound, replace(part.chunk.delivery, speed=1.0), SAMPLE_RATE)
+def delivery_of(part: EncodedChunk) -> Delivery:
+    """The volume of a chunk's sound and the silence around it; its durations have its speed already."""
+    return replace(part.chunk.delivery, speed=1.0)
 
 
 def join_with_pauses(pieces: Sequence[np.ndarray], seconds: float) -> np.ndarray:

@@ -56,6 +56,16 @@ def test_it_equals_the_formula(config, tmp_path):
     torch.testing.assert_close(audio, plain_hifigan(config, hifigan_entries(config), mel), atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("config", [V1, V3], ids=["V1", "V3"])
+def test_a_window_with_its_margin_sounds_like_the_whole(config):
+    torch.manual_seed(0)
+    network = MelHifigan(config).eval().requires_grad_(False)
+    mel = torch.randn(1, 80, 3 * config.margin + 8)
+    window = network(mel[..., config.margin:])
+    torch.testing.assert_close(window[..., config.margin * 256:], network(mel)[..., 2 * config.margin * 256:],
+                               atol=1e-5, rtol=0)
+
+
 def nested(key: str) -> str:
     """NVIDIA's name: resblocks.LEVEL.BLOCK in place of resblocks.NUMBER."""
     parts = key.split(".")
