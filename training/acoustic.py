@@ -20,7 +20,7 @@ from ane.models.fastspeech.networks.acoustic import FastSpeech, FastSpeechConfig
 from ane.models.fastspeech.regulator import alignment_matrix, length_mask
 from ane.models.fastspeech.text import IDS
 from training.clips import Batches, pad_rows
-from training.symbols import NO_SOUND, Lexicon, Symbol, timed_symbols, with_phonemes
+from training.symbols import NO_SOUND, Symbol, TeacherLexicon, timed_symbols, with_phonemes
 from training.timed_speech import TimedClip, load_timed_shard
 from training.trained_mel import BANDS
 from training.trainer import PartSchedule, Trainer
@@ -80,7 +80,7 @@ class AcousticData:
     """Clips with their symbols, and batches of them."""
 
     clips: Sequence[TimedClip]
-    lexicon: Lexicon
+    lexicon: TeacherLexicon
     positions: int
 
     @cached_property
@@ -162,7 +162,7 @@ def predicted_mel(network: FastSpeech, symbols: Sequence[Symbol]) -> np.ndarray:
 
 
 def train_fastspeech(folder: Path, config: FastSpeechConfig, shards: Sequence[Path], validation: Sequence[Path],
-                     lexicon: Lexicon, schedule: PartSchedule, device: str) -> FastSpeech:
+                     lexicon: TeacherLexicon, schedule: PartSchedule, device: str) -> FastSpeech:
     torch.manual_seed(schedule.seed)
     module = FastSpeechInTraining(config, len(lexicon.sounds))
     trainer = Trainer(folder, module, schedule, device)

@@ -13,7 +13,7 @@ from training.acoustic import predicted_mel, train_fastspeech
 from training.fast_recipe import FAST_CONFIGS, FAST_PARTS, FastRecipe
 from training.mel_vocoder import train_mel_vocoder
 from training.speech import clips_in, shard_size
-from training.symbols import Lexicon, timed_symbols
+from training.symbols import TeacherLexicon, timed_symbols
 from training.text import texts_of_a_run
 from training.timed_speech import TimedClip, speak_all_timed
 
@@ -55,8 +55,8 @@ class FastTrainingRun:
                                self.workers)
 
     @cached_property
-    def lexicon(self) -> Lexicon:
-        return Lexicon(self.recipe.voice, self.libraries)
+    def lexicon(self) -> TeacherLexicon:
+        return TeacherLexicon(self.recipe.voice, self.libraries)
 
     @cached_property
     def fastspeech(self) -> FastSpeech:

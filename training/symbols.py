@@ -29,7 +29,7 @@ class Symbol:
     sound: int
 
 
-class Lexicon:
+class TeacherLexicon:
     """The pronunciations of frequent words by flite, and what each letter of a word sounds like.
 
     A letter's sound, its phonemes, has a number; the network learns to predict it beside durations and mel.
@@ -75,7 +75,7 @@ def bare(phones: Sequence[int]) -> Phonemes:
     return tuple(BARE_INDEX[list(phones)].tolist())
 
 
-def timed_symbols(clip: TimedClip, lexicon: Lexicon) -> list[Symbol]:
+def timed_symbols(clip: TimedClip, lexicon: TeacherLexicon) -> list[Symbol]:
     """The symbols of a clip's text; their frames add up to those of the clip.
 
     A pause belongs to the mark that it is at, else to the space, else to the letter before it.

@@ -5,7 +5,7 @@ import pytest
 
 from ane.models.fastspeech.text import SYMBOLS, text_to_ids
 from tests.training.timed_teacher import ToneTeacher
-from training.symbols import NO_SOUND, Lexicon, timed_symbols, with_phonemes
+from training.symbols import NO_SOUND, TeacherLexicon, timed_symbols, with_phonemes
 from training.timed_speech import PHONES, TimedClip, timed_clip
 
 WORDS = ["one", "two", "three", "four", "five", "the", "that", "this", "then", "when", "house", "hat", "shoe", "fish",
@@ -13,10 +13,10 @@ WORDS = ["one", "two", "three", "four", "five", "the", "that", "this", "then", "
 
 
 @pytest.fixture
-def lexicon(monkeypatch) -> Lexicon:
+def lexicon(monkeypatch) -> TeacherLexicon:
     monkeypatch.setattr("training.symbols.flite_voice", ToneTeacher)
     monkeypatch.setattr("training.symbols.spoken_words", lambda: (WORDS, list(range(1, len(WORDS) + 1))))
-    return Lexicon("rms", None)
+    return TeacherLexicon("rms", None)
 
 
 def clip_of(text: str) -> TimedClip:
