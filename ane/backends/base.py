@@ -286,6 +286,19 @@ class BatchingBackend(Backend, Protocol):
         latent (1, C). Every utterance gets what it would get alone, up to rounding."""
 
 
+@runtime_checkable
+class AlignmentBackend(Backend, Protocol):
+    """A backend that can also return what a decoder with cross-attention attends to, for text that is known."""
+
+    def align(self, columns: np.ndarray, memory: np.ndarray,
+              heads: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+        """One pass over columns (T, D) that attend to a memory (``DecoderShape.memory_length``, D), both float32.
+
+        Returns logits (T, V) of every column, and for each of ``heads``, (layer, head), the scores q·k / √head_width of
+        its cross-attention before the softmax, (heads, T, memory_length), both float32.
+        """
+
+
 def check_step(decoder: Decoder, columns: np.ndarray, lengths: np.ndarray, first_lane: int) -> int:
     """One past the last own position that a step writes. ValueError beyond the decoder's lanes or capacity."""
     lanes, columns_per_lane, _ = columns.shape

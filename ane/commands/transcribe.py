@@ -25,6 +25,7 @@ examples:
   ane transcribe talk.mp3                              print the text
   ane transcribe talk.mp3 -o talk.srt                  write subtitles
   ane transcribe *.wav --format vtt -o subtitles       write subtitles/NAME.vtt for each
+  ane transcribe talk.mp3 --word-times -o talk.json    with the times of every word
 """
 
 
@@ -47,6 +48,8 @@ def register(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--translate", action="store_true", help="translate to English")
     parser.add_argument("--prompt", metavar="TEXT", default="",
                         help="text before the recording begins, such as names to be spelt that way")
+    parser.add_argument("--word-times", action="store_true",
+                        help="time every word: json lists them, srt and vtt underline the word being spoken")
     parser.add_argument("-o", "--output", metavar="OUT", type=arguments.path,
                         help="write to OUT; for several files: the folder OUT, as NAME.FORMAT (default: print)")
     add = arguments.rare_group(parser, "backend").add_argument
@@ -70,12 +73,14 @@ def transcribe(args: argparse.Namespace) -> int:
     from ane.models.whisper.transcription import Transcriber, TranscriptionOptions
 
     outputs = output_files(args)
+    if args.word_times and chosen_format(args) == "txt":
+        raise UserError("--word-times has no effect on plain text: add --format json, srt or vtt")
     for file in args.files:
         if not os.path.exists(file):        # now, and not after the files before it
             raise UserError(f"{file}: no such file")
     model = open_whisper(args.model)
     options = TranscriptionOptions(args.language, "translate" if args.translate else "transcribe", prompt=args.prompt,
-                                   seed=args.seed)
+                                   word_times=args.word_times, seed=args.seed)
     transcriber = Transcriber(model, load_backend(args.backend, model, args.precision, args.threads, notice=notice))
     for file, output in zip(args.files, outputs, strict=True):
         audio, rate = read_recording(file)

@@ -18,6 +18,7 @@ from ane.bundles.family import ModelFamily, find_family
 from ane.bundles.model import Model
 from ane.bundles.pickles import load_pickle
 from ane.bundles.weights import FLOATS, PRECISIONS, layout, shape_text
+from ane.models.whisper.alignment_heads import find_alignment_heads
 from ane.models.whisper.networks import WHISPER_NETWORKS
 from ane.models.whisper.tokenizer_files import find_tokenizer
 from ane.models.whisper.tokens import SpecialTokens
@@ -112,6 +113,7 @@ class WhisperCheckpoint(Model):
         else:
             self.files, (self._sizes, self._entries) = hugging_face_files(weights), read_hugging_face(weights)
         self.special = SpecialTokens.of(self._sizes["n_vocab"])
+        self._heads = find_alignment_heads(weights, self._sizes["n_text_layer"], self._sizes["n_text_head"])
         for network in self.networks:
             self._check(network)
 
@@ -127,7 +129,7 @@ class WhisperCheckpoint(Model):
     def identity(self) -> str:
         """Changes with the sizes and with the size or time of any file; the data itself is not read."""
         stats = [(file.name, stat.st_size, stat.st_mtime_ns) for file in self.files for stat in [file.stat()]]
-        return hashlib.sha256(repr((stats, sorted(self._sizes.items()))).encode()).hexdigest()
+        return hashlib.sha256(repr((stats, sorted(self._sizes.items()), self._heads)).encode()).hexdigest()
 
     @property
     def precision(self) -> str:
@@ -140,7 +142,7 @@ class WhisperCheckpoint(Model):
 
     def config(self, network: str) -> Any:
         self.require(network)
-        return WHISPER_NETWORKS[network].config.from_upstream(self._sizes)
+        return WHISPER_NETWORKS[network].config.from_upstream({**self._sizes, "alignment_heads": self._heads})
 
     def tensors(self, network: str) -> dict[str, torch.Tensor]:
         self.require(network)

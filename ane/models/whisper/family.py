@@ -1,11 +1,13 @@
 """What Whisper declares to bundles and backends."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ane.bundles.family import Config, ModelFamily
+from ane.bundles.family import ModelFamily
 from ane.bundles.model import Model
+from ane.models.whisper.alignment_heads import GENERATION, check_alignment_heads
 from ane.models.whisper.checkpoints import WhisperCheckpoint, is_whisper
 from ane.models.whisper.networks import WHISPER_NETWORKS
 from ane.models.whisper.stages import WHISPER_STAGES
@@ -16,16 +18,20 @@ HEADS = {"encoder": ("n_audio_state", "n_audio_head"), "decoder": ("n_text_state
 
 
 def check_size(name: str, value: Any, official: Any, where: str) -> None:
-    """Raise UserError unless the JSON ``value`` is a positive integer, as all sizes of Whisper are."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+    """Raise UserError unless the JSON ``value`` is a positive integer, as all sizes of Whisper are, or heads."""
+    if name == "alignment_heads":       # ``check_heads`` knows how many there are
+        check_alignment_heads(value, math.inf, math.inf, where)
+    elif not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise UserError(f"{where}: {name} must be like {official!r}, not {value!r}")
 
 
-def check_heads(network: str, config: Config, where: str) -> None:
-    """Raise UserError when the heads do not divide the width."""
+def check_heads(network: str, config: Any, where: str) -> None:
+    """Raise UserError when the heads do not divide the width, or words are to be timed by a head that is not there."""
     width, heads = (getattr(config, name) for name in HEADS[network])
     if width % heads:
         raise UserError(f"{where}: {HEADS[network][0]} {width} cannot be split among {heads} {HEADS[network][1]}")
+    if network == "decoder":
+        check_alignment_heads(config.alignment_heads, config.n_text_layer, heads, where)
 
 
 def cannot_speak(*arguments: Any) -> NoReturn:
@@ -53,5 +59,6 @@ FAMILY = ModelFamily(
     synthesizer=cannot_speak, read_options=cannot_speak, options=frozenset(), source_files=source_files,
     recognises=is_whisper, import_options=frozenset({"precision"}), repositories="whisper",
     data=frozenset({"tokenizer"}), required_files=("config.json", "model.safetensors"),
-    extra_files=("config.json", "tokenizer.json", "vocab.json", "merges.txt"), repository="openai/whisper-base.en",
-    package_formats=frozenset(("coreml", "onnx")), usage="ane transcribe FILE --model")
+    extra_files=("config.json", GENERATION, "tokenizer.json", "vocab.json", "merges.txt"),
+    repository="openai/whisper-base.en", package_formats=frozenset(("coreml", "onnx")),
+    usage="ane transcribe FILE --model")

@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -11,9 +12,10 @@ from ane.backends.base import Backend
 from ane.bundles.model import Model
 from ane.models.whisper.decoding import DecodedWindow, DecodingOptions, WindowDecoder, WindowText
 from ane.models.whisper.features import FRAME_SECONDS, HOP, RATE, log_mel, pad_or_cut
-from ane.models.whisper.segments import split_segments
+from ane.models.whisper.segments import ends_with_single_timestamp, split_segments
 from ane.models.whisper.tokens import SpecialTokens, WhisperTokenizer, suppressed_tokens
 from ane.models.whisper.transcript import Transcript, TranscriptSegment
+from ane.models.whisper.words import WordAligner, add_words
 from ane.system.errors import UserError
 
 SILENT_PEAK = 1e-5      # −100 dBFS: a window below it has no sound at all, for which Whisper makes text up
@@ -35,6 +37,7 @@ class TranscriptionOptions:
             None turns a threshold off.
         condition_on_previous_text: whether the text of earlier windows is the prompt of the next.
         prompt: text before the first window, such as names to be spelt that way.
+        word_times: whether segments have words with their times; segments and windows then end where words do.
         seed: of the random numbers at temperatures above 0.
     """
 
@@ -47,6 +50,7 @@ class TranscriptionOptions:
     max_no_speech: float | None = 0.6
     condition_on_previous_text: bool = True
     prompt: str = ""
+    word_times: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -91,6 +95,11 @@ class Transcriber:
         self.tokenizer = WhisperTokenizer(model.tokenizer, self.special.end)
         self.window_frames = 2 * self.encoder_config.n_audio_ctx
         self._decoders: dict[int, WindowDecoder] = {}
+
+    @cached_property
+    def aligner(self) -> WordAligner:
+        """Times words. Raises UserError when the backend cannot."""
+        return WordAligner(self.backend, self.decoder_config, self.special, self.tokenizer)
 
     def transcribe(self, audio: np.ndarray, rate: int, options: TranscriptionOptions | None = None,
                    progress: Progress = lambda done, total: None) -> Transcript:
@@ -137,6 +146,7 @@ class RecordingTranscription:
         self.language = "en" if not self.special.multilingual else options.language or ""
         self.suppressed = suppressed_tokens(self.special, self.tokenizer.non_speech())
         self.tokens = self.tokenizer.encode(" " + options.prompt.strip()) if options.prompt.strip() else []
+        self.last_speech = 0.0          # end of the last word in seconds, where words are timed
         self.prompt_start = 0           # index in ``tokens`` at which the next window's prompt begins
 
     def transcript(self) -> Transcript:
@@ -155,16 +165,18 @@ class RecordingTranscription:
                 if mel is None:
                     mel = log_mel(self.samples, self.transcriber.encoder_config.n_mels, self.window_frames * HOP)
                 window = pad_or_cut(mel[:, position:position + frames], self.window_frames)
-                decoded = self._decode(window, position)
+                states = self.transcriber.backend.run("encoder", mel=np.ascontiguousarray(window[None]))
+                decoded = self._decode(states, position)
                 if not self.options.has_no_speech(decoded):
                     segments, advance = self._split(decoded, position, frames)
-                    yield from segments
+                    if self.options.word_times:
+                        segments, advance = self._time_words(segments, decoded, states[0], position, frames, advance)
+                    yield from self._keep(segments, decoded)
             position = min(position + advance, self.frames)
             self.progress(position * FRAME_SECONDS, self.frames * FRAME_SECONDS)
 
-    def _decode(self, mel: np.ndarray, position: int) -> DecodedWindow:
-        """Decode a window (bands, frames) at rising temperatures until its text is reliable."""
-        states = self.transcriber.backend.run("encoder", mel=np.ascontiguousarray(mel[None]))
+    def _decode(self, states: np.ndarray, position: int) -> DecodedWindow:
+        """Decode a window, encoded to states (1, N, D), at rising temperatures until its text is reliable."""
         text = WindowText(tuple(self.tokens[self.prompt_start:]), first_frame=position)
         base = DecodingOptions(task=self.options.task, best_of=self.options.best_of, suppressed=self.suppressed,
                                blank=self.tokenizer.blank(), seed=self.options.seed)
@@ -181,20 +193,35 @@ class RecordingTranscription:
         return decoded
 
     def _split(self, decoded: DecodedWindow, position: int, frames: int) -> tuple[list[TranscriptSegment], int]:
-        """Segments of a decoded window that have text, and the frames from this window's start to the next one's."""
+        """Segments of a decoded window, and the frames from this window's start to the next one's."""
         parts, advance = split_segments(decoded.tokens, self.special.timestamps, frames, FRAME_SECONDS)
         offset, ratio = position * FRAME_SECONDS, compression_ratio(self.tokenizer.decode(decoded.tokens))
-        segments = []
-        for part in parts:
-            text = self.tokenizer.decode(part.tokens)
-            if part.start < part.end and text.strip():
-                segments.append(TranscriptSegment(
-                    round(offset + part.start, 2), round(offset + part.end, 2), text, part.tokens, decoded.temperature,
-                    decoded.average_log_probability, decoded.no_speech_probability, ratio))
-                self.tokens += part.tokens
+        return [TranscriptSegment(
+            round(offset + part.start, 2), round(offset + part.end, 2), self.tokenizer.decode(part.tokens), part.tokens,
+            decoded.temperature, decoded.average_log_probability, decoded.no_speech_probability, ratio)
+            for part in parts], advance
+
+    def _time_words(self, segments: list[TranscriptSegment], decoded: DecodedWindow, states: np.ndarray, position: int,
+                    frames: int, advance: int) -> tuple[list[TranscriptSegment], int]:
+        """Segments with words; the next window begins after the last word, unless nothing follows in this one."""
+        text = [token for segment in segments for token in segment.tokens if token < self.special.end]
+        words = self.transcriber.aligner.align(text, states, frames, self.language, self.options.task)
+        segments = add_words(segments, words, self.special.end, position * FRAME_SECONDS, self.last_speech)
+        timed = [word.end for segment in segments for word in segment.words or ()]
+        self.last_speech = timed[-1] if timed else segments[-1].end
+        after = round(self.last_speech / FRAME_SECONDS) - position
+        if after > 0 and not ends_with_single_timestamp(decoded.tokens, self.special.timestamps):
+            advance = after
+        return segments, advance
+
+    def _keep(self, segments: list[TranscriptSegment], decoded: DecodedWindow) -> Iterator[TranscriptSegment]:
+        """The segments that have text and a duration; their tokens become the prompt of later windows."""
+        for segment in segments:
+            if segment.start < segment.end and segment.text.strip():
+                self.tokens += segment.tokens
+                yield segment
         if not self.options.condition_on_previous_text or decoded.temperature > PROMPT_TEMPERATURE:
             self.prompt_start = len(self.tokens)
-        return segments, advance
 
 
 def compression_ratio(text: str) -> float:

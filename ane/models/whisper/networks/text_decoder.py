@@ -31,6 +31,7 @@ class WhisperDecoderConfig(Config):
     n_text_state: int = 512
     n_text_head: int = 8
     n_text_layer: int = 6
+    alignment_heads: tuple[tuple[int, int], ...] = ()       # (layer, head) by which words are timed, where known
 
     @property
     def decoder_shape(self) -> DecoderShape:
