@@ -216,15 +216,20 @@ def hugging_face_files(folder: Path) -> list[Path]:
         return [folder / WEIGHTS]
     if not os.path.isfile(folder / INDEX):
         raise UserError(f"{folder} has no {WEIGHTS}; download it from the model's repository")
-    content = read_json(folder / INDEX)
-    shards = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
-        raise UserError(f"{folder / INDEX} is damaged: it has no weight_map of file names")
-    files = [folder / Path(name).name for name in dict.fromkeys(shards.values())]
+    files = [folder / name for name in shard_names(folder / INDEX)]
     for file in files:
         if not os.path.isfile(file):
             raise UserError(f"{folder} has no {file.name}, which {INDEX} names; download it too")
     return files
+
+
+def shard_names(index: Path) -> list[str]:
+    """The files that an index of shards names, without folders. Raises UserError when it is damaged."""
+    content = read_json(index)
+    shards = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(shards, dict) or not shards or not all(isinstance(name, str) for name in shards.values()):
+        raise UserError(f"{index} is damaged: it has no weight_map of file names")
+    return list(dict.fromkeys(Path(name).name for name in shards.values()))
 
 
 def check_sizes(sizes: Mapping[str, Any], names: Mapping[str, str], where: Path) -> dict[str, int]:

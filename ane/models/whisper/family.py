@@ -1,14 +1,16 @@
 """What Whisper declares to bundles and backends."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ane.bundles.family import ModelFamily
+from ane.bundles.hub import Snapshot, download_files
 from ane.bundles.model import Model
 from ane.models.whisper.alignment_heads import GENERATION, check_alignment_heads
-from ane.models.whisper.checkpoints import WhisperCheckpoint, is_whisper
+from ane.models.whisper.checkpoints import CONFIG, INDEX, WEIGHTS, WhisperCheckpoint, is_whisper, shard_names
 from ane.models.whisper.networks import WHISPER_NETWORKS
 from ane.models.whisper.stages import WHISPER_STAGES
 from ane.system.errors import UserError
@@ -54,11 +56,27 @@ def open_whisper_checkpoint(path: Path, arguments: Mapping[str, Any] | None, ori
     return WhisperCheckpoint(path)
 
 
+def download_whisper(repository: str, revision: str | None, progress: Callable[[str], None]) -> Snapshot:
+    """Download a repository's files, weights in one file or in the shards that its index names.
+
+    Raises:
+        UserError: as ``ane.bundles.hub.download_files``, or a damaged index.
+    """
+    def download(required: Sequence[str], files: Sequence[str] | None = None, at: str | None = revision) -> Snapshot:
+        return download_files(repository, required, files, revision=at, kind=FAMILY.title, progress=progress)
+
+    found = download((CONFIG,), FAMILY.files)
+    if WEIGHTS in found.files:
+        return found
+    names = shard_names(found.directory / INDEX) if INDEX in found.files else [WEIGHTS]     # the latter is an error
+    return replace(found, files={**found.files, **download(names, at=found.revision).files})
+
+
 FAMILY = ModelFamily(
     "whisper", "Whisper", WHISPER_NETWORKS, WHISPER_STAGES, check_size, check_heads, open_whisper_checkpoint,
     synthesizer=cannot_speak, read_options=cannot_speak, options=frozenset(), source_files=source_files,
     recognises=is_whisper, import_options=frozenset({"precision"}), repositories="whisper",
-    data=frozenset({"tokenizer"}), required_files=("config.json", "model.safetensors"),
-    extra_files=("config.json", GENERATION, "tokenizer.json", "vocab.json", "merges.txt"),
+    data=frozenset({"tokenizer"}), download=download_whisper,
+    extra_files=(CONFIG, INDEX, GENERATION, "tokenizer.json", "vocab.json", "merges.txt"),
     repository="openai/whisper-base.en", package_formats=frozenset(("coreml", "onnx")),
     usage="ane transcribe FILE --model")
