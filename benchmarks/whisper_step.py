@@ -1,6 +1,6 @@
 """Time of one step of Whisper's decoder, beside that of openai-whisper with its kv-cache hooks (PyTorchInference).
 
-Contestants take turns in every round. A reading encodes nothing: each contestant gets the same random states of a
+Competitors take turns in every round. A reading encodes nothing: each competitor gets the same random states of a
 window of 30 seconds, computes the keys and values of its cross-attention, and a prefix of 4 tokens; then a token is
 appended to every lane, again and again. The value is the median of these steps, from token ids to logits, without
 sampling. openai-whisper runs in fp32 on the CPU, in the same process. It concatenates its cache at every step; ours is
@@ -54,15 +54,15 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
                 spec, _, precision = name.partition(" ")
                 backend = load_backend(spec, model, precision or "fp32", options.threads, keep=True)
                 calls.append(repeated_call(name, lanes, our_reading(backend, model, states, lanes, options.steps)))
-        rows = compare(measure_in_rounds(calls, options.rounds), lambda row: row.contestant == OPENAI,
+        rows = compare(measure_in_rounds(calls, options.rounds), lambda row: row.competitor == OPENAI,
                        "times_openai_whisper")
     settings = {"model": model_name(options) if options.bundle else f"random {options.size}",
                 "threads": options.threads, "steps": options.steps}
     return BenchmarkResult(rows, settings, (), [BenchmarkPlot("A step of Whisper's decoder", x="lanes")])
 
 
-def repeated_call(contestant: str, lanes: int, reading: Reading) -> RepeatedCall:
-    return RepeatedCall(BenchRow(contestant, "whisper step", settings={"lanes": lanes}), reading)
+def repeated_call(competitor: str, lanes: int, reading: Reading) -> RepeatedCall:
+    return RepeatedCall(BenchRow(competitor, "whisper step", settings={"lanes": lanes}), reading)
 
 
 def our_reading(backend: Backend, model: Model, states: np.ndarray, lanes: int, steps: int) -> Reading:
@@ -143,7 +143,7 @@ def add_options(add: Callable[..., Any]) -> None:
     add("--size", choices=tuple(WIDTHS), default="tiny", help="of the random model (default: tiny)")
     add("--backends", type=comma_separated, metavar="B,…",
         default=["torch:cpu", "torch:cpu fp16", "torch:cpu int8", "onnx:cpu"],
-        help="our contestants: a backend, and a precision other than fp32 after a space (default: torch:cpu in "
+        help="our competitors: a backend, and a precision other than fp32 after a space (default: torch:cpu in "
              "fp32, fp16 and int8, onnx:cpu)")
     add("--lanes", type=counts, default=(1, 5), metavar="N,…", help="candidates of the window (default: 1,5)")
     add("--steps", type=positive, default=100, metavar="N", help="of a reading (default: 100)")
