@@ -168,6 +168,18 @@ class CrossAttentionDecoder(Decoder, Protocol):
         """
 
 
+@runtime_checkable
+class LaneCopyingDecoder(Decoder, Protocol):
+    """A decoder whose lanes can continue each other, as beam search needs."""
+
+    def copy_lanes(self, sources: np.ndarray, length: int) -> None:
+        """Lane i of the first ones gets the first ``length`` own positions of lane ``sources[i]``, all at once.
+
+        ``sources`` (n,) int64 with n at most ``lanes``; each of these lanes attends to the prefix that the next step
+        names for it.
+        """
+
+
 class Denoiser(Protocol):
     """A diffusion network bound to one utterance: what does not depend on the timestep is computed once."""
 

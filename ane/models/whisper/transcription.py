@@ -32,6 +32,7 @@ class TranscriptionOptions:
         language: its code; None: that of the first window. task: "transcribe", or "translate" to English.
         temperatures: tried in this order, until a window's text passes the thresholds.
         best_of: candidates at temperatures above 0.
+        beam_size, patience, length_penalty: see ``DecodingOptions``.
         max_compression_ratio: text that compresses better repeats itself. min_log_probability: average below which
             a window is decoded again. max_no_speech: probability above which such a window has no speech.
             None turns a threshold off.
@@ -45,6 +46,9 @@ class TranscriptionOptions:
     task: str = "transcribe"
     temperatures: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
     best_of: int = 5
+    beam_size: int | None = None
+    patience: float = 1.0
+    length_penalty: float | None = None
     max_compression_ratio: float | None = 2.4
     min_log_probability: float | None = -1.0
     max_no_speech: float | None = 0.6
@@ -60,6 +64,14 @@ class TranscriptionOptions:
             raise UserError(f"temperatures must be at least one number from 0 on, got {self.temperatures}")
         if self.best_of < 1:
             raise UserError(f"best_of must be at least 1, got {self.best_of}")
+        if self.beam_size is not None and self.beam_size < 1:
+            raise UserError(f"beam_size must be at least 1, got {self.beam_size}")
+        if self.beam_size is None and self.patience != 1:
+            raise UserError("patience has no effect without beam_size: give both")
+        if round((self.beam_size or 1) * self.patience) < 1:
+            raise UserError(f"patience must be such that beam_size · patience is at least 1, got {self.patience}")
+        if self.length_penalty is not None and not 0 <= self.length_penalty <= 1:
+            raise UserError(f"length_penalty must be from 0 to 1, got {self.length_penalty}")
 
     def must_retry(self, decoded: DecodedWindow, text: str) -> bool:
         """Whether the window must be decoded again at the next temperature."""
@@ -179,7 +191,9 @@ class RecordingTranscription:
         """Decode a window, encoded to states (1, N, D), at rising temperatures until its text is reliable."""
         text = WindowText(tuple(self.tokens[self.prompt_start:]), first_frame=position)
         base = DecodingOptions(task=self.options.task, best_of=self.options.best_of, suppressed=self.suppressed,
-                               blank=self.tokenizer.blank(), seed=self.options.seed)
+                               blank=self.tokenizer.blank(), beam_size=self.options.beam_size,
+                               patience=self.options.patience, length_penalty=self.options.length_penalty,
+                               seed=self.options.seed)
         decoder = None
         for temperature in self.options.temperatures:
             options = replace(base, temperature=temperature)
