@@ -82,9 +82,10 @@ def test_a_converted_bundle_writes_down_what_the_checkpoint_does_and_is_verified
     found = []
     for model, backend in ((whisper_file, "torch:cpu"), ("./packages", "mil")):
         status, out, _ = run(capsys, "transcribe", recording, "--model", model, "--backend", backend,
-                             "--language", "en", "--format", "json", "-q")
+                             "--language", "en", "--word-times", "--format", "json", "-q")
         assert status == 0
-        found.append([segment["tokens"] for segment in json.loads(out)["segments"]])
+        found.append([(segment["tokens"], [(word["word"], word["start"]) for word in segment["words"]])
+                      for segment in json.loads(out)["segments"]])
     assert found[0] == found[1]
     assert found[0]
     status, out, _ = run(capsys, "verify", "--bundle", "./packages", "--layers")
@@ -135,6 +136,16 @@ def test_words_are_timed_in_json_and_subtitles(capsys, whisper_file, recording, 
     status, _, err = run(capsys, "transcribe", recording, *flags)
     assert status != 0
     assert "--word-times has no effect on plain text: add --format json, srt or vtt" in err
+
+
+def test_beams_are_searched(capsys, whisper_file, recording):
+    flags = ("--model", whisper_file, "--language", "en", "--format", "json", "-q")
+    status, out, _ = run(capsys, "transcribe", recording, *flags, "--beam-size", "3", "--patience", "2",
+                         "--length-penalty", "1")
+    assert status == 0
+    assert json.loads(out)["duration"] == 2
+    status, _, err = run(capsys, "transcribe", recording, *flags, "--patience", "2")
+    assert (status, "--patience has no effect without beams: add --beam-size 5" in err) == (1, True)
 
 
 def test_several_files_are_written_into_a_folder(capsys, whisper_file, recording, tmp_path):

@@ -231,6 +231,21 @@ def test_lanes_do_not_change_a_result(networks, stages, assert_close, kind):
         assert_close(logits[lane], expected[1][0], 1e-5)
 
 
+@pytest.mark.parametrize("kind", [TorchDecoder, StaticDecoder])
+def test_a_copied_lane_continues_as_the_lane_that_it_was_copied_from(networks, stages, assert_close, kind):
+    _, decoder = networks
+    cache = cached_decoder(decoder, stages["encoder/out"][:1], kind, lanes=3)
+    tokens = np.array([[5, 6], [7, 8], [9, 4]])
+    cache.prefill(columns(decoder, tokens[:1, :1])[0])
+    cache.step(columns(decoder, tokens[:, :1], 1), np.zeros(3, np.int64))
+    cache.step(columns(decoder, tokens[:, 1:], 2), np.ones(3, np.int64))
+    new = np.repeat(columns(decoder, tokens[:1, :1], 3), 3, axis=0)
+    before = cache.step(new, np.full(3, 2))[1]
+    sources = np.array([2, 0, 2])
+    cache.copy_lanes(sources, 2)
+    assert_close(cache.step(new, np.full(3, 2))[1], before[sources], 1e-5)
+
+
 def test_a_memory_of_another_length_is_refused(networks, stages):
     with pytest.raises(ValueError, match="got memory 0 of 3 positions"):
         cached_decoder(networks[1], stages["encoder/out"][:, :3])

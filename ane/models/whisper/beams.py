@@ -68,7 +68,7 @@ class BeamSearch:
 
 def likeliest(row: np.ndarray, count: int) -> np.ndarray:
     """Indices of the ``count`` highest values of row (V,), the highest first."""
-    found = np.argpartition(-row, count)[:count]
+    found = np.argpartition(-row, min(count, len(row)) - 1)[:count]
     return found[np.argsort(-row[found], kind="stable")]
 
 

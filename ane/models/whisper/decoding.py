@@ -204,7 +204,7 @@ class WindowDecoder:
         """
         if not isinstance(self.decoder, LaneCopyingDecoder):
             raise UserError(f"the backend {self.backend.name} cannot search beams: use backend=torch, or leave "
-                            "beam_size out")
+                            "the beams out")
         prefix = self._prefix(text)
         start_logits, rules = self._prefill(prefix, index), options.rules(self.special)
         lanes = self._candidates(index, text, len(prefix), options)

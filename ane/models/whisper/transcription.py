@@ -1,5 +1,6 @@
 """Transcription of recordings of any length, window by window (openai/whisper transcribe.py)."""
 
+import math
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -67,8 +68,8 @@ class TranscriptionOptions:
         if self.beam_size is not None and self.beam_size < 1:
             raise UserError(f"beam_size must be at least 1, got {self.beam_size}")
         if self.beam_size is None and self.patience != 1:
-            raise UserError("patience has no effect without beam_size: give both")
-        if round((self.beam_size or 1) * self.patience) < 1:
+            raise UserError("patience has no effect without beams: add beam_size=5")
+        if not math.isfinite(self.patience) or round((self.beam_size or 1) * self.patience) < 1:
             raise UserError(f"patience must be such that beam_size · patience is at least 1, got {self.patience}")
         if self.length_penalty is not None and not 0 <= self.length_penalty <= 1:
             raise UserError(f"length_penalty must be from 0 to 1, got {self.length_penalty}")
