@@ -141,9 +141,10 @@ def unavailable(options: argparse.Namespace) -> str | None:
 
 def add_options(add: Callable[..., Any]) -> None:
     add("--size", choices=tuple(WIDTHS), default="tiny", help="of the random model (default: tiny)")
-    add("--backends", type=comma_separated, default=["torch:cpu", "torch:cpu int8", "onnx:cpu"], metavar="B,…",
-        help="our competitors: a backend, and a precision other than fp32 after a space (default: torch:cpu, "
-             "torch:cpu int8, onnx:cpu)")
+    add("--backends", type=comma_separated, metavar="B,…",
+        default=["torch:cpu", "torch:cpu fp16", "torch:cpu int8", "onnx:cpu"],
+        help="our competitors: a backend, and a precision other than fp32 after a space (default: torch:cpu in "
+             "fp32, fp16 and int8, onnx:cpu)")
     add("--lanes", type=counts, default=(1, 5), metavar="N,…", help="candidates of the window (default: 1,5)")
     add("--steps", type=positive, default=100, metavar="N", help="of a reading (default: 100)")
 

@@ -168,6 +168,18 @@ class CrossAttentionDecoder(Decoder, Protocol):
         """
 
 
+@runtime_checkable
+class LaneCopyingDecoder(Decoder, Protocol):
+    """A decoder whose lanes can continue each other, as beam search needs."""
+
+    def copy_lanes(self, sources: np.ndarray, length: int) -> None:
+        """Lane i of the first ones gets the first ``length`` own positions of lane ``sources[i]``, all at once.
+
+        ``sources`` (n,) int64 with n at most ``lanes``; each of these lanes attends to the prefix that the next step
+        names for it.
+        """
+
+
 class Denoiser(Protocol):
     """A diffusion network bound to one utterance: what does not depend on the timestep is computed once."""
 
@@ -284,6 +296,19 @@ class BatchingBackend(Backend, Protocol):
                          frames: Sequence[int]) -> BatchedDenoiser:
         """Bind the diffusion network to latents (1, N, D) and a number of frames for each utterance, and to one voice
         latent (1, C). Every utterance gets what it would get alone, up to rounding."""
+
+
+@runtime_checkable
+class AlignmentBackend(Backend, Protocol):
+    """A backend that can also return what a decoder with cross-attention attends to, for text that is known."""
+
+    def align(self, columns: np.ndarray, memory: np.ndarray,
+              heads: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+        """One pass over columns (T, D) that attend to a memory (``DecoderShape.memory_length``, D), both float32.
+
+        Returns logits (T, V) of every column, and for each of ``heads``, (layer, head), the scores q·k / √head_width of
+        its cross-attention before the softmax, (heads, T, memory_length), both float32.
+        """
 
 
 def check_step(decoder: Decoder, columns: np.ndarray, lengths: np.ndarray, first_lane: int) -> int:

@@ -25,6 +25,7 @@ examples:
   ane transcribe talk.mp3                              print the text
   ane transcribe talk.mp3 -o talk.srt                  write subtitles
   ane transcribe *.wav --format vtt -o subtitles       write subtitles/NAME.vtt for each
+  ane transcribe talk.mp3 --word-times -o talk.json    with the times of every word
 """
 
 
@@ -47,8 +48,17 @@ def register(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--translate", action="store_true", help="translate to English")
     parser.add_argument("--prompt", metavar="TEXT", default="",
                         help="text before the recording begins, such as names to be spelt that way")
+    parser.add_argument("--word-times", action="store_true",
+                        help="time every word: json lists them, srt and vtt underline the word being spoken")
     parser.add_argument("-o", "--output", metavar="OUT", type=arguments.path,
                         help="write to OUT; for several files: the folder OUT, as NAME.FORMAT (default: print)")
+    add = arguments.rare_group(parser, "search").add_argument
+    add("--beam-size", type=arguments.positive, metavar="N",
+        help="beams to search at temperature 0, on torch (default: none, the likeliest token is taken)")
+    add("--patience", type=float, default=1.0, metavar="X",
+        help="search until --beam-size times X texts have ended (default: 1)")
+    add("--length-penalty", type=float, metavar="X",
+        help="rank texts by log-probability / ((5 + tokens) / 6)^X, X from 0 to 1 (default: by the mean of tokens)")
     add = arguments.rare_group(parser, "backend").add_argument
     add("--backend", default="auto", metavar="NAME",
         help=f"what runs the networks: {', '.join(NAMES)} (default: auto). coreml and mil run the Core ML packages of "
@@ -70,12 +80,15 @@ def transcribe(args: argparse.Namespace) -> int:
     from ane.models.whisper.transcription import Transcriber, TranscriptionOptions
 
     outputs = output_files(args)
+    if args.word_times and chosen_format(args) == "txt":
+        raise UserError("--word-times has no effect on plain text: add --format json, srt or vtt")
     for file in args.files:
         if not os.path.exists(file):        # now, and not after the files before it
             raise UserError(f"{file}: no such file")
     model = open_whisper(args.model)
     options = TranscriptionOptions(args.language, "translate" if args.translate else "transcribe", prompt=args.prompt,
-                                   seed=args.seed)
+                                   beam_size=args.beam_size, patience=args.patience,
+                                   length_penalty=args.length_penalty, word_times=args.word_times, seed=args.seed)
     transcriber = Transcriber(model, load_backend(args.backend, model, args.precision, args.threads, notice=notice))
     for file, output in zip(args.files, outputs, strict=True):
         audio, rate = read_recording(file)

@@ -20,6 +20,7 @@ from ane.bundles.bundle import Bundle
 from ane.bundles.hub import check_recorded_hashes, is_repository, read_expected
 from ane.bundles.opening import read_constructor_arguments
 from ane.models.tortoise.checkpoints import REQUIRED, CheckpointDirectory
+from ane.models.whisper.checkpoints import WhisperCheckpoint
 from ane.models.whisper.tokenizer_files import from_ranks
 from ane.system.errors import UserError
 from tests.models.whisper.random_whisper import RANKS, write_hugging_face
@@ -113,6 +114,38 @@ def test_a_whisper_repository_becomes_a_bundle(run_import, tmp_path, hub):
     assert bundle.tokenizer == tokenizer.decode()
     assert bundle.manifest.source == {"repository": "someone/whisper-tiny", "revision": FIRST,
                                       "files": {name: sha256(data) for name, data in files.items()}}
+
+
+def test_a_whisper_repository_in_shards_becomes_the_same_bundle_with_its_alignment_heads(run_import, tmp_path, hub):
+    folder = write_hugging_face(tmp_path / "source", shards=2)
+    (folder / "tokenizer.json").write_text(from_ranks(RANKS))
+    (folder / "generation_config.json").write_text('{"alignment_heads": [[1, 1]]}')
+    names = {path.name for path in folder.iterdir()} - {RANKS.name}
+    repository = hub.Repository({FIRST: {name: (folder / name).read_bytes() for name in names}}, {"main": FIRST})
+    with hub.serving({"someone/whisper-large": repository}) as endpoint:
+        result = run_import(endpoint, "someone/whisper-large", "-o", "./out", config=None)
+    assert result.returncode == 0, result.stderr
+    bundle = Bundle(tmp_path / "out")
+    assert bundle.manifest.source["files"].keys() == names
+    assert bundle.config("decoder").alignment_heads == ((1, 1),)
+    expected = WhisperCheckpoint(write_hugging_face(tmp_path / "whole"))
+    for network in bundle.networks:
+        assert all(tensor.equal(expected.tensors(network)[key]) for key, tensor in bundle.tensors(network).items())
+    offline = run_import("http://127.0.0.1:9", "someone/whisper-large", "-o", "./again", config=None,
+                         HF_HUB_OFFLINE="1")
+    assert offline.returncode == 0, offline.stderr
+
+
+@pytest.mark.parametrize(("names", "missing"), [
+    ({"config.json"}, "model.safetensors"),
+    ({"config.json", "model.safetensors.index.json", "model-00001-of-00002.safetensors"},
+     "model-00002-of-00002.safetensors")])
+def test_a_whisper_repository_without_all_weights_is_refused(run_import, tmp_path, hub, names, missing):
+    folder = write_hugging_face(tmp_path / "source", shards=2)
+    repository = hub.Repository({FIRST: {name: (folder / name).read_bytes() for name in names}}, {"main": FIRST})
+    with hub.serving({"someone/whisper-large": repository}) as endpoint:
+        result = run_import(endpoint, "someone/whisper-large", "-o", "./out", config=None)
+    assert f"has no {missing}: it is not a Whisper repository" in error_of(result)
 
 
 def test_checkpoints_in_the_models_folder_of_a_tag_are_found(run_import, files, tmp_path, hub):

@@ -13,6 +13,7 @@ import soundfile
 from ane.bundles.bundle import Bundle
 from ane.cli import main
 from ane.models.whisper.checkpoints import is_whisper
+from ane.models.whisper.decoding import DecodedWindow, WindowDecoder
 from tests.models.whisper.random_whisper import write_hugging_face, write_openai
 
 ROOT = Path(__file__).parents[2]
@@ -81,9 +82,10 @@ def test_a_converted_bundle_writes_down_what_the_checkpoint_does_and_is_verified
     found = []
     for model, backend in ((whisper_file, "torch:cpu"), ("./packages", "mil")):
         status, out, _ = run(capsys, "transcribe", recording, "--model", model, "--backend", backend,
-                             "--language", "en", "--format", "json", "-q")
+                             "--language", "en", "--word-times", "--format", "json", "-q")
         assert status == 0
-        found.append([segment["tokens"] for segment in json.loads(out)["segments"]])
+        found.append([(segment["tokens"], [(word["word"], word["start"]) for word in segment["words"]])
+                      for segment in json.loads(out)["segments"]])
     assert found[0] == found[1]
     assert found[0]
     status, out, _ = run(capsys, "verify", "--bundle", "./packages", "--layers")
@@ -120,6 +122,30 @@ def test_the_suffix_of_the_output_is_the_format(capsys, whisper_file, recording)
     assert Path("talk.vtt").read_text(encoding="utf-8").startswith("WEBVTT\n")
     assert run(capsys, "transcribe", recording, "--model", whisper_file, "-o", "x.vtt", "--format", "json")[0] == 0
     json.loads(Path("x.vtt").read_text(encoding="utf-8"))
+
+
+def test_words_are_timed_in_json_and_subtitles(capsys, whisper_file, recording, monkeypatch):
+    window = DecodedWindow((50364, 39, 68, 50464), -0.1, 0.0, 0.0)
+    monkeypatch.setattr(WindowDecoder, "decode", lambda *arguments: [window])
+    flags = ("--model", whisper_file, "--language", "en", "--word-times", "-q")
+    status, out, _ = run(capsys, "transcribe", recording, *flags, "--format", "json")
+    words = [word for segment in json.loads(out)["segments"] for word in segment["words"]]
+    assert status == 0
+    assert words[0].keys() == {"word", "start", "end", "probability"}
+    assert "<u>" in run(capsys, "transcribe", recording, *flags, "--format", "srt")[1]
+    status, _, err = run(capsys, "transcribe", recording, *flags)
+    assert status != 0
+    assert "--word-times has no effect on plain text: add --format json, srt or vtt" in err
+
+
+def test_beams_are_searched(capsys, whisper_file, recording):
+    flags = ("--model", whisper_file, "--language", "en", "--format", "json", "-q")
+    status, out, _ = run(capsys, "transcribe", recording, *flags, "--beam-size", "3", "--patience", "2",
+                         "--length-penalty", "1")
+    assert status == 0
+    assert json.loads(out)["duration"] == 2
+    status, _, err = run(capsys, "transcribe", recording, *flags, "--patience", "2")
+    assert (status, "--patience has no effect without beams: add --beam-size 5" in err) == (1, True)
 
 
 def test_several_files_are_written_into_a_folder(capsys, whisper_file, recording, tmp_path):

@@ -231,19 +231,34 @@ def test_lanes_do_not_change_a_result(networks, stages, assert_close, kind):
         assert_close(logits[lane], expected[1][0], 1e-5)
 
 
+@pytest.mark.parametrize("kind", [TorchDecoder, StaticDecoder])
+def test_a_copied_lane_continues_as_the_lane_that_it_was_copied_from(networks, stages, assert_close, kind):
+    _, decoder = networks
+    cache = cached_decoder(decoder, stages["encoder/out"][:1], kind, lanes=3)
+    tokens = np.array([[5, 6], [7, 8], [9, 4]])
+    cache.prefill(columns(decoder, tokens[:1, :1])[0])
+    cache.step(columns(decoder, tokens[:, :1], 1), np.zeros(3, np.int64))
+    cache.step(columns(decoder, tokens[:, 1:], 2), np.ones(3, np.int64))
+    new = np.repeat(columns(decoder, tokens[:1, :1], 3), 3, axis=0)
+    before = cache.step(new, np.full(3, 2))[1]
+    sources = np.array([2, 0, 2])
+    cache.copy_lanes(sources, 2)
+    assert_close(cache.step(new, np.full(3, 2))[1], before[sources], 1e-5)
+
+
 def test_a_memory_of_another_length_is_refused(networks, stages):
     with pytest.raises(ValueError, match="got memory 0 of 3 positions"):
         cached_decoder(networks[1], stages["encoder/out"][:, :3])
 
 
-def test_greedy_decoding(backend, facts, golden_whisper, assert_close):
-    """Every case that is not a beam search: tokens, average log-probability, no-speech probability."""
+def test_decoding(backend, facts, golden_whisper, assert_close):
+    """Every case, one of them a beam search: tokens, average log-probability, no-speech probability."""
     mel = load_file(golden_whisper / "stages.safetensors")["encoder/mel"]
-    decoder = WindowDecoder(backend, backend.model.config("decoder"), SpecialTokens.of(facts["n_vocab"]))
+    decoder = WindowDecoder(backend, backend.model.config("decoder"), SpecialTokens.of(facts["n_vocab"]),
+                            candidates=3)
     decoder.encode(mel)
-    cases = [case for case in facts["decode"] if "beam_size" not in case["options"]]
-    assert cases
-    for case in cases:
+    assert any("beam_size" in case["options"] for case in facts["decode"])
+    for case in facts["decode"]:
         text = WindowText(tuple(case["options"].get("prompt", ())), tuple(case["options"].get("prefix", ())))
         [found] = decoder.decode([text], decoding_options(facts, case))
         assert list(found.tokens) == case["tokens"], case["name"]

@@ -65,5 +65,6 @@ def decoding_options(facts: dict[str, Any], case: dict[str, Any]) -> DecodingOpt
     wanted = options.get("suppress_tokens", facts["non_speech_tokens"])
     return DecodingOptions(
         timestamps=not options["without_timestamps"], sample_length=case["sample_len"],
+        beam_size=options.get("beam_size"),
         suppressed=() if wanted == "" else suppressed_tokens(special, wanted),
         blank=(*facts["blank"], special.end) if options.get("suppress_blank", True) else ())

@@ -1,7 +1,7 @@
 """``ane.backends.base.Backend`` on the ONNX packages of a bundle."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ane.backends.base import Backend, Decoder, Denoiser, check_inputs
+from ane.backends.base import AlignmentBackend, Decoder, Denoiser, check_inputs
 from ane.backends.onnx.buffers import BoundCall, BufferAllocator
 from ane.backends.onnx.decoder import DecoderGraphs, OnnxDecoder
 from ane.backends.onnx.providers import CudaGraphError, OnnxDevice, onnx_errors
@@ -48,7 +48,7 @@ class OnnxBackend:
         UserError: the bundle has no ONNX packages, or none of that precision.
     """
 
-    def __init__(self, model: "Bundle", device: OnnxDevice, fallback: Backend, precision: str = "auto",
+    def __init__(self, model: "Bundle", device: OnnxDevice, fallback: AlignmentBackend, precision: str = "auto",
                  threads: int | None = None, keep: bool = False, budget: int | None = None,
                  engines: TensorRtEngines | None = None, load: Callable[[SessionKey], Any] | None = None,
                  notice: Callable[[str], None] = lambda line: None, record: bool = True):
@@ -86,6 +86,11 @@ class OnnxBackend:
         if self.engines is not None:        # each step shape has its own engine: round lengths up
             graphs = replace(graphs, padded_length=lambda positions: bucket_range(positions, LENGTHS)[1])
         return OnnxDecoder(graphs, shape, dtype, self.memory, lanes, capacity, prefixes, max_prefix_length)
+
+    def align(self, columns: np.ndarray, memory: np.ndarray,
+              heads: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+        """On the fallback: it is one pass a window, and no package returns attention scores."""
+        return self.fallback.align(columns, memory, heads)
 
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Denoiser:
         if self.stages.denoiser.network not in self.packages:

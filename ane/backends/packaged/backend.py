@@ -1,12 +1,12 @@
 """``ane.backends.base.Backend`` on the fixed-shape Core ML packages of a bundle."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ane.backends.base import Backend, check_inputs
+from ane.backends.base import AlignmentBackend, check_inputs
 from ane.backends.packaged.decoder import PackagedDecoder
 from ane.backends.packaged.functions import PackageFunction, PackageRuntime
 from ane.bundles.hashes import check_hashes
@@ -35,7 +35,7 @@ class PackagedBackend:
         UserError: the bundle has no packages, or none of that precision or cache.
     """
 
-    def __init__(self, model: "Bundle", runtime: PackageRuntime, fallback: Backend, precision: str = "auto",
+    def __init__(self, model: "Bundle", runtime: PackageRuntime, fallback: AlignmentBackend, precision: str = "auto",
                  cache: str = "auto", compute_units: dict[str, str] | None = None,
                  only: frozenset[str] | None = None, keep: bool = False):
         self.model, self.runtime, self.fallback, self.cache, self.only = model, runtime, fallback, cache, only
@@ -72,6 +72,11 @@ class PackagedBackend:
                                (shape.layers, shape.heads, shape.head_width), package.scale,
                                np.float32 if package.precision == "fp32" else np.float16, prefixes, max_prefix_length,
                                self.functions(network, "memory"))
+
+    def align(self, columns: np.ndarray, memory: np.ndarray,
+              heads: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+        """On the fallback: it is one pass a window, and no package returns attention scores."""
+        return self.fallback.align(columns, memory, heads)
 
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Any:
         stage = self.stages.denoiser

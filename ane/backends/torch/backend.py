@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ane.backends.base import check_inputs
+from ane.backends.torch.alignment import aligned_pass
 from ane.backends.torch.decoder import TorchDecoder
 from ane.backends.torch.denoiser import MAX_BATCHED_FRAMES, TorchBatchedDenoiser, TorchDenoiser
 from ane.backends.torch.device import choose_device, native_bf16
@@ -129,6 +130,15 @@ class TorchBackend:
                 make = partial(StaticDecoder, run=CudaGraphRunner(self._recording_stream))
             return make(self.network(name), lanes, capacity, self.device, self.precision(name), prefixes,
                         max_prefix_length)
+
+    @torch.inference_mode()
+    def align(self, columns: np.ndarray, memory: np.ndarray,
+              heads: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+        with torch_memory_errors():
+            logits, scores = aligned_pass(
+                self.network(self.stages.decoder.network), self._to_device(columns, torch.float32),
+                self._to_device(memory, torch.float32), [(layer, head) for layer, head in heads])
+            return logits.cpu().numpy(), scores.cpu().numpy()
 
     @torch.inference_mode()
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> TorchDenoiser:

@@ -74,6 +74,13 @@ class TorchDecoder:
             hidden = self._run_network(self._to_device(columns), attend, partial(self._attend_memory, prefixes))
             return hidden.cpu().numpy(), self.network.logits(hidden[:, -1]).cpu().numpy()
 
+    @torch.inference_mode()
+    def copy_lanes(self, sources: np.ndarray, length: int) -> None:
+        index = torch.from_numpy(np.ascontiguousarray(sources)).to(self.device)
+        with torch_memory_errors():
+            for cache in (self.keys, self.values):
+                cache[:, :len(sources), :, :length] = cache[:, index, :, :length]
+
     def _allocate(self, rows: int, positions: int) -> Tensor:
         shape = (self.shape.layers, rows, self.shape.heads, positions, self.shape.head_width)
         return torch.zeros(shape, device=self.device, dtype=self.dtype)

@@ -18,6 +18,7 @@ from ane.bundles.family import ModelFamily, find_family
 from ane.bundles.model import Model
 from ane.bundles.pickles import load_pickle
 from ane.bundles.weights import FLOATS, PRECISIONS, layout, shape_text
+from ane.models.whisper.alignment_heads import find_alignment_heads
 from ane.models.whisper.networks import WHISPER_NETWORKS
 from ane.models.whisper.tokenizer_files import find_tokenizer
 from ane.models.whisper.tokens import SpecialTokens
@@ -112,6 +113,7 @@ class WhisperCheckpoint(Model):
         else:
             self.files, (self._sizes, self._entries) = hugging_face_files(weights), read_hugging_face(weights)
         self.special = SpecialTokens.of(self._sizes["n_vocab"])
+        self._heads = find_alignment_heads(weights, self._sizes["n_text_layer"], self._sizes["n_text_head"])
         for network in self.networks:
             self._check(network)
 
@@ -127,7 +129,7 @@ class WhisperCheckpoint(Model):
     def identity(self) -> str:
         """Changes with the sizes and with the size or time of any file; the data itself is not read."""
         stats = [(file.name, stat.st_size, stat.st_mtime_ns) for file in self.files for stat in [file.stat()]]
-        return hashlib.sha256(repr((stats, sorted(self._sizes.items()))).encode()).hexdigest()
+        return hashlib.sha256(repr((stats, sorted(self._sizes.items()), self._heads)).encode()).hexdigest()
 
     @property
     def precision(self) -> str:
@@ -140,7 +142,7 @@ class WhisperCheckpoint(Model):
 
     def config(self, network: str) -> Any:
         self.require(network)
-        return WHISPER_NETWORKS[network].config.from_upstream(self._sizes)
+        return WHISPER_NETWORKS[network].config.from_upstream({**self._sizes, "alignment_heads": self._heads})
 
     def tensors(self, network: str) -> dict[str, torch.Tensor]:
         self.require(network)
@@ -214,15 +216,20 @@ def hugging_face_files(folder: Path) -> list[Path]:
         return [folder / WEIGHTS]
     if not os.path.isfile(folder / INDEX):
         raise UserError(f"{folder} has no {WEIGHTS}; download it from the model's repository")
-    content = read_json(folder / INDEX)
-    shards = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
-        raise UserError(f"{folder / INDEX} is damaged: it has no weight_map of file names")
-    files = [folder / Path(name).name for name in dict.fromkeys(shards.values())]
+    files = [folder / name for name in shard_names(folder / INDEX)]
     for file in files:
         if not os.path.isfile(file):
             raise UserError(f"{folder} has no {file.name}, which {INDEX} names; download it too")
     return files
+
+
+def shard_names(index: Path) -> list[str]:
+    """The files that an index of shards names, without folders. Raises UserError when it is damaged."""
+    content = read_json(index)
+    shards = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(shards, dict) or not shards or not all(isinstance(name, str) for name in shards.values()):
+        raise UserError(f"{index} is damaged: it has no weight_map of file names")
+    return list(dict.fromkeys(Path(name).name for name in shards.values()))
 
 
 def check_sizes(sizes: Mapping[str, Any], names: Mapping[str, str], where: Path) -> dict[str, int]:

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ane.backends.base import Backend, CrossAttentionDecoder
+from ane.backends.base import Backend, CrossAttentionDecoder, LaneCopyingDecoder
+from ane.models.whisper.beams import BeamSearch, sequence_score
 from ane.models.whisper.rules import TokenRules, log_sum_exp
 from ane.models.whisper.tokens import SECONDS_PER_TIMESTAMP, SpecialTokens
 from ane.system.errors import UserError
@@ -24,7 +25,10 @@ class DecodingOptions:
         language: its code. task: "transcribe", or "translate" to English.
         timestamps: whether the tokens have timestamps.
         temperature: 0 takes the likeliest token; above, tokens are sampled from softmax(logits / temperature).
-        best_of: candidates sampled at a temperature above 0; that with the best mean log-probability is returned.
+        best_of: candidates sampled at a temperature above 0; that with the best score is returned.
+        beam_size: beams that are searched at temperature 0; None: the likeliest token is taken.
+        patience: the search is complete when ``beam_size`` · patience sequences have ended.
+        length_penalty: exponent by which sequences are ranked (``sequence_score``); None: by mean log-probability.
         sample_length: tokens sampled at most; None: half of the decoder's positions.
         suppressed: tokens that are never sampled. blank: tokens that are not sampled first.
         max_initial_timestamp: latest first timestamp in seconds; None: any.
@@ -36,6 +40,9 @@ class DecodingOptions:
     timestamps: bool = True
     temperature: float = 0.0
     best_of: int = 1
+    beam_size: int | None = None
+    patience: float = 1.0
+    length_penalty: float | None = None
     sample_length: int | None = None
     suppressed: tuple[int, ...] = ()
     blank: tuple[int, ...] = ()
@@ -45,7 +52,12 @@ class DecodingOptions:
     @property
     def candidates(self) -> int:
         """Lanes that a window needs."""
-        return self.best_of if self.temperature > 0 else 1
+        return self.best_of if self.temperature > 0 else self.beam_size or 1
+
+    @property
+    def searches(self) -> bool:
+        """Whether beams are searched."""
+        return self.beam_size is not None and self.temperature == 0
 
     def rules(self, special: SpecialTokens) -> TokenRules:
         latest = self.max_initial_timestamp
@@ -114,11 +126,6 @@ class TokenSequence:
         self.pending = (token,)
         self.complete = ended or self.left == 0
 
-    @property
-    def score(self) -> float:
-        """By which candidates are ranked. As in openai-whisper the sum includes the end token, the divisor not."""
-        return self.log_probability / max(1, len(self.tokens))
-
 
 class WindowDecoder:
     """Decodes up to ``windows`` windows at a time, with up to ``candidates`` candidates each.
@@ -165,6 +172,8 @@ class WindowDecoder:
             UserError: an unknown language, or a prefix beyond the decoder's positions.
             ValueError: prefixes of different lengths.
         """
+        if options.searches:
+            return [self._search(index, text, options) for index, text in enumerate(texts)]
         if len({len(text.prefix) for text in texts}) > 1:
             raise ValueError("the prefixes of windows that are decoded together must have the same length")
         start_logits, sequences = [], []
@@ -184,8 +193,35 @@ class WindowDecoder:
             if all(sequence.complete for sequence in sequences):
                 break
             logits = self._advance(sequences, offsets)
-        return [self._best([sequence for sequence in sequences if sequence.window == index], start_logits[index],
-                           options.temperature) for index in range(len(texts))]
+        return [self._best([(tuple(sequence.tokens), sequence.log_probability) for sequence in sequences
+                            if sequence.window == index], start_logits[index], options) for index in range(len(texts))]
+
+    def _search(self, index: int, text: WindowText, options: DecodingOptions) -> DecodedWindow:
+        """Decode a window by beam search, in the first lanes.
+
+        Raises:
+            UserError: the backend's decoder cannot copy lanes.
+        """
+        if not isinstance(self.decoder, LaneCopyingDecoder):
+            raise UserError(f"the backend {self.backend.name} cannot search beams: use backend=torch, or leave "
+                            "the beams out")
+        prefix = self._prefix(text)
+        start_logits, rules = self._prefill(prefix, index), options.rules(self.special)
+        lanes = self._candidates(index, text, len(prefix), options)
+        offsets = np.full(index + 1, len(prefix))
+        search = BeamSearch(len(lanes), round(len(lanes) * options.patience), self.special.end)
+        logits = self._advance(lanes, offsets) if lanes[0].pending else np.stack([start_logits] * len(lanes))
+        for left in reversed(range(lanes[0].left)):
+            for row, (tokens, _) in zip(logits, search.beams, strict=True):
+                rules.apply(row, tokens)
+            sources = search.advance(logits)
+            if search.complete or not left:
+                break
+            self.decoder.copy_lanes(sources, lanes[0].length)
+            for lane, (tokens, _) in zip(lanes, search.beams, strict=True):
+                lane.pending = tokens[-1:]
+            logits = self._advance(lanes, offsets)
+        return self._best(search.candidates(), start_logits, options)
 
     def _prefix(self, text: WindowText) -> tuple[int, ...]:
         """Tokens up to "startoftranscript", which all candidates of a window share."""
@@ -234,12 +270,13 @@ class WindowDecoder:
             sequence.length += 0 if sequence.complete else count
         return logits
 
-    def _best(self, candidates: Sequence[TokenSequence], start_logits: np.ndarray,
-              temperature: float) -> DecodedWindow:
-        best = max(candidates, key=lambda candidate: candidate.score)
+    def _best(self, candidates: Sequence[tuple[tuple[int, ...], float]], start_logits: np.ndarray,
+              options: DecodingOptions) -> DecodedWindow:
+        """The best of candidates (tokens, log-probability)."""
+        tokens, total = max(candidates, key=lambda candidate: sequence_score(
+            candidate[1], len(candidate[0]), options.length_penalty))
         no_speech = np.exp(float(start_logits[self.special.no_speech]) - log_sum_exp(start_logits))
-        return DecodedWindow(tuple(best.tokens), best.log_probability / (len(best.tokens) + 1), float(no_speech),
-                             temperature)
+        return DecodedWindow(tokens, total / (len(tokens) + 1), float(no_speech), options.temperature)
 
 
 def sample_token(logits: np.ndarray, temperature: float, random: np.random.Generator) -> int:

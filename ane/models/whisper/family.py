@@ -1,12 +1,16 @@
 """What Whisper declares to bundles and backends."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ane.bundles.family import Config, ModelFamily
+from ane.bundles.family import ModelFamily
+from ane.bundles.hub import Snapshot, download_files
 from ane.bundles.model import Model
-from ane.models.whisper.checkpoints import WhisperCheckpoint, is_whisper
+from ane.models.whisper.alignment_heads import GENERATION, check_alignment_heads
+from ane.models.whisper.checkpoints import CONFIG, INDEX, WEIGHTS, WhisperCheckpoint, is_whisper, shard_names
 from ane.models.whisper.networks import WHISPER_NETWORKS
 from ane.models.whisper.stages import WHISPER_STAGES
 from ane.system.errors import UserError
@@ -16,16 +20,20 @@ HEADS = {"encoder": ("n_audio_state", "n_audio_head"), "decoder": ("n_text_state
 
 
 def check_size(name: str, value: Any, official: Any, where: str) -> None:
-    """Raise UserError unless the JSON ``value`` is a positive integer, as all sizes of Whisper are."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+    """Raise UserError unless the JSON ``value`` is a positive integer, as all sizes of Whisper are, or heads."""
+    if name == "alignment_heads":       # ``check_heads`` knows how many there are
+        check_alignment_heads(value, math.inf, math.inf, where)
+    elif not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise UserError(f"{where}: {name} must be like {official!r}, not {value!r}")
 
 
-def check_heads(network: str, config: Config, where: str) -> None:
-    """Raise UserError when the heads do not divide the width."""
+def check_heads(network: str, config: Any, where: str) -> None:
+    """Raise UserError when the heads do not divide the width, or words are to be timed by a head that is not there."""
     width, heads = (getattr(config, name) for name in HEADS[network])
     if width % heads:
         raise UserError(f"{where}: {HEADS[network][0]} {width} cannot be split among {heads} {HEADS[network][1]}")
+    if network == "decoder":
+        check_alignment_heads(config.alignment_heads, config.n_text_layer, heads, where)
 
 
 def cannot_speak(*arguments: Any) -> NoReturn:
@@ -48,10 +56,27 @@ def open_whisper_checkpoint(path: Path, arguments: Mapping[str, Any] | None, ori
     return WhisperCheckpoint(path)
 
 
+def download_whisper(repository: str, revision: str | None, progress: Callable[[str], None]) -> Snapshot:
+    """Download a repository's files, weights in one file or in the shards that its index names.
+
+    Raises:
+        UserError: as ``ane.bundles.hub.download_files``, or a damaged index.
+    """
+    def download(required: Sequence[str], files: Sequence[str] | None = None, at: str | None = revision) -> Snapshot:
+        return download_files(repository, required, files, revision=at, kind=FAMILY.title, progress=progress)
+
+    found = download((CONFIG,), FAMILY.files)
+    if WEIGHTS in found.files:
+        return found
+    names = shard_names(found.directory / INDEX) if INDEX in found.files else [WEIGHTS]     # the latter is an error
+    return replace(found, files={**found.files, **download(names, at=found.revision).files})
+
+
 FAMILY = ModelFamily(
     "whisper", "Whisper", WHISPER_NETWORKS, WHISPER_STAGES, check_size, check_heads, open_whisper_checkpoint,
     synthesizer=cannot_speak, read_options=cannot_speak, options=frozenset(), source_files=source_files,
     recognises=is_whisper, import_options=frozenset({"precision"}), repositories="whisper",
-    data=frozenset({"tokenizer"}), required_files=("config.json", "model.safetensors"),
-    extra_files=("config.json", "tokenizer.json", "vocab.json", "merges.txt"), repository="openai/whisper-base.en",
-    package_formats=frozenset(("coreml", "onnx")), usage="ane transcribe FILE --model")
+    data=frozenset({"tokenizer"}), download=download_whisper,
+    extra_files=(CONFIG, INDEX, GENERATION, "tokenizer.json", "vocab.json", "merges.txt"),
+    repository="openai/whisper-base.en", package_formats=frozenset(("coreml", "onnx")),
+    usage="ane transcribe FILE --model")

@@ -28,7 +28,7 @@ def split_segments(tokens: Sequence[int], first_timestamp: int, frames: int,
     """
     is_timestamp = [token >= first_timestamp for token in tokens]
     pairs = [index for index in range(1, len(tokens)) if is_timestamp[index - 1] and is_timestamp[index]]
-    single_end = is_timestamp[-2:] == [False, True]
+    single_end = ends_with_single_timestamp(tokens, first_timestamp)
     if not pairs:
         end = frames * seconds_per_frame
         last = next((token for token in reversed(tokens) if token >= first_timestamp), first_timestamp)
@@ -44,3 +44,8 @@ def split_segments(tokens: Sequence[int], first_timestamp: int, frames: int,
     if single_end:
         return segments, frames
     return segments, max(1, tokens[begin - 1] - first_timestamp) * FRAMES_PER_TIMESTAMP
+
+
+def ends_with_single_timestamp(tokens: Sequence[int], first_timestamp: int) -> bool:
+    """Whether the last token is a timestamp and the one before it is not: nothing follows in this window."""
+    return [token >= first_timestamp for token in tokens[-2:]] == [False, True]

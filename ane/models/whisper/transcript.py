@@ -5,6 +5,20 @@ from typing import Any
 
 
 @dataclass(frozen=True)
+class TranscriptWord:
+    """A word with its times, with the space before it and with its punctuation.
+
+    Attributes:
+        start, end: seconds from the beginning of the recording. probability: mean of those of its tokens.
+    """
+
+    word: str
+    start: float
+    end: float
+    probability: float
+
+
+@dataclass(frozen=True)
 class TranscriptSegment:
     """A part of a transcript, about a sentence.
 
@@ -12,6 +26,7 @@ class TranscriptSegment:
         start, end: seconds from the beginning of the recording. text: with the space before it.
         tokens: with timestamps. temperature: at which its window was decoded.
         average_log_probability, no_speech_probability, compression_ratio: of its window.
+        words: with their times; None: they were not asked for.
     """
 
     start: float
@@ -22,6 +37,7 @@ class TranscriptSegment:
     average_log_probability: float
     no_speech_probability: float
     compression_ratio: float
+    words: tuple[TranscriptWord, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -39,5 +55,9 @@ class Transcript:
     segments: tuple[TranscriptSegment, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
+        """For JSON; segments have "words" only if these were asked for."""
+        content = asdict(self)
+        for segment in content["segments"]:
+            if segment["words"] is None:
+                del segment["words"]
+        return content

@@ -1,8 +1,10 @@
 """Transcription of recordings of any length, window by window (openai/whisper transcribe.py)."""
 
+import math
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -11,9 +13,10 @@ from ane.backends.base import Backend
 from ane.bundles.model import Model
 from ane.models.whisper.decoding import DecodedWindow, DecodingOptions, WindowDecoder, WindowText
 from ane.models.whisper.features import FRAME_SECONDS, HOP, RATE, log_mel, pad_or_cut
-from ane.models.whisper.segments import split_segments
+from ane.models.whisper.segments import ends_with_single_timestamp, split_segments
 from ane.models.whisper.tokens import SpecialTokens, WhisperTokenizer, suppressed_tokens
 from ane.models.whisper.transcript import Transcript, TranscriptSegment
+from ane.models.whisper.words import WordAligner, add_words
 from ane.system.errors import UserError
 
 SILENT_PEAK = 1e-5      # −100 dBFS: a window below it has no sound at all, for which Whisper makes text up
@@ -30,11 +33,13 @@ class TranscriptionOptions:
         language: its code; None: that of the first window. task: "transcribe", or "translate" to English.
         temperatures: tried in this order, until a window's text passes the thresholds.
         best_of: candidates at temperatures above 0.
+        beam_size, patience, length_penalty: see ``DecodingOptions``.
         max_compression_ratio: text that compresses better repeats itself. min_log_probability: average below which
             a window is decoded again. max_no_speech: probability above which such a window has no speech.
             None turns a threshold off.
         condition_on_previous_text: whether the text of earlier windows is the prompt of the next.
         prompt: text before the first window, such as names to be spelt that way.
+        word_times: whether segments have words with their times; segments and windows then end where words do.
         seed: of the random numbers at temperatures above 0.
     """
 
@@ -42,11 +47,15 @@ class TranscriptionOptions:
     task: str = "transcribe"
     temperatures: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
     best_of: int = 5
+    beam_size: int | None = None
+    patience: float = 1.0
+    length_penalty: float | None = None
     max_compression_ratio: float | None = 2.4
     min_log_probability: float | None = -1.0
     max_no_speech: float | None = 0.6
     condition_on_previous_text: bool = True
     prompt: str = ""
+    word_times: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -56,6 +65,14 @@ class TranscriptionOptions:
             raise UserError(f"temperatures must be at least one number from 0 on, got {self.temperatures}")
         if self.best_of < 1:
             raise UserError(f"best_of must be at least 1, got {self.best_of}")
+        if self.beam_size is not None and self.beam_size < 1:
+            raise UserError(f"beam_size must be at least 1, got {self.beam_size}")
+        if self.beam_size is None and self.patience != 1:
+            raise UserError("patience has no effect without beams: add beam_size=5")
+        if not math.isfinite(self.patience) or round((self.beam_size or 1) * self.patience) < 1:
+            raise UserError(f"patience must be such that beam_size · patience is at least 1, got {self.patience}")
+        if self.length_penalty is not None and not 0 <= self.length_penalty <= 1:
+            raise UserError(f"length_penalty must be from 0 to 1, got {self.length_penalty}")
 
     def must_retry(self, decoded: DecodedWindow, text: str) -> bool:
         """Whether the window must be decoded again at the next temperature."""
@@ -91,6 +108,11 @@ class Transcriber:
         self.tokenizer = WhisperTokenizer(model.tokenizer, self.special.end)
         self.window_frames = 2 * self.encoder_config.n_audio_ctx
         self._decoders: dict[int, WindowDecoder] = {}
+
+    @cached_property
+    def aligner(self) -> WordAligner:
+        """Times words. Raises UserError when the backend cannot."""
+        return WordAligner(self.backend, self.decoder_config, self.special, self.tokenizer)
 
     def transcribe(self, audio: np.ndarray, rate: int, options: TranscriptionOptions | None = None,
                    progress: Progress = lambda done, total: None) -> Transcript:
@@ -137,6 +159,7 @@ class RecordingTranscription:
         self.language = "en" if not self.special.multilingual else options.language or ""
         self.suppressed = suppressed_tokens(self.special, self.tokenizer.non_speech())
         self.tokens = self.tokenizer.encode(" " + options.prompt.strip()) if options.prompt.strip() else []
+        self.last_speech = 0.0          # end of the last word in seconds, where words are timed
         self.prompt_start = 0           # index in ``tokens`` at which the next window's prompt begins
 
     def transcript(self) -> Transcript:
@@ -155,19 +178,23 @@ class RecordingTranscription:
                 if mel is None:
                     mel = log_mel(self.samples, self.transcriber.encoder_config.n_mels, self.window_frames * HOP)
                 window = pad_or_cut(mel[:, position:position + frames], self.window_frames)
-                decoded = self._decode(window, position)
+                states = self.transcriber.backend.run("encoder", mel=np.ascontiguousarray(window[None]))
+                decoded = self._decode(states, position)
                 if not self.options.has_no_speech(decoded):
                     segments, advance = self._split(decoded, position, frames)
-                    yield from segments
+                    if self.options.word_times:
+                        segments, advance = self._time_words(segments, decoded, states[0], position, frames, advance)
+                    yield from self._keep(segments, decoded)
             position = min(position + advance, self.frames)
             self.progress(position * FRAME_SECONDS, self.frames * FRAME_SECONDS)
 
-    def _decode(self, mel: np.ndarray, position: int) -> DecodedWindow:
-        """Decode a window (bands, frames) at rising temperatures until its text is reliable."""
-        states = self.transcriber.backend.run("encoder", mel=np.ascontiguousarray(mel[None]))
+    def _decode(self, states: np.ndarray, position: int) -> DecodedWindow:
+        """Decode a window, encoded to states (1, N, D), at rising temperatures until its text is reliable."""
         text = WindowText(tuple(self.tokens[self.prompt_start:]), first_frame=position)
         base = DecodingOptions(task=self.options.task, best_of=self.options.best_of, suppressed=self.suppressed,
-                               blank=self.tokenizer.blank(), seed=self.options.seed)
+                               blank=self.tokenizer.blank(), beam_size=self.options.beam_size,
+                               patience=self.options.patience, length_penalty=self.options.length_penalty,
+                               seed=self.options.seed)
         decoder = None
         for temperature in self.options.temperatures:
             options = replace(base, temperature=temperature)
@@ -181,20 +208,35 @@ class RecordingTranscription:
         return decoded
 
     def _split(self, decoded: DecodedWindow, position: int, frames: int) -> tuple[list[TranscriptSegment], int]:
-        """Segments of a decoded window that have text, and the frames from this window's start to the next one's."""
+        """Segments of a decoded window, and the frames from this window's start to the next one's."""
         parts, advance = split_segments(decoded.tokens, self.special.timestamps, frames, FRAME_SECONDS)
         offset, ratio = position * FRAME_SECONDS, compression_ratio(self.tokenizer.decode(decoded.tokens))
-        segments = []
-        for part in parts:
-            text = self.tokenizer.decode(part.tokens)
-            if part.start < part.end and text.strip():
-                segments.append(TranscriptSegment(
-                    round(offset + part.start, 2), round(offset + part.end, 2), text, part.tokens, decoded.temperature,
-                    decoded.average_log_probability, decoded.no_speech_probability, ratio))
-                self.tokens += part.tokens
+        return [TranscriptSegment(
+            round(offset + part.start, 2), round(offset + part.end, 2), self.tokenizer.decode(part.tokens), part.tokens,
+            decoded.temperature, decoded.average_log_probability, decoded.no_speech_probability, ratio)
+            for part in parts], advance
+
+    def _time_words(self, segments: list[TranscriptSegment], decoded: DecodedWindow, states: np.ndarray, position: int,
+                    frames: int, advance: int) -> tuple[list[TranscriptSegment], int]:
+        """Segments with words; the next window begins after the last word, unless nothing follows in this one."""
+        text = [token for segment in segments for token in segment.tokens if token < self.special.end]
+        words = self.transcriber.aligner.align(text, states, frames, self.language, self.options.task)
+        segments = add_words(segments, words, self.special.end, position * FRAME_SECONDS, self.last_speech)
+        timed = [word.end for segment in segments for word in segment.words or ()]
+        self.last_speech = timed[-1] if timed else segments[-1].end
+        after = round(self.last_speech / FRAME_SECONDS) - position
+        if after > 0 and not ends_with_single_timestamp(decoded.tokens, self.special.timestamps):
+            advance = after
+        return segments, advance
+
+    def _keep(self, segments: list[TranscriptSegment], decoded: DecodedWindow) -> Iterator[TranscriptSegment]:
+        """The segments that have text and a duration; their tokens become the prompt of later windows."""
+        for segment in segments:
+            if segment.start < segment.end and segment.text.strip():
+                self.tokens += segment.tokens
+                yield segment
         if not self.options.condition_on_previous_text or decoded.temperature > PROMPT_TEMPERATURE:
             self.prompt_start = len(self.tokens)
-        return segments, advance
 
 
 def compression_ratio(text: str) -> float:

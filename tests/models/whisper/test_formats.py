@@ -1,11 +1,12 @@
 """Transcripts as text, JSON and subtitles."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from ane.models.whisper.formats import FORMATS, clock
-from ane.models.whisper.transcript import Transcript, TranscriptSegment
+from ane.models.whisper.transcript import Transcript, TranscriptSegment, TranscriptWord
 
 
 def segment(start: float, end: float, text: str) -> TranscriptSegment:
@@ -49,3 +50,20 @@ def test_an_empty_transcript(form, expected):
     (0.0, "00:00:00.000"), (59.9996, "00:01:00.000"), (3599.9999, "01:00:00.000"), (360000.0, "100:00:00.000")])
 def test_a_time_carries_when_it_is_rounded(seconds, text):
     assert clock(seconds, ".") == text
+
+
+WORDS = (TranscriptWord(" a", 0.5, 1.0, 0.9), TranscriptWord(" <b>", 1.0, 1.2, 0.8),
+         TranscriptWord(" c.", 2.0, 2.5, 0.7))
+TIMED = Transcript("a <b> c.", "en", 3.0, (replace(segment(0.5, 2.5, " a <b> c."), words=WORDS),))
+
+
+def test_subtitles_underline_the_word_that_is_spoken_and_none_in_a_pause():
+    assert FORMATS["srt"](TIMED) == (
+        "1\n00:00:00,500 --> 00:00:01,000\n<u>a</u> <b> c.\n\n2\n00:00:01,000 --> 00:00:01,200\na <u><b></u> c.\n\n"
+        "3\n00:00:01,200 --> 00:00:02,000\na <b> c.\n\n4\n00:00:02,000 --> 00:00:02,500\na <b> <u>c.</u>\n")
+    assert "\n00:00:01.000 --> 00:00:01.200\na <u>&lt;b&gt;</u> c.\n" in FORMATS["vtt"](TIMED)
+
+
+def test_json_lists_words_that_are_timed():
+    content = json.loads(FORMATS["json"](TIMED))
+    assert content["segments"][0]["words"][1] == {"word": " <b>", "start": 1.0, "end": 1.2, "probability": 0.8}

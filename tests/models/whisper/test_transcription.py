@@ -197,6 +197,16 @@ def test_other_precisions_run(hugging_face_folder, noise, precision):
     assert found.duration == 2.5
 
 
+def test_the_output_layer_has_the_weights_of_the_precision(hugging_face_folder):
+    """It is two thirds of what a step of the smallest model reads."""
+    model, layers = WhisperCheckpoint(hugging_face_folder), {}
+    for precision in ("fp32", "int8"):
+        decoder = load_backend("torch:cpu", model, precision).network("decoder")
+        layers[precision] = decoder.token_embedding
+        assert type(decoder.token_embedding) is type(decoder.blocks[0].mlp[0]), "packed as the other layers are"
+    assert type(layers["fp32"]) is not type(layers["int8"])
+
+
 def test_lanes_for_candidates_are_only_made_when_they_can_be_needed(transcriber):
     assert transcriber.decoder(1) is transcriber.decoder(1)
     assert isinstance(transcriber.decoder(2), WindowDecoder)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ane.backends.base import DecoderShape
 from ane.bundles.family import Config
 from ane.models.whisper.networks.layers import (
+    CastingLinear,
     CrossAttend,
     SelfAttend,
     WhisperAttention,
@@ -31,6 +31,7 @@ class WhisperDecoderConfig(Config):
     n_text_state: int = 512
     n_text_head: int = 8
     n_text_layer: int = 6
+    alignment_heads: tuple[tuple[int, int], ...] = ()       # (layer, head) by which words are timed, where known
 
     @property
     def decoder_shape(self) -> DecoderShape:
@@ -63,7 +64,8 @@ class WhisperDecoder(nn.Module):
         super().__init__()
         self.config = config
         D = config.n_text_state
-        self.token_embedding = nn.Embedding(config.n_vocab, D)
+        # looked up outside, it is here the output layer, which shares its weight
+        self.token_embedding = CastingLinear(D, config.n_vocab, bias=False)
         self.positional_embedding = nn.Parameter(torch.empty(config.n_text_ctx, D))
         self.blocks = nn.ModuleList(WhisperDecoderBlock(D, config.n_text_head) for _ in range(config.n_text_layer))
         self.ln = nn.LayerNorm(D)
@@ -80,6 +82,5 @@ class WhisperDecoder(nn.Module):
         return [block.cross_attn.keys_values(states) for block in self.blocks]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(…, D) → (…, V) float32. The output weights are the token embedding."""
-        weight = self.token_embedding.weight
-        return F.linear(hidden.to(weight.dtype), weight).float()
+        """(…, D) → (…, V) float32."""
+        return self.token_embedding(hidden).float()

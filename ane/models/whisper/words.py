@@ -1,0 +1,211 @@
+"""Words of a window and their times (openai/whisper timing.py and tokenizer.py, whose rules and limits these are)."""
+
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ane.backends.base import AlignmentBackend, Backend
+from ane.models.whisper.alignment import token_times
+from ane.models.whisper.alignment_heads import alignment_heads
+from ane.models.whisper.networks.text_decoder import WhisperDecoderConfig
+from ane.models.whisper.tokens import SECONDS_PER_TIMESTAMP, SpecialTokens, WhisperTokenizer
+from ane.models.whisper.transcript import TranscriptSegment, TranscriptWord
+from ane.system.errors import UserError
+
+UNSPACED = frozenset({"zh", "ja", "th", "lo", "my", "yue"})     # languages without spaces between words
+PREPENDED = "\"'“¿([{-"                     # punctuation that belongs to the next word
+APPENDED = "\"'.。,，!！?？:：”)]}、"         # punctuation that belongs to the word before it
+SENTENCE_ENDS = ".。!！?？"
+MAX_MEDIAN = 0.7                            # seconds: median duration of words that limits are computed from, at most
+OUTSIDE = 0.5                        # seconds by which a word may leave its segment
+
+
+@dataclass(frozen=True)
+class AlignedWord:
+    """A word of a window; ``start`` and ``end`` are seconds from the window's beginning."""
+
+    word: str
+    tokens: tuple[int, ...]
+    start: float
+    end: float
+    probability: float
+
+    @property
+    def duration(self) -> float:
+        return self.end - self.start
+
+
+class WordAligner:
+    """Times the words of a window by one more pass over its text.
+
+    Raises:
+        UserError: the backend cannot return attention scores.
+    """
+
+    def __init__(self, backend: Backend, config: WhisperDecoderConfig, special: SpecialTokens,
+                 tokenizer: WhisperTokenizer):
+        if not isinstance(backend, AlignmentBackend):
+            raise UserError(f"the backend {backend.name} cannot time words: use backend=torch")
+        self.backend, self.special, self.tokenizer = backend, special, tokenizer
+        self.heads = alignment_heads(config.alignment_heads, config.n_text_layer, config.n_text_head)
+        tables = backend.embeddings()
+        self.token_table, self.position_table = tables["token"], tables["position"]
+
+    def align(self, text: Sequence[int], states: np.ndarray, frames: int, language: str,
+              task: str = "transcribe") -> list[AlignedWord]:
+        """Time the words of ``text``, tokens without timestamps.
+
+        Args:
+            states: (N, D) float32, the encoder's for the window. frames: mel frames of the window that have sound.
+        """
+        if not text:
+            return []
+        start = self.special.start_sequence(language, task, timestamps=False)
+        tokens = [*start, *text, self.special.end]
+        columns = (self.token_table[tokens] + self.position_table[:len(tokens)]).astype(np.float32)
+        logits, scores = self.backend.align(columns, states, self.heads)
+        first = len(start) - 1
+        times = token_times(scores[:, :, :max(1, frames // 2)], first) * SECONDS_PER_TIMESTAMP
+        probabilities = text_probabilities(logits[first:first + len(text), :self.special.end], text)
+        words, begin = [], 0
+        for word, part in split_words(self.tokenizer, text, language):
+            end = begin + len(part)
+            words.append(AlignedWord(word, part, float(times[begin]), float(times[end]),
+                                     float(np.mean(probabilities[begin:end]))))
+            begin = end
+        return words
+
+
+def text_probabilities(logits: np.ndarray, tokens: Sequence[int]) -> np.ndarray:
+    """The probability of each token among those of text: logits (T, V) float32 → (T,) float32."""
+    logits = logits - logits.max(axis=-1, keepdims=True)
+    return np.exp(logits[np.arange(len(tokens)), list(tokens)]) / np.exp(logits).sum(axis=-1)
+
+
+def split_words(tokenizer: WhisperTokenizer, tokens: Sequence[int],
+                language: str) -> list[tuple[str, tuple[int, ...]]]:
+    """Words with their tokens; a word begins with a space or is punctuation.
+
+    In languages without spaces, and inside of a word, the smallest part is that whose bytes are whole characters.
+    """
+    parts = split_characters(tokenizer, tokens)
+    if language in UNSPACED:
+        return parts
+    words: list[tuple[str, tuple[int, ...]]] = []
+    for text, part in parts:
+        if not words or text.startswith(" ") or text.strip() in string.punctuation:
+            words.append((text, part))
+        else:
+            words[-1] = (words[-1][0] + text, words[-1][1] + part)
+    return words
+
+
+def split_characters(tokenizer: WhisperTokenizer, tokens: Sequence[int]) -> list[tuple[str, tuple[int, ...]]]:
+    """The shortest runs of tokens whose bytes are whole characters, or were none in the text either."""
+    whole, parts = tokenizer.decode(tokens), []
+    current: tuple[int, ...] = ()
+    offset = 0
+    for token in tokens:
+        current += (token,)
+        text = tokenizer.decode(current)
+        unknown = text.find("\ufffd")
+        if unknown < 0 or whole[offset + unknown:offset + unknown + 1] == "\ufffd":
+            parts.append((text, current))
+            offset, current = offset + len(text), ()
+    return [*parts, (tokenizer.decode(current), current)] if current else parts
+
+
+def limit_sentence_ends(words: Sequence[AlignedWord], longest: float) -> list[AlignedWord]:
+    """Shorten the marks that end a sentence, and the words after them, to ``longest`` seconds."""
+    limited = list(words)
+    for index in range(1, len(words)):
+        word = limited[index]
+        if word.duration > longest:
+            if word.word in SENTENCE_ENDS:
+                limited[index] = replace(word, end=word.start + longest)
+            elif limited[index - 1].word in SENTENCE_ENDS:
+                limited[index] = replace(word, start=word.end - longest)
+    return limited
+
+
+def merge_punctuation(words: Sequence[AlignedWord]) -> list[AlignedWord]:
+    """Join punctuation with the word that it belongs to, whose times and probability the result has.
+
+    The word that gave its text away stays, without text and tokens.
+    """
+    merged = list(words)
+    following = len(merged) - 1
+    for index in range(len(merged) - 2, -1, -1):
+        word = merged[index]
+        if word.word.startswith(" ") and word.word.strip() in PREPENDED:
+            _join(merged, following, word, merged[following], emptied=index)
+        else:
+            following = index
+    previous = 0
+    for index in range(1, len(merged)):
+        word = merged[index]
+        if not merged[previous].word.endswith(" ") and word.word in APPENDED:
+            _join(merged, previous, merged[previous], word, emptied=index)
+        else:
+            previous = index
+    return merged
+
+
+def _join(words: list[AlignedWord], kept: int, first: AlignedWord, second: AlignedWord, emptied: int) -> None:
+    words[kept] = replace(words[kept], word=first.word + second.word, tokens=first.tokens + second.tokens)
+    words[emptied] = replace(words[emptied], word="", tokens=())
+
+
+def add_words(segments: Sequence[TranscriptSegment], words: Sequence[AlignedWord], end_token: int, offset: float,
+              last_speech: float) -> list[TranscriptSegment]:
+    """The segments of a window with their words, their times adjusted to these.
+
+    Args:
+        words: of all segments, as ``WordAligner.align`` returns them. end_token: the lowest token that is not text.
+        offset: seconds at which the window begins. last_speech: at which the last word before it ends.
+    """
+    durations = [word.duration for word in words if word.duration]
+    median = min(MAX_MEDIAN, float(np.median(durations)) if durations else 0.0)
+    remaining = merge_punctuation(limit_sentence_ends(words, 2 * median) if durations else words)
+    result = []
+    for segment in segments:
+        wanted, own = sum(token < end_token for token in segment.tokens), []
+        while remaining and wanted > 0:
+            word, *remaining = remaining
+            wanted -= len(word.tokens)
+            if word.word:
+                own.append(TranscriptWord(word.word, round(offset + word.start, 2), round(offset + word.end, 2),
+                                          word.probability))
+        segment = limit_segment_ends(replace(segment, words=tuple(own)), median, last_speech) if own else replace(
+            segment, words=())
+        last_speech = segment.end if own else last_speech
+        result.append(segment)
+    return result
+
+
+def limit_segment_ends(segment: TranscriptSegment, median: float, last_speech: float) -> TranscriptSegment:
+    """Shorten words at the ends of a segment, and take its times from its words unless these are far too long."""
+    first, *others = segment.words or ()
+    longest = 2 * median
+    pause = first.end - last_speech > 2 * longest
+    long_pair = bool(others) and others[0].end - first.start > 2 * longest
+    if pause and (first.end - first.start > longest or long_pair):
+        if others and others[0].end - others[0].start > longest:
+            boundary = max(others[0].end / 2, others[0].end - longest)
+            first, others[0] = replace(first, end=boundary), replace(others[0], start=boundary)
+        first = replace(first, start=max(0, first.end - longest))
+    start, end = segment.start, segment.end
+    if start < first.end and start - OUTSIDE > first.start:
+        first = replace(first, start=max(0, min(first.end - median, start)))
+    else:
+        start = first.start
+    words = [first, *others]
+    last = words[-1]
+    if end > last.start and end + OUTSIDE < last.end:
+        words[-1] = replace(last, end=max(last.start + median, end))
+    else:
+        end = last.end
+    return replace(segment, start=round(start, 2), end=round(end, 2), words=tuple(
+        replace(word, start=round(word.start, 2), end=round(word.end, 2)) for word in words))
