@@ -1,4 +1,4 @@
-"""The ONNX graphs of FastSpeech and its vocoder: the reference networks, batch first; named axes have any length."""
+"""The ONNX graphs of FastSpeech and its vocoders: the reference networks, batch first; named axes have any length."""
 
 from collections.abc import Callable
 
@@ -9,6 +9,7 @@ from ane.backends.onnx.tensorrt import LENGTHS, bucket_range
 from ane.models.fastspeech.networks.acoustic import FastSpeech
 from ane.models.fastspeech.networks.layers import joined_heads, position_table
 from ane.models.vocoders.hifigan import MelHifigan
+from ane.models.vocoders.waveglow import HOP, Waveglow
 from converters.onnx.graph import NetworkCall, OnnxGraph
 
 
@@ -70,4 +71,11 @@ def _vocoder(network: MelHifigan, dtype: torch.dtype) -> list[OnnxGraph]:
                       {"mel": {0: "batch", 2: "frames"}}, ("sound",))]
 
 
-GRAPHS: dict[str, Callable[..., list[OnnxGraph]]] = {"fastspeech": _fastspeech, "vocoder": _vocoder}
+def _waveglow(network: Waveglow, dtype: torch.dtype) -> list[OnnxGraph]:
+    inputs = {"mel": _noise(2, network.config.n_mel_channels, 19), "noise": _noise(2, HOP, 19)}
+    return [OnnxGraph("waveglow", NetworkCall(network, lambda network, mel, noise: network(mel, noise)), inputs,
+                      {name: {0: "batch", 2: "frames"} for name in inputs}, ("sound",))]
+
+
+GRAPHS: dict[str, Callable[..., list[OnnxGraph]]] = {
+    "fastspeech": _fastspeech, "vocoder": _vocoder, "waveglow": _waveglow}

@@ -16,12 +16,14 @@ from ane.models.fastspeech.settings import FastSpeechSettings
 from ane.models.fastspeech.stream import FastSpeechStream
 from ane.models.fastspeech.text import text_to_ids, unknown_phonemes
 from ane.models.recording import PhaseProgress, report_nothing
+from ane.models.vocoders.waveglow import SIGMA
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline
 from ane.text import shorten
 
 NO_VOCODER = ("this model has no vocoder, so Griffin-Lim made the sound, which is rough: import the model again with "
-              "--vocoder and a HiFi-GAN checkpoint")
+              "--vocoder and a HiFi-GAN or WaveGlow checkpoint")
+VOCODERS = frozenset(("vocoder", "waveglow"))
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class FastSpeechSynthesizer:
 
     def speak(self, text: str, speed: float | None = None, settings: FastSpeechSettings | None = None,
               progress: PhaseProgress = report_nothing, timeline: Timeline | None = None) -> FastSpeechResult:
-        """Speak ``text``: English, and ARPAbet phonemes in braces. The same text always gives the same sound.
+        """Speak ``text``: English, and ARPAbet phonemes in braces. The same text and seed give the same sound.
 
         Args:
             speed: speed of speech, 1 as trained, 2 twice as fast; None: that of ``settings``.
@@ -80,7 +82,7 @@ class FastSpeechSynthesizer:
         chunks = [split_into_symbols(text, settings.split, self.most_symbols) for text in texts]
         encoded = self.encode(chunks, settings, timeline, progress)
         mels = self.mels([part for parts in encoded for part in parts], settings, timeline, progress)
-        sounds = self.sounds(mels, sum(map(len, encoded)), timeline, progress)
+        sounds = self.sounds(mels, sum(map(len, encoded)), settings.seed, timeline, progress)
         for text, parts in zip(texts, encoded, strict=True):
             spoken = list(islice(sounds, len(parts)))
             audio = join_with_pauses([sound for _, sound in spoken], settings.pause)
@@ -88,7 +90,7 @@ class FastSpeechSynthesizer:
             yield FastSpeechResult(audio, settings.speed, [part.chunk.text for part in parts],
                                    [mel for mel, _ in spoken], [part.repeats for part in parts],
                                    timeline.new_seconds_by_phase(), timeline.now() - began, self.notes(text, parts),
-                                   timeline)
+                                   timeline, seed=settings.seed if "waveglow" in self.model.networks else None)
             began = timeline.now()
         self.backend.release()
 
@@ -111,7 +113,8 @@ class FastSpeechSynthesizer:
             for index, chunk in enumerate(chunks):
                 [parts] = self.encode([[chunk]], settings, timeline, report_nothing)
                 mels = list(self.mels(parts, settings, timeline, report_nothing))
-                sounds = [sound for _, sound in self.sounds(iter(mels), len(mels), timeline, report_nothing)]
+                sounds = [sound for _, sound in self.sounds(iter(mels), len(mels), settings.seed, timeline,
+                                                            report_nothing)]
                 audio = join_with_pauses([np.zeros(0, np.float32)] * (index > 0) + sounds, settings.pause)
                 progress("vocode", index + 1, len(chunks), "")
                 yield audio, sum(mel.shape[1] for mel in mels), self.notes(chunk.text, parts)
@@ -192,26 +195,30 @@ class FastSpeechSynthesizer:
         return self.backend.run("mel", states=states, alignment=alignment_matrix(counts, frames.max()),
                                 mask=length_mask(frames, frames.max()))
 
-    def sounds(self, mels: Iterator[np.ndarray], total: int, timeline: Timeline,
+    def sounds(self, mels: Iterator[np.ndarray], total: int, seed: int, timeline: Timeline,
                progress: PhaseProgress) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Each mel with its sound."""
         for done, mel in enumerate(mels, 1):
             with timeline.record("vocode"):
-                sound = self.vocode(mel)
+                sound = self.vocode(mel, seed)
             progress("vocode", done, total, "")
             yield mel, sound
 
-    def vocode(self, mel: np.ndarray) -> np.ndarray:
-        """Mel (M, L) → sound (256·L,) float32 within ±1."""
+    def vocode(self, mel: np.ndarray, seed: int) -> np.ndarray:
+        """Mel (M, L) → sound (256·L,) float32 within ±1. ``seed`` is that of WaveGlow's noise."""
         if not mel.shape[1]:
             return np.zeros(0, np.float32)
+        if "waveglow" in self.model.networks:
+            noise = waveglow_noise(mel.shape[1], seed)
+            sound = self.backend.run("waveglow", mel=np.ascontiguousarray(mel[None]), noise=noise)
+            return np.clip(sound[0, 0], -1, 1)
         if "vocoder" not in self.model.networks:
             return griffin_lim(mel, SAMPLE_RATE, HIGHEST)
         return self.backend.run("vocoder", mel=np.ascontiguousarray(mel[None]))[0, 0][:mel.shape[1] * HOP]
 
     def notes(self, text: str, parts: Sequence[EncodedChunk]) -> list[str]:
         """Warnings for the user."""
-        notes = [] if "vocoder" in self.model.networks else [NO_VOCODER]
+        notes = [] if VOCODERS & self.model.networks else [NO_VOCODER]
         unknown = unknown_phonemes(text)
         if unknown:
             notes.append(f"not spoken, because they are no ARPAbet phonemes: {', '.join(dict.fromkeys(unknown))}")
@@ -225,6 +232,12 @@ def with_speed(settings: FastSpeechSettings | None, speed: float | None) -> Fast
     """The settings (None: the defaults) with this speed (None: theirs)."""
     settings = settings or FastSpeechSettings()
     return settings if speed is None else replace(settings, speed=speed)
+
+
+def waveglow_noise(frames: int, seed: int) -> np.ndarray:
+    """The noise of a sound, (1, 256, L) float32: frame after frame, so longer noise begins with shorter noise."""
+    noise = np.random.default_rng(seed).standard_normal((frames, HOP), dtype=np.float32)
+    return np.ascontiguousarray(SIGMA * noise.T[None])
 
 
 def join_with_pauses(pieces: Sequence[np.ndarray], seconds: float) -> np.ndarray:
