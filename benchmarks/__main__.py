@@ -21,6 +21,7 @@ from ane.system.errors import UserError
 from benchmarks import (
     checkpoints,
     convert,
+    fastspeech,
     kitten,
     memory,
     quality,
@@ -37,7 +38,7 @@ from benchmarks.upstream import make_environment
 BENCHMARKS: dict[str, Benchmark] = {
     **stages.BENCHMARKS, **speech.BENCHMARKS, "memory": memory.BENCHMARK, "convert": convert.BENCHMARK,
     "quality": quality.BENCHMARK, "samplers": samplers.BENCHMARK, "windows": windows.BENCHMARK,
-    "kitten": kitten.BENCHMARK, "whisper-step": whisper_step.BENCHMARK}
+    "kitten": kitten.BENCHMARK, "fastspeech": fastspeech.BENCHMARK, "whisper-step": whisper_step.BENCHMARK}
 
 
 def arguments_parser() -> argparse.ArgumentParser:
