@@ -1,9 +1,9 @@
 """Speed of FastSpeech from symbol ids to mel, beside NVIDIA's own class on the same torch and the same weights.
 
-Contestants take turns in every round, in one process, on the CPU in fp32. A reading is one call: the value is its
-time in ms, ``audio_s_per_s`` the seconds of audio in the mel for each second of it, ``times_one_line`` this rate over
-the contestant's own rate for one line. Every line is the same text of 128 characters, as in NVIDIA's perf_infer.py;
-neither the text's preparation nor the vocoder is measured.
+Contestants take turns in every round, in one process, on the CPU, in fp32 where no other precision is named. A reading
+is one call: the value is its time in ms, ``audio_s_per_s`` the seconds of audio in the mel for each second of it,
+``times_one_line`` this rate over the contestant's own rate for one line. Every line is the same text of 128 characters,
+as in NVIDIA's perf_infer.py; neither the text's preparation nor the vocoder is measured.
 
 Without --bundle, a model of random weights that speaks at a natural pace is imported and converted to ONNX first.
 NVIDIA's class takes part with --nvidia DIR, the folder CUDA-Optimized/FastSpeech of NVIDIA/DeepLearningExamples. Its
@@ -53,12 +53,13 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory() as folder:
         model = open_model(options.bundle) if options.bundle else random_model(SIZES[options.size], Path(folder))
-        backends = {name: load_backend(name, model, "fp32", options.threads, keep=True) for name in options.backends}
+        backends = {name: load_backend(spec, model, precision or "fp32", options.threads, keep=True)
+                    for name in options.backends for spec, _, precision in [name.partition(" ")]}
         calls = []
         for lines in options.lines:
             if options.nvidia:
                 calls.append(repeated_call(NVIDIA, lines, nvidia_reading(nvidia_class(options.nvidia), model, lines)))
-            calls += [repeated_call(f"{name} fp32", lines, our_reading(FastSpeechSynthesizer(model, backend), lines))
+            calls += [repeated_call(name, lines, our_reading(FastSpeechSynthesizer(model, backend), lines))
                       for name, backend in backends.items()]
         rows = measure_in_rounds(calls, options.rounds)
     rows = compare(rows, lambda row: row.competitor == NVIDIA, "times_nvidia")
@@ -172,7 +173,7 @@ def add_options(add: Callable[..., Any]) -> None:
     add("--nvidia", type=Path, metavar="DIR",
         help="NVIDIA's folder CUDA-Optimized/FastSpeech, for a comparison with its class")
     add("--backends", type=comma_separated, default=["torch:cpu", "onnx:cpu"], metavar="B,…",
-        help="our contestants (default: torch:cpu, onnx:cpu)")
+        help="our contestants: a backend, and a precision other than fp32 after a space (default: torch:cpu, onnx:cpu)")
     add("--lines", type=counts, default=(1, 8), metavar="N,…", help="lines spoken in one pass (default: 1,8)")
 
 
