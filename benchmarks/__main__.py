@@ -22,6 +22,7 @@ from benchmarks import (
     checkpoints,
     convert,
     embedded,
+    fastspeech,
     kitten,
     memory,
     quality,
@@ -39,8 +40,8 @@ from benchmarks.upstream import make_environment
 BENCHMARKS: dict[str, Benchmark] = {
     **stages.BENCHMARKS, **speech.BENCHMARKS, "memory": memory.BENCHMARK, "convert": convert.BENCHMARK,
     "embedded": embedded.BENCHMARK, "quality": quality.BENCHMARK, "samplers": samplers.BENCHMARK,
-    "windows": windows.BENCHMARK, "kitten": kitten.BENCHMARK, "whisper-step": whisper_step.BENCHMARK,
-    "witnesses": witnesses.BENCHMARK}
+    "windows": windows.BENCHMARK, "kitten": kitten.BENCHMARK, "fastspeech": fastspeech.BENCHMARK,
+    "whisper-step": whisper_step.BENCHMARK, "witnesses": witnesses.BENCHMARK}
 
 
 def arguments_parser() -> argparse.ArgumentParser:

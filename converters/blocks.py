@@ -67,6 +67,11 @@ def named(name: str | None) -> dict[str, str]:
     return {"name": value_name(name)} if name else {}
 
 
+def rename(x: Var, name: str) -> None:
+    """Name a value that was made without a name after the module path ``name``."""
+    x.set_name(value_name(name))
+
+
 def linear(s: Style, x: Var, layer: nn.Module, name: str | None = None, scale: float = 1.0) -> Var:
     """A linear layer of any kind, or a convolution of kernel size 1, its output times ``scale`` (principle 2)."""
     weight, bias = kernel(layer)

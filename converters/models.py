@@ -9,7 +9,7 @@ from importlib import import_module
 from types import ModuleType
 
 from ane.bundles import Model
-from ane.bundles.family import ModelFamily, Network, find_family
+from ane.bundles.family import Config, ModelFamily, Network, find_family
 from ane.system.errors import UserError
 
 
@@ -24,12 +24,14 @@ class ConvertibleModel:
             ``LENGTH_UNITS`` with the kinds of functions that have buckets.
         probes: module that drives those graphs with test inputs. ``PROBES`` there has one for each kind of function.
         lanes: numbers of lanes that a Core ML decoder's steps take by default.
+        activations: module whose ``published_names`` are the names that the model's authors give to activations.
     """
 
     networks: str
     graphs: Mapping[str, str]
     probes: Mapping[str, str]
     lanes: tuple[int, ...] = (1, 8, 16, 32)
+    activations: str | None = None
 
     @property
     def length_units(self) -> Mapping[str, str]:
@@ -46,7 +48,8 @@ MODELS = {
     "fastspeech": ConvertibleModel(
         networks="ane.models.fastspeech.networks",
         graphs={"coreml": "converters.fastspeech.buckets", "onnx": "converters.fastspeech.onnx_graphs"},
-        probes={"coreml": "converters.fastspeech.probes", "onnx": "converters.fastspeech.onnx_probes"}),
+        probes={"coreml": "converters.fastspeech.probes", "onnx": "converters.fastspeech.onnx_probes"},
+        activations="converters.fastspeech.activations"),
     "whisper": ConvertibleModel(
         networks="ane.models.whisper.networks",
         graphs={"coreml": "converters.whisper.buckets", "onnx": "converters.whisper.onnx_graphs"},
@@ -98,6 +101,13 @@ def graph_builder(target: str, network: str) -> ModuleType:
 def probes(target: str, network: str) -> ModuleType:
     """The module that probes the graphs of a network. Raises UserError as ``model_of``."""
     return import_module(model_of(target, network).probes[target])
+
+
+def published_names(network: str, kind: str, config: Config) -> Mapping[str, tuple[str, ...]]:
+    """Activations of a kind of function, by the names that the model's authors give them → paths of the modules that
+    return the same; no module: the host makes it. Empty where there are no such names."""
+    model = next((model for name, model in MODELS.items() if network in find_family(name).networks), None)
+    return import_module(model.activations).published_names(kind, config) if model and model.activations else {}
 
 
 def chosen_networks(model: Model, requested: Sequence[str] | None, known: Collection[str]) -> list[str]:

@@ -121,6 +121,17 @@ def gigabytes(text: str) -> float:
     return value
 
 
+def error(text: str) -> float:
+    """A finite number above 0, such as 1e-4."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0, such as 1e-4")
+    return number
+
+
 def pair(text: str) -> tuple[int, int]:
     """"200,300" → (200, 300)."""
     first, _, second = text.partition(",")

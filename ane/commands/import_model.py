@@ -28,7 +28,7 @@ DESCRIPTION = """
 Read official checkpoints and write them as a bundle, which loads lazily and is checked by SHA-256.
 SOURCE for Tortoise is a directory with autoregressive.pth, diffusion_decoder.pth, vocoder.pth and clvp2.pth (other
 files are read if present), a Hugging Face repository OWNER/NAME, or the word hub for upstream's own repository.
-SOURCE for FastSpeech is a .pt file of NVIDIA's example; --vocoder adds the HiFi-GAN that makes its sound.
+SOURCE for FastSpeech is a .pt file of NVIDIA's example; --vocoder adds the HiFi-GAN or WaveGlow that makes its sound.
 SOURCE for KittenTTS is a directory with config.json, the .onnx and the .npz file, or KittenML/NAME.
 SOURCE for Whisper is a .pt file of OpenAI's, a folder with config.json and model.safetensors, or a repository such as
 openai/whisper-base.en.
@@ -59,8 +59,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                         help="JSON of upstream's constructor arguments by file, for checkpoints of another size "
                              "(default: config.json in a directory, else the official sizes)")
     parser.add_argument("--vocoder", metavar="FILE", type=arguments.path,
-                        help="HiFi-GAN generator for a FastSpeech model (default: none, Griffin-Lim makes the sound); "
-                             "its config.json is read if it is in the same folder")
+                        help="HiFi-GAN generator or WaveGlow for a FastSpeech model (default: none, Griffin-Lim makes "
+                             "the sound); a HiFi-GAN's config.json is read if it is in the same folder")
     parser.add_argument("--revision", metavar="REV", help="branch, tag or commit on the hub (default: main)")
     parser.add_argument("--expect", metavar="FILE", type=arguments.path,
                         help="JSON of the SHA-256 that each file must have, or an earlier bundle.json")

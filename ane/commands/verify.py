@@ -1,7 +1,8 @@
 """``ane verify``: compare a bundle's packages with its networks on torch, function by function, value by value."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from ane.system.files import check_output_file, write_json
 if TYPE_CHECKING:       # torch is imported in the handler, so that --help is quick
     from ane.bundles.bundle import Bundle
     from ane.bundles.packages import PackageRecord
+    from converters.proof.comparison import LayerComparison
     from converters.proof.onnx_verify import OnnxRunner
     from converters.proof.verify import FunctionCheck, PackageRunner
 
@@ -28,9 +30,10 @@ CORE_ML_RUNNERS = ("mil", "mil:fp16", "coreml", "coreai", "coreai:fp16")
 ONNX_RUNNERS = tuple(name for name in NAMES if name.startswith("onnx"))
 DESCRIPTION = """
 Compare the Core ML or ONNX packages of a bundle with its networks on float32 torch. Each function gets the same inputs
-as in `ane convert`; --layers compares every value that a module of the network returns, too, and, with mil:fp16 and
-coreml, measures the loss of each operation compared with the same program in float32. It also converts each function
-again and names the first operation that differs. The exit status is 1 when a function is below its threshold.
+as in `ane convert`. --layers compares every value that a module of the network returns, too, element by element, for
+FastSpeech also under the names of NVIDIA's verify_trt.py; with mil:fp16 and coreml it also measures the loss of each
+operation compared with the same program in float32. It also converts each function again and names the first
+operation that differs. The exit status is 1 when a function is below its threshold.
 """
 
 
@@ -52,6 +55,10 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                         help=f"with coreml: where it may run: {', '.join(COMPUTE_UNITS)} (default: what the bundle "
                              "states)")
     parser.add_argument("--layers", action="store_true", help="compare the values inside the functions too")
+    parser.add_argument("--tolerance", type=arguments.error, metavar="X",
+                        help="with --layers: count the elements whose absolute error exceeds X (default: 1e-4)")
+    parser.add_argument("--dump", metavar="FILE.npz", type=arguments.path,
+                        help="with --layers: keep both tensors of every value in FILE")
     parser.add_argument("--json", metavar="FILE", help="write the results to FILE as JSON; - is standard output")
     parser.add_argument("--plot", metavar="FILE.png", type=arguments.path,
                         help="plot the signal-to-noise ratio along the program of each function; with --layers")
@@ -83,9 +90,14 @@ def verify_command(args: argparse.Namespace) -> int:
 
 
 def check_outputs(args: argparse.Namespace) -> None:
+    for flag in ("plot", "dump", "tolerance"):
+        if getattr(args, flag) is not None and not args.layers:
+            raise UserError(f"--{flag} has no effect without --layers, which measures what it is about: add --layers")
+    if args.dump:
+        if args.dump.suffix != ".npz":
+            raise UserError(f"--dump {args.dump}: the file must end in .npz")
+        check_output_file(args.dump)
     if args.plot:
-        if not args.layers:
-            raise UserError("--plot shows what --layers measures: add --layers")
         from ane.bench.report import check_plot
 
         check_plot(args.plot)
@@ -123,8 +135,8 @@ def verify_packages(model: "Bundle", runner: "PackageRunner | OnnxRunner", args:
     """The bundle and the results; with --repair, after the packages that failed were converted again."""
     from converters.proof.verify import UnverifiedBundle, verify
 
-    with status_display(console, "verifying") as show:
-        results = verify(model, chosen_functions(model, args), runner, args.layers, show)
+    with status_display(console, "verifying") as show, layer_comparison(args) as layers:
+        results = verify(model, chosen_functions(model, args), runner, layers, show)
         failed = {result.package for result in results if not result.passed}
         if not (failed and args.repair):
             return model, results
@@ -134,10 +146,19 @@ def verify_packages(model: "Bundle", runner: "PackageRunner | OnnxRunner", args:
         model = UnverifiedBundle(model.path)
         again = [(package, [name for name in names if name in package.functions])
                  for package, names in chosen_functions(model, args) if Path(package.path).stem in failed]
-        repaired = {(one.package, one.function): one for one in verify(model, again, runner, args.layers, show)}
+        repaired = {(one.package, one.function): one for one in verify(model, again, runner, layers, show)}
     if args.json != "-":
         report_console(args).print(f"Converted again: {', '.join(sorted(failed))}")
     return model, [repaired.get((one.package, one.function), one) for one in results]
+
+
+@contextmanager
+def layer_comparison(args: argparse.Namespace) -> "Iterator[LayerComparison | None]":
+    """How --layers compares; the file of --dump exists when the block ends without an error."""
+    from converters.proof.comparison import TOLERANCE, LayerComparison, tensor_dump
+
+    with tensor_dump(args.dump) if args.dump else nullcontext() as dump:
+        yield LayerComparison(args.tolerance or TOLERANCE, dump) if args.layers else None
 
 
 def onnx_runner(args: argparse.Namespace) -> "OnnxRunner":

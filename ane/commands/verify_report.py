@@ -11,9 +11,11 @@ from ane.commands.tables import plain_table
 
 if TYPE_CHECKING:
     from ane.bundles.bundle import Bundle
-    from converters.proof.activations import ComparedValue
+    from converters.proof.comparison import ComparedValue, TensorSummary
     from converters.proof.verify import FunctionCheck, PackageRunner
 
+# of a value and its reference: mean ± standard deviation of both, mean and largest absolute error
+ELEMENT_HEADINGS = ("torch", "package", "mean error", "largest error", "out of tolerance", "identical")
 COSTLIEST = 12          # operations shown of those that lose most
 
 
@@ -29,12 +31,14 @@ def print_results(console: Console, results: "Sequence[FunctionCheck]", runner: 
         return
     if len(results) == 1:
         console.print(value_table(results[0]))
+        print_published(console, results)
         if results[0].operations:
             console.print(operation_table(results[0]))
         if results[0].difference:
             console.print(f"The same function converted again differs from {operation(results[0].difference)} on.")
     else:
         console.print(layer_table(results))
+        print_published(console, results)
         console.print("For every value of a function, name it with --function, or see --json.")
     if not all(one.values for one in results):
         console.print("A function that fails, or that has a state on Core ML, has no values to show.")
@@ -69,12 +73,48 @@ def layer_table(results: "Sequence[FunctionCheck]") -> Table:
 def value_table(one: "FunctionCheck") -> Table:
     """One row per value that a module of the network returns, in program order."""
     table = plain_table(f"{one.function}: values compared with the modules that return them", "module", "operation",
-                        "dB", "scale", "largest error", "", numbers=(2, 3, 4))
+                        "dB", "scale", *ELEMENT_HEADINGS, "", numbers=(2, 3, 6, 7, 8))
     for value in one.values:
         marks = [word for word, marked in (("drifts first", one.drift), ("worst", one.worst)) if value is marked]
-        table.add_row(label(value), value.op, decibels(value.snr), f"{value.factor:g}", f"{value.error:.1e}",
+        table.add_row(label(value), value.op, decibels(value.snr), f"{value.factor:g}", *element_cells(value),
                       ", ".join(marks), style="red" if value is one.drift else "yellow" if value is one.worst else None)
     return table
+
+
+def print_published(console: Console, results: "Sequence[FunctionCheck]") -> None:
+    """The activations under the names that the model's authors give them, of one function of each package and kind."""
+    shown: set[tuple[str, ...]] = set()
+    for one in results:
+        names = (one.package, *one.published)
+        if one.published and names not in shown:
+            shown.add(names)
+            console.print(published_table(one))
+
+
+def published_table(one: "FunctionCheck") -> Table:
+    """One row per activation; of those without a value, why there is none."""
+    table = plain_table(f"{one.package}, {one.function}: activations", "activation", "dB", *ELEMENT_HEADINGS,
+                        numbers=(1, 4, 5, 6))
+    values = {value.module: value for value in one.values}
+    for name, module in one.published.items():
+        if module in values:
+            table.add_row(name, decibels(values[module].snr), *element_cells(values[module]))
+        else:
+            table.add_row(name, "–", module)
+    return table
+
+
+def element_cells(value: "ComparedValue") -> list[str]:
+    """The cells under ``ELEMENT_HEADINGS``."""
+    elements = value.elements
+    if elements is None:
+        return ["–"] * len(ELEMENT_HEADINGS)
+    return [summary(elements.reference), summary(elements.package), f"{elements.mean_error:.1e}", f"{value.error:.1e}",
+            f"{elements.outside} of {elements.count}", "yes" if elements.identical else "no"]
+
+
+def summary(tensor: "TensorSummary") -> str:
+    return f"{tensor.mean:.3g} ± {tensor.deviation:.3g}"
 
 
 def operation_table(one: "FunctionCheck") -> Table:

@@ -43,6 +43,7 @@ def _text(s: Style, x: Var, inside: Var, *, network: FastSpeech) -> dict[str, Va
 
 def _mel(s: Style, states: Var, alignment: Var, inside: Var, *, network: FastSpeech) -> dict[str, Var]:
     regulated = blocks.join_heads(mb.matmul(x=blocks.split_heads(states, 1), y=alignment))
+    blocks.rename(regulated, "length_regulator")
     x = _stack(s, regulated, inside, network.mel_side, "mel_side", network.config.padding == "exact")
     return {"mel": blocks.linear(s, x, network.mel_linear)}
 
@@ -55,7 +56,7 @@ def _stack(s: Style, x: Var, inside: Var, stack: FFTStack, path: str, exact: boo
     """
     _, C, _, S = x.shape
     mask = blocks.key_mask(s, inside)
-    x = mb.add(x=x, y=s.const(position_table(S, C).T[None, :, None]))
+    x = mb.add(x=x, y=s.const(position_table(S, C).T[None, :, None]), **blocks.named(f"{path}.positions"))
     for index, block in enumerate(stack.layer_stack):
         x = _block(s, x, inside, mask, block, f"{path}.layer_stack.{index}", exact)
     return x
@@ -65,17 +66,19 @@ def _block(s: Style, x: Var, inside: Var, mask: Var, block: FFTBlock, name: str,
     attention, feed = block.slf_attn, block.pos_ffn
     q, k, v = (blocks.conv(s, x, *part) for part in blocks.queries_keys_values(attention.linear, attention.heads))
     y = blocks.attention(s, q, k, v, attention.heads, mask)
+    blocks.rename(y, f"{name}.slf_attn.attention")
     y = blocks.linear(s, y, attention.fc, f"{name}.slf_attn.fc")
-    x = _normalised(s, mb.add(x=y, y=x), inside, attention.layer_norm, f"{name}.slf_attn")
+    x = _normalised(s, y, x, inside, attention.layer_norm, f"{name}.slf_attn")
     y = mb.relu(x=blocks.same_conv(s, x, feed.w_1, f"{name}.pos_ffn.w_1"))
     if exact:
         y = mb.mul(x=y, y=inside)
     y = blocks.same_conv(s, y, feed.w_2, f"{name}.pos_ffn.w_2")
-    return _normalised(s, mb.add(x=y, y=x), inside, feed.layer_norm, f"{name}.pos_ffn")
+    return _normalised(s, y, x, inside, feed.layer_norm, f"{name}.pos_ffn")
 
 
-def _normalised(s: Style, x: Var, inside: Var, norm: nn.LayerNorm, name: str) -> Var:
-    """The norm, 0 in the padding: the output of the module ``name``."""
+def _normalised(s: Style, y: Var, x: Var, inside: Var, norm: nn.LayerNorm, name: str) -> Var:
+    """The norm of y + x, 0 in the padding: the output of the module ``name``."""
+    x = mb.add(x=y, y=x, **blocks.named(f"{name}.residual"))
     return mb.mul(x=blocks.layer_norm(s, x, norm, f"{name}.layer_norm"), y=inside, **blocks.named(name))
 
 

@@ -1,4 +1,4 @@
-"""The ONNX graphs of FastSpeech and its vocoder: the reference networks, batch first; named axes have any length."""
+"""The ONNX graphs of FastSpeech and its vocoders: the reference networks, batch first; named axes have any length."""
 
 from collections.abc import Callable
 
@@ -7,13 +7,14 @@ from torch import Tensor, nn
 
 from ane.backends.onnx.tensorrt import LENGTHS, bucket_range
 from ane.models.fastspeech.networks.acoustic import FastSpeech
-from ane.models.fastspeech.networks.layers import position_table
+from ane.models.fastspeech.networks.layers import joined_heads, position_table
 from ane.models.vocoders.hifigan import MelHifigan
+from ane.models.vocoders.waveglow import HOP, Waveglow
 from converters.onnx.graph import NetworkCall, OnnxGraph
 
 
 class StoredPositions(nn.Module):
-    """``PositionEncoding`` as a slice of a table, since a graph cannot compute it for a dynamic length."""
+    """``PositionEncoding`` with a slice of a table, since a graph cannot compute it for a dynamic length."""
 
     table: Tensor
 
@@ -21,8 +22,8 @@ class StoredPositions(nn.Module):
         super().__init__()
         self.register_buffer("table", position_table(positions, width).to(dtype), persistent=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.table[:x.shape[1]]
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return x + self.table[:x.shape[1]] * mask
 
 
 class ExplicitAttention(nn.Module):
@@ -30,7 +31,7 @@ class ExplicitAttention(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
         scores = (q * q.shape[-1] ** -0.5) @ k.transpose(2, 3) + bias
-        return scores.softmax(dim=-1) @ v
+        return joined_heads(scores.softmax(dim=-1) @ v)
 
 
 def graphs_of(network: str, reference: nn.Module, dtype: torch.dtype) -> list[OnnxGraph]:
@@ -70,4 +71,11 @@ def _vocoder(network: MelHifigan, dtype: torch.dtype) -> list[OnnxGraph]:
                       {"mel": {0: "batch", 2: "frames"}}, ("sound",))]
 
 
-GRAPHS: dict[str, Callable[..., list[OnnxGraph]]] = {"fastspeech": _fastspeech, "vocoder": _vocoder}
+def _waveglow(network: Waveglow, dtype: torch.dtype) -> list[OnnxGraph]:
+    inputs = {"mel": _noise(2, network.config.n_mel_channels, 19), "noise": _noise(2, HOP, 19)}
+    return [OnnxGraph("waveglow", NetworkCall(network, lambda network, mel, noise: network(mel, noise)), inputs,
+                      {name: {0: "batch", 2: "frames"} for name in inputs}, ("sound",))]
+
+
+GRAPHS: dict[str, Callable[..., list[OnnxGraph]]] = {
+    "fastspeech": _fastspeech, "vocoder": _vocoder, "waveglow": _waveglow}

@@ -6,7 +6,7 @@ The reference's modules return several layouts (``COLUMNS_FIRST``, ``FRAMES``, `
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,12 +23,9 @@ from ane.backends.packaged.functions import LoadedFunction, PackageRuntime
 from ane.bundles.packages import FunctionRecord
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionLayer, IntegratingConv, TimestepResBlock
 from ane.models.tortoise.networks.frames import FrameAttention, FrameConv, FrameNorm, PointwiseConv
-from ane.system.decibels import snr_db
+from converters.proof.comparison import ComparedValue, LayerComparison, compare
 
-MAX_DROP = 8.0      # dB below the lowest earlier value; a larger drop is drift
-HEADROOM = 10.0     # dB above the function's threshold: the level that the first value is compared with
 ROUNDED = 73.0      # dB of numbers rounded to fp16 once
-MAX_SNR = 200.0     # dB recorded for equal arrays; −200 for arrays that are not finite
 DECODER, VOCODERS = ("prefill", "fill", "step", "state"), ("univnet", "hifigan", "vocoder")
 
 # Layouts of module outputs. All modules of these networks return (B, T, C) or (B, C), except convolutions. In other
@@ -48,29 +45,9 @@ OUTPUTS: dict[str, dict[str, str]] = {
     "text": {"states": "phoneme_side", "log_durations": "length_regulator.duration_predictor.linear_layer"},
     "mel": {"mel": "mel_linear"}, "vocoder": {"sound": ""},
 }
+NETWORK = "(the network)"     # in place of the empty path
 STEP = re.compile(r"step_(\d+)__(.+)")              # a value of one of several fused steps (diffusion_decoder)
 DIGITS = re.compile(r"var_(\d+)")                   # coremltools' name for a value named by a number
-
-
-@dataclass(frozen=True)
-class ComparedValue:
-    """A value of a function compared with its reference.
-
-    Attributes:
-        error: largest absolute difference. snr: in dB, between ±``MAX_SNR``; −``MAX_SNR`` when a number is not finite.
-        factor: power of two that the value was first multiplied by, because residual streams are scaled.
-        module: the reference's module; None if the reference is another run.
-        lost: dB below the worst of the op's inputs; None if the reference is a module.
-    """
-
-    name: str
-    op: str
-    error: float
-    snr: float
-    factor: float = 1.0
-    module: str | None = None
-    lost: float | None = None
-
 
 Activations = Iterator[tuple[str, str, np.ndarray]]     # (name, op type, float32 array), in program order
 
@@ -195,7 +172,8 @@ class CapturedOutputs:
     def __contains__(self, name: str) -> bool:
         return name in self.modules_and_steps and bool(self._outputs[self.modules_and_steps[name][0]])
 
-    def compare(self, name: str, op: str, actual: np.ndarray, call: FunctionCall) -> ComparedValue | None:
+    def compare(self, name: str, op: str, actual: np.ndarray, call: FunctionCall,
+                layers: LayerComparison) -> ComparedValue | None:
         """A value of the package compared with its module's output; None where their columns do not correspond."""
         path, step = self.modules_and_steps[name]
         outputs = self._outputs[path]
@@ -203,7 +181,7 @@ class CapturedOutputs:
         if step is None and self.steps > 1:         # a value computed for all steps at once, one row each
             expected = [output[:1] for output in outputs]
         pair = self._cut(np.concatenate(expected), actual.reshape(*actual.shape[:2], -1), call)
-        return pair and replace(compare(name, op, *pair, scaled=True), module=path or "(the network)")
+        return pair and layers.compare(name, op, path or NETWORK, *pair, scaled=True)
 
     def _laid_out(self, module: nn.Module, output: np.ndarray) -> np.ndarray:
         """A module's output as (rows, channels, columns); the decoder's rows become columns."""
@@ -248,10 +226,10 @@ def _columns(mask: np.ndarray) -> int:
     return int((mask[0, 0] > MASKED / 2).any(axis=-1).sum())
 
 
-def compare_with_modules(captured: CapturedOutputs, activations: Activations,
-                         call: FunctionCall) -> list[ComparedValue]:
+def compare_with_modules(captured: CapturedOutputs, activations: Activations, call: FunctionCall,
+                         layers: LayerComparison) -> list[ComparedValue]:
     """The values that have a module, in program order."""
-    found = (captured.compare(name, op, array, call) for name, op, array in activations if name in captured)
+    found = (captured.compare(name, op, array, call, layers) for name, op, array in activations if name in captured)
     return [value for value in found if value is not None]
 
 
@@ -309,25 +287,3 @@ def _pairs(reference: Activations, candidate: Activations) -> Iterator[tuple[tup
             yield expected, actual[2]
             actual = next(candidate, None)
 
-
-def compare(name: str, op: str, expected: np.ndarray, actual: np.ndarray, scaled: bool = False) -> ComparedValue:
-    """Compare two arrays; ``scaled``: first multiply ``actual`` by the power of two that fits best."""
-    expected, actual = expected.astype(np.float64), actual.astype(np.float64)
-    if not (np.isfinite(expected).all() and np.isfinite(actual).all()):
-        return ComparedValue(name, op, float("inf"), -MAX_SNR)
-    factor = 1.0
-    if scaled:
-        product = (expected * actual).sum()
-        factor = float(2.0 ** np.round(np.log2(product / np.square(actual).sum()))) if product > 0 else 1.0
-    snr = float(np.clip(snr_db(expected, factor * actual), -MAX_SNR, MAX_SNR))
-    return ComparedValue(name, op, float(np.abs(expected - factor * actual).max(initial=0)), snr, factor)
-
-
-def first_drift(values: Sequence[ComparedValue], threshold: float) -> ComparedValue | None:
-    """The first value more than ``MAX_DROP`` dB below all earlier ones, else the first as far below the threshold."""
-    level = threshold + HEADROOM
-    for value in values:
-        if value.snr < level - MAX_DROP:
-            return value
-        level = min(level, value.snr)
-    return next((value for value in values if value.snr < threshold - MAX_DROP), None)

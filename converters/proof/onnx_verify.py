@@ -26,10 +26,10 @@ from ane.system.errors import UserError
 from ane.system.files import link_or_copy
 from converters.onnx.export import NETWORK_PREFIX, SCOPES
 from converters.onnx.weights import WEIGHTS_FILE
-from converters.proof.activations import ComparedValue, compare
+from converters.proof.comparison import ComparedValue, LayerComparison
 from converters.proof.onnx_parity import SNR, run_probe, thresholds_of
 from converters.proof.parity import UnpublishedModel, mean_snr_db
-from converters.proof.verify import FunctionCheck, largest_error
+from converters.proof.verify import FunctionCheck, find_published, largest_error
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class OnnxRunner:
         return f"onnx:{self.device.name}"
 
     def check(self, model: Bundle, package: PackageRecord, name: str, reference: TorchBackend,
-              layers: bool) -> FunctionCheck:
+              layers: LayerComparison | None) -> FunctionCheck:
         record, single = package.functions[name], UnpublishedModel(model, model.path, [package], reference)
         recorded = record.parity.get(SNR) if self.device.name == "cpu" else None
         result: dict[str, Any] = {"network": package.network, "package": Path(package.path).stem, "function": name,
@@ -60,8 +60,10 @@ class OnnxRunner:
                                         load=instrumented.wrap(load) if instrumented else load, record=not layers)
                 actual = run_probe(candidate, single, package, record.kind)
             result |= {"snr": round(mean_snr_db(expected, actual), 1), "error": largest_error(expected, actual)}
-            if instrumented:
-                result["values"] = compare_with_modules(captured, instrumented)
+            if layers and instrumented:
+                result["values"] = compare_with_modules(captured, instrumented,
+                                                        layers.within(f"{result['package']}/{name}"))
+                result["published"] = find_published(package.network, record.kind, model, result["values"])
         except UserError as error:
             result["problem"] = str(error)
         return FunctionCheck(**result)
@@ -183,11 +185,12 @@ def module_outputs(graph: Any) -> dict[str, tuple[str, str]]:
     return {name: (path, inside[name][1]) for name, path in found}
 
 
-def compare_with_modules(captured: Mapping[str, np.ndarray], graph: InstrumentedGraph) -> list[ComparedValue]:
+def compare_with_modules(captured: Mapping[str, np.ndarray], graph: InstrumentedGraph,
+                         layers: LayerComparison) -> list[ComparedValue]:
     """The values of the last run compared with the outputs of the reference's modules, in the graph's order."""
     compared = []
     for name, (path, op) in graph.modules.items():
         expected, actual = captured.get(path), graph.last.get(name)
         if expected is not None and actual is not None and expected.size == actual.size:
-            compared.append(replace(compare(name, op, expected, actual.reshape(expected.shape)), module=path))
+            compared.append(layers.compare(name, op, path, expected, actual.reshape(expected.shape)))
     return compared

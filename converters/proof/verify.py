@@ -1,7 +1,7 @@
 """Verifies the Core ML packages of a bundle: each function, and optionally each value inside, against the networks."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -15,16 +15,16 @@ from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import FileRecord, check_hashes
 from ane.bundles.packages import PackageRecord, missing_packages
 from ane.system.errors import UserError
+from converters.models import published_names
 from converters.proof.activations import (
     ActivationSource,
     CapturedOutputs,
-    ComparedValue,
     InterpretedActivations,
     RecordingEngine,
     compare_with_modules,
     compare_with_run,
-    first_drift,
 )
+from converters.proof.comparison import ComparedValue, LayerComparison, first_drift
 from converters.proof.parity import (
     MATHS,
     ROUNDING,
@@ -39,6 +39,7 @@ from converters.proof.rebuilt import first_difference
 
 RUNNERS = ("mil", "mil:fp16", "coreml", "coreai", "coreai:fp16")
 SLACK = 3.0             # dB that another processor may lose against the recorded parity
+NOT_IN_GRAPH, ON_HOST = "not in the graph", "made on the host"      # why a published activation has no value
 FLOAT32_NOISE = 90.0    # dB above which recorded parity depends on the rounding of float32
 CORE_AI_SLACK = 0.5     # dB that Core AI in float32 may lose against the interpreter's recorded parity
 CORE_AI_FP16 = 40.0     # dB in fp16: its interpreter rounds every product and sum of a matmul, as no hardware does
@@ -78,7 +79,7 @@ class PackageRunner:
     interpreter: MilRuntime | None = None
 
     def check(self, model: Bundle, package: PackageRecord, name: str, reference: TorchBackend,
-              layers: bool) -> "FunctionCheck":
+              layers: LayerComparison | None) -> "FunctionCheck":
         record = package.functions[name]
         result = {"network": package.network, "package": Path(package.path).stem, "function": name,
                   "threshold": threshold_of(package, name, self.arithmetic), "slack": self.slack,
@@ -89,7 +90,7 @@ class PackageRunner:
         try:
             check_hashes(model.path, package.files)
             program = Package(path).function(name)
-            layers = layers and (self.source.stateful or not program.states)
+            layers = layers if self.source.stateful or not program.states else None
             names = [value for op in program.ops for value in op.outputs] if layers else []
             captured = CapturedOutputs(package.network, record, names, reference.network(package.network))
             with captured.capture():
@@ -101,7 +102,9 @@ class PackageRunner:
             result |= {"snr": round(mean_snr_db(expected, actual), 1), "error": largest_error(expected, actual)}
             if layers:
                 call = engine.calls[name]
-                result["values"] = compare_with_modules(captured, self.source.activations(path, name, call), call)
+                result["values"] = compare_with_modules(captured, self.source.activations(path, name, call), call,
+                                                        layers.within(f"{path.stem}/{name}"))
+                result["published"] = find_published(package.network, record.kind, model, result["values"])
                 if not self.exact:
                     result["operations"] = compare_with_run(program, call, InterpretedActivations(MilRuntime()),
                                                             self.source, path)
@@ -153,6 +156,8 @@ class FunctionCheck:
         problem: why it could not be run, or why there are no values.
         values: those compared with a module of the reference, in program order. operations: all values, compared with
             a float32 run. difference: the first value that differs from the same function converted again.
+        published: names that the model's authors give to activations → the module of the value in ``values``, or why
+            there is none.
     """
 
     network: str
@@ -167,6 +172,7 @@ class FunctionCheck:
     values: Sequence[ComparedValue] = ()
     operations: Sequence[ComparedValue] = ()
     difference: ComparedValue | None = None
+    published: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -189,11 +195,12 @@ class FunctionCheck:
 
 
 def verify(model: Bundle, chosen: Sequence[tuple[PackageRecord, Sequence[str]]], runner: PackageRunner,
-           layers: bool = False, progress: Callable[[str], None] = lambda action: None) -> list[FunctionCheck]:
+           layers: LayerComparison | None = None,
+           progress: Callable[[str], None] = lambda action: None) -> list[FunctionCheck]:
     """Compare functions of packages (``choose_packages``) with the model's networks on float32 torch.
 
-    ``layers``: compare the values inside too. The result of a damaged package, or of a function that cannot be run,
-    states the problem.
+    ``layers``: compare the values inside too, in this way. The result of a damaged package, or of a function that
+    cannot be run, states the problem.
     """
     reference, results = reference_backend(model), []
     for package, functions in chosen:
@@ -234,6 +241,14 @@ def smallest_functions(package: PackageRecord) -> list[str]:
         if known is None or list(record.bucket.values()) < list(known.bucket.values()):
             chosen[record.kind] = name
     return list(chosen.values())
+
+
+def find_published(network: str, kind: str, model: Bundle, values: Sequence[ComparedValue]) -> dict[str, str]:
+    """``FunctionCheck.published`` of a kind of function."""
+    modules = {value.module for value in values}
+    names = published_names(network, kind, model.config(network))
+    return {name: next((path for path in paths if path in modules), NOT_IN_GRAPH if paths else ON_HOST)
+            for name, paths in names.items()}
 
 
 def largest_error(references: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> float:

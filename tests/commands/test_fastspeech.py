@@ -5,15 +5,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import soundfile
 import torch
 
 import ane
+from ane.backends.torch.backend import TorchBackend
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import sha256_of
 from ane.cli import main
-from tests.fastspeech_files import write_fastspeech, write_hifigan
+from tests.fastspeech_files import write_fastspeech, write_hifigan, write_waveglow
 
 
 @pytest.fixture
@@ -101,6 +103,25 @@ def test_lines_and_json(bundle, files, capsys):
     assert (files / "x-2.wav").is_file()
 
 
+def test_lines_share_passes(bundle, files, monkeypatch):
+    """Nine lines take two calls of each side of FastSpeech, of eight lines and of one, and sound as each does alone."""
+    lines = [f"This is line {number}." for number in range(9)]
+    (files / "text.txt").write_text("\n".join(lines), encoding="utf-8")
+    calls, run = [], TorchBackend.run
+
+    def counted(self, stage, **inputs):
+        calls.append((stage, len(next(iter(inputs.values())))))
+        return run(self, stage, **inputs)
+
+    monkeypatch.setattr(TorchBackend, "run", counted)
+    assert main(["say", "-f", "text.txt", "--lines", "--bundle", "./bundle", "-o", "x.wav"]) == 0
+    assert [call for call in calls if call[0] != "vocoder"] == [("text", 8), ("text", 1), ("mel", 8), ("mel", 1)]
+    assert main(["say", lines[3], "--bundle", "./bundle", "-o", "alone.wav"]) == 0
+    together, alone = (soundfile.read(files / name)[0] for name in ("x-4.wav", "alone.wav"))
+    assert len(together) == len(alone)
+    assert np.abs(together - alone).max() < 1e-3
+
+
 def test_stream_to_a_file(bundle, files, capsys):
     text = "This sentence is one of several. " * 6
     assert main(["say", text, "--stream", "--bundle", "./bundle", "--speed", "1.5", "-o", "x.wav"]) == 0
@@ -116,7 +137,7 @@ def test_padding_is_chosen_at_import(files):
 
 
 @pytest.mark.parametrize("flags", [
-    ("-v", "rms"), ("--preset", "fast"), ("--seed", "0"), ("--candidates", "2"), ("--temperature", "0"),
+    ("-v", "rms"), ("--preset", "fast"), ("--candidates", "2"), ("--temperature", "0"),
     ("--normaliser", "english"), ("--lanes", "2"), ("--noise", "1")])
 def test_an_option_of_other_models_is_refused(bundle, capsys, flags):
     assert main(["say", "Hello.", "--bundle", str(bundle), "-o", "x.wav", *flags]) == 1
@@ -124,6 +145,29 @@ def test_an_option_of_other_models_is_refused(bundle, capsys, flags):
     flag = "--voice" if flags[0] == "-v" else flags[0]
     assert f"{flag} has no effect on FastSpeech models, and bundle is one; leave it out" in line
     assert line.count("\n") == 1
+
+
+def test_a_seed_without_a_waveglow_is_refused(bundle, capsys):
+    assert main(["say", "Hello.", "--bundle", str(bundle), "-o", "x.wav", "--seed", "0"]) == 1
+    assert "--seed has no effect on bundle: only a WaveGlow vocoder draws random numbers" in capsys.readouterr().err
+
+
+def test_with_a_waveglow(files, capsys):
+    """The same seed gives the same sound, from the bundle and from the checkpoints, on torch and in ONNX packages."""
+    write_waveglow(files / "waveglow.pt")
+    assert main(["import", "checkpoint.pt", "--vocoder", "waveglow.pt", "-o", "./bundle"]) == 0
+    assert Bundle(files / "bundle").networks == {"fastspeech", "waveglow"}
+    assert main(["convert", "./bundle", "--to", "onnx", "--networks", "waveglow", "-o", "./onnx"]) == 0
+    sounds = {}
+    for name, bundle, flags in (("default", "./bundle", ()), ("0", "./bundle", ("--seed", "0")),
+                                ("1", "./bundle", ("--seed", "1")), ("onnx", "./onnx", ("--backend", "onnx:cpu"))):
+        assert main(["say", "Hello.", "--bundle", bundle, "-o", f"{name}.wav", *flags]) == 0
+        sounds[name], _ = soundfile.read(files / f"{name}.wav")
+        assert f"seed {name}" in capsys.readouterr().err or name in ("default", "onnx")
+    assert np.array_equal(sounds["default"], sounds["0"])
+    assert np.abs(sounds["1"] - sounds["0"]).max() > 0.01
+    assert np.abs(sounds["onnx"] - sounds["0"]).max() < 1e-3
+    assert main(["verify", "--bundle", "./onnx", "--against", "onnx:cpu", "--layers"]) == 0
 
 
 @pytest.mark.parametrize("value", ["0", "nan", "9"])

@@ -5,6 +5,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ane.bundles.bundle import Bundle
@@ -90,6 +91,23 @@ def test_json_and_a_plot_are_written(run, small, tmp_path):
     assert (tmp_path / "found.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_tensors_of_the_values_are_kept(run, small, tmp_path):
+    """Of every value; residual streams of the package are times their scale."""
+    status, out, _ = run("--bundle", small, "--function", "step_2_64", "--layers", "--dump", tmp_path / "x.npz",
+                         "--json", tmp_path / "found.json")
+    [found] = json.loads((tmp_path / "found.json").read_text())["functions"]
+    tensors = np.load(tmp_path / "x.npz")
+    assert status == 0
+    assert sorted(tensors) == sorted(f"autoregressive-fp16/step_2_64/{value['module']}/{which}"
+                                     for value in found["values"] for which in ("reference", "package"))
+    error = tensors["autoregressive-fp16/step_2_64/gpt.h.1/reference"] - tensors[
+        "autoregressive-fp16/step_2_64/gpt.h.1/package"]
+    [value] = [value for value in found["values"] if value["module"] == "gpt.h.1"]
+    assert np.abs(error).max() == pytest.approx(value["error"], rel=1e-3)
+    assert value["elements"]["count"] == error.size
+    assert "out of tolerance" in out
+
+
 def test_json_goes_to_standard_output_alone(run, small):
     _, out, _ = run("--bundle", small, "--networks", "rlg_auto", "--json", "-")
     assert json.loads(out)["against"] == "mil"
@@ -144,7 +162,11 @@ def test_repair_does_not_change_a_bundle_that_passes(run, copy):
     (("--function", "step_9_9"), "--function step_9_9: no package has it; there are prefill_32, step_2_64, "),
     (("--narrow-norms",), "--narrow-norms has no effect on --against mil: it is for mil:fp16"),
     (("--compute-units", "CPU_ONLY"), "--compute-units has no effect on --against mil: it is for coreml"),
-    (("--plot", "found.png"), "--plot shows what --layers measures: add --layers"),
+    (("--plot", "found.png"), "--plot has no effect without --layers"),
+    (("--dump", "found.npz"), "--dump has no effect without --layers"),
+    (("--tolerance", "1e-3"), "--tolerance has no effect without --layers"),
+    (("--layers", "--dump", "found.txt"), "--dump found.txt: the file must end in .npz"),
+    (("--layers", "--dump", "/dev/null/found.npz"), "cannot write /dev/null/found.npz"),
     (("--json", "/dev/null/found.json"), "cannot write /dev/null/found.json"),
     (("--layers", "--networks", "rlg_auto", "--plot", "/dev/null/found.png"), "cannot write /dev/null/found.png"),
 ])

@@ -11,10 +11,14 @@ import torch
 from safetensors.torch import load_file
 
 from ane.backends import load_backend
+from ane.bundles.weights import skeleton
 from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
+from ane.models.fastspeech.networks import NETWORKS
 from ane.models.fastspeech.networks.acoustic import FastSpeech, FastSpeechConfig
 from ane.models.fastspeech.regulator import alignment_matrix, durations, length_mask, repeats
 from ane.models.fastspeech.text import SYMBOLS, text_to_ids
+from converters.fastspeech.activations import published_names
+from converters.proof.onnx_verify import capture_outputs
 from tests.fastspeech_files import write_fastspeech
 
 TOLERANCE = 1e-4        # stated by the golden set, for float32
@@ -160,8 +164,66 @@ def test_every_module_within(name, padding, case, network, assert_close):
     for key in compared:
         output = outputs[key]
         if key.endswith(".attention"):
-            output = output.transpose(1, 0, 2, 3).reshape(-1, *output.shape[2:])       # head by head, as upstream
+            output = head_by_head(output)
         assert_close(output, golden[f"{key}/out"], TOLERANCE, key)
+
+
+def head_by_head(attended: np.ndarray) -> np.ndarray:
+    """(B, T, h · 64) → (h · B, T, 64), as upstream's attention returns it."""
+    heads = attended.reshape(*attended.shape[:2], -1, 64).transpose(2, 0, 1, 3)
+    return heads.reshape(-1, *heads.shape[2:])
+
+
+def test_the_default_model_has_nvidias_117_activations():
+    names = nvidia_names(FastSpeechConfig())
+    assert len(names) == 117
+    assert names[:3] == ["act.emb", "act.phoneme_side.add_pos_enc", "act.phoneme_side.layer_stack.0.slf_attn.linear"]
+    assert names[-3:] == ["act.mel_side.seq", "out.seq_mask", "out.seq"]
+    layer = "act.mel_side.layer_stack.5"
+    assert set(names) >= {layer, f"{layer}.slf_attn.scaled_dot", f"{layer}.pos_ffn.ln", "act.length_regulator.seq"}
+    modules = {path for path, _ in skeleton(NETWORKS["fastspeech"], FastSpeechConfig()).named_modules()}
+    assert {path for kind in ("text", "mel") for paths in published_names(kind, FastSpeechConfig()).values()
+            for path in paths} <= modules
+
+
+def nvidia_names(config: FastSpeechConfig) -> list[str]:
+    return [name for kind in ("text", "mel") for name in published_names(kind, config)]
+
+
+@pytest.mark.parametrize("name", ["single", "fixed"])
+def test_activations_by_nvidias_names_are_the_golden_ones(name, case, network, assert_close):
+    golden, module = case(name), network("published")
+    paths = {name: path for kind in ("text", "mel") for name, paths in published_names(kind, module.config).items()
+             for path in paths}
+    with capture_outputs(module) as captured:
+        encoded = encode(module, golden)
+        decode(module, encoded[..., :-1], repeats(golden["duration"]), golden["mel"].shape[1])
+    compared = 0
+    for activation, (key, linear) in golden_activations(module.config).items():
+        if key in golden:
+            output = captured[paths[activation]]
+            expected = golden[key] if linear is None else golden[key] + captured[linear]
+            assert_close(head_by_head(output) if "scaled_dot" in activation else output, expected, TOLERANCE,
+                         activation)
+            compared += 1
+    assert compared >= (20 if name == "single" else 4)
+
+
+def golden_activations(config: FastSpeechConfig) -> dict[str, tuple[str, str | None]]:
+    """Activation → its golden tensor, and the module whose output is to be added to it (a residual's other term)."""
+    found: dict[str, tuple[str, str | None]] = {"act.emb": ("word_emb/out", None), "out.seq": ("mel", None),
+                                                "act.phoneme_side.seq": ("encoder", None)}
+    for side, layers in (("phoneme_side", config.phoneme_side_n_layer), ("mel_side", config.mel_side_n_layer)):
+        for index in range(layers):
+            block = f"{side}.layer_stack.{index}"
+            before = f"{side}.layer_stack.{index - 1}" if index else f"{side}.positions"
+            found |= {f"act.{block}": (f"{block}/out", None)} | {f"act.{block}.{name}": (f"{block}.{path}/out", add)
+                      for name, path, add in (
+                          ("slf_attn.linear", "slf_attn.linear", None), ("pos_ffn.conv1", "pos_ffn.w_1", None),
+                          ("slf_attn.scaled_dot", "slf_attn.attention", None), ("pos_ffn.conv2", "pos_ffn.w_2", None),
+                          ("slf_attn.residual", "slf_attn.fc", before),
+                          ("slf_attn.ln", "slf_attn.layer_norm", None), ("pos_ffn.ln", "pos_ffn.layer_norm", None))}
+    return found
 
 
 @pytest.mark.parametrize("side", ["phoneme_side", "mel_side"])
@@ -174,7 +236,8 @@ def test_the_attention_itself(side, case, network, assert_close):
     q, k, _ = linear.view(1, length, attention.heads, 3, 64).permute(3, 0, 2, 1, 4)
     units = torch.eye(length).expand(1, attention.heads, length, length)
     weights = attention.attention(q, k, units, torch.zeros(1, 1, 1, length))
-    assert_close(weights[0].numpy(), golden[f"{key}.attention/attn"], TOLERANCE)
+    weights = weights.view(length, attention.heads, length).transpose(0, 1)
+    assert_close(weights.numpy(), golden[f"{key}.attention/attn"], TOLERANCE)
 
 
 def test_the_stages_on_the_torch_backend(folder, case, tmp_path, assert_close):

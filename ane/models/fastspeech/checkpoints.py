@@ -18,7 +18,8 @@ from ane.models.fastspeech.config_checks import check_config
 from ane.models.fastspeech.networks import NETWORKS
 from ane.models.fastspeech.networks.acoustic import PADDINGS, FastSpeechConfig
 from ane.models.fastspeech.networks.layers import HEAD_WIDTH, position_table
-from ane.models.vocoders.checkpoints import HifiganCheckpoint
+from ane.models.vocoders.checkpoints import AUDIO, HifiganCheckpoint
+from ane.models.vocoders.waveglow_checkpoints import WaveglowCheckpoint, is_waveglow
 from ane.system.errors import UserError
 
 SIDES = ("phoneme_side", "mel_side")
@@ -33,7 +34,7 @@ class FastSpeechCheckpoint(Model):
         arguments: what the tensors do not state: {"padding": "exact" or "published"}, and "trained": false for random
             weights.
         where: name of ``arguments`` in messages.
-        vocoder: a HiFi-GAN generator's checkpoint, or None.
+        vocoder: the checkpoint of a HiFi-GAN generator or of a WaveGlow, or None.
 
     Raises:
         UserError: a file is missing, damaged, of another model, or of sizes that do not fit together.
@@ -52,11 +53,11 @@ class FastSpeechCheckpoint(Model):
                                     lambda key: WRONG_KIND,
                                     lambda: "the sizes of its tensors do not fit together; the file is damaged")
         check_positions(self._entries, self._config, self.path)
-        self.vocoder = None if vocoder is None else HifiganCheckpoint(Path(vocoder), NETWORKS["vocoder"])
-        if self.vocoder and self.vocoder.config.num_mels != self._config.n_mels:
-            raise UserError(f"{vocoder} takes {self.vocoder.config.num_mels} mel bands and {path} predicts "
+        self.vocoder = None if vocoder is None else open_vocoder(Path(vocoder))
+        if self.vocoder and self._config.n_mels != AUDIO["num_mels"]:
+            raise UserError(f"{vocoder} takes {AUDIO['num_mels']} mel bands and {path} predicts "
                             f"{self._config.n_mels}: they do not fit together")
-        self.networks = frozenset(NETWORKS if self.vocoder else ("fastspeech",))
+        self.networks = frozenset(("fastspeech", *([self.vocoder.network] if self.vocoder else [])))
 
     @cached_property
     def family(self) -> ModelFamily:
@@ -81,7 +82,7 @@ class FastSpeechCheckpoint(Model):
 
     def tensors(self, network: str) -> dict[str, torch.Tensor]:
         self.require(network)
-        if network == "vocoder":
+        if network != "fastspeech":
             return self.vocoder.tensors()
         return {key: assemble(source, self._entries) for key, source in self._found.items()}
 
@@ -93,6 +94,14 @@ class FastSpeechCheckpoint(Model):
         if self.vocoder:
             unused[vocoder[0]] = self.vocoder.unused
         return {file: keys for file, keys in unused.items() if keys}
+
+
+def open_vocoder(path: Path) -> HifiganCheckpoint | WaveglowCheckpoint:
+    """A vocoder; its kind is known by its keys. Raises UserError when the file is damaged or neither kind."""
+    content = load_pickle(path)
+    if is_waveglow(content):
+        return WaveglowCheckpoint(path, content, NETWORKS["waveglow"])
+    return HifiganCheckpoint(path, NETWORKS["vocoder"], content)
 
 
 def source_files(path: Path, vocoder: Path | None = None) -> dict[str, Path]:

@@ -7,6 +7,8 @@ from ane.models.fastspeech.networks.acoustic import PADDINGS, FastSpeechConfig
 from ane.models.fastspeech.text import SYMBOLS
 from ane.models.vocoders.checkpoints import check_hifigan, check_hifigan_value
 from ane.models.vocoders.hifigan import MelHifiganConfig
+from ane.models.vocoders.waveglow import WaveglowConfig
+from ane.models.vocoders.waveglow_checkpoints import check_waveglow
 from ane.system.errors import UserError
 
 
@@ -23,6 +25,8 @@ def check_config(network: str, config: Config, where: str) -> None:
     """Raise UserError for values of the right type that do not describe a network."""
     if isinstance(config, MelHifiganConfig):
         check_hifigan(config, where)
+    if isinstance(config, WaveglowConfig):
+        check_waveglow(config, where)
     if isinstance(config, FastSpeechConfig):
         if config.fft_conv1d_kernel % 2 == 0:
             raise UserError(f"{where}: fft_conv1d_kernel must be odd, not {config.fft_conv1d_kernel}")

@@ -27,6 +27,7 @@ class FastSpeechResult(Recording):
         elapsed: total wall-clock seconds.
         notes: warnings about this result.
         timeline: when each phase ran.
+        seed: of WaveGlow's noise; None with another vocoder, where nothing is random.
     """
 
     audio: np.ndarray
@@ -39,9 +40,11 @@ class FastSpeechResult(Recording):
     notes: list[str] = field(default_factory=list)
     timeline: Timeline = field(default_factory=Timeline)
     sample_rate: int = SAMPLE_RATE
+    seed: int | None = None
     alternatives: tuple[np.ndarray, ...] = ()       # there are none; other families have some
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What only this kind of model reports: the speed and the number of mel frames."""
-        return {"speed": self.speed, "frames": sum(mel.shape[1] for mel in self.mels)}
+        """What only this kind of model reports: the speed, the number of mel frames, and the seed if there is one."""
+        seed = {} if self.seed is None else {"seed": self.seed}
+        return seed | {"speed": self.speed, "frames": sum(mel.shape[1] for mel in self.mels)}

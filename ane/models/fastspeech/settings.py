@@ -9,7 +9,7 @@ from ane.models.fastspeech.regulator import ROUNDINGS, Rounding
 from ane.system.errors import UserError
 
 MIN_SPEED, MAX_SPEED = 0.25, 4.0
-OPTIONS = frozenset(("speed", "split", "no_split", "stream"))
+OPTIONS = frozenset(("speed", "split", "no_split", "stream", "seed"))
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class FastSpeechSettings:
         batch: chunks that are spoken in one pass, at most.
         rounding: of a duration that lies halfway between two numbers of frames: "half_to_even" as NVIDIA's PyTorch
             class, "half_up" as its TensorRT graph.
+        seed: of WaveGlow's noise, the same for every chunk; nothing else is random.
 
     Raises:
         UserError: a value is out of range.
@@ -34,6 +35,7 @@ class FastSpeechSettings:
     pause: float = 0.15
     batch: int = 8
     rounding: Rounding = "half_to_even"
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if not MIN_SPEED <= self.speed <= MAX_SPEED:
@@ -47,6 +49,8 @@ class FastSpeechSettings:
             raise UserError(f"batch must be at least 1, got {self.batch}")
         if self.rounding not in ROUNDINGS:
             raise UserError(f"rounding must be {' or '.join(ROUNDINGS)}, got {self.rounding!r}")
+        if self.seed < 0:
+            raise UserError(f"seed must not be negative, got {self.seed}")
 
 
 def read_options(options: Mapping[str, Any], model: Model) -> FastSpeechSettings:
@@ -54,4 +58,7 @@ def read_options(options: Mapping[str, Any], model: Model) -> FastSpeechSettings
     if "no_split" in options and "split" in options:
         raise UserError("split has no effect: no_split makes one chunk of the text")
     split = None if "no_split" in options else options.get("split", FastSpeechSettings.split)
-    return FastSpeechSettings(options.get("speed", 1.0), split)
+    if "seed" in options and "waveglow" not in model.networks:
+        raise UserError(f"seed has no effect on {model.name}: only a WaveGlow vocoder draws random numbers, and it has "
+                        "none; leave it out")
+    return FastSpeechSettings(options.get("speed", 1.0), split, seed=options.get("seed", 0))

@@ -16,6 +16,8 @@ STAGES = {
                                 "mask": TensorSpec(("B", "L"))}, TensorSpec(("B", "M", "L")), "decode", run_mel),
     "vocoder": Stage("vocoder", {"mel": TensorSpec(("B", "M", "L"))}, TensorSpec(("B", 1, "256L")),
                      packaged=run_vocoder),
+    "waveglow": Stage("waveglow", {"mel": TensorSpec(("B", "M", "L")), "noise": TensorSpec(("B", 256, "L"))},
+                      TensorSpec(("B", 1, "256L"))),
 }
 
 FASTSPEECH_STAGES = ModelStages(STAGES)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -19,6 +20,7 @@ from ane.models.fastspeech.text import text_to_ids, unknown_phonemes
 from ane.models.fed_stream import FedStream
 from ane.models.recording import PhaseProgress, report_nothing
 from ane.models.tortoise.vocoding import StreamingVocoder, VocodingWindow
+from ane.models.vocoders.waveglow import SIGMA
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline
 from ane.text import Lexicon, normalise_upstream, shorten
@@ -26,7 +28,8 @@ from ane.text.passages import Delivery, read_passages
 
 FIRST_FRAMES = 40       # of the first piece of a stream: 0.46 s
 NO_VOCODER = ("this model has no vocoder, so Griffin-Lim made the sound, which is rough: import the model again with "
-              "--vocoder and a HiFi-GAN checkpoint")
+              "--vocoder and a HiFi-GAN or WaveGlow checkpoint")
+VOCODERS = frozenset(("vocoder", "waveglow"))
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class FastSpeechSynthesizer:
     def speak(self, text: str, speed: float | None = None, settings: FastSpeechSettings | None = None,
               progress: PhaseProgress = report_nothing, timeline: Timeline | None = None,
               lexicon: Lexicon | None = None, ssml: bool | None = None) -> FastSpeechResult:
-        """Speak ``text``: English, and ARPAbet phonemes in braces. The same text always gives the same sound.
+        """Speak ``text``: English, and ARPAbet phonemes in braces. The same text and seed give the same sound.
 
         Args:
             speed: speed of speech, 1 as trained, 2 twice as fast; None: that of ``settings``.
@@ -89,7 +92,7 @@ class FastSpeechSynthesizer:
                   for text in texts]
         encoded = self.encode(chunks, settings, timeline, progress)
         mels = self.mels([part for parts in encoded for part in parts], settings, timeline, progress)
-        sounds = self.sounds(mels, sum(map(len, encoded)), timeline, progress)
+        sounds = self.sounds(mels, sum(map(len, encoded)), settings.seed, timeline, progress)
         for text, parts in zip(texts, encoded, strict=True):
             spoken = list(islice(sounds, len(parts)))
             sounds_of_text = [delivered_whole(sound, delivery_of(part), SAMPLE_RATE)
@@ -99,7 +102,7 @@ class FastSpeechSynthesizer:
             yield FastSpeechResult(audio, settings.speed, [part.chunk.text for part in parts],
                                    [mel for mel, _ in spoken], [part.repeats for part in parts],
                                    timeline.new_seconds_by_phase(), timeline.now() - began, self.notes(text, parts),
-                                   timeline)
+                                   timeline, seed=settings.seed if "waveglow" in self.model.networks else None)
             began = timeline.now()
         self.backend.release()
 
@@ -137,7 +140,7 @@ class FastSpeechSynthesizer:
                 notes = self.notes(chunk.text, parts)
                 for mel, part in zip(self.mels(parts, settings, timeline, report_nothing), parts, strict=True):
                     made, frames = self.whole_sound if before else self.first_sounds, mel.shape[1]
-                    for sound in delivered(made(mel, timeline), delivery_of(part), SAMPLE_RATE):
+                    for sound in delivered(made(mel, settings.seed, timeline), delivery_of(part), SAMPLE_RATE):
                         yield join_with_pauses([*before, sound], settings.pause), frames, notes
                         before, frames = [], 0
                     before = [np.zeros(0, np.float32)]
@@ -145,19 +148,19 @@ class FastSpeechSynthesizer:
         finally:
             self.backend.release()
 
-    def whole_sound(self, mel: np.ndarray, timeline: Timeline) -> Iterator[np.ndarray]:
+    def whole_sound(self, mel: np.ndarray, seed: int, timeline: Timeline) -> Iterator[np.ndarray]:
         """The sound of a mel, in one piece."""
         with timeline.record("vocode"):
-            sound = self.vocode(mel)
+            sound = self.vocode(mel, seed)
         yield sound
 
-    def first_sounds(self, mel: np.ndarray, timeline: Timeline) -> Iterator[np.ndarray]:
+    def first_sounds(self, mel: np.ndarray, seed: int, timeline: Timeline) -> Iterator[np.ndarray]:
         """The sound of a mel in two pieces, the first of them short, so that it comes soon."""
         margin = self.model.config("vocoder").margin if "vocoder" in self.model.networks else mel.shape[1]
         if mel.shape[1] <= FIRST_FRAMES + margin:
-            yield from self.whole_sound(mel, timeline)
+            yield from self.whole_sound(mel, seed, timeline)
             return
-        vocoder = StreamingVocoder(margin, VocodingWindow(FIRST_FRAMES), self.vocode)
+        vocoder = StreamingVocoder(margin, VocodingWindow(FIRST_FRAMES), partial(self.vocode, seed=seed))
         for part in (vocoder.feed(mel[:, :FIRST_FRAMES + margin]), vocoder.finish(mel[:, FIRST_FRAMES + margin:])):
             with timeline.record("vocode"):
                 sounds = list(part)
@@ -238,26 +241,30 @@ class FastSpeechSynthesizer:
         return self.backend.run("mel", states=states, alignment=alignment_matrix(counts, frames.max()),
                                 mask=length_mask(frames, frames.max()))
 
-    def sounds(self, mels: Iterator[np.ndarray], total: int, timeline: Timeline,
+    def sounds(self, mels: Iterator[np.ndarray], total: int, seed: int, timeline: Timeline,
                progress: PhaseProgress) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Each mel with its sound."""
         for done, mel in enumerate(mels, 1):
             with timeline.record("vocode"):
-                sound = self.vocode(mel)
+                sound = self.vocode(mel, seed)
             progress("vocode", done, total, "")
             yield mel, sound
 
-    def vocode(self, mel: np.ndarray) -> np.ndarray:
-        """Mel (M, L) → sound (256·L,) float32 within ±1."""
+    def vocode(self, mel: np.ndarray, seed: int) -> np.ndarray:
+        """Mel (M, L) → sound (256·L,) float32 within ±1. ``seed`` is that of WaveGlow's noise."""
         if not mel.shape[1]:
             return np.zeros(0, np.float32)
+        if "waveglow" in self.model.networks:
+            noise = waveglow_noise(mel.shape[1], seed)
+            sound = self.backend.run("waveglow", mel=np.ascontiguousarray(mel[None]), noise=noise)
+            return np.clip(sound[0, 0], -1, 1)
         if "vocoder" not in self.model.networks:
             return griffin_lim(mel, SAMPLE_RATE, HIGHEST)
         return self.backend.run("vocoder", mel=np.ascontiguousarray(mel[None]))[0, 0][:mel.shape[1] * HOP]
 
     def notes(self, text: str, parts: Sequence[EncodedChunk]) -> list[str]:
         """Warnings for the user."""
-        notes = [] if "vocoder" in self.model.networks else [NO_VOCODER]
+        notes = [] if VOCODERS & self.model.networks else [NO_VOCODER]
         unknown = unknown_phonemes(text)
         if unknown:
             notes.append(f"not spoken, because they are no ARPAbet phonemes: {', '.join(dict.fromkeys(unknown))}")
@@ -276,6 +283,12 @@ def with_speed(settings: FastSpeechSettings | None, speed: float | None) -> Fast
 def delivery_of(part: EncodedChunk) -> Delivery:
     """The volume of a chunk's sound and the silence around it; its durations have its speed already."""
     return replace(part.chunk.delivery, speed=1.0)
+
+
+def waveglow_noise(frames: int, seed: int) -> np.ndarray:
+    """The noise of a sound, (1, 256, L) float32: frame after frame, so longer noise begins with shorter noise."""
+    noise = np.random.default_rng(seed).standard_normal((frames, HOP), dtype=np.float32)
+    return np.ascontiguousarray(SIGMA * noise.T[None])
 
 
 def join_with_pauses(pieces: Sequence[np.ndarray], seconds: float) -> np.ndarray:

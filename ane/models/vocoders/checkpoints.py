@@ -30,6 +30,7 @@ class HifiganCheckpoint:
 
     Args:
         network: what the family that it speaks for declares of it.
+        content: of the file, if it is loaded already.
 
     Attributes:
         unused: entries of the file that the network does not use.
@@ -38,9 +39,9 @@ class HifiganCheckpoint:
         UserError: no such file, not a HiFi-GAN generator, damaged, or for another sound than ``AUDIO``.
     """
 
-    def __init__(self, path: Path, network: Network):
-        self.path = path
-        loaded = load_pickle(path)
+    def __init__(self, path: Path, network: Network, content: Any = None):
+        self.path, self.network = path, network.name
+        loaded = load_pickle(path) if content is None else content
         if not isinstance(loaded, Mapping):
             raise UserError(f"{path} contains a {type(loaded).__name__}, not a HiFi-GAN generator")
         self._entries = generator_entries(loaded, path)
@@ -63,7 +64,7 @@ def generator_entries(loaded: Mapping[Any, Any], path: Path) -> dict[str, torch.
     entries = loaded.get("generator", loaded)
     if not isinstance(entries, Mapping) or not any("conv_pre.weight" in str(key) for key in entries):
         raise UserError(f"{path} is not a HiFi-GAN generator: it has no conv_pre.weight; give a generator's file, such "
-                        "as g_02500000 or generator_v1")
+                        "as g_02500000 or generator_v1, or a WaveGlow")
     entries = {str(key).removeprefix("module."): value for key, value in entries.items()}
     nested = [(int(found[1]), int(found[2])) for key in entries if (found := NESTED_BLOCK.fullmatch(key))]
     blocks = 1 + max((block for _, block in nested), default=0)

@@ -20,16 +20,13 @@ from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph
 from converters.coreml.options import CoreMLOptions
 from converters.proof.activations import (
-    MAX_SNR,
     CapturedOutputs,
-    ComparedValue,
     FunctionCall,
     InterpretedActivations,
     RecordingEngine,
-    compare,
     compare_with_modules,
-    first_drift,
 )
+from converters.proof.comparison import MAX_SNR, ComparedValue, LayerComparison, compare, first_drift
 from converters.proof.coreml_activations import CoreMLActivations, CoreMLInspector, extract_function
 from converters.proof.verify import (
     PackageRunner,
@@ -56,7 +53,8 @@ def small(tmp_path_factory) -> Path:
 def inside(small):
     """Results for the whole bundle with fp16 rounding, with the values inside."""
     model = UnverifiedBundle(small)
-    return {one.function: one for one in verify(model, choose_packages(model), package_runner("mil:fp16"), layers=True)}
+    results = verify(model, choose_packages(model), package_runner("mil:fp16"), layers=LayerComparison())
+    return {one.function: one for one in results}
 
 
 @pytest.fixture
@@ -120,7 +118,7 @@ def denoised_and_compared(folder: Path, steps: int, rows: int) -> list[list[Comp
     sample(packaged, length, run, np.random.default_rng(1))
     source = InterpretedActivations(MilRuntime())
     return [compare_with_modules(one, source.activations(paths[name], "main", engine.calls[name]),
-                         engine.calls[name]) for name, one in found.items()]
+                         engine.calls[name], LayerComparison()) for name, one in found.items()]
 
 
 @pytest.mark.parametrize(("steps", "rows"), [(1, 1), (1, 2), (2, 1), (2, 2)])
@@ -152,7 +150,7 @@ def test_every_operation_is_compared_with_float32(inside, small):
 
 def test_float32_is_not_compared_with_itself(small):
     model = UnverifiedBundle(small)
-    one, = verify(model, choose_packages(model, function="step_2_64"), package_runner("mil"), layers=True)
+    one, = verify(model, choose_packages(model, function="step_2_64"), package_runner("mil"), layers=LayerComparison())
     assert one.passed
     assert len(one.values) == 21
     assert not one.operations
@@ -163,7 +161,7 @@ def test_float32_is_not_compared_with_itself(small):
 def test_the_layer_of_a_wrong_weight_is_named(copy, layer):
     spoil(copy, AUTOREGRESSIVE, "step_2_64", layer)
     model = UnverifiedBundle(copy)
-    for one in verify(model, choose_packages(model, "autoregressive"), package_runner("mil"), layers=True):
+    for one in verify(model, choose_packages(model, "autoregressive"), package_runner("mil"), layers=LayerComparison()):
         assert not one.passed
         assert one.drift.name == layer
         assert (one.difference.op, one.difference.name) == ("conv", layer)
@@ -271,7 +269,7 @@ def core_ml(tmp_path):
 
 def test_values_inside_core_ml_are_compared(small, core_ml):
     model = UnverifiedBundle(small)
-    one, = verify(model, choose_packages(model, function="step_2_64"), core_ml(Inspecting), layers=True)
+    one, = verify(model, choose_packages(model, function="step_2_64"), core_ml(Inspecting), layers=LayerComparison())
     assert one.passed, one.problem
     assert one.drift is None
     assert "gpt.h.1" not in {value.module for value in one.values}, "what Core ML does not return is left out"
@@ -282,14 +280,14 @@ def test_values_inside_core_ml_are_compared(small, core_ml):
 
 def test_a_function_with_a_state_is_verified_without_values_on_core_ml(small, core_ml):
     model = UnverifiedBundle(small)
-    one, = verify(model, choose_packages(model, function="state_2_64"), core_ml(Inspecting), layers=True)
+    one, = verify(model, choose_packages(model, function="state_2_64"), core_ml(Inspecting), layers=LayerComparison())
     assert one.passed
     assert (one.problem, one.values, one.operations) == ("", (), ())
 
 
 def test_a_failing_inspector_is_reported_beside_the_result(small, core_ml):
     model = UnverifiedBundle(small)
-    one, = verify(model, choose_packages(model, function="ar_random"), core_ml(Failing), layers=True)
+    one, = verify(model, choose_packages(model, function="ar_random"), core_ml(Failing), layers=LayerComparison())
     assert one.passed
     assert "ANECCompile() FAILED" in one.problem
 

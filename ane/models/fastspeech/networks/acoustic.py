@@ -64,11 +64,17 @@ class DurationPredictor(nn.Module):
 
 
 class LengthRegulator(nn.Module):
-    """Holds the duration predictor under its official name; ``ane.models.fastspeech.regulator`` repeats the states."""
+    """Repeats the states of symbols for their frames: (B, T, C), alignment (B, T, L) → (B, L, C), exactly.
+
+    It has the duration predictor under its official name. ``ane.models.fastspeech.regulator`` makes the alignment.
+    """
 
     def __init__(self, width: int, filters: int, exact: bool):
         super().__init__()
         self.duration_predictor = DurationPredictor(width, filters, exact)
+
+    def forward(self, states: Tensor, alignment: Tensor) -> Tensor:
+        return alignment.transpose(1, 2) @ states
 
 
 class FastSpeech(nn.Module):
@@ -94,8 +100,7 @@ class FastSpeech(nn.Module):
     def decode(self, states: Tensor, alignment: Tensor, mask: Tensor) -> Tensor:
         """The mel side: states (B, T, C), alignment (B, T, L), mask (B, L) → mel (B, M, L), natural logarithms.
 
-        Frame l is symbol t's where ``alignment`` is 1, so the product repeats the states, exactly. Frames outside the
-        mask are the bias of ``mel_linear``.
+        Frame l is symbol t's where ``alignment`` is 1. Frames outside the mask are the bias of ``mel_linear``.
         """
-        regulated = alignment.transpose(1, 2) @ states
+        regulated = self.length_regulator(states, alignment)
         return self.mel_linear(self.mel_side(regulated, mask[..., None])).transpose(1, 2)

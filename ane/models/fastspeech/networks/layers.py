@@ -23,10 +23,22 @@ class WideNorm(nn.LayerNorm):
 
 
 class HeadAttention(nn.Module):
-    """Scaled dot-product attention: q, k, v (B, h, T, 64), bias (B, 1, 1, T) added to the scores → (B, h, T, 64)."""
+    """Scaled dot-product attention: q, k, v (B, h, T, 64), bias (B, 1, 1, T) added to the scores → (B, T, h · 64)."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        return joined_heads(F.scaled_dot_product_attention(q, k, v, attn_mask=bias))
+
+
+def joined_heads(heads: Tensor) -> Tensor:
+    """(B, h, T, C) → (B, T, h · C)."""
+    return heads.transpose(1, 2).flatten(2)
+
+
+class Residual(nn.Module):
+    """The sum of a layer's output and its input; a module, so that the sum has a path (`ane verify --layers`)."""
+
+    def forward(self, output: Tensor, x: Tensor) -> Tensor:
+        return output + x
 
 
 class SelfAttention(nn.Module):
@@ -38,14 +50,14 @@ class SelfAttention(nn.Module):
         self.linear = nn.Linear(width, heads * 3 * HEAD_WIDTH)      # its rows: for each head q, then k, then v
         self.attention = HeadAttention()
         self.fc = nn.Linear(heads * HEAD_WIDTH, width)
+        self.residual = Residual()
         self.layer_norm = WideNorm(width)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         B, T, _ = x.shape
         q, k, v = self.linear(x).view(B, T, self.heads, 3, HEAD_WIDTH).permute(3, 0, 2, 1, 4)       # each (B, h, T, 64)
         bias = (1 - mask).mul(MASKED).transpose(1, 2)[:, None]                                      # (B, 1, 1, T)
-        heads = self.attention(q, k, v, bias).transpose(1, 2).reshape(B, T, -1)
-        return self.layer_norm(self.fc(heads) + x) * mask
+        return self.layer_norm(self.residual(self.fc(self.attention(q, k, v, bias)), x)) * mask
 
 
 class ConvFeedForward(nn.Module):
@@ -59,13 +71,14 @@ class ConvFeedForward(nn.Module):
         self.exact = exact
         self.w_1 = nn.Conv1d(width, inner, kernel, padding=kernel // 2)
         self.w_2 = nn.Conv1d(inner, width, kernel, padding=kernel // 2)
+        self.residual = Residual()
         self.layer_norm = WideNorm(width)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         inner = F.relu(self.w_1(x.transpose(1, 2)))                     # (B, inner, T)
         if self.exact:
             inner = inner * mask.transpose(1, 2)
-        return self.layer_norm(self.w_2(inner).transpose(1, 2) + x) * mask
+        return self.layer_norm(self.residual(self.w_2(inner).transpose(1, 2), x)) * mask
 
 
 class FFTBlock(nn.Module):
@@ -81,10 +94,10 @@ class FFTBlock(nn.Module):
 
 
 class PositionEncoding(nn.Module):
-    """The encodings of the positions of x (B, T, C): (T, C)."""
+    """Adds the encodings of its positions to x (B, T, C), but not to its padding."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return position_table(x.shape[1], x.shape[2]).to(x)
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return x + position_table(x.shape[1], x.shape[2]).to(x) * mask
 
 
 class FFTStack(nn.Module):
@@ -96,7 +109,7 @@ class FFTStack(nn.Module):
         self.layer_stack = nn.ModuleList(FFTBlock(width, heads, inner, kernel, exact) for _ in range(layers))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        x = x + self.positions(x) * mask
+        x = self.positions(x, mask)
         for block in self.layer_stack:
             x = block(x, mask)
         return x
