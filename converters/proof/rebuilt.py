@@ -15,14 +15,8 @@ from ane.bundles import Model
 from ane.bundles.packages import PackageRecord
 from converters.coreml.options import CoreMLOptions
 from converters.coreml.package import write_package
-from converters.proof.activations import (
-    MAX_SNR,
-    ActivationSource,
-    ComparedValue,
-    FunctionCall,
-    InterpretedActivations,
-    compare_with_run,
-)
+from converters.proof.activations import ActivationSource, FunctionCall, InterpretedActivations, compare_with_run
+from converters.proof.comparison import MAX_SNR, ComparedValue
 
 EXACT = 120.0       # dB of two runs in float32 that sum in another order
 SAME = 80.0         # dB above which they agree
