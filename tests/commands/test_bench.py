@@ -19,7 +19,7 @@ from ane.commands import bench
 from ane.system.errors import UserError
 from converters.conversion import convert
 from converters.coreml.package import CoreMLOptions
-from tests.backends.coreml.fake_core_ml import FakeCoreML
+from tests.backends.coreml.mac_fixtures import RecordingTools, unguarded_mac  # noqa: F401
 from tests.bench.in_process import InProcessWorker
 
 COMPUTE_UNITS = ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE")
@@ -41,11 +41,11 @@ def onnx_bundle(onnx_packages) -> Path:
 
 
 @pytest.fixture
-def ane(tmp_path, monkeypatch, capsys):
+def ane(tmp_path, monkeypatch, capsys, unguarded_mac):  # noqa: F811
     """``ane("--runs", "2")``: what `ane bench` prints, in this process; it must succeed."""
     monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(sessions, "WorkerProcess", InProcessWorker)
-    toolkit = FakeCoreML(tmp_path / "log")
+    toolkit = RecordingTools(unguarded_mac)
     monkeypatch.setattr(coreml, "CoreMLTools", lambda: toolkit)
     parser = argparse.ArgumentParser()
     bench.register(parser.add_subparsers(required=True))
