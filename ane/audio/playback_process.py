@@ -1,10 +1,10 @@
 """A player in a child process, for engines that hold this one.
 
-coremltools holds the GIL during a prediction, and the callback of a sound device is Python code, which then waits: every
-prediction that is longer than what the device buffers would be a gap. The child has a GIL of its own.
+coremltools holds the GIL during a prediction, and the callback of a sound device is Python code, which then waits:
+every prediction that is longer than what the device buffers would be a gap. The child has a GIL of its own.
 
-``python -m ane.audio.playback_process RATE [EXPECTED]`` plays the pieces on its standard input, each a number of samples
-(4 bytes, little-endian) and the samples (float32). It prints why it failed, and exits with 1.
+``python -m ane.audio.playback_process RATE [EXPECTED]`` plays the pieces on its standard input, each a number of
+samples (4 bytes, little-endian) and the samples (float32). It prints why it failed, and exits with 1.
 """
 
 import contextlib
@@ -76,7 +76,7 @@ def main() -> None:
             while header := pieces.read(4):
                 play(np.frombuffer(pieces.read(4 * int.from_bytes(header, "little")), "<f4"))
     except UserError as error:
-        print(error)
+        sys.stdout.write(f"{error}\n")
         sys.exit(1)
     except KeyboardInterrupt:       # the parent got it too, and reports it
         sys.exit(1)

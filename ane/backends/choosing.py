@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from ane.backends.base import Backend
     from ane.backends.packaged.functions import PackageRuntime
     from ane.bundles import Model
+    from ane.bundles.bundle import Bundle
+    from ane.bundles.packages import PackageRecord
 
 NAMES = ("auto", "torch", "torch:cpu", "torch:cuda", "torch:mps", "coreml", "mil", "mil:fp16", "onnx", "onnx:cpu",
          "onnx:cuda", "onnx:tensorrt", "onnx:coreml")
@@ -117,7 +119,7 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
         return TorchBackend(model, "auto", "auto", threads, keep, notice)
 
 
-def load_packages(model: "Model", kind: str, device: str, fallback: "Backend", precision: str, cache: str,
+def load_packages(model: "Bundle", kind: str, device: str, fallback: "Backend", precision: str, cache: str,
                   units: Mapping[str, str] | None, keep: bool | None, notice: Callable[[str], None],
                   automatic: bool) -> "Backend":
     """The backend on a model's Core ML packages. Raises UserError when Core ML or the packages are not usable."""
@@ -125,8 +127,21 @@ def load_packages(model: "Model", kind: str, device: str, fallback: "Backend", p
 
     backend = PackagedBackend(model, package_runtime(kind, device, notice), fallback, precision, cache, units,
                               on_refusal=notice if automatic else None)
+    if kind == "coreml":
+        warn_of_palettes(model, backend.packages, notice)
     backend.keep = kind == "coreml" and fits_in_memory(backend.packages) if keep is None else keep
     return backend
+
+
+def warn_of_palettes(model: "Bundle", packages: "Mapping[str, PackageRecord]", notice: Callable[[str], None]) -> None:
+    """A notice for packages in 4 bits that were not verified on this Mac (apple/coremltools#2716: crashes, noise)."""
+    from ane.backends.coreml.compiled import this_machine, verified_marker
+
+    unproven = [name for name, package in packages.items() if package.precision == "4bit"
+                and not verified_marker(model.path / package.path, this_machine()).is_file()]
+    if unproven:
+        notice(f"4-bit weights ({', '.join(unproven)}) are reported to fail on some Macs: check them once with "
+               "`ane verify --against coreml`")
 
 
 def refuse_backend_options(model: "Model", spec: str, given: Mapping[str, bool]) -> None:

@@ -66,8 +66,9 @@ def print_placement(console: Console, function: str, placement: Placement) -> No
 
 def cost_table(functions: "list[FunctionPlan]") -> Table:
     table = plain_table("Cost of a call, from its program (sizes in MB; other: other arithmetic, in millions)",
-                        "function", "ops", "weights read", "cache read", "cache written", "state rewritten", "handed over",
-                        "values above 2 MB", "activations", "padded", "GFLOP", "other", numbers=range(1, 12))
+                        "function", "ops", "weights read", "cache read", "cache written", "state rewritten",
+                        "handed over", "values above 2 MB", "activations", "padded", "GFLOP", "other",
+                        numbers=range(1, 12))
     for one in functions:
         cost = one.cost
         read = sum(weights.stored for weights in cost.weights.values())

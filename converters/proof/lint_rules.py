@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ane.backends.mil.package import Package, ProgramFunction, ProgramOp
 from ane.backends.mil.values import Constant, TensorType
-from converters.engine_limits import MAX_AXIS, MAX_CHANNELS, ROW_BYTES
+from converters.engine_limits import MAX_AXIS, MAX_CHANNELS, ROW_BYTES, STATE_WIDTH
 from converters.proof.cost import ON_CHIP, constant_of, form, nbytes, size, unique_bytes, unique_weights, values
 
 MAX_RANK, ENGINE_RANK = 4, 5            # of our graphs; that the engine supports
@@ -18,7 +18,6 @@ MAX_BYTES, MIN_BYTES = 950e6, 50e6      # of a function's weights
 KERNEL_MEMORY = 2**16                   # bytes for the rows of a matmul's output
 MAX_BRANCHES = 11                       # computed values that one op takes
 CORES = 4                               # of an M1's engine
-STATE_WIDTH = 32
 
 # severities: conversion of decoder and denoiser fails; may leave the engine; information
 REFUSED, WARNING, NOTE = "refused", "warning", "note"

@@ -1,5 +1,7 @@
 """Settings that `ane bench` remembers: which model and machine they apply to, and what overrides them."""
 
+# ruff: noqa: F811  fixtures are imported
+
 import dataclasses
 import json
 import sys
@@ -9,7 +11,6 @@ import pytest
 import torch
 
 from ane.backends import load_backend, tuning
-from ane.backends.coreml import runtime as coreml
 from ane.backends.tuning import LaterFormatError, Tuning
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import FileRecord

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ane.backends.coreml.trial import UnansweredError
-from ane.backends.packaged.functions import EngineRefusal
+from ane.backends.packaged.functions import EngineRefusalError
 from ane.bundles.hashes import sha256_of
 from ane.system import paths
 from ane.system.errors import UserError
@@ -36,6 +36,21 @@ UNCOMPILED = "uncompiled.txt"       # in place of the model: why compiling did n
 LOCK = ".lock"
 ENTRY_NAME = re.compile(r"[0-9a-f]{32}|\.[0-9a-f]{32}\..*\.partial")       # an entry, or one that is being written
 UNUSED_DAYS = 90
+
+# part of a Core ML message → its meaning
+ERROR_MEANINGS = {
+    "ANECCompile": "the Neural Engine's compiler rejects it",
+    "ANECF": "the Neural Engine's compiler rejects it",
+    "MILCompilerForANE": "the Neural Engine's compiler rejects it",
+    "std::bad_cast": "Core ML has an internal error on these compute units (std::bad_cast)",
+    "error code: -14": "these compute units cannot run it (error code -14)",
+    "MLIR pass manager failed": "the GPU's compiler rejects it",
+    "Error in building plan": "it finds no way to run it on these compute units",
+    "Failed to build the model execution plan": "it finds no way to run it on these compute units",
+    "nsufficient memory": "there is not enough memory",
+    "out of memory": "there is not enough memory",
+    "MemoryError": "there is not enough memory",
+}
 
 Notice = Callable[[str], None]
 
@@ -120,8 +135,8 @@ class CompiledCache:
 
         Raises:
             UserError: there is no such package, or the cache cannot be written.
-            EngineRefusal: Core ML cannot compile it (``compile`` raises RuntimeError). If it did not answer, that is
-                remembered, and not tried again.
+            EngineRefusalError: Core ML cannot compile it (``compile`` raises RuntimeError). If it did not answer, that
+                is remembered, and not tried again.
         """
         content = package_hash(package)
         key = hashlib.sha256("\n".join((*machine, content, package.stem)).encode()).hexdigest()[:32]
@@ -225,8 +240,14 @@ def write_tried(compiled: Path, key: str, problem: str) -> None:
         file.write_text(json.dumps(read_tried(compiled) | {key: problem}), encoding="utf-8")
 
 
-def cannot_compile(package: Path, why: str) -> EngineRefusal:
-    return EngineRefusal(f"Core ML cannot compile {package}: {why}; convert the model again, or use backend=torch",
+def verified_marker(package: Path, machine: MacMachine) -> Path:
+    """The file that exists once every function of a package reached its threshold on Core ML of this machine."""
+    key = hashlib.sha256("\n".join((*machine, package_hash(package))).encode()).hexdigest()[:32]
+    return paths.cache_dir() / "verified" / f"coreml-{key}.json"
+
+
+def cannot_compile(package: Path, why: str) -> EngineRefusalError:
+    return EngineRefusalError(f"Core ML cannot compile {package}: {why}; convert the model again, or use backend=torch",
                          everywhere=True)
 
 
@@ -245,10 +266,14 @@ def command_output(*command: str) -> str:
 
 
 def error_summary(error: Exception, limit: int = 200) -> str:
-    """The message of a Core ML error in one line.
+    """What a Core ML error means, or its message in one line.
 
     Core ML reports the userInfo dictionary of an NSError: several lines with NSLocalizedDescription = "…"; among them.
     """
+    text = f"{type(error).__name__}: {error}"
+    for part, meaning in ERROR_MEANINGS.items():
+        if part in text:
+            return meaning
     text = str(error)
     _, found, rest = text.partition('NSLocalizedDescription = "')
     text = " ".join((rest.partition('";')[0] if found else text).split()).rstrip(".;")

@@ -26,7 +26,7 @@ def single_function(package: Path, function: str) -> Path:
 
 
 def extract_function(package: Path, function: str, destination: Path) -> None:
-    """Write one function of a package as a separate package, in which it is called "main". Weights are linked where possible."""
+    """Write one function of a package as a separate package, in which it is called "main"; weights are linked."""
     shutil.copytree(package, destination, copy_function=link_or_copy)
     spec = model_messages().Model()
     spec.ParseFromString((package / MODEL).read_bytes())

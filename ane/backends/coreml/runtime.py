@@ -42,7 +42,7 @@ from ane.backends.coreml.compiled import (
 from ane.backends.coreml.extract import single_function
 from ane.backends.coreml.trial import TrialProcess, UnansweredError
 from ane.backends.mil import Package, TensorType
-from ane.backends.packaged.functions import EngineRefusal
+from ane.backends.packaged.functions import EngineRefusalError
 from ane.bundles.packages import COMPUTE_UNITS
 from ane.system.errors import UserError
 
@@ -58,20 +58,6 @@ OTHER_UNITS = {ALL: f"{GPU} or {CPU}", NEURAL_ENGINE: f"{GPU} or {CPU}", GPU: f"
 
 UNIT_NAMES = {CPU: "the CPU", GPU: "the GPU", NEURAL_ENGINE: "the Neural Engine", ALL: "all compute units"}
 
-# part of a Core ML message → its meaning
-ERROR_MEANINGS = {
-    "ANECCompile": "the Neural Engine's compiler rejects it",
-    "ANECF": "the Neural Engine's compiler rejects it",
-    "MILCompilerForANE": "the Neural Engine's compiler rejects it",
-    "std::bad_cast": "Core ML has an internal error on these compute units (std::bad_cast)",
-    "error code: -14": "these compute units cannot run it (error code -14)",
-    "MLIR pass manager failed": "the GPU's compiler rejects it",
-    "Error in building plan": "it finds no way to run it on these compute units",
-    "Failed to build the model execution plan": "it finds no way to run it on these compute units",
-    "nsufficient memory": "there is not enough memory",
-    "out of memory": "there is not enough memory",
-    "MemoryError": "there is not enough memory",
-}
 NOT_FINITE = "it returns NaN or infinite values"
 ONE_FUNCTION_ONLY = "functionName"      # in messages of systems that refuse packages of several functions
 
@@ -141,7 +127,7 @@ class CoreMLFunction:
     """
 
     def __init__(self, loaded: Any, signature: FunctionSignature, name: str,
-                 refuse: Callable[[str, Exception], EngineRefusal]):
+                 refuse: Callable[[str, Exception], EngineRefusalError]):
         self.signature, self.name = signature, name
         self._loaded, self._refuse, self._proven = loaded, refuse, False
         self._passed: deque[tuple[float, dict[str, np.ndarray]]] = deque()     # to Core ML, and when
@@ -153,7 +139,7 @@ class CoreMLFunction:
 
         Raises:
             TypeError: names, shapes or kinds of numbers differ from the declared inputs.
-            EngineRefusal: Core ML fails, or the first prediction returns NaN or infinite values.
+            EngineRefusalError: Core ML fails, or the first prediction returns NaN or infinite values.
         """
         if set(inputs) != set(self.buffers):
             raise TypeError(f"{self.name} takes {sorted(self.buffers)}, got {sorted(inputs)}")
@@ -237,7 +223,7 @@ class CoreMLRuntime:
         Raises:
             UserError: there are no such compute units, package or function; the package is damaged; the cache cannot be
                 written.
-            EngineRefusal: Core ML fails.
+            EngineRefusalError: Core ML fails.
         """
         key = package, function, compute_units
         loaded = self._functions.get(key)
@@ -247,7 +233,7 @@ class CoreMLRuntime:
             signature = self._signature(package, function)
             opened, compiled = self._open(package, function, compute_units)
 
-            def refuse(action: str, error: Exception) -> EngineRefusal:
+            def refuse(action: str, error: Exception) -> EngineRefusalError:
                 if self.trial is not None and str(error) == NOT_FINITE:         # it would be so again
                     write_tried(compiled, f"{function} {compute_units}", NOT_FINITE)
                 return core_ml_error(action, package, function, compute_units, error)
@@ -322,11 +308,11 @@ class CoreMLRuntime:
         return self._models[package]
 
 
-def core_ml_error(action: str, package: Path, function: str, compute_units: str, error: Exception) -> EngineRefusal:
+def core_ml_error(action: str, package: Path, function: str, compute_units: str,
+                  error: Exception) -> EngineRefusalError:
     """Core ML's error in one line: which function failed, on which compute units, and what to try instead."""
-    text = f"{type(error).__name__}: {error}"
-    meaning = next((meaning for part, meaning in ERROR_MEANINGS.items() if part in text), error_summary(error))
+    meaning = error_summary(error)
     other = OTHER_UNITS.get(compute_units)
     advice = f"try compute_units={other}" if other else "use backend=torch"
-    return EngineRefusal(f"Core ML cannot {action} function {function!r} of {package} on {compute_units}: {meaning}; "
-                         f"{advice}")
+    return EngineRefusalError(f"Core ML cannot {action} function {function!r} of {package} on {compute_units}: "
+                              f"{meaning}; {advice}")

@@ -5,8 +5,8 @@ and macOS kills a process that lacks memory, or that a first prediction crashes 
 compiles a package, or loads a function and predicts once, with zeros. macOS keeps what it specialised for the Neural
 Engine under the path of the compiled model, so that this process then loads it quickly.
 
-``python -m ane.backends.coreml.trial`` prints {} when it is ready, and answers requests, JSON objects one a line, with {}
-or {"error": message}:
+``python -m ane.backends.coreml.trial`` prints {} when it is ready, and answers requests, JSON objects one a line, with
+{} or {"error": message}:
 {"compile": [package, destination]}, {"load": [compiled model, function, compute units, {input: [shape, dtype]}]}.
 """
 

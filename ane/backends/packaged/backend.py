@@ -9,7 +9,7 @@ import numpy as np
 from ane.backends.base import Backend, check_inputs
 from ane.backends.packaged.decoder import PackagedDecoder
 from ane.backends.packaged.fallback import FallbackDecoder, FallbackDenoiser, attempt
-from ane.backends.packaged.functions import EngineRefusal, PackageFunction, PackageRuntime
+from ane.backends.packaged.functions import EngineRefusalError, PackageFunction, PackageRuntime
 from ane.bundles.hashes import check_hashes
 from ane.bundles.packages import COMPUTE_UNITS, WEIGHTS, PackageRecord
 from ane.system.errors import UserError
@@ -104,7 +104,7 @@ class PackagedBackend:
             raise error
         package = self.packages[network]
         units = self._compute_units.get(network, package.compute_units)
-        further = NEXT_UNITS.get(units) if isinstance(error, EngineRefusal) and not error.everywhere else None
+        further = NEXT_UNITS.get(units) if isinstance(error, EngineRefusalError) and not error.everywhere else None
         self._functions.pop(network, None)
         self.runtime.unload(self.model.path / package.path)
         if further is None:

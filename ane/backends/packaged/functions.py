@@ -13,7 +13,7 @@ import numpy as np
 from ane.system.errors import UserError
 
 
-class EngineRefusal(UserError):
+class EngineRefusalError(UserError):
     """The engine cannot run a function: it fails, does not answer, or returns NaN.
 
     Attributes:
@@ -43,7 +43,7 @@ class PackageRuntime(Protocol):
         """``compute_units``: where Core ML may run it, one of ``ane.bundles.packages.COMPUTE_UNITS``.
 
         Raises:
-            UserError: no such package or function. EngineRefusal: the engine cannot run it.
+            UserError: no such package or function. EngineRefusalError: the engine cannot run it.
         """
 
     def unload(self, package: Path) -> None:

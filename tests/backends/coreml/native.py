@@ -119,7 +119,7 @@ class _MLModelProxy:
         self.path = Path(path)
         self.package = opened(self.path)
         if function and set(self.package.functions) == {"main"}:
-            raise RuntimeError('{\n NSLocalizedDescription = "The model has one function: functionName must be nil.";\n}')
+            raise RuntimeError('{\n NSLocalizedDescription = "One function: functionName must be nil.";\n}')
         self.function = function or self.package.default_function
         self.stand_in.obey("load", self.function, units)
         if self.function not in self.package.functions:
@@ -137,7 +137,7 @@ class _MLModelProxy:
         arrays = {name: multi_array(value) for name, value in features.items()}
         for name, type_ in declared.items():
             if name not in arrays:
-                raise RuntimeError(f'{{\n NSLocalizedDescription = "Feature {name} is required but not specified.";\n}}')
+                raise RuntimeError(f'{{\n NSLocalizedDescription = "Feature {name} is required, but missing.";\n}}')
             array = arrays[name]
             if array.shape != type_.shape or array.dtype.type not in INPUT_DTYPES[type_.dtype]:
                 raise RuntimeError(f'{{\n NSLocalizedDescription = "MultiArray {name} {array.dtype} {array.shape} does '
@@ -220,7 +220,8 @@ class _MLModelProxy:
             return compute_plan.MLComputePlanDeviceUsage(device, [cpu] if device is cpu else [cpu, device])
 
         proxy = _MLComputePlanProxy()
-        proxy.model_structure = compute_plan.MLModelStructure(None, compute_plan.MLModelStructureProgram(functions), None)
+        program = compute_plan.MLModelStructureProgram(functions)
+        proxy.model_structure = compute_plan.MLModelStructure(None, program, None)
         proxy.get_compute_device_usage_for_mlprogram_operation = usage
         proxy.get_estimated_cost_for_mlprogram_operation = lambda one: (
             compute_plan.MLComputePlanCost(1 / len(planned)) if id(one) in known else None)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.backends.coreml.mac_fixtures import unguarded_mac  # noqa: F401
 from tests.backends.coreml.native import Order
-from tests.backends.coreml.packages import X, save_scale_package, save_two_functions
+from tests.backends.coreml.packages import X, save_two_functions
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_it_refuses_on_order(unguarded_mac, packages, tmp_path, call):
     from coremltools.models.utils import compile_model
 
     unguarded_mac.order(Order(call, message="no wish"))
-    with pytest.raises(RuntimeError, match="no wish"):
+    with pytest.raises(RuntimeError, match="no wish"):      # noqa: PT012  one of these calls
         compiled = Path(compile_model(str(packages / "both.mlpackage"), str(tmp_path / "both.mlmodelc")))
         model = opened(compiled)
         model.predict({"x": X.copy()}, model.make_state())

@@ -23,5 +23,5 @@ def test_every_function_of_a_package_has_a_plan(mac, tmp_path):
 def test_a_plan_that_core_ml_refuses_is_one_line(mac, tmp_path):
     package = Package(save_two_functions(tmp_path / "both.mlpackage"))
     mac.order(Order("plan", message="no plan today"))
-    with pytest.raises(UserError, match="no plan for double of .*: no plan today$"):
+    with pytest.raises(UserError, match=r"no plan for double of .*: no plan today$"):
         package_placements(package, "CPU_ONLY", ["double"])

@@ -16,7 +16,7 @@ import pytest
 from ane.backends.coreml import trial
 from ane.backends.coreml.compiled import CompiledCache
 from ane.backends.coreml.runtime import CoreMLRuntime, CoreMLTools
-from ane.backends.packaged.functions import EngineRefusal
+from ane.backends.packaged.functions import EngineRefusalError
 from ane.system import paths
 from ane.system.errors import UserError
 from tests.backends.coreml import native
@@ -127,7 +127,7 @@ def test_a_core_ml_error_is_one_line_with_cause_and_advice(api, package, compute
 
     state = function.make_state()
     api.opened[0].predict = fail
-    with pytest.raises(EngineRefusal) as caught:
+    with pytest.raises(EngineRefusalError) as caught:
         function.predict({"x": X}, state)
     line = str(caught.value)
     assert line.startswith(f"Core ML cannot run function 'main' of {package} on {compute_units}: ")
@@ -198,13 +198,14 @@ def test_a_first_load_is_announced_and_tried_once(mac, package):
 
 @pytest.mark.parametrize(("order", "reason"), [
     (native.Order("load", "hang", units="CPU_AND_NE"), "it did not finish within 0.05 minutes"),
-    (native.Order("predict", "kill", units="CPU_AND_NE"), "it ended the process (signal 9, perhaps for lack of memory)")])
+    (native.Order("predict", "kill", units="CPU_AND_NE"),
+     "it ended the process (signal 9, perhaps for lack of memory)")])
 def test_a_load_that_hangs_or_kills_is_refused_and_not_tried_again(unguarded_mac, package, order, reason):
     """In a real child process."""
     unguarded_mac.order(order)
     runtime = runtime_with_trial(limit=3.0)
     for expected in (reason, "forgets that"):
-        with pytest.raises(EngineRefusal, match=re.escape(expected)):
+        with pytest.raises(EngineRefusalError, match=re.escape(expected)):
             runtime.load(package, "main", "CPU_AND_NE")
     assert unguarded_mac.count("load main CPU_AND_NE") == 1
     assert CoreMLRuntime().load(package, "main", "CPU_ONLY")
@@ -215,7 +216,7 @@ def test_a_compilation_that_hangs_is_refused_and_not_tried_again(unguarded_mac, 
     """In a real child process."""
     unguarded_mac.order(native.Order("compile", "hang"))
     for _ in range(2):
-        with pytest.raises(EngineRefusal, match="did not finish within 0.05 minutes") as caught:
+        with pytest.raises(EngineRefusalError, match=r"did not finish within 0\.05 minutes") as caught:
             runtime_with_trial(limit=3.0).load(package, "main", "ALL")
         assert caught.value.everywhere
     assert unguarded_mac.count("compile") == 1
@@ -226,10 +227,10 @@ def test_a_compilation_that_hangs_is_refused_and_not_tried_again(unguarded_mac, 
 def test_a_first_prediction_that_is_not_finite_is_refused_and_not_tried_again(mac, package):
     mac.order(native.Order("predict", "nan"))
     function = runtime_with_trial().load(package, "main", "ALL")
-    with pytest.raises(EngineRefusal, match="returns NaN or infinite values"):
+    with pytest.raises(EngineRefusalError, match="returns NaN or infinite values"):
         function.predict({"x": X}, function.make_state())
     mac.order()
-    with pytest.raises(EngineRefusal, match="NaN.*forgets that"):
+    with pytest.raises(EngineRefusalError, match=r"NaN.*forgets that"):
         runtime_with_trial().load(package, "main", "ALL")
 
 

@@ -32,8 +32,8 @@ NETWORKS = ["autoregressive", "diffusion", "univnet"]
 def bundle(random_bundle, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("bundles") / "small"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parity, "check_threshold", lambda *_: None)       # random weights miss it by 2 dB
-        convert(Bundle(random_bundle), path, [CoreMLOptions(lanes=(2,), buckets=BUCKETS)], NETWORKS)
+        patch.setattr(parity, "check_threshold", lambda *_: None)       # random weights miss it by some dB
+        convert(Bundle(random_bundle), path, [CoreMLOptions("fp32", lanes=(2,), buckets=BUCKETS)], NETWORKS)
     return path
 
 
@@ -57,18 +57,12 @@ def expected(bundle) -> np.ndarray:
     return speak(bundle, "torch:cpu")[0]
 
 
-@pytest.fixture(scope="module")
-def interpreted(bundle) -> np.ndarray:
-    """The networks are random, so that their rounding to fp16 is heard: compare with the same rounding."""
-    return speak(bundle, "mil:fp16")[0]
-
-
 @pytest.mark.parametrize("cache", ["io", "state"])
-def test_core_ml_speaks_without_a_notice_where_it_works(mac, bundle, interpreted, cache):
+def test_core_ml_speaks_without_a_notice_where_it_works(mac, bundle, expected, cache):
     audio, notices, name = speak(bundle, cache=cache)
     assert notices == []
     assert name.startswith("coreml")
-    assert snr_db(interpreted, audio) > (60 if cache == "io" else 0)
+    assert snr_db(expected, audio) > 40
     assert mac.count("load univnet_14_17 CPU_AND_GPU") == 2
 
 
@@ -79,10 +73,10 @@ def test_without_core_ml_torch_speaks(bundle, expected):
 
 
 @pytest.mark.parametrize("call", ["load", "predict"])
-def test_a_network_that_the_neural_engine_refuses_runs_on_the_gpu(mac, bundle, interpreted, call):
+def test_a_network_that_the_neural_engine_refuses_runs_on_the_gpu(mac, bundle, expected, call):
     mac.order(Order(call, units="CPU_AND_NE", message="ANECCompile() FAILED"))
     audio, notices, _ = speak(bundle)
-    assert snr_db(interpreted, audio) > 60
+    assert snr_db(expected, audio) > 40
     assert [line.rpartition(". ")[2] for line in notices] == [
         "Running autoregressive on CPU_AND_GPU instead.", "Running diffusion on CPU_AND_GPU instead."]
     assert all("the Neural Engine's compiler rejects it" in line for line in notices)
@@ -92,7 +86,7 @@ def test_a_network_that_the_neural_engine_refuses_runs_on_the_gpu(mac, bundle, i
 def test_a_network_with_a_function_that_core_ml_refuses_everywhere_runs_on_torch(mac, bundle, function):
     """Of a decoder, what it had computed is computed again."""
     mac.order(Order("predict", function=function, message="error code: -14"))
-    audio, notices, _ = speak(bundle)
+    _, notices, _ = speak(bundle)
     network = {"step": "autoregressive", "univnet": "univnet"}.get(function.partition("_")[0], "diffusion")
     on = ["CPU_ONLY", "torch"] if network == "univnet" else ["CPU_AND_GPU", "CPU_ONLY", "torch"]
     assert [line.rpartition(". ")[2] for line in notices] == [f"Running {network} on {one} instead." for one in on]
@@ -105,10 +99,10 @@ def test_when_core_ml_refuses_everything_torch_speaks_all_of_it(mac, bundle, exp
     np.testing.assert_allclose(audio, expected, atol=1e-4)
 
 
-def test_nan_outputs_are_computed_again_elsewhere(mac, bundle, interpreted):
+def test_nan_outputs_are_computed_again_elsewhere(mac, bundle, expected):
     mac.order(Order("predict", "nan", units="CPU_AND_NE"))
     audio, notices, _ = speak(bundle)
-    assert snr_db(interpreted, audio) > 60
+    assert snr_db(expected, audio) > 40
     assert len(notices) == 2
     assert all("returns NaN or infinite values" in line for line in notices)
 
@@ -133,8 +127,9 @@ def test_without_memory_for_core_ml_torch_speaks(mac, bundle, expected, call):
 
 def test_a_damaged_package_is_left_to_torch(mac, bundle, tmp_path):
     damaged = shutil.copytree(bundle, tmp_path / "damaged")
-    next((damaged / "packages" / "diffusion-fp16.mlpackage").rglob("weight.bin")).write_bytes(b"")
-    audio, notices, _ = speak(damaged)
+    weights = next((damaged / "packages" / "diffusion-fp32.mlpackage").rglob("weight.bin"))
+    weights.write_bytes(bytes(weights.stat().st_size))
+    _, notices, _ = speak(damaged)
     assert len(notices) == 1
     assert notices[0].endswith("Running diffusion on torch instead.")
 

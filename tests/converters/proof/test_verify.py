@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ane.backends.coreml.compiled import CompiledCache
+from ane.backends.coreml.extract import extract_function
 from ane.backends.coreml.runtime import CoreMLRuntime
 from ane.backends.mil import Arithmetic, Interpreter, MilRuntime, Package
 from ane.backends.packaged.functions import PackageFunction
@@ -30,7 +30,6 @@ from converters.proof.activations import (
     compare_with_modules,
     first_drift,
 )
-from ane.backends.coreml.extract import extract_function
 from converters.proof.coreml_activations import CoreMLActivations, CoreMLInspector
 from converters.proof.verify import (
     PackageRunner,
