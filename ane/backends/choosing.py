@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from ane.backends.base import Backend
     from ane.backends.packaged.functions import PackageRuntime
     from ane.bundles import Model
-    from ane.bundles.bundle import Bundle
     from ane.bundles.packages import PackageRecord
 
 NAMES = ("auto", "torch", "torch:cpu", "torch:cuda", "torch:mps", "coreml", "mil", "mil:fp16", "onnx", "onnx:cpu",
@@ -119,7 +118,7 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
         return TorchBackend(model, "auto", "auto", threads, keep, notice)
 
 
-def load_packages(model: "Bundle", kind: str, device: str, fallback: "Backend", precision: str, cache: str,
+def load_packages(model: "Model", kind: str, device: str, fallback: "Backend", precision: str, cache: str,
                   units: Mapping[str, str] | None, keep: bool | None, notice: Callable[[str], None],
                   automatic: bool) -> "Backend":
     """The backend on a model's Core ML packages. Raises UserError when Core ML or the packages are not usable."""
@@ -133,7 +132,7 @@ def load_packages(model: "Bundle", kind: str, device: str, fallback: "Backend", 
     return backend
 
 
-def warn_of_palettes(model: "Bundle", packages: "Mapping[str, PackageRecord]", notice: Callable[[str], None]) -> None:
+def warn_of_palettes(model: "Model", packages: "Mapping[str, PackageRecord]", notice: Callable[[str], None]) -> None:
     """A notice for packages in 4 bits that were not verified on this Mac (apple/coremltools#2716: crashes, noise)."""
     from ane.backends.coreml.compiled import this_machine, verified_marker
 

@@ -111,7 +111,7 @@ def comparison(reports: Sequence[MachineReport]) -> tuple[list[str], list[list[s
               else report.machine["chip"] for number, report in enumerate(reports, 1)]
     columns: list[dict[tuple[str, ...], str]] = []
     for report in reports:
-        column = {}
+        column: dict[tuple[str, ...], str] = {}
         for row in report.bench_rows:
             units = row.settings.get("compute_units") or ""
             network, precision = row.settings.get("network") or "", row.settings.get("precision") or ""

