@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ane.bundles.bundle import Bundle
 
 UNITS = COMPUTE_UNITS[:3]
-RUNS = 10
+BENCH_FLAGS = ("--dry-run", "--runs", "10")
 
 
 def measure_report(bundle: str | None, findings: Sequence[dict[str, Any]], console: Console) -> MachineReport:
@@ -85,7 +85,7 @@ def measurements(bundle: str | None, console: Console) -> tuple[list[dict[str, A
 
     parser = argparse.ArgumentParser()
     bench.register(parser.add_subparsers())
-    args = parser.parse_args(["bench", "--dry-run", "--runs", str(RUNS), *(["--bundle", bundle] if bundle else [])])
+    args = parser.parse_args(["bench", *BENCH_FLAGS, *(["--bundle", bundle] if bundle else [])])
     try:
         run = prepare(args, console)
         rows = measure_functions(run)
