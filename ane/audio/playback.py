@@ -8,6 +8,7 @@ The producer appends pieces to a queue and waits while it is full; a thread of t
 error at either end, or Ctrl-C, ends both: the device is closed, the next ``play`` raises, no thread is left.
 """
 
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ane.audio.playback_process import PlayerProcess
 from ane.audio.writer import pcm16
 from ane.system.errors import UserError
 from ane.system.streams import silent_c_libraries
@@ -92,9 +94,14 @@ class ProductionRate:
 class DefaultSoundDevice:
     """The system's default output, for 16-bit mono sound. ``backends`` are miniaudio's; None: all of real devices.
 
+    Attributes:
+        needs_own_process: on a Mac, where Core ML keeps this process's Python callback waiting.
+
     Raises:
         OSError: there is none, or it cannot be opened.
     """
+
+    needs_own_process = sys.platform == "darwin"
 
     def __init__(self, sample_rate: int, backends: Sequence[Any] | None = None):
         import miniaudio  # 0.1 s
@@ -219,7 +226,8 @@ class Player:
 
 @contextmanager
 def playing(sample_rate: int, expected: float | None = None,
-            buffering: Buffering | None = None) -> Iterator[Callable[[np.ndarray], None]]:
+            buffering: Buffering | None = None,
+            own_process: bool = False) -> Iterator[Callable[[np.ndarray], None]]:
     """Yield a function that plays audio (n,) float32 at ``sample_rate`` Hz after what it was given before.
 
     Playing begins when the rest is likely to follow without a gap (``Buffering``). The end of the block waits until
@@ -227,12 +235,19 @@ def playing(sample_rate: int, expected: float | None = None,
 
     Args:
         expected: estimate of the seconds of sound in all.
+        own_process: this process does nothing else, so a device that needs such a process plays in it.
 
     Raises:
         UserError: no sound device, or NaN or infinite samples.
         PlayerError: the device failed before the end.
     """
-    player = Player(open_device(sample_rate), sample_rate, expected, buffering or Buffering())
+    device = open_device(sample_rate)
+    player: Player | PlayerProcess
+    if device.needs_own_process and not own_process:
+        device.close()
+        player = PlayerProcess(sample_rate, expected)
+    else:
+        player = Player(device, sample_rate, expected, buffering or Buffering())
     try:
         yield player.feed
         player.finish()

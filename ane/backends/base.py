@@ -218,6 +218,21 @@ class DenoisingStep:
         """Whether the step uses the output without conditioning."""
         return bool(self.unconditional)
 
+    def take(self, x: np.ndarray, previous_x0: np.ndarray, output: np.ndarray,
+             noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The next x and the x0 of this step, by the formulas above.
+
+        Takes x (1, 100, L), the previous x0, the network's output (1 or 2, 200, L) and noise.
+        """
+        prediction, variance = np.split(output[:1], 2, axis=1)
+        if self.guided:
+            prediction = self.conditional * prediction + self.unconditional * output[1:, :prediction.shape[1]]
+        x0 = np.clip(self.x0_from_x * x + self.x0_from_prediction * prediction, -1, 1)
+        x = self.next_from_x * x + self.next_from_x0 * x0 + self.next_from_previous_x0 * previous_x0
+        if self.noise:
+            x = x + self.noise * np.exp(self.variance_slope * variance) * noise
+        return x, x0
+
     @property
     def coefficients(self) -> np.ndarray:
         """All but the timestep, in their order: (9,) float32."""

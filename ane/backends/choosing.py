@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ane.backends.base import Backend
     from ane.backends.packaged.functions import PackageRuntime
     from ane.bundles import Model
+    from ane.bundles.packages import PackageRecord
 
 NAMES = ("auto", "torch", "torch:cpu", "torch:cuda", "torch:mps", "coreml", "coreai", "coreai:fp16", "mil", "mil:fp16",
          "onnx", "onnx:cpu", "onnx:cuda", "onnx:tensorrt", "onnx:coreml")
@@ -52,19 +53,19 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
             interprets Core ML packages on any machine, "mil:fp16" with fp16 rounding after every operation; "coreai"
             runs them on Apple's Core AI in float32, "coreai:fp16" in the precision that they declare; "auto" uses what
             `ane bench` found fastest for this model on this machine (the other arguments override it), else
-            ``resolve``'s choice.
+            ``resolve``'s choice. Networks that Core ML then refuses run on other compute units, else on torch.
         precision: "auto"; what torch computes in ("fp32", "bf16", "fp16", on the CPU "int8"); or that of the packages
             to use ("fp32", "fp16", "8bit", "6bit", "4bit", for onnx also "int8", "int4").
         threads: CPU threads of the whole process (None: the backend's own choice).
-        keep: keep released networks loaded (None: only on CUDA, TensorRT, MPS, Core ML and Core AI, and those of
-            small models).
+        keep: keep released networks loaded (None: only on CUDA, TensorRT, MPS and Core AI, those of small models, and
+            on Core ML where the memory of this machine is large enough).
         cache: kind of kv-cache of Core ML packages: "io", "state" or "auto".
         compute_units: where Core ML may run all networks ("CPU_AND_NE", say), or each by name (None: what the bundle
             states).
         memory: GB that loaded ONNX graphs may take (None: no limit); the least recently used are unloaded first.
         rebuild_engines: build TensorRT's engines again even if they are cached.
-        notice: called with one line of text before something slow, and when remembered settings or an NVIDIA GPU cannot
-            be used.
+        notice: called with one line of text before something slow, and when remembered settings, an NVIDIA GPU or Core
+            ML cannot be used.
 
     Raises:
         UserError: unknown backend, a device or precision that this machine lacks, more threads than cores, a model
@@ -79,6 +80,7 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
             "cache": cache != "auto", "compute_units": compute_units is not None, "memory": memory is not None,
             "rebuild_engines": rebuild_engines})
         return model.family.own_backend(model)
+    automatic = spec == "auto"
     tuned = tuning.applicable_tuning(spec, model, precision, threads, cache, compute_units, notice)
     if tuned:
         spec, precision, threads, cache = tuned.backend, tuned.precision, tuned.threads, tuned.cache
@@ -110,12 +112,40 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
                            engines=TensorRtEngines(rebuild=rebuild_engines), notice=notice)
         refuse_cpu_precision(onnx.packages, chosen)
         return onnx
-    from ane.backends.packaged.backend import PackagedBackend
-
-    runtime = package_runtime(kind, device, notice)
     units = dict.fromkeys(model.networks, compute_units) if isinstance(compute_units, str) else compute_units
-    return PackagedBackend(model, runtime, fallback(), precision, cache, units,
-                           keep=kind in ("coreml", "coreai") if keep is None else keep)
+    try:
+        return load_packages(model, kind, device, fallback(), precision, cache, units, keep, notice, automatic)
+    except UserError as error:
+        if not automatic:
+            raise
+        notice(f"{error}. Running on torch instead.")
+        return TorchBackend(model, "auto", "auto", threads, keep, notice)
+
+
+def load_packages(model: "Model", kind: str, device: str, fallback: "Backend", precision: str, cache: str,
+                  units: Mapping[str, str] | None, keep: bool | None, notice: Callable[[str], None],
+                  automatic: bool) -> "Backend":
+    """The backend on a model's Core ML packages. Raises UserError when Core ML or the packages are not usable."""
+    from ane.backends.packaged.backend import PackagedBackend, fits_in_memory
+
+    backend = PackagedBackend(model, package_runtime(kind, device, notice), fallback, precision, cache, units,
+                              on_refusal=notice if automatic else None)
+    if kind == "coreml":
+        warn_of_palettes(model, backend.packages, notice)
+    usual = kind == "coreai" or (kind == "coreml" and fits_in_memory(backend.packages))
+    backend.keep = usual if keep is None else keep
+    return backend
+
+
+def warn_of_palettes(model: "Model", packages: "Mapping[str, PackageRecord]", notice: Callable[[str], None]) -> None:
+    """A notice for packages in 4 bits that were not verified on this Mac (apple/coremltools#2716: crashes, noise)."""
+    from ane.backends.coreml.compiled import this_machine, verified_marker
+
+    unproven = [name for name, package in packages.items() if package.precision == "4bit"
+                and not verified_marker(model.path / package.path, this_machine()).is_file()]
+    if unproven:
+        notice(f"4-bit weights ({', '.join(unproven)}) are reported to fail on some Macs: check them once with "
+               "`ane verify --against coreml`")
 
 
 def refuse_backend_options(model: "Model", spec: str, given: Mapping[str, bool]) -> None:
@@ -136,5 +166,6 @@ def package_runtime(kind: str, device: str, notice: Callable[[str], None]) -> "P
 
         return CoreAIRuntime(fp16=device == "fp16")
     from ane.backends.coreml.runtime import CoreMLRuntime
+    from ane.backends.coreml.trial import TrialProcess
 
-    return CoreMLRuntime(notice=notice)
+    return CoreMLRuntime(notice=notice, trial=TrialProcess())

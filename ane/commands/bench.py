@@ -60,6 +60,8 @@ def register(commands: argparse._SubParsersAction) -> None:
     add("--plot", metavar="FILE.png", type=path, help="plot the functions' medians (needs the extra plots)")
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--dry-run", action="store_true", help="measure and remember nothing")
+    group.add_argument("--compare", metavar="FILE", nargs="+", type=path,
+                       help="print reports of `ane doctor --report` or `ane bench -o` side by side; measure nothing")
     group.add_argument("--show", action="store_true", help="print the remembered settings; measure nothing")
     group.add_argument("--forget", action="store_true",
                        help="delete the remembered settings, with --bundle those of this model only; measure nothing")
@@ -68,6 +70,8 @@ def register(commands: argparse._SubParsersAction) -> None:
 
 def bench(args: argparse.Namespace) -> int:
     """Measure, choose, remember and report; or show or delete what is remembered."""
+    if args.compare:
+        return compare(args)
     if args.show:
         return show(args)
     if args.forget:
@@ -157,6 +161,29 @@ def report(run: "BenchRun", machine: dict[str, Any], rows: "list[BenchRow]", spo
     console.print(f"Fastest: {tuning_text(chosen)}.")
     console.print(f"Remembered in {tuning.path()}: `ane say` uses it unless flags say otherwise."
                   if remembered else "Not remembered.")
+
+
+def compare(args: argparse.Namespace) -> int:
+    """Print reports side by side, and plot the functions of all with --plot. Raises UserError for another file."""
+    from ane.bench.machine_report import comparison, read_report
+    from ane.bench.report import check_plot, plot, print_table
+    from ane.system.files import check_output_file, write_json
+
+    if args.plot:
+        check_plot(args.plot)
+    if args.output:
+        check_output_file(args.output)
+    reports = [read_report(file) for file in args.compare]
+    headings, cells = comparison(reports)
+    if args.plot:
+        rows = [replace(row, competitor=f"{number} {report.machine['chip']}: {row.competitor}")
+                for number, report in enumerate(reports, 1) for row in report.bench_rows if row.value]
+        plot(args.plot, "Functions on each machine", [row for row in rows if row.what != "sentence"])
+    if args.output:
+        write_json(args.output, {"headings": headings, "rows": cells})
+    if args.output != "-":
+        print_table("Reports side by side", headings, cells)
+    return 0
 
 
 def show(args: argparse.Namespace) -> int:

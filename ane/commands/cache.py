@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 # Folders of the cache besides the compiled models, and their content.
 FOLDERS = {"verified": "hashes of files that were checked", "voices": "latents of voices' clips",
            "packages": "Core ML packages of the embedded voice", "engines": "TensorRT engines and timings",
-           "coreai": "Core AI assets of Core ML packages"}
+           "coreai": "Core AI assets of Core ML packages",
+           "functions": "functions of packages that Core ML refuses whole"}
+SYSTEM_CACHE = "com.apple.e5rt.e5bundlecache"       # of macOS: models specialised for the Neural Engine, by program
 LEFTOVERS = "unfinished files of killed processes"
 SUFFIXES = (".json", ".safetensors", ".lock", ".timing")        # of the program's own files in these folders
 
@@ -70,10 +72,13 @@ def list_command(args: argparse.Namespace) -> int:
     items = collect()
     if args.json:
         print(json.dumps({"folder": str(paths.cache_dir()), "items": [_facts(item) for item in items],
-                          "bytes": sum(item.bytes for item in items)}))
+                          "bytes": sum(item.bytes for item in items),
+                          "system": [{"path": str(path), "bytes": size} for path, size in system_caches()]}))
         return 0
     console = output_console()
     console.print(f"{paths.cache_dir()}:{'' if items else ' empty'}")
+    for path, size in system_caches():
+        console.print(f"macOS keeps {size / 1e6:.1f} MB for the Neural Engine in {path}; `ane cache clear` leaves it")
     if not items:
         return 0
     models = [item for item in items if item.entry]
@@ -124,6 +129,16 @@ def collect() -> list[CacheItem]:
     return models + files + [item for item in _leftovers() if item.path not in known]
 
 
+def system_caches() -> list[tuple[Path, int]]:
+    """macOS's own caches of models that Python programs loaded, with their bytes; none on other systems."""
+    from ane.backends.coreml.compiled import size_of
+
+    if sys.platform != "darwin":
+        return []
+    found = sorted((Path.home() / "Library" / "Caches").glob(f"*/{SYSTEM_CACHE}"))
+    return [(path, size_of(path)) for path in found if "python" in path.parent.name.lower()]
+
+
 def known_machine() -> "MacMachine | None":
     """The machine that compiled models are made for here; None off macOS, where none are made."""
     from ane.backends.coreml.compiled import this_machine
@@ -142,7 +157,7 @@ def _files(kind: str, folder: Path, now: float, nvidia_machine: "Callable[[], Nv
     for path in sorted(folder.iterdir()):
         own = path.suffix in SUFFIXES if path.is_file() else (
             (path / "bundle.json").is_file() or (path / RECORD).is_file() or (path / assets.RECORD).is_file()
-            or path.name.endswith(".converting"))
+            or path.name.endswith((".converting", ".mlpackage")))
         if path.is_symlink() or not own:
             continue
         stat = path.stat()

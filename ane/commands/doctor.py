@@ -12,9 +12,10 @@ from importlib.metadata import PackageNotFoundError, version
 
 from rich.text import Text
 
-from ane.commands.messages import output_console
+from ane.commands.messages import message_console, output_console
 from ane.system import paths
 from ane.system.errors import UserError
+from ane.system.files import check_output_file, write_json
 from ane.system.machine import memory_bytes, processor_name, system_version, usable_cores
 from ane.system.version import version as ane_version
 
@@ -48,12 +49,26 @@ def register(commands: argparse._SubParsersAction) -> None:
                                  description="Show what this machine can run, what is missing, and the command that "
                                              "adds it. The exit status is 1 only when `ane say` cannot work.")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--report", metavar="FILE.json",
+                        help="also measure placement, parity and speed of every Core ML function, and write a report "
+                             "without paths and user names, which you can send (on a Mac, many minutes)")
+    parser.add_argument("--bundle", metavar="NAME|PATH", help="bundle to measure for --report (default: the embedded "
+                                                              "demo)")
     parser.set_defaults(handler=doctor)
 
 
 def doctor(args: argparse.Namespace) -> int:
+    if args.report:
+        check_output_file(args.report)
+    elif args.bundle:
+        raise UserError("--bundle chooses what --report measures: add --report FILE.json")
     findings = [finding for check in CHECKS for finding in check()]
     broken = any(finding.state == "broken" for finding in findings)
+    if args.report:
+        from ane.commands.doctor_report import measure_report
+
+        report = measure_report(args.bundle, [asdict(finding) for finding in findings], message_console(args))
+        write_json(args.report, report.as_json())
     if args.json:
         print(json.dumps({"works": not broken, "findings": [asdict(finding) for finding in findings]}))
         return int(broken)

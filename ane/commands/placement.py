@@ -1,7 +1,9 @@
 """Where Core ML would run each operation of a package, from its compute plan (on a Mac)."""
 
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ane.system.errors import UserError
@@ -100,12 +102,15 @@ def _device(device: Any) -> str:
 
 
 def package_placements(package: "Package", units: str, names: list[str]) -> dict[str, Placement | None]:
-    """Compile the package (or use the cached model) and read Core ML's plan of each function; macOS only.
+    """Compile each function as a package of its own and read Core ML's plan of it; macOS only.
+
+    Core ML plans the default function of a package only: coremltools passes no name of another.
 
     Raises:
         UserError: not on a Mac, or Core ML returns no plan.
     """
-    from ane.backends.coreml.compiled import CompiledCache
+    from ane.backends.coreml.compiled import error_summary
+    from ane.backends.coreml.extract import extract_function
     from ane.backends.coreml.runtime import CoreMLTools
     from converters.quiet import quiet
 
@@ -114,9 +119,15 @@ def package_placements(package: "Package", units: str, names: list[str]) -> dict
         from coremltools.models.compute_plan import MLComputePlan
 
     toolkit = CoreMLTools()
-    try:
-        compiled, _ = CompiledCache().model(package.path, toolkit.machine(), toolkit.compile)
-        compute_plan = MLComputePlan.load_from_path(str(compiled), coremltools.ComputeUnit[units])
-    except RuntimeError as error:
-        raise UserError(f"Core ML has no plan for {package.path}: {error}") from error
-    return {name: placement(compute_plan, name) for name in names}
+    found = {}
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            alone, compiled = Path(folder) / f"{name}.mlpackage", Path(folder) / f"{name}.mlmodelc"
+            try:
+                extract_function(package.path, name, alone)
+                toolkit.compile(alone, compiled)
+                compute_plan = MLComputePlan.load_from_path(str(compiled), coremltools.ComputeUnit[units])
+            except (RuntimeError, OSError) as error:
+                raise UserError(f"Core ML has no plan for {name} of {package.path}: {error_summary(error)}") from error
+            found[name] = placement(compute_plan, "main")
+    return found

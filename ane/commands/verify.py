@@ -79,6 +79,8 @@ def verify_command(args: argparse.Namespace) -> int:
     model = open_bundle(args, console)
     chosen_functions(model, args)           # raises before any work
     model, results = verify_packages(model, runner, args, console)
+    if args.against == "coreml":
+        remember_verified(model, results)
     if args.json:
         write_json(args.json, results_json(model, runner, results))
     if args.plot:
@@ -159,6 +161,16 @@ def layer_comparison(args: argparse.Namespace) -> "Iterator[LayerComparison | No
 
     with tensor_dump(args.dump) if args.dump else nullcontext() as dump:
         yield LayerComparison(args.tolerance or TOLERANCE, dump) if args.layers else None
+
+
+def remember_verified(model: "Bundle", results: "Sequence[FunctionCheck]") -> None:
+    """Remember the packages of which all functions passed on this Mac."""
+    from ane.backends.coreml.compiled import this_machine, verified_marker
+
+    for package in model.packages:
+        passed = {one.function for one in results if one.package == Path(package.path).stem and one.passed}
+        if passed == set(package.functions):
+            write_json(verified_marker(model.path / package.path, this_machine()), {"functions": sorted(passed)})
 
 
 def onnx_runner(args: argparse.Namespace) -> "OnnxRunner":

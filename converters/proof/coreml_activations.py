@@ -9,7 +9,6 @@ its package, and functions with a state cannot be inspected.
 """
 
 import asyncio
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,16 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from ane.backends.coreml.extract import extract_function
 from ane.backends.mil import Package
-from ane.backends.mil.proto import model_messages
 from ane.system.errors import UserError
-from ane.system.files import link_or_copy
-from converters.coreml.merge import MODEL_FOLDER
 from converters.proof.activations import Activations, FunctionCall
 from converters.quiet import quiet
 
 BATCH = 40                  # values that one compiled model returns
-MODEL = MODEL_FOLDER / "model.mlmodel"
 
 
 class CoreMLInspector:
@@ -82,25 +78,3 @@ class CoreMLActivations:
 
     def unload(self, package: Path) -> None:
         pass
-
-
-def extract_function(package: Path, function: str, destination: Path) -> None:
-    """Write one function of a package as a separate package, in which it is called "main"."""
-    shutil.copytree(package, destination, copy_function=link_or_copy)
-    spec = model_messages().Model()
-    spec.ParseFromString((package / MODEL).read_bytes())
-    functions, description = spec.mlProgram.functions, spec.description
-    for name in list(functions):
-        if name == function != "main":
-            functions["main"].CopyFrom(functions[name])
-        if name != "main" or name != function:
-            functions.pop(name)
-    for interface in description.functions:
-        if interface.name == function:
-            description.input.extend(interface.input)
-            description.output.extend(interface.output)
-            description.state.extend(interface.state)
-    description.ClearField("functions")
-    description.ClearField("defaultFunctionName")
-    (destination / MODEL).unlink()      # it may be a hard link to the original
-    (destination / MODEL).write_bytes(spec.SerializeToString())

@@ -1,8 +1,8 @@
 """A function's estimated cost: bytes moved, arithmetic, and the minimum time that these take on a chip.
 
-All figures are **estimates** from the program and published chip data, not measurements. Activations are assumed to
-stay on the chip, and a layer's slice of the cache not to be copied. Core ML reportedly reaches 45 to 65 % of such
-limits with language models (Anemll, CoreML-LLM; not measured by us).
+All figures are **estimates** from the program and published chip data, not measurements. Values of up to 2 MB are
+assumed to stay on the chip, and a layer's slice of the cache not to be copied. Core ML reportedly reaches 45 to 65 % of
+such limits with language models (Anemll, CoreML-LLM; not measured by us).
 """
 
 from collections.abc import Hashable, Iterable, Iterator
@@ -22,8 +22,11 @@ SAMPLES_PER_SECOND = 24000
 DISPATCH = 0.23e-3                      # minimum seconds of a call: ane-guide, chapter 9, measured on an M1
 CACHES = ("keys", "values", "key_cache", "value_cache")
 NEW = ("new_keys", "new_values")
+ON_CHIP = 2_000_000                     # bytes of the largest value that stays on the chip (ane-guide, chapter 9)
 FORMULA = ("seconds a call = max(bytes / bandwidth, FLOPs / rate) + 0.23 ms for the dispatch; bytes = weights as the "
-           "chip streams them + cache read + cache written; activations are assumed to stay on the chip")
+           "chip streams them + cache read + cache written + a state read again to be rewritten + 6 for each value of "
+           "an fp16 input or output, which coremltools hands over as float32 and Core ML converts + every value above "
+           "2 MB, written once and read once; smaller values are assumed to stay on the chip")
 SOURCES = {
     "anemll-bench": "https://github.com/Anemll/anemll-bench/blob/main/Results.MD (bandwidths of a 1 GB matrix)",
     "ane-guide": "https://github.com/sbryngelson/ane-guide (chapter 7: streamed forms of weights; 9: M1, dispatch)",
@@ -90,6 +93,10 @@ class FunctionCost:
         weights: bytes read, by form (``form``); weights that several ops use, as in "sample", are read by each.
         unique: bytes of all weights as stored, each once.
         cache_read, cache_written: bytes of the kv-cache (``CACHES``, ``NEW``; a state is written whole).
+        rewritten: bytes of states read once more, by the operations that compute what is written to them.
+        converted: bytes that handing over inputs and outputs moves: an fp16 value is read or written as float32, and
+            written or read as fp16.
+        large: bytes of computed values above ``ON_CHIP``; a slice of a value and what rewrites a state do not count.
         flops: of convolutions, matrix products and einsums: 2 for a multiplication and an addition.
         elementwise: values computed or reduced by all other arithmetic.
         activations, padded: bytes of all values that ops compute, and the same with the last axis padded to 64 bytes.
@@ -105,14 +112,17 @@ class FunctionCost:
     elementwise: int
     activations: int
     padded: int
+    rewritten: int = 0
+    converted: int = 0
+    large: int = 0
     dispatches: int = 1         # assumes that every op stays on the engine; each that leaves it adds two
     uncounted: tuple[str, ...] = field(default=())
 
     def streamed(self, chip: Chip) -> int:
-        """Bytes of weights and cache that a call moves on ``chip``."""
+        """Bytes that a call moves on ``chip``, by ``FORMULA``."""
         weights = sum(weights.stored if chip.generation >= STREAMED_FROM[form] else weights.dense
                       for form, weights in self.weights.items())
-        return weights + self.cache_read + self.cache_written
+        return weights + self.cache_read + self.cache_written + self.rewritten + self.converted + 2 * self.large
 
 
 def cost(package: Package, function: str | None = None) -> FunctionCost:
@@ -128,6 +138,7 @@ def cost(package: Package, function: str | None = None) -> FunctionCost:
                 elementwise=sum(count for kind, count in counts if kind == "elementwise"),
                 activations=sum(nbytes(type) for type in computed),
                 padded=sum(nbytes(type, ROW_BYTES) for type in computed),
+                rewritten=_written(program), converted=_converted(program), large=_large(program),
                 uncounted=tuple(sorted({op.type for op, (kind, _) in zip(program.ops, counts, strict=True)
                                         if kind == "uncounted"})))
 
@@ -154,6 +165,8 @@ def function_use(function: ProgramFunction, steps: int) -> FunctionUse:
     """
     inputs, outputs = function.inputs, function.outputs
     columns = inputs["x"].shape[-1] if "x" in inputs and inputs["x"].shape else 0
+    if columns and function.name.partition("_")[0] == "fill":       # computes prefixes with the graph of a step
+        return FunctionUse("positions", columns)
     if columns and _bytes(inputs | function.states, CACHES):
         return FunctionUse("codes", columns, CODES_PER_SECOND)
     if columns and NEW[0] in outputs:
@@ -296,6 +309,34 @@ def _written(function: ProgramFunction) -> int:
     types = values(function)
     return sum(nbytes(types[op.arguments["input"][0]]) for op in function.ops
                if op.type in ("write_state", "coreml_update_state"))
+
+
+def _converted(function: ProgramFunction) -> int:
+    """Bytes moved by the conversion of fp16 inputs from float32, and of fp16 outputs to float32."""
+    half, whole = (np.dtype(kind).itemsize for kind in (np.float16, np.float32))
+    return sum((half + whole) * type.size for type in (*function.inputs.values(), *function.outputs.values())
+               if type.dtype == "fp16")
+
+
+VIEWS = frozenset(("coreml_update_state", "expand_dims", "identity", "read_state", "reshape", "slice_by_index",
+                   "slice_by_size", "split", "squeeze", "write_state"))
+
+
+def _large(function: ProgramFunction) -> int:
+    """Bytes of computed values above ``ON_CHIP``, except views and what is computed only to be written to a state."""
+    consumers: dict[str, list[ProgramOp]] = {}
+    for op in function.ops:
+        for binding in (binding for bindings in op.arguments.values() for binding in bindings):
+            if isinstance(binding, str):
+                consumers.setdefault(binding, []).append(op)
+    rewriting: set[int] = set()
+    for op in reversed(function.ops):
+        uses = [use for name in op.outputs for use in consumers.get(name, ())]
+        if op.type in ("coreml_update_state", "write_state") or (
+                uses and all(id(use) in rewriting for use in uses) and not set(op.outputs) & set(function.outputs)):
+            rewriting.add(id(op))
+    return sum(nbytes(type) for op in function.ops if op.type not in VIEWS and id(op) not in rewriting
+               for type in op.outputs.values() if nbytes(type) > ON_CHIP)
 
 
 # Arithmetic of an op

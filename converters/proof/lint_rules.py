@@ -7,14 +7,17 @@ from typing import Any, NamedTuple
 
 from ane.backends.mil.package import Package, ProgramFunction, ProgramOp
 from ane.backends.mil.values import Constant, TensorType
-from converters.engine_limits import MAX_AXIS, ROW_BYTES
-from converters.proof.cost import constant_of, form, nbytes, size, unique_bytes, unique_weights, values
+from converters.engine_limits import MAX_AXIS, MAX_CHANNELS, ROW_BYTES, STATE_WIDTH
+from converters.proof.cost import ON_CHIP, constant_of, form, nbytes, size, unique_bytes, unique_weights, values
 
 MAX_RANK, ENGINE_RANK = 4, 5            # of our graphs; that the engine supports
 MAX_KERNEL = 13
 MAX_UPSAMPLE = 2
 MAX_STATES = 2
 MAX_BYTES, MIN_BYTES = 950e6, 50e6      # of a function's weights
+KERNEL_MEMORY = 2**16                   # bytes for the rows of a matmul's output
+MAX_BRANCHES = 11                       # computed values that one op takes
+CORES = 4                               # of an M1's engine
 
 # severities: conversion of decoder and denoiser fails; may leave the engine; information
 REFUSED, WARNING, NOTE = "refused", "warning", "note"
@@ -30,6 +33,8 @@ HOLLANCE = "hollance/neural-engine, unsupported-layers.md: https://github.com/ho
 ANEMLL = "Anemll: https://github.com/Anemll/Anemll"
 FLUID_AUDIO = "FluidAudio: https://github.com/FluidInference/FluidAudio"
 POCKET_TTS = "PocketTTS-CoreML, CONVERSION.md: https://github.com/smdesai/PocketTTS-CoreML"
+STATE_ISSUE = "coremltools issue 2631: https://github.com/apple/coremltools/issues/2631"
+PALETTE_ISSUE = "coremltools issue 2716: https://github.com/apple/coremltools/issues/2716"
 VOXCPM = "VoxCPMANE: https://github.com/0seba/VoxCPMANE"
 
 
@@ -103,6 +108,20 @@ def _values(breaks: Callable[[str, TensorType], bool], what: str) -> Callable[[L
                              for op, name, type in function.activations if breaks(op, type))
 
 
+def _long_axis(function: LintedFunction) -> Iterator[Violation]:
+    for op, name, type in function.activations:
+        channels = type.shape[1] if len(type.shape) == MAX_RANK else 0
+        others = [size for axis, size in enumerate(type.shape) if not (channels and axis == 1)]
+        if channels > MAX_CHANNELS or max(others, default=0) > MAX_AXIS:
+            yield Violation(op, name, f"a long dimension: {type.shape}")
+
+
+def _large(function: LintedFunction) -> Iterator[Violation]:
+    for op, name, type in function.activations:
+        if nbytes(type) > ON_CHIP:
+            yield Violation(op, name, f"{nbytes(type) / 1e6:.1f} MB: {type.shape}")
+
+
 def _singleton(function: LintedFunction) -> Iterator[Violation]:
     for op, name, type in function.activations:
         if type.shape and type.shape[-1] == 1 and size(type.shape) > 1:
@@ -174,6 +193,40 @@ def _upsample(function: LintedFunction) -> Iterator[Violation]:
                 yield Violation(op.type, op.name, f"by {factor:g}")
 
 
+def _moved_width(function: LintedFunction) -> Iterator[Violation]:
+    for op in function.ops:
+        if op.type == "reshape":
+            before, after = function.type(op, "x").shape, op.outputs[op.name].shape
+            moves = before[-1:] != after[-1:]
+        else:
+            order = function.constant(op, "perm") if op.type == "transpose" else None
+            moves = bool(order) and order[-1] % len(order) != len(order) - 1
+        if moves:
+            yield Violation(op.type, op.name, f"moves the last axis of {function.type(op, 'x').shape}")
+
+
+def _matmul_rows(function: LintedFunction) -> Iterator[Violation]:
+    for op in function.ops:
+        rows = op.outputs[op.name].shape[-2] if op.type == "matmul" else 0
+        if 2 * rows > KERNEL_MEMORY:
+            yield Violation(op.type, op.name, f"{rows} rows")
+
+
+def _branches(function: LintedFunction) -> Iterator[Violation]:
+    for op in function.ops:
+        taken = {binding for bindings in op.arguments.values() for binding in bindings
+                 if isinstance(binding, str) and binding in function.producers}
+        if len(taken) > MAX_BRANCHES:
+            yield Violation(op.type, op.name, f"takes {len(taken)} computed values")
+
+
+def _groups(function: LintedFunction) -> Iterator[Violation]:
+    for op in function.ops:
+        groups = (function.constant(op, "groups") if op.type in ("conv", "conv_transpose") else None) or [1]
+        if CORES % groups[0]:
+            yield Violation(op.type, op.name, f"{groups[0]} groups")
+
+
 def _reflection(function: LintedFunction) -> Iterator[Violation]:
     for op in function.ops:
         if op.type == "pad" and function.constant(op, "mode") == "reflect":
@@ -209,6 +262,18 @@ def _width_slice(function: LintedFunction) -> Iterator[Violation]:
 def _states(function: LintedFunction) -> Iterator[Violation]:
     if len(function.function.states) > MAX_STATES:
         yield Violation("state", next(iter(function.function.states)), f"{len(function.function.states)} states")
+
+
+def _state_width(function: LintedFunction) -> Iterator[Violation]:
+    for name, type in function.function.states.items():
+        if type.shape and type.shape[-1] % STATE_WIDTH:
+            yield Violation("state", name, f"last axis {type.shape[-1]}")
+
+
+def _small_palette(function: LintedFunction) -> Iterator[Violation]:
+    for name, constant in unique_weights(function.function):
+        if form(constant) == "palette" and constant.arguments["indices"].type.dtype == "uint4":
+            yield Violation(constant.op, name, _stored_as(constant))
 
 
 def _weights(breaks: Callable[[int], bool]) -> Callable[[LintedFunction], Iterator[Violation]]:
@@ -263,8 +328,18 @@ RULES = (
              APPLE_RULES, _of_types("scaled_dot_product_attention")),
     LintRule("fp32", WARNING, "All values are fp16: an fp32 value leaves the engine and returns through a cast.",
              APPLE_RULES, _wide),
-    LintRule("dimension", WARNING, f"No axis is above {MAX_AXIS} (65536 from the M4 on, by the same source).",
-             ANE_GUIDE, _values(lambda op, type: max(type.shape, default=0) > MAX_AXIS, "a long dimension")),
+    LintRule("dimension", WARNING, f"No axis is above {MAX_AXIS}, and channels not above {MAX_CHANNELS}.", ANE_GUIDE,
+             _long_axis),
+    LintRule("state-width", WARNING, f"The last axis of a state is a multiple of {STATE_WIDTH}: others fail on the "
+             "engine.", STATE_ISSUE, _state_width),
+    LintRule("4-bit-palette", WARNING,
+             "4-bit palettes are reported to crash with a state after 100 to 200 predictions, and to return wrong "
+             "values: check them on the Mac that runs them, with `ane verify --against coreml`.", PALETTE_ISSUE,
+             _small_palette),
+    LintRule("matmul-rows", WARNING, "The rows of a matmul's output fit 64 KB of kernel memory.", ANE_GUIDE,
+             _matmul_rows),
+    LintRule("branches", WARNING, "From twelve branches into one op on, compiling takes seconds for each such place.",
+             ANE_GUIDE, _branches),
     LintRule("singleton-width", WARNING,
              "The last axis is padded to 64 bytes: one of size 1 costs 32 times its memory.", APPLE_RULES, _singleton),
     LintRule("kernel-width", WARNING, "A kernel is at most 13 wide in fp16 (15 or 16 on later chips).", ANE_GUIDE,
@@ -296,6 +371,11 @@ RULES = (
              ANE_GUIDE_WEIGHTS, _of_form("int8"), until=1),
     LintRule("unaligned-width", NOTE, "The last axis is padded to 64 bytes, 32 values of fp16.", APPLE_RULES,
              _unaligned),
+    LintRule("large-value", NOTE, "A value above 2 MB is divided and streams from memory.", ANE_GUIDE, _large),
+    LintRule("moved-width", NOTE, "A transpose or reshape that moves the last axis copies the value.", APPLE_RULES,
+             _moved_width),
+    LintRule("groups", NOTE, f"Groups of a convolution that do not divide the engine's cores ({CORES}) are slower.",
+             ANE_GUIDE, _groups),
     LintRule("too-light", NOTE, "Below 50 MB of weights a function is often not worth a dispatch to the engine.",
              FLUID_AUDIO, _weights(lambda found: found < MIN_BYTES)),
 )

@@ -14,7 +14,7 @@ from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph
 from converters.coreml.options import CoreMLOptions
 from converters.decoder_graphs import cached_steps
-from converters.engine_limits import MAX_AXIS
+from converters.engine_limits import MAX_AXIS, STATE_WIDTH
 from converters.tortoise import autoregressive as gpt2
 from converters.tortoise import clvp, conditioning, univnet
 from converters.tortoise import diffusion_decoder as diffusion
@@ -63,6 +63,10 @@ def check_buckets(options: CoreMLOptions, model: Model) -> None:
     for kind, sizes in options.buckets.items():
         if min(sizes) < SMALLEST.get(kind, 1):
             raise UserError(f"buckets={kind}={min(sizes)}: must be at least {SMALLEST[kind]}")
+    odd = [slots for slots in options.buckets.get("step", ()) if slots % STATE_WIDTH and "state" in options.caches]
+    if odd:
+        raise UserError(f"buckets=step={odd[0]}: a state whose slots are no multiple of {STATE_WIDTH} fails on the "
+                        f"Neural Engine; use {rounded(odd[0], STATE_WIDTH)}, or cache io only")
     if "prefill" in options.buckets and "step" in options.buckets and (
             max(options.buckets["step"]) < max(options.buckets["prefill"]) + SMALLEST["step"] // 2):
         raise UserError(f"buckets=step={max(options.buckets['step'])}: a prefix of "

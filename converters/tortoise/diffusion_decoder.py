@@ -2,7 +2,7 @@
 
 Three kinds of function. ``condition`` runs once for a chunk: latents and voice → code (upstream's ``code_emb``, not a
 discrete code), one column a latent, which the host repeats to frames. ``denoise`` calls the network once. ``sample``
-computes several denoising steps in one call (``ane.models.tortoise.diffusion.take_step``), which saves dispatches; any
+computes several denoising steps in one call (``ane.backends.base.DenoisingStep.take``), which saves dispatches; any
 sampler works, since its coefficients are inputs.
 
 A guided step has a batch of two, with and without conditioning. What both rows share is computed once: the convolution
@@ -105,7 +105,7 @@ def _sample(s: Style, x: Var, previous_x0: Var, code: Var, times: Var, coefficie
 
 
 def _take(s: Style, x: Var, previous_x0: Var, prediction: Var, numbers: Sequence[Var], noise: Var) -> tuple[Var, Var]:
-    """A step of ``ane.models.tortoise.diffusion.take_step``; ``numbers`` are (1, 1, 1, 1) each.
+    """A step of ``ane.backends.base.DenoisingStep.take``; ``numbers`` are (1, 1, 1, 1) each.
 
     Returns the next x and this step's x0.
     """

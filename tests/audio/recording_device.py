@@ -16,6 +16,8 @@ class RecordingDevice:
         open: until ``close``. paused: while set it takes nothing.
     """
 
+    needs_own_process = False
+
     def __init__(self, fails_after: int | None = None):
         self.fails_after = fails_after
         self.sample_rate = 0

@@ -1,5 +1,7 @@
 """Settings that `ane bench` remembers: which model and machine they apply to, and what overrides them."""
 
+# ruff: noqa: F811  fixtures are imported
+
 import dataclasses
 import json
 import sys
@@ -9,7 +11,6 @@ import pytest
 import torch
 
 from ane.backends import load_backend, tuning
-from ane.backends.coreml import runtime as coreml
 from ane.backends.tuning import LaterFormatError, Tuning
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import FileRecord
@@ -17,7 +18,7 @@ from ane.bundles.packages import FunctionRecord, PackageRecord
 from ane.commands.backend_options import load_synthesizer
 from ane.system.errors import UserError
 from ane.system.machine import processor_name, system_version, usable_cores
-from tests.backends.coreml.fake_core_ml import FakeCoreML
+from tests.backends.coreml.mac_fixtures import mac, unguarded_mac  # noqa: F401
 
 HERE = ("Apple M2", "24F74")
 describe_machine = tuning.machine_key.__wrapped__       # without its cache, and before a fixture replaces it
@@ -143,8 +144,7 @@ def test_arguments_for_another_backend_disable_the_tuning(model):
         load_backend("auto", model, "8bit")
 
 
-def test_compute_units_and_cache_of_a_tuning_reach_core_ml(packaged, tmp_path, monkeypatch):
-    monkeypatch.setattr(coreml, "CoreMLTools", lambda: FakeCoreML(tmp_path / "log"))
+def test_compute_units_and_cache_of_a_tuning_reach_core_ml(packaged, mac):
     tuning.store_tuning(packaged, Tuning("coreml", "fp16", COMPUTE_UNITS, "state", lanes=8))
     backend = load_backend("auto", packaged)
     assert (backend.runtime.name, backend.cache, backend._compute_units) == ("coreml", "state", COMPUTE_UNITS)
@@ -152,8 +152,7 @@ def test_compute_units_and_cache_of_a_tuning_reach_core_ml(packaged, tmp_path, m
     assert (backend.cache, set(backend._compute_units.values())) == ("io", {"CPU_ONLY"})
 
 
-def test_a_notice_reaches_core_ml(packaged, tmp_path, monkeypatch):
-    monkeypatch.setattr(coreml, "CoreMLTools", lambda: FakeCoreML(tmp_path / "log"))
+def test_a_notice_reaches_core_ml(packaged, mac):
     notices = []
     load_backend("coreml", packaged, notice=notices.append).runtime.notice("Compiling")
     assert notices == ["Compiling"]

@@ -1,6 +1,7 @@
 """`ane bench` as its user meets it, with a stand-in for Core ML."""
 
 import argparse
+import itertools
 import json
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from ane.commands import bench
 from ane.system.errors import UserError
 from converters.conversion import convert
 from converters.coreml.package import CoreMLOptions
-from tests.backends.coreml.fake_core_ml import FakeCoreML
+from tests.backends.coreml.mac_fixtures import RecordingTools, unguarded_mac  # noqa: F401
 from tests.bench.in_process import InProcessWorker
 
 COMPUTE_UNITS = ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE")
@@ -41,11 +42,11 @@ def onnx_bundle(onnx_packages) -> Path:
 
 
 @pytest.fixture
-def ane(tmp_path, monkeypatch, capsys):
+def ane(tmp_path, monkeypatch, capsys, unguarded_mac):  # noqa: F811
     """``ane("--runs", "2")``: what `ane bench` prints, in this process; it must succeed."""
     monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(sessions, "WorkerProcess", InProcessWorker)
-    toolkit = FakeCoreML(tmp_path / "log")
+    toolkit = RecordingTools(unguarded_mac)
     monkeypatch.setattr(coreml, "CoreMLTools", lambda: toolkit)
     parser = argparse.ArgumentParser()
     bench.register(parser.add_subparsers(required=True))
@@ -63,9 +64,11 @@ def test_core_ml_is_measured_on_all_compute_units_compiled_once_and_chosen(ane, 
     speaking = {"elapsed": 0.5, "seconds": 1.0, "codes": 3, "chunks": 1, "first_audio": 0.25, "stages": {"decode": 1.0},
                 "peak_bytes": 10**9}
     monkeypatch.setattr(BenchWorker, "_open", lambda self, stated: {})
-    monkeypatch.setattr(BenchWorker, "_speak", lambda self, stated: speaking)
+    spoken = itertools.count(1)         # the default settings first, then faster ones
+    monkeypatch.setattr(BenchWorker, "_speak", lambda self, stated: {**speaking, "elapsed": 0.5 / next(spoken)})
     found = json.loads(ane("--bundle", converted, "--backend", "coreml", "--runs", "2", "--json", "-"))
-    *rows, sentence = found["rows"]
+    rows = [row for row in found["rows"] if row["what"] != "sentence"]
+    *_, sentence = found["rows"]
     functions = ["prefill_64", "step_2_1088", "state_2_1088", "fill_64_1088", "clvp_text_64", "clvp_speech_128"]
     assert [(row["settings"]["compute_units"], row["what"]) for row in rows] == [
         (units, function) for units in COMPUTE_UNITS for function in functions]

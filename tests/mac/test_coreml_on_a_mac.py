@@ -13,7 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ane.backends.coreml.extract import extract_function
 from ane.backends.coreml.runtime import CoreMLRuntime, CoreMLTools
+from ane.backends.coreml.trial import TrialProcess
 from ane.backends.mil import Arithmetic, Interpreter, Package
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
@@ -40,9 +42,9 @@ class CountingCoreML(CoreMLTools):
 def package(tmp_path_factory) -> Path:
     """Two functions with shared weights: three 1×1 convolutions, and the same with a state that sums their results."""
     from coremltools.converters.mil import Builder as mb  # noqa: N813
-    from coremltools.models.utils import MultiFunctionDescriptor, save_multifunction
 
     from converters.coreml.graph import CoreMLGraph, Style
+    from converters.coreml.merge import merge
 
     weights = np.random.default_rng(0).standard_normal((3, 64, 64, 1, 1)) / 8
 
@@ -56,12 +58,9 @@ def package(tmp_path_factory) -> Path:
         return {"y": mb.coreml_update_state(state=total, value=mb.add(x=mb.read_state(input=total), y=y))}
 
     folder = tmp_path_factory.mktemp("package")
-    descriptor = MultiFunctionDescriptor()
     for name, body, states in (("plain", plain, {}), ("summing", summing, {"total": SHAPE})):
         CoreMLGraph(name, {}, {"x": SHAPE}, body, states).build(Style()).save(str(folder / f"{name}.mlpackage"))
-        descriptor.add_function(str(folder / f"{name}.mlpackage"), "main", name)
-    descriptor.default_function_name = "plain"
-    save_multifunction(descriptor, str(folder / "both.mlpackage"))
+    merge({name: folder / f"{name}.mlpackage" for name in ("plain", "summing")}, folder / "both.mlpackage")
     return folder / "both.mlpackage"
 
 
@@ -122,6 +121,29 @@ def test_many_predictions_with_pauses_do_not_crash(core_ml, package):
             function.predict({"x": np.ones(SHAPE, np.float16)})
         del function
         time.sleep(1.5)
+
+
+def test_a_first_load_is_tried_in_a_child_process_and_remembered(core_ml, package):
+    notices: list[str] = []
+    for _ in range(2):
+        runtime = CoreMLRuntime(core_ml, notice=notices.append, trial=TrialProcess())
+        assert runtime.load(package, "plain", "CPU_AND_NE").predict({"x": np.ones(SHAPE, np.float32)})["y"].any()
+    assert [line.partition(" ")[0] for line in notices] == ["Compiling", "Loading"]
+
+
+def test_a_function_in_a_package_of_its_own_computes_the_same(core_ml, package, tmp_path):
+    extract_function(package, "plain", tmp_path / "alone.mlpackage")
+    x = np.ones(SHAPE, np.float32)
+    np.testing.assert_allclose(CoreMLRuntime(core_ml).load(tmp_path / "alone.mlpackage", "main", "CPU_ONLY").predict(
+        {"x": x})["y"], CoreMLRuntime(core_ml).load(package, "plain", "CPU_ONLY").predict({"x": x})["y"])
+
+
+def test_a_state_serves_two_functions_of_a_package(core_ml, package):
+    """The decoder fills its state by a function of more columns than that which steps."""
+    first, second = (CoreMLRuntime(core_ml).load(package, "summing", "CPU_AND_NE") for _ in range(2))
+    state, x = first.make_state(), np.ones(SHAPE, np.float32)
+    once = first.predict({"x": x}, state)["y"].copy()
+    np.testing.assert_allclose(second.predict({"x": x}, state)["y"], 2 * once, rtol=1e-2)
 
 
 def test_chip_and_build_of_macos_are_known(core_ml):

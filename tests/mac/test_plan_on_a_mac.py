@@ -8,6 +8,7 @@ import pytest
 from ane.backends.mil import Package
 from ane.commands.placement import NEURAL_ENGINE, package_placements
 from converters.coreml.graph import Style
+from converters.coreml.merge import merge
 from converters.coreml.package import load_reference
 from converters.tortoise import autoregressive as gpt2
 from tests.random_model import RandomModel
@@ -18,15 +19,22 @@ pytestmark = pytest.mark.skipif(sys.platform != "darwin",
 
 @pytest.fixture(scope="module")
 def step(tmp_path_factory) -> Package:
-    path: Path = tmp_path_factory.mktemp("packages") / "step.mlpackage"
-    gpt2.step(load_reference(RandomModel(), "autoregressive"), 32, 64).build(Style()).save(str(path))
-    return Package(path)
+    """Two functions: Core ML plans the default one of a package only."""
+    folder: Path = tmp_path_factory.mktemp("packages")
+    network = load_reference(RandomModel(), "autoregressive")
+    parts = {graph.name: folder / f"{graph.name}.mlpackage" for graph in (gpt2.step(network, 32, 64),
+                                                                          gpt2.step(network, 64, 128))}
+    for graph in (gpt2.step(network, 32, 64), gpt2.step(network, 64, 128)):
+        graph.build(Style()).save(str(parts[graph.name]))
+    merge(parts, folder / "steps.mlpackage")
+    return Package(folder / "steps.mlpackage")
 
 
 @pytest.mark.parametrize(("units", "devices"), [("CPU_ONLY", {"CPU"}), ("CPU_AND_GPU", {"CPU", "GPU"}),
                                                 ("CPU_AND_NE", {"CPU", NEURAL_ENGINE})])
 def test_every_operation_has_a_device_that_was_allowed(step, tmp_path, monkeypatch, units, devices):
     monkeypatch.setenv("ANE_HOME", str(tmp_path))
-    found = package_placements(step, units, ["main"])["main"]
-    assert set(found.ops) <= devices
-    assert sum(found.ops.values()) + found.unknown == len(step.function().ops)
+    for name, found in package_placements(step, units, list(step.functions)).items():
+        assert set(found.ops) <= devices
+        assert sum(found.ops.values()) + found.unknown == len(step.function(name).ops)
+        assert sum(found.ops.values()) > found.unknown

@@ -14,7 +14,6 @@ from ane.models.tortoise.diffusion import (
     frame_count,
     sample,
     spectrogram,
-    take_step,
 )
 from tests.parity.conftest import RecordedNoise
 
@@ -56,7 +55,7 @@ def test_sampler_arithmetic_is_upstreams(golden_stage, assert_close):
             branches = ("model_out", "model_out_uncond") if guided else ("model_out",)
             output = np.stack([stage[f"{run}.{branch}"][number] for branch in branches])
             noise = rng.standard_normal(x.shape, np.float32) if diffusion.sampler == "p" else np.zeros_like(x)
-            x, previous_x0 = take_step(step, x, previous_x0, output, noise)
+            x, previous_x0 = step.take(x, previous_x0, output, noise)
             assert_close(previous_x0[0], stage[f"{run}.pred_xstart"][number], ARITHMETIC, f"{run} x0 of step {number}")
             assert_close(x[0], stage[f"{run}.samples"][number], ARITHMETIC, f"{run} step {number}")
 

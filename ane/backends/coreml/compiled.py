@@ -22,6 +22,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ane.backends.coreml.trial import UnansweredError
+from ane.backends.packaged.functions import EngineRefusalError
 from ane.bundles.hashes import sha256_of
 from ane.system import paths
 from ane.system.errors import UserError
@@ -29,9 +31,26 @@ from ane.system.files import replacing
 
 VERSION = 1             # of the layout of entries
 RECORD = "compiled.json"
+TRIED = "tried.json"    # of an entry: what its functions did in their first load, by function and compute units
+UNCOMPILED = "uncompiled.txt"       # in place of the model: why compiling did not end
 LOCK = ".lock"
 ENTRY_NAME = re.compile(r"[0-9a-f]{32}|\.[0-9a-f]{32}\..*\.partial")       # an entry, or one that is being written
 UNUSED_DAYS = 90
+
+# part of a Core ML message → its meaning
+ERROR_MEANINGS = {
+    "ANECCompile": "the Neural Engine's compiler rejects it",
+    "ANECF": "the Neural Engine's compiler rejects it",
+    "MILCompilerForANE": "the Neural Engine's compiler rejects it",
+    "std::bad_cast": "Core ML has an internal error on these compute units (std::bad_cast)",
+    "error code: -14": "these compute units cannot run it (error code -14)",
+    "MLIR pass manager failed": "the GPU's compiler rejects it",
+    "Error in building plan": "it finds no way to run it on these compute units",
+    "Failed to build the model execution plan": "it finds no way to run it on these compute units",
+    "nsufficient memory": "there is not enough memory",
+    "out of memory": "there is not enough memory",
+    "MemoryError": "there is not enough memory",
+}
 
 Notice = Callable[[str], None]
 
@@ -115,28 +134,37 @@ class CompiledCache:
                 compiles and the others wait.
 
         Raises:
-            UserError: there is no such package, Core ML cannot compile it (``compile`` raises RuntimeError), or the
-                cache cannot be written.
+            UserError: there is no such package, or the cache cannot be written.
+            EngineRefusalError: Core ML cannot compile it (``compile`` raises RuntimeError). If it did not answer, that
+                is remembered, and not tried again.
         """
         content = package_hash(package)
         key = hashlib.sha256("\n".join((*machine, content, package.stem)).encode()).hexdigest()[:32]
         entry, model = self.folder / key, f"{package.stem}.mlmodelc"
         if not recompile and self._reuse(entry, package):
             return entry / model, False
+        if (entry / UNCOMPILED).is_file():
+            raise cannot_compile(package, f"{(entry / UNCOMPILED).read_text(encoding='utf-8')} when it was tried")
         with self._locked(notice):
             if not recompile and self._reuse(entry, package):       # another process has compiled it meanwhile
                 return entry / model, False
             self._remove_unfinished()
             notice(f"Compiling {package.stem} for {machine.chip}, once for each version of macOS")
+            refusal = None
             with replacing(entry, directory=True) as staging:
                 try:
                     compile(package, staging / model)
-                except RuntimeError as error:
-                    raise UserError(f"Core ML cannot compile {package}: {error_summary(error)}; convert the model "
-                                    "again, or use backend=torch") from error
+                except UnansweredError as error:
+                    shutil.rmtree(staging / model, ignore_errors=True)
+                    (staging / UNCOMPILED).write_text(str(error), encoding="utf-8")
+                    refusal = cannot_compile(package, str(error))
+                except (RuntimeError, MemoryError) as error:
+                    raise cannot_compile(package, error_summary(error)) from error
                 record = CompiledRecord(VERSION, *machine, str(package.resolve()), content, model,
                                         _file_sizes(staging / model))
                 (staging / RECORD).write_text(json.dumps(asdict(record)), encoding="utf-8")
+        if refusal is not None:
+            raise refusal
         return entry / model, True
 
     def entries(self) -> list[CompiledModelEntry]:
@@ -158,7 +186,7 @@ class CompiledCache:
     def _reuse(self, entry: Path, package: Path) -> bool:
         """Whether the entry is complete. If so, record this use, and the package's path if it has moved."""
         record = CompiledRecord.read(entry)
-        if record is None or _file_sizes(entry / record.model) != record.files:
+        if record is None or not record.files or _file_sizes(entry / record.model) != record.files:
             return False
         with contextlib.suppress(OSError, UserError):       # a read-only cache can still be used
             if record.package == str(package.resolve()):
@@ -197,6 +225,32 @@ class CompiledCache:
             yield
 
 
+def read_tried(compiled: Path) -> dict[str, str]:
+    """What the functions of a compiled model did in their first load: "" or why they were refused."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        found = json.loads((compiled.parent / TRIED).read_text(encoding="utf-8"))
+        if isinstance(found, dict) and all(isinstance(text, str) for text in found.values()):
+            return found
+    return {}
+
+
+def write_tried(compiled: Path, key: str, problem: str) -> None:
+    """Remember the first load of a function; a cache that cannot be written is left as it is."""
+    with contextlib.suppress(OSError, UserError), replacing(compiled.parent / TRIED) as file:
+        file.write_text(json.dumps(read_tried(compiled) | {key: problem}), encoding="utf-8")
+
+
+def verified_marker(package: Path, machine: MacMachine) -> Path:
+    """The file that exists once every function of a package reached its threshold on Core ML of this machine."""
+    key = hashlib.sha256("\n".join((*machine, package_hash(package))).encode()).hexdigest()[:32]
+    return paths.cache_dir() / "verified" / f"coreml-{key}.json"
+
+
+def cannot_compile(package: Path, why: str) -> EngineRefusalError:
+    return EngineRefusalError(f"Core ML cannot compile {package}: {why}; convert the model again, or use backend=torch",
+                         everywhere=True)
+
+
 def this_machine() -> MacMachine:
     """The Mac that this process runs on. Raises UserError when macOS does not answer."""
     return MacMachine(command_output("sysctl", "-n", "machdep.cpu.brand_string"),
@@ -212,10 +266,14 @@ def command_output(*command: str) -> str:
 
 
 def error_summary(error: Exception, limit: int = 200) -> str:
-    """The message of a Core ML error in one line.
+    """What a Core ML error means, or its message in one line.
 
     Core ML reports the userInfo dictionary of an NSError: several lines with NSLocalizedDescription = "…"; among them.
     """
+    text = f"{type(error).__name__}: {error}"
+    for part, meaning in ERROR_MEANINGS.items():
+        if part in text:
+            return meaning
     text = str(error)
     _, found, rest = text.partition('NSLocalizedDescription = "')
     text = " ".join((rest.partition('";')[0] if found else text).split()).rstrip(".;")

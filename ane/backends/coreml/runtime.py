@@ -8,17 +8,20 @@ Properties of coremltools 9.0 and its binding (CoreMLPythonArray.mm, CoreMLPytho
 * The binding has no float16. ``CompiledMLModel.predict`` copies each fp16 array to float32, and Core ML rounds it to
   fp16 again; fp16 outputs are returned as float32. So fp16 inputs are passed as float32.
 * A float32 array is not copied: Core ML reads it in place, and keeps it for about a second after the prediction. Then
-  a thread of Core ML drops the reference without holding the GIL; if that was the last reference, the heap is corrupted
-  (apple/coremltools#2827, #2829). So arrays are passed in buffers that outlive the prediction by longer than that.
+  a thread of Core ML drops the reference without holding the GIL. If that was the last reference, or if Python counts
+  references to the same object meanwhile, the heap is corrupted (apple/coremltools#2827, #2829). So every prediction
+  gets new views of lasting buffers, which nothing touches until long after Core ML has dropped them.
 * ``predict`` and ``compile_model`` hold the GIL: no other Python thread runs, no progress bar moves, and Ctrl-C waits.
 * Core ML may fail to compile for the Neural Engine without an error, and run elsewhere or be killed by macOS in the
-  first prediction (apple/coremltools#2758). That cannot be caught here.
+  first prediction (apple/coremltools#2758), or not return at all. So first loads are tried in a child process.
 """
 
 import logging
 import sys
+import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,13 +30,24 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from ane.backends.coreml.compiled import CompiledCache, MacMachine, command_output, error_summary, this_machine
+from ane.backends.coreml.compiled import (
+    CompiledCache,
+    MacMachine,
+    command_output,
+    error_summary,
+    read_tried,
+    this_machine,
+    write_tried,
+)
+from ane.backends.coreml.extract import single_function
+from ane.backends.coreml.trial import TrialProcess, UnansweredError
 from ane.backends.mil import Package, TensorType
+from ane.backends.packaged.functions import EngineRefusalError
 from ane.bundles.packages import COMPUTE_UNITS
 from ane.system.errors import UserError
 
 OLDEST_MACOS = 15               # the first with multifunction packages and states
-BUFFER_SECONDS = 10.0           # how long the buffers of a deleted function are kept; Core ML uses them for about 1
+BUFFER_SECONDS = 10.0           # how long an array that Core ML got is kept; it uses them for about 1
 
 # dtype of a declared input → dtype in which it is passed to Core ML
 INPUT_DTYPES = {"fp16": np.float32, "fp32": np.float32, "int32": np.int32}
@@ -42,15 +56,10 @@ INPUT_DTYPES = {"fp16": np.float32, "fp32": np.float32, "int32": np.int32}
 CPU, GPU, NEURAL_ENGINE, ALL = COMPUTE_UNITS
 OTHER_UNITS = {ALL: f"{GPU} or {CPU}", NEURAL_ENGINE: f"{GPU} or {CPU}", GPU: f"{NEURAL_ENGINE} or {CPU}"}
 
-# part of a Core ML message → its meaning
-ERROR_MEANINGS = {
-    "ANECCompile": "the Neural Engine's compiler rejects it",
-    "ANECF": "the Neural Engine's compiler rejects it",
-    "MILCompilerForANE": "the Neural Engine's compiler rejects it",
-    "std::bad_cast": "Core ML has an internal error on these compute units (std::bad_cast)",
-    "error code: -14": "these compute units cannot run it (error code -14)",
-    "MLIR pass manager failed": "the GPU's compiler rejects it",
-}
+UNIT_NAMES = {CPU: "the CPU", GPU: "the GPU", NEURAL_ENGINE: "the Neural Engine", ALL: "all compute units"}
+
+NOT_FINITE = "it returns NaN or infinite values"
+ONE_FUNCTION_ONLY = "functionName"      # in messages of systems that refuse packages of several functions
 
 
 class CoreMLApi(Protocol):
@@ -109,6 +118,9 @@ class FunctionSignature:
 class CoreMLFunction:
     """A loaded function, for one prediction at a time.
 
+    Args:
+        refuse: (action, error) → the error to raise when Core ML fails.
+
     Attributes:
         buffers: the arrays that Core ML reads, by input. ``predict`` copies its inputs into them. A caller that writes
             into a buffer and passes the buffer itself saves that copy.
@@ -116,9 +128,11 @@ class CoreMLFunction:
     """
 
     def __init__(self, loaded: Any, signature: FunctionSignature, name: str,
-                 make_error: Callable[[str, Exception], UserError]):
+                 refuse: Callable[[str, Exception], EngineRefusalError]):
         self.signature, self.name = signature, name
-        self._loaded, self._make_error = loaded, make_error
+        self._loaded, self._refuse, self._proven = loaded, refuse, False
+        self._passed: deque[tuple[float, dict[str, np.ndarray]]] = deque()     # to Core ML, and when
+        weakref.finalize(self, keep_for_a_while, self._passed).atexit = False
         self.content: Any = None
         self.buffers = {key: np.zeros(type.shape, INPUT_DTYPES[type.dtype]) for key, type in signature.inputs.items()}
 
@@ -127,24 +141,38 @@ class CoreMLFunction:
 
         Raises:
             TypeError: names, shapes or kinds of numbers differ from the declared inputs.
-            UserError: Core ML fails.
+            EngineRefusalError: Core ML fails, or the first prediction returns NaN or infinite values.
         """
         if set(inputs) != set(self.buffers):
             raise TypeError(f"{self.name} takes {sorted(self.buffers)}, got {sorted(inputs)}")
         for key, array in inputs.items():
             self._fill(key, array)
         try:
-            outputs = self._loaded.predict(dict(self.buffers), state)       # coremltools changes the dict
-        except RuntimeError as error:
-            raise self._make_error("run", error) from error
-        return {key: np.ascontiguousarray(outputs[key], np.float32).reshape(type.shape)
-                for key, type in self.signature.outputs.items()}
+            predicted = self._loaded.predict(self._views(), state)
+        except (RuntimeError, MemoryError) as error:
+            raise self._refuse("run", error) from error
+        outputs = {key: np.ascontiguousarray(predicted[key], np.float32).reshape(type.shape)
+                   for key, type in self.signature.outputs.items()}
+        if not self._proven:
+            if not all(np.isfinite(array).all() for array in outputs.values()):
+                raise self._refuse("run", RuntimeError(NOT_FINITE))
+            self._proven = True
+        return outputs
 
     def make_state(self) -> Any:
         try:
             return self._loaded.make_state()
-        except RuntimeError as error:
-            raise self._make_error("make a state for", error) from error
+        except (RuntimeError, MemoryError) as error:
+            raise self._refuse("make a state for", error) from error
+
+    def _views(self) -> dict[str, np.ndarray]:
+        """New views of the buffers for one prediction; those that Core ML has surely dropped are deleted."""
+        now = time.monotonic()
+        while self._passed and now - self._passed[0][0] > BUFFER_SECONDS:
+            self._passed.popleft()
+        views = {key: buffer.view() for key, buffer in self.buffers.items()}
+        self._passed.append((now, views))
+        return dict(views)      # coremltools changes the dict
 
     def _fill(self, key: str, array: np.ndarray) -> None:
         buffer = self.buffers[key]
@@ -157,6 +185,13 @@ class CoreMLFunction:
         np.copyto(buffer, array, casting="unsafe")      # float64 and int64 are narrowed
 
 
+def keep_for_a_while(arrays: object) -> None:
+    """Keep a reference to what Core ML may still read."""
+    timer = threading.Timer(BUFFER_SECONDS, lambda kept: None, [arrays])
+    timer.daemon = True
+    timer.start()
+
+
 class CoreMLRuntime:
     """Loads functions of packages into Core ML from cached compiled models.
 
@@ -164,13 +199,15 @@ class CoreMLRuntime:
         api: access to Core ML (default: coremltools; raises UserError where that does not run).
         cache: of compiled models (default: in the user's cache).
         notice: is called with a line before a long wait.
+        trial: compiles, and loads each function first; None: this process does, which Core ML may then hang or crash.
     """
 
     name = "coreml"
 
     def __init__(self, api: CoreMLApi | None = None, cache: CompiledCache | None = None,
-                 notice: Callable[[str], None] = lambda line: None):
+                 notice: Callable[[str], None] = lambda line: None, trial: TrialProcess | None = None):
         self.api = api or CoreMLTools()
+        self.trial = trial
         self.cache = cache or CompiledCache()
         self.notice = notice
         self.machine = self.api.machine()
@@ -178,7 +215,6 @@ class CoreMLRuntime:
         self._functions: WeakValueDictionary[tuple[Path, str, str], CoreMLFunction] = WeakValueDictionary()
         self._signatures: dict[Path, dict[str, FunctionSignature]] = {}
         self._models: dict[Path, tuple[Path, bool]] = {}
-        self._released: list[tuple[float, dict[str, np.ndarray]]] = []
 
     def unload(self, package: Path) -> None:
         """Nothing to do: a function is freed with its last reference."""
@@ -187,8 +223,9 @@ class CoreMLRuntime:
         """Load a function. While it is referenced, later calls return the same object.
 
         Raises:
-            UserError: there are no such compute units, package or function; the package is damaged; Core ML fails; the
-                cache cannot be written.
+            UserError: there are no such compute units, package or function; the package is damaged; the cache cannot be
+                written.
+            EngineRefusalError: Core ML fails.
         """
         key = package, function, compute_units
         loaded = self._functions.get(key)
@@ -196,17 +233,16 @@ class CoreMLRuntime:
             if compute_units not in COMPUTE_UNITS:
                 raise UserError(f"compute_units must be one of {', '.join(COMPUTE_UNITS)}, got {compute_units!r}")
             signature = self._signature(package, function)
-            loaded = self._functions[key] = CoreMLFunction(
-                self._open(package, function, compute_units), signature, f"function {function!r} of {package}",
-                lambda action, error: core_ml_error(action, package, function, compute_units, error))
-            weakref.finalize(loaded, self._keep_for_a_while, loaded.buffers).atexit = False
-        return loaded
+            opened, compiled = self._open(package, function, compute_units)
 
-    def _keep_for_a_while(self, buffers: dict[str, np.ndarray]) -> None:
-        """Keep the buffers of a deleted function until Core ML no longer uses them."""
-        now = time.monotonic()
-        self._released = [(since, kept) for since, kept in self._released if now - since < BUFFER_SECONDS]
-        self._released.append((now, buffers))
+            def refuse(action: str, error: Exception) -> EngineRefusalError:
+                if self.trial is not None and str(error) == NOT_FINITE:         # it would be so again
+                    write_tried(compiled, f"{function} {compute_units}", NOT_FINITE)
+                return core_ml_error(action, package, function, compute_units, error)
+
+            loaded = self._functions[key] = CoreMLFunction(opened, signature, f"function {function!r} of {package}",
+                                                           refuse)
+        return loaded
 
     def _signature(self, package: Path, function: str) -> FunctionSignature:
         if package not in self._signatures:
@@ -222,32 +258,63 @@ class CoreMLRuntime:
                                 f"takes {', '.join(INPUT_DTYPES)} only; convert the model again")
         return signatures[function]
 
-    def _open(self, package: Path, function: str, compute_units: str) -> Any:
-        """Open a function; if the cached model does not open, compile the package again and retry once."""
+    def _open(self, package: Path, function: str, compute_units: str) -> tuple[Any, Path]:
+        """Open a function; returns it and its compiled model.
+
+        A cached model that does not open is compiled again, once. A function of a package that this system refuses for
+        its several functions is opened from a package of its own.
+        """
+        signature = self._signature(package, function)
         name = "" if set(self._signatures[package]) == {"main"} else function
-        model, is_new = self._compiled(package)
         try:
             try:
-                return self.api.open(model, name, compute_units)
-            except RuntimeError:
-                if is_new:
+                return self._try(package, function, name, compute_units, signature)
+            except UnansweredError:
+                raise
+            except RuntimeError as error:
+                if name and ONE_FUNCTION_ONLY in str(error):
+                    return self._try(single_function(package, function), function, "", compute_units, signature)
+                if self._compiled(package)[1]:
                     raise
-                return self.api.open(self._compiled(package, recompile=True)[0], name, compute_units)
-        except RuntimeError as error:
+                self._compiled(package, recompile=True)
+                return self._try(package, function, name, compute_units, signature)
+        except (RuntimeError, MemoryError) as error:
             raise core_ml_error("load", package, function, compute_units, error) from error
+
+    def _try(self, package: Path, function: str, name: str, compute_units: str,
+             signature: FunctionSignature) -> tuple[Any, Path]:
+        """Open a function, after a trial if there was none. RuntimeError if it fails or has failed."""
+        compiled, _ = self._compiled(package)
+        if self.trial is not None:
+            key, tried = f"{function} {compute_units}", read_tried(compiled)
+            if tried.get(key):
+                raise UnansweredError(f"{tried[key]} (as when it was first loaded; `ane cache clear` forgets that)")
+            if key not in tried:
+                self.notice(f"Loading {function} on {UNIT_NAMES[compute_units]} for the first time: this can take "
+                            "minutes, once for each version of macOS")
+                inputs = {one: (type.shape, np.dtype(INPUT_DTYPES[type.dtype]).name)
+                          for one, type in signature.inputs.items()}
+                try:
+                    self.trial.load(compiled, name, compute_units, inputs)
+                except UnansweredError as error:
+                    write_tried(compiled, key, str(error))
+                    raise
+                write_tried(compiled, key, "")
+        return self.api.open(compiled, name, compute_units), compiled
 
     def _compiled(self, package: Path, recompile: bool = False) -> tuple[Path, bool]:
         """The compiled model of a package, and whether this process has compiled it."""
         if recompile or package not in self._models:
-            self._models[package] = self.cache.model(package, self.machine, self.api.compile, recompile, self.notice)
+            compile = self.api.compile if self.trial is None else self.trial.compile
+            self._models[package] = self.cache.model(package, self.machine, compile, recompile, self.notice)
         return self._models[package]
 
 
-def core_ml_error(action: str, package: Path, function: str, compute_units: str, error: Exception) -> UserError:
+def core_ml_error(action: str, package: Path, function: str, compute_units: str,
+                  error: Exception) -> EngineRefusalError:
     """Core ML's error in one line: which function failed, on which compute units, and what to try instead."""
-    text = str(error)
-    meaning = next((meaning for part, meaning in ERROR_MEANINGS.items() if part in text), error_summary(error))
+    meaning = error_summary(error)
     other = OTHER_UNITS.get(compute_units)
     advice = f"try compute_units={other}" if other else "use backend=torch"
-    return UserError(f"Core ML cannot {action} function {function!r} of {package} on {compute_units}: {meaning}; "
-                     f"{advice}")
+    return EngineRefusalError(f"Core ML cannot {action} function {function!r} of {package} on {compute_units}: "
+                              f"{meaning}; {advice}")

@@ -1,6 +1,6 @@
 """``ane.backends.base.Backend`` on the fixed-shape Core ML packages of a bundle."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -8,14 +8,20 @@ import numpy as np
 
 from ane.backends.base import AlignmentBackend, check_inputs
 from ane.backends.packaged.decoder import PackagedDecoder
-from ane.backends.packaged.functions import PackageFunction, PackageRuntime
+from ane.backends.packaged.fallback import FallbackDecoder, FallbackDenoiser, attempt
+from ane.backends.packaged.functions import EngineRefusalError, PackageFunction, PackageRuntime
 from ane.bundles.hashes import check_hashes
-from ane.bundles.packages import WEIGHTS, PackageRecord, missing_packages
+from ane.bundles.packages import COMPUTE_UNITS, WEIGHTS, PackageRecord, missing_packages
 from ane.system.errors import UserError
+from ane.system.machine import memory_bytes
 
 if TYPE_CHECKING:
     from ane.bundles.bundle import Bundle
 
+CPU, GPU, NEURAL_ENGINE, ALL = COMPUTE_UNITS
+NEXT_UNITS = {ALL: GPU, NEURAL_ENGINE: GPU, GPU: CPU}       # refused compute units → what is tried then
+LOADED_FUNCTIONS = 4        # of a network that a text uses, such as three buckets and the conditioning
+MEMORY_SHARE = 0.4          # of the installed memory that loaded functions may take
 STEP_KINDS = {"io": "step", "state": "state"}       # kind of kv-cache → kind of function that steps the decoder
 
 
@@ -30,6 +36,8 @@ class PackagedBackend:
         compute_units: where Core ML may run networks, by name; the bundle states it for the others.
         only: names of the functions to use; None: all.
         keep: keep functions of released networks loaded.
+        on_refusal: called with a line when a network cannot run where it should; it then runs on the next of
+            ``NEXT_UNITS``, or on ``fallback``, for as long as the backend exists. None: the error is raised.
 
     Raises:
         UserError: the bundle has no packages, or none of that precision or cache.
@@ -37,21 +45,26 @@ class PackagedBackend:
 
     def __init__(self, model: "Bundle", runtime: PackageRuntime, fallback: AlignmentBackend, precision: str = "auto",
                  cache: str = "auto", compute_units: dict[str, str] | None = None,
-                 only: frozenset[str] | None = None, keep: bool = False):
+                 only: frozenset[str] | None = None, keep: bool = False,
+                 on_refusal: Callable[[str], None] | None = None):
         self.model, self.runtime, self.fallback, self.cache, self.only = model, runtime, fallback, cache, only
-        self.keep, self.stages = keep, model.family.stages
+        self.keep, self.on_refusal, self.stages = keep, on_refusal, model.family.stages
         self.packages = select_packages(model, precision)
         self.name = describe_packages(runtime.name, self.packages, model)
-        self._compute_units = compute_units or {}
+        self._compute_units = dict(compute_units or {})
         self._functions: dict[str, list[PackageFunction]] = {}
         self._tables: dict[str, dict[str, np.ndarray]] = {}
 
     def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
         declared = self.stages.calls[stage]
         check_inputs(stage, declared, inputs)
-        if declared.network not in self.packages:
-            return self.fallback.run(stage, **inputs)
-        return declared.packaged(NetworkFunctions(self, declared.network), stage, inputs)
+
+        def work() -> np.ndarray:
+            if declared.network not in self.packages:
+                return self.fallback.run(stage, **inputs)
+            return declared.packaged(NetworkFunctions(self, declared.network), stage, inputs)
+
+        return attempt(work, lambda error: self._move_on(declared.network, error))
 
     def longest(self, stage: str, length: str) -> int | None:
         """The largest bucket of a stage; None for a network that has no package."""
@@ -64,14 +77,20 @@ class PackagedBackend:
 
     def decoder(self, lanes: int, capacity: int, prefixes: int = 1, max_prefix_length: int | None = None) -> Any:
         network = self.stages.decoder.network
-        if network not in self.packages:
-            return self.fallback.decoder(lanes, capacity, prefixes, max_prefix_length)
-        package, shape = self.packages[network], self.model.config(network).decoder_shape
-        return PackagedDecoder(self.functions(network, "prefill"), self.functions(network, "fill"),
-                               self._step_functions(network), lanes, capacity,
-                               (shape.layers, shape.heads, shape.head_width), package.scale,
-                               np.float32 if package.precision == "fp32" else np.float16, prefixes, max_prefix_length,
-                               self.functions(network, "memory"))
+
+        def bind() -> Any:
+            if network not in self.packages:
+                return self.fallback.decoder(lanes, capacity, prefixes, max_prefix_length)
+            package, shape = self.packages[network], self.model.config(network).decoder_shape
+            return PackagedDecoder(self.functions(network, "prefill"), self.functions(network, "fill"),
+                                   self._step_functions(network), lanes, capacity,
+                                   (shape.layers, shape.heads, shape.head_width), package.scale,
+                                   np.float32 if package.precision == "fp32" else np.float16, prefixes,
+                                   max_prefix_length, self.functions(network, "memory"), not self.keep)
+
+        if network not in self.packages or self.on_refusal is None:
+            return bind()
+        return FallbackDecoder(bind, lambda error: self._move_on(network, error))
 
     def align(self, columns: np.ndarray, memory: np.ndarray,
               heads: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -80,9 +99,30 @@ class PackagedBackend:
 
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Any:
         stage = self.stages.denoiser
-        if stage.network not in self.packages:
-            return self.fallback.denoiser(latents, conditioning, frames)
-        return stage.packaged(NetworkFunctions(self, stage.network), latents, conditioning, frames)
+
+        def bind() -> Any:
+            if stage.network not in self.packages:
+                return self.fallback.denoiser(latents, conditioning, frames)
+            return stage.packaged(NetworkFunctions(self, stage.network), latents, conditioning, frames)
+
+        if stage.network not in self.packages or self.on_refusal is None:
+            return bind()
+        return FallbackDenoiser(bind, lambda error: self._move_on(stage.network, error))
+
+    def _move_on(self, network: str, error: UserError) -> None:
+        """After an error of a network's package: choose where the network runs from now on, or raise the error."""
+        if self.on_refusal is None or network not in self.packages:
+            raise error
+        package = self.packages[network]
+        units = self._compute_units.get(network, package.compute_units)
+        further = NEXT_UNITS.get(units) if isinstance(error, EngineRefusalError) and not error.everywhere else None
+        self._functions.pop(network, None)
+        self.runtime.unload(self.model.path / package.path)
+        if further is None:
+            del self.packages[network]
+        else:
+            self._compute_units[network] = further
+        self.on_refusal(f"{str(error).partition('; ')[0]}. Running {network} on {further or 'torch'} instead.")
 
     def load(self, *networks: str) -> None:
         """Check the files of these networks' packages. No function is loaded: which are needed depends on the text."""
@@ -181,6 +221,17 @@ def packages_in(model: "Bundle", packages: list[PackageRecord], precision: str, 
     for package in packages:
         found.setdefault(package.network, package)
     return found
+
+
+def fits_in_memory(packages: Mapping[str, PackageRecord], installed: int | None = None) -> bool:
+    """Whether the functions of all networks can stay loaded, rather than of one stage at a time.
+
+    Loaded functions take memory each, whether they share weights or not (apple/coremltools#2351): estimated as
+    ``LOADED_FUNCTIONS`` times the weights of every package, at most ``MEMORY_SHARE`` of the installed bytes.
+    """
+    installed = memory_bytes() if installed is None else installed
+    weights = sum(file.bytes for package in packages.values() for file in package.files)
+    return installed is None or LOADED_FUNCTIONS * weights <= MEMORY_SHARE * installed
 
 
 def describe_packages(runtime: str, packages: dict[str, PackageRecord], model: "Bundle") -> str:

@@ -36,6 +36,7 @@ class PackagedDecoder:
         dtype: of the functions' inputs.
         prefixes, max_prefix_length: see ``ane.backends.base.Backend.decoder``.
         memories: the function of the kind "memory" of a network with cross-attention; none: it has no cross-attention.
+        release_prefill: drop a function without a cache when all prefixes are stored.
 
     Raises:
         UserError: no function has enough slots for one lane and its prefix (raised by ``prefill``).
@@ -44,11 +45,11 @@ class PackagedDecoder:
     def __init__(self, prefills: Sequence[PackageFunction], fills: Sequence[PackageFunction],
                  steps: Sequence[PackageFunction], lanes: int, capacity: int, geometry: tuple[int, int, int],
                  scale: float, dtype: type, prefixes: int = 1, max_prefix_length: int | None = None,
-                 memories: Sequence[PackageFunction] = ()):
+                 memories: Sequence[PackageFunction] = (), release_prefill: bool = False):
         self.memory_functions, self.memories = memories, dict[int, CrossMemory]()        # the latter by prefix index
         self.prefills, self.fills, self.steps = prefills, fills, steps
         self.lanes, self.capacity, self.prefixes, self.max_prefix_length = lanes, capacity, prefixes, max_prefix_length
-        self.geometry, self.scale, self.dtype = geometry, scale, dtype
+        self.geometry, self.scale, self.dtype, self.release_prefill = geometry, scale, dtype, release_prefill
         self.prefix_slots = max_prefix_length or 0          # slots reserved for one prefix
         self.pools: list[SlotPool] = []
         self.stored: dict[int, StoredPrefix] = {}           # by prefix index
@@ -124,6 +125,8 @@ class PackagedDecoder:
         mask = np.where(np.tri(L, dtype=bool), 0, MASKED).astype(self.dtype)[None, None]
         outputs = function(x=x, mask=mask, **prefix.memory.inputs(function))
         prefix.keys, prefix.values = (np.array(outputs[name][..., :P]) for name in ("new_keys", "new_values"))
+        if self.release_prefill and len(self.stored) == self.prefixes:
+            function.unload()
         return outputs["hidden"][0, :, 0, P - 1], joined_logits(outputs, slice(P - 1, P))[0]
 
 

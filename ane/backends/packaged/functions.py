@@ -14,6 +14,18 @@ import numpy as np
 from ane.system.errors import UserError
 
 
+class EngineRefusalError(UserError):
+    """The engine cannot run a function: it fails, does not answer, or returns NaN.
+
+    Attributes:
+        everywhere: on all compute units, as when a package does not compile.
+    """
+
+    def __init__(self, message: str, everywhere: bool = False):
+        super().__init__(message)
+        self.everywhere = everywhere
+
+
 class LoadedFunction(Protocol):
     """A loaded function. Inputs and outputs are arrays of the function's fixed shapes; outputs are float32."""
 
@@ -29,7 +41,11 @@ class PackageRuntime(Protocol):
     name: str
 
     def load(self, package: Path, function: str, compute_units: str) -> LoadedFunction:
-        """``compute_units``: where Core ML may run it, one of ``ane.bundles.packages.COMPUTE_UNITS``."""
+        """``compute_units``: where Core ML may run it, one of ``ane.bundles.packages.COMPUTE_UNITS``.
+
+        Raises:
+            UserError: no such package or function. EngineRefusalError: the engine cannot run it.
+        """
 
     def unload(self, package: Path) -> None:
         """Free what is cached for a package; none of its functions may be in use."""
@@ -60,6 +76,10 @@ class PackageFunction:
         if self._loaded is None:
             self._loaded = self.runtime.load(self.package, self.name, self.compute_units)
         return self._loaded
+
+    def unload(self) -> None:
+        """Drop it; the next call loads it again."""
+        self._loaded = None
 
 
 def smallest_fitting(functions: Sequence[PackageFunction], what: str, **lengths: int) -> PackageFunction:

@@ -12,7 +12,7 @@ from ane.backends.base import check_inputs
 from ane.backends.torch.alignment import aligned_pass
 from ane.backends.torch.decoder import TorchDecoder
 from ane.backends.torch.denoiser import MAX_BATCHED_FRAMES, TorchBatchedDenoiser, TorchDenoiser
-from ane.backends.torch.device import choose_device, native_bf16
+from ane.backends.torch.device import choose_device, native_bf16, refuses_long_rows
 from ane.backends.torch.linear import Prepacking, exact_prepacking, prepack, prepacking
 from ane.backends.torch.memory import return_freed_memory, torch_memory_errors
 from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder
@@ -96,6 +96,7 @@ class TorchBackend:
         self.name = f"torch:{self.device} {self.chosen.name}"
         self.max_batched_frames = MAX_BATCHED_FRAMES[self.device.type]
         self.keep = (self.device.type != "cpu" or model.family.kept) if keep is None else keep
+        self._rows_on_cpu = refuses_long_rows(self.device)
         self._networks: dict[str, nn.Module] = {}
 
     @torch.inference_mode()
@@ -109,7 +110,8 @@ class TorchBackend:
         check_inputs(stage, declared, inputs)
         with torch_memory_errors(), convolutions.full():
             network, dtype = self.network(declared.network), self.precision(declared.network)
-            arguments = (self._to_device(inputs[key], dtype) for key in declared.inputs)
+            device = self.device_of(declared.network)
+            arguments = (self._to_device(inputs[key], dtype, device) for key in declared.inputs)
             call = network if declared.method == "forward" else getattr(network, declared.method)
             return call(*arguments).float().cpu().numpy()
 
@@ -170,6 +172,10 @@ class TorchBackend:
         """The dtype of a network's activations and of its weights, except packed ones."""
         return self.dtype if network in self.half_precision and not self._packs(network) else torch.float32
 
+    def device_of(self, network: str) -> torch.device:
+        """Where a network runs: the vocoders and encoders on the CPU if the device refuses their long rows."""
+        return torch.device("cpu") if self._rows_on_cpu and network not in self.half_precision else self.device
+
     def network(self, name: str) -> nn.Module:
         """The network, its parameters on the device; memory-mapped where they can be used as they are on disk."""
         if name not in self._networks:
@@ -180,7 +186,8 @@ class TorchBackend:
             if self._packs(name):
                 prepack(network, self.chosen.linear)
             buffers = dict(network.named_buffers())
-            state = {key: self._convert(network, key, tensor, torch.float32 if key in buffers else self.precision(name))
+            state = {key: self._convert(network, key, tensor, torch.float32 if key in buffers else self.precision(name),
+                                        self.device_of(name))
                      for key, tensor in network.state_dict().items() if not tensor.is_meta}
             if self._packs(name):       # so that nothing references the mapped file
                 state = {key: tensor.clone() for key, tensor in state.items()}
@@ -202,17 +209,18 @@ class TorchBackend:
     def _recording_stream(self) -> torch.cuda.Stream:
         return torch.cuda.Stream(self.device)
 
-    def _to_device(self, array: np.ndarray, dtype: torch.dtype) -> Tensor:
+    def _to_device(self, array: np.ndarray, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
         tensor = torch.from_numpy(np.require(array, requirements=("C", "W")))
-        return tensor.to(self.device, dtype if tensor.is_floating_point() else None)
+        return tensor.to(device or self.device, dtype if tensor.is_floating_point() else None)
 
-    def _convert(self, network: nn.Module, key: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    def _convert(self, network: nn.Module, key: str, tensor: Tensor, dtype: torch.dtype,
+                 device: torch.device) -> Tensor:
         """A parameter or buffer on the device. Norms and scalars are float32 in every precision."""
         module = network.get_submodule(key.rpartition(".")[0])
         norm = isinstance(module, nn.LayerNorm | nn.GroupNorm) or getattr(module, "float32", False) is True
         if norm or not tensor.ndim:
             dtype = torch.float32
-        tensor = tensor.to(self.device, dtype)
+        tensor = tensor.to(device, dtype)
         if getattr(network, "channels_last_kernels", False) and tensor.ndim == 3 and tensor.shape[-1] > 1:
             # else oneDNN reorders the kernel in every call, which takes a tenth of its time
             return tensor.transpose(1, 2).contiguous().transpose(1, 2)

@@ -1,6 +1,7 @@
 """Which device torch computes on, and the reason if CUDA is not available."""
 
 import os
+import platform
 import shutil
 import warnings
 from collections.abc import Callable
@@ -81,6 +82,17 @@ def choose_device(name: str, notice: Callable[[str], None] = lambda line: None) 
         numbers = f"; it has {count} of kind {kind}, numbered from 0" if count else ""
         raise UserError(f"this machine has no {name!r} device for torch{numbers}; use {others}")
     return torch.device(name)
+
+
+def refuses_long_rows(device: torch.device) -> bool:
+    """Whether a convolution with an axis above 65,536 fails: on MPS before macOS 15.1 (torch's Convolution.mm).
+
+    A vocoder's rows are longer from 2.73 s of sound on.
+    """
+    if device.type != "mps":
+        return False
+    version = [int(part) for part in platform.mac_ver()[0].split(".")[:2] if part.isdigit()]
+    return version < [15, 1]
 
 
 def native_bf16(device: torch.device) -> bool:

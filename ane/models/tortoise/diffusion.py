@@ -194,22 +194,6 @@ def dpmpp_2m(schedule: Schedule, index: int) -> dict[str, float]:
 SOLVERS = {"p": ancestral, "ddim": ddim, "dpm++2m": dpmpp_2m}
 
 
-def take_step(step: DenoisingStep, x: np.ndarray, previous_x0: np.ndarray, output: np.ndarray,
-              noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Take one step from x (1, 100, L), given the previous x0, the network's output (1 or 2, 200, L) and noise.
-
-    Returns the next x and the x0 of this step, which is clipped to ±1; the formulas are in ``DenoisingStep``.
-    """
-    prediction, variance = np.split(output[:1], 2, axis=1)
-    if step.guided:
-        prediction = step.conditional * prediction + step.unconditional * output[1:, :prediction.shape[1]]
-    x0 = np.clip(step.x0_from_x * x + step.x0_from_prediction * prediction, -1, 1)
-    x = step.next_from_x * x + step.next_from_x0 * x0 + step.next_from_previous_x0 * previous_x0
-    if step.noise:
-        x = x + step.noise * np.exp(step.variance_slope * variance) * noise
-    return x, x0
-
-
 def sample(denoiser: Denoiser, frames: int, diffusion: Diffusion, rng: np.random.Generator,
            progress: StepProgress = no_step_progress, prediction: str = "epsilon") -> np.ndarray:
     """Sample a normalised mel (1, 100, frames) float32 within ±1; ``prediction``: see ``denoising_steps``.
@@ -219,16 +203,16 @@ def sample(denoiser: Denoiser, frames: int, diffusion: Diffusion, rng: np.random
     steps = denoising_steps(Schedule(diffusion.steps, diffusion.spacing), diffusion, prediction)
     x, previous_x0 = initial_sample(frames, diffusion, rng)
     fused = denoiser if isinstance(denoiser, FusedDenoiser) else None
-    counts = fused.fused_steps(steps[0].guided) if fused else ()
     done = 0
     while done < len(steps):
+        counts = fused.fused_steps(steps[0].guided) if fused else ()        # fewer after a fallback
         count = max((count for count in counts if count <= len(steps) - done), default=1)
         noise = [step_noise(diffusion, x.shape, rng) for _ in range(count)]
         if fused and count > 1:
             x, previous_x0, output = fused.advance(x, previous_x0, steps[done:done + count], np.concatenate(noise))
         else:
             output = denoiser(x, steps[done].timestep, steps[done].guided)
-            x, previous_x0 = take_step(steps[done], x, previous_x0, output, noise[0])
+            x, previous_x0 = steps[done].take(x, previous_x0, output, noise[0])
         check_finite_sample(output, x)
         done += count
         progress(done, len(steps))
@@ -246,7 +230,7 @@ def sample_batch(denoiser: BatchedDenoiser, frames: Sequence[int], diffusion: Di
         outputs = denoiser(xs, step.timestep, step.guided)
         for index, rng in enumerate(rngs):
             noise = step_noise(diffusion, xs[index].shape, rng)
-            xs[index], previous_x0s[index] = take_step(step, xs[index], previous_x0s[index], outputs[index], noise)
+            xs[index], previous_x0s[index] = step.take(xs[index], previous_x0s[index], outputs[index], noise)
             check_finite_sample(outputs[index], xs[index])
         progress(done, len(steps))
     return xs

@@ -14,10 +14,21 @@ import numpy as np
 import pytest
 
 from ane.backends.coreml.compiled import CompiledCache, MacMachine
-from ane.backends.coreml.runtime import CoreMLRuntime
+from ane.backends.coreml.runtime import CoreMLRuntime, CoreMLTools
 from ane.system import paths
 from ane.system.errors import UserError
-from tests.backends.coreml.fake_core_ml import M2, FakeCoreML, X, api, package, packages, run  # noqa: F401
+from tests.backends.coreml import native
+from tests.backends.coreml.mac_fixtures import (  # noqa: F401
+    M2,
+    RecordingTools,
+    api,
+    mac,
+    package,
+    packages,
+    run,
+    unguarded_mac,
+)
+from tests.backends.coreml.packages import X
 
 
 def leftovers() -> list[str]:
@@ -69,7 +80,7 @@ def test_finder_files_in_a_package_change_nothing(api, package):
                                                (MacMachine("Apple M4", "24F74"), "for Apple M2")])
 def test_another_macos_or_chip_compiles_again_and_the_old_model_is_stale(api, package, other, reason):
     run(api, package)
-    run(FakeCoreML(api.log, other), package)
+    run(RecordingTools(api.stand_in, other), package)
     assert api.compiled == 2
     reasons = {(entry.record.chip, entry.record.os_build): entry.stale(other, time.time())
                for entry in CompiledCache().entries()}
@@ -128,19 +139,17 @@ def test_a_truncated_model_is_not_opened(api, package):
     run(api, package)
     truncate(CompiledCache().entries()[0].path)
     run(api, package)
-    assert api.log.read_text().split() == 2 * ["compile", "model.mlpackage", "open", "model.mlmodelc", "CPU_ONLY"]
+    once = ["compile model.mlpackage", "load main CPU_ONLY", "predict main CPU_ONLY"]
+    assert api.stand_in.log == 2 * once
 
 
-def test_a_model_that_never_opens_is_compiled_twice_only(api, package, monkeypatch):
+def test_a_model_that_never_opens_is_compiled_twice_only(api, package):
     run(api, package)
 
-    def refuse(compiled, function, compute_units):
-        raise RuntimeError("{\n NSLocalizedDescription = \"Failed to build the model\nexecution plan\";\n}")
-
-    monkeypatch.setattr(api, "open", refuse)
+    api.stand_in.order(native.Order("load", message="Failed to build\nthe plan"))
     runtime = CoreMLRuntime(api)
     for _ in range(2):
-        with pytest.raises(UserError, match="Failed to build the model execution plan; try compute_units="):
+        with pytest.raises(UserError, match="Failed to build the plan; try compute_units="):
             runtime.load(package, "main", "CPU_AND_NE")
     assert api.compiled == 2
 
@@ -163,41 +172,40 @@ def test_an_interrupted_compile_leaves_nothing_half_written(api, package, monkey
 
 
 COMPILE = """
-import os, sys
+import sys
 from pathlib import Path
-from tests.backends.coreml.fake_core_ml import FakeCoreML, run
-api = FakeCoreML(Path(sys.argv[1]), delay=float(sys.argv[3]))
-run(api, Path(sys.argv[2]))
+from ane.backends.coreml.runtime import CoreMLRuntime, CoreMLTools
+CoreMLRuntime().load(Path(sys.argv[1]), "main", "CPU_ONLY")
 """
 
 
-def start(api: FakeCoreML, package: Path, delay: float) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, "-c", COMPILE, str(api.log), str(package), str(delay)],
-                            cwd=Path(__file__).parents[3], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
 def test_the_next_compile_removes_what_a_killed_one_left(api, package):
-    process = start(api, package, 60)
+    api.stand_in.order(native.Order("compile", "hang"))
+    process = subprocess.Popen([sys.executable, "-c", COMPILE, str(package)], stderr=subprocess.PIPE)
     while not api.compiled:
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.05)
     process.kill()
     process.communicate()
     assert [entry.stale(M2, time.time()) for entry in CompiledCache().entries()] == ["unfinished"]
+    api.stand_in.order()
     run(api, package)
     assert leftovers() == []
     assert len(CompiledCache().entries()) == 1
 
 
-def in_process(log: Path, package: Path, gate) -> None:
+def in_process(package: Path, gate) -> None:
+    api = CoreMLTools()
+    compile = api.compile
+    api.compile = lambda *arguments: (time.sleep(0.5), compile(*arguments))
     gate.wait()
-    run(FakeCoreML(log, delay=0.5), package)
+    run(api, package)
 
 
 def test_of_two_processes_at_once_one_compiles_and_both_run(api, package):
     context = multiprocessing.get_context("fork")
     gate = context.Barrier(2)
-    processes = [context.Process(target=in_process, args=(api.log, package, gate)) for _ in range(2)]
+    processes = [context.Process(target=in_process, args=(package, gate)) for _ in range(2)]
     for process in processes:
         process.start()
     for process in processes:

@@ -2,19 +2,34 @@
 
 # ruff: noqa: F811  fixtures are imported
 
+import gc
+import re
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ane.backends.coreml import compiled as compiled_models
-from ane.backends.coreml import runtime as coreml
+from ane.backends.coreml import trial
+from ane.backends.coreml.compiled import CompiledCache
 from ane.backends.coreml.runtime import CoreMLRuntime, CoreMLTools
+from ane.backends.packaged.functions import EngineRefusalError
+from ane.system import paths
 from ane.system.errors import UserError
-from tests.backends.coreml.fake_core_ml import M2, X, api, package, packages, run  # noqa: F401
+from tests.backends.coreml import native
+from tests.backends.coreml.mac_fixtures import (  # noqa: F401
+    M2,
+    api,
+    mac,
+    package,
+    packages,
+    run,
+    unguarded_mac,
+)
+from tests.backends.coreml.packages import X, save_two_functions
 
 # --- loaded once
 
@@ -24,23 +39,35 @@ def test_one_compiled_package_serves_all_compute_units_and_each_is_loaded_once(a
     first = runtime.load(package, "main", "CPU_ONLY")
     assert runtime.load(package, "main", "CPU_ONLY") is first
     assert runtime.load(package, "main", "CPU_AND_NE") is not first
-    assert api.log.read_text().splitlines() == ["compile model.mlpackage", "open model.mlmodelc CPU_ONLY",
-                                                    "open model.mlmodelc CPU_AND_NE"]
+    assert api.stand_in.log == ["compile model.mlpackage", "load main CPU_ONLY", "load main CPU_AND_NE"]
 
 
-def test_an_unreferenced_function_is_freed_and_its_buffers_are_kept_while_core_ml_uses_them(api, package, monkeypatch):
+def test_an_unreferenced_function_is_freed_and_its_arrays_are_kept_while_core_ml_reads_them(api, package):
+    """The stand-in watches the arrays."""
     runtime = CoreMLRuntime(api)
     function = runtime.load(package, "main", "ALL")
-    buffers = function.buffers
-    del function
-    assert [kept for _, kept in runtime._released] == [buffers]
-    assert runtime._released[0][1] is buffers
+    function.predict({"x": X}, function.make_state())
+    freed = weakref.ref(function)
+    del function, runtime
+    gc.collect()
+    assert freed() is None
+    assert api.stand_in.count("freed too early") == 0
+
+
+def test_every_prediction_gets_arrays_of_its_own(api, package, monkeypatch):
+    """Core ML drops the last ones without the GIL, while Python would count references to them."""
+    function = CoreMLRuntime(api).load(package, "main", "ALL")
+    state, given = function.make_state(), []
+    monkeypatch.setattr(native._MLModelProxy, "predict", lambda self, features, state, predict=native._MLModelProxy.
+                        predict: (given.append(features["x"]), predict(self, features, state))[1])
+    for _ in range(2):
+        function.predict({"x": X}, state)
+    assert given[0] is not given[1]
+    assert given[0].base is given[1].base is function.buffers["x"]
     later = time.monotonic() + 60
     monkeypatch.setattr(time, "monotonic", lambda: later)
-    runtime.load(package, "main", "ALL")
-    assert len(runtime._released) == 1
-    assert runtime._released[0][1] is not buffers
-    assert (api.compiled, len(api.opened)) == (1, 2)
+    function.predict({"x": X}, state)
+    assert len(function._passed) == 1
 
 
 # --- numbers
@@ -48,8 +75,8 @@ def test_an_unreferenced_function_is_freed_and_its_buffers_are_kept_while_core_m
 
 @pytest.mark.parametrize("name", ["two", "wide"])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_core_ml_is_passed_float32_in_the_same_buffers_and_returns_float32(api, packages, package, name, dtype):
-    """coremltools' binding has no fp16: it would copy the array, and Core ML would free the copy on its own thread."""
+def test_any_float_array_is_taken_and_float32_is_returned(api, packages, package, name, dtype):
+    """coremltools' binding has no fp16: the stand-in refuses it, and arrays that are not contiguous."""
     function = CoreMLRuntime(api).load(packages / f"{name}.mlpackage", "main", "ALL")
     for factor in (1, 2):
         x = np.asfortranarray(np.repeat(factor * X, 2, axis=1).astype(dtype))[:, ::2]
@@ -57,9 +84,6 @@ def test_core_ml_is_passed_float32_in_the_same_buffers_and_returns_float32(api, 
         assert {key: (array.dtype, array.shape) for key, array in outputs.items()} == {
             "y": (np.float32, (1, 4)), "sum": (np.float32, (1, 4))}
         np.testing.assert_array_equal(outputs["y"], 2 * factor * X)
-    first, second = (given["x"] for given in api.opened[0].given)
-    assert first is second is function.buffers["x"]
-    assert (first.dtype, first.flags.c_contiguous) == (np.float32, True)
 
 
 def test_a_buffer_written_in_place_is_not_copied(api, package):
@@ -101,9 +125,10 @@ def test_a_core_ml_error_is_one_line_with_cause_and_advice(api, package, compute
     def fail(data, state=None):
         raise RuntimeError(text)
 
+    state = function.make_state()
     api.opened[0].predict = fail
-    with pytest.raises(UserError) as caught:
-        function.predict({"x": X}, function.make_state())
+    with pytest.raises(EngineRefusalError) as caught:
+        function.predict({"x": X}, state)
     line = str(caught.value)
     assert line.startswith(f"Core ML cannot run function 'main' of {package} on {compute_units}: ")
     assert meaning in line
@@ -141,53 +166,81 @@ def test_core_ml_off_macos_is_refused():
     assert result.stderr == ""
 
 
-@pytest.fixture
-def mac(monkeypatch):
-    """``mac(version)`` makes this machine look like a Mac with that version of macOS."""
-
-    def pretend(version: str) -> None:
-        outputs = {"-productVersion": version, "-buildVersion": "24F74", "machdep.cpu.brand_string": "Apple M2"}
-        for module in (coreml, compiled_models):
-            monkeypatch.setattr(module, "command_output", lambda *command: outputs[command[-1]])
-        monkeypatch.setattr(sys, "platform", "darwin")
-
-    return pretend
-
-
 def test_a_macos_without_multifunction_packages_is_refused(mac):
-    mac("14.7.1")
+    native.machine_folder(mac.folder / "older", "14.7.1")
+    (mac.folder / "older" / "bin" / "sw_vers").replace(mac.folder / "bin" / "sw_vers")
     with pytest.raises(UserError, match="need macOS 15 or newer: update it"):
         CoreMLTools()
 
 
-def test_coremltools_passes_the_buffers_on_uncopied(mac, monkeypatch, tmp_path):
-    """Runs coremltools' own Python code, its native binding replaced by a fake that records its arguments."""
-    from coremltools.models import _compiled_model, utils
+def test_the_machine_is_read_from_macos(mac):
+    assert CoreMLTools().machine() == M2
 
-    class FakeModelProxy:
-        def __init__(self, path, units, function, hints, asset):
-            self.opened = path, units, function
 
-        def predict(self, data, state):
-            seen.append((data["x"], state))
-            return {"y": data["x"]}
+# --- first loads
 
-        def newState(self):     # noqa: N802  coremltools' name
-            return "native state"
 
-    seen: list = []
-    compiled: list = []
-    mac("15.5")
-    monkeypatch.setattr(_compiled_model, "_MLModelProxy", FakeModelProxy)
-    monkeypatch.setattr(_compiled_model, "_macos_version", lambda: (15, 5))
-    monkeypatch.setattr(utils, "compile_model", lambda *arguments: compiled.append(arguments))
-    api = CoreMLTools()
-    assert api.machine() == M2
-    api.compile(tmp_path / "a.mlpackage", tmp_path / "a.mlmodelc")
-    assert compiled == [(str(tmp_path / "a.mlpackage"), str(tmp_path / "a.mlmodelc"))]
-    model = api.open(tmp_path / "a.mlmodelc", "decode", "CPU_AND_NE")
-    assert model._proxy.opened == (str(tmp_path / "a.mlmodelc"), "CPU_AND_NE", "decode")
-    model.predict({"x": X}, model.make_state())
-    [(array, state)] = seen
-    assert array is X
-    assert state == "native state"
+def runtime_with_trial(notices=None, limit=60.0) -> CoreMLRuntime:
+    return CoreMLRuntime(notice=(notices if notices is not None else []).append, trial=trial.TrialProcess(limit))
+
+
+def test_a_first_load_is_announced_and_tried_once(mac, package):
+    notices: list[str] = []
+    for _ in range(2):
+        function = runtime_with_trial(notices).load(package, "main", "CPU_AND_NE")
+        np.testing.assert_array_equal(function.predict({"x": X}, function.make_state())["y"], 2 * X)
+    assert notices == ["Compiling model for Apple M2, once for each version of macOS",
+                       "Loading main on the Neural Engine for the first time: this can take minutes, once for each "
+                       "version of macOS"]
+    load, predict = "load main CPU_AND_NE", "predict main CPU_AND_NE"
+    assert mac.log == ["compile model.mlpackage", load, predict, load, predict, load, predict]
+
+
+@pytest.mark.parametrize(("order", "reason"), [
+    (native.Order("load", "hang", units="CPU_AND_NE"), "it did not finish within 0.05 minutes"),
+    (native.Order("predict", "kill", units="CPU_AND_NE"),
+     "it ended the process (signal 9, perhaps for lack of memory)")])
+def test_a_load_that_hangs_or_kills_is_refused_and_not_tried_again(unguarded_mac, package, order, reason):
+    """In a real child process."""
+    unguarded_mac.order(order)
+    runtime = runtime_with_trial(limit=3.0)
+    for expected in (reason, "forgets that"):
+        with pytest.raises(EngineRefusalError, match=re.escape(expected)):
+            runtime.load(package, "main", "CPU_AND_NE")
+    assert unguarded_mac.count("load main CPU_AND_NE") == 1
+    assert CoreMLRuntime().load(package, "main", "CPU_ONLY")
+    runtime.trial.close()
+
+
+def test_a_compilation_that_hangs_is_refused_and_not_tried_again(unguarded_mac, package):
+    """In a real child process."""
+    unguarded_mac.order(native.Order("compile", "hang"))
+    for _ in range(2):
+        with pytest.raises(EngineRefusalError, match=r"did not finish within 0\.05 minutes") as caught:
+            runtime_with_trial(limit=3.0).load(package, "main", "ALL")
+        assert caught.value.everywhere
+    assert unguarded_mac.count("compile") == 1
+    [entry] = CompiledCache().entries()
+    assert entry.stale(M2, time.time()) == ""
+
+
+def test_a_first_prediction_that_is_not_finite_is_refused_and_not_tried_again(mac, package):
+    mac.order(native.Order("predict", "nan"))
+    function = runtime_with_trial().load(package, "main", "ALL")
+    with pytest.raises(EngineRefusalError, match="returns NaN or infinite values"):
+        function.predict({"x": X}, function.make_state())
+    mac.order()
+    with pytest.raises(EngineRefusalError, match=r"NaN.*forgets that"):
+        runtime_with_trial().load(package, "main", "ALL")
+
+
+def test_a_system_that_refuses_several_functions_gets_each_in_a_package_of_its_own(mac, tmp_path):
+    both = save_two_functions(tmp_path / "both.mlpackage")
+    message = "`.functionName` property must be `nil` unless the model type is ML Program"
+    mac.order(native.Order("load", function="double", message=message),
+              native.Order("load", function="triple", message=message))
+    runtime = runtime_with_trial()
+    for name, factor in (("double", 2), ("triple", 3)):
+        function = runtime.load(both, name, "ALL")
+        np.testing.assert_array_equal(function.predict({"x": X}, function.make_state())["y"], factor * X)
+    assert len(list((paths.cache_dir() / "functions").iterdir())) == 2

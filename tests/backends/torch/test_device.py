@@ -151,3 +151,20 @@ def test_freed_memory_of_a_gpu_is_returned(monkeypatch):
     assert given == []
     return_freed_memory(CUDA)
     assert given == ["cuda"]
+
+
+@pytest.mark.parametrize(("version", "on_cpu"), [("14.7.1", True), ("15.0", True), ("15.1", False), ("26.0", False)])
+def test_mps_before_macos_15_1_leaves_long_rows_to_the_cpu(monkeypatch, version, on_cpu):
+    """It refuses convolutions with an axis above 65,536, which a vocoder has from 2.73 s of sound on."""
+    monkeypatch.setattr("platform.mac_ver", lambda: (version, ("", "", ""), "arm64"))
+    assert torch_device.refuses_long_rows(torch.device("mps")) == on_cpu
+    assert not torch_device.refuses_long_rows(torch.device("cpu"))
+
+
+def test_the_vocoder_moves_to_the_cpu_and_the_decoder_stays(monkeypatch):
+    monkeypatch.setattr("ane.backends.torch.backend.refuses_long_rows", lambda device: True)
+    backend = load_backend("torch:cpu", RandomModel())
+    backend.device = torch.device("meta")               # stands for MPS
+    assert backend.device_of("univnet") == torch.device("cpu")
+    assert backend.device_of("hifigan") == torch.device("cpu")
+    assert backend.device_of("autoregressive") == torch.device("meta")

@@ -1,5 +1,7 @@
 """Costs of graphs that can be counted by hand, and the roofline against the design's table."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from coremltools.converters.mil.mil.types import np_uint4_dtype
@@ -129,7 +131,39 @@ def test_the_cost_of_a_decoder_step_follows_from_its_sizes(tmp_path, cache):
     else:
         assert counted.cache_written == read, "the whole state is written"
         assert counted.flops == flops + 2 * 2 * network.config.layers * network.config.model_dim * 16 * 64
+    handed_over = sum(type.size for types in (package.function().inputs, package.function().outputs)
+                      for type in types.values())
+    assert counted.converted == 6 * handed_over
+    assert counted.rewritten == (0 if cache == "io" else read), "the state is read again to be rewritten"
+    assert counted.large == 0
     assert cost.function_use(package.function(), 30) == FunctionUse("codes", 16, 22050 / 1024)
+
+
+def test_handing_over_a_pool_costs_more_than_reading_it(tmp_path):
+    """coremltools hands float32 over: 4 bytes read and 2 written for each value of 2 bytes that the graph reads."""
+    network = load_reference(RandomModel(), "autoregressive")
+    gpt2.step(network, 16, 4096, "io").build(Style()).save(str(tmp_path / "io.mlpackage"))
+    gpt2.step(network, 16, 4096, "state").build(Style()).save(str(tmp_path / "state.mlpackage"))
+    io, state = (cost.cost(Package(tmp_path / f"{cache}.mlpackage")) for cache in ("io", "state"))
+    assert 3 * io.cache_read < io.converted < 4 * io.cache_read
+    assert io.streamed(CHIPS["M1"]) > state.streamed(CHIPS["M1"])
+    assert state.large < state.cache_read, "what rewrites the state is counted as rewritten, not as large values"
+
+
+def test_values_above_two_megabytes_count_twice(tmp_path):
+    def body(x):
+        return {"y": mb.reduce_sum(x=mb.exp(x=mb.tile(x=x, reps=[1, 8, 1, 256])), axes=[3], keep_dims=True)}
+    package = saved(tmp_path, body, x=(1, 8, 1, 64))
+    counted = cost.cost(package)
+    assert counted.large == 2 * (2 * 64 * 64 * 256)
+    assert counted.streamed(ONES) == counted.converted + 2 * counted.large
+
+
+def test_filling_a_prefix_is_no_step_of_speech(tmp_path):
+    network = load_reference(RandomModel(), "autoregressive")
+    gpt2.fill(network, 64, 128).build(Style()).save(str(tmp_path / "fill.mlpackage"))
+    function = dataclasses.replace(Package(tmp_path / "fill.mlpackage").function(), name="fill_64_128")
+    assert cost.function_use(function, 30) == FunctionUse("positions", 64)
 
 
 # Tokens a second of all lanes at official sizes with 256 slots a lane, without dispatches, as calculated for the design

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ane.backends.coreml.compiled import CompiledCache
+from ane.backends.coreml.extract import extract_function
 from ane.backends.coreml.runtime import CoreMLRuntime
 from ane.backends.mil import Arithmetic, Interpreter, MilRuntime, Package
 from ane.backends.packaged.functions import PackageFunction
@@ -27,7 +27,7 @@ from converters.proof.activations import (
     compare_with_modules,
 )
 from converters.proof.comparison import MAX_SNR, ComparedValue, LayerComparison, compare, first_drift
-from converters.proof.coreml_activations import CoreMLActivations, CoreMLInspector, extract_function
+from converters.proof.coreml_activations import CoreMLActivations, CoreMLInspector
 from converters.proof.verify import (
     PackageRunner,
     UnverifiedBundle,
@@ -37,7 +37,7 @@ from converters.proof.verify import (
     verify,
 )
 from converters.tortoise import diffusion_decoder as diffusion
-from tests.backends.coreml.fake_core_ml import FakeCoreML
+from tests.backends.coreml.mac_fixtures import mac, unguarded_mac  # noqa: F401
 from tests.backends.packaged.packages import FP32, InterpretingRuntime, reference_network, saved
 from tests.small_bundle import OPTIONS, spoil, write_small_bundle
 
@@ -261,9 +261,9 @@ class Inspecting:
 
 
 @pytest.fixture
-def core_ml(tmp_path):
+def core_ml(mac):  # noqa: F811
     """Core ML with a stand-in for its inspector."""
-    engine = CoreMLRuntime(FakeCoreML(tmp_path / "log"), CompiledCache(tmp_path / "compiled"))
+    engine = CoreMLRuntime()
     return lambda inspector: PackageRunner("coreml", engine, CoreMLActivations(inspector), None)
 
 

@@ -19,7 +19,6 @@ from ane.models.tortoise.diffusion import (
     denoising_steps,
     frame_count,
     sample,
-    take_step,
 )
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig, DiffusionTts, timestep_embedding
 from ane.models.tortoise.packaged.denoiser import PackagedDenoiser, upsample_nearest
@@ -259,7 +258,7 @@ def test_fused_steps_from_every_part_of_a_plan(odd, small, sampler, prediction):
         got = denoiser.advance(x, before, steps[first:first + 2], noise)
         for step, drawn in zip(steps[first:first + 2], noise, strict=True):
             output = alone(x, step.timestep, step.guided)
-            x, before = take_step(step, x, before, output, drawn)
+            x, before = step.take(x, before, output, drawn)
         for expected, made in zip((x, before, output), got, strict=True):
             assert snr_db(expected, made) > 90
 

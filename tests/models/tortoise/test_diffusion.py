@@ -14,7 +14,6 @@ from ane.models.tortoise.diffusion import (
     log_snr,
     sample,
     spaced_timesteps,
-    take_step,
     trained_alphas_cumprod,
 )
 from ane.system.errors import UserError
@@ -181,7 +180,7 @@ def test_several_steps_in_one_call_give_the_same_mel_as_single_steps(sampler):
             counts.append(len(steps))
             for step, step_noise in zip(steps, noise, strict=True):
                 output = self(x, step.timestep, step.guided)
-                x, previous_x0 = take_step(step, x, previous_x0, output, step_noise)
+                x, previous_x0 = step.take(x, previous_x0, output, step_noise)
             return x, previous_x0, output
 
     counts, done, diffusion = [], [], Diffusion(18, sampler, 2.0)

@@ -1,0 +1,126 @@
+"""A decoder and a denoiser that go on elsewhere when an engine refuses one of their functions.
+
+Both are bound to an utterance and have a state. When a call fails, they are bound again, on what the backend says is
+next, and the call is repeated.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ane.backends.base import DenoisingStep, FusedDenoiser
+from ane.system.errors import UserError
+
+Bind = Callable[[], Any]
+MoveOn = Callable[[UserError], None]
+
+
+class FallbackDenoiser:
+    """``ane.backends.base.FusedDenoiser``.
+
+    Args:
+        bind: makes the denoiser. move_on: changes what ``bind`` makes; raises the error when nothing is left.
+    """
+
+    def __init__(self, bind: Bind, move_on: MoveOn):
+        self._bind, self._move_on = bind, move_on
+        self._bound = attempt(bind, move_on)
+
+    def fused_steps(self, guided: bool) -> Sequence[int]:
+        return self._bound.fused_steps(guided) if isinstance(self._bound, FusedDenoiser) else ()
+
+    def __call__(self, x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
+        return self._repeat(lambda: self._bound(x, timestep, guided))
+
+    def advance(self, x: np.ndarray, previous_x0: np.ndarray, steps: Sequence[DenoisingStep],
+                noise: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        def work() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+            if len(steps) in self.fused_steps(steps[0].guided):
+                return self._bound.advance(x, previous_x0, steps, noise)
+            next_x, next_x0 = x, previous_x0
+            for step, own_noise in zip(steps, np.split(noise, len(steps)), strict=True):
+                output = self._bound(next_x, step.timestep, step.guided)
+                next_x, next_x0 = step.take(next_x, next_x0, output, own_noise)
+            return next_x, next_x0, output
+
+        return self._repeat(work)
+
+    def _repeat(self, work: Callable[[], Any]) -> Any:
+        def again(error: UserError) -> None:
+            self._move_on(error)
+            self._bound = attempt(self._bind, self._move_on)
+
+        return attempt(work, again)
+
+
+class FallbackDecoder:
+    """``ane.backends.base.CrossAttentionDecoder``, where the bound decoder is one.
+
+    It keeps the memories, the prefixes and the columns of all lanes, to compute them again on another decoder.
+
+    Args:
+        bind, move_on: see ``FallbackDenoiser``.
+    """
+
+    def __init__(self, bind: Bind, move_on: MoveOn):
+        self._bind, self._move_on = bind, move_on
+        self._bound = attempt(bind, move_on)
+        self.lanes, self.capacity, self.prefixes = self._bound.lanes, self._bound.capacity, self._bound.prefixes
+        self._prefixes: dict[int, np.ndarray] = {}
+        self._memories: dict[int, np.ndarray] = {}
+        self._columns: np.ndarray | None = None                     # (lanes, capacity, D)
+        self._lengths = np.zeros(self.lanes, np.int64)
+        self._indices = np.zeros(self.lanes, np.int64)              # the prefix of each lane
+
+    def set_memory(self, memory: np.ndarray, index: int = 0) -> None:
+        self._repeat(lambda: self._bound.set_memory(memory, index))
+        self._memories[index] = memory
+
+    def prefill(self, prefix: np.ndarray, index: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        result = self._repeat(lambda: self._bound.prefill(prefix, index))
+        self._prefixes[index] = prefix
+        return result
+
+    def step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int = 0,
+             prefix_indices: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        n, count, width = columns.shape
+        lanes = slice(first_lane, first_lane + n)
+        self._lengths[lanes] = lengths          # what is beyond them is no part of the lane any more
+        self._indices[lanes] = 0 if prefix_indices is None else prefix_indices
+        result = self._repeat(lambda: self._bound.step(columns, lengths, first_lane, prefix_indices))
+        if self._columns is None:
+            self._columns = np.zeros((self.lanes, self.capacity, width), np.float32)
+        for lane, length, own in zip(range(lanes.start, lanes.stop), lengths, columns, strict=True):
+            self._columns[lane, length:length + count] = own
+        self._lengths[lanes] = lengths + count
+        return result
+
+    def _repeat(self, work: Callable[[], Any]) -> Any:
+        def again(error: UserError) -> None:
+            self._move_on(error)
+            attempt(self._rebind, self._move_on)
+
+        return attempt(work, again)
+
+    def _rebind(self) -> None:
+        """Bind again, and compute the memories, the prefixes and the columns of all lanes again."""
+        self._bound = self._bind()
+        for index, memory in self._memories.items():
+            self._bound.set_memory(memory, index)
+        for index, prefix in self._prefixes.items():
+            self._bound.prefill(prefix, index)
+        for lane in np.flatnonzero(self._lengths):
+            assert self._columns is not None
+            if self._indices[lane] in self._prefixes:
+                self._bound.step(self._columns[lane:lane + 1, :self._lengths[lane]], np.zeros(1, np.int64), lane,
+                                 self._indices[lane:lane + 1])
+
+
+def attempt(work: Callable[[], Any], move_on: MoveOn) -> Any:
+    """The result of ``work``, which is repeated after ``move_on`` as long as that does not raise."""
+    while True:
+        try:
+            return work()
+        except UserError as error:
+            move_on(error)

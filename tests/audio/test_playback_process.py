@@ -1,0 +1,99 @@
+"""Playing in a child process, which Core ML cannot keep waiting."""
+
+import ctypes
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from ane.audio import playback
+from ane.audio.playback import PlayerError
+from ane.audio.playback_process import PlayerProcess
+from ane.audio.writer import pcm16
+from tests.audio.recording_device import RecordingDevice
+
+RATE = 24000
+
+# a child that plays into a recording device, and writes what it took, and when, into two files
+CHILD = """
+import sys, time
+from pathlib import Path
+from ane.audio import playback, playback_process
+from tests.audio.recording_device import RecordingDevice
+
+folder = Path(sys.argv.pop(1))
+class Device(RecordingDevice):
+    def _take(self, callback):
+        with (folder / "times").open("a") as times:
+            while self.open:
+                taken = callback.send(240)
+                self.taken += taken
+                print(time.time(), file=times, flush=True)
+                time.sleep(0.01)
+        (folder / "taken").write_bytes(self.taken)
+playback.open_device = Device(FAILS)
+playback.check_sound_device = lambda rate: None
+playback_process.main()
+"""
+
+
+def player(tmp_path, fails_after=None) -> PlayerProcess:
+    code = CHILD.replace("FAILS", str(fails_after))
+    return PlayerProcess(RATE, 1.0, (sys.executable, "-c", code, str(tmp_path)))
+
+
+def tone(seconds: float) -> np.ndarray:
+    return (0.5 * np.cos(2 * np.pi * 220 * np.arange(int(seconds * RATE)) / RATE)).astype(np.float32)
+
+
+def test_the_child_plays_on_while_this_process_holds_the_gil(tmp_path):
+    playing = player(tmp_path)
+    for piece in np.split(tone(1.0), 4):
+        playing.feed(piece)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "times").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    started = time.time()
+    ctypes.PyDLL(None).usleep(500_000)          # keeps the GIL, as a prediction of Core ML does
+    ended = time.time()
+    playing.finish()
+    playing.close()
+    times = [float(line) for line in (tmp_path / "times").read_text().split()]
+    assert sum(started < moment < ended for moment in times) > 5
+    taken = np.frombuffer((tmp_path / "taken").read_bytes(), "<i2")
+    np.testing.assert_array_equal(np.trim_zeros(taken, "b"), np.trim_zeros(pcm16(tone(1.0)), "b"))
+
+
+def test_a_device_that_needs_it_plays_in_a_process_of_its_own(monkeypatch):
+    started = []
+
+    class Process(PlayerProcess):
+        def __init__(self, sample_rate, expected):
+            started.append((sample_rate, expected))
+            super().__init__(sample_rate, expected, (sys.executable, "-c", "import sys; sys.stdin.buffer.read()"))
+
+    monkeypatch.setattr(playback, "PlayerProcess", Process)
+    device = RecordingDevice()
+    device.needs_own_process = True
+    monkeypatch.setattr(playback, "open_device", device)
+    with playback.playing(RATE, 2.0) as play:
+        play(tone(0.1))
+    assert started == [(RATE, 2.0)]
+    assert not device.open
+
+
+def test_a_failure_of_the_device_is_one_line_in_this_process(tmp_path):
+    command = (sys.executable, "-c", "print('the sound device stopped'); raise SystemExit(1)")
+    playing = PlayerProcess(RATE, None, command)
+    playing._process.wait()
+    with pytest.raises(PlayerError, match=r"^the sound device stopped$"):
+        playing.feed(tone(10.0))
+    playing.close()
+
+
+def test_closing_stops_the_child_at_once(tmp_path):
+    playing = PlayerProcess(RATE, None, (sys.executable, "-c", "import time; time.sleep(60)"))
+    playing.close()
+    assert playing._process.returncode

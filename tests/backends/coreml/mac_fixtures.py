@@ -1,0 +1,104 @@
+"""Fixtures: this process as a Mac whose Core ML is the stand-in of ``native``."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ane.backends.coreml import trial
+from ane.backends.coreml.compiled import MacMachine
+from ane.backends.coreml.runtime import CoreMLRuntime, CoreMLTools
+from tests.backends.coreml import native
+from tests.backends.coreml.packages import X, save_scale_package
+
+M2 = MacMachine("Apple M2", "24F74")        # the stand-in's
+CHECKOUT = Path(__file__).parents[3]
+
+
+class TrialInThisProcess(trial.TrialProcess):
+    """``TrialProcess`` without the process, which takes seconds to start."""
+
+    def _ask(self, request) -> None:
+        answer = trial.answer(request)
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+
+
+@pytest.fixture
+def unguarded_mac(tmp_path, monkeypatch) -> Iterator[native.StandIn]:
+    """The stand-in, which this process and its children use instead of Core ML."""
+    import coremltools  # imported before the platform changes, as the others: their files depend on it
+    import miniaudio  # noqa: F401
+    import soundfile  # noqa: F401
+
+    stand_in = native.machine_folder(tmp_path / "mac")
+    monkeypatch.setenv(native.FOLDER, str(stand_in.folder))
+    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", f"{stand_in.folder / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    paths = [CHECKOUT / "tests" / "backends" / "coreml" / "mac", CHECKOUT, *os.environ.get("PYTHONPATH", "").split(":")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, paths)))
+    native.install_in_process(monkeypatch.setattr, monkeypatch.setitem)
+    yield stand_in
+    coremltools.models.utils._macos_version.cache_clear()
+
+
+@pytest.fixture
+def mac(unguarded_mac, monkeypatch) -> Iterator[native.StandIn]:
+    """As ``unguarded_mac``, with first loads in this process. No array may die while Core ML reads it."""
+    monkeypatch.setattr(trial, "TrialProcess", TrialInThisProcess)
+    yield unguarded_mac
+    assert unguarded_mac.count("freed too early") == 0
+
+
+class RecordingTools(CoreMLTools):
+    """coremltools on the stand-in; it records the models that are opened.
+
+    Attributes:
+        other: the machine that it claims to be, instead of the stand-in's.
+    """
+
+    def __init__(self, stand_in: native.StandIn, other: MacMachine | None = None):
+        super().__init__()
+        self.stand_in, self.other, self.opened = stand_in, other, []
+
+    def machine(self) -> MacMachine:
+        return self.other or super().machine()
+
+    def open(self, compiled: Path, function: str, compute_units: str) -> Any:
+        self.opened.append(super().open(compiled, function, compute_units))
+        return self.opened[-1]
+
+    @property
+    def compiled(self) -> int:
+        return self.stand_in.count("compile ")
+
+
+@pytest.fixture(scope="session")
+def packages(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("packages")
+    save_scale_package(folder / "two.mlpackage")
+    save_scale_package(folder / "three.mlpackage", 3.0)
+    save_scale_package(folder / "wide.mlpackage", dtype="fp32")
+    return folder
+
+
+@pytest.fixture
+def api(mac) -> RecordingTools:
+    return RecordingTools(mac)
+
+
+@pytest.fixture
+def package(packages, tmp_path, unguarded_mac) -> Path:
+    """A package that the test may change, and an empty cache."""
+    shutil.copytree(packages / "two.mlpackage", tmp_path / "model.mlpackage")
+    return tmp_path / "model.mlpackage"
+
+
+def run(api: CoreMLTools, package: Path) -> np.ndarray:
+    """Load and call the function in a new runtime, as a new process would; return y."""
+    function = CoreMLRuntime(api).load(package, "main", "CPU_ONLY")
+    return function.predict({"x": X}, function.make_state())["y"]

@@ -1,0 +1,326 @@
+"""A stand-in of coremltools' native module, ``coremltools.libcoremlpython``, for machines without Core ML.
+
+coremltools' own Python code runs on it unmodified. It refuses what the binding refuses (coremlpython/*.mm in
+apple/coremltools: types of arguments, dtypes, contents of arrays, names of functions, whose state it is), compiles by
+copying, predicts in the interpreter ``ane.backends.mil`` with fp16 rounding, and plans the default function only, since
+``get_compute_plan`` passes no function name. It fails on order (``Order``), in this process and in child processes, and
+writes each call into a log.
+
+What it cannot show: speed, placement, and what the Neural Engine computes.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import weakref
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+FOLDER = "NATIVE_STAND_IN"                  # environment variable: the folder with the orders and the log
+READ_SECONDS = 1.0                          # how long Core ML reads an array after the prediction
+UNITS = ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL")
+SPECIFICATION_VERSION = 9                   # of macOS 15
+INPUT_DTYPES = {"fp16": (np.float32, np.float64), "fp32": (np.float32, np.float64), "int32": (np.int32,)}
+
+
+@dataclass(frozen=True)
+class Order:
+    """A call that must fail.
+
+    Attributes:
+        call: "compile", "load", "predict" or "plan". function, units: only of these; None: of all.
+        how: "refuse" with ``message``; "nan" outputs; "hang"; "kill" this process, as macOS does without memory;
+            "memory": raise MemoryError.
+    """
+
+    call: str
+    how: str = "refuse"
+    function: str | None = None
+    units: str | None = None
+    message: str = "Error in building plan."
+
+
+class StandIn:
+    """Its orders and its log, both in ``folder``, so that child processes share them."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def order(self, *orders: Order) -> None:
+        (self.folder / "orders.json").write_text(json.dumps([asdict(order) for order in orders]))
+
+    @property
+    def log(self) -> list[str]:
+        """A line a call: "compile PACKAGE", "load FUNCTION UNITS", "predict FUNCTION UNITS", "plan FUNCTION UNITS"."""
+        path = self.folder / "log"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def count(self, start: str) -> int:
+        return sum(line.startswith(start) for line in self.log)
+
+    def obey(self, call: str, function: str, units: str = "") -> bool:
+        """Write the call into the log and carry out its order; True: the outputs must be NaN."""
+        with (self.folder / "log").open("a") as log:
+            log.write(f"{call} {function} {units}".rstrip() + "\n")
+        path = self.folder / "orders.json"
+        for order in (Order(**content) for content in (json.loads(path.read_text()) if path.exists() else [])):
+            if order.call == call and order.function in (None, function) and order.units in (None, units):
+                if order.how == "refuse":
+                    raise RuntimeError(f'{{\n    NSLocalizedDescription = "{order.message}";\n}}')
+                if order.how == "hang":
+                    time.sleep(3600)
+                if order.how == "kill":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if order.how == "memory":
+                    raise MemoryError
+                return order.how == "nan"
+        return False
+
+
+def here() -> StandIn:
+    return StandIn(Path(os.environ[FOLDER]))
+
+
+# Classes of the native module, under its names
+
+class _State:
+    """pybind's class of MLState: arrays by name."""
+
+    def __init__(self, model: "_MLModelProxy", arrays: dict[str, np.ndarray]):
+        self.model, self.arrays = model, arrays
+
+    def read_state(self, name: str) -> np.ndarray:
+        if name not in self.arrays:
+            raise RuntimeError(f"Unknown state name {name}")
+        return self.arrays[name].astype(np.float32)
+
+
+class _MLModelProxy:
+    def __init__(self, path: str, units: str, function: str, hints: dict, asset: Any = None):
+        if not (type(path) is str and type(units) is str and type(function) is str and type(hints) is dict):
+            raise TypeError("__init__(): incompatible constructor arguments")
+        assert units in UNITS, units                # the binding's assert
+        assert asset is None
+        from ane.backends.mil import Arithmetic, Interpreter
+
+        self.stand_in, self.units, self.deleted = here(), units, None
+        if not path.rstrip("/").endswith(".mlmodelc"):
+            path = self.compileModel(path)
+            self.deleted = weakref.finalize(self, shutil.rmtree, path, True)
+        self.path = Path(path)
+        self.package = opened(self.path)
+        if function and set(self.package.functions) == {"main"}:
+            raise RuntimeError('{\n NSLocalizedDescription = "One function: functionName must be nil.";\n}')
+        self.function = function or self.package.default_function
+        self.stand_in.obey("load", self.function, units)
+        if self.function not in self.package.functions:
+            raise RuntimeError(f'{{\n NSLocalizedDescription = "There is no function named {function}.";\n}}')
+        self.interpreter = Interpreter(self.package, self.function, Arithmetic(fp16=True))
+
+    def get_compiled_model_path(self) -> str:
+        return str(self.path)
+
+    def predict(self, features: dict, state: _State | None) -> dict[str, np.ndarray]:
+        if type(features) is not dict or not (state is None or isinstance(state, _State)):
+            raise TypeError("predict(): incompatible function arguments")
+        spoiled = self.stand_in.obey("predict", self.function, self.units)
+        declared = self.interpreter.function.inputs
+        arrays = {name: multi_array(value) for name, value in features.items()}
+        for name, type_ in declared.items():
+            if name not in arrays:
+                raise RuntimeError(f'{{\n NSLocalizedDescription = "Feature {name} is required, but missing.";\n}}')
+            array = arrays[name]
+            if array.shape != type_.shape or array.dtype.type not in INPUT_DTYPES[type_.dtype]:
+                raise RuntimeError(f'{{\n NSLocalizedDescription = "MultiArray {name} {array.dtype} {array.shape} does '
+                                   f'not match {type_} of the model description.";\n}}')
+        states = self._states(state)
+        outputs = self.interpreter.predict({name: arrays[name] for name in declared}, states)
+        for name in declared:
+            watch(features[name], name)
+        if spoiled:
+            outputs = {name: np.full_like(array, np.nan) for name, array in outputs.items()}
+        return {name: array.astype(np.float32) if array.dtype.kind == "f" else array
+                for name, array in outputs.items()}
+
+    def newState(self) -> _State:       # noqa: N802  the binding's name
+        return _State(self, self.interpreter.make_state())
+
+    def _states(self, state: _State | None) -> Any:
+        """The arrays of a state that a function of the same model made, of the same names, shapes and types."""
+        declared = self.interpreter.make_state()
+        if not declared:
+            return None
+        if state is None:
+            raise RuntimeError('{\n NSLocalizedDescription = "A stateful model needs a state.";\n}')
+        if state.model.path != self.path or {name: (array.shape, array.dtype) for name, array in state.arrays.items()} \
+                != {name: (array.shape, array.dtype) for name, array in declared.items()}:
+            raise RuntimeError('{\n NSLocalizedDescription = "The state was made by another model.";\n}')
+        return state.arrays
+
+    @staticmethod
+    def compileModel(path: str) -> str:     # noqa: N802  the binding's name
+        if type(path) is not str:
+            raise TypeError("compileModel(): incompatible function arguments")
+        here().obey("compile", Path(path).name)
+        destination = Path(tempfile.mkdtemp()) / f"{Path(path).stem}.mlmodelc"
+        shutil.copytree(path, destination)
+        try:
+            opened(destination)
+        except RuntimeError:
+            shutil.rmtree(destination.parent)
+            raise
+        return str(destination)
+
+    @staticmethod
+    def maximum_supported_specification_version() -> int:
+        return SPECIFICATION_VERSION
+
+    @staticmethod
+    def auto_set_specification_version(spec: Any) -> Any:
+        return spec
+
+    @staticmethod
+    def get_compute_plan(path: str, units: str) -> Any:
+        """A plan of the default function. Convolutions run on the Neural Engine where it is allowed, transposes not."""
+        from coremltools.models import compute_device, compute_plan
+
+        package = opened(Path(path))
+        name = package.default_function
+        here().obey("plan", name, units)
+        cpu = compute_device.MLCPUComputeDevice(_MLCPUComputeDeviceProxy())
+        gpu = compute_device.MLGPUComputeDevice(_MLGPUComputeDeviceProxy())
+        engine = compute_device.MLNeuralEngineComputeDevice(_MLNeuralEngineComputeDeviceProxy())
+        best = {"CPU_ONLY": cpu, "CPU_AND_GPU": gpu}.get(units, engine)
+
+        def operation(op: Any) -> Any:
+            outputs = [compute_plan.MLModelStructureProgramNamedValueType(key, None) for key in op.outputs]
+            return compute_plan.MLModelStructureProgramOperation({}, f"ios18.{op.type}", outputs, [],
+                                                                 SimpleNamespace(type=op.type))
+
+        # the structure has all functions; the plan has devices for the operations of the default function only
+        planned = [operation(op) for op in package.function(name).ops]
+        functions = {other: compute_plan.MLModelStructureProgramFunction([], compute_plan.MLModelStructureProgramBlock(
+            [], planned if other == name else [operation(op) for op in package.function(other).ops], []))
+            for other in package.functions}
+        known = {id(one) for one in planned}
+
+        def usage(one: Any) -> Any:
+            if id(one) not in known:
+                return None
+            device = cpu if one.__proxy__.type == "transpose" else best
+            return compute_plan.MLComputePlanDeviceUsage(device, [cpu] if device is cpu else [cpu, device])
+
+        proxy = _MLComputePlanProxy()
+        program = compute_plan.MLModelStructureProgram(functions)
+        proxy.model_structure = compute_plan.MLModelStructure(None, program, None)
+        proxy.get_compute_device_usage_for_mlprogram_operation = usage
+        proxy.get_estimated_cost_for_mlprogram_operation = lambda one: (
+            compute_plan.MLComputePlanCost(1 / len(planned)) if id(one) in known else None)
+        return compute_plan.MLComputePlan(proxy)
+
+
+class _MLComputePlanProxy:
+    pass
+
+
+class _MLCPUComputeDeviceProxy:
+    pass
+
+
+class _MLGPUComputeDeviceProxy:
+    pass
+
+
+class _MLNeuralEngineComputeDeviceProxy:
+    def get_total_core_count(self) -> int:
+        return 16
+
+
+class _MLModelAssetProxy:
+    pass
+
+
+CLASSES = (_MLModelProxy, _State, _MLComputePlanProxy, _MLCPUComputeDeviceProxy, _MLGPUComputeDeviceProxy,
+           _MLNeuralEngineComputeDeviceProxy, _MLModelAssetProxy)
+
+
+def opened(model: Path) -> Any:
+    """The package or compiled model, its weights readable. RuntimeError with Core ML's kind of message when not."""
+    from ane.backends.mil import Package
+    from ane.system.errors import UserError
+
+    try:
+        return Package(model)
+    except UserError as error:
+        raise RuntimeError(f'{{\n    NSLocalizedDescription = "Error reading the model: {error}";\n}}') from error
+
+
+def multi_array(value: Any) -> np.ndarray:
+    """What ``convertValueToObjC`` accepts of arrays: it drops the reason of a refusal."""
+    accepted = (isinstance(value, np.ndarray) and value.ndim and value.flags.writeable and (
+        value.dtype in (np.int32, np.float32, np.float64)) and value.flags.c_contiguous)
+    if not accepted:
+        raise RuntimeError("value type not convertible")
+    return value
+
+
+def watch(array: np.ndarray, name: str) -> None:
+    """Core ML reads an array for a while after the prediction: log it if it dies before."""
+    since, folder = time.monotonic(), here().folder
+
+    def died() -> None:
+        if time.monotonic() - since < READ_SECONDS:
+            with contextlib.suppress(OSError), (folder / "log").open("a") as log:
+                log.write(f"freed too early: {name}\n")
+
+    weakref.finalize(array, died).atexit = False
+
+
+def native_module() -> ModuleType:
+    module = ModuleType("coremltools.libcoremlpython")
+    for one in CLASSES:
+        setattr(module, one.__name__, one)
+    return module
+
+
+def machine_folder(folder: Path, version: str = "15.5", chip: str = "Apple M2", build: str = "24F74") -> StandIn:
+    """Make ``folder`` the machine's: an empty log, and the commands ``sw_vers`` and ``sysctl`` in ``bin``."""
+    (folder / "bin").mkdir(parents=True)
+    for name, script in (("sw_vers", f'case "$1" in -productVersion) echo {version};; *) echo {build};; esac'),
+                         ("sysctl", f'case "$2" in machdep.cpu.brand_string) echo "{chip}";; *) exit 1;; esac')):
+        path = folder / "bin" / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+    (folder / "version").write_text(version)
+    return StandIn(folder)
+
+
+def install_in_process(setattr_: Any = setattr, setitem: Any = dict.__setitem__) -> None:
+    """Make this process believe that it runs on the Mac of ``machine_folder``.
+
+    With a monkeypatch's ``setattr`` and ``setitem`` it ends with the test.
+    """
+    import platform
+
+    folder = here().folder
+    module = native_module()
+    setitem(sys.modules, module.__name__, module)
+    for name in ("model", "_compiled_model", "compute_plan", "compute_device"):
+        user = sys.modules.get(f"coremltools.models.{name}")
+        for one in CLASSES:
+            if user is not None and hasattr(user, one.__name__):        # imported before: the native module was missing
+                setattr_(user, one.__name__, one)
+    setattr_(sys, "platform", "darwin")
+    setattr_(platform, "mac_ver", lambda: ((folder / "version").read_text(), ("", "", ""), "arm64"))
+    utils = sys.modules.get("coremltools.models.utils")
+    if utils is not None:
+        utils._macos_version.cache_clear()

@@ -1,0 +1,150 @@
+"""The backend "auto" speaks wherever something can: on other compute units, else on torch, with a notice for each."""
+
+# ruff: noqa: F811  fixtures are imported
+
+import shutil
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ane.backends import load_backend
+from ane.backends.coreml import trial
+from ane.bundles.bundle import Bundle
+from ane.models.tortoise.settings import Diffusion, Settings
+from ane.models.tortoise.synthesizer import Synthesizer
+from ane.system.decibels import snr_db
+from ane.system.errors import UserError
+from converters.conversion import convert
+from converters.coreml.package import CoreMLOptions
+from converters.proof import parity
+from tests.backends.coreml.mac_fixtures import mac, unguarded_mac  # noqa: F401
+from tests.backends.coreml.native import Order
+
+BUCKETS = {"prefill": (64,), "step": (128,), "condition": (16,), "denoise": (64,), "sample": (64,), "steps": (2,),
+           "univnet": (14,)}
+SAME_DB = 20        # random networks amplify rounding
+NETWORKS = ["autoregressive", "diffusion", "univnet"]
+
+
+@pytest.fixture(scope="module")
+def bundle(random_bundle, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("bundles") / "small"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parity, "check_threshold", lambda *_: None)       # random weights miss it by some dB
+        convert(Bundle(random_bundle), path, [CoreMLOptions("fp32", lanes=(2,), buckets=BUCKETS)], NETWORKS)
+    return path
+
+
+def settings() -> Settings:
+    chosen = Settings.of("ultra_fast", candidates=1, lanes=2)
+    return replace(chosen, sampling=replace(chosen.sampling, max_codes=6), diffusion=Diffusion(steps=3))
+
+
+def speak(bundle: Path, backend: str = "auto", **options) -> tuple[np.ndarray, list[str], str]:
+    """The audio of a short text, the notices but those of first loads, the name of the backend."""
+    notices: list[str] = []
+    loaded = load_backend(backend, Bundle(bundle), notice=notices.append, **options)
+    audio = Synthesizer(Bundle(bundle), loaded).speak("Hi.", "noise", seed=0, settings=settings()).audio
+    assert np.isfinite(audio).all()
+    assert audio.any()
+    return audio, [line for line in notices if not line.startswith(("Compiling", "Loading"))], loaded.name
+
+
+@pytest.fixture(scope="module")
+def expected(bundle) -> np.ndarray:
+    return speak(bundle, "torch:cpu")[0]
+
+
+@pytest.mark.parametrize("cache", ["io", "state"])
+def test_core_ml_speaks_without_a_notice_where_it_works(mac, bundle, expected, cache):
+    audio, notices, name = speak(bundle, cache=cache)
+    assert notices == []
+    assert name.startswith("coreml")
+    assert snr_db(expected, audio) > (SAME_DB if cache == "io" else 5)          # a state is fp16
+    assert mac.count("load univnet_14_17 CPU_AND_GPU") == 2
+
+
+def test_without_core_ml_torch_speaks(bundle, expected):
+    audio, notices, name = speak(bundle)
+    assert (notices, name.partition(":")[0]) == ([], "torch")
+    np.testing.assert_array_equal(audio, expected)
+
+
+@pytest.mark.parametrize("call", ["load", "predict"])
+def test_a_network_that_the_neural_engine_refuses_runs_on_the_gpu(mac, bundle, expected, call):
+    mac.order(Order(call, units="CPU_AND_NE", message="ANECCompile() FAILED"))
+    audio, notices, _ = speak(bundle)
+    assert snr_db(expected, audio) > SAME_DB
+    assert [line.rpartition(". ")[2] for line in notices] == [
+        "Running autoregressive on CPU_AND_GPU instead.", "Running diffusion on CPU_AND_GPU instead."]
+    assert all("the Neural Engine's compiler rejects it" in line for line in notices)
+
+
+@pytest.mark.parametrize("function", ["step_2_128", "denoise_2_64", "sample_2_2_64", "condition_16", "univnet_14_17"])
+def test_a_network_with_a_function_that_core_ml_refuses_everywhere_runs_on_torch(mac, bundle, function):
+    """Of a decoder, what it had computed is computed again."""
+    mac.order(Order("predict", function=function, message="error code: -14"))
+    _, notices, _ = speak(bundle)
+    network = {"step": "autoregressive", "univnet": "univnet"}.get(function.partition("_")[0], "diffusion")
+    on = ["CPU_ONLY", "torch"] if network == "univnet" else ["CPU_AND_GPU", "CPU_ONLY", "torch"]
+    assert [line.rpartition(". ")[2] for line in notices] == [f"Running {network} on {one} instead." for one in on]
+
+
+def test_when_core_ml_refuses_everything_torch_speaks_all_of_it(mac, bundle, expected):
+    mac.order(Order("load"))
+    audio, notices, _ = speak(bundle)
+    assert [line for line in notices if "torch" in line] == notices[2::3] + notices[-1:]
+    np.testing.assert_allclose(audio, expected, atol=1e-4)
+
+
+def test_nan_outputs_are_computed_again_elsewhere(mac, bundle, expected):
+    mac.order(Order("predict", "nan", units="CPU_AND_NE"))
+    audio, notices, _ = speak(bundle)
+    assert snr_db(expected, audio) > SAME_DB
+    assert len(notices) == 2
+    assert all("returns NaN or infinite values" in line for line in notices)
+
+
+def test_a_compilation_that_does_not_end_is_left_to_torch(unguarded_mac, bundle, expected, monkeypatch):
+    """In a real child process."""
+    unguarded_mac.order(Order("compile", "hang", "diffusion-fp32.mlpackage"))
+    monkeypatch.setattr(trial.TrialProcess.__init__, "__defaults__", (3.0,))
+    audio, notices, _ = speak(bundle)
+    assert [line.rpartition(". ")[2] for line in notices] == ["Running diffusion on torch instead."]
+    assert snr_db(expected, audio) > SAME_DB
+
+
+@pytest.mark.parametrize("call", ["compile", "predict"])
+def test_without_memory_for_core_ml_torch_speaks(mac, bundle, expected, call):
+    mac.order(Order(call, "memory"))
+    audio, notices, _ = speak(bundle)
+    assert all("not enough memory" in line for line in notices)
+    assert notices[-1].endswith("on torch instead.")
+    np.testing.assert_allclose(audio, expected, atol=1e-4)
+
+
+def test_a_damaged_package_is_left_to_torch(mac, bundle, tmp_path):
+    damaged = shutil.copytree(bundle, tmp_path / "damaged")
+    weights = next((damaged / "packages" / "diffusion-fp32.mlpackage").rglob("weight.bin"))
+    weights.write_bytes(bytes(weights.stat().st_size))
+    _, notices, _ = speak(damaged)
+    assert len(notices) == 1
+    assert notices[0].endswith("Running diffusion on torch instead.")
+
+
+def test_core_ml_that_was_asked_for_by_name_is_never_replaced(mac, bundle):
+    mac.order(Order("load", function="denoise_2_64"))
+    with pytest.raises(UserError, match="try compute_units="):
+        speak(bundle, "coreml")
+
+
+def test_a_stream_goes_on_elsewhere(mac, bundle):
+    mac.order(Order("predict", function="univnet_14_17"))
+    notices: list[str] = []
+    synthesizer = Synthesizer(Bundle(bundle), load_backend("auto", Bundle(bundle), notice=notices.append))
+    with closing(synthesizer.stream("Hi.", "noise", seed=0, settings=settings())) as pieces:
+        assert np.concatenate(list(pieces)).any()
+    assert notices[-1].endswith("Running univnet on torch instead.")

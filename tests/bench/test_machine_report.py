@@ -1,0 +1,67 @@
+"""The report that a user can send: what is in it, and what must not be."""
+
+import json
+
+import pytest
+
+from ane.bench.machine_report import MachineReport, comparison, read_report, without_personal_names
+from ane.bench.records import BenchRow, Spread
+from ane.cli import main
+from ane.system.errors import UserError
+
+NAMES = ("jane.doe", "janes-mac")
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("there is no package at /Users/jane.doe/My Models/a.mlpackage; convert it", "there is no package at a.mlpackage; "
+                                                                                 "convert it"),
+    ("~/Library/x.json is damaged", "x.json is damaged"), (r"C:\Users\jane.doe\x.json", "x.json"),
+    ("Jane.Doe on Janes-Mac.local", "… on ….local"), ("packages/clvp-fp16.mlpackage", "packages/clvp-fp16.mlpackage"),
+    ("24 GB/s, 3 and/or 4", "24 GB/s, 3 and/or 4"), ("https://github.com/a/b", "https://github.com/a/b")])
+def test_paths_and_names_are_removed_and_nothing_else(text, expected):
+    assert without_personal_names({"a": [text]}, NAMES) == {"a": [expected]}
+
+
+def report(chip: str, milliseconds: float) -> MachineReport:
+    row = BenchRow("coreml", "step_1_64", settings={"network": "autoregressive", "compute_units": "CPU_AND_NE"},
+                   value=Spread.of([milliseconds]), figures={"joules": 2.5})
+    where = {"network": "autoregressive", "precision": "fp16", "function": "step_1_64", "compute_units": "CPU_AND_NE"}
+    finding = {"subject": "a", "state": "ok", "detail": "b", "fix": ""}
+    return MachineReport({"chip": chip, "os": "macOS 15.5"}, [finding],
+                         placement=[where | {"ops": {"Neural Engine": 3, "CPU": 1}, "costs": {}, "unknown": 0}],
+                         parity=[where | {"snr": 55.0, "threshold": 50.0, "problem": ""}],
+                         rows=[json.loads(json.dumps(row, default=vars))])
+
+
+def test_reports_are_compared_side_by_side(tmp_path, capsys, monkeypatch):
+    files = []
+    for chip, milliseconds in (("Apple M1", 20.0), ("Apple M4", 8.0)):
+        files.append(tmp_path / f"{chip}.json")
+        files[-1].write_text(json.dumps(report(chip, milliseconds).as_json()))
+    monkeypatch.setenv("COLUMNS", "300")
+    assert main(["bench", "--compare", *map(str, files), "-o", str(tmp_path / "table.json")]) == 0
+    printed = capsys.readouterr().out
+    for text in ("1 Apple M1", "2 Apple M4", "20 ±0% ms", "8 ±0% ms", "3 on Neural Engine, 1 on CPU", "55.0 dB", "2.5"):
+        assert text in printed
+    assert len(json.loads((tmp_path / "table.json").read_text())["rows"]) == 4
+
+
+def test_a_function_that_one_report_lacks_leaves_its_column_empty():
+    without = MachineReport({"chip": "Apple M2"})
+    _, cells = comparison([report("Apple M1", 20.0), without])
+    assert {row[-1] for row in cells} == {"–"}
+
+
+@pytest.mark.parametrize("change", [
+    {"format": 2}, {"machine": []}, {"machine": {}}, {"rows": [{}]}, {"parity": [{"network": "x"}]}, {"more": 1}])
+def test_another_file_is_refused_in_one_line(tmp_path, change):
+    (tmp_path / "report.json").write_text(json.dumps(report("Apple M1", 1.0).as_json() | change))
+    with pytest.raises(UserError, match=r"report\.json"):
+        read_report(tmp_path / "report.json")
+
+
+def test_the_rows_of_ane_bench_are_read_too(tmp_path):
+    content = {"format": 2, "benchmark": "ane bench", "machine": {"chip": "Apple M1"}, "notes": [],
+               "rows": report("Apple M1", 1.0).rows}
+    (tmp_path / "bench.json").write_text(json.dumps(content))
+    assert len(read_report(tmp_path / "bench.json").bench_rows) == 1

@@ -1,0 +1,123 @@
+"""The commands on a Mac whose Core ML is a stand-in of coremltools' native module."""
+
+# ruff: noqa: F811  fixtures are imported
+
+import getpass
+import json
+import platform
+from pathlib import Path
+
+import pytest
+import soundfile
+
+from ane.audio import playback
+from ane.backends.choosing import warn_of_palettes
+from ane.backends.packaged.backend import fits_in_memory
+from ane.bench import sessions
+from ane.bench.machine_report import read_report
+from ane.bundles.bundle import Bundle
+from ane.bundles.hashes import FileRecord
+from ane.bundles.packages import PackageRecord
+from ane.cli import main
+from ane.commands.placement import NEURAL_ENGINE
+from tests.audio.recording_device import RecordingDevice
+from tests.backends.coreml.mac_fixtures import mac, unguarded_mac  # noqa: F401
+from tests.backends.coreml.native import Order
+from tests.bench.in_process import InProcessWorker
+from tests.small_bundle import write_small_bundle
+
+SPEECH = ("--preset", "fastest", "--seed", "0", "--lanes", "2")
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory) -> Path:
+    """A bundle with packages of CLVP, of the encoders, and of the vocoder of the preset "fastest"."""
+    return write_small_bundle(tmp_path_factory.mktemp("bundles"), ["clvp", "rlg_auto", "hifigan"])
+
+
+def test_it_speaks_streams_and_lists_what_it_compiled(mac, small, tmp_path, monkeypatch, capsys):
+    assert main(["say", "Hi.", "--bundle", str(small), *SPEECH, "-o", str(tmp_path / "hi.wav")]) == 0
+    messages = capsys.readouterr().err
+    assert "Compiling hifigan-fp16 for Apple M2, once" in messages
+    assert "Loading hifigan_14" in messages
+    assert soundfile.read(tmp_path / "hi.wav")[0].any()
+    device = RecordingDevice()
+    monkeypatch.setattr(playback, "open_device", device)
+    assert main(["say", "Hi.", "--bundle", str(small), *SPEECH, "--stream"]) == 0
+    assert device.played.any()
+    assert "Loading" not in capsys.readouterr().err, "only the first load is announced"
+    system = Path.home() / "Library" / "Caches" / "org.python.python" / "com.apple.e5rt.e5bundlecache"
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "user")
+    system = tmp_path / "user" / system.relative_to(system.parents[3])
+    system.mkdir(parents=True)
+    (system / "model").write_bytes(bytes(2_000_000))
+    assert main(["cache", "list"]) == 0
+    listed = capsys.readouterr().out
+    assert "hifigan-fp16.mlmodelc" in listed
+    assert "macOS keeps 2.0 MB for the Neural Engine" in listed
+
+
+def test_a_refusal_is_a_line_and_the_speech_goes_on(mac, small, tmp_path, capsys):
+    mac.order(Order("load", units="CPU_AND_NE", message="ANECCompile() FAILED"))
+    assert main(["say", "Hi.", "--bundle", str(small), *SPEECH, "-o", str(tmp_path / "hi.wav")]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if "instead" in line]
+    assert len(lines) == 1
+    assert lines[0].endswith("the Neural Engine's compiler rejects it. Running hifigan on CPU_AND_GPU instead.")
+
+
+def test_every_function_is_planned_and_verified(mac, small, capsys):
+    assert main(["verify", "--bundle", str(small), "--against", "coreml", "--networks", "rlg_auto"]) == 0
+    assert main(["plan", "--bundle", str(small), "--chip", "M1", "--json", "-"]) == 0
+    functions = json.loads(capsys.readouterr().out.splitlines()[-1])["functions"]
+    assert len(functions) > 3
+    assert all(set(one["placement"]["ops"]) <= {NEURAL_ENGINE, "CPU"} and not one["placement"]["unknown"]
+               for one in functions)
+
+
+def test_the_report_states_everything_but_paths_and_names(mac, small, tmp_path, monkeypatch):
+    monkeypatch.setattr(sessions, "WorkerProcess", InProcessWorker)
+    monkeypatch.setattr(getpass, "getuser", lambda: "jane.doe")
+    monkeypatch.setattr(platform, "node", lambda: "janes-mac.local")
+    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home of jane.doe"))
+    flags = ("--dry-run", "--runs", "1", "--backend", "coreml", "--networks", "clvp", "--compute-units", "CPU_ONLY")
+    monkeypatch.setattr("ane.commands.doctor_report.BENCH_FLAGS", flags)
+    mac.order(Order("load", function="clvp_text_32", message="Error at /Users/jane.doe/x"))
+    assert main(["doctor", "--report", str(tmp_path / "report.json"), "--bundle", str(small)]) == 0
+    report = read_report(tmp_path / "report.json")
+    assert report.machine["chip"] == "Apple M2"
+    assert {entry["function"] for entry in report.placement} == {entry["function"] for entry in report.parity}
+    assert {entry["compute_units"] for entry in report.parity} == {"CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE"}
+    assert any(entry["problem"] for entry in report.parity)
+    assert any(entry["snr"] and entry["snr"] > entry["threshold"] for entry in report.parity)
+    assert any(row.value for row in report.bench_rows if row.competitor == "coreml")
+    text = (tmp_path / "report.json").read_text()
+    for personal in ("jane", str(tmp_path), str(Path.home()) + "/", "/tmp"):
+        assert personal not in text
+    assert main(["bench", "--compare", str(tmp_path / "report.json")]) == 0
+
+
+def record(precision: str, size: int) -> PackageRecord:
+    return PackageRecord("diffusion", precision, "packages/x.mlpackage", [FileRecord("x", "0" * 64, size)], {})
+
+
+@pytest.mark.parametrize(("installed", "fits"), [(8e9, False), (32e9, True)])
+def test_functions_stay_loaded_only_where_the_memory_is_large_enough(installed, fits):
+    """A decoder of 800 MB and a denoiser of 500 MB, four functions each."""
+    packages = {"autoregressive": record("fp16", 800_000_000), "diffusion": record("fp16", 500_000_000)}
+    assert fits_in_memory(packages, installed) == fits
+
+
+def test_four_bit_weights_are_warned_of_until_they_were_verified_here(mac, small):
+    from ane.backends.coreml.compiled import this_machine, verified_marker
+    from ane.system.files import write_json
+
+    model, notices = Bundle(small), []
+    packages = {"hifigan": next(one for one in model.packages if one.network == "hifigan")}
+    warn_of_palettes(model, packages, notices.append)
+    assert notices == []
+    four = {"hifigan": PackageRecord(**{**vars(packages["hifigan"]), "precision": "4bit"})}
+    warn_of_palettes(model, four, notices.append)
+    assert "ane verify --against coreml" in notices.pop()
+    write_json(verified_marker(model.path / four["hifigan"].path, this_machine()), {})
+    warn_of_palettes(model, four, notices.append)
+    assert notices == []
