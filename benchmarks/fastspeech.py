@@ -2,7 +2,7 @@
 
 Contestants take turns in every round, in one process, on the CPU, in fp32 where no other precision is named. A reading
 is one call: the value is its time in ms, ``audio_s_per_s`` the seconds of audio in the mel for each second of it,
-``times_one_line`` this rate over the contestant's own rate for one line. Every line is the same text of 128 characters,
+``times_one_line`` this rate over the competitor's own rate for one line. Every line is the same text of 128 characters,
 as in NVIDIA's perf_infer.py; neither the text's preparation nor the vocoder is measured.
 
 Without --bundle, a model of random weights that speaks at a natural pace is imported and converted to ONNX first.
@@ -68,8 +68,8 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
     return BenchmarkResult(with_batch_gain(rows), settings, (), [BenchmarkPlot("FastSpeech, ids to mel", x="lines")])
 
 
-def repeated_call(contestant: str, lines: int, reading: Reading) -> RepeatedCall:
-    return RepeatedCall(BenchRow(contestant, "ids to mel", settings={"lines": lines}), reading)
+def repeated_call(competitor: str, lines: int, reading: Reading) -> RepeatedCall:
+    return RepeatedCall(BenchRow(competitor, "ids to mel", settings={"lines": lines}), reading)
 
 
 def with_batch_gain(rows: Sequence[BenchRow]) -> list[BenchRow]:
@@ -173,7 +173,7 @@ def add_options(add: Callable[..., Any]) -> None:
     add("--nvidia", type=Path, metavar="DIR",
         help="NVIDIA's folder CUDA-Optimized/FastSpeech, for a comparison with its class")
     add("--backends", type=comma_separated, default=["torch:cpu", "onnx:cpu"], metavar="B,…",
-        help="our contestants: a backend, and a precision other than fp32 after a space (default: torch:cpu, onnx:cpu)")
+        help="our competitors: a backend, and a precision other than fp32 after a space (default: torch:cpu, onnx:cpu)")
     add("--lines", type=counts, default=(1, 8), metavar="N,…", help="lines spoken in one pass (default: 1,8)")
 
 

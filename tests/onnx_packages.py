@@ -50,7 +50,8 @@ class OnnxPackages:
         Each is in fp32, CLVP also in fp16, the decoder also in int8, int4 and fp16.
         """
         destination = self.folder / "-".join(["bundle", *networks])
-        packages = [self.package(network, precision) for network in networks or TARGET.networks
+        own = [network for network in TARGET.networks if network in self.model().networks]
+        packages = [self.package(network, precision) for network in networks or own
                     for precision in ("fp32", *OTHER_PRECISIONS.get(network, ()))]
         with FileLock(f"{destination}.lock"):
             return Bundle(destination) if destination.exists() else self._write(destination, packages)

@@ -35,7 +35,7 @@ def test_one_line_and_three_are_measured(tmp_path, monkeypatch):
     assert one.figures["times_one_line"] == 1
 
 
-def test_the_gain_is_over_the_contestants_own_rate_for_one_line():
+def test_the_gain_is_over_the_competitors_own_rate_for_one_line():
     rows = [BenchRow(name, "ids to mel", settings={"lines": lines}, value=Spread.of([1.0]),
                      figures={"audio_s_per_s": rate})
             for name, lines, rate in (("a", 1, 10.0), ("b", 1, 4.0), ("a", 8, 30.0), ("b", 8, 6.0), ("c", 8, 7.0))]
