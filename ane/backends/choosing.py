@@ -76,7 +76,7 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
 
     if model.family.own_backend is not None:
         refuse_backend_options(model, spec, {
-            "precision": precision != "auto", "threads": threads is not None, "keep": keep is not None,
+            "precision": precision != "auto", "threads": threads is not None, "keep": keep is False,
             "cache": cache != "auto", "compute_units": compute_units is not None, "memory": memory is not None,
             "rebuild_engines": rebuild_engines})
         return model.family.own_backend(model)

@@ -258,16 +258,16 @@ def test_it_is_refused_in_one_line(tmp_path, name):
 @pytest.mark.parametrize("unit", ['<a "', "<a '\"", "<p ", "&#", "&amp", "<![CDATA[", "</", '<a href="#1">',
                                   "<!DOCTYPE [", "<svg>", "\n", "<br/>", "<td>x", "<p>* * *", "<h1>1"])
 def test_markup_that_repeats_takes_time_that_grows_with_its_length(tmp_path, unit):
-    """Ten times the length takes about ten times the time: the margin of three is for the machine."""
-    times = []
-    for count in (5_000, 50_000):
+    """Ten times the length takes about ten times the time. The machine may disturb a reading, but not three."""
+    def seconds(count: int) -> float:
         path = tmp_path / f"{count}.html"
         path.write_text("x" + unit * count)
         began = time.process_time()
         with suppress(UserError):       # nested too deeply
             read_document(path)
-        times.append(time.process_time() - began)
-    assert times[1] < 30 * times[0] + 0.1
+        return time.process_time() - began
+
+    assert any(seconds(50_000) < 30 * seconds(5_000) + 0.1 for _ in range(3))
 
 
 def test_a_part_that_the_spine_names_twice_is_read_once(tmp_path):

@@ -203,5 +203,5 @@ def test_the_error_for_an_unknown_name_suggests_similar_ones(path, home):
     shutil.copytree(path, home / "bundles" / "official")
     with pytest.raises(UserError, match=r"no bundle is named 'oficial'.*do you mean official"):
         open_model("oficial")
-    with pytest.raises(UserError, match="known bundles: demo, official"):
+    with pytest.raises(UserError, match="known bundles: demo, demo-fast, official"):
         open_model("xyz")

@@ -201,7 +201,7 @@ def test_what_cannot_be_done_is_one_line(bundle, capsys, command, fault):
 
 def test_a_book_is_narrated(bundle, files, capsys):
     (files / "book.txt").write_text("One line.\n\nAnother line.\n", encoding="utf-8")
-    command = ["read", "book.txt", "-o", "book.wav", "--bundle", "./bundle", "--rate", "1.1"]
+    command = ["read", "book.txt", "-o", "book.wav", "--bundle", "./bundle", "--speed", "1.1"]
     assert main(command) == 0
     assert soundfile.info("book.wav").samplerate == 22050
     assert main(command) == 0

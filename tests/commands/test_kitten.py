@@ -183,4 +183,4 @@ def test_a_book_is_narrated(bundle: str, capsys: pytest.CaptureFixture[str]) -> 
     assert main([*command, "--speed", "1.5"]) == 0
     assert "2 of 2 chunks spoken now" in capsys.readouterr().err
     assert main([*command, "--seed", "1"]) == 1
-    assert "--seed has no effect on a KittenTTS model" in capsys.readouterr().err
+    assert "--seed has no effect on KittenTTS models" in capsys.readouterr().err
