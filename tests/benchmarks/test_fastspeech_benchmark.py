@@ -53,7 +53,7 @@ def test_nvidias_class_is_called_with_the_models_weights(tmp_path):
     model = FastSpeechCheckpoint(write_fastspeech(tmp_path / "checkpoint.pt"))
     seen = {}
 
-    class StandIn(torch.nn.Module):
+    class StandInModel(torch.nn.Module):
         def __init__(self, *arguments):
             super().__init__()
             seen["arguments"] = arguments
@@ -65,7 +65,7 @@ def test_nvidias_class_is_called_with_the_models_weights(tmp_path):
             assert positions[1].tolist() == list(range(1, 129))
             return None, torch.ones(2, 50, 1, dtype=torch.bool), None
 
-    found = fastspeech.nvidia_reading(StandIn, model, 2)()
+    found = fastspeech.nvidia_reading(StandInModel, model, 2)()
     assert found["audio_s_per_s"] * found["value"] / 1000 == pytest.approx(100 * 256 / 22050)
     assert seen["arguments"] == (200, 24, 2, 2, 32, 24, 1, 1, 40, 24, 5, 2, 16, 3, 0.1, 80)
     assert seen["state"].keys() == fastspeech_entries().keys()
