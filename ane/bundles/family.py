@@ -5,6 +5,7 @@ A family is the constant ``FAMILY`` of the module ``ane.models.<name>.family``; 
 
 import importlib
 import importlib.util
+import os
 import pkgutil
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -180,7 +181,7 @@ def family_of_checkpoints(path: Path) -> ModelFamily:
 
 def recognised_family(path: Path) -> ModelFamily | None:
     """The family that recognises its checkpoints at ``path``; None: no family does."""
-    return next((family for family in families() if family.recognises(path)), None) if path.exists() else None
+    return next((family for family in families() if family.recognises(path)), None) if os.path.exists(path) else None
 
 
 def family_of_repository(repository: str) -> ModelFamily:

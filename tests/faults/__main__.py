@@ -19,6 +19,7 @@ from typing import Any
 from ane.backends.mil.package import Package
 from ane.bundles.bundle import Bundle
 from ane.bundles.packages import PackageRecord
+from converters.proof.comparison import LayerComparison
 from converters.proof.parity import companions, reference_backend
 from converters.proof.verify import (
     FLOAT32_NOISE,
@@ -83,7 +84,7 @@ def run(model: Bundle, record: PackageRecord, fault: Fault, runners: Sequence[Pa
         reference = reference_backend(model)
         checks = {}
         for runner in runners:
-            checks[runner.name] = runner.check(model, faulty, fault.function, reference, True)
+            checks[runner.name] = runner.check(model, faulty, fault.function, reference, LayerComparison())
             runner.unload(path)
     result["runners"] = {name: verdict(check, fault, Package(model.path / record.path))
                          for name, check in checks.items()}

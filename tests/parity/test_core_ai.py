@@ -41,7 +41,7 @@ def runner() -> PackageRunner:
 def test_every_kind_of_function_returns_the_references_outputs(model, runner, network):
     package = write_package(model, network, OPTIONS, model.path)
     reference = reference_backend(model, keep=True)
-    checks = [runner.check(model, package, name, reference, False) for name in package.functions]
+    checks = [runner.check(model, package, name, reference, None) for name in package.functions]
     runner.unload(model.path / package.path)
     for check in checks:
         assert check.snr is not None, check.problem
@@ -54,7 +54,7 @@ def test_compressed_weights_and_other_forms_mean_the_same_to_core_ai(model, runn
     options = replace(OPTIONS, precision=precision, heads=heads, wide=frozenset(wide))
     package = write_package(model, "autoregressive", options, model.path, functions={"prefill_32", "step_2_64"})
     reference = reference_backend(model, keep=True)
-    ours, apples = (one.check(model, package, "step_2_64", reference, False)
+    ours, apples = (one.check(model, package, "step_2_64", reference, None)
                     for one in (package_runner("mil"), runner))
     runner.unload(model.path / package.path)
     assert not ours.problem + apples.problem
