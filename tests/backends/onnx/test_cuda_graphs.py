@@ -147,7 +147,8 @@ def test_verify_records_steps_unless_it_reads_values_inside_them(bundle, monkeyp
     load = FakeSessionLoader()
     monkeypatch.setattr(onnx_verify, "session_loader", lambda device: load)
     package = next(each for each in bundle.onnx_packages if each.network == "autoregressive")
-    result = OnnxRunner(CUDA).check(bundle, package, "step", reference_backend(bundle), LayerComparison() if layers else None)
+    comparison = LayerComparison() if layers else None
+    result = OnnxRunner(CUDA).check(bundle, package, "step", reference_backend(bundle), comparison)
     assert result.passed
     assert bool(result.values) == layers
     assert bool(load.numbers) != layers
