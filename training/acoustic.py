@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ane.models.fastspeech.networks.acoustic import FastSpeech, FastSpeechConfig
+from ane.models.fastspeech.networks.layers import joined_heads
 from ane.models.fastspeech.regulator import alignment_matrix, length_mask
 from ane.models.fastspeech.text import IDS
 from training.clips import Batches, pad_rows
@@ -38,7 +39,7 @@ class UnfusedAttention(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
         scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2) + bias.to(q.dtype)
-        return torch.softmax(scores, dim=-1, dtype=scores.dtype) @ v
+        return joined_heads(torch.softmax(scores, dim=-1, dtype=scores.dtype) @ v)
 
 
 class FastSpeechInTraining(nn.Module):

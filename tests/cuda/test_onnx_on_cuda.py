@@ -252,9 +252,10 @@ def test_tensorrt_steps_with_prefixes_of_one_bucket_share_an_engine(bundle, refe
     assert kept[0] == kept[1]
 
 
-@pytest.mark.parametrize("name", [pytest.param("cuda", marks=on_cuda), pytest.param("tensorrt", marks=on_tensorrt)])
-def test_fastspeech_equals_torch(tmp_path, monkeypatch, name):
+@pytest.mark.parametrize("name", ["cuda", "tensorrt"])
+def test_fastspeech_equals_torch(request, tmp_path, monkeypatch, name):
     """A batch of two texts of different lengths, through both sides and the vocoder."""
+    request.getfixturevalue(f"onnx_on_{name}")
     monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
     checkpoint, generator = write_fastspeech(tmp_path / "checkpoint.pt"), write_hifigan(tmp_path / "generator.pth")
     imported = write_bundle(FastSpeechCheckpoint(checkpoint, vocoder=generator), tmp_path / "imported", name="small")

@@ -8,7 +8,7 @@ from ane.models.fastspeech.networks.acoustic import FastSpeechConfig
 from ane.models.fastspeech.text import IDS
 from tests.training.timed_teacher import ToneTeacher
 from training.acoustic import AcousticData, FastSpeechInTraining, losses_of, predicted_mel, train_fastspeech
-from training.symbols import Lexicon, timed_symbols
+from training.symbols import TeacherLexicon, timed_symbols
 from training.timed_speech import load_timed_shard, speak_timed_shard
 from training.trainer import PartSchedule
 
@@ -20,11 +20,11 @@ TEXTS = ["one two, three.", "that house", "when this, then that?", "the one", "f
 
 
 @pytest.fixture
-def lexicon(monkeypatch) -> Lexicon:
+def lexicon(monkeypatch) -> TeacherLexicon:
     for module in ("symbols", "timed_speech"):
         monkeypatch.setattr(f"training.{module}.flite_voice", ToneTeacher)
     monkeypatch.setattr("training.symbols.spoken_words", lambda: (WORDS, list(range(1, len(WORDS) + 1))))
-    return Lexicon("rms", None)
+    return TeacherLexicon("rms", None)
 
 
 @pytest.fixture
