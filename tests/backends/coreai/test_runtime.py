@@ -5,11 +5,11 @@ import sys
 
 import numpy as np
 import pytest
-from tests.backends.coreml.fake_core_ml import X, save_scale_package
 
 from ane.backends.coreai import assets
 from ane.backends.coreai.runtime import CoreAIRuntime
 from ane.system.errors import UserError
+from tests.backends.coreml.packages import X, save_scale_package
 
 INSTALLED = importlib.util.find_spec("coreai") is not None
 needs_core_ai = pytest.mark.skipif(not INSTALLED, reason="needs Core AI: pip install 'tortoise-ane[coreai]'")

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from tests.backends.coreml.fake_core_ml import X, save_scale_package
 
 from ane.backends.mil import Interpreter, MilRuntime, Package
 from converters.proof.activations import FunctionCall, InterpretedActivations, RecordingEngine
+from tests.backends.coreml.packages import X, save_scale_package
 
 pytest.importorskip("coreai", reason="needs Core AI: pip install 'tortoise-ane[coreai]'")
 
