@@ -104,7 +104,7 @@ def plan_book(document: Document, identity: SpeechIdentity, silences: Silences,
               lengths: tuple[int, int] | None) -> BookPlan:
     """Divide a document into chunks of about ``lengths[0]`` and at most ``lengths[1]`` characters; None: paragraphs.
 
-    A chunk never spans two blocks. Equal texts are told apart by their occurrence (the first, the second, …), not by
+    A chunk never spans two blocks. Equal texts differ in their occurrence (the first, the second, …), not by
     their position: an inserted paragraph changes no other chunk.
     """
     base, seen = identity.digest, Counter[str]()

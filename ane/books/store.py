@@ -92,7 +92,7 @@ class JobStore:
         if version not in (0, VERSION):
             self.close()
             raise UserError(f"the job in {path} is of another version ({version}): update tortoise-ane, or delete the "
-                            "folder to begin anew")
+                            "folder to start over")
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path / FILE, timeout=BUSY, isolation_level=None)
@@ -117,7 +117,7 @@ class JobStore:
         try:
             yield
         except sqlite3.Error as error:
-            advice = "delete the folder to begin anew" if type(error) is sqlite3.DatabaseError else \
+            advice = "delete the folder to start over" if type(error) is sqlite3.DatabaseError else \
                 "free or allow what it needs and run the command again: what was spoken is kept"
             raise UserError(f"cannot use the job in {self.path}: {error}; {advice}") from error
         except OSError as error:
@@ -228,7 +228,7 @@ class JobStore:
         try:
             audio, _ = soundfile.read(BytesIO(row[1]), dtype="float32")
         except soundfile.LibsndfileError as error:
-            raise UserError(f"a sound in {self.path} is damaged: delete the folder to begin anew") from error
+            raise UserError(f"a sound in {self.path} is damaged: delete the folder to start over") from error
         return np.asarray(audio)
 
     # Work

@@ -35,7 +35,7 @@ examples:
   ane read book.epub -o book.m4b                    an audiobook with chapters and cover
   ane read book.epub -o book.m4b                    again, after an interruption: goes on where it was
   ane read notes.md -o notes.mp3 --per-chapter      one file a chapter
-  ane read book.epub -o book.m4b --redo 12,40-44    speak these chunks anew
+  ane read book.epub -o book.m4b --redo 12,40-44    speak these chunks again
   ane read --status book.m4b                        how far it is
 """
 

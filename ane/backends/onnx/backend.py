@@ -42,7 +42,7 @@ class OnnxBackend:
         engines: where TensorRT caches the engines it builds.
         load: makes a session (default: ONNX Runtime).
         notice: called with one line for anything that is not done as requested.
-        record: record CUDA graphs; False where values inside a graph are read, which a replay does not compute anew.
+        record: record CUDA graphs; False where values inside a graph are read, which a replay does not compute again.
 
     Raises:
         UserError: the bundle has no ONNX packages, or none of that precision.
