@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -106,3 +107,31 @@ class RecordedNoise:
 
     def standard_normal(self, shape: tuple[int, ...], dtype: type) -> np.ndarray:
         return next(self.arrays).reshape(shape).astype(dtype)
+
+
+@pytest.fixture(scope="session")
+def golden_fastspeech(golden_families: Path) -> Path:
+    return golden_families / "fastspeech"
+
+
+@pytest.fixture(scope="session")
+def fastspeech_facts(golden_fastspeech: Path) -> dict[str, Any]:
+    return json.loads((golden_fastspeech / "facts.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="session")
+def fastspeech_case(golden_fastspeech: Path) -> Callable[[str], dict[str, np.ndarray]]:
+    """``fastspeech_case(name)``: the tensors of a case by name."""
+    tensors = load_file(golden_fastspeech / "stages.safetensors")
+    return lambda name: {key.removeprefix(f"{name}/"): value for key, value in tensors.items()
+                         if key.startswith(f"{name}/")}
+
+
+@pytest.fixture(scope="session")
+def golden_whisper(golden_families: Path) -> Path:
+    return golden_families / "whisper"
+
+
+@pytest.fixture(scope="session")
+def whisper_facts(golden_whisper: Path) -> dict[str, Any]:
+    return json.loads((golden_whisper / "facts.json").read_text(encoding="utf-8"))

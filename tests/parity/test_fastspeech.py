@@ -1,7 +1,6 @@
 """FastSpeech compared with golden vectors of NVIDIA's class: text, both sides, the regulator, every module within."""
 
 import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,31 +28,13 @@ Case = dict[str, np.ndarray]
 
 
 @pytest.fixture(scope="module")
-def folder(golden_families: Path) -> Path:
-    return golden_families / "fastspeech"
-
-
-@pytest.fixture(scope="module")
-def facts(folder: Path) -> dict:
-    return json.loads((folder / "facts.json").read_text(encoding="utf-8"))
-
-
-@pytest.fixture(scope="module")
-def case(folder: Path) -> Callable[[str], Case]:
-    """``case(name)``: the tensors of a case by name."""
-    tensors = {key: tensor.numpy() for key, tensor in load_file(folder / "stages.safetensors").items()}
-    return lambda name: {key.removeprefix(f"{name}/"): value for key, value in tensors.items()
-                         if key.startswith(f"{name}/")}
-
-
-@pytest.fixture(scope="module")
-def network(folder: Path, facts: dict) -> Callable[[str], FastSpeech]:
+def network(golden_fastspeech: Path, fastspeech_facts: dict) -> Callable[[str], FastSpeech]:
     """``network(padding)``: the golden weights, loaded strictly under NVIDIA's names."""
-    state = {key: tensor for key, tensor in load_file(folder / "weights.safetensors").items()
+    state = {key: tensor for key, tensor in load_file(golden_fastspeech / "weights.safetensors").items()
              if not key.endswith(".position.weight")}
 
     def make(padding: str) -> FastSpeech:
-        config = dataclasses.replace(FastSpeechConfig.from_upstream(facts["config"]), padding=padding)
+        config = dataclasses.replace(FastSpeechConfig.from_upstream(fastspeech_facts["config"]), padding=padding)
         module = FastSpeech(config).eval().requires_grad_(False)
         module.load_state_dict(state)
         return module
@@ -74,15 +55,15 @@ def decode(network: FastSpeech, states: np.ndarray, counts: np.ndarray, frames: 
     return mel.numpy().transpose(0, 2, 1)
 
 
-def test_symbols_and_ids(facts):
-    assert list(SYMBOLS) == facts["symbols"]
-    for pair in facts["text"]:
+def test_symbols_and_ids(fastspeech_facts):
+    assert list(SYMBOLS) == fastspeech_facts["symbols"]
+    for pair in fastspeech_facts["text"]:
         assert text_to_ids(pair["text"]) == pair["ids"], pair["text"]
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_published_padding(name, case, network, assert_close):
-    golden, module = case(name), network("published")
+def test_published_padding(name, fastspeech_case, network, assert_close):
+    golden, module = fastspeech_case(name), network("published")
     encoded = encode(module, golden)
     assert_close(encoded[..., :-1], golden["encoder"], TOLERANCE, "encoder")
     assert_close(encoded[..., -1], golden["log_duration"], TOLERANCE, "log durations")
@@ -102,9 +83,9 @@ def test_published_padding(name, case, network, assert_close):
     assert np.array_equal(positions, golden["regulated_pos"])
 
 
-def test_exact_padding_changes_nothing(case, network, assert_close):
-    golden, module = case("single"), network("exact")
-    padded = {"ids": case("fixed")["ids"]}
+def test_exact_padding_changes_nothing(fastspeech_case, network, assert_close):
+    golden, module = fastspeech_case("single"), network("exact")
+    padded = {"ids": fastspeech_case("fixed")["ids"]}
     encoded = encode(module, padded)[:, :14]
     assert_close(encoded[..., :-1], golden["encoder"], PADDED_TOLERANCE, "encoder")
     assert_close(encoded[..., -1], golden["log_duration"], PADDED_TOLERANCE, "log durations")
@@ -115,13 +96,13 @@ def test_exact_padding_changes_nothing(case, network, assert_close):
     assert (mel[:, frames:] == module.mel_linear.bias.numpy()).all()
 
 
-def test_published_padding_does_change_the_result(case, network):
-    encoded = encode(network("published"), {"ids": case("fixed")["ids"]})[:, :14, :-1]
-    assert np.abs(encoded - case("single")["encoder"]).max() > 0.1
+def test_published_padding_does_change_the_result(fastspeech_case, network):
+    encoded = encode(network("published"), {"ids": fastspeech_case("fixed")["ids"]})[:, :14, :-1]
+    assert np.abs(encoded - fastspeech_case("single")["encoder"]).max() > 0.1
 
 
-def test_durations_of_zero_give_no_frames(case, network):
-    module, golden = network("published"), case("empty")
+def test_durations_of_zero_give_no_frames(fastspeech_case, network):
+    module, golden = network("published"), fastspeech_case("empty")
     predictor = module.length_regulator.duration_predictor.linear_layer
     predictor.weight.mul_(0.01)
     predictor.bias.fill_(-9)
@@ -131,8 +112,8 @@ def test_durations_of_zero_give_no_frames(case, network):
 
 
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 1.3])
-def test_the_regulator_alone(case, alpha):
-    regulator = case("regulator")
+def test_the_regulator_alone(fastspeech_case, alpha):
+    regulator = fastspeech_case("regulator")
     counts = repeats(regulator["duration"], alpha)
     assert np.array_equal(counts, regulator[f"alpha{alpha}/repeats"])
     frames = regulator[f"alpha{alpha}/out"].shape[1]
@@ -142,14 +123,14 @@ def test_the_regulator_alone(case, alpha):
                           regulator[f"alpha{alpha}/pos"])
 
 
-def test_halves_are_rounded_up_as_in_tensorrt(case):
-    regulator = case("regulator")
+def test_halves_are_rounded_up_as_in_tensorrt(fastspeech_case):
+    regulator = fastspeech_case("regulator")
     assert np.array_equal(repeats(regulator["duration"], rounding="half_up"), regulator["repeats_half_up"])
 
 
 @pytest.mark.parametrize(("name", "padding"), [("single", "exact"), ("single", "published"), ("fixed", "published")])
-def test_every_module_within(name, padding, case, network, assert_close):
-    golden, module = case(name), network(padding)
+def test_every_module_within(name, padding, fastspeech_case, network, assert_close):
+    golden, module = fastspeech_case(name), network(padding)
     outputs: dict[str, np.ndarray] = {}
 
     def keep(key: str) -> Callable[..., None]:
@@ -191,8 +172,8 @@ def nvidia_names(config: FastSpeechConfig) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["single", "fixed"])
-def test_activations_by_nvidias_names_are_the_golden_ones(name, case, network, assert_close):
-    golden, module = case(name), network("published")
+def test_activations_by_nvidias_names_are_the_golden_ones(name, fastspeech_case, network, assert_close):
+    golden, module = fastspeech_case(name), network("published")
     paths = {name: path for kind in ("text", "mel") for name, paths in published_names(kind, module.config).items()
              for path in paths}
     with capture_outputs(module) as captured:
@@ -227,9 +208,9 @@ def golden_activations(config: FastSpeechConfig) -> dict[str, tuple[str, str | N
 
 
 @pytest.mark.parametrize("side", ["phoneme_side", "mel_side"])
-def test_the_attention_itself(side, case, network, assert_close):
+def test_the_attention_itself(side, fastspeech_case, network, assert_close):
     """The weights of attention, as the output for unit vectors as values."""
-    golden, key = case("single"), f"{side}.layer_stack.0.slf_attn"
+    golden, key = fastspeech_case("single"), f"{side}.layer_stack.0.slf_attn"
     attention = network("exact").get_submodule(key)
     linear = torch.from_numpy(golden[f"{key}.linear/out"])
     length = linear.shape[1]
@@ -240,9 +221,9 @@ def test_the_attention_itself(side, case, network, assert_close):
     assert_close(weights.numpy(), golden[f"{key}.attention/attn"], TOLERANCE)
 
 
-def test_the_stages_on_the_torch_backend(folder, case, tmp_path, assert_close):
-    path = write_fastspeech(tmp_path / "checkpoint.pt", load_file(folder / "weights.safetensors"))
-    backend, golden = load_backend("torch:cpu", FastSpeechCheckpoint(path)), case("batch")
+def test_the_stages_on_the_torch_backend(golden_fastspeech, fastspeech_case, tmp_path, assert_close):
+    path = write_fastspeech(tmp_path / "checkpoint.pt", load_file(golden_fastspeech / "weights.safetensors"))
+    backend, golden = load_backend("torch:cpu", FastSpeechCheckpoint(path)), fastspeech_case("batch")
     mask = (golden["pos"] > 0).astype(np.float32)
     encoded = backend.run("text", ids=golden["ids"].astype(np.int64), mask=mask)
     lengths = mask.sum(axis=1).astype(int)

@@ -1,13 +1,11 @@
 """FastSpeech's packages return what NVIDIA's class returned: Core ML's interpreted in float32, ONNX's on the CPU."""
 
-import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from ane.backends.mil import MilRuntime
 from ane.backends.onnx.backend import OnnxBackend
@@ -30,43 +28,26 @@ Case = dict[str, np.ndarray]
 
 
 @pytest.fixture(scope="module")
-def folder(golden_families: Path) -> Path:
-    return golden_families / "fastspeech"
-
-
-@pytest.fixture(scope="module")
-def facts(folder: Path) -> dict:
-    return json.loads((folder / "facts.json").read_text(encoding="utf-8"))
-
-
-@pytest.fixture(scope="module")
-def case(folder: Path) -> Callable[[str], Case]:
-    """``case(name)``: the tensors of a case by name."""
-    tensors = load_file(folder / "stages.safetensors")
-    return lambda name: {key.removeprefix(f"{name}/"): value for key, value in tensors.items()
-                         if key.startswith(f"{name}/")}
-
-
-@pytest.fixture(scope="module")
-def model(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Bundle]:
+def model(golden_fastspeech: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Bundle]:
     """``model(padding)``: a bundle of the golden weights."""
     from safetensors.torch import load_file as load_tensors
 
     @cache
     def bundle(padding: str) -> Bundle:
         work = tmp_path_factory.mktemp(padding)
-        path = write_fastspeech(work / "checkpoint.pt", load_tensors(folder / "weights.safetensors"))
+        path = write_fastspeech(work / "checkpoint.pt", load_tensors(golden_fastspeech / "weights.safetensors"))
         return write_bundle(FastSpeechCheckpoint(path, {"padding": padding}), work / "bundle", name="golden")
 
     return bundle
 
 
 @pytest.fixture(scope="module")
-def coreml(model, facts, tmp_path_factory) -> Callable[..., PackagedBackend]:
+def coreml(model, fastspeech_facts, tmp_path_factory) -> Callable[..., PackagedBackend]:
     """``coreml(padding, *functions)``: only these functions of a package with the golden set's buckets."""
-    smallest, *_, largest = facts["buckets"]
-    sizes = {"exact": {"text": tuple(text for text, _ in facts["buckets"]), "mel": (smallest[1], largest[1])},
-             "published": {"text": (facts["fixed"]["max_in"],), "mel": (facts["fixed"]["max_out"],)}}
+    smallest, *_, largest = fastspeech_facts["buckets"]
+    fixed, symbols = fastspeech_facts["fixed"], tuple(text for text, _ in fastspeech_facts["buckets"])
+    sizes = {"exact": {"text": symbols, "mel": (smallest[1], largest[1])},
+             "published": {"text": (fixed["max_in"],), "mel": (fixed["max_out"],)}}
     reference = cache(lambda padding: reference_backend(model(padding)))
 
     @cache
@@ -104,8 +85,8 @@ def speak(backend: PackagedBackend | OnnxBackend, golden: Case, alpha: float = 1
 
 @pytest.mark.parametrize("name", ["single", "slow", "fast"])
 @pytest.mark.parametrize("functions", [(), ("text_48", "mel_160_48")])
-def test_core_ml_gives_the_unpadded_result_in_any_bucket(name, functions, case, coreml, assert_close):
-    golden = case(name)
+def test_core_ml_gives_the_unpadded_result_in_any_bucket(name, functions, fastspeech_case, coreml, assert_close):
+    golden = fastspeech_case(name)
     states, log_durations, counts, mel = speak(coreml("exact", *functions), golden, ALPHAS.get(name, 1.0))
     assert_close(states, golden["encoder"], EXACT_TOLERANCE, "encoder")
     assert_close(log_durations, golden["log_duration"], EXACT_TOLERANCE, "log durations")
@@ -113,11 +94,11 @@ def test_core_ml_gives_the_unpadded_result_in_any_bucket(name, functions, case, 
     assert_close(mel, golden["mel"], EXACT_TOLERANCE, "mel")
 
 
-def test_core_ml_gives_the_published_result_of_its_bucket(case, coreml, assert_close):
+def test_core_ml_gives_the_published_result_of_its_bucket(fastspeech_case, coreml, assert_close):
     """As NVIDIA's class, whose result depends on the padding."""
-    golden = case("fixed")
-    symbols, frames = case("single")["ids"].shape[1], case("single")["mel"].shape[1]
-    states, log_durations, counts, mel = speak(coreml("published"), case("single"))
+    golden = fastspeech_case("fixed")
+    symbols, frames = fastspeech_case("single")["ids"].shape[1], fastspeech_case("single")["mel"].shape[1]
+    states, log_durations, counts, mel = speak(coreml("published"), fastspeech_case("single"))
     assert_close(states, golden["encoder"][:, :symbols], TOLERANCE, "encoder")
     assert_close(log_durations, golden["log_duration"][:, :symbols], TOLERANCE, "log durations")
     assert np.array_equal(counts, golden["repeats"][:, :symbols])
@@ -125,8 +106,8 @@ def test_core_ml_gives_the_published_result_of_its_bucket(case, coreml, assert_c
 
 
 @pytest.mark.parametrize("name", ["single", "batch"])
-def test_onnx_gives_upstreams_result(name, case, onnx, assert_close):
-    golden = case(name)
+def test_onnx_gives_upstreams_result(name, fastspeech_case, onnx, assert_close):
+    golden = fastspeech_case(name)
     states, log_durations, counts, mel = speak(onnx, golden)
     assert_close(states, golden["encoder"], TOLERANCE, "encoder")
     assert_close(log_durations, golden["log_duration"], TOLERANCE, "log durations")
@@ -134,12 +115,12 @@ def test_onnx_gives_upstreams_result(name, case, onnx, assert_close):
     assert_close(mel, golden["mel"], TOLERANCE, "mel")
 
 
-def test_a_text_gets_the_bucket_that_the_example_chooses_and_is_never_cropped(facts, coreml):
-    functions, largest = coreml("exact").functions("fastspeech", "text"), facts["buckets"][-1][0]
-    for choice in facts["bucket_choice"]:
+def test_a_text_gets_the_bucket_that_the_example_chooses_and_is_never_cropped(fastspeech_facts, coreml):
+    functions, largest = coreml("exact").functions("fastspeech", "text"), fastspeech_facts["buckets"][-1][0]
+    for choice in fastspeech_facts["bucket_choice"]:
         if choice["length"] <= largest:
             chosen = smallest_fitting(functions, "the text", symbols=choice["length"])
-            assert chosen.bucket["symbols"] == facts["buckets"][choice["index"]][0]
+            assert chosen.bucket["symbols"] == fastspeech_facts["buckets"][choice["index"]][0]
         else:
             with pytest.raises(UserError, match=f"needs {choice['length']} symbols and the largest bucket of .* 48"):
                 smallest_fitting(functions, "the text", symbols=choice["length"])

@@ -1,9 +1,7 @@
 """Whisper computes what openai-whisper and transformers do with the same weights (tests/parity/families/whisper)."""
 
-import json
 import shutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,16 +35,6 @@ from tests.parity.whisper_golden import (
 
 
 @pytest.fixture(scope="module")
-def golden_whisper(golden_families: Path) -> Path:
-    return golden_families / "whisper"
-
-
-@pytest.fixture(scope="module")
-def facts(golden_whisper) -> dict[str, Any]:
-    return json.loads((golden_whisper / "facts.json").read_text(encoding="utf-8"))
-
-
-@pytest.fixture(scope="module")
 def front_end(golden_whisper) -> dict[str, np.ndarray]:
     return load_file(golden_whisper / "frontend.safetensors")
 
@@ -59,12 +47,12 @@ def stages(request, golden_whisper) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def networks(stages, facts, golden_whisper) -> tuple[WhisperEncoder, WhisperDecoder]:
+def networks(stages, whisper_facts, golden_whisper) -> tuple[WhisperEncoder, WhisperDecoder]:
     """Encoder and decoder with the golden weights, loaded strictly."""
     prefix = "" if stages["name"] == "full" else "short_"
     weights = {openai_name(key): value for key, value in
                load_tensors(golden_whisper / f"{prefix}weights.safetensors").items()}
-    sizes = dimensions(facts, stages["name"])
+    sizes = dimensions(whisper_facts, stages["name"])
     encoder = WhisperEncoder(WhisperEncoderConfig.from_upstream(sizes))
     decoder = WhisperDecoder(WhisperDecoderConfig.from_upstream(sizes))
     for name, network in (("encoder.", encoder), ("decoder.", decoder)):
@@ -75,15 +63,16 @@ def networks(stages, facts, golden_whisper) -> tuple[WhisperEncoder, WhisperDeco
 
 
 @pytest.fixture(scope="module")
-def backend(golden_whisper, facts, tmp_path_factory) -> TorchBackend:
+def backend(golden_whisper, whisper_facts, tmp_path_factory) -> TorchBackend:
     """The full model, opened as a Hugging Face folder."""
-    return load_backend("torch:cpu", open_golden_whisper(golden_whisper, facts, "full",
+    return load_backend("torch:cpu", open_golden_whisper(golden_whisper, whisper_facts, "full",
                                                          tmp_path_factory.mktemp("whisper")))
 
 
-def test_every_key_is_renamed_as_openai_names_it(facts):
-    assert {key: openai_name(key) for key in facts["openai_keys"]} == facts["openai_keys"]
-    assert {openai_name(key) for key in facts["openai_keys"].values()} == set(facts["openai_keys"].values())
+def test_every_key_is_renamed_as_openai_names_it(whisper_facts):
+    names = whisper_facts["openai_keys"]
+    assert {key: openai_name(key) for key in names} == names
+    assert {openai_name(key) for key in names.values()} == set(names.values())
 
 
 @pytest.mark.parametrize("bands", [80, 128])
@@ -251,52 +240,52 @@ def test_a_memory_of_another_length_is_refused(networks, stages):
         cached_decoder(networks[1], stages["encoder/out"][:, :3])
 
 
-def test_decoding(backend, facts, golden_whisper, assert_close):
+def test_decoding(backend, whisper_facts, golden_whisper, assert_close):
     """Every case, one of them a beam search: tokens, average log-probability, no-speech probability."""
     mel = load_file(golden_whisper / "stages.safetensors")["encoder/mel"]
-    decoder = WindowDecoder(backend, backend.model.config("decoder"), SpecialTokens.of(facts["n_vocab"]),
+    decoder = WindowDecoder(backend, backend.model.config("decoder"), SpecialTokens.of(whisper_facts["n_vocab"]),
                             candidates=3)
     decoder.encode(mel)
-    assert any("beam_size" in case["options"] for case in facts["decode"])
-    for case in facts["decode"]:
+    assert any("beam_size" in case["options"] for case in whisper_facts["decode"])
+    for case in whisper_facts["decode"]:
         text = WindowText(tuple(case["options"].get("prompt", ())), tuple(case["options"].get("prefix", ())))
-        [found] = decoder.decode([text], decoding_options(facts, case))
+        [found] = decoder.decode([text], decoding_options(whisper_facts, case))
         assert list(found.tokens) == case["tokens"], case["name"]
         assert found.average_log_probability == pytest.approx(case["avg_logprob"], abs=FP32), case["name"]
         assert found.no_speech_probability == pytest.approx(case["no_speech_prob"], abs=1e-6), case["name"]
 
 
-def test_language(backend, facts, golden_whisper):
-    decoder = WindowDecoder(backend, backend.model.config("decoder"), SpecialTokens.of(facts["n_vocab"]))
+def test_language(backend, whisper_facts, golden_whisper):
+    decoder = WindowDecoder(backend, backend.model.config("decoder"), SpecialTokens.of(whisper_facts["n_vocab"]))
     decoder.encode(load_file(golden_whisper / "stages.safetensors")["encoder/mel"])
     found = decoder.language_probabilities()
-    assert next(iter(found)) == facts["detect_language"]["best"]
-    assert found["en"] == pytest.approx(facts["detect_language"]["prob_en"], abs=1e-5)
+    assert next(iter(found)) == whisper_facts["detect_language"]["best"]
+    assert found["en"] == pytest.approx(whisper_facts["detect_language"]["prob_en"], abs=1e-5)
     assert sum(found.values()) == pytest.approx(1)
 
 
-def test_special_tokens(facts):
-    special = SpecialTokens.of(facts["n_vocab"])
+def test_special_tokens(whisper_facts):
+    special = SpecialTokens.of(whisper_facts["n_vocab"])
     names = {"eot": special.end, "sot": special.start, "translate": special.translate,
              "transcribe": special.transcribe, "sot_lm": special.language_model, "sot_prev": special.previous,
              "no_speech": special.no_speech, "no_timestamps": special.no_timestamps,
              "timestamp_begin": special.timestamps}
-    assert names == facts["specials"]
-    assert special.multilingual == facts["multilingual"]
-    assert list(special.start_sequence("en")) == facts["sot_sequence"]
-    assert list(special.start_sequence("en", timestamps=False)) == facts["sot_sequence_no_timestamps"]
+    assert names == whisper_facts["specials"]
+    assert special.multilingual == whisper_facts["multilingual"]
+    assert list(special.start_sequence("en")) == whisper_facts["sot_sequence"]
+    assert list(special.start_sequence("en", timestamps=False)) == whisper_facts["sot_sequence_no_timestamps"]
 
 
-def test_text_tokens(facts, tmp_path):
+def test_text_tokens(whisper_facts, tmp_path):
     """Samples of text that the part of the tokenizer in tests/models/whisper covers."""
-    if not facts["multilingual"]:
+    if not whisper_facts["multilingual"]:
         pytest.skip("the part of the tokenizer in the tests is multilingual: "
                     "run without --families, or with a multilingual set")
     shutil.copy(RANKS, tmp_path)
-    tokenizer = WhisperTokenizer(find_tokenizer(tmp_path, multilingual=True), facts["specials"]["eot"])
-    assert list(tokenizer.non_speech()) == facts["non_speech_tokens"]
-    assert list(tokenizer.blank()) == [*facts["blank"], facts["specials"]["eot"]]
-    for sample in facts["text"]:
+    tokenizer = WhisperTokenizer(find_tokenizer(tmp_path, multilingual=True), whisper_facts["specials"]["eot"])
+    assert list(tokenizer.non_speech()) == whisper_facts["non_speech_tokens"]
+    assert list(tokenizer.blank()) == [*whisper_facts["blank"], whisper_facts["specials"]["eot"]]
+    for sample in whisper_facts["text"]:
         if sample["text"] in COVERED_TEXTS:
             assert tokenizer.encode(sample["text"]) == sample["ids"]
             assert tokenizer.decode(sample["ids"]) == sample["text"]

@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -44,27 +43,17 @@ MakeBackend = Callable[[str], Backend]
 
 
 @pytest.fixture(scope="module")
-def golden_whisper(golden_families: Path) -> Path:
-    return golden_families / "whisper"
-
-
-@pytest.fixture(scope="module")
-def facts(golden_whisper) -> dict[str, Any]:
-    return json.loads((golden_whisper / "facts.json").read_text(encoding="utf-8"))
-
-
-@pytest.fixture(scope="module")
 def golden(golden_whisper) -> dict[str, np.ndarray]:
     return load_file(golden_whisper / "stages.safetensors")
 
 
 @pytest.fixture(scope="module")
-def make_backend(golden_whisper, facts, tmp_path_factory, worker_id) -> MakeBackend:
+def make_backend(golden_whisper, whisper_facts, tmp_path_factory, worker_id) -> MakeBackend:
     """``make_backend(engine)``: the golden model on its packages in float32, converted once for all workers."""
     own = tmp_path_factory.getbasetemp()
     shared = (own if worker_id == "master" else own.parent) / "whisper-packages"
     shared.mkdir(exist_ok=True)
-    model = open_golden_whisper(golden_whisper, facts, "full", tmp_path_factory.mktemp("whisper"))
+    model = open_golden_whisper(golden_whisper, whisper_facts, "full", tmp_path_factory.mktemp("whisper"))
 
     @cache
     def make(engine: str) -> Backend:
@@ -99,9 +88,9 @@ def write_packages(model: WhisperCheckpoint, target: str, folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def network(golden_whisper, facts, tmp_path_factory) -> WhisperDecoder:
+def network(golden_whisper, whisper_facts, tmp_path_factory) -> WhisperDecoder:
     """The decoder on torch, with the tables that backends look up in NumPy."""
-    model = open_golden_whisper(golden_whisper, facts, "full", tmp_path_factory.mktemp("reference"))
+    model = open_golden_whisper(golden_whisper, whisper_facts, "full", tmp_path_factory.mktemp("reference"))
     return load_reference(model, "decoder").float()
 
 
@@ -181,14 +170,14 @@ def test_a_memory_of_another_length_is_refused(make_backend, golden, engine):
         make_decoder(make_backend(engine), golden["encoder/out"][:, :3])
 
 
-def test_greedy_decoding_gives_openais_tokens(make_backend, facts, golden, engine):
+def test_greedy_decoding_gives_openais_tokens(make_backend, whisper_facts, golden, engine):
     """Every case that is not a beam search, with the true vocabulary and windows of 30 seconds."""
     backend = make_backend(engine)
-    decoder = WindowDecoder(backend, backend.model.config("decoder"), SpecialTokens.of(facts["n_vocab"]))
+    decoder = WindowDecoder(backend, backend.model.config("decoder"), SpecialTokens.of(whisper_facts["n_vocab"]))
     decoder.encode(golden["encoder/mel"])
-    for case in (case for case in facts["decode"] if "beam_size" not in case["options"]):
+    for case in (case for case in whisper_facts["decode"] if "beam_size" not in case["options"]):
         text = WindowText(tuple(case["options"].get("prompt", ())), tuple(case["options"].get("prefix", ())))
-        [found] = decoder.decode([text], decoding_options(facts, case))
+        [found] = decoder.decode([text], decoding_options(whisper_facts, case))
         assert list(found.tokens) == case["tokens"], case["name"]
         allowed = 1e-2 if engine == "state" else FP32
         assert found.average_log_probability == pytest.approx(case["avg_logprob"], abs=allowed), case["name"]

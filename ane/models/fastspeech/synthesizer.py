@@ -19,7 +19,7 @@ from ane.models.fastspeech.stream import FastSpeechStream
 from ane.models.fastspeech.text import text_to_ids, unknown_phonemes
 from ane.models.fed_stream import FedStream
 from ane.models.recording import PhaseProgress, report_nothing
-from ane.models.tortoise.vocoding import StreamingVocoder, VocodingWindow
+from ane.models.vocoders.streaming import StreamingVocoder, VocodingWindow
 from ane.models.vocoders.waveglow import SIGMA
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline

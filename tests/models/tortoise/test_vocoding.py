@@ -19,7 +19,6 @@ from ane.models.tortoise.stages import STAGES
 from ane.models.tortoise.vocoding import (
     SCALES,
     LatentInterpolation,
-    VocodingWindow,
     draw_noise,
     hifigan_sound,
     hifigan_stream,
@@ -28,6 +27,7 @@ from ane.models.tortoise.vocoding import (
     univnet_stream,
 )
 from ane.models.vocoders.segments import HifiganVocoder
+from ane.models.vocoders.streaming import VocodingWindow
 from converters.tortoise.univnet import univnet
 from converters.vocoders.hifigan import hifigan
 from tests.backends.packaged.packages import FP32, functions, saved
