@@ -1,14 +1,14 @@
 """Test inputs for FastSpeech's packages: one probe for each kind of function (see ``converters.tortoise.probes``)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from ane.backends.base import Backend
 from ane.bundles import Model
 from ane.models.fastspeech.regulator import alignment_matrix
+from converters.models import Probe
 
-Probe = Callable[[Backend, Model, Mapping[str, int], np.random.Generator], list[np.ndarray]]
 MISSING = 5             # by how much an input is shorter than its bucket
 
 

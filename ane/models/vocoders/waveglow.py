@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ane.bundles.family import Config
-from ane.models.tortoise.networks.layers import ImageConv, ImageConvTranspose
+from ane.models.vocoders.layers import ImageConv, ImageConvTranspose
 
 HOP = 256       # samples of a mel frame
 SIGMA = 0.6     # standard deviation of the noise in NVIDIA's example
