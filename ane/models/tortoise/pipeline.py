@@ -5,6 +5,7 @@ that few networks are loaded at a time. Streaming alternates between the steps.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +15,7 @@ from ane.backends.base import Backend
 from ane.bundles import Model
 from ane.models.delivery import delivered, delivered_whole
 from ane.models.tortoise.chunks import Chunk
-from ane.models.tortoise.decoding import Candidate, LaneScheduler, Prompt, decode
+from ane.models.tortoise.decoding import Candidate, LanePool, LaneScheduler, Prompt, decode
 from ane.models.tortoise.diffusion import spectrograms
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.ranking import best_candidates, score_candidates
@@ -90,13 +91,15 @@ class Pipeline:
 
     Args:
         chunk_count: total number of chunks, for ``progress``.
+        pool: lanes that ``pieces`` shares with other requests; None: lanes of its own.
     """
 
     def __init__(self, model: Model, backend: Backend, voice: Voice, settings: Settings, randomness: Randomness,
-                 chunk_count: int, timeline: Timeline, progress: Progress = no_progress):
+                 chunk_count: int, timeline: Timeline, progress: Progress = no_progress,
+                 pool: LanePool | None = None):
         self.model, self.backend, self.voice, self.settings = model, backend, voice, settings
         self.randomness, self.timeline = randomness, timeline
-        self._progress = progress
+        self._progress, self.pool = progress, pool
         kept = chunk_count * settings.best
         self._totals = {"decode": chunk_count * settings.candidates, "rank": chunk_count * settings.candidates,
                         "diffuse": kept * (settings.diffusion.steps if settings.diffusion else 0),
@@ -182,7 +185,12 @@ class Pipeline:
     def _pieces(self, chunks: Sequence[Chunk], on_chunk: Callable[[ChunkInfo], None]) -> Iterator[np.ndarray]:
         scheduler = LaneScheduler(self.backend, [self._prompt(chunk) for chunk in chunks],
                                   self.model.config("autoregressive"), self.settings.sampling, self.settings.lanes,
-                                  self.settings.diffusion is not None, self._report_decoding)
+                                  self.settings.diffusion is not None, self._report_decoding, self.pool)
+        with closing(scheduler):
+            yield from self._scheduled_pieces(scheduler, chunks, on_chunk)
+
+    def _scheduled_pieces(self, scheduler: LaneScheduler, chunks: Sequence[Chunk],
+                          on_chunk: Callable[[ChunkInfo], None]) -> Iterator[np.ndarray]:
         limit, scheduler.active_limit = scheduler.active_limit, min(scheduler.active_limit, self.settings.candidates)
         for index, chunk in enumerate(chunks):
             for piece in self._stream_sound(chunk, self._stream_latents(chunk, scheduler, index, on_chunk)):

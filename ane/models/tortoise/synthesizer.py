@@ -11,6 +11,7 @@ from ane.audio.time_stretch import check_speed
 from ane.backends.base import Backend
 from ane.bundles import Model
 from ane.models.fed_stream import FedStream
+from ane.models.lane_sharing import LaneTurns
 from ane.models.recording import SoundStream
 from ane.models.tortoise.chunks import split_into_chunks
 from ane.models.tortoise.pipeline import ChunkInfo, Pipeline, Progress, VocodedChunk, no_progress
@@ -18,6 +19,7 @@ from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.ranking import check_clips
 from ane.models.tortoise.result import SAMPLE_RATE, Speech
 from ane.models.tortoise.settings import Settings
+from ane.models.tortoise.shared_lanes import SharedLanePool
 from ane.models.tortoise.voice_resolution import cloning_notes, resolve_voice
 from ane.system import paths
 from ane.system.errors import UserError
@@ -33,6 +35,12 @@ class Synthesizer:
 
     def __init__(self, model: Model, backend: Backend):
         self.model, self.backend = model, backend
+        self.pool: SharedLanePool | None = None
+
+    def share_lanes(self, turns: LaneTurns, lanes: int) -> SharedLanePool:
+        """From now on ``stream`` and ``feed`` decode on common lanes (``ane.models.lane_sharing.LaneSharing``)."""
+        self.pool = SharedLanePool(self.backend, self.model.config("autoregressive"), lanes, turns)
+        return self.pool
 
     def speak(self, text: str, voice: str | Voice | None = None, preset: str | None = None,
               seed: int | None = None, settings: Settings | None = None, progress: Progress = no_progress,
@@ -174,7 +182,7 @@ class Request:
 
     def pipeline(self, progress: Progress) -> Pipeline:
         return Pipeline(self.model, self.synthesizer.backend, self.voice, self.settings, self.randomness,
-                        sum(map(len, self.texts)), self.timeline, progress)
+                        sum(map(len, self.texts)), self.timeline, progress, self.synthesizer.pool)
 
     def speech(self, sounds: list[VocodedChunk], began: float) -> Speech:
         """The result for one text from its chunks' sound; ``began``: the time from which ``elapsed`` is counted."""
