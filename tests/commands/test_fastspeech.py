@@ -180,9 +180,10 @@ def test_a_speed_out_of_range_is_refused(bundle, capsys, value):
     assert "--speed must be from 0.25 to 4" in capsys.readouterr().err
 
 
-
 @pytest.mark.parametrize(("command", "fault"), [
     (("import", "generator.pth", "-o", "./b"), "is a vocoder, not a FastSpeech checkpoint"),
+    (("say", "x", "--checkpoints", "generator.pth", "-o", "x.wav"), "import both, with `ane import CHECKPOINT.pt"),
+    (("convert", "checkpoint.pt", "--to", "coreml", "-o", "./c"), "it is a file; import a checkpoint first"),
     (("import", "checkpoint.pt", "--vocoder", "none.pth", "-o", "./b"), "cannot read none.pth"),
     (("import", "checkpoint.pt", "--vocoder", "checkpoint.pt", "-o", "./b"), "is not a HiFi-GAN generator"),
     (("import", "checkpoint.pt", "--revision", "main", "-o", "./b"), "--revision is for the hub; checkpoint.pt is a"),
