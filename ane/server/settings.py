@@ -31,7 +31,7 @@ class Limits:
     characters: int = 4096
     body: int = 1 << 20
     upload: int = 25 << 20
-    clip_seconds: float = 3600.0
+    clip_seconds: float = 1800.0
     decoder_seconds: float = 60.0
     decoder_memory: int = 2 << 30
     requests: int = 256

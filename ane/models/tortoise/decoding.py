@@ -281,8 +281,9 @@ class LaneScheduler:
         """The next waiting candidate, its first code sampled."""
         chunk, index = self.waiting.popleft()
         if chunk not in self.prefixes:
-            free = self.pool.free_prefixes.pop()
+            free = self.pool.free_prefixes[-1]
             first = check_finite(*self.pool.decoder.prefill(self._prefix(chunk), free))
+            self.pool.free_prefixes.pop()
             self.prefixes[chunk] = ActivePrefix(free, first, len(self.prompts[chunk].samplers))
         candidate = ActiveCandidate(self, chunk, index, self.prompts[chunk].samplers[index])
         self.sample(candidate, *self.prefixes[chunk].first)
