@@ -22,6 +22,7 @@ from ane.system.errors import UserError
 
 LOGGER = logging.getLogger("ane.server")
 IDLE_SECONDS = 0.5      # between looks at deadlines and unused models when there is nothing to do
+STEP_SECONDS = 0.05     # that a step waits for jobs that are as urgent, at most
 
 
 class BusyError(UserError):
@@ -51,7 +52,7 @@ class Engine:
         self._count, self._count_lock = 0, threading.Lock()
         self._seconds = 1.0             # that a job takes, a moving average
         self._stopping = False
-        self._next_chore = 0.0
+        self._next_chore = self._last_step = 0.0
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     # Of any thread
@@ -155,11 +156,14 @@ class Engine:
 
     def _most_urgent(self) -> Callable[[], None] | None:
         """What to do next: resume a job, or take a step of lanes for those that wait for it. None: nothing."""
-        waiting = [job for job in self._jobs if job.ready or job.lanes is not None]
-        if not waiting:
-            return None
-        job = min(waiting, key=lambda job: job.urgency)
-        return partial(self._resume, job) if job.ready else partial(self._step, job.lanes)
+        ready = min((job for job in self._jobs if job.ready), key=urgency_of, default=None)
+        waiting = min((job for job in self._jobs if job.lanes is not None), key=urgency_of, default=None)
+        if waiting is None or waiting.lanes is None:
+            return None if ready is None else partial(self._resume, ready)
+        if ready is not None and time.monotonic() < self._last_step + STEP_SECONDS and (
+                ready.urgency[0] <= waiting.urgency[0]):
+            return partial(self._resume, ready)     # it may need a step too, which one step then does for both
+        return partial(self._step, waiting.lanes)
 
     def _resume(self, job: Job) -> None:
         self._running = job
@@ -167,11 +171,12 @@ class Engine:
             job.resume()
         finally:
             self._running = None
-        if job.ended:
+        if job.finished:
             self._forget(job)
 
     def _step(self, lanes: SteppedLanes) -> None:
         """One step for all jobs on these lanes; if it fails, for none of them."""
+        self._last_step = time.monotonic()
         waiting = [job for job in self._jobs if job.waits_for is lanes]
         try:
             lanes.advance()
@@ -196,3 +201,8 @@ class Engine:
         with self._count_lock:
             self._count -= 1
         self._seconds += 0.1 * (time.monotonic() - job.began - self._seconds)
+        job.announce_end()
+
+
+def urgency_of(job: Job) -> tuple[int, float]:
+    return job.urgency

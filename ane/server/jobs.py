@@ -84,23 +84,22 @@ class Job:
         self._error = error
         if self._greenlet is not None:
             self._run(lambda: self._greenlet.throw(GreenletExit()))
-        self._end()
 
     def _run(self, switch: Callable[[], Any]) -> None:
         try:
             switch()
         except Exception as error:
-            self._error = error
-        if self._greenlet.dead:
-            self._end()
-
-    def _end(self) -> None:
-        self._ended = True
-        self._notify()
+            self._error = self._error or error
 
     @property
-    def ended(self) -> bool:
-        return self._ended
+    def finished(self) -> bool:
+        """Whether the work has ended."""
+        return self._greenlet is not None and self._greenlet.dead
+
+    def announce_end(self) -> None:
+        """Tell the client that no more items follow."""
+        self._ended = True
+        self._notify()
 
     # Within the work
 
