@@ -33,6 +33,7 @@ from benchmarks import (
     whisper_step,
     windows,
     witnesses,
+    word_times,
 )
 from benchmarks.harness import RESULTS, Benchmark, add_shared_options, run_benchmark
 from benchmarks.page import write_page
@@ -42,7 +43,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     **stages.BENCHMARKS, **speech.BENCHMARKS, "memory": memory.BENCHMARK, "convert": convert.BENCHMARK,
     "embedded": embedded.BENCHMARK, "quality": quality.BENCHMARK, "samplers": samplers.BENCHMARK,
     "windows": windows.BENCHMARK, "kitten": kitten.BENCHMARK, "fastspeech": fastspeech.BENCHMARK,
-    "whisper-step": whisper_step.BENCHMARK, "witnesses": witnesses.BENCHMARK,
+    "whisper-step": whisper_step.BENCHMARK, "witnesses": witnesses.BENCHMARK, "words": word_times.BENCHMARK,
     "server": server.BENCHMARK}
 
 

@@ -8,12 +8,14 @@ from contextlib import contextmanager, suppress
 import numpy as np
 
 from ane.audio.trimming import RATE as TRIMMING_RATE
-from ane.audio.trimming import trimmed
+from ane.audio.trimming import removed_before, trimmed
 from ane.books.plan import BookPlan
 from ane.books.speakers import BookSpeaker, SpokenChunk
 from ane.books.store import LEASE, ClaimedChunk, JobStore
+from ane.models.spoken_words import delivered_words
 from ane.system.errors import UserError
 from ane.text import NothingToSayError, shorten
+from ane.text.passages import PLAIN
 
 EDGE = 0.05             # seconds of silence kept before and after the speech of a chunk: its breath
 POLL = 0.25             # seconds between two looks whether another process has finished its chunk
@@ -42,15 +44,16 @@ def narrate(store: JobStore, plan: BookPlan, speaker: BookSpeaker, progress: Nar
                 time.sleep(POLL)
                 continue
             started = time.perf_counter()
-            audio, notes = sound_of(speaker, claimed, len(plan.chunks))
-            store.save(claimed, audio, speaker.sample_rate, time.perf_counter() - started, notes)
+            spoken_chunk = sound_of(speaker, claimed, len(plan.chunks))
+            store.save(claimed, spoken_chunk.audio, speaker.sample_rate, time.perf_counter() - started,
+                       spoken_chunk.notes, spoken_chunk.words)
             spoken, characters = spoken + 1, characters + len(claimed.chunk.text)
             done, total, left = store.progress()
             progress(done, total, left * (clock() - began) / characters)
 
 
-def sound_of(speaker: BookSpeaker, claimed: ClaimedChunk, count: int) -> tuple[np.ndarray, list[str]]:
-    """The sound of a chunk, its silence trimmed to ``EDGE``, and notes.
+def sound_of(speaker: BookSpeaker, claimed: ClaimedChunk, count: int) -> SpokenChunk:
+    """A chunk spoken, its silence trimmed to ``EDGE``.
 
     A text without a letter that the voice can speak has no samples, and a note says so.
     """
@@ -67,7 +70,12 @@ def sound_of(speaker: BookSpeaker, claimed: ClaimedChunk, count: int) -> tuple[n
                         "precision")
     edge = EDGE * speaker.sample_rate / TRIMMING_RATE
     audio = np.clip(speech.audio, -1, 1).astype(np.float32)
-    return trimmed(audio, (edge, edge)) if len(audio) else audio, speech.notes
+    if not len(audio):
+        return speech
+    seconds = removed_before(audio, (edge, edge)) / speaker.sample_rate
+    audio = trimmed(audio, (edge, edge))
+    return SpokenChunk(audio, speech.notes, delivered_words(speech.words, PLAIN, seconds,
+                                                            len(audio) / speaker.sample_rate, 0.0))
 
 
 @contextmanager

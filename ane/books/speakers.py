@@ -1,12 +1,13 @@
 """One interface to the synthesizers of all models: a text and a seed in, sound out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ane.books.plan import digest_of
+from ane.models.spoken_words import SpokenWord
 
 if TYPE_CHECKING:
     from ane.models.fastspeech.settings import FastSpeechSettings
@@ -22,10 +23,11 @@ WITHOUT_EFFECT = ("lanes", "batch")         # settings that change the speed of 
 
 @dataclass(frozen=True)
 class SpokenChunk:
-    """The sound (S,) float32 of a chunk, and warnings about it."""
+    """The sound (S,) float32 of a chunk, warnings about it, and its words in the time of the sound, if timed."""
 
     audio: np.ndarray
     notes: list[str] = field(default_factory=list)
+    words: Sequence[SpokenWord] = ()
 
 
 class BookSpeaker(Protocol):
@@ -51,16 +53,17 @@ class TortoiseSpeaker:
 
     sample_rate = 24000
 
-    def __init__(self, synthesizer: "Synthesizer", voice: "Voice", settings: "Settings"):
-        self.synthesizer, self._voice = synthesizer, voice
+    def __init__(self, synthesizer: "Synthesizer", voice: "Voice", settings: "Settings", word_times: bool = False):
+        self.synthesizer, self._voice, self.word_times = synthesizer, voice, word_times
         self.model, self.lengths = synthesizer.model.identity, settings.split
         self.voice = digest_of([latent.tobytes().hex() for latent in (voice.ar, voice.diffusion, *voice.clip_mels)])
         self.settings = settings_of(settings)
         self._settings = replace(settings, split=settings.split and (settings.split[1], settings.split[1]))
 
     def speak(self, text: str, seed: int) -> SpokenChunk:
-        speech = self.synthesizer.speak(text, voice=self._voice, settings=self._settings, seed=seed)
-        return SpokenChunk(speech.audio, speech.notes)
+        speech = self.synthesizer.speak(text, voice=self._voice, settings=self._settings, seed=seed,
+                                        word_times=self.word_times)
+        return SpokenChunk(speech.audio, speech.notes, speech.words)
 
 
 class FastSpeechSpeaker:
@@ -75,7 +78,7 @@ class FastSpeechSpeaker:
 
     def speak(self, text: str, seed: int) -> SpokenChunk:
         speech = self.synthesizer.speak(text, settings=self._settings)
-        return SpokenChunk(speech.audio, speech.notes)
+        return SpokenChunk(speech.audio, speech.notes, speech.words)
 
 
 class KittenSpeaker:
@@ -90,7 +93,7 @@ class KittenSpeaker:
 
     def speak(self, text: str, seed: int) -> SpokenChunk:
         speech = self.synthesizer.speak(text, self.voice, settings=self._settings)
-        return SpokenChunk(speech.audio, speech.notes)
+        return SpokenChunk(speech.audio, speech.notes, speech.words)
 
 
 def settings_of(settings: Any) -> dict[str, Any]:

@@ -11,9 +11,9 @@ import secrets
 import socket
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,12 @@ import numpy as np
 import soundfile
 
 from ane.books.plan import BookPlan, PlannedChunk, seed_of
+from ane.models.spoken_words import SpokenWord
 from ane.system.errors import UserError
 from ane.system.interruption import uninterrupted
 
 FILE = "job.sqlite"
-VERSION = 1
+VERSION = 2
 LEASE = 60.0            # seconds after which a process that gave no sign of life loses its chunk
 BUSY = 60.0             # seconds to wait for another process's transaction
 OUTPUT = "output"       # the key of the lease on writing the output
@@ -35,10 +36,11 @@ CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE chunks (number INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, text TEXT NOT NULL, chapter INTEGER NOT NULL,
                      kind TEXT NOT NULL, language TEXT NOT NULL, silence REAL NOT NULL);
 CREATE TABLE sounds (key TEXT PRIMARY KEY, take INTEGER NOT NULL DEFAULT 0, samples INTEGER, rate INTEGER,
-                     elapsed REAL, notes TEXT, flac BLOB);
+                     elapsed REAL, notes TEXT, flac BLOB, words TEXT);
 CREATE TABLE leases (key TEXT PRIMARY KEY, owner TEXT NOT NULL, host TEXT NOT NULL, pid INTEGER NOT NULL,
                      expires REAL NOT NULL);
 """
+UPGRADES = {1: "ALTER TABLE sounds ADD COLUMN words TEXT"}       # from that version to the next one
 COLUMNS = "c.number, c.key, c.text, c.chapter, c.kind, c.language, c.silence"
 
 
@@ -85,11 +87,13 @@ class JobStore:
             self._connection = self._connect()
             with self._transaction() as run:
                 [version] = run("PRAGMA user_version").fetchone()
-                if not version:
-                    for statement in SCHEMA.split(";"):
-                        run(statement)
+                statements = SCHEMA.split(";") if not version else [
+                    UPGRADES[older] for older in range(version, VERSION)]
+                for statement in statements:
+                    run(statement)
+                if statements:
                     run(f"PRAGMA user_version = {VERSION}")
-        if version not in (0, VERSION):
+        if version > VERSION:
             self.close()
             raise UserError(f"the job in {path} is of another version ({version}): update tortoise-ane, or delete the "
                             "folder to start over")
@@ -196,7 +200,7 @@ class JobStore:
                     raise UserError(f"redo must name chunks from 1 to {count}, got {number}")
                 key = run("SELECT key FROM chunks WHERE number = ?", (number,)).fetchone()
                 run("UPDATE sounds SET take = take + 1, samples = NULL, rate = NULL, elapsed = NULL, notes = NULL, "
-                    "flac = NULL WHERE key = ?", key)
+                    "flac = NULL, words = NULL WHERE key = ?", key)
                 run("DELETE FROM leases WHERE key = ?", key)
 
     def chunks(self) -> list[StoredChunk]:
@@ -231,6 +235,12 @@ class JobStore:
             raise UserError(f"a sound in {self.path} is damaged: delete the folder to start over") from error
         return np.asarray(audio)
 
+    def words(self, key: str) -> list[SpokenWord]:
+        """The words of a chunk in seconds from the beginning of its sound; none if they were not timed."""
+        with self._errors():
+            row = self._connection.execute("SELECT words FROM sounds WHERE key = ?", (key,)).fetchone()
+        return [SpokenWord(*word) for word in json.loads(row[0])] if row and row[0] else []
+
     # Work
 
     def claim(self, plan: str) -> ClaimedChunk | None:
@@ -259,8 +269,12 @@ class JobStore:
             self._lease(run, OUTPUT)
             return True
 
-    def save(self, claimed: ClaimedChunk, audio: np.ndarray, rate: int, elapsed: float, notes: list[str]) -> bool:
-        """Store a sound, (S,) float32 within ±1; False, and nothing is stored, when the lease was lost."""
+    def save(self, claimed: ClaimedChunk, audio: np.ndarray, rate: int, elapsed: float, notes: list[str],
+             words: Sequence[SpokenWord] = ()) -> bool:
+        """Store a sound, (S,) float32 within ±1, with notes and the times of its words, which begin with the sound.
+
+        False, and nothing is stored, when the lease was lost.
+        """
         flac = BytesIO()
         if len(audio):
             soundfile.write(flac, audio, rate, format="FLAC", subtype="PCM_24")
@@ -268,9 +282,10 @@ class JobStore:
         with self._transaction() as run:
             held = run("DELETE FROM leases WHERE key = ? AND owner = ?", (key, self.owner)).rowcount
             return bool(held) and bool(run(
-                "UPDATE sounds SET samples = ?, rate = ?, elapsed = ?, notes = ?, flac = ? "
+                "UPDATE sounds SET samples = ?, rate = ?, elapsed = ?, notes = ?, flac = ?, words = ? "
                 "WHERE key = ? AND take = ? AND samples IS NULL",
-                (len(audio), rate, elapsed, json.dumps(notes), flac.getvalue(), key, claimed.take)).rowcount)
+                (len(audio), rate, elapsed, json.dumps(notes), flac.getvalue(),
+                 json.dumps([astuple(word) for word in words]) if words else None, key, claimed.take)).rowcount)
 
     def renew(self) -> None:
         """Extend the leases of this process."""

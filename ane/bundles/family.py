@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ane.system.errors import UserError
 
@@ -24,7 +24,13 @@ DEFAULT_FAMILY = "tortoise"     # of a bundle.json that names none
 
 @dataclass(frozen=True)
 class Config:
-    """Hyper-parameters of a network, named as in upstream's constructors; the official values are the defaults."""
+    """Hyper-parameters of a network, named as in upstream's constructors; the official values are the defaults.
+
+    Attributes:
+        without_effect: names of those that do not change what the network computes.
+    """
+
+    without_effect: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
     def from_upstream(cls, arguments):

@@ -62,6 +62,8 @@ def register(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--vtt", action="store_true", help="write subtitles beside OUT, as WebVTT")
     parser.add_argument("--times", "--json", action="store_true",
                         help="write the times of chapters and chunks beside OUT, as JSON")
+    parser.add_argument("--word-times", action="store_true",
+                        help="time every word: --times lists them, --srt and --vtt underline the word being spoken")
     parser.add_argument("--loudness", type=float, metavar="LUFS",
                         help="make the whole book this loud, -19 for example, with true peaks up to -3 dB (EBU R 128)")
     parser.add_argument("--keep", metavar="RULE,…", type=arguments.comma_separated, default=[],
@@ -145,6 +147,8 @@ def open_speaker(args: argparse.Namespace) -> SpeakerForSeed:
     from ane.books.speakers import FastSpeechSpeaker, KittenSpeaker, TortoiseSpeaker
     from ane.models.tortoise.randomness import Randomness
 
+    if args.word_times and not (args.srt or args.vtt or args.times):
+        raise UserError("--word-times has no effect on sound: add --times, --srt or --vtt")
     if args.best not in (None, 1):
         raise UserError("best has no effect on a book: its files hold the best candidate")
     model = open_model(args.bundle, args.checkpoints)
@@ -154,7 +158,8 @@ def open_speaker(args: argparse.Namespace) -> SpeakerForSeed:
                        "trained model.", model.name)
     synthesizer, settings = load_synthesizer(args, model, settings, message_console(args), keep=True)
     if "seed" in model.family.speak_arguments:
-        return lambda seed: TortoiseSpeaker(synthesizer, synthesizer.voice(args.voice, Randomness(seed)), settings)
+        return lambda seed: TortoiseSpeaker(
+            synthesizer, synthesizer.voice(args.voice, Randomness(seed)), settings, args.word_times)
     if "voice" in model.family.speak_arguments:
         return lambda seed: KittenSpeaker(synthesizer, args.voice, settings)
     return lambda seed: FastSpeechSpeaker(synthesizer, settings)
@@ -171,7 +176,7 @@ def output_options(args: argparse.Namespace, document: "Document") -> "OutputOpt
 
     options = OutputOptions(
         args.output, args.per_chapter, TEMPLATE if args.template is None else args.template, args.srt, args.vtt,
-        args.times, args.loudness, document.title if args.title is None else args.title,
+        args.times, args.word_times, args.loudness, document.title if args.title is None else args.title,
         document.author if args.author is None else args.author, document.cover)
     return replace(options, cover=read_cover(args.cover)) if args.cover is not None else options
 

@@ -4,6 +4,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -176,3 +177,15 @@ def test_a_job_of_a_later_version_is_refused(tmp_path):
     connection.close()
     with pytest.raises(UserError, match="another version"):
         JobStore(tmp_path / "job")
+
+
+def test_a_job_of_the_first_version_goes_on(tmp_path):
+    """It had no column for the times of words."""
+    assert run_job(tmp_path, book(4)) == 10
+    before = sounds(tmp_path)
+    with closing(sqlite3.connect(tmp_path / FILE)) as connection:
+        connection.execute("ALTER TABLE sounds DROP COLUMN words")
+        connection.execute("PRAGMA user_version = 1")
+        connection.commit()
+    assert run_job(tmp_path, book(4)) == 0
+    assert sounds(tmp_path) == before

@@ -18,6 +18,7 @@ from ane.models.fastspeech.result import HIGHEST, HOP, SAMPLE_RATE, FastSpeechRe
 from ane.models.fastspeech.settings import FastSpeechSettings
 from ane.models.fastspeech.stream import FastSpeechStream
 from ane.models.fastspeech.text import text_to_ids, unknown_phonemes
+from ane.models.fastspeech.word_times import words_of
 from ane.models.fed_stream import FedStream
 from ane.models.recording import PhaseProgress, report_nothing
 from ane.models.vocoders.streaming import StreamingVocoder, VocodingWindow
@@ -25,7 +26,7 @@ from ane.models.vocoders.waveglow import SIGMA
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline
 from ane.text import Lexicon, normalise_upstream, shorten
-from ane.text.passages import Delivery, read_passages
+from ane.text.passages import read_passages
 
 FIRST_FRAMES = 40       # of the first piece of a stream: 0.46 s
 NO_VOCODER = ("this model has no vocoder, so Griffin-Lim made the sound, which is rough: import the model again with "
@@ -96,14 +97,16 @@ class FastSpeechSynthesizer(AsyncSpeaking):
         sounds = self.sounds(mels, sum(map(len, encoded)), settings.seed, timeline, progress)
         for text, parts in zip(texts, encoded, strict=True):
             spoken = list(islice(sounds, len(parts)))
-            sounds_of_text = [delivered_whole(sound, delivery_of(part), SAMPLE_RATE)
+            sounds_of_text = [delivered_whole(sound, part.chunk.spoken_delivery, SAMPLE_RATE)
                               for (_, sound), part in zip(spoken, parts, strict=True)]
             audio = join_with_pauses(sounds_of_text, settings.pause)
             timeline.mark_first_audio()
             yield FastSpeechResult(audio, settings.speed, [part.chunk.text for part in parts],
                                    [mel for mel, _ in spoken], [part.repeats for part in parts],
                                    timeline.new_seconds_by_phase(), timeline.now() - began, self.notes(text, parts),
-                                   timeline, seed=settings.seed if "waveglow" in self.model.networks else None)
+                                   timeline, seed=settings.seed if "waveglow" in self.model.networks else None,
+                                   words=words_of([(part.chunk, part.repeats) for part in parts], sounds_of_text,
+                                                  settings.pause))
             began = timeline.now()
         self.backend.release()
 
@@ -141,7 +144,7 @@ class FastSpeechSynthesizer(AsyncSpeaking):
                 notes = self.notes(chunk.text, parts)
                 for mel, part in zip(self.mels(parts, settings, timeline, report_nothing), parts, strict=True):
                     made, frames = self.whole_sound if before else self.first_sounds, mel.shape[1]
-                    for sound in delivered(made(mel, settings.seed, timeline), delivery_of(part), SAMPLE_RATE):
+                    for sound in delivered(made(mel, settings.seed, timeline), part.chunk.spoken_delivery, SAMPLE_RATE):
                         yield join_with_pauses([*before, sound], settings.pause), frames, notes
                         before, frames = [], 0
                     before = [np.zeros(0, np.float32)]
@@ -279,11 +282,6 @@ def with_speed(settings: FastSpeechSettings | None, speed: float | None) -> Fast
     """The settings (None: the defaults) with this speed (None: theirs)."""
     settings = settings or FastSpeechSettings()
     return settings if speed is None else replace(settings, speed=speed)
-
-
-def delivery_of(part: EncodedChunk) -> Delivery:
-    """The volume of a chunk's sound and the silence around it; its durations have its speed already."""
-    return replace(part.chunk.delivery, speed=1.0)
 
 
 def waveglow_noise(frames: int, seed: int) -> np.ndarray:

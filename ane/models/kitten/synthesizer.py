@@ -24,6 +24,7 @@ from ane.models.kitten.result import SAMPLE_RATE, KittenSpeech
 from ane.models.kitten.session import KittenBackend
 from ane.models.kitten.settings import KittenSettings
 from ane.models.recording import PhaseProgress, SoundStream, report_nothing
+from ane.models.spoken_words import SpokenWord, shared_time
 from ane.system.errors import UserError
 from ane.system.iterators import closing_source
 from ane.system.timeline import Timeline
@@ -224,7 +225,7 @@ class KittenSynthesizer(AsyncSpeaking):
         return KittenSpeech(
             np.concatenate(waves), self.voices.resolve(voice), settings.speed, [chunk.text for chunk in chunks],
             sum(chunk.input_ids.size for chunk in chunks), timeline.new_seconds_by_phase(), timeline.now() - began,
-            timeline=timeline)
+            timeline=timeline, words=estimated_words(chunks, waves))
 
 
 def with_speed(settings: KittenSettings | None, speed: float | None) -> KittenSettings:
@@ -260,6 +261,18 @@ class KittenStream(SoundStream):
         """Stop the work: chunks that have not begun are not computed."""
         with closing_source(self._waves):
             pass
+
+
+def estimated_words(chunks: Sequence[KittenChunk], waves: Sequence[np.ndarray]) -> list[SpokenWord]:
+    """The words of all chunks, which share the time of the chunk's sound by their letters."""
+    words: list[SpokenWord] = []
+    offset = 0.0
+    for chunk, wave in zip(chunks, waves, strict=True):
+        end = offset + len(wave) / SAMPLE_RATE
+        first = min(end, offset + chunk.delivery.before)
+        words += shared_time(chunk.text.split(), (first, max(first, end - chunk.delivery.after)))
+        offset = end
+    return words
 
 
 def cut_as_published(wave: np.ndarray) -> np.ndarray:

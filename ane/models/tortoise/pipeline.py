@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ane.audio.trimming import Trimmer, trimmed
+from ane.audio.trimming import Trimmer, removed_before, trimmed
 from ane.backends.base import Backend
 from ane.bundles import Model
 from ane.models.delivery import delivered, delivered_whole
+from ane.models.spoken_words import SpokenWord
 from ane.models.tortoise.chunks import Chunk
 from ane.models.tortoise.decoding import Candidate, LanePool, LaneScheduler, Prompt, decode
 from ane.models.tortoise.diffusion import spectrograms
@@ -24,6 +25,7 @@ from ane.models.tortoise.sampling import Sampler, inverse_cdf_sampler
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.vocoding import hifigan_sound, hifigan_stream, univnet_sound, univnet_stream
 from ane.models.tortoise.windows import windowed_mels
+from ane.models.tortoise.word_times import WordTimer
 from ane.system.iterators import closing_source
 from ane.system.timeline import Timeline
 from ane.voices import Voice
@@ -40,11 +42,15 @@ def no_progress(phase: str, done: int, total: int, note: str) -> None:
 
 @dataclass(frozen=True)
 class RankedChunk:
-    """A chunk with its best candidates, best first, and the number of codes sampled in all its candidates."""
+    """A chunk with its best candidates, best first, and the number of codes sampled in all its candidates.
+
+    ``words``: those of the best candidate, in the time of its sound before trimming; none unless asked for.
+    """
 
     chunk: Chunk
     kept: list[Candidate]
     codes: int
+    words: Sequence[SpokenWord] = ()
 
     @property
     def info(self) -> "ChunkInfo":
@@ -67,10 +73,15 @@ class ChunkInfo:
 
 @dataclass(frozen=True)
 class VocodedChunk:
-    """The audio (S,) float32 of each kept candidate of a chunk, best first."""
+    """The audio (S,) float32 of each kept candidate of a chunk, best first.
+
+    ``words``: as in ``RankedChunk``. removed: samples of silence removed before the best candidate's sound.
+    """
 
     info: ChunkInfo
     audio: list[np.ndarray]
+    words: Sequence[SpokenWord] = ()
+    removed: int = 0
 
 
 class CandidateSamplers(Sequence[Sampler]):
@@ -92,11 +103,12 @@ class Pipeline:
     Args:
         chunk_count: total number of chunks, for ``progress``.
         pool: lanes that ``pieces`` shares with other requests; None: lanes of its own.
+        timer: what ``sounds`` times words with; None: it does not.
     """
 
     def __init__(self, model: Model, backend: Backend, voice: Voice, settings: Settings, randomness: Randomness,
                  chunk_count: int, timeline: Timeline, progress: Progress = no_progress,
-                 pool: LanePool | None = None):
+                 pool: LanePool | None = None, timer: WordTimer | None = None):
         self.model, self.backend, self.voice, self.settings = model, backend, voice, settings
         self.randomness, self.timeline = randomness, timeline
         self._progress, self.pool = progress, pool
@@ -105,6 +117,7 @@ class Pipeline:
                         "diffuse": kept * (settings.diffusion.steps if settings.diffusion else 0),
                         "vocode": chunk_count}
         self._done = dict.fromkeys(self._totals, 0)
+        self.timer = timer
 
     # Whole chunks
 
@@ -129,11 +142,19 @@ class Pipeline:
                 candidates = next(decoded)
                 if chunk is chunks[-1]:
                     decoded.close()             # frees the decoder's cache before the next network is loaded
-                    self.backend.release("autoregressive")
-                yield self._rank(chunk, candidates)
+                    if self.timer is None:
+                        self.backend.release("autoregressive")
+                yield self._timed(self._rank(chunk, candidates))
                 del candidates
         self._add("decode", len(chunks) * self.settings.candidates)
-        self.backend.release("clvp", "cvvp")
+        self.backend.release("autoregressive", "clvp", "cvvp")
+
+    def _timed(self, ranked: RankedChunk) -> RankedChunk:
+        """The chunk with the times of its words, if these were asked for."""
+        if self.timer is None:
+            return ranked
+        with self.timeline.record("words"):
+            return replace(ranked, words=self.timer.words(ranked.chunk, self.voice.ar, ranked.kept[0]))
 
     def _diffuse(self, ranked: list[RankedChunk]) -> Iterator[tuple[RankedChunk, list[np.ndarray]]]:
         """Every chunk with the mels (100, L) of its best candidates; without diffusion with an empty list."""
@@ -156,9 +177,10 @@ class Pipeline:
                          for rank, candidate in enumerate(ranked.kept)]
             self._add("vocode", 1)
             self._report("vocode", 0)
+            removed = removed_before(audio[0], self.settings.silence) if ranked.words else 0
             yield VocodedChunk(ranked.info, [
                 delivered_whole(trimmed(samples, self.settings.silence), ranked.chunk.delivery, SAMPLE_RATE)
-                for samples in audio])
+                for samples in audio], ranked.words, removed)
 
     def _sound(self, chunk: Chunk, rank: int, candidate: Candidate, mels: list[np.ndarray]) -> np.ndarray:
         if mels:

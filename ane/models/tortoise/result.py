@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from ane.models.recording import Recording
+from ane.models.spoken_words import SpokenWord
 from ane.system.timeline import Timeline
 
 SAMPLE_RATE = 24000
@@ -26,6 +27,7 @@ class Speech(Recording):
         elapsed: total wall-clock seconds.
         notes: warnings about this result, such as a chunk that did not end.
         timeline: when each phase ran.
+        words: when each word is heard; none unless ``word_times`` was asked for.
     """
 
     audio: np.ndarray
@@ -39,6 +41,7 @@ class Speech(Recording):
     notes: list[str] = field(default_factory=list)
     timeline: Timeline = field(default_factory=Timeline)
     sample_rate: int = SAMPLE_RATE
+    words: list[SpokenWord] = field(default_factory=list)
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from ane.models.asynchronous import AsyncSpeaking
 from ane.models.fed_stream import FedStream
 from ane.models.lane_sharing import LaneTurns
 from ane.models.recording import SoundStream
+from ane.models.spoken_words import SpokenWord, delivered_words
 from ane.models.tortoise.chunks import split_into_chunks
 from ane.models.tortoise.pipeline import ChunkInfo, Pipeline, Progress, VocodedChunk, no_progress
 from ane.models.tortoise.randomness import Randomness
@@ -22,6 +23,7 @@ from ane.models.tortoise.result import SAMPLE_RATE, Speech
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.shared_lanes import SharedLanePool
 from ane.models.tortoise.voice_resolution import cloning_notes, resolve_voice
+from ane.models.tortoise.word_times import WordTimer
 from ane.system import paths
 from ane.system.errors import UserError
 from ane.system.iterators import closing_source
@@ -37,6 +39,7 @@ class Synthesizer(AsyncSpeaking):
     def __init__(self, model: Model, backend: Backend):
         self.model, self.backend = model, backend
         self.pool: SharedLanePool | None = None
+        self._timers: dict[str, WordTimer] = {}         # by normaliser; they keep the decoder's tables
 
     def share_lanes(self, turns: LaneTurns, lanes: int) -> SharedLanePool:
         """From now on ``stream`` and ``feed`` decode on common lanes (``ane.models.lane_sharing.LaneSharing``)."""
@@ -46,7 +49,7 @@ class Synthesizer(AsyncSpeaking):
     def speak(self, text: str, voice: str | Voice | None = None, preset: str | None = None,
               seed: int | None = None, settings: Settings | None = None, progress: Progress = no_progress,
               timeline: Timeline | None = None, speed: float = 1.0, lexicon: Lexicon | None = None,
-              ssml: bool | None = None) -> Speech:
+              ssml: bool | None = None, word_times: bool = False) -> Speech:
         """Speak ``text``.
 
         Args:
@@ -61,26 +64,29 @@ class Synthesizer(AsyncSpeaking):
             speed: from 0.5 to 2, more than 1 being faster; the sound is stretched, its pitch stays.
             lexicon: respells words (``ane.text.read_lexicon``).
             ssml: whether ``text`` is SSML; None: if it begins with "<speak".
+            word_times: whether to state when each word is heard (``Speech.words``), which takes another pass of the
+                decoder over each chunk.
 
         Raises:
             UserError: nothing to say, markup that asks for what cannot be done, a text too long for one pass with
                 splitting off, a speed out of range, an unknown or unsuitable voice, a network that the model lacks,
                 out of memory.
         """
-        [speech] = self.speak_all([text], voice, preset, seed, settings, progress, timeline, speed, lexicon, ssml)
+        [speech] = self.speak_all([text], voice, preset, seed, settings, progress, timeline, speed, lexicon, ssml,
+                                  word_times)
         return speech
 
     def speak_all(self, texts: Sequence[str], voice: str | Voice | None = None, preset: str | None = None,
                   seed: int | None = None, settings: Settings | None = None, progress: Progress = no_progress,
                   timeline: Timeline | None = None, speed: float = 1.0, lexicon: Lexicon | None = None,
-                  ssml: bool | None = None) -> Iterator[Speech]:
+                  ssml: bool | None = None, word_times: bool = False) -> Iterator[Speech]:
         """Speak several texts, each as ``speak`` does with the same seed; they share the decoder's lanes.
 
         Work begins when the first result is requested. Results are yielded in order, each as soon as it is ready.
         """
         passages = [read_passages(text, lexicon, ssml, speed) for text in texts]
         request = Request(self, passages, voice, preset, seed, settings, timeline)
-        sounds = request.pipeline(progress).sounds([chunk for chunks in request.texts for chunk in chunks])
+        sounds = request.pipeline(progress, word_times).sounds([chunk for chunks in request.texts for chunk in chunks])
         began = request.timeline.text_ready
         with closing_source(sounds):
             for chunks in request.texts:
@@ -147,6 +153,12 @@ class Synthesizer(AsyncSpeaking):
         for network in self.needed(settings):
             self.model.require(network)
 
+    def word_timer(self, normaliser: str) -> WordTimer:
+        """What times the words of texts that this normaliser reads."""
+        if normaliser not in self._timers:
+            self._timers[normaliser] = WordTimer(self.backend, self.model, normaliser)
+        return self._timers[normaliser]
+
     def voice(self, voice: str | Voice | None, randomness: Randomness) -> Voice:
         """The voice of that name, path or mix. Raises UserError when it is unknown, unsuitable or of another model."""
         if isinstance(voice, Voice):
@@ -181,9 +193,10 @@ class Request:
         if self.settings.ranked:
             check_clips(self.settings.cvvp_amount, self.voice.clip_mels)
 
-    def pipeline(self, progress: Progress) -> Pipeline:
+    def pipeline(self, progress: Progress, word_times: bool = False) -> Pipeline:
         return Pipeline(self.model, self.synthesizer.backend, self.voice, self.settings, self.randomness,
-                        sum(map(len, self.texts)), self.timeline, progress, self.synthesizer.pool)
+                        sum(map(len, self.texts)), self.timeline, progress, self.synthesizer.pool,
+                        self.synthesizer.word_timer(self.settings.normaliser) if word_times else None)
 
     def speech(self, sounds: list[VocodedChunk], began: float) -> Speech:
         """The result for one text from its chunks' sound; ``began``: the time from which ``elapsed`` is counted."""
@@ -192,10 +205,18 @@ class Request:
         infos = [sound.info for sound in sounds]
         return Speech(audio[0], self.randomness.seed, self.voice.name, [info.chunk.text for info in infos],
                       sum(info.codes for info in infos), audio[1:], self.timeline.new_seconds_by_phase(),
-                      self.timeline.now() - began, self.notes(infos), self.timeline)
+                      self.timeline.now() - began, self.notes(infos), self.timeline, words=words_of(sounds))
 
     def notes(self, infos: Sequence[ChunkInfo]) -> list[str]:
         return [*cloning_notes(self.model, self.voice), *stopping_notes(infos)]
+
+
+def words_of(sounds: Sequence[VocodedChunk]) -> list[SpokenWord]:
+    """The words of all chunks, in the time of the chunks' sounds one after the other."""
+    ends = accumulate(len(sound.audio[0]) / SAMPLE_RATE for sound in sounds)
+    return [word for sound, end in zip(sounds, ends, strict=True) for word in delivered_words(
+        sound.words, sound.info.chunk.delivery, sound.removed / SAMPLE_RATE, len(sound.audio[0]) / SAMPLE_RATE,
+        end - len(sound.audio[0]) / SAMPLE_RATE)]
 
 
 class Stream(SoundStream):
