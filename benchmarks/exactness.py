@@ -203,7 +203,7 @@ def add_options(add: Callable[..., Any]) -> None:
     add("--lanes", type=counts, default=[1, 2, 5, 8, 16], metavar="N,…", help="(default: 1,2,5,8,16)")
     add("--thread-counts", type=counts, default=[1, 2], metavar="N,…", help="(default: 1,2)")
     add("--against", metavar="REVISION", help="a commit whose decoder steps are measured too")
-    add("--turns", type=positive, default=22, metavar="N", help="pairs of steps, of which two do not count (default: 22)")
+    add("--turns", type=positive, default=22, metavar="N", help="pairs of steps, two of them not counted (default: 22)")
 
 
 BENCHMARK = Benchmark(measure, "readings that depend on lanes, threads or neighbours", add_options,

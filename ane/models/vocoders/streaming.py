@@ -7,7 +7,7 @@ same too.
 
 Which frames a call gets depends on their index alone, not on how many have arrived. So the sound is the same bits
 however the frames arrive. Calls have few lengths, because libraries keep compiled code for every length that they met:
-oneDNN's filled 2 GB with a long text (docs/memory.md).
+oneDNN's filled 2 GB with a long text (docs/benchmarks.md).
 """
 
 from collections.abc import Callable, Iterator
