@@ -34,8 +34,8 @@ from ane.system.paths import check_working_directory
 from ane.system.streams import tolerant_streams
 from ane.system.version import version
 
-# Compiled kernels that oneDNN keeps, one for each length of each layer. Its own limit is 1024, so that memory followed the
-# length of a text. It is read when torch first computes.
+# Compiled kernels that oneDNN keeps, one for each length of each layer. Its own limit is 1024, so that memory followed
+# the length of a text. It is read when torch first computes.
 KERNEL_CACHE = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
 
 # raised by a standard stream that is closed, has no reader, or is full
