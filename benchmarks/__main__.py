@@ -22,8 +22,10 @@ from benchmarks import (
     checkpoints,
     convert,
     embedded,
+    exactness,
     fastspeech,
     kitten,
+    long_texts,
     memory,
     quality,
     samplers,
@@ -40,11 +42,23 @@ from benchmarks.page import write_page
 from benchmarks.upstream import make_environment
 
 BENCHMARKS: dict[str, Benchmark] = {
-    **stages.BENCHMARKS, **speech.BENCHMARKS, "memory": memory.BENCHMARK, "convert": convert.BENCHMARK,
-    "embedded": embedded.BENCHMARK, "quality": quality.BENCHMARK, "samplers": samplers.BENCHMARK,
-    "windows": windows.BENCHMARK, "kitten": kitten.BENCHMARK, "fastspeech": fastspeech.BENCHMARK,
-    "whisper-step": whisper_step.BENCHMARK, "witnesses": witnesses.BENCHMARK, "words": word_times.BENCHMARK,
-    "server": server.BENCHMARK}
+    **stages.BENCHMARKS,
+    **speech.BENCHMARKS,
+    "memory": memory.BENCHMARK,
+    "long-texts": long_texts.BENCHMARK,
+    "convert": convert.BENCHMARK,
+    "embedded": embedded.BENCHMARK,
+    "quality": quality.BENCHMARK,
+    "samplers": samplers.BENCHMARK,
+    "windows": windows.BENCHMARK,
+    "kitten": kitten.BENCHMARK,
+    "fastspeech": fastspeech.BENCHMARK,
+    "whisper-step": whisper_step.BENCHMARK,
+    "witnesses": witnesses.BENCHMARK,
+    "words": word_times.BENCHMARK,
+    "server": server.BENCHMARK,
+    "exactness": exactness.BENCHMARK,
+}
 
 
 def arguments_parser() -> argparse.ArgumentParser:
