@@ -82,8 +82,8 @@ class PackagedBackend:
             if network not in self.packages:
                 return self.fallback.decoder(lanes, capacity, prefixes, max_prefix_length)
             package, shape = self.packages[network], self.model.config(network).decoder_shape
-            return PackagedDecoder(self.functions(network, "prefill"), self.functions(network, "fill"),
-                                   self._step_functions(network), lanes, capacity,
+            return PackagedDecoder(self.functions(network, "prefill"), self._step_functions(network),
+                                   self.functions(network, "store"), lanes, capacity,
                                    (shape.layers, shape.heads, shape.head_width), package.scale,
                                    np.float32 if package.precision == "fp32" else np.float16, prefixes,
                                    max_prefix_length, self.functions(network, "memory"), not self.keep)
