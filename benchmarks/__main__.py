@@ -29,6 +29,7 @@ from benchmarks import (
     samplers,
     speech,
     stages,
+    step_bytes,
     whisper_step,
     windows,
     witnesses,
@@ -41,7 +42,8 @@ BENCHMARKS: dict[str, Benchmark] = {
     **stages.BENCHMARKS, **speech.BENCHMARKS, "memory": memory.BENCHMARK, "convert": convert.BENCHMARK,
     "embedded": embedded.BENCHMARK, "quality": quality.BENCHMARK, "samplers": samplers.BENCHMARK,
     "windows": windows.BENCHMARK, "kitten": kitten.BENCHMARK, "fastspeech": fastspeech.BENCHMARK,
-    "whisper-step": whisper_step.BENCHMARK, "witnesses": witnesses.BENCHMARK}
+    "whisper-step": whisper_step.BENCHMARK, "witnesses": witnesses.BENCHMARK,
+    "step-bytes": step_bytes.BENCHMARK}
 
 
 def arguments_parser() -> argparse.ArgumentParser:

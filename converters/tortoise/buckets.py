@@ -70,7 +70,7 @@ def check_buckets(options: CoreMLOptions, model: Model) -> None:
             max(options.buckets["step"]) < max(options.buckets["prefill"]) + SMALLEST["step"] // 2):
         raise UserError(f"buckets=step={max(options.buckets['step'])}: a prefix of "
                         f"{max(options.buckets['prefill'])} columns must fit, and codes after it")
-    default = _slots(config, max(options.lanes), lengths(model)["codes"][0])
+    default = pool_slots(config, max(options.lanes), lengths(model)["codes"][0])
     for kind, sizes in {"step": (default,), **options.buckets}.items():
         if max(sizes) > MAX_AXIS:
             raise UserError(f"--buckets {kind}={max(sizes)}: the Neural Engine takes no axis above {MAX_AXIS}; "
@@ -114,11 +114,11 @@ def _autoregressive(network: Any, settings: GraphSettings) -> list[CoreMLGraph]:
     options, scale, sizes = settings.options, settings.scale, settings.lengths
     graphs, shape = gpt2.decoder_graphs(network, scale), network.config.decoder_shape
     pools = {lanes: sorted(sizes["step"]) if "step" in sizes else slot_buckets(
-        _slots(network.config, lanes, sizes["codes"][0]), shape) for lanes in options.lanes}
+        pool_slots(network.config, lanes, sizes["codes"][0]), shape) for lanes in options.lanes}
     return [*(graphs.prefill(columns) for columns in sizes["prefill"]), *cached_steps(graphs, pools, options.caches)]
 
 
-def _slots(config: Any, lanes: int, codes: int) -> int:
+def pool_slots(config: Any, lanes: int, codes: int) -> int:
     """The largest default number of slots: a prefix and all codes of every lane; for one lane, all its positions."""
     own = config.max_mel_tokens if lanes == 1 else lanes * codes
     return rounded(config.max_text_tokens + 3, 64) + rounded(own, 64)
