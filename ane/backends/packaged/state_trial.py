@@ -30,7 +30,7 @@ class StateRecords(Protocol):
 
 
 class MachineRecords:
-    """``StateRecords`` in the user's cache. ``key``: of a package on this machine and system (its contents included)."""
+    """``StateRecords`` in the user's cache. ``key``: of a package, with its contents, on this machine and system."""
 
     def __init__(self, key: Callable[[Path], str]):
         self.key = key
