@@ -32,6 +32,7 @@ from benchmarks import (
     server,
     speech,
     stages,
+    step_bytes,
     whisper_step,
     windows,
     witnesses,
@@ -58,6 +59,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "words": word_times.BENCHMARK,
     "server": server.BENCHMARK,
     "exactness": exactness.BENCHMARK,
+    "step-bytes": step_bytes.BENCHMARK,
 }
 
 
