@@ -27,6 +27,7 @@ from benchmarks import (
     memory,
     quality,
     samplers,
+    server,
     speech,
     stages,
     whisper_step,
@@ -42,7 +43,8 @@ BENCHMARKS: dict[str, Benchmark] = {
     **stages.BENCHMARKS, **speech.BENCHMARKS, "memory": memory.BENCHMARK, "convert": convert.BENCHMARK,
     "embedded": embedded.BENCHMARK, "quality": quality.BENCHMARK, "samplers": samplers.BENCHMARK,
     "windows": windows.BENCHMARK, "kitten": kitten.BENCHMARK, "fastspeech": fastspeech.BENCHMARK,
-    "whisper-step": whisper_step.BENCHMARK, "witnesses": witnesses.BENCHMARK, "words": word_times.BENCHMARK}
+    "whisper-step": whisper_step.BENCHMARK, "witnesses": witnesses.BENCHMARK, "words": word_times.BENCHMARK,
+    "server": server.BENCHMARK}
 
 
 def arguments_parser() -> argparse.ArgumentParser:

@@ -14,7 +14,7 @@ from ane.system.errors import UserError
 if TYPE_CHECKING:
     from ane.server.engine import Engine
 
-URGENT = 1.0        # seconds of sound left to a listener, below which a stream goes before requests that wait to begin
+URGENT = 0.3        # seconds of sound left to a listener, below which a stream goes before requests that wait to begin
 
 
 class ClientGoneError(Exception):

@@ -128,7 +128,7 @@ def test_a_listener_who_would_hear_a_gap_goes_first_then_newcomers_then_those_wi
     async def client() -> None:
         gate = threading.Event()
         blocked = engine.submit(lambda job: gate.wait(5))
-        named = {"ahead": 60.0, "short": 0.1, "late": 60.0}
+        named = {"ahead": 60.0, "short": 0.01, "late": 60.0}
         jobs = [engine.submit(work(name, seconds)) for name, seconds in named.items()]
         gate.set()
         await asyncio.gather(*map(received, [blocked, *jobs]))

@@ -11,6 +11,7 @@ import numpy as np
 from ane.audio.griffin_lim import griffin_lim
 from ane.backends.base import Backend
 from ane.bundles import Model
+from ane.models.asynchronous import AsyncSpeaking
 from ane.models.delivery import delivered, delivered_whole
 from ane.models.fastspeech.chunks import SymbolChunk, halve, split_into_symbols
 from ane.models.fastspeech.regulator import alignment_matrix, durations, length_mask, repeats
@@ -48,7 +49,7 @@ class EncodedChunk:
         return int(self.repeats.sum())
 
 
-class FastSpeechSynthesizer:
+class FastSpeechSynthesizer(AsyncSpeaking):
     """A FastSpeech model on a backend. ``speak``, ``speak_all`` and ``stream`` synthesise speech.
 
     Attributes:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ane.audio.trimming import trimmed
 from ane.bundles.bundle_json import MANIFEST_FILE
+from ane.models.asynchronous import AsyncSpeaking
 from ane.models.delivery import delivered_whole
 from ane.models.fed_stream import FedStream
 from ane.models.kitten.chunking import spoken_chunks
@@ -57,7 +58,7 @@ class KittenChunk:
         return {"input_ids": self.input_ids, "style": self.style, "speed": self.speed}
 
 
-class KittenSynthesizer:
+class KittenSynthesizer(AsyncSpeaking):
     """A KittenTTS model on the CPU. ``speak``, ``speak_all`` and ``stream`` synthesise speech; several threads may call
     them.
 

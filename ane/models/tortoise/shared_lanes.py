@@ -9,7 +9,8 @@ from ane.models.tortoise.decoding import LanePool
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 
 SINGLE_ROWS = 8         # rows of a stream that are yielded one by one, so that sound begins soon
-ROWS_AT_ONCE = 16       # then: 0.7 s of sound, and vocoding them in one call takes less time
+SECOND_END = 24         # then 16 at once, so that playback does not wait for the first large piece
+ROWS_AT_ONCE = 32       # then: 1.5 s of sound; vocoding them in one call takes less time
 
 
 class SharedLanePool(LanePool):
@@ -30,4 +31,5 @@ class SharedLanePool(LanePool):
         return self._turns.urgency()
 
     def row_ends(self, done: int, known: int) -> Iterable[int]:
-        return (end for end in range(done + 1, known + 1) if end <= SINGLE_ROWS or end % ROWS_AT_ONCE == 0)
+        return (end for end in range(done + 1, known + 1)
+                if end <= SINGLE_ROWS or (end >= SECOND_END and (end - SECOND_END) % ROWS_AT_ONCE == 0))

@@ -10,6 +10,7 @@ import numpy as np
 from ane.audio.time_stretch import check_speed
 from ane.backends.base import Backend
 from ane.bundles import Model
+from ane.models.asynchronous import AsyncSpeaking
 from ane.models.fed_stream import FedStream
 from ane.models.lane_sharing import LaneTurns
 from ane.models.recording import SoundStream
@@ -32,7 +33,7 @@ from ane.text.passages import Passage, read_passages
 from ane.voices import Voice
 
 
-class Synthesizer:
+class Synthesizer(AsyncSpeaking):
     """A model on a backend. ``speak``, ``speak_all`` and ``stream`` synthesise speech."""
 
     def __init__(self, model: Model, backend: Backend):
