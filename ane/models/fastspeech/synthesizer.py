@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
+from math import inf
 
 import numpy as np
 
@@ -16,11 +17,12 @@ from ane.models.fastspeech.chunks import SymbolChunk, halve, split_into_symbols
 from ane.models.fastspeech.regulator import alignment_matrix, durations, length_mask, repeats
 from ane.models.fastspeech.result import HIGHEST, HOP, SAMPLE_RATE, FastSpeechResult
 from ane.models.fastspeech.settings import FastSpeechSettings
-from ane.models.fastspeech.stream import FastSpeechStream
+from ane.models.fastspeech.stream import FastSpeechStream, StreamedSound
 from ane.models.fastspeech.text import text_to_ids, unknown_phonemes
-from ane.models.fastspeech.word_times import words_of
+from ane.models.fastspeech.word_times import chunk_words, words_of
 from ane.models.fed_stream import FedStream
 from ane.models.recording import PhaseProgress, report_nothing
+from ane.models.spoken_words import delivered_words
 from ane.models.vocoders.streaming import StreamingVocoder, VocodingWindow, vocoded, window_for
 from ane.models.vocoders.waveglow import SIGMA
 from ane.system.errors import UserError
@@ -135,18 +137,24 @@ class FastSpeechSynthesizer(AsyncSpeaking):
                          normalise_upstream, lexicon, SAMPLE_RATE, timeline)
 
     def pieces(self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings, timeline: Timeline,
-               progress: PhaseProgress) -> Iterator[tuple[np.ndarray, int, list[str]]]:
-        """Pieces of sound, each with the pause before it, the frames of the mel that begins there, and notes."""
+               progress: PhaseProgress) -> Iterator[StreamedSound]:
+        """Pieces of sound, each with the pause before it."""
         before: list[np.ndarray] = []       # a piece, or none, that a pause follows
+        samples = 0
         try:
             for index, chunk in enumerate(chunks):
                 [parts] = self.encode([[chunk]], settings, timeline, report_nothing)
                 notes = self.notes(chunk.text, parts)
                 for mel, part in zip(self.mels(parts, settings, timeline, report_nothing), parts, strict=True):
-                    made, frames = self.whole_sound if before else self.first_sounds, mel.shape[1]
+                    made = self.whole_sound if before else self.first_sounds
+                    frames, words = mel.shape[1], chunk_words(part.chunk, part.repeats)
                     for sound in delivered(made(mel, settings.seed, timeline), part.chunk.spoken_delivery, SAMPLE_RATE):
-                        yield join_with_pauses([*before, sound], settings.pause), frames, notes
-                        before, frames = [], 0
+                        piece = join_with_pauses([*before, sound], settings.pause)
+                        begins = (samples + len(piece) - len(sound)) / SAMPLE_RATE
+                        yield StreamedSound(piece, frames, notes, delivered_words(
+                            words, part.chunk.spoken_delivery, 0.0, inf, begins))
+                        samples += len(piece)
+                        before, frames, words = [], 0, []
                     before = [np.zeros(0, np.float32)]
                 progress("vocode", index + 1, len(chunks), "")
         finally:

@@ -96,14 +96,14 @@ class Synthesizer(AsyncSpeaking):
     def stream(self, text: str, voice: str | Voice | None = None, preset: str | None = None,
                seed: int | None = None, settings: Settings | None = None, progress: Progress = no_progress,
                timeline: Timeline | None = None, speed: float = 1.0, lexicon: Lexicon | None = None,
-               ssml: bool | None = None) -> "Stream":
+               ssml: bool | None = None, word_times: bool = False) -> "Stream":
         """Speak ``text`` and return its sound incrementally. Arguments and errors: ``speak``.
 
         Without diffusion the pieces join to exactly what ``speak`` returns. With it, a long chunk is diffused in
         windows (``ane.models.tortoise.windows``), so its sound differs slightly.
         """
         passages = read_passages(text, lexicon, ssml, speed)
-        return Stream(Request(self, [passages], voice, preset, seed, settings, timeline), progress)
+        return Stream(Request(self, [passages], voice, preset, seed, settings, timeline), progress, word_times)
 
     def feed(self, texts: Iterable[str], voice: str | Voice | None = None, preset: str | None = None,
              seed: int | None = None, settings: Settings | None = None, progress: Progress = no_progress,
@@ -223,7 +223,8 @@ class Stream(SoundStream):
     """Sound that arrives incrementally: pieces (m,) float32 within ±1 at ``sample_rate``.
 
     Work is done only while the caller waits for a piece. ``codes``, ``notes``, ``seconds``, ``seconds_by_phase`` and
-    ``elapsed`` are as in ``ane.models.tortoise.result.Speech``, for the pieces returned so far.
+    ``elapsed`` are as in ``ane.models.tortoise.result.Speech``, for the pieces returned so far; ``words`` are those of
+    the chunks that have been decoded, and the last of a chunk may end in the silence that was removed after it.
 
     Raises:
         UserError: ``settings.best`` is more than 1.
@@ -231,15 +232,16 @@ class Stream(SoundStream):
 
     sample_rate = SAMPLE_RATE
 
-    def __init__(self, request: Request, progress: Progress):
+    def __init__(self, request: Request, progress: Progress, word_times: bool = False):
         if request.settings.best > 1:
             raise UserError(f"a stream returns the best candidate only: best must be 1, got {request.settings.best}")
         self._request = request
         self._infos: list[ChunkInfo] = []
+        self.words: list[SpokenWord] = []
         self.seed, self.voice, self.timeline = request.randomness.seed, request.voice.name, request.timeline
         chunks = request.texts[0]
         self.chunks = [chunk.text for chunk in chunks]
-        self._pieces = request.pipeline(progress).pieces(chunks, self._infos.append)
+        self._pieces = request.pipeline(progress, word_times).pieces(chunks, self._on_chunk)
 
     def __next__(self) -> np.ndarray:
         try:
@@ -248,6 +250,10 @@ class Stream(SoundStream):
             self.elapsed = self.timeline.now() - self.timeline.text_ready
         self._samples += len(piece)
         return piece
+
+    def _on_chunk(self, info: ChunkInfo, words: Sequence[SpokenWord]) -> None:
+        self._infos.append(info)
+        self.words += words
 
     def close(self) -> None:
         self._pieces.close()

@@ -163,3 +163,15 @@ def test_a_word_lasts_as_long_as_its_symbols(synthesizer):
     assert (speech.words[1].start, speech.words[1].end) == pytest.approx((ends[0][2], ends[0][4]))
     offset = ends[0][-1] + 0.1
     assert speech.words[3].start == pytest.approx(offset + ends[1][2], abs=1e-4)
+
+
+def test_a_stream_states_the_words_of_a_chunk_with_its_first_piece(synthesizer):
+    settings, text = FastSpeechSettings(split=(1, 6), pause=0.1), "a bc. [pause:1s] d e"
+    stream = synthesizer.stream(text, settings=settings)
+    next(stream)
+    assert [word.word for word in stream.words] == ["a", "bc."]
+    list(stream)
+    words = synthesizer.speak(text, settings=settings).words
+    assert [word.word for word in stream.words] == [word.word for word in words]
+    np.testing.assert_allclose([(word.start, word.end) for word in stream.words],
+                               [(word.start, word.end) for word in words])
