@@ -1,7 +1,7 @@
 """Synthesis of 24 kHz speech from text and a voice: at once, for one text or several, or as a stream."""
 
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import accumulate, chain
 from typing import Any
 
@@ -15,7 +15,7 @@ from ane.models.fed_stream import FedStream
 from ane.models.lane_sharing import LaneTurns
 from ane.models.recording import SoundStream
 from ane.models.spoken_words import SpokenWord, delivered_words
-from ane.models.tortoise.chunks import split_into_chunks
+from ane.models.tortoise.chunks import Chunk, split_into_chunks
 from ane.models.tortoise.pipeline import ChunkInfo, Pipeline, Progress, VocodedChunk, no_progress
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.ranking import check_clips
@@ -104,6 +104,16 @@ class Synthesizer(AsyncSpeaking):
         """
         passages = read_passages(text, lexicon, ssml, speed)
         return Stream(Request(self, [passages], voice, preset, seed, settings, timeline), progress, word_times)
+
+    def speak_in_chunks(self, text: str, voice: str | Voice | None = None, preset: str | None = None,
+                        seed: int | None = None, settings: Settings | None = None, progress: Progress = no_progress,
+                        timeline: Timeline | None = None, speed: float = 1.0, lexicon: Lexicon | None = None,
+                        ssml: bool | None = None) -> "Stream":
+        """``speak``, but the sound is returned chunk by chunk, so that a long text takes no more memory than a short
+        one. The pieces join to exactly what ``speak`` returns. Arguments and errors: ``speak``; ``best`` must be 1.
+        """
+        passages = read_passages(text, lexicon, ssml, speed)
+        return Stream(Request(self, [passages], voice, preset, seed, settings, timeline), progress, whole_chunks=True)
 
     def feed(self, texts: Iterable[str], voice: str | Voice | None = None, preset: str | None = None,
              seed: int | None = None, settings: Settings | None = None, progress: Progress = no_progress,
@@ -232,7 +242,7 @@ class Stream(SoundStream):
 
     sample_rate = SAMPLE_RATE
 
-    def __init__(self, request: Request, progress: Progress, word_times: bool = False):
+    def __init__(self, request: Request, progress: Progress, word_times: bool = False, whole_chunks: bool = False):
         if request.settings.best > 1:
             raise UserError(f"a stream returns the best candidate only: best must be 1, got {request.settings.best}")
         self._request = request
@@ -241,7 +251,8 @@ class Stream(SoundStream):
         self.seed, self.voice, self.timeline = request.randomness.seed, request.voice.name, request.timeline
         chunks = request.texts[0]
         self.chunks = [chunk.text for chunk in chunks]
-        self._pieces = request.pipeline(progress, word_times).pieces(chunks, self._on_chunk)
+        pipeline = request.pipeline(progress, word_times)
+        self._pieces = self._sounds(pipeline, chunks) if whole_chunks else pipeline.pieces(chunks, self._on_chunk)
 
     def __next__(self) -> np.ndarray:
         try:
@@ -254,6 +265,15 @@ class Stream(SoundStream):
     def _on_chunk(self, info: ChunkInfo, words: Sequence[SpokenWord]) -> None:
         self._infos.append(info)
         self.words += words
+
+    def _sounds(self, pipeline: Pipeline, chunks: Sequence[Chunk]) -> Generator[np.ndarray, None, None]:
+        """The sound of every chunk, as soon as it is complete."""
+        sounds = pipeline.sounds(chunks)
+        with closing_source(sounds):
+            for sound in sounds:
+                self._infos.append(sound.info)
+                yield sound.audio[0]
+        self.timeline.mark_first_audio()        # nothing is played before all is spoken
 
     def close(self) -> None:
         self._pieces.close()
