@@ -247,7 +247,8 @@ def test_no_other_script_runs(page, server):
 # The events that it is made of
 
 def events(address: str, model: str, **fields: Any) -> list[dict[str, Any]]:
-    body = {"model": model, "input": TEXT, "response_format": "pcm", "stream_format": "sse", "word_times": True} | fields
+    body = {"model": model, "input": TEXT, "response_format": "pcm", "stream_format": "sse", "word_times": True,
+            **fields}
     request = urllib.request.Request(f"{address.rstrip('/')}/v1/audio/speech", json.dumps(body).encode(), {
         "Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=60) as response:
