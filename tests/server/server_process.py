@@ -56,7 +56,7 @@ class ServerProcess:
             self.process.kill()
             return self.process.wait()
 
-    def wait_until_ready(self, seconds: float = 120.0) -> "ServerProcess":
+    def wait_until_ready(self, seconds: float = 280.0) -> "ServerProcess":
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             try:

@@ -23,7 +23,7 @@ from ane.models.fastspeech.word_times import chunk_words, words_of
 from ane.models.fed_stream import FedStream
 from ane.models.recording import PhaseProgress, report_nothing
 from ane.models.spoken_words import delivered_words
-from ane.models.vocoders.streaming import StreamingVocoder, VocodingWindow
+from ane.models.vocoders.streaming import StreamingVocoder, VocodingWindow, vocoded, window_for
 from ane.models.vocoders.waveglow import SIGMA
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline
@@ -167,12 +167,13 @@ class FastSpeechSynthesizer(AsyncSpeaking):
         yield sound
 
     def first_sounds(self, mel: np.ndarray, seed: int, timeline: Timeline) -> Iterator[np.ndarray]:
-        """The sound of a mel in two pieces, the first of them short, so that it comes soon."""
+        """The sound of a mel in pieces, the first of them short, so that it comes soon."""
         margin = self.model.config("vocoder").margin if "vocoder" in self.model.networks else mel.shape[1]
         if mel.shape[1] <= FIRST_FRAMES + margin:
             yield from self.whole_sound(mel, seed, timeline)
             return
-        vocoder = StreamingVocoder(margin, VocodingWindow(FIRST_FRAMES), partial(self.vocode, seed=seed))
+        window = VocodingWindow(FIRST_FRAMES, window_for(mel.shape[1], margin).window)
+        vocoder = StreamingVocoder(margin, window, partial(self.vocode, seed=seed))
         for part in (vocoder.feed(mel[:, :FIRST_FRAMES + margin]), vocoder.finish(mel[:, FIRST_FRAMES + margin:])):
             with timeline.record("vocode"):
                 sounds = list(part)
@@ -272,6 +273,12 @@ class FastSpeechSynthesizer(AsyncSpeaking):
             return np.clip(sound[0, 0], -1, 1)
         if "vocoder" not in self.model.networks:
             return griffin_lim(mel, SAMPLE_RATE, HIGHEST)
+        if self.backend.longest("vocoder", "frames") is not None:       # packages have windows of their own
+            return self.mel_sound(mel)
+        return vocoded(mel, self.model.config("vocoder").margin, self.mel_sound)
+
+    def mel_sound(self, mel: np.ndarray) -> np.ndarray:
+        """Mel (M, L) → sound (256·L,), by one call of HiFi-GAN."""
         return self.backend.run("vocoder", mel=np.ascontiguousarray(mel[None]))[0, 0][:mel.shape[1] * HOP]
 
     def notes(self, text: str, parts: Sequence[EncodedChunk]) -> list[str]:

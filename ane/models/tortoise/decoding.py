@@ -3,8 +3,8 @@
 When a candidate ends, its lane takes the next waiting candidate, of the same chunk or of another, while the others
 continue. The prefix of a chunk (voice and text) is computed once, when its first candidate starts, and the lanes of all
 its candidates attend to it. Each candidate has its own random generator, so its codes do not depend on the number of
-lanes or on the other candidates, except through rounding: no difference was observed in float32, an occasional code
-differs in lower precision.
+lanes or on the other candidates. On torch on the CPU neither does any bit of its hidden states, in every precision;
+other backends compute them up to rounding, which can turn a tie between two codes.
 
 Upstream computes latents in a second pass over the codes. Here the steps return them: the hidden state that predicts
 code i is latent i of that pass, because the network is causal. Upstream also overwrites the codes after the stop code

@@ -193,7 +193,7 @@ class Pipeline:
             return univnet_sound(self.backend, self.model.config("univnet"),
                                  self.randomness.vocoder(chunk.index, rank), mels[rank])
         # the latents of all codes and of the stop code, as in upstream's api_fast.py
-        return hifigan_sound(self.backend, self.voice.ar, candidate.hidden)
+        return hifigan_sound(self.backend, self.voice.ar, candidate.hidden, self.model.config("hifigan"))
 
     # Streaming
 
