@@ -32,13 +32,13 @@ def main() -> None:
         page = open_browser(Path(downloads))
         try:
             page.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
-            page.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": False})
             server.wait_until_ready()
             for name, (width, height, scheme) in PICTURES.items():
                 page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
                     "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500})
                 page.execute_cdp_cmd("Emulation.setEmulatedMedia", {
                     "features": [{"name": "prefers-color-scheme", "value": scheme}]})
+                page.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": width < 500})
                 page.get(server.address)
                 wait_for(page, "voices.length")
                 for field, value in FIELDS.items():
