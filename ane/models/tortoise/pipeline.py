@@ -18,11 +18,12 @@ from ane.bundles import Model
 from ane.models.delivery import delivered, delivered_whole
 from ane.models.spoken_words import SpokenWord, delivered_words
 from ane.models.tortoise.chunks import Chunk
+from ane.models.tortoise.codes import longest_loop
 from ane.models.tortoise.decoding import Candidate, LanePool, LaneScheduler, Prompt, decode
 from ane.models.tortoise.diffusion import spectrograms
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.ranking import best_candidates, score_candidates
-from ane.models.tortoise.result import SAMPLE_RATE
+from ane.models.tortoise.result import SAMPLE_RATE, DecodingSignals
 from ane.models.tortoise.sampling import Sampler, inverse_cdf_sampler
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.vocoding import hifigan_sound, hifigan_stream, univnet_sound, univnet_stream
@@ -52,11 +53,12 @@ class RankedChunk:
     chunk: Chunk
     kept: list[Candidate]
     codes: int
+    signals: DecodingSignals
     words: Sequence[SpokenWord] = ()
 
     @property
     def info(self) -> "ChunkInfo":
-        return ChunkInfo(self.chunk, self.codes, self.kept[0].stopped)
+        return ChunkInfo(self.chunk, self.codes, self.signals)
 
 
 @dataclass(frozen=True)
@@ -65,12 +67,12 @@ class ChunkInfo:
 
     Attributes:
         codes: number of codes sampled in all candidates.
-        stopped: whether the best candidate ended with a stop code.
+        signals: of the best candidate.
     """
 
     chunk: Chunk
     codes: int
-    stopped: bool
+    signals: DecodingSignals
 
 
 @dataclass(frozen=True)
@@ -286,8 +288,10 @@ class Pipeline:
                                           self.settings.cvvp_amount, mels, lambda done: self._report("rank", done))
             self._add("rank", len(candidates))
             kept = [candidates[index] for index in best_candidates(scores, self.settings.best)]
+        signals = DecodingSignals(kept[0].stopped, longest_loop(kept[0].codes, self.model.config("autoregressive")),
+                                  kept[0].log_probability)
         return RankedChunk(chunk, [without_unused_array(candidate, self.settings) for candidate in kept],
-                           sum(len(candidate.codes) for candidate in candidates))
+                           sum(len(candidate.codes) for candidate in candidates), signals)
 
     def _report_decoding(self, codes: int, finished: int) -> None:
         self._report("decode", finished, f"{codes} codes")

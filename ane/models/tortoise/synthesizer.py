@@ -215,7 +215,8 @@ class Request:
         infos = [sound.info for sound in sounds]
         return Speech(audio[0], self.randomness.seed, self.voice.name, [info.chunk.text for info in infos],
                       sum(info.codes for info in infos), audio[1:], self.timeline.new_seconds_by_phase(),
-                      self.timeline.now() - began, self.notes(infos), self.timeline, words=words_of(sounds))
+                      self.timeline.now() - began, self.notes(infos), self.timeline, words=words_of(sounds),
+                      decoded=[info.signals for info in infos])
 
     def notes(self, infos: Sequence[ChunkInfo]) -> list[str]:
         return [*cloning_notes(self.model, self.voice), *stopping_notes(infos)]
@@ -293,7 +294,7 @@ class Stream(SoundStream):
 
 def stopping_notes(infos: Sequence[ChunkInfo]) -> list[str]:
     """A warning when a chunk's best candidate reached ``max_codes`` without a stop code."""
-    chunks = [str(info.chunk.index + 1) for info in infos if not info.stopped]
+    chunks = [str(info.chunk.index + 1) for info in infos if not info.signals.stopped]
     if not chunks:
         return []
     return [f"chunk {', '.join(chunks)} did not end with a stop code: the speech may be cut off or ramble; "
