@@ -35,6 +35,10 @@ from ane.system.paths import check_working_directory
 from ane.system.streams import tolerant_streams
 from ane.system.version import version
 
+# Compiled kernels that oneDNN keeps, one for each length of each layer. Its own limit is 1024, so that memory followed
+# the length of a text. It is read when torch first computes.
+KERNEL_CACHE = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+
 # raised by a standard stream that is closed, has no reader, or is full
 STREAM_ERRORS = (errno.EBADF, errno.EPIPE, errno.ENOSPC, errno.EIO)
 
@@ -58,6 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
     0: done; 1: bad input, or a machine that cannot do it, reported in one line; 2: wrong usage; 130 and 143: stopped by
     Ctrl-C, by SIGTERM.
     """
+    os.environ.setdefault(*KERNEL_CACHE)
     with tolerant_streams():
         args = parser().parse_args(arguments)
         with logging_to_standard_error(args.verbose, args.quiet), interruptions() as stops:

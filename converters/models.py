@@ -36,7 +36,7 @@ class ConvertibleModel:
     networks: str
     graphs: Mapping[str, str]
     probes: Mapping[str, str]
-    lanes: tuple[int, ...] = (1, 8, 16, 32)
+    lanes: tuple[int, ...] = (1, 16)
     activations: str | None = None
 
     @property

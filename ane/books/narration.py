@@ -4,11 +4,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 import numpy as np
 
 from ane.audio.trimming import RATE as TRIMMING_RATE
 from ane.audio.trimming import removed_before, trimmed
+from ane.books.checking.judging import ChunkSignals
 from ane.books.plan import BookPlan
 from ane.books.speakers import BookSpeaker, SpokenChunk
 from ane.books.store import LEASE, ClaimedChunk, JobStore
@@ -46,21 +48,22 @@ def narrate(store: JobStore, plan: BookPlan, speaker: BookSpeaker, progress: Nar
             started = time.perf_counter()
             spoken_chunk = sound_of(speaker, claimed, len(plan.chunks))
             store.save(claimed, spoken_chunk.audio, speaker.sample_rate, time.perf_counter() - started,
-                       spoken_chunk.notes, spoken_chunk.words)
+                       spoken_chunk.notes, spoken_chunk.words,
+                       ChunkSignals.of(claimed.chunk.text, spoken_chunk, speaker.sample_rate).as_dict())
             spoken, characters = spoken + 1, characters + len(claimed.chunk.text)
             done, total, left = store.progress()
             progress(done, total, left * (clock() - began) / characters)
 
 
-def sound_of(speaker: BookSpeaker, claimed: ClaimedChunk, count: int) -> SpokenChunk:
-    """A chunk spoken, its silence trimmed to ``EDGE``.
+def sound_of(speaker: BookSpeaker, claimed: ClaimedChunk, count: int, seed: int | None = None) -> SpokenChunk:
+    """A chunk spoken with its own seed or another, its silence trimmed to ``EDGE``.
 
     A text without a letter that the voice can speak has no samples, and a note says so.
     """
     chunk = claimed.chunk
     where = f"chunk {chunk.number} of {count}, {shorten(chunk.text)!r}"
     try:
-        speech = speaker.speak(chunk.text, claimed.seed)
+        speech = speaker.speak(chunk.text, claimed.seed if seed is None else seed)
     except NothingToSayError:
         speech = SpokenChunk(np.zeros(0, np.float32), ["it was left out: it has no letter that the voice can speak"])
     except UserError as error:
@@ -74,8 +77,8 @@ def sound_of(speaker: BookSpeaker, claimed: ClaimedChunk, count: int) -> SpokenC
         return speech
     seconds = removed_before(audio, (edge, edge)) / speaker.sample_rate
     audio = trimmed(audio, (edge, edge))
-    return SpokenChunk(audio, speech.notes, delivered_words(speech.words, PLAIN, seconds,
-                                                            len(audio) / speaker.sample_rate, 0.0))
+    return replace(speech, audio=audio, words=delivered_words(
+        speech.words, PLAIN, seconds, len(audio) / speaker.sample_rate, 0.0))
 
 
 @contextmanager

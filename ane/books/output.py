@@ -16,10 +16,11 @@ from ane.audio.loudness import LoudnessMeter, PeakLimiter
 from ane.books.assembly import BookTimeline, TimedChunk, measure_book, sound_of_book, time_book
 from ane.books.captions import WordsOf, no_words, srt, times, vtt
 from ane.books.document import CoverImage
+from ane.books.job_database import flush_folder
 from ane.books.media_writer import ChapterMark, check_media_output, writing_media
 from ane.books.narration import EDGE, POLL, leases_renewed
 from ane.books.plan import digest_of
-from ane.books.store import JobStore, flush_folder
+from ane.books.store import JobStore
 from ane.models.spoken_words import WORDS, SpokenWord, shared_time
 from ane.system.errors import UserError
 from ane.system.files import check_output_file, write_json

@@ -3,7 +3,9 @@
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
@@ -11,11 +13,13 @@ from fastapi.responses import Response, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.middleware.cors import CORSMiddleware
 
+from ane.models.spoken_words import SpokenWord
 from ane.server.docs_page import docs_page
 from ane.server.encoders import FORMATS, make_encoder
 from ane.server.errors import RESPONSES, RefusedError, install_error_handlers
 from ane.server.guard import Guard
 from ane.server.live import live_routes
+from ane.server.page import page_routes
 from ane.server.schemas import Health, ModelCard, ModelList, SpeechBody, VoiceCard, VoiceList
 from ane.server.service import Service, Utterance
 from ane.server.speech import SoundPiece, SpeechRequest, read_client_lexicon
@@ -36,6 +40,7 @@ def make_app(service: Service) -> FastAPI:
     app.include_router(upload_routes(service), responses=RESPONSES)
     app.include_router(status_routes(service), responses=RESPONSES)
     app.include_router(live_routes(service))
+    app.include_router(page_routes())
     without_422(app)
 
     def guarded(inner: Any, **_: Any) -> Guard:
@@ -94,16 +99,19 @@ def speech_routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1", tags=["speech"])
     catalogue = service.catalogue
 
+    def model_card(name: str) -> ModelCard:
+        return ModelCard(id=name, presets=catalogue.presets(name) if name in catalogue.models else [])
+
     @router.get("/models")
     async def models() -> ModelList:
         """The models of this server."""
         named = [*catalogue.models, *([service.settings.transcriber] if service.settings.transcriber else [])]
-        return ModelList(data=[ModelCard(id=name) for name in named])
+        return ModelList(data=[model_card(name) for name in named])
 
     @router.get("/models/{model}")
     async def model(model: str) -> ModelCard:
         """One of the models, or what one of OpenAI's names means here."""
-        return ModelCard(id=model if model == service.settings.transcriber else catalogue.model(model))
+        return model_card(model if model == service.settings.transcriber else catalogue.model(model))
 
     @router.get("/audio/voices")
     async def voices() -> VoiceList:
@@ -123,19 +131,21 @@ def speech_routes(service: Service) -> APIRouter:
         if body.instructions and not service.settings.ignore_instructions:
             raise RefusedError("no model here follows instructions: leave them out", 400, "instructions")
         name = catalogue.model(body.model)
+        as_events = body.stream_format == "sse"
+        if body.word_times and not as_events:
+            raise RefusedError("word_times has no effect without stream_format sse", 400, "word_times")
         utterance = service.speak(SpeechRequest(
             name, catalogue.voice(name, body.voice_name), body.input, body.speed, body.seed, body.preset,
-            read_client_lexicon(body.lexicon)))
+            read_client_lexicon(body.lexicon), body.word_times))
         try:
             first = await first_piece(utterance, request)
         except BaseException:
             utterance.close()
             raise
-        as_events = body.stream_format == "sse"
         sender = send_events if as_events else send_sound
         media_type = SSE if as_events else FORMATS[body.response_format].media_type
         return StreamingResponse(sender(utterance, first, body.response_format), media_type=media_type, headers={
-            "X-Request-Id": utterance.id, "Cache-Control": "no-store"})
+            "X-Request-Id": utterance.id, "Server-Timing": utterance.timing, "Cache-Control": "no-store"})
 
     return router
 
@@ -159,30 +169,35 @@ async def first_piece(utterance: Utterance, request: Request) -> SoundPiece:
         arriving.cancel()
 
 
-async def encoded(utterance: Utterance, first: SoundPiece, form: str) -> AsyncIterator[bytes]:
-    """The utterance's sound in a response format, as it arrives."""
+async def encoded(utterance: Utterance, first: SoundPiece,
+                  form: str) -> AsyncGenerator[tuple[bytes, Sequence[SpokenWord]], None]:
+    """The utterance's sound in a response format as it arrives, each piece with its words."""
     encoder = make_encoder(form, first.rate)
     try:
-        if data := encoder.feed(first.audio):
-            yield data
+        yield encoder.feed(first.audio), first.words
         async for piece in utterance:
-            if data := encoder.feed(piece.audio):
-                yield data
-        if data := encoder.finish():
-            yield data
+            yield encoder.feed(piece.audio), piece.words
+        yield encoder.finish(), ()
     finally:
         utterance.close()
 
 
-def send_sound(utterance: Utterance, first: SoundPiece, form: str) -> AsyncIterator[bytes]:
-    return encoded(utterance, first, form)
+async def send_sound(utterance: Utterance, first: SoundPiece, form: str) -> AsyncIterator[bytes]:
+    async with aclosing(encoded(utterance, first, form)) as pieces:
+        async for data, _ in pieces:
+            if data:
+                yield data
 
 
 async def send_events(utterance: Utterance, first: SoundPiece, form: str) -> AsyncIterator[str]:
-    """Server-sent events as OpenAI sends them: sound in base64, and the usage."""
+    """Server-sent events as OpenAI sends them: sound in base64, and the usage; and the times of words if asked for."""
     try:
-        async for data in encoded(utterance, first, form):
-            yield event({"type": "speech.audio.delta", "audio": base64.b64encode(data).decode()})
+        async with aclosing(encoded(utterance, first, form)) as pieces:
+            async for data, words in pieces:
+                if words and utterance.request.word_times:
+                    yield event({"type": "speech.audio.words", "words": [asdict(word) for word in words]})
+                if data:
+                    yield event({"type": "speech.audio.delta", "audio": base64.b64encode(data).decode()})
     except Exception as error:
         yield event(utterance.error(error))
         return

@@ -13,7 +13,8 @@ from starlette.exceptions import HTTPException
 from ane.server.errors import RefusedError, error_response
 from ane.server.settings import ServerSettings
 
-OPEN_PATHS = ("/health", "/ready")          # for what watches over the server, without a token
+# without a token: for what watches over the server, and the page, which asks for the token
+OPEN_PATHS = ("/health", "/ready", "/")
 TOKEN_PROTOCOL = "openai-insecure-api-key."         # browsers cannot set headers of a WebSocket
 
 Message = dict[str, Any]

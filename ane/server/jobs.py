@@ -33,7 +33,7 @@ class Job:
 
     Attributes:
         waits_for: None: it can run; else the lanes whose next step it needs, or a function: whether it can run.
-        taken_at: when the client last took an item, or the job began.
+        text_at: when its model was loaded and it came to the text; None: it has not.
     """
 
     def __init__(self, engine: "Engine", work: Callable[["Job"], None], seconds: float, sound_ahead: float):
@@ -47,6 +47,7 @@ class Job:
         self._ended = False
         self.began = self.last_turn = time.monotonic()
         self.first_item: float | None = None
+        self.text_at: float | None = None
         self.deadline = self.began + seconds
         self.waits_for: SteppedLanes | Callable[[], bool] | None = None
         self.gone = False

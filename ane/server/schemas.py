@@ -19,7 +19,7 @@ class VoiceId(StrictModel):
 
 
 class SpeechBody(StrictModel):
-    """OpenAI's parameters of speech, and our ``seed``, ``preset`` and ``lexicon``."""
+    """OpenAI's parameters of speech, and our ``seed``, ``preset``, ``lexicon`` and ``word_times``."""
 
     model: str = Field(max_length=200, description="a name of /v1/models, or OpenAI's tts-1, tts-1-hd, gpt-4o-mini-tts")
     input: str = Field(min_length=1, description="the text; it may have pauses, [pause:1.5s], or be SSML")
@@ -34,6 +34,7 @@ class SpeechBody(StrictModel):
     preset: Annotated[str, Field(max_length=100)] | None = Field(None, description="as `ane say --preset`")
     lexicon: Annotated[dict[Word, Word], Field(max_length=1000)] | None = Field(
         None, description="words and their respellings")
+    word_times: bool = Field(False, description="with stream_format sse: events that state when each word is heard")
 
     @property
     def voice_name(self) -> str | None:
@@ -41,10 +42,13 @@ class SpeechBody(StrictModel):
 
 
 class ModelCard(BaseModel):
+    """A model. ``presets``: none where presets have no effect; the first is its default."""
+
     id: str
     object: Literal["model"] = "model"
     created: int = 0
     owned_by: str = "tortoise-ane"
+    presets: list[str] = []
 
 
 class ModelList(BaseModel):

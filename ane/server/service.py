@@ -97,6 +97,13 @@ class Utterance:
     async def __anext__(self) -> SoundPiece:
         return await anext(self._pieces)
 
+    @property
+    def timing(self) -> str:
+        """A header Server-Timing: milliseconds from the request to its text, and from there to the first sound."""
+        wait = (self._job.text_at or self._began) - self._began
+        return (f'wait;desc="before the text";dur={1000 * wait:.1f}, '
+                f'first;desc="to the first sound";dur={1000 * (self._first - wait):.1f}')
+
     def send_text(self, text: str | None) -> None:
         self._job.send_text(text)
 

@@ -1,6 +1,7 @@
 """Speech as a job: what a client asks for, checked, and the work that speaks it."""
 
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from ane.bundles import Model, open_model
+from ane.models.spoken_words import SpokenWord
+from ane.models.tortoise.settings import PRESETS, default_preset
 from ane.server.errors import RefusedError
 from ane.server.jobs import Job
 from ane.server.serving import DEFAULT_VOICE, ServedModel, ServedModels, voice_names
@@ -29,14 +32,16 @@ class SpeechRequest:
     seed: int | None = None
     preset: str | None = None
     lexicon: Lexicon | None = None
+    word_times: bool = False
 
 
 @dataclass(frozen=True)
 class SoundPiece:
-    """A piece of sound (n,) float32 within ±1 at ``rate`` Hz."""
+    """A piece of sound (n,) float32 within ±1 at ``rate`` Hz, and the words whose times are newly known."""
 
     audio: np.ndarray
     rate: int
+    words: Sequence[SpokenWord] = ()
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,13 @@ class Catalogue:
             self._voices[model] = voice_names(self.models[model])
         return self._voices[model]
 
+    def presets(self, model: str) -> list[str]:
+        """Presets of a model, the default first; none if it has none."""
+        if "preset" not in self.models[model].family.options:
+            return []
+        default = default_preset(self.models[model].settings)
+        return [default, *(name for name in PRESETS if name != default)]
+
     def forget_voices(self) -> None:
         """Look for voices again: one was added."""
         self._voices.clear()
@@ -105,6 +117,7 @@ def speak(models: ServedModels, request: SpeechRequest) -> Callable[[Job], None]
     """Work that speaks the request's text: puts ``SoundPiece``s, then ``SpokenFacts``."""
     def work(job: Job) -> None:
         with models.using(request.model) as served:
+            job.text_at = time.monotonic()
             hand_over(job, served.speaker.stream(request.text, **arguments(served, request)))
 
     return work
@@ -120,9 +133,18 @@ def speak_arriving(models: ServedModels, request: SpeechRequest) -> Callable[[Jo
 
 
 def hand_over(job: Job, stream: Any) -> None:
+    stated = 0
+
+    def new_words() -> list[SpokenWord]:
+        nonlocal stated
+        before, stated = stated, len(stream.words)
+        return list(stream.words[before:])
+
     with closing(stream):
         for piece in stream:
-            job.put(SoundPiece(piece, stream.sample_rate), len(piece) / stream.sample_rate)
+            job.put(SoundPiece(piece, stream.sample_rate, new_words()), len(piece) / stream.sample_rate)
+        if words := new_words():
+            job.put(SoundPiece(np.zeros(0, np.float32), stream.sample_rate, words))
         job.put(SpokenFacts(stream.seconds, sum(stream.facts.get(name, 0) for name in MADE), tuple(stream.notes)))
 
 
@@ -138,6 +160,8 @@ def arguments(served: ServedModel, request: SpeechRequest) -> dict[str, Any]:
     spoken = {name: given.pop(name) for name in family.speak_arguments if name in given}
     if "seed" in family.speak_arguments:        # else nothing is random
         spoken["seed"] = request.seed
+    if request.word_times and "word_times" in family.speak_arguments:       # the others state words in any case
+        spoken["word_times"] = True
     if "voice" in family.speak_arguments:
         spoken["voice"] = served.voice(request.voice)
     return {**spoken, "settings": family.read_options(given, served.model), "lexicon": request.lexicon}

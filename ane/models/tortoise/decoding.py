@@ -3,8 +3,8 @@
 When a candidate ends, its lane takes the next waiting candidate, of the same chunk or of another, while the others
 continue. The prefix of a chunk (voice and text) is computed once, when its first candidate starts, and the lanes of all
 its candidates attend to it. Each candidate has its own random generator, so its codes do not depend on the number of
-lanes or on the other candidates, except through rounding: no difference was observed in float32, an occasional code
-differs in lower precision.
+lanes or on the other candidates. On torch on the CPU neither does any bit of its hidden states, in every precision;
+other backends compute them up to rounding, which can turn a tie between two codes.
 
 Upstream computes latents in a second pass over the codes. Here the steps return them: the hidden state that predicts
 code i is latent i of that pass, because the network is causal. Upstream also overwrites the codes after the stop code
@@ -26,6 +26,7 @@ from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from ane.models.tortoise.sampling import Sampler, Sampling, distribution
 from ane.system.errors import UserError
 
+LEAST_PROBABILITY = 1e-9     # that counts for a code, also of a sampler that ignores the distribution
 FAKE_TOKEN = 1      # upstream's placeholder id for every position of the prefix; the repetition penalty applies to it
 
 DecodingProgress = Callable[[int, int], None]       # codes sampled, candidates finished
@@ -55,6 +56,7 @@ class Candidate:
         hidden: (len(codes) + stopped, D) float32: latents of the codes and of the stop code.
         padded_codes: (max_codes,) int64: the codes as upstream ranks them (``pad_codes``).
         latents: (t, D) float32: the input of diffusion: those of ``padded_codes``, trimmed (``trimmed_length``).
+        log_probability: mean of the codes' and the stop code's, in nats, among those that could be sampled.
     """
 
     codes: list[int]
@@ -62,6 +64,7 @@ class Candidate:
     hidden: np.ndarray
     padded_codes: np.ndarray
     latents: np.ndarray
+    log_probability: float = 0.0
 
 
 class ActiveCandidate:
@@ -73,6 +76,7 @@ class ActiveCandidate:
         self.codes: list[int] = []
         self.hidden: list[np.ndarray] = []
         self.stopped = False
+        self.log_probability = 0.0          # of all codes
 
     @property
     def ended(self) -> bool:
@@ -297,7 +301,9 @@ class LaneScheduler:
         scores = logits.copy()
         scores[self.config.start_mel_token] = -np.inf       # CLVP has no embedding for it: upstream would crash
         history = np.array([FAKE_TOKEN, self.config.start_mel_token, *candidate.codes])
-        code = candidate.sampler(*distribution(scores, history, self.sampling))
+        ids, probabilities = distribution(scores, history, self.sampling)
+        code = candidate.sampler(ids, probabilities)
+        candidate.log_probability += float(np.log(max(probabilities[ids == code].sum(), LEAST_PROBABILITY)))
         candidate.hidden.append(hidden)
         if code == self.config.stop_mel_token:
             candidate.stopped = True
@@ -328,7 +334,8 @@ class LaneScheduler:
             tail, _ = self.pool.decoder.step(columns[None], np.array([known]), lane,
                                              np.array([candidate.prefix_index]))
             latents = np.concatenate((hidden, tail[0]))
-        return Candidate(candidate.codes, candidate.stopped, hidden, codes, latents)
+        return Candidate(candidate.codes, candidate.stopped, hidden, codes, latents,
+                         candidate.log_probability / len(hidden))
 
 
 def check_finite(hidden: np.ndarray, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
