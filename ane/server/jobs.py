@@ -99,6 +99,7 @@ class Job:
 
     def announce_end(self) -> None:
         """Tell the client that no more items follow."""
+        del self._work, self._greenlet          # they refer to the job: without them its sound is freed at once
         self._ended = True
         self._notify()
 
@@ -147,6 +148,7 @@ class Job:
     def leave(self) -> None:
         """The client wants no more: the work ends before its next step."""
         self.gone = True
+        self._items.clear()
         self._engine.wake()
 
     async def items(self) -> AsyncIterator[Any]:

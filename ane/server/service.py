@@ -130,6 +130,7 @@ class Utterance:
             return
         self._closed = True
         self._job.leave()
+        del self._pieces            # it refers to the utterance: without it the sound is freed at once
         metrics, request = self._service.metrics, self.request
         metrics.requests.labels(self._kind, self._outcome).inc()
         fields = {"request": self.id, "kind": self._kind, "model": request.model, "voice": request.voice,

@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ane.backends import load_backend
+from ane.backends.torch.memory import return_freed_memory
 from ane.bundles import Model, find_bundle, open_model
 from ane.models.lane_sharing import LaneSharing, LaneTurns
 from ane.server.settings import ServerSettings
@@ -62,6 +65,7 @@ class ServedModels:
     def __init__(self, settings: ServerSettings, turns: LaneTurns):
         self.settings, self.turns = settings, turns
         self._loaded: dict[str, ServedModel] = {}
+        self._tidied = 0.0
 
     @property
     def loaded(self) -> list[str]:
@@ -79,11 +83,16 @@ class ServedModels:
             served.used = time.monotonic()
 
     def release_unused(self) -> None:
-        """Release the models that nobody has used for ``idle_release`` seconds."""
+        """Release the models that nobody has used for ``idle_release`` seconds; return memory when nobody uses any."""
         if self.settings.idle_release is not None:
             since = time.monotonic() - self.settings.idle_release
             for served in [served for served in self._loaded.values() if not served.users and served.used < since]:
                 self._release(served)
+        last_use = max((served.used for served in self._loaded.values()), default=0.0)
+        if last_use > self._tidied and not any(served.users for served in self._loaded.values()):
+            self._tidied = time.monotonic()
+            gc.collect()
+            return_freed_memory(torch.device("cpu"))
 
     def _load(self, name: str) -> ServedModel:
         folder = find_bundle(name)

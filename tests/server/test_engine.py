@@ -208,7 +208,7 @@ def small(settings: Settings, max_codes: int = 12) -> Settings:
 
 
 def test_streams_that_share_lanes_sound_as_alone():
-    """The pieces are divided alike, and the samples are equal but for the rounding of a pass with other lanes."""
+    """The pieces are divided alike, and their samples are equal."""
     settings = small(SETTINGS)
     with sharing() as (engine, synthesizer):
         works = [stream_work(synthesizer, text, seed, settings) for seed, text in enumerate(TEXTS)]
@@ -219,7 +219,7 @@ def test_streams_that_share_lanes_sound_as_alone():
         assert len(steps.free_prefixes) == 4
     for pieces, expected in zip(together, [*alone, *alone], strict=True):
         assert [len(piece) for piece in pieces] == [len(piece) for piece in expected]
-        np.testing.assert_allclose(np.concatenate(pieces), np.concatenate(expected), atol=2e-4)
+        np.testing.assert_array_equal(np.concatenate(pieces), np.concatenate(expected))
 
 
 def test_streams_share_the_steps_of_the_decoder():
@@ -233,8 +233,8 @@ def test_streams_share_the_steps_of_the_decoder():
         alone = len(counted)
         counted.clear()
         heard(engine, *[work] * 4)
-    assert len(counted) < 2 * alone
-    assert max(counted) == 4
+    assert len(counted) < 3 * alone         # not 4: those that begin a few steps later end as much later
+    assert max(counted) > 2
 
 
 def test_a_stream_that_is_left_frees_its_lanes_for_others():
