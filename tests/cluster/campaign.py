@@ -62,8 +62,8 @@ def main() -> int:
         assert started(folder, "cluster.wav", "--ray", "--workers", "2").wait() == 0
         sounds = [soundfile.read(folder / output, dtype="int16")[0] for output in ("alone.wav", "cluster.wav")]
         equal = bool(np.array_equal(*sounds))
-        print(json.dumps({"chunks": chunks, "exit status after the head was killed": first,
-                          "seconds of sound": round(len(sounds[0]) / 24000, 1), "equal": equal}))
+        sys.stdout.write(json.dumps({"chunks": chunks, "exit status after the head was killed": first,
+                                     "seconds of sound": round(len(sounds[0]) / 24000, 1), "equal": equal}) + "\n")
     return not equal
 
 
