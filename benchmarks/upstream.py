@@ -7,8 +7,8 @@ import os
 import subprocess
 from pathlib import Path
 
-from ane.bench.process import JsonProcess
 from ane.system.errors import UserError
+from ane.system.json_process import JsonProcess
 
 FILES = {"decoder": ("autoregressive.pth",), "diffusion": ("diffusion_decoder.pth",),
          "speech": ("autoregressive.pth", "diffusion_decoder.pth", "clvp2.pth", "vocoder.pth")}

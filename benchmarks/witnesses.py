@@ -60,7 +60,7 @@ def unavailable(options: argparse.Namespace) -> str | None:
 
 
 def add_options(add: Callable[..., Any]) -> None:
-    add("--function", metavar="NAME", help="only this one, such as step_1_448")
+    add("--function", metavar="NAME", help="only this one, such as step_1_512")
 
 
 BENCHMARK = Benchmark(measure, "the three witnesses of each graph", add_options, "--function ar_random", unavailable,

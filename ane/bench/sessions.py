@@ -8,10 +8,10 @@ from typing import Any
 from ane.backends.tuning import Tuning
 from ane.bench import energy
 from ane.bench.measure import timed
-from ane.bench.process import JsonProcess, ProcessEndedError
 from ane.bench.records import BenchRow, Spread
 from ane.bench.worker import FunctionRequest, TimedRequest, WorkerModel
 from ane.system.errors import UserError
+from ane.system.json_process import JsonProcess, ProcessEndedError
 
 
 class WorkerProcess(JsonProcess):

@@ -32,7 +32,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("package", nargs="?", metavar="PACKAGE.mlpackage", type=arguments.path, help="one package")
     which.add_argument("--bundle", metavar="NAME|PATH", help="all packages of a bundle (default: the embedded demo)")
-    parser.add_argument("--function", metavar="NAME", help="only this function, such as step_16_4352")
+    parser.add_argument("--function", metavar="NAME", help="only this function, such as step_16_4928")
     parser.add_argument("--chip", metavar="CHIP,…", default=CHIPS,
                         help=f"chips to estimate for, and whose rules apply, such as M1,M4-Pro (default: {CHIPS})")
     parser.add_argument("--steps", metavar="N", type=arguments.positive, default=STEPS,

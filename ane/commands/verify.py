@@ -58,7 +58,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                         help="with --package: write the outputs and states after the last call to FILE")
     parser.add_argument("--networks", type=arguments.comma_separated, metavar="NETWORK,…",
                         help="only the packages of these networks, such as diffusion")
-    parser.add_argument("--function", metavar="NAME", help="only this function, such as step_16_4352")
+    parser.add_argument("--function", metavar="NAME", help="only this function, such as step_16_4928")
     parser.add_argument("--against", choices=(*CORE_ML_RUNNERS, *ONNX_RUNNERS), default="mil",
                         help="what runs the packages: the interpreter in float32 (mil, the default), with the rounding "
                              "of fp16 (mil:fp16), Core ML (coreml, on a Mac), Apple's Core AI in float32 (coreai) or "

@@ -8,11 +8,11 @@ import pytest
 
 from ane.backends.tuning import Tuning
 from ane.bench import sessions
-from ane.bench.process import ProcessEndedError
 from ane.bench.records import BenchRow, Spread
 from ane.bench.sessions import function_rows, spoken_sentence
 from ane.bench.worker import BenchWorker, FunctionRequest, TimedRequest, WorkerModel
 from ane.system.errors import UserError
+from ane.system.json_process import ProcessEndedError
 
 ROWS = [BenchRow("coreml", name) for name in "abc"]
 REQUEST = FunctionRequest(Tuning("coreml", compute_units={"": "ALL"}), networks=("clvp",), lanes=(1, 2))

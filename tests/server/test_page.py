@@ -207,11 +207,11 @@ def test_the_code_does_what_the_page_does(page, tmp_path):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_no_fault(page, scheme):
     axe = pytest.importorskip("axe_core_python", reason="needs axe-core: pip install 'tortoise-ane[test]'")
-    speak(page, "Rain fell.")
-    wait_for(lambda: text_of(page, "status").startswith("Done"))
-    page.execute_script("fail('An error.'); document.getElementById('connect').hidden = false")
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {
         "features": [{"name": "prefers-color-scheme", "value": scheme}]})
+    speak(page, TEXT)
+    wait_for(lambda: page.find_elements("css selector", ".lit"))
+    page.execute_script("fail('An error.'); document.getElementById('connect').hidden = false")
     page.execute_script((Path(axe.__file__).parent / "axe.min.js").read_text(encoding="utf-8"))
     found = page.execute_async_script("axe.run({runOnly: arguments[0]}).then(arguments[1])", AXE_TAGS)
     assert len(found["passes"]) > 20

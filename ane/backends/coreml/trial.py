@@ -12,13 +12,13 @@ Engine under the path of the compiled model, so that this process then loads it 
 
 import json
 import os
-import queue
-import subprocess
 import sys
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from ane.system.errors import UserError
+from ane.system.json_process import JsonProcess, ProcessEndedError, ProcessTimeoutError
 
 START_LIMIT = 300.0         # seconds, to import coremltools
 LIMIT = 1800.0              # seconds; the longest specialisation that was reported took 519 (WhisperKit #208)
@@ -38,8 +38,7 @@ class TrialProcess:
 
     def __init__(self, limit: float = LIMIT):
         self.limit = limit
-        self._process: subprocess.Popen[str] | None = None
-        self._answers: queue.Queue[str] = queue.Queue()
+        self._process: JsonProcess | None = None
 
     def compile(self, package: Path, destination: Path) -> None:
         """As ``CoreMLApi.compile``. RuntimeError when Core ML fails, ``UnansweredError`` when it does not answer."""
@@ -55,51 +54,23 @@ class TrialProcess:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            process.wait()
 
     def _ask(self, request: Mapping[str, Any]) -> None:
-        if self._process is None:
-            self._start()
-        assert self._process is not None
-        assert self._process.stdin is not None
         try:
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
-        except OSError:         # the child has ended, which ``_answer`` reports
-            pass
-        self._answer(self.limit)
-
-    def _answer(self, limit: float) -> None:
-        """Wait for an answer, and raise the error that it states."""
-        assert self._process is not None
-        try:
-            line = self._answers.get(timeout=limit)
-        except queue.Empty:
-            self.close()
-            raise UnansweredError(f"it did not finish within {limit / 60:g} minutes") from None
-        if not line:
-            status = self._process.wait()
+            if self._process is None:
+                self._process = JsonProcess(COMMAND, limit=START_LIMIT)
+            self._process.ask(request, self.limit)
+        except ProcessTimeoutError:
             self._process = None
-            if status < 0:
-                raise UnansweredError(f"it ended the process (signal {-status}, perhaps for lack of memory)")
-            raise RuntimeError(f"the process that tries it ended (exit status {status})")
-        answer = json.loads(line)
-        if "error" in answer:
-            raise RuntimeError(answer["error"])
-
-    def _start(self) -> None:
-        self._answers = answers = queue.Queue()
-        self._process = process = subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                                   stderr=subprocess.DEVNULL)
-
-        def read() -> None:
-            assert process.stdout is not None
-            for line in process.stdout:
-                answers.put(line)
-            answers.put("")
-
-        threading.Thread(target=read, daemon=True).start()
-        self._answer(START_LIMIT)
+            raise UnansweredError(f"it did not finish within {self.limit / 60:g} minutes") from None
+        except ProcessEndedError as error:
+            self.close()
+            if error.status < 0:
+                raise UnansweredError(f"it ended the process (signal {-error.status}, perhaps for lack of memory)"
+                                      ) from None
+            raise RuntimeError(f"the process that tries it ended (exit status {error.status})") from None
+        except UserError as error:
+            raise RuntimeError(str(error)) from None
 
 
 def answer(request: Mapping[str, Any]) -> dict[str, str]:
@@ -107,7 +78,6 @@ def answer(request: Mapping[str, Any]) -> dict[str, str]:
     import numpy as np
 
     from ane.backends.coreml.runtime import CoreMLTools, keep_for_a_while
-    from ane.system.errors import UserError
 
     try:
         toolkit, (kind, content) = CoreMLTools(), *request.items()

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from ane.bench.process import JsonProcess, ProcessEndedError
 from ane.system.errors import UserError
+from ane.system.json_process import JsonProcess, ProcessEndedError, ProcessTimeoutError
 
 PROGRAM = """import json, os, sys
 print(json.dumps({"ready": True}), flush=True)
@@ -13,6 +13,9 @@ for line in sys.stdin:
     request = json.loads(line)
     if request == "exit":
         sys.exit("out of luck")
+    if request == "hang":
+        import time
+        time.sleep(60)
     if request == "kill":
         os.kill(os.getpid(), 9)
     print(json.dumps({"error": "no such thing"} if request == "fail" else {"request": request}), flush=True)
@@ -40,6 +43,16 @@ def test_an_error_in_an_answer_is_raised_and_the_process_goes_on():
         with pytest.raises(UserError, match="no such thing"):
             process.ask("fail")
         assert process.ask("next") == {"request": "next"}
+
+
+def test_a_program_that_does_not_answer_in_time_is_ended():
+    with JsonProcess(COMMAND) as process:
+        assert process.ask("next", limit=30) == {"request": "next"}
+        with pytest.raises(ProcessTimeoutError, match=r"did not answer within 0\.5 seconds"):
+            process.ask("hang", limit=0.5)
+        assert process._process.returncode == -9
+    with pytest.raises(ProcessTimeoutError):
+        JsonProcess([sys.executable, "-c", "import time; time.sleep(60)"], limit=0.5)
 
 
 def test_a_program_that_cannot_be_run_is_refused_with_advice():

@@ -1,11 +1,13 @@
-"""A program in its own process that answers requests, so that its cold start and peak memory can be measured."""
+"""A program in its own process that answers requests: it may hang, crash or be killed, and can be measured."""
 
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +18,15 @@ from ane.system.machine import peak_memory_bytes
 
 
 class ProcessEndedError(UserError):
-    """The program ended instead of answering."""
+    """The program ended instead of answering. ``status``: its exit status, or minus the signal that ended it."""
+
+    def __init__(self, message: str, status: int = 1):
+        super().__init__(message)
+        self.status = status
+
+
+class ProcessTimeoutError(UserError):
+    """The program did not answer in time, and was ended."""
 
 
 class JsonProcess:
@@ -26,6 +36,7 @@ class JsonProcess:
 
     Args:
         command: the program and its arguments. environment: variables to add. advice: what to do when it cannot be run.
+        limit: seconds until it must be ready; None: no limit.
 
     Attributes:
         ready: the first line. cold_start: seconds from the start until then.
@@ -33,9 +44,11 @@ class JsonProcess:
 
     Raises:
         UserError: the program cannot be run, or ends before it is ready.
+        ProcessTimeoutError: it is not ready in time.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None, advice: str = ""):
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None, advice: str = "",
+                 limit: float | None = None):
         self.name, self.peak_bytes, started = " ".join(command[:3]), None, time.perf_counter()
         self._errors = tempfile.TemporaryFile("w+")      # noqa: SIM115  (close() closes it)
         try:
@@ -44,30 +57,43 @@ class JsonProcess:
         except OSError as error:
             self._errors.close()
             raise UserError(f"cannot run {command[0]}: {error.strerror or error}{advice and '; '}{advice}") from error
+        self._lines: queue.Queue[str] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
         try:
-            self.ready = self._answer()
+            self.ready = self._answer(limit)
         except BaseException:
-            self._process.kill()
-            self.close()
+            self.kill()
             raise
         self.cold_start = time.perf_counter() - started
 
-    def ask(self, request: Any) -> dict[str, Any]:
-        """The answer to a request.
+    def ask(self, request: Any, limit: float | None = None) -> dict[str, Any]:
+        """The answer to a request, within ``limit`` seconds.
 
         Raises:
             UserError: the answer is {"error": …}.
             ProcessEndedError: the program ended instead; the message has its status and its last line of output.
+            ProcessTimeoutError: it did not answer in time.
         """
         with suppress(BrokenPipeError):      # the program has ended: reading the answer reports it
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
-        return self._answer()
+        return self._answer(limit)
 
-    def _answer(self) -> dict[str, Any]:
-        line = self._process.stdout.readline()
+    def _read(self) -> None:
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put("")
+
+    def _answer(self, limit: float | None) -> dict[str, Any]:
+        try:
+            line = self._lines.get(timeout=limit)
+        except queue.Empty:
+            self.kill()
+            raise ProcessTimeoutError(f"{self.name} did not answer within {limit:g} seconds") from None
         if not line:
-            raise ProcessEndedError(self._ending(self._process.wait()))
+            status = self._process.wait()
+            raise ProcessEndedError(self._ending(status), status)
         answer = json.loads(line)
         if "error" in answer:
             raise UserError(answer["error"])
@@ -80,6 +106,11 @@ class JsonProcess:
         last = (self._errors.read().strip().splitlines() or ["it printed nothing"])[-1]
         return f"{self.name} ended with status {status}: {last}"
 
+    def kill(self) -> None:
+        """End the program, whatever it does."""
+        self._process.kill()
+        self.close()
+
     def close(self) -> None:
         if self._process.stdin.closed:
             return
@@ -91,6 +122,7 @@ class JsonProcess:
             _, status, usage = os.wait4(self._process.pid, 0)
             self._process.returncode, self.peak_bytes = os.waitstatus_to_exitcode(status), usage.ru_maxrss
         self._process.wait()
+        self._reader.join()
         self._process.stdout.close()
         self._errors.close()
 
