@@ -21,6 +21,7 @@ The blocks follow these principles, which comments cite by number:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import torch
@@ -31,6 +32,7 @@ from ane.models.tortoise.networks.autoregressive import Conv1D
 from ane.models.tortoise.networks.conditioning import EqualLinear
 from ane.models.tortoise.networks.layers import AttentionBlock, RelativePositionBias
 from converters.coreml.graph import Style, Var, array, mb, value_name
+from converters.engine_limits import ON_CHIP
 
 
 def kernel(layer: nn.Module) -> tuple[np.ndarray, np.ndarray | None]:
@@ -194,10 +196,14 @@ def join_heads(x: Var) -> Var:
 
 @dataclass(frozen=True)
 class LayerPool:
-    """Keys and values that one layer computed in earlier calls: (1, heads, width, N slots) each."""
+    """Keys and values that one layer computed in earlier calls: (1, heads, width, N slots) each.
+
+    ``recent``: more of them, which come after these slots.
+    """
 
     keys: Var
     values: Var
+    recent: "LayerPool | None" = None
 
 
 def attention(s: Style, q: Var, k: Var, v: Var, heads: int, mask: Var | None, pool: LayerPool | None = None) -> Var:
@@ -205,7 +211,8 @@ def attention(s: Style, q: Var, k: Var, v: Var, heads: int, mask: Var | None, po
 
     Args:
         q, k, v: (B, C, 1, S), heads outermost in the channels; q is already divided by √width.
-        mask: (1, 1, S or 1, N + S), added to the scores: a row for each query, the pool's slots before the columns.
+        mask: (1, 1, S or 1, N + S), added to the scores: a row for each query, the pool's slots (those of
+            ``recent`` last) before the columns.
             None: every column attends to every other.
 
     Returns:
@@ -220,17 +227,36 @@ def cross_attention(s: Style, q: Var, memory: LayerPool, heads: int) -> Var:
 
 
 def _by_matmul(s: Style, q: Var, k: Var, v: Var, heads: int, mask: Var | None, pool: LayerPool | None) -> Var:
-    """All heads at once, without transposes; scores (B, heads, S, N + S)."""
+    """All heads at once, or as many as keep scores on the chip, without transposes; scores (B, heads, S, N + S)."""
     q, k, v = (split_heads(x, heads) for x in (q, k, v))
+    if pool is None:
+        return join_heads(_attended(s, q, k, v, mask, None))
+    keys, values = pool.keys, pool.values
+    if pool.recent is not None:
+        k, v = (mb.concat(values=pair, axis=3) for pair in ((pool.recent.keys, k), (pool.recent.values, v)))
+    groups = _head_groups(heads, q.shape[3] * (keys.shape[3] + k.shape[3]) * np.dtype(s.dtype).itemsize)
+    split = zip(*(_split(x, groups, 1) for x in (q, k, v, keys, values)), strict=True)
+    parts = [_attended(s, *group[:3], mask, group[3:]) for group in split]
+    return join_heads(parts[0] if len(parts) == 1 else mb.concat(values=parts, axis=1))
+
+
+def _head_groups(heads: int, score_bytes: int) -> int:
+    """The least number of equal groups of heads whose scores, ``score_bytes`` a head, each stay on the chip."""
+    return next(groups for groups in range(1, heads + 1)
+                if heads % groups == 0 and (groups == heads or heads // groups * score_bytes <= ON_CHIP))
+
+
+def _attended(s: Style, q: Var, k: Var, v: Var, mask: Var | None, pool: tuple[Var, Var] | None) -> Var:
+    """(B, heads, width, S) each, and the keys and values of a pool → (B, heads, width, S)."""
     scores = mb.matmul(x=q, y=k, transpose_x=True)
     if pool is not None:
-        scores = mb.concat(values=[mb.matmul(x=q, y=pool.keys, transpose_x=True), scores], axis=3)
+        scores = mb.concat(values=[mb.matmul(x=q, y=pool[0], transpose_x=True), scores], axis=3)
     weight = softmax(s, masked(scores, mask), axis=3)
     if pool is None:
-        return join_heads(mb.matmul(x=v, y=weight, transpose_y=True))
-    of_pool, of_columns = mb.split(x=weight, split_sizes=[pool.keys.shape[3], k.shape[3]], axis=3)
-    return join_heads(mb.add(x=mb.matmul(x=pool.values, y=of_pool, transpose_y=True),
-                           y=mb.matmul(x=v, y=of_columns, transpose_y=True)))
+        return mb.matmul(x=v, y=weight, transpose_y=True)
+    of_pool, of_columns = mb.split(x=weight, split_sizes=[pool[0].shape[3], k.shape[3]], axis=3)
+    return mb.add(x=mb.matmul(x=pool[1], y=of_pool, transpose_y=True),
+                  y=mb.matmul(x=v, y=of_columns, transpose_y=True))
 
 
 def _by_einsum(s: Style, q: Var, k: Var, v: Var, heads: int, mask: Var, pool: LayerPool | None) -> Var:
@@ -247,9 +273,10 @@ def _by_einsum(s: Style, q: Var, k: Var, v: Var, heads: int, mask: Var, pool: La
         return _split(mb.transpose(x=keys, perm=(0, 3, 1, 2)), heads, 2)
 
     sources = [(by_key(split_heads(k, heads)), v)]
-    if pool is not None:
-        values = mb.reshape(x=pool.values, shape=(1, heads * width, 1, pool.values.shape[3]))
-        sources.insert(0, (by_key(pool.keys), _split(values, heads, 1)))
+    for earlier in (pool.recent, pool) if pool is not None else ():
+        if earlier is not None:
+            values = mb.reshape(x=earlier.values, shape=(1, heads * width, 1, earlier.values.shape[3]))
+            sources.insert(0, (by_key(earlier.keys), _split(values, heads, 1)))
     parts = []
     for head in range(heads):
         scores = [mb.einsum(values=(keys[head], q[head]), equation="bkhc,bchq->bkhq") for keys, _ in sources]
@@ -259,7 +286,7 @@ def _by_einsum(s: Style, q: Var, k: Var, v: Var, heads: int, mask: Var, pool: La
             x=weight, split_sizes=[score.shape[1] for score in scores], axis=1)
         attended = [mb.einsum(values=(values[head], w), equation="bchk,bkhq->bchq")
                     for (_, values), w in zip(sources, weights, strict=True)]
-        parts.append(attended[0] if len(attended) == 1 else mb.add(x=attended[0], y=attended[1]))
+        parts.append(reduce(lambda x, y: mb.add(x=x, y=y), attended))
     return mb.concat(values=parts, axis=1)
 
 

@@ -1,18 +1,23 @@
 """Core ML graphs of an autoregressive decoder, for any model: prefills, and steps with either kind of kv-cache.
 
 The last axis holds *columns*: positions of one sequence, lanes of several, or both. ``prefill`` has no cache: its
-columns attend to each other as the mask allows. ``step`` also attends to a pool of *slots*, which holds the keys and
+columns attend to each other as the mask allows. A step also attends to a pool of *slots*, which holds the keys and
 values of earlier columns. The mask alone defines which column sees which slot, so sharing a prefix and resetting or
-refilling a lane change only the mask. With cache "io" the pools are inputs, and the new columns' keys and values are
-outputs; with cache "state" the pools are states that the graph updates.
+refilling a lane change only the mask. Every step returns the new columns' keys and values; no step writes to a cache.
+
+With cache "io" the pool is an input, which is handed over at each call. With cache "state" it is a state: the host
+keeps the columns since the last ``store``, hands them over at each call, and ``store`` copies them into the state, a
+block at a time. So a step reads of the state what is in use, writes nothing to it, and needs no operation on integers.
 
 Embedding tables, positions and masks stay on the host (``blocks``, principle 6).
 """
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
+
+import numpy as np
 
 from ane.backends.base import DecoderShape
 from converters.blocks import LayerPool
@@ -20,8 +25,7 @@ from converters.coreml.graph import CoreMLGraph, Style, Var, mb
 
 LARGEST = 64.0          # value of a scaled stream; the square of four times that still fits fp16
 SMALLEST_SCALE = 1 / 64
-PREFILL_COLUMNS = 64    # of "fill" (apple/coreai-models: one a call loses precision in fp16)
-Pools = tuple[Var, Var] | None      # keys and values of all slots, (layers, heads, width, N) each
+RECENT, SMALL_RECENT = 64, 32       # columns that a store copies; the latter into a state of fewer than 1024 slots
 
 
 def scale_for(largest: float) -> float:
@@ -54,49 +58,97 @@ class DecoderGraphBuilder:
                            {"x": (1, self.shape.width, 1, columns), "mask": (1, 1, columns, columns), **self.inputs},
                            partial(_prefill, body=self.body))
 
-    def step(self, columns: int, slots: int, cache: str = "io") -> CoreMLGraph:
+    def step(self, columns: int, slots: int, cache: str = "io", capacity: int | None = None) -> CoreMLGraph:
         """The decoder with a pool of slots, which come first in the mask.
 
-        Cache "io": keys and values (layers, heads, width, slots) are inputs; the host stores new_keys and new_values.
-        Cache "state": they are the states key_cache and value_cache. A column is written to the slot where its row of
-        write (1, 1, columns, slots) is 1; slots where keep (1, 1, 1, slots) is 1 keep their content.
+        Cache "io": keys and values (layers, heads, width, slots) are inputs. Cache "state": they are the first slots
+        of the states key_cache and value_cache, which have ``capacity`` (default: as many); recent_keys and
+        recent_values (layers, heads, width, ``recent_columns``) are inputs, and follow the slots in the mask.
         """
-        pool = (self.shape.layers, self.shape.heads, self.shape.head_width, slots)
-        inputs = {"x": (1, self.shape.width, 1, columns), "mask": (1, 1, columns, slots + columns)}
-        bucket = {"columns": columns, "slots": slots}
+        inputs = {"x": (1, self.shape.width, 1, columns)}
         if cache == "io":
-            return CoreMLGraph("step", bucket, inputs | {"keys": pool, "values": pool} | dict(self.inputs),
+            inputs |= {"mask": (1, 1, columns, slots + columns), "keys": self._pool(slots), "values": self._pool(slots)}
+            return CoreMLGraph("step", {"columns": columns, "slots": slots}, inputs | dict(self.inputs),
                                partial(_step, body=self.body))
         if cache == "state":
-            inputs |= {"write": (1, 1, columns, slots), "keep": (1, 1, 1, slots)}
-            return CoreMLGraph("state", bucket, inputs | dict(self.inputs), partial(_state, body=self.body),
-                               {"key_cache": pool, "value_cache": pool})
+            capacity = capacity or slots
+            recent = self._pool(recent_columns(capacity))
+            inputs |= {"mask": (1, 1, columns, slots + recent[-1] + columns), "recent_keys": recent,
+                       "recent_values": recent}
+            return CoreMLGraph("state", {"columns": columns, "slots": slots, "capacity": capacity},
+                               inputs | dict(self.inputs), partial(_state, body=self.body, slots=slots),
+                               self._states(capacity))
         raise ValueError(f"cache must be 'io' or 'state', got {cache!r}")
 
-    def fill(self, columns: int, slots: int) -> CoreMLGraph:
-        """A ``step`` with cache "state" and many columns, which writes many positions of a prefix in one call."""
-        return replace(self.step(columns, slots, "state"), kind="fill")
+    def store(self, capacity: int) -> CoreMLGraph:
+        """Copies keys and values (layers, heads, width, ``recent_columns``) into the states, from ``begin`` (4,) int32
+        on, their first position on each axis; returns a part of the keys."""
+        block = self._pool(recent_columns(capacity))
+        return CoreMLGraph("store", {"columns": block[-1], "capacity": capacity}, {"keys": block, "values": block},
+                           _store, self._states(capacity), {"begin": (4,)})
+
+    def _pool(self, slots: int) -> tuple[int, ...]:
+        return (self.shape.layers, self.shape.heads, self.shape.head_width, slots)
+
+    def _states(self, capacity: int) -> dict[str, tuple[int, ...]]:
+        return {"key_cache": self._pool(capacity), "value_cache": self._pool(capacity)}
 
 
-def cached_steps(graphs: DecoderGraphBuilder, pools: Sequence[tuple[int, int]],
+def recent_columns(capacity: int) -> int:
+    """Columns that the host keeps beside a state of this many slots."""
+    return RECENT if capacity >= 1024 else SMALL_RECENT
+
+
+def cached_steps(graphs: DecoderGraphBuilder, pools: Mapping[int, Sequence[int]],
                  caches: Collection[str]) -> list[CoreMLGraph]:
-    """Steps for each kind of cache and each (columns, slots), and fills: only steps write to a state, and filling it
-    one column a call is slow."""
-    steps = [graphs.step(columns, slots, cache) for cache in caches for columns, slots in pools]
-    if "state" in caches:
-        wide = {slots for columns, slots in pools if columns < PREFILL_COLUMNS and slots >= 2 * PREFILL_COLUMNS}
-        steps += [graphs.fill(PREFILL_COLUMNS, slots) for slots in sorted(wide)]
-    return steps
+    """Steps for each kind of cache, each number of columns and each of its numbers of slots; stores for the states.
+
+    The functions of one number of columns share a state, which has the largest number of slots.
+    """
+    steps = [graphs.step(columns, slots, cache, max(sizes)) for cache in caches for columns, sizes in pools.items()
+             for slots in sizes]
+    capacities = sorted({max(sizes) for sizes in pools.values()}) if "state" in caches else ()
+    return [*steps, *(graphs.store(capacity) for capacity in capacities)]
 
 
-def layer_pool(cache: Var, index: int) -> Var:
-    """(layers, heads, width, N) → (1, heads, width, N)."""
-    return mb.slice_by_index(x=cache, begin=(index, 0, 0, 0), end=(index + 1, *cache.shape[1:]))
+SAVED = 30_000_000      # bytes of a pool that a smaller bucket must save: half a millisecond of an M1
+FRACTIONS = (7 / 12, 3 / 8, 1 / 4, 1 / 8)       # of the largest bucket; 16 lanes of 300 codes fit the first
 
 
-def layer_pools(pools: Pools, index: int) -> LayerPool | None:
-    """One layer of the keys and values."""
-    return pools and LayerPool(*(layer_pool(cache, index) for cache in pools))
+def slot_buckets(largest: int, shape: DecoderShape) -> tuple[int, ...]:
+    """Numbers of slots up to ``largest``: few for a small model, whose whole pool is read quickly."""
+    slot_bytes = 2 * 2 * shape.layers * shape.heads * shape.head_width
+    found = [largest]
+    for fraction in FRACTIONS:
+        slots = math.ceil(fraction * largest / 64) * 64
+        if (found[0] - slots) * slot_bytes >= SAVED:
+            found.insert(0, slots)
+    return tuple(found)
+
+
+def layer_pool(cache: Var, index: int, slots: int | None = None, dtype: str | None = None) -> Var:
+    """(layers, heads, width, N) → (1, heads, width, N or the first ``slots``)."""
+    *sizes, length = cache.shape[1:]
+    part = mb.slice_by_index(x=cache, begin=(index, 0, 0, 0), end=(index + 1, *sizes, slots or length))
+    return part if dtype is None else mb.cast(x=part, dtype=dtype)
+
+
+@dataclass(frozen=True)
+class Pools:
+    """Keys and values of all layers (layers, heads, width, N slots), of which the first ``slots`` are read.
+
+    ``recent``: those that are not in the pool yet. ``dtype``: to convert what is read to; None: it has it.
+    """
+
+    keys: Var
+    values: Var
+    slots: int | None = None
+    recent: tuple[Var, Var] | None = None
+    dtype: str | None = None
+
+    def layer(self, index: int) -> LayerPool:
+        return LayerPool(*(layer_pool(cache, index, self.slots, self.dtype) for cache in (self.keys, self.values)),
+                         self.recent and LayerPool(*(layer_pool(cache, index) for cache in self.recent)))
 
 
 def _prefill(s: Style, x: Var, mask: Var, *, body: Callable, **inputs: Var) -> dict[str, Var]:
@@ -105,24 +157,22 @@ def _prefill(s: Style, x: Var, mask: Var, *, body: Callable, **inputs: Var) -> d
 
 
 def _step(s: Style, x: Var, mask: Var, keys: Var, values: Var, *, body: Callable, **inputs: Var) -> dict[str, Var]:
-    outputs, new_keys, new_values = body(s, x, mask, (keys, values), **inputs)
+    outputs, new_keys, new_values = body(s, x, mask, Pools(keys, values), **inputs)
     return outputs | {"new_keys": new_keys, "new_values": new_values}
 
 
-def _state(s: Style, x: Var, mask: Var, write: Var, keep: Var, key_cache: Var, value_cache: Var, *, body: Callable,
-           **inputs: Var) -> dict[str, Var]:
-    pools = tuple(_read(s, state) for state in (key_cache, value_cache))
-    outputs, *new = body(s, x, mask, pools, **inputs)
-    # one write for all layers, after the last read of the pools
-    for state, old, columns in zip((key_cache, value_cache), pools, new, strict=True):
-        written = mb.add(x=mb.mul(x=old, y=keep), y=mb.matmul(x=columns, y=write))
-        if s.precision != "fp16":
-            written = mb.cast(x=written, dtype="fp16")
+def _state(s: Style, x: Var, mask: Var, recent_keys: Var, recent_values: Var, key_cache: Var, value_cache: Var, *,
+           body: Callable, slots: int, **inputs: Var) -> dict[str, Var]:
+    keys, values = (mb.read_state(input=state) for state in (key_cache, value_cache))
+    pools = Pools(keys, values, slots, (recent_keys, recent_values), None if s.precision == "fp16" else s.precision)
+    outputs, new_keys, new_values = body(s, x, mask, pools, **inputs)
+    return outputs | {"new_keys": new_keys, "new_values": new_values}
+
+
+def _store(s: Style, keys: Var, values: Var, begin: Var, key_cache: Var, value_cache: Var) -> dict[str, Var]:
+    end = mb.add(x=begin, y=np.array(keys.shape, np.int32))
+    for state, block in ((key_cache, keys), (value_cache, values)):
+        block = block if s.precision == "fp16" else mb.cast(x=block, dtype="fp16")
+        written = mb.slice_update(x=mb.read_state(input=state), update=block, begin=begin, end=end)
         mb.coreml_update_state(state=state, value=written)
-    return outputs
-
-
-def _read(s: Style, state: Var) -> Var:
-    """The value of a state, which is fp16 in any style."""
-    pool = mb.read_state(input=state)
-    return pool if s.precision == "fp16" else mb.cast(x=pool, dtype=s.precision)
+    return {"stored": mb.slice_by_index(x=keys, begin=(0, 0, 0, 0), end=(1, 1, 1, keys.shape[3]))}

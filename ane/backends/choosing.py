@@ -12,6 +12,7 @@ from ane.system.errors import UserError
 if TYPE_CHECKING:
     from ane.backends.base import Backend
     from ane.backends.packaged.functions import PackageRuntime
+    from ane.backends.packaged.state_trial import StateRecords
     from ane.bundles import Model
     from ane.bundles.packages import PackageRecord
 
@@ -129,12 +130,21 @@ def load_packages(model: "Model", kind: str, device: str, fallback: "Backend", p
     from ane.backends.packaged.backend import PackagedBackend, fits_in_memory
 
     backend = PackagedBackend(model, package_runtime(kind, device, notice), fallback, precision, cache, units,
-                              on_refusal=notice if automatic else None)
+                              on_refusal=notice if automatic else None,
+                              states=machine_states() if kind == "coreml" else None, notice=notice)
     if kind == "coreml":
         warn_of_palettes(model, backend.packages, notice)
     usual = kind == "coreai" or (kind == "coreml" and fits_in_memory(backend.packages))
     backend.keep = usual if keep is None else keep
     return backend
+
+
+def machine_states() -> "StateRecords":
+    """What is known of states of Core ML on this Mac."""
+    from ane.backends.coreml.compiled import this_machine, verified_marker
+    from ane.backends.packaged.state_trial import MachineRecords
+
+    return MachineRecords(lambda package: verified_marker(package, this_machine()).name)
 
 
 def warn_of_palettes(model: "Model", packages: "Mapping[str, PackageRecord]", notice: Callable[[str], None]) -> None:

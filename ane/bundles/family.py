@@ -114,6 +114,7 @@ class ModelFamily:
         repository: the Hugging Face repository with the official checkpoints.
         repositories: regular expression found in the names of repositories of this family; "": any other.
         download: (repository, revision, progress) → ``ane.bundles.hub.Snapshot``; None: the two kinds of files above.
+        transcriber: (``ane.bundles.Model``, backend) → an object with ``transcribe``; None: it speaks, as most do.
         kept: its networks stay loaded between requests on the CPU too: reading them takes as long as running them.
     """
 
@@ -143,6 +144,7 @@ class ModelFamily:
     repositories: str = ""
     download: Callable[..., Any] | None = None
     package_formats: frozenset[str] = frozenset()
+    transcriber: Callable[[Any, Any], Any] | None = None
     kept: bool = False
     usage: str = "--bundle"
 

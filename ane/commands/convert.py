@@ -59,7 +59,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                              "(default: matmul)")
     parser.add_argument("--lanes", type=counts, metavar="N,…",
                         help="coreml: numbers of candidates that a decoder step takes at once, each a function "
-                             "(default: 1,8,16,32; for Whisper 1,8)")
+                             "(default: 1,16; for Whisper 1,8)")
     parser.add_argument("--cache", type=comma_separated, metavar="KIND,…",
                         help="coreml: where the decoder's kv-cache is kept: io (by the host), state (by Core ML), or "
                              "both separated by a comma (default: io,state)")

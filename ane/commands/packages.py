@@ -61,7 +61,7 @@ def cached_packages(model: Model, console: Console) -> Model:
                 return bundle
             LOGGER.info("%s: a minute or two", task)
             with status_display(console, task) as show:
-                return convert(model, folder, [CoreMLOptions(lanes=(1, 8, 16))], overwrite=True,
+                return convert(model, folder, [CoreMLOptions()], overwrite=True,
                                progress=lambda network, step: show(f"{task}: {network}, {step}"))
     except OSError as error:
         raise UserError(f"cannot write the cache {folder.parent}: {error.strerror or error}; set ANE_HOME to a folder "

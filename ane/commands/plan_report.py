@@ -12,7 +12,8 @@ from ane.commands.placement import NEURAL_ENGINE, Placement
 from ane.commands.tables import plain_table
 
 if TYPE_CHECKING:
-    from converters.proof.cost import Chip, CostEstimate, FunctionCost
+    from converters.proof.chips import Chip
+    from converters.proof.cost import CostEstimate, FunctionCost
     from converters.proof.lint import WarningSummary
 
 
@@ -116,7 +117,8 @@ def warning_table(functions: "list[FunctionPlan]") -> Table:
 
 
 def print_sources(console: Console, chips: "list[Chip]") -> None:
-    from converters.proof.cost import FORMULA, SOURCES
+    from converters.proof.chips import SOURCES
+    from converters.proof.cost import FORMULA
 
     console.print(f"Estimates are not measurements. {FORMULA}.")
     console.print("The real-time factor is seconds per second of speech of one lane; all lanes take the same time.")

@@ -203,8 +203,14 @@ SpeechOutputs = Iterator[tuple["Speech | Stream", list[Path]]]
 
 def speak_whole(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, request: dict[str, Any],
                 progress: ProgressDisplay) -> SpeechOutputs:
+    """Speak the text, and write it when it is complete; of a model that can, each chunk as soon as it is."""
     from ane.audio import write
 
+    if hasattr(synthesizer, "speak_in_chunks") and args.output is not None and not args.play and (args.best or 1) == 1:
+        stream = synthesizer.speak_in_chunks(text, **request, progress=progress.update)
+        send_pieces(args, stream)
+        yield stream, [args.output]
+        return
     speech = synthesizer.speak(text, **request, progress=progress.update)
     outputs = output_paths(args.output, 1 + len(speech.alternatives))
     for path, audio in zip(outputs, [speech.audio, *speech.alternatives], strict=False):    # no outputs: played only

@@ -1,4 +1,5 @@
-"""``ane verify``: compare a bundle's packages with its networks on torch, function by function, value by value."""
+"""``ane verify``: compare a bundle's packages with its networks on torch, function by function, value by value; or run
+one package of any kind (``verify_package``)."""
 
 import argparse
 from collections.abc import Iterator, Sequence
@@ -34,6 +35,9 @@ as in `ane convert`. --layers compares every value that a module of the network 
 FastSpeech also under the names of NVIDIA's verify_trt.py; with mil:fp16 and coreml it also measures the loss of each
 operation compared with the same program in float32. It also converts each function again and names the first
 operation that differs. The exit status is 1 when a function is below its threshold.
+
+With --package it runs a function of any Core ML package, also one that this program did not write, on the arrays of
+--inputs, on any machine.
 """
 
 
@@ -41,6 +45,17 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser("verify", help="compare packages with the PyTorch reference",
                                    description=DESCRIPTION)
     parser.add_argument("--bundle", metavar="NAME|PATH", help="bundle with packages (default: the embedded demo)")
+    parser.add_argument("--package", metavar="FILE.mlpackage", type=arguments.path,
+                        help="run this package, of any model, on --inputs instead of verifying a bundle")
+    parser.add_argument("--inputs", metavar="FILE.npz", type=arguments.path, nargs="+",
+                        help="with --package: the inputs by name; several files are calls in turn on one state")
+    parser.add_argument("--expect", metavar="FILE.npz", type=arguments.path,
+                        help="with --package: compare the last call with these arrays; with --layers also by names of "
+                             "values inside")
+    parser.add_argument("--threshold", metavar="DB", type=float,
+                        help="with --expect: dB that each array must reach (default: 40)")
+    parser.add_argument("--output", metavar="FILE.npz", type=arguments.path,
+                        help="with --package: write the outputs and states after the last call to FILE")
     parser.add_argument("--networks", type=arguments.comma_separated, metavar="NETWORK,…",
                         help="only the packages of these networks, such as diffusion")
     parser.add_argument("--function", metavar="NAME", help="only this function, such as step_16_4352")
@@ -58,7 +73,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--tolerance", type=arguments.error, metavar="X",
                         help="with --layers: count the elements whose absolute error exceeds X (default: 1e-4)")
     parser.add_argument("--dump", metavar="FILE.npz", type=arguments.path,
-                        help="with --layers: keep both tensors of every value in FILE")
+                        help="with --layers: keep both tensors of every value in FILE; with --package, every value")
     parser.add_argument("--json", metavar="FILE", help="write the results to FILE as JSON; - is standard output")
     parser.add_argument("--plot", metavar="FILE.png", type=arguments.path,
                         help="plot the signal-to-noise ratio along the program of each function; with --layers")
@@ -73,6 +88,10 @@ def verify_command(args: argparse.Namespace) -> int:
     from converters.proof.verify import package_runner
 
     check_outputs(args)
+    if args.package:
+        from ane.commands.verify_package import verify_package
+
+        return verify_package(args)
     onnx = args.against in ONNX_RUNNERS
     runner = onnx_runner(args) if onnx else package_runner(args.against, args.narrow_norms, args.compute_units)
     console = message_console(args)
@@ -92,6 +111,9 @@ def verify_command(args: argparse.Namespace) -> int:
 
 
 def check_outputs(args: argparse.Namespace) -> None:
+    for flag in ("inputs", "expect", "threshold", "output"):
+        if getattr(args, flag) is not None and not args.package:
+            raise UserError(f"--{flag} has no effect without --package")
     for flag in ("plot", "dump", "tolerance"):
         if getattr(args, flag) is not None and not args.layers:
             raise UserError(f"--{flag} has no effect without --layers, which measures what it is about: add --layers")

@@ -76,7 +76,8 @@ def delivered_words(words: Sequence[SpokenWord], delivery: Delivery, removed: fl
 
     Args:
         words: in the time of the chunk's sound as the network made it.
-        removed: seconds of silence that were removed before it. seconds: of the chunk as it was delivered.
+        removed: seconds of silence that were removed before it. seconds: of the chunk as it was delivered; inf: not
+            known yet.
         offset: seconds at which it begins.
     """
     def moved(time: float) -> float:

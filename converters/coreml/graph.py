@@ -84,6 +84,7 @@ class CoreMLGraph:
         inputs: shapes by name, all in the style's precision.
         body: called with the style, and inputs and states by keyword; returns the outputs by name.
         states: shapes by name, always fp16 (Core ML supports no other).
+        integers: shapes of further inputs by name, int32.
     """
 
     kind: str
@@ -91,6 +92,7 @@ class CoreMLGraph:
     inputs: Mapping[str, tuple[int, ...]]
     body: Callable[..., dict[str, Var]]
     states: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    integers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -101,6 +103,7 @@ class CoreMLGraph:
         """The graph as a coremltools MLModel: an mlprogram of one function, "main"."""
         kind = KINDS[style.precision][1]
         specs = {name: mb.TensorSpec(shape, kind) for name, shape in self.inputs.items()}
+        specs |= {name: mb.TensorSpec(shape, types.int32) for name, shape in self.integers.items()}
         specs |= {name: mb.StateTensorSpec(shape, types.fp16) for name, shape in self.states.items()}
         with Function(specs, TARGET) as function:
             outputs = self.body(style, **{name: function.inputs[name] for name in specs})

@@ -29,7 +29,7 @@ class CoreMLOptions:
     precision: str = "fp16"
     heads: str = "matmul"
     wide: frozenset[str] = frozenset()
-    lanes: tuple[int, ...] = (1, 8, 16, 32)
+    lanes: tuple[int, ...] = (1, 16)
     caches: tuple[str, ...] = ("io", "state")
     buckets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 

@@ -26,7 +26,7 @@ from ane.models.tortoise.networks.frames import FrameAttention, FrameConv, Frame
 from converters.proof.comparison import ComparedValue, LayerComparison, compare
 
 ROUNDED = 73.0      # dB of numbers rounded to fp16 once
-DECODER, VOCODERS = ("prefill", "fill", "step", "state"), ("univnet", "hifigan", "vocoder")
+DECODER, VOCODERS = ("prefill", "step", "state"), ("univnet", "hifigan", "vocoder")
 
 # Layouts of module outputs. All modules of these networks return (B, T, C) or (B, C), except convolutions. In other
 # networks, FRAMES return (B, T, C), PACKED (B · T, C), and all others (B, C), (B, C, T) or (B, C, 1, T).

@@ -5,78 +5,37 @@ assumed to stay on the chip, and a layer's slice of the cache not to be copied. 
 such limits with language models (Anemll, CoreML-LLM; not measured by us).
 """
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from math import prod
-from typing import Any
 
 import numpy as np
 
 from ane.backends.mil.package import Package, ProgramFunction, ProgramOp
-from ane.backends.mil.values import DTYPES, Blob, Constant, Expression, Immediate, TensorType
-from converters.engine_limits import ROW_BYTES
+from ane.backends.mil.values import Blob, TensorType
+from converters.engine_limits import ON_CHIP, ROW_BYTES
+from converters.proof.chips import STREAMED_FROM, Chip
+from converters.proof.program_values import (
+    constant_of,
+    consumers,
+    form,
+    nbytes,
+    size,
+    stored_bytes,
+    unique_bytes,
+    values,
+    weights,
+)
 
 CODES_PER_SECOND = 22050 / 1024         # of speech: a code stands for 1024 samples of 22.05 kHz
 FRAMES_PER_SECOND = 24000 / 256         # of speech: a mel frame stands for 256 samples of 24 kHz
 SAMPLES_PER_SECOND = 24000
 DISPATCH = 0.23e-3                      # minimum seconds of a call: ane-guide, chapter 9, measured on an M1
-CACHES = ("keys", "values", "key_cache", "value_cache")
+CACHES = ("keys", "values", "recent_keys", "recent_values")     # inputs; states are counted where they are read
 NEW = ("new_keys", "new_values")
-ON_CHIP = 2_000_000                     # bytes of the largest value that stays on the chip (ane-guide, chapter 9)
 FORMULA = ("seconds a call = max(bytes / bandwidth, FLOPs / rate) + 0.23 ms for the dispatch; bytes = weights as the "
-           "chip streams them + cache read + cache written + a state read again to be rewritten + 6 for each value of "
-           "an fp16 input or output, which coremltools hands over as float32 and Core ML converts + every value above "
-           "2 MB, written once and read once; smaller values are assumed to stay on the chip")
-SOURCES = {
-    "anemll-bench": "https://github.com/Anemll/anemll-bench/blob/main/Results.MD (bandwidths of a 1 GB matrix)",
-    "ane-guide": "https://github.com/sbryngelson/ane-guide (chapter 7: streamed forms of weights; 9: M1, dispatch)",
-    "maderix/ANE": "https://github.com/maderix/ANE (README.md: M4; benchmarks/ANE_BENCHMARK_REPORT.md: the others)",
-}
-
-
-@dataclass(frozen=True)
-class Chip:
-    """A chip's Neural Engine.
-
-    Attributes:
-        generation: 1 for an M1. bandwidth: GB/s that it reads weights at. tflops: of fp16. source: of both.
-        assumed: a figure without a published measurement, and what it is derived from.
-    """
-
-    name: str
-    generation: int
-    bandwidth: float
-    tflops: float
-    source: str
-    assumed: str = ""
-
-
-_BENCH = "GB/s: anemll-bench"
-_ANE_GUIDE = f"{_BENCH}; TFLOPS: ane-guide, chapter 9, sustained (12 in a deep fused chain)"
-_MADERIX = f"{_BENCH}; TFLOPS: maderix/ANE, 128 convolutions of 512 channels, through private interfaces"
-CHIPS = {chip.name: chip for chip in (
-    Chip("M1", 1, 60.9, 4.8, _ANE_GUIDE),
-    Chip("M1 Pro", 1, 54.9, 4.8, _BENCH, "TFLOPS as the M1's"),
-    Chip("M1 Max", 1, 54.6, 4.8, _BENCH, "TFLOPS as the M1's"),
-    Chip("M1 Ultra", 1, 54.7, 4.8, _BENCH, "TFLOPS as the M1's"),
-    Chip("M2", 2, 60.5, 6.9, _BENCH, "TFLOPS as the M1's times Apple's TOPS, 15.8 / 11"),
-    Chip("M2 Pro", 2, 61.9, 6.9, _BENCH, "TFLOPS as the M2's"),
-    Chip("M2 Max", 2, 62.0, 6.9, _BENCH, "TFLOPS as the M2's"),
-    Chip("M2 Ultra", 2, 61.7, 6.9, _BENCH, "TFLOPS as the M2's"),
-    Chip("M3", 3, 63.1, 9.98, _BENCH, "TFLOPS as the M3 Pro's (maderix/ANE)"),
-    Chip("M3 Max", 3, 120.2, 9.98, _BENCH, "TFLOPS as the M3 Pro's (maderix/ANE)"),
-    Chip("M4", 4, 64.2, 18.6, _MADERIX),
-    Chip("M4 Pro", 4, 126.4, 12.6, _MADERIX),
-    Chip("M4 Max", 4, 118.9, 10.9, _MADERIX),
-    Chip("M5", 5, 70.2, 12.2, f"{_MADERIX}; ane-guide, chapter 12, has 145 GB/s and 9.5 to 19.6 TFLOPS"),
-    Chip("M5 Max", 5, 148.4, 12.2, _BENCH, "TFLOPS as the M5's"),
-)}
-
-# First generation that streams a form of weight as stored; earlier ones expand weights to fp16 in memory.
-# Source: ane-guide, chapter 7; according to CoreML-LLM, later chips expand int8 too.
-STREAMED_FROM = {"dense": 1, "palette": 1, "sparse": 1, "int8": 2, "blockwise": 3, "other": 1}
-
-
+           "chip streams them + cache read + cache written + what is rewritten of a state, read again + 6 for each "
+           "value of an fp16 input or output, which coremltools hands over as float32 and Core ML converts + every "
+           "value above 2 MB, written once and read once; smaller values are assumed to stay on the chip")
 @dataclass(frozen=True)
 class WeightBytes:
     """Bytes of weights as stored (indices, tables and scales), and in fp16."""
@@ -92,8 +51,9 @@ class FunctionCost:
     Attributes:
         weights: bytes read, by form (``form``); weights that several ops use, as in "sample", are read by each.
         unique: bytes of all weights as stored, each once.
-        cache_read, cache_written: bytes of the kv-cache (``CACHES``, ``NEW``; a state is written whole).
-        rewritten: bytes of states read once more, by the operations that compute what is written to them.
+        cache_read, cache_written: bytes of the kv-cache: ``CACHES`` and ``NEW``; of a state the slices that are read,
+            and the slice that is updated, or else all of it.
+        rewritten: bytes of states read once more, by the operations that compute all of what is written to them.
         converted: bytes that handing over inputs and outputs moves: an fp16 value is read or written as float32, and
             written or read as fp16.
         large: bytes of computed values above ``ON_CHIP``; a slice of a value and what rewrites a state do not count.
@@ -132,13 +92,13 @@ def cost(package: Package, function: str | None = None) -> FunctionCost:
     computed = [type for op in program.ops for type in op.outputs.values()]
     counts = [_arithmetic(op, program, types, package) for op in program.ops]
     return FunctionCost(ops=len(program.ops), weights=_by_form(program), unique=unique_bytes(program),
-                cache_read=_bytes(program.inputs | program.states, CACHES),
-                cache_written=_bytes(program.outputs, NEW) + _written(program),
+                cache_read=_bytes(program.inputs, CACHES) + _state_read(program),
+                cache_written=_bytes(program.outputs, NEW) + sum(_written(program)),
                 flops=sum(count for kind, count in counts if kind == "flops"),
                 elementwise=sum(count for kind, count in counts if kind == "elementwise"),
                 activations=sum(nbytes(type) for type in computed),
                 padded=sum(nbytes(type, ROW_BYTES) for type in computed),
-                rewritten=_written(program), converted=_converted(program), large=_large(program),
+                rewritten=_written(program)[1], converted=_converted(program), large=_large(program),
                 uncounted=tuple(sorted({op.type for op, (kind, _) in zip(program.ops, counts, strict=True)
                                         if kind == "uncounted"})))
 
@@ -148,7 +108,7 @@ class FunctionUse:
     """How speech uses a function.
 
     Attributes:
-        unit: what a call computes: "codes", "positions" or "". columns: how many of them.
+        unit: what a call computes: "codes", "tokens", "positions" or "". columns: how many of them.
         calls: for a second of speech of one lane (other lanes share the calls); None if unknown.
     """
 
@@ -165,10 +125,12 @@ def function_use(function: ProgramFunction, steps: int) -> FunctionUse:
     """
     inputs, outputs = function.inputs, function.outputs
     columns = inputs["x"].shape[-1] if "x" in inputs and inputs["x"].shape else 0
-    if columns and function.name.partition("_")[0] == "fill":       # computes prefixes with the graph of a step
-        return FunctionUse("positions", columns)
-    if columns and _bytes(inputs | function.states, CACHES):
-        return FunctionUse("codes", columns, CODES_PER_SECOND)
+    if columns and (function.states or _bytes(inputs, CACHES)):
+        # a step, of speech unless it attends to a recording
+        return FunctionUse("tokens", columns) if "memory_keys" in inputs else FunctionUse(
+            "codes", columns, CODES_PER_SECOND)
+    if function.states and "begin" in inputs:                       # stores keys and values
+        return FunctionUse("positions", inputs["keys"].shape[-1])
     if columns and NEW[0] in outputs:
         return FunctionUse("positions", columns)
     if columns and "prediction" in outputs:
@@ -211,85 +173,7 @@ def roofline(bytes: float, flops: float, chip: Chip, dispatch: float = DISPATCH)
     return times[bound] + dispatch, "dispatch" if dispatch > times[bound] else bound
 
 
-# Contents of a function
-
-def values(function: ProgramFunction) -> dict[str, TensorType]:
-    """Types of all values by name: inputs, states, constants and outputs of ops."""
-    types = function.inputs | function.states | {name: value.type for name, value in function.constants.items()}
-    for op in function.ops:
-        types |= op.outputs
-    return types
-
-
-def nbytes(type: TensorType, alignment: int = 1) -> int:
-    """Bytes of a value, its last axis padded to a multiple of ``alignment`` bytes; dynamic dimensions count as 1."""
-    if type.dtype not in DTYPES or not type.shape:
-        return 0
-    *outer, last = type.shape
-    row = abs(last) * np.dtype(DTYPES[type.dtype]).itemsize
-    return size(outer) * -(-row // alignment) * alignment
-
-
-def size(shape: Iterable[int]) -> int:
-    """Number of values of a shape; a dynamic dimension, −1, counts as 1."""
-    return prod(map(abs, shape))
-
-
-def form(constant: Constant) -> str:
-    """The storage of a weight: dense, palette, int8 (a scale per tensor or channel), blockwise, sparse or other."""
-    if not isinstance(constant, Expression):
-        return "dense"
-    arguments = constant.arguments
-    if constant.op == "constexpr_lut_to_dense":
-        return "palette"
-    if constant.op == "constexpr_sparse_to_dense":
-        return "sparse"
-    if constant.op == "constexpr_affine_dequantize":
-        return "int8"
-    if constant.op == "constexpr_blockwise_shift_scale":
-        data, scale = arguments["data"].type, arguments["scale"].type
-        per_channel = sum(size > 1 for size in scale.shape) <= 1 and max(scale.shape, default=1) in (1, *data.shape)
-        return "int8" if per_channel and data.dtype.endswith("int8") else "blockwise"
-    return "other"
-
-
-def weights(function: ProgramFunction) -> Iterator[tuple[str, Constant]]:
-    """Weights by name, once for each op that reads them: all constants that are not immediate values."""
-    for op in function.ops:
-        for binding in (binding for bindings in op.arguments.values() for binding in bindings):
-            constant = function.constants.get(binding) if isinstance(binding, str) else binding
-            if constant is not None and not isinstance(constant, Immediate):
-                yield binding if isinstance(binding, str) else op.name, constant
-
-
-def unique_weights(function: ProgramFunction) -> list[tuple[str, Constant]]:
-    """As ``weights``, each once, by its first name."""
-    first: dict[Hashable, tuple[str, Constant]] = {}
-    for name, constant in weights(function):
-        first.setdefault(constant.key, (name, constant))
-    return list(first.values())
-
-
-def unique_bytes(function: ProgramFunction) -> int:
-    """Bytes of a function's weights as stored, each once."""
-    return sum(stored_bytes(constant) for _, constant in unique_weights(function))
-
-
-def stored_bytes(constant: Constant) -> int:
-    """Bytes of a constant, or of all parts of a compressed one."""
-    if isinstance(constant, Expression):
-        return sum(stored_bytes(part) for part in constant.arguments.values())
-    return 0 if constant.type.dtype == "string" else constant.type.stored_bytes
-
-
-def constant_of(binding: str | Constant, function: ProgramFunction, package: Package) -> Any:
-    """A constant argument as a list of Python numbers, or as a string; None when it is computed."""
-    constant = function.constants.get(binding) if isinstance(binding, str) else binding
-    if constant is None:
-        return None
-    value = package.tensor(constant)
-    return value if isinstance(value, str) else value.reshape(-1).tolist()
-
+# Bytes of a function
 
 def _by_form(function: ProgramFunction) -> dict[str, WeightBytes]:
     found: dict[str, WeightBytes] = {}
@@ -304,11 +188,32 @@ def _bytes(types: dict[str, TensorType], names: Iterable[str]) -> int:
     return sum(nbytes(types[name]) for name in names if name in types)
 
 
-def _written(function: ProgramFunction) -> int:
-    """Bytes of states written, counted at each write."""
-    types = values(function)
-    return sum(nbytes(types[op.arguments["input"][0]]) for op in function.ops
-               if op.type in ("write_state", "coreml_update_state"))
+def _state_read(function: ProgramFunction) -> int:
+    """Bytes of states that ops read: of slices, only those; nothing for the value that a slice of it replaces."""
+    users_of, total = consumers(function), 0
+    for op in function.ops:
+        if op.type == "read_state":
+            users = [user for name in op.outputs for user in users_of.get(name, ())]
+            whole = sum(nbytes(type) for type in op.outputs.values())
+            slices = sum(nbytes(type) for user in users if user.type == "slice_by_index"
+                         for type in user.outputs.values())
+            total += whole if any(user.type not in ("slice_by_index", "slice_update") for user in users) else min(
+                whole, slices)
+    return total
+
+
+def _written(function: ProgramFunction) -> tuple[int, int]:
+    """Bytes of states written, at each write: by a slice update, and whole."""
+    types, makers = values(function), {name: op for op in function.ops for name in op.outputs}
+    parts = whole = 0
+    for op in function.ops:
+        if op.type in ("write_state", "coreml_update_state"):
+            maker = makers.get(op.arguments["data" if "data" in op.arguments else "value"][0])
+            if maker is not None and maker.type == "slice_update":
+                parts += nbytes(types[maker.arguments["update"][0]])
+            else:
+                whole += nbytes(types[op.arguments["input"][0]])
+    return parts, whole
 
 
 def _converted(function: ProgramFunction) -> int:
@@ -324,14 +229,10 @@ VIEWS = frozenset(("coreml_update_state", "expand_dims", "identity", "read_state
 
 def _large(function: ProgramFunction) -> int:
     """Bytes of computed values above ``ON_CHIP``, except views and what is computed only to be written to a state."""
-    consumers: dict[str, list[ProgramOp]] = {}
-    for op in function.ops:
-        for binding in (binding for bindings in op.arguments.values() for binding in bindings):
-            if isinstance(binding, str):
-                consumers.setdefault(binding, []).append(op)
+    users_of = consumers(function)
     rewriting: set[int] = set()
     for op in reversed(function.ops):
-        uses = [use for name in op.outputs for use in consumers.get(name, ())]
+        uses = [use for name in op.outputs for use in users_of.get(name, ())]
         if op.type in ("coreml_update_state", "write_state") or (
                 uses and all(id(use) in rewriting for use in uses) and not set(op.outputs) & set(function.outputs)):
             rewriting.add(id(op))

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from ane.backends.mil.package import Package, ProgramFunction, ProgramOp
 from ane.backends.mil.values import Constant, TensorType
-from converters.engine_limits import MAX_AXIS, MAX_CHANNELS, ROW_BYTES, STATE_WIDTH
-from converters.proof.cost import ON_CHIP, constant_of, form, nbytes, size, unique_bytes, unique_weights, values
+from converters.engine_limits import MAX_AXIS, MAX_CHANNELS, ON_CHIP, ROW_BYTES, STATE_WIDTH
+from converters.proof.cost import MOVES
+from converters.proof.program_values import constant_of, form, nbytes, size, unique_bytes, unique_weights, values
 
 MAX_RANK, ENGINE_RANK = 4, 5            # of our graphs; that the engine supports
 MAX_KERNEL = 13
@@ -139,6 +140,9 @@ def _unaligned(function: LintedFunction) -> Iterator[Violation]:
 
 
 def _integers(function: LintedFunction) -> Iterator[Violation]:
+    if function.function.states and not any(function.types[op.name].dtype.startswith("fp") for op in function.ops
+                                            if op.outputs and op.type not in MOVES | {"cast"}):
+        return              # it only copies to a state, which the CPU does as well
     for kind, types in (("input", function.function.inputs), ("output", function.function.outputs)):
         for name, type in types.items():
             if not type.dtype.startswith("fp"):
@@ -284,7 +288,7 @@ def _weights(breaks: Callable[[int], bool]) -> Callable[[LintedFunction], Iterat
 
 
 def _of_form(expected: str) -> Callable[[LintedFunction], Iterator[Violation]]:
-    """A check that reports every weight of one form (``cost.form``)."""
+    """A check that reports every weight of one form (``program_values.form``)."""
     def check(function: LintedFunction) -> Iterator[Violation]:
         for name, constant in unique_weights(function.function):
             if form(constant) == expected:

@@ -10,7 +10,7 @@ from ane.models.tortoise.networks.autoregressive import Block, UnifiedVoice, cau
 from converters import blocks
 from converters.blocks import LayerPool
 from converters.coreml.graph import CoreMLGraph, Style, Var, mb
-from converters.decoder_graphs import DecoderGraphBuilder, Pools, layer_pools, scale_for
+from converters.decoder_graphs import DecoderGraphBuilder, Pools, scale_for
 
 
 def stream_scale(network: UnifiedVoice) -> float:
@@ -34,26 +34,22 @@ def prefill(network: UnifiedVoice, columns: int, scale: float = 1.0) -> CoreMLGr
     return decoder_graphs(network, scale).prefill(columns)
 
 
-def step(network: UnifiedVoice, columns: int, slots: int, cache: str = "io", scale: float = 1.0) -> CoreMLGraph:
+def step(network: UnifiedVoice, columns: int, slots: int, cache: str = "io", scale: float = 1.0,
+         capacity: int | None = None) -> CoreMLGraph:
     """As ``prefill``, with a pool of slots."""
-    return decoder_graphs(network, scale).step(columns, slots, cache)
-
-
-def fill(network: UnifiedVoice, columns: int, slots: int, scale: float = 1.0) -> CoreMLGraph:
-    """A ``step`` with cache "state" and many columns."""
-    return decoder_graphs(network, scale).fill(columns, slots)
+    return decoder_graphs(network, scale).step(columns, slots, cache, capacity)
 
 
 def decoder_graphs(network: UnifiedVoice, scale: float) -> DecoderGraphBuilder:
     return DecoderGraphBuilder(network.config.decoder_shape, partial(_decoder, network=network, scale=scale))
 
 
-def _decoder(s: Style, x: Var, mask: Var, pools: Pools, *, network: UnifiedVoice,
+def _decoder(s: Style, x: Var, mask: Var, pools: Pools | None, *, network: UnifiedVoice,
              scale: float) -> tuple[dict[str, Var], Var, Var]:
     """Hidden states and logits of all columns, and their keys and values (layers, heads, width, columns)."""
     new_keys, new_values = [], []
     for index, block in enumerate(network.gpt.h):
-        x, k, v = _block(s, x, mask, block, scale, layer_pools(pools, index), f"gpt.h.{index}")
+        x, k, v = _block(s, x, mask, block, scale, pools and pools.layer(index), f"gpt.h.{index}")
         new_keys.append(blocks.split_heads(k, network.config.heads))
         new_values.append(blocks.split_heads(v, network.config.heads))
     hidden = blocks.layer_norm(s, x, network.gpt.ln_f, "gpt.ln_f", scale)

@@ -13,7 +13,7 @@ from ane.models.tortoise.diffusion import frame_count
 from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph
 from converters.coreml.options import CoreMLOptions
-from converters.decoder_graphs import cached_steps
+from converters.decoder_graphs import cached_steps, recent_columns, slot_buckets
 from converters.engine_limits import MAX_AXIS, STATE_WIDTH
 from converters.tortoise import autoregressive as gpt2
 from converters.tortoise import clvp, conditioning, univnet
@@ -21,7 +21,6 @@ from converters.tortoise import diffusion_decoder as diffusion
 from converters.vocoders import hifigan
 
 UPSTREAM_CODES = 500                            # max_codes of upstream's presets
-SLOTS_PER_LANE = 256                            # 12 s of speech; as many again hold the prefix
 
 # kind → smallest length that its probe supports
 SMALLEST = {"prefill": 16, "step": 64, "condition": 16, "denoise": 64, "sample": 64, "clvp_text": 16, "clvp_speech": 16,
@@ -71,11 +70,15 @@ def check_buckets(options: CoreMLOptions, model: Model) -> None:
             max(options.buckets["step"]) < max(options.buckets["prefill"]) + SMALLEST["step"] // 2):
         raise UserError(f"buckets=step={max(options.buckets['step'])}: a prefix of "
                         f"{max(options.buckets['prefill'])} columns must fit, and codes after it")
-    largest = {"step": (_slots(max(options.lanes), 0),), **options.buckets}
-    for kind, sizes in largest.items():
+    default = pool_slots(config, max(options.lanes), lengths(model)["codes"][0])
+    for kind, sizes in {"step": (default,), **options.buckets}.items():
         if max(sizes) > MAX_AXIS:
             raise UserError(f"--buckets {kind}={max(sizes)}: the Neural Engine takes no axis above {MAX_AXIS}; "
                             + ("use fewer lanes or smaller buckets" if kind == "step" else "use smaller buckets"))
+    capacity = max(options.buckets.get("step", (default,)))
+    if "state" in options.caches and max(options.lanes) > recent_columns(capacity):
+        raise UserError(f"a state of {capacity} slots takes at most {recent_columns(capacity)} lanes, got "
+                        f"{max(options.lanes)}: use larger buckets of step, or cache io only")
 
 
 def lengths(model: Model) -> dict[str, tuple[int, ...]]:
@@ -86,7 +89,7 @@ def lengths(model: Model) -> dict[str, tuple[int, ...]]:
     frames = tuple(dict.fromkeys(rounded(frame_count(count), 64) for count in latents))
     return {
         "prefill": doubling(64, decoder.max_text_tokens + 3),
-        "condition": latents, "denoise": frames, "sample": frames[:2], "steps": (5,),
+        "codes": (codes,), "condition": latents, "denoise": frames, "sample": frames[:2], "steps": (5,),
         "clvp_text": doubling(64, decoder.max_text_tokens), "clvp_speech": (rounded(codes, 64),),
         "univnet": (14, 62), "hifigan": (14, 62),      # 62: no row above 16384 samples, margins included
     }
@@ -107,18 +110,18 @@ def rounded(length: int, unit: int) -> int:
 
 
 def _autoregressive(network: Any, settings: GraphSettings) -> list[CoreMLGraph]:
-    """Prefills, and steps for each number of lanes and each kind of cache."""
+    """Prefills, and steps for each number of lanes, number of slots and kind of cache."""
     options, scale, sizes = settings.options, settings.scale, settings.lengths
-    positions = rounded(network.config.max_text_tokens + 3 + network.config.max_mel_tokens, 64)
-    pools = [(lanes, slots) for lanes in options.lanes for slots in sizes.get("step", (_slots(lanes, positions),))]
-    prefills = sizes["prefill"] if "io" in options.caches else ()
-    graphs = gpt2.decoder_graphs(network, scale)
-    return [*(graphs.prefill(columns) for columns in prefills), *cached_steps(graphs, pools, options.caches)]
+    graphs, shape = gpt2.decoder_graphs(network, scale), network.config.decoder_shape
+    pools = {lanes: sorted(sizes["step"]) if "step" in sizes else slot_buckets(
+        pool_slots(network.config, lanes, sizes["codes"][0]), shape) for lanes in options.lanes}
+    return [*(graphs.prefill(columns) for columns in sizes["prefill"]), *cached_steps(graphs, pools, options.caches)]
 
 
-def _slots(lanes: int, positions: int) -> int:
-    """The default number of slots; for a single lane, all positions of the model."""
-    return positions if lanes == 1 else SLOTS_PER_LANE * (lanes + 1)
+def pool_slots(config: Any, lanes: int, codes: int) -> int:
+    """The largest default number of slots: a prefix and all codes of every lane; for one lane, all its positions."""
+    own = config.max_mel_tokens if lanes == 1 else lanes * codes
+    return rounded(config.max_text_tokens + 3, 64) + rounded(own, 64)
 
 
 def _diffusion(network: Any, settings: GraphSettings) -> list[CoreMLGraph]:

@@ -15,8 +15,7 @@ from ane.models.tortoise.diffusion import Diffusion, sample
 from ane.models.tortoise.embeddings import Embeddings
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES
 from ane.models.tortoise.vocoding import hifigan_sound
-
-Probe = Callable[[Backend, Model, Mapping[str, int], np.random.Generator], list[np.ndarray]]
+from converters.models import Probe
 
 
 def prefill(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
@@ -44,6 +43,15 @@ def step(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.rand
         length += 1
     outputs += decoder.step(codes[rng.integers(0, len(codes), (1, tail))], length[-1:], lanes - 1)
     return outputs
+
+
+def store(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
+    """A step after a prefix that takes more than one block if the model has texts as long, which it reads back."""
+    blocks = min(2, bucket["capacity"] // bucket["columns"] - 1)
+    decoder = backend.decoder(1, 2)
+    outputs = [*decoder.prefill(prefix(backend, model, blocks * bucket["columns"] - 5, rng))]
+    codes = Embeddings(**backend.embeddings()).code
+    return [*outputs, *decoder.step(codes[None, rng.integers(0, len(codes), 1)], np.zeros(1, dtype=np.int64))]
 
 
 def prefix(backend: Backend, model: Model, length: int, rng: np.random.Generator) -> np.ndarray:
@@ -120,7 +128,7 @@ def sample_steps(backend: Backend, model: Model, bucket: Mapping[str, int],
 
 
 PROBES: dict[str, Probe] = {
-    "prefill": prefill, "fill": prefill, "step": step, "state": step, "condition": condition, "denoise": denoise,
+    "prefill": prefill, "step": step, "state": step, "store": store, "condition": condition, "denoise": denoise,
     "sample": sample_steps,
     "clvp_text": id_probe("clvp_text", "tokens", "num_text_tokens"),
     "clvp_speech": id_probe("clvp_speech", "codes", "num_speech_tokens"),
@@ -136,5 +144,5 @@ PROBES: dict[str, Probe] = {
 }
 
 # kind → kinds of other functions that its probe calls
-COMPANIONS = {"prefill": ("step",), "fill": ("state",), "denoise": ("condition",), "condition": ("denoise",),
-              "sample": ("condition", "denoise")}
+COMPANIONS = {"prefill": ("step", "state", "store"), "state": ("prefill", "store"), "store": ("prefill", "state"),
+              "denoise": ("condition",), "condition": ("denoise",), "sample": ("condition", "denoise")}

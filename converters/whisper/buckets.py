@@ -57,9 +57,8 @@ def prefill_columns(config: WhisperDecoderConfig) -> tuple[int, ...]:
 def _decoder(network: WhisperDecoder, options: CoreMLOptions, scale: float) -> list[CoreMLGraph]:
     """The memory's keys and values, prefills, and steps for each number of lanes and each kind of cache."""
     config, graphs = network.config, text_decoder.decoder_graphs(network, scale)
-    pools = [(lanes, slots) for lanes in options.lanes
-             for slots in options.buckets.get("step", (_slots(config, lanes),))]
-    prefills = options.buckets.get("prefill", prefill_columns(config)) if "io" in options.caches else ()
+    pools = {lanes: sorted(options.buckets.get("step", (_slots(config, lanes),))) for lanes in options.lanes}
+    prefills = options.buckets.get("prefill", prefill_columns(config))
     return [text_decoder.memory(network), *(graphs.prefill(columns) for columns in prefills),
             *cached_steps(graphs, pools, options.caches)]
 
@@ -71,4 +70,4 @@ def _longest_prefix(config: WhisperDecoderConfig) -> int:
 
 def _slots(config: WhisperDecoderConfig, lanes: int) -> int:
     """The default number of slots: one prefix, and all positions for each lane."""
-    return -(-(_longest_prefix(config) + lanes * config.n_text_ctx) // 64) * 64
+    return sum(-(-length // 64) * 64 for length in (_longest_prefix(config), lanes * config.n_text_ctx))

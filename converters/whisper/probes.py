@@ -10,7 +10,7 @@ import numpy as np
 
 from ane.backends.base import Backend
 from ane.bundles import Model
-from converters.tortoise.probes import Probe
+from converters.models import Probe
 
 PREFIX = 5          # tokens of the prefixes of step probes
 
@@ -72,9 +72,18 @@ def columns(backend: Backend, rng: np.random.Generator, rows: int, count: int, f
     return tables["token"][ids] + tables["position"][first:first + count]
 
 
-PROBES: dict[str, Probe] = {"encoder": encoder, "memory": memory, "prefill": prefill, "fill": prefill, "step": step,
-                            "state": step}
+def store(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
+    """A step after a prefix that takes more than one block if the model has prefixes as long, which it reads back."""
+    length = min(2 * bucket["columns"] - 5, model.config("decoder").n_text_ctx // 2 + 1)
+    decoder = backend.decoder(1, 2)
+    decoder.set_memory(states(model, rng))
+    outputs = [*decoder.prefill(columns(backend, rng, 1, length)[0])]
+    return [*outputs, *decoder.step(columns(backend, rng, 1, 1, length), np.zeros(1, dtype=np.int64))]
+
+
+PROBES: dict[str, Probe] = {"encoder": encoder, "memory": memory, "prefill": prefill, "step": step, "state": step,
+                            "store": store}
 
 # kind → kinds of other functions that its probe calls
-COMPANIONS = {"memory": ("prefill", "step", "state", "fill"), "prefill": ("memory", "step"),
-              "step": ("memory",), "fill": ("memory", "state"), "state": ("memory",)}
+COMPANIONS = {"memory": ("prefill", "step", "state", "store"), "prefill": ("memory", "step", "state", "store"),
+              "step": ("memory",), "state": ("memory", "prefill", "store"), "store": ("memory", "prefill", "state")}

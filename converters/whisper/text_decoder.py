@@ -16,7 +16,7 @@ from ane.models.whisper.networks.text_decoder import WhisperDecoder, WhisperDeco
 from converters import blocks
 from converters.blocks import LayerPool
 from converters.coreml.graph import CoreMLGraph, Style, Var, array, mb
-from converters.decoder_graphs import DecoderGraphBuilder, Pools, layer_pools, scale_for
+from converters.decoder_graphs import DecoderGraphBuilder, Pools, scale_for
 from converters.engine_limits import MAX_AXIS
 from converters.whisper.layers import feed_forward, projections, queries
 
@@ -45,7 +45,7 @@ def decoder_scale(network: WhisperDecoder) -> float:
 
 
 def decoder_graphs(network: WhisperDecoder, scale: float = 1.0) -> DecoderGraphBuilder:
-    """The graphs prefill, step, state and fill: x, mask → hidden (1, D, 1, T), logits, new_keys and new_values."""
+    """The graphs prefill, step and state: x, mask → hidden (1, D, 1, T), logits, new_keys and new_values."""
     shape = network.config.decoder_shape
     memory = (shape.layers, shape.heads, shape.head_width, shape.memory_length)
     return DecoderGraphBuilder(shape, partial(_decoder, network=network, scale=scale),
@@ -68,13 +68,12 @@ def _memory(s: Style, states: Var, *, network: WhisperDecoder) -> dict[str, Var]
     return found
 
 
-def _decoder(s: Style, x: Var, mask: Var, pools: Pools, memory_keys: Var, memory_values: Var, *,
+def _decoder(s: Style, x: Var, mask: Var, pools: Pools | None, memory_keys: Var, memory_values: Var, *,
              network: WhisperDecoder, scale: float) -> tuple[dict[str, Var], Var, Var]:
     """Hidden states and logits of all columns, and their keys and values (layers, heads, width, columns)."""
-    new_keys, new_values = [], []
+    new_keys, new_values, memory = [], [], Pools(memory_keys, memory_values)
     for index, block in enumerate(network.blocks):
-        pool, memory = (layer_pools(caches, index) for caches in (pools, (memory_keys, memory_values)))
-        x, k, v = _block(s, x, mask, block, scale, pool, memory, f"blocks.{index}")
+        x, k, v = _block(s, x, mask, block, scale, pools and pools.layer(index), memory.layer(index), f"blocks.{index}")
         new_keys.append(k)
         new_values.append(v)
     hidden = blocks.layer_norm(s, x, network.ln, "ln", scale)

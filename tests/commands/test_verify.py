@@ -53,7 +53,8 @@ def test_every_function_is_shown(run, small):
     assert (status, err) == (0, "")
     assert [row[:2] + row[-1:] for row in rows(out)] == [
         ["autoregressive-fp16", "prefill_32", "passes"], ["autoregressive-fp16", "step_2_64", "passes"],
-        ["autoregressive-fp16", "state_2_64", "passes"], ["rlg_auto-fp16", "ar_random", "passes"]]
+        ["autoregressive-fp16", "state_2_64_64", "passes"], ["autoregressive-fp16", "store_32_64", "passes"],
+        ["rlg_auto-fp16", "ar_random", "passes"]]
     assert "On mil, compared with float32 torch" in out
 
 
@@ -118,7 +119,7 @@ def test_a_wrong_weight_is_reported_in_one_line_with_its_layer(run, copy, tmp_pa
     status, out, err = run("--bundle", copy, "--layers", "--json", tmp_path / "found.json")
     assert status == 1
     assert err.count("\n") == 1
-    assert "3 of 4 functions failed: autoregressive-fp16, prefill_32: " in err
+    assert "4 of 5 functions failed: autoregressive-fp16, prefill_32: " in err
     assert "from the operation conv gpt__h__1__mlp__c_fc on; --repair converts such packages again" in err
     assert "fails" in out
     assert json.loads((tmp_path / "found.json").read_text())["functions"][0]["drift"] == "gpt__h__1__mlp__c_fc"

@@ -45,7 +45,7 @@ def test_every_kind_of_function_returns_the_references_outputs(model, runner, ne
     runner.unload(model.path / package.path)
     for check in checks:
         assert check.snr is not None, check.problem
-        assert check.snr >= (STATE_DB if check.function.startswith(("state", "fill")) else FLOAT32_NOISE), check
+        assert check.snr >= (STATE_DB if check.function.startswith(("state", "store")) else FLOAT32_NOISE), check
 
 
 @pytest.mark.parametrize(("precision", "heads", "wide"), [

@@ -288,3 +288,9 @@ def slice_by_index(x: Value, begin: Ints, end: Ints, stride: Ints | None = None,
     taken = ca.reverse(taken, backwards) if backwards else taken
     dropped = [axis for axis, drop in enumerate(squeezed) if drop]
     return ca.shrink_dims(taken, dropped) if dropped else taken
+
+
+@lowering
+def slice_update(x: Value, update: Value, begin: Value, end: Value) -> Value:
+    """The positions may be computed; slices have steps of 1."""
+    return ca.slice_update(x, begin, end, np.ones(x.type.rank, np.int32), update)

@@ -1,7 +1,7 @@
 """An interpreter of saved Core ML packages: runs their programs in torch, on any machine.
 
 With it a package can be checked without a Mac. It executes the MIL program op by op, in float32 or with the rounding of
-fp16. Control flow (cond, while_loop) is not supported. Files in reading order:
+fp16. Files in reading order:
 
     package      reads a .mlpackage: functions, ops, weights
     values       types and constants of a program; constexpr decodes compressed weights, proto loads Core ML's messages

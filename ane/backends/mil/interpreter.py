@@ -7,7 +7,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ane.backends.mil import ops_elementwise, ops_index, ops_linear, ops_norm, ops_shape  # noqa: F401  fill KERNELS
+from ane.backends.mil import (  # noqa: F401  fill KERNELS
+    ops_elementwise,
+    ops_image,
+    ops_index,
+    ops_linear,
+    ops_norm,
+    ops_recurrent,
+    ops_shape,
+)
 from ane.backends.mil.package import Package, ProgramOp
 from ane.backends.mil.registry import KERNELS, Kernel, Rounding
 from ane.backends.mil.values import DTYPES, Constant, TensorType
@@ -15,6 +23,7 @@ from ane.system.errors import UserError
 
 # coremltools saves coreml_update_state as a write_state and a read_state.
 STATE_OPS = ("read_state", "write_state")
+CONTROL_OPS = ("cond", "while_loop")
 
 
 @dataclass(frozen=True)
@@ -48,11 +57,15 @@ class Interpreter:
     """Runs one function. Constants are decoded when first used, values are freed after their last use."""
 
     def __init__(self, package: Package, function: str | None = None, arithmetic: Arithmetic = Arithmetic()):
-        """Raises UserError when there is no such function, or it has an op or an argument that is not supported."""
+        """Raises UserError when there is no such function, or it has an image input, or an op or an argument that is
+        not supported."""
         self.package = package
         self.function = package.function(function)
         self.arithmetic = arithmetic
         self.name = f"function {self.function.name!r} of {package.path}"
+        if self.function.images:
+            raise UserError(f"{self.name} takes an image ({', '.join(sorted(self.function.images))}), and the "
+                            "interpreter takes arrays only: convert the model with a TensorType in place of ImageType")
         self._ops = [self._prepare(op) for op in self.function.ops]
         self._plan_frees()
 
@@ -90,23 +103,61 @@ class Interpreter:
     @torch.inference_mode()
     def _run(self, values: dict[str, Tensor], state: InterpreterState | None) -> Iterator[ProgramOp]:
         """Run the ops. Yield each when its results are in ``values``; they are deleted after their last use."""
-        for prepared in self._ops:
-            results = (prepared.access_state(values, state) if prepared.op.type in STATE_OPS
-                       else prepared.call(values))
+        yield from self._run_ops(self._ops, values, state)
+
+    def _run_ops(self, ops: "list[PreparedOp]", values: dict[str, Tensor],
+                 state: InterpreterState | None) -> Iterator[ProgramOp]:
+        for prepared in ops:
+            try:
+                results = self._results(prepared, values, state)
+            except NotImplementedError as error:
+                raise UserError(f"the interpreter does not support {error} in the {self._where(prepared.op)}"
+                                ) from error
+            except (RuntimeError, IndexError, ValueError) as error:     # of inputs in a flexible shape that do not fit
+                raise UserError(f"the {self._where(prepared.op)} cannot be computed: "
+                                f"{str(error).partition(chr(10))[0]}") from error
             for (name, type), result in zip(prepared.op.outputs.items(), results, strict=True):
+                if result.numel() == 1 and type.size == 1:
+                    result = result.reshape(type.shape)         # coremltools takes () and (1,) for the same
                 if not type.fits(tuple(result.shape)):
-                    raise RuntimeError(f"op {prepared.op.type} ({name}) in {self.name} returned the shape "
-                                       f"{tuple(result.shape)}, the program declares {type.shape}")
+                    raise RuntimeError(f"the {self._where(prepared.op)} returned the shape {tuple(result.shape)} for "
+                                       f"{name}, the program declares {type.shape}")
                 values[name] = to_declared(result, type.dtype, self.arithmetic.fp16 and not prepared.exact)
             yield prepared.op
             for name in prepared.freed:
-                del values[name]
+                values.pop(name, None)
+
+    def _results(self, prepared: "PreparedOp", values: dict[str, Tensor],
+                 state: InterpreterState | None) -> tuple[Tensor, ...]:
+        if prepared.op.type in STATE_OPS:
+            return prepared.access_state(values, state)
+        if prepared.op.type == "cond":
+            taken, = prepared.parts("pred", values)
+            return self._block(prepared, 0 if taken else 1, (), values, state)
+        if prepared.op.type == "while_loop":
+            carried = prepared.parts("loop_vars", values)
+            while self._block(prepared, 0, carried, values, state)[0]:
+                carried = self._block(prepared, 1, carried, values, state)
+            return carried
+        return prepared.call(values)
+
+    def _block(self, prepared: "PreparedOp", index: int, arguments: tuple[Tensor, ...], values: dict[str, Tensor],
+               state: InterpreterState | None) -> tuple[Tensor, ...]:
+        """Run a block of a control op, which sees all values around it; returns its results."""
+        block = prepared.op.blocks[index]
+        values.update(zip(block.inputs, arguments, strict=True))
+        for _ in self._run_ops(prepared.blocks[index], values, state):
+            pass
+        constants = self.function.constants
+        return tuple(self.package.tensor(constants[name]) if name in constants else values[name]
+                     for name in block.outputs)
 
     def _prepare(self, op: ProgramOp) -> "PreparedOp":
-        if op.type in STATE_OPS:
-            return PreparedOp(op, self.function.constants, self.package)
+        if op.type in STATE_OPS + CONTROL_OPS:
+            return PreparedOp(op, self.function.constants, self.package,
+                              blocks=[[self._prepare(inner) for inner in block.ops] for block in op.blocks])
         kernel = KERNELS.get(op.type)
-        where = f"op {op.type} ({op.name}) in {self.name}"
+        where = self._where(op)
         if kernel is None:
             raise UserError(f"the interpreter does not support the {where}")
         unknown = set(op.arguments) - set(kernel.converters) - kernel.variadic
@@ -117,10 +168,13 @@ class Interpreter:
         inner = round_to_fp16 if narrow else lambda tensor: tensor
         return PreparedOp(op, self.function.constants, self.package, kernel, inner)
 
+    def _where(self, op: ProgramOp) -> str:
+        return f"op {op.type} ({op.name}) in {self.name}"
+
     def _plan_frees(self) -> None:
         kept = set(self.function.outputs) | set(self.function.states)
         for prepared in reversed(self._ops):
-            prepared.freed = tuple((prepared.names | set(prepared.op.outputs)) - kept)
+            prepared.freed = tuple((prepared.names | set(prepared.op.outputs)) - kept)      # of blocks, at their end
             kept.update(prepared.freed)
 
     def _accept(self, inputs: Mapping[str, np.ndarray], state: InterpreterState | None) -> dict[str, Tensor]:
@@ -154,12 +208,16 @@ class PreparedOp:
     """An op with its kernel. Arguments that are constants are separated from those that a run computes."""
 
     def __init__(self, op: ProgramOp, constants: Mapping[str, Constant], package: Package,
-                 kernel: Kernel | None = None, inner: Rounding | None = None):
-        self.op = op
+                 kernel: Kernel | None = None, inner: Rounding | None = None,
+                 blocks: "list[list[PreparedOp]] | None" = None):
+        self.op, self.blocks = op, blocks or []
         self.exact = kernel is not None and kernel.exact
         self.freed: tuple[str, ...] = ()
         self.names = frozenset(part for argument in op.arguments.values() for part in argument
                                if isinstance(part, str) and part not in constants)
+        for block, ops in zip(op.blocks, self.blocks, strict=True):
+            self.names |= {*block.inputs, *block.outputs} - set(constants)
+            self.names = self.names.union(*(inner.names | set(inner.op.outputs) for inner in ops))
         self._kernel, self._package = kernel, package
         # argument → its values, each a name of a computed value or a constant
         self._parts = {key: tuple(constants.get(part, part) if isinstance(part, str) else part for part in argument)
@@ -185,6 +243,10 @@ class PreparedOp:
             return (stored.to(torch.float32, copy=True),)
         stored.copy_(self._part(self._parts["data"][0], values))
         return ()
+
+    def parts(self, key: str, values: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        """The values of an argument of a control op."""
+        return tuple(self._part(part, values) for part in self._parts[key])
 
     def _argument(self, key: str, values: dict[str, Tensor]) -> object:
         parts = [self._part(part, values) for part in self._parts[key]]

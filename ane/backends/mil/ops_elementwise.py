@@ -87,14 +87,6 @@ def elu(x: Tensor, alpha: float) -> Tensor:
     return F.elu(x, alpha)
 
 
-@op
-def linear_activation(x: Tensor, alpha: float, beta: float) -> Tensor:
-    return x * alpha + beta
-
-
-@op
-def scaled_tanh(x: Tensor, alpha: float, beta: float) -> Tensor:
-    return alpha * torch.tanh(x * beta)
 
 
 @op
@@ -130,6 +122,28 @@ def fill(shape: Ints, value: Tensor | None = None) -> Tensor:
     return torch.zeros(shape) if value is None else value.expand(shape).clone()
 
 
+
 @op
 def range_1d(start: Tensor, end: Tensor, step: Tensor) -> Tensor:
     return torch.arange(start.item(), end.item(), step.item())
+
+
+@op
+def quantize(input: Tensor, scale: Tensor, output_dtype: str, zero_point: Tensor | None = None,
+             axis: int = 0) -> Tensor:
+    """Codes of activations: ``scale`` and ``zero_point`` are one number, or one for each index of the axis."""
+    low, high = (-128, 127) if output_dtype == "int8" else (0, 255)
+    codes = torch.round(input / along(scale, input, axis))
+    return (codes if zero_point is None else codes + along(zero_point, input, axis)).clamp(low, high)
+
+
+@op
+def dequantize(input: Tensor, scale: Tensor, zero_point: Tensor | None = None, axis: int = 0) -> Tensor:
+    shifted = input if zero_point is None else input - along(zero_point, input, axis)
+    return shifted * along(scale, input, axis)
+
+
+def along(parameter: Tensor, x: Tensor, axis: int) -> Tensor:
+    """A vector in the shape in which it broadcasts along an axis of ``x``; a scalar as it is."""
+    return parameter if not parameter.ndim else parameter.reshape([-1 if i == axis % x.ndim else 1
+                                                                   for i in range(x.ndim)])

@@ -109,3 +109,8 @@ def band_part(x: Tensor, lower: int = -1, upper: int = -1) -> Tensor:
     """Keeps ``lower`` diagonals below the main one and ``upper`` above; −1 keeps all."""
     x = x if upper < 0 else x.tril(upper)
     return x if lower < 0 else x.triu(-lower)
+
+
+@op(exact=True)
+def non_zero(x: Tensor) -> Tensor:
+    return x.nonzero()

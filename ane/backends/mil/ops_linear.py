@@ -19,7 +19,7 @@ def conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, strides: Ints | 
     """x (B, in, …), weight (out, in / groups, …)."""
     rank = x.ndim - 2
     strides, dilations = strides or (1,) * rank, dilations or (1,) * rank
-    before, after = _padding(x, weight, strides, dilations, pad_type, pad)
+    before, after = padding(x, tuple(weight.shape[2:]), strides, dilations, pad_type, pad)
     if groups == 1 and not any(before + after) and set(weight.shape[2:]) | set(strides) == {1}:
         # a convolution of width 1 is a matrix product; torch's conv would copy the weight into another layout
         flat = torch.matmul(weight.flatten(1), x.flatten(2))
@@ -31,16 +31,16 @@ def conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, strides: Ints | 
     return CONVOLUTIONS[rank](x, weight, bias, strides, before, dilations, groups)
 
 
-def _padding(x: Tensor, weight: Tensor, strides: Ints, dilations: Ints, pad_type: str,
-             pad: Ints | None) -> tuple[Ints, Ints]:
+def padding(x: Tensor, kernel: Ints, strides: Ints, dilations: Ints, pad_type: str,
+            pad: Ints | None) -> tuple[Ints, Ints]:
     """Sizes to add before and after each spatial axis; "same" puts an odd one after, "same_lower" before."""
     rank = x.ndim - 2
     if pad_type == "valid":
         return (0,) * rank, (0,) * rank
     if pad_type == "custom":
         return tuple(pad[::2]), tuple(pad[1::2])
-    total = [max(0, (-(-size // stride) - 1) * stride + (kernel - 1) * dilation + 1 - size)
-             for size, kernel, stride, dilation in zip(x.shape[2:], weight.shape[2:], strides, dilations, strict=True)]
+    total = [max(0, (-(-size // stride) - 1) * stride + (width - 1) * dilation + 1 - size)
+             for size, width, stride, dilation in zip(x.shape[2:], kernel, strides, dilations, strict=True)]
     small, large = tuple(size // 2 for size in total), tuple(size - size // 2 for size in total)
     return (small, large) if pad_type == "same" else (large, small)
 

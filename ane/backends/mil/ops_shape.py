@@ -1,6 +1,5 @@
 """Ops that move values or change a shape."""
 
-import math
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +11,7 @@ from ane.backends.mil.registry import Bools, Ints, Tensors, op
 @op(exact=True)
 def concat(values: Tensors, axis: int, interleave: bool = False) -> Tensor:
     if not interleave:
-        return torch.cat(values, axis)
+        return torch.cat(torch.atleast_1d(*values) if len(values) > 1 else values, axis)
     axis %= values[0].ndim
     return torch.stack(values, axis + 1).flatten(axis, axis + 1)
 
@@ -50,10 +49,6 @@ def expand_dims(x: Tensor, axes: Ints) -> Tensor:
         x = x.unsqueeze(axis)
     return x
 
-
-@op(exact=True)
-def flatten2d(x: Tensor, axis: int = 1) -> Tensor:
-    return x.reshape(math.prod(x.shape[:axis]), -1)
 
 
 @op(exact=True)
@@ -134,30 +129,6 @@ def slice_by_size(x: Tensor, begin: Ints, size: Ints) -> Tensor:
         start %= x.shape[axis]
         x = x.narrow(axis, start, x.shape[axis] - start if length == -1 else length)
     return x
-
-
-@op(exact=True)
-def upsample_nearest_neighbor(x: Tensor, scale_factor_height: float = 1.0, scale_factor_width: float = 1.0) -> Tensor:
-    return _resized(x, scale_factor_height, scale_factor_width, mode="nearest")
-
-
-@op
-def upsample_bilinear(x: Tensor, scale_factor_height: float = 1.0, scale_factor_width: float = 1.0,
-                      align_corners: bool = True, half_pixel_centers: bool | None = None) -> Tensor:
-    if half_pixel_centers is not None and half_pixel_centers == align_corners:
-        raise NotImplementedError("upsample_bilinear whose half_pixel_centers is not the opposite of align_corners")
-    return _resized(x, scale_factor_height, scale_factor_width, mode="bilinear", align_corners=align_corners)
-
-
-def _resized(x: Tensor, height: float, width: float, **how) -> Tensor:
-    size = (math.floor(x.shape[-2] * height), math.floor(x.shape[-1] * width))
-    image = x.reshape(1, -1, *x.shape[-2:])
-    return F.interpolate(image, size, **how).reshape(*x.shape[:-2], *size)
-
-
-@op(exact=True)
-def pixel_shuffle(x: Tensor, upscale_factor: int) -> Tensor:
-    return F.pixel_shuffle(x, upscale_factor)
 
 
 @op(exact=True)

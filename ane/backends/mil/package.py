@@ -30,12 +30,25 @@ DTYPE_NAMES = {"FLOAT16": "fp16", "FLOAT32": "fp32", "FLOAT64": "fp64"}
 
 
 @dataclass(frozen=True)
+class ProgramBlock:
+    """Operations inside a cond or a while_loop: names of its inputs, ops, and what it returns."""
+
+    inputs: tuple[str, ...]
+    ops: "list[ProgramOp]" = field(repr=False)
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class ProgramOp:
-    """One operation. An argument is a tuple of constants, or names of inputs, constants or results of earlier ops."""
+    """One operation. An argument is a tuple of constants, or names of inputs, constants or results of earlier ops.
+
+    ``blocks``: of a cond, taken if true and if false; of a while_loop, its condition and its body.
+    """
 
     type: str
     arguments: dict[str, tuple[str | Constant, ...]] = field(repr=False)
     outputs: dict[str, TensorType]
+    blocks: tuple[ProgramBlock, ...] = field(default=(), repr=False)
 
     @property
     def name(self) -> str:
@@ -50,7 +63,10 @@ class ProgramOp:
 
 @dataclass(frozen=True)
 class ProgramFunction:
-    """A function of the program: ``ops`` in the order in which they run, ``constants`` by name."""
+    """A function of the program: ``ops`` in the order in which they run, ``constants`` by name.
+
+    ``images``: inputs that Core ML takes as images, and converts to the tensors of the program.
+    """
 
     name: str
     inputs: dict[str, TensorType]
@@ -58,6 +74,7 @@ class ProgramFunction:
     states: dict[str, TensorType]
     ops: list[ProgramOp] = field(repr=False)
     constants: dict[str, Constant] = field(repr=False)
+    images: frozenset[str] = frozenset()
 
 
 class Package:
@@ -85,6 +102,9 @@ class Package:
         if kind != "mlProgram":
             raise UserError(f"{self.path} holds a {kind}, not an ML program")
         self.metadata: dict[str, str] = dict(spec.description.metadata.userDefined)
+        described = [spec.description, *spec.description.functions]
+        self._images = frozenset(item.name for one in described for item in one.input
+                                 if item.type.WhichOneof("Type") == "imageType")
         self.functions = {name: self._function(name, spec.mlProgram.functions[name])
                           for name in sorted(spec.mlProgram.functions)}
         if not self.functions:
@@ -152,9 +172,18 @@ class Package:
                   if item.type.WhichOneof("type") == "tensorType"}
         states = {item.name: _tensor_type(item.type.stateType.wrappedType) for item in message.inputs
                   if item.type.WhichOneof("type") == "stateType"}
-        ops: list[ProgramOp] = []
         constants: dict[str, Constant] = {}
-        for operation in block.operations:
+        ops = self._ops(block.operations, constants)
+        types = inputs | {key: constant.type for key, constant in constants.items()}
+        for op in ops:
+            types |= op.outputs
+        outputs = {output: types[output] for output in block.outputs}
+        return ProgramFunction(name, inputs, outputs, states, ops, constants, self._images & set(inputs))
+
+    def _ops(self, operations, constants: dict[str, Constant]) -> list[ProgramOp]:
+        """The ops of a block. Its constants are added to ``constants``: their names are unique in a function."""
+        ops: list[ProgramOp] = []
+        for operation in operations:
             if operation.type == "const":
                 constants[operation.outputs[0].name] = self._constant(operation.attributes["val"])
             elif operation.type in EXPRESSIONS:
@@ -162,13 +191,12 @@ class Package:
             else:
                 arguments = {key: tuple(self._binding(binding) for binding in argument.arguments)
                              for key, argument in operation.inputs.items()}
+                blocks = tuple(ProgramBlock(tuple(item.name for item in block.inputs),
+                                            self._ops(block.operations, constants), tuple(block.outputs))
+                               for block in operation.blocks)
                 ops.append(ProgramOp(operation.type, arguments,
-                                     {item.name: _tensor_type(item.type) for item in operation.outputs}))
-        types = inputs | {key: constant.type for key, constant in constants.items()}
-        for op in ops:
-            types |= op.outputs
-        outputs = {output: types[output] for output in block.outputs}
-        return ProgramFunction(name, inputs, outputs, states, ops, constants)
+                                     {item.name: _tensor_type(item.type) for item in operation.outputs}, blocks))
+        return ops
 
     def _binding(self, binding) -> str | Constant:
         return binding.name if binding.WhichOneof("binding") == "name" else self._constant(binding.value)

@@ -10,6 +10,7 @@ from ane.backends.base import AlignmentBackend, check_inputs
 from ane.backends.packaged.decoder import PackagedDecoder
 from ane.backends.packaged.fallback import FallbackDecoder, FallbackDenoiser, attempt
 from ane.backends.packaged.functions import EngineRefusalError, PackageFunction, PackageRuntime
+from ane.backends.packaged.state_trial import STEPS, StateRecords, try_state
 from ane.bundles.hashes import check_hashes
 from ane.bundles.packages import COMPUTE_UNITS, WEIGHTS, PackageRecord, missing_packages
 from ane.system.errors import UserError
@@ -32,10 +33,13 @@ class PackagedBackend:
         runtime: loads the functions: Core ML, or the interpreter of its packages.
         fallback: runs the networks that have no package (CVVP, the classifier) and reads the decoder's tables.
         precision: of the packages to use; "auto": the first that the bundle has of each network.
-        cache: kind of kv-cache, "io" or "state"; "auto": io, unless the bundle has only the other.
+        cache: kind of kv-cache, "io" or "state"; "auto": the only one that the bundle has; of both state, if ``states``
+            says that it works, else io.
         compute_units: where Core ML may run networks, by name; the bundle states it for the others.
         only: names of the functions to use; None: all.
         keep: keep functions of released networks loaded.
+        states: what is known of states on this machine; they are tried when that is nothing. None: "auto" means io.
+        notice: called with a line when states do not work.
         on_refusal: called with a line when a network cannot run where it should; it then runs on the next of
             ``NEXT_UNITS``, or on ``fallback``, for as long as the backend exists. None: the error is raised.
 
@@ -46,9 +50,11 @@ class PackagedBackend:
     def __init__(self, model: "Bundle", runtime: PackageRuntime, fallback: AlignmentBackend, precision: str = "auto",
                  cache: str = "auto", compute_units: dict[str, str] | None = None,
                  only: frozenset[str] | None = None, keep: bool = False,
-                 on_refusal: Callable[[str], None] | None = None):
+                 on_refusal: Callable[[str], None] | None = None, states: StateRecords | None = None,
+                 notice: Callable[[str], None] = lambda line: None):
         self.model, self.runtime, self.fallback, self.cache, self.only = model, runtime, fallback, cache, only
         self.keep, self.on_refusal, self.stages = keep, on_refusal, model.family.stages
+        self.states, self.notice = states, notice
         self.packages = select_packages(model, precision)
         self.name = describe_packages(runtime.name, self.packages, model)
         self._compute_units = dict(compute_units or {})
@@ -81,16 +87,20 @@ class PackagedBackend:
         def bind() -> Any:
             if network not in self.packages:
                 return self.fallback.decoder(lanes, capacity, prefixes, max_prefix_length)
-            package, shape = self.packages[network], self.model.config(network).decoder_shape
-            return PackagedDecoder(self.functions(network, "prefill"), self.functions(network, "fill"),
-                                   self._step_functions(network), lanes, capacity,
-                                   (shape.layers, shape.heads, shape.head_width), package.scale,
-                                   np.float32 if package.precision == "fp32" else np.float16, prefixes,
-                                   max_prefix_length, self.functions(network, "memory"), not self.keep)
+            return self._bind(network, self._step_functions(network), lanes, capacity, prefixes, max_prefix_length,
+                              not self.keep)
 
         if network not in self.packages or self.on_refusal is None:
             return bind()
         return FallbackDecoder(bind, lambda error: self._move_on(network, error))
+
+    def _bind(self, network: str, steps: Sequence[PackageFunction], lanes: int, capacity: int, prefixes: int = 1,
+              max_prefix_length: int | None = None, release_prefill: bool = False) -> PackagedDecoder:
+        package, shape = self.packages[network], self.model.config(network).decoder_shape
+        return PackagedDecoder(self.functions(network, "prefill"), steps, self.functions(network, "store"), lanes,
+                               capacity, (shape.layers, shape.heads, shape.head_width), package.scale,
+                               np.float32 if package.precision == "fp32" else np.float16, prefixes,
+                               max_prefix_length, self.functions(network, "memory"), release_prefill)
 
     def align(self, columns: np.ndarray, memory: np.ndarray,
               heads: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -164,12 +174,33 @@ class PackagedBackend:
         return tables[key]
 
     def _step_functions(self, network: str) -> list[PackageFunction]:
-        for kind in STEP_KINDS.values() if self.cache == "auto" else (STEP_KINDS[self.cache],):
-            steps = self.functions(network, kind)
-            if steps:
-                return steps
+        kinds = [STEP_KINDS[self.cache]] if self.cache != "auto" else list(STEP_KINDS.values())
+        found = [steps for kind in kinds if (steps := [step for step in self.functions(network, kind)
+                                                       if kind == "step" or "capacity" in step.bucket])]
+        if len(found) > 1 and self._state_works(network, found[1]):
+            return found[1]
+        if found:
+            return found[0]
         raise UserError(f"{self.model.name} has no decoder steps with the cache {self.cache}: convert it again with "
                         f"the cache {self.cache}, or use cache=auto")
+
+
+    def _state_works(self, network: str, steps: Sequence[PackageFunction]) -> bool:
+        """Whether a network's functions with states return what they should, as known or as tried now."""
+        prefills = self.functions(network, "prefill")
+        if self.states is None or not prefills:
+            return False
+        path, units = self.model.path / self.packages[network].path, steps[0].compute_units
+        problem = self.states.read(path, units)
+        if problem is None:
+            shape = self.model.config(network).decoder_shape
+            problem = try_state(lambda: self._bind(network, steps, 1, STEPS), prefills, shape.width,
+                                shape.memory_length)
+            self.states.write(path, units, problem)
+            if problem:
+                self.notice(f"{problem.partition('; ')[0]}. The host keeps the cache of {network} instead, which is "
+                            "slower.")
+        return not problem
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,12 @@ class PackageFunction:
         self._loaded = None
 
 
+def state_arrays(state: Any, names: Sequence[str]) -> list[np.ndarray]:
+    """What a state of any engine holds: Core ML's is read by name, the others are copied."""
+    read = getattr(state, "read_state", None)
+    return [read(name) for name in names] if read is not None else [state.copied()[name] for name in names]
+
+
 def smallest_fitting(functions: Sequence[PackageFunction], what: str, **lengths: int) -> PackageFunction:
     """The function with the smallest bucket that all of ``lengths`` fit in; the first length is compared first.
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from ane.audio.trimming import trimmed
 from ane.bundles.bundle_json import MANIFEST_FILE
+from ane.models.asynchronous import AsyncSpeaking
 from ane.models.delivery import delivered_whole
 from ane.models.fed_stream import FedStream
 from ane.models.kitten.chunking import spoken_chunks
@@ -57,7 +58,7 @@ class KittenChunk:
         return {"input_ids": self.input_ids, "style": self.style, "speed": self.speed}
 
 
-class KittenSynthesizer:
+class KittenSynthesizer(AsyncSpeaking):
     """A KittenTTS model on the CPU. ``speak``, ``speak_all`` and ``stream`` synthesise speech; several threads may call
     them.
 
@@ -236,8 +237,8 @@ def with_speed(settings: KittenSettings | None, speed: float | None) -> KittenSe
 class KittenStream(SoundStream):
     """Sound that arrives chunk by chunk: pieces (n,) float32 at ``sample_rate``.
 
-    ``chunks``, ``facts`` and ``notes`` are as in ``KittenSpeech``. The graph first runs when the first piece is
-    requested.
+    ``chunks``, ``facts`` and ``notes`` are as in ``KittenSpeech``, and so are ``words`` for the pieces returned so far.
+    The graph first runs when the first piece is requested.
     """
 
     sample_rate = SAMPLE_RATE
@@ -245,6 +246,8 @@ class KittenStream(SoundStream):
     def __init__(self, chunks: list[KittenChunk], voice: str, speed: float, waves: Iterator[np.ndarray],
                  timeline: Timeline):
         self.chunks, self.timeline = [chunk.text for chunk in chunks], timeline
+        self._coming = iter(chunks)
+        self.words: list[SpokenWord] = []
         self.facts = {"voice": voice, "speed": speed, "tokens": sum(chunk.input_ids.size for chunk in chunks)}
         self.notes: list[str] = []
         self._waves = timeline.record_each("synthesis", waves)
@@ -253,6 +256,7 @@ class KittenStream(SoundStream):
         piece = next(self._waves)
         self.timeline.mark_first_audio()
         self.elapsed = self.timeline.now() - self.timeline.text_ready
+        self.words += estimated_words([next(self._coming)], [piece], self.seconds)
         self._samples += len(piece)
         return piece
 
@@ -262,10 +266,10 @@ class KittenStream(SoundStream):
             pass
 
 
-def estimated_words(chunks: Sequence[KittenChunk], waves: Sequence[np.ndarray]) -> list[SpokenWord]:
-    """The words of all chunks, which share the time of the chunk's sound by their letters."""
+def estimated_words(chunks: Sequence[KittenChunk], waves: Sequence[np.ndarray],
+                    offset: float = 0.0) -> list[SpokenWord]:
+    """The words of chunks, which share the time of the chunk's sound by their letters; it begins at ``offset``."""
     words: list[SpokenWord] = []
-    offset = 0.0
     for chunk, wave in zip(chunks, waves, strict=True):
         end = offset + len(wave) / SAMPLE_RATE
         first = min(end, offset + chunk.delivery.before)

@@ -67,6 +67,8 @@ PROGRAMS = {
         x=x, begin=[0, 0, 0, 0], end=[0, 0, 0, 0], stride=[1, -1, 1, -2], begin_mask=[True] * 4, end_mask=[True] * 4),
     "slice_by_index of one": lambda x, y: mb.slice_by_index(x=x, begin=[0, 1, 0, 0], end=[2, 2, 4, 5],
                                                             squeeze_mask=[False, True, False, False]),
+    "slice_update": lambda x, y: mb.slice_update(
+        x=x, update=mb.slice_by_index(x=y, begin=[0, 0, 0, 0], end=[2, 1, 4, 2]), begin=[0, 2, 0, 3], end=[2, 3, 4, 5]),
     "constant only": lambda x, y: mb.add(x=x, y=mb.matmul(x=mb.reshape(x=y, shape=[2, 3, 4, 5]), y=normal(5, 5))),
 }
 

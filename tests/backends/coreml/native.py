@@ -38,8 +38,8 @@ class Order:
 
     Attributes:
         call: "compile", "load", "predict" or "plan". function, units: only of these; None: of all.
-        how: "refuse" with ``message``; "nan" outputs; "hang"; "kill" this process, as macOS does without memory;
-            "memory": raise MemoryError.
+        how: "refuse" with ``message``; "nan" outputs; "forget" what is written to a state; "hang"; "kill" this
+            process, as macOS does without memory; "memory": raise MemoryError.
     """
 
     call: str
@@ -67,8 +67,8 @@ class StandIn:
     def count(self, start: str) -> int:
         return sum(line.startswith(start) for line in self.log)
 
-    def obey(self, call: str, function: str, units: str = "") -> bool:
-        """Write the call into the log and carry out its order; True: the outputs must be NaN."""
+    def obey(self, call: str, function: str, units: str = "") -> str:
+        """Write the call into the log and carry out its order; "nan" and "forget" are left to the caller."""
         with (self.folder / "log").open("a") as log:
             log.write(f"{call} {function} {units}".rstrip() + "\n")
         path = self.folder / "orders.json"
@@ -82,8 +82,8 @@ class StandIn:
                     os.kill(os.getpid(), signal.SIGKILL)
                 if order.how == "memory":
                     raise MemoryError
-                return order.how == "nan"
-        return False
+                return order.how
+        return ""
 
 
 def here() -> StandIn:
@@ -130,6 +130,8 @@ class _MLModelProxy:
         return str(self.path)
 
     def predict(self, features: dict, state: _State | None) -> dict[str, np.ndarray]:
+        from ane.backends.mil import InterpreterState
+
         if type(features) is not dict or not (state is None or isinstance(state, _State)):
             raise TypeError("predict(): incompatible function arguments")
         spoiled = self.stand_in.obey("predict", self.function, self.units)
@@ -143,10 +145,12 @@ class _MLModelProxy:
                 raise RuntimeError(f'{{\n NSLocalizedDescription = "MultiArray {name} {array.dtype} {array.shape} does '
                                    f'not match {type_} of the model description.";\n}}')
         states = self._states(state)
+        if spoiled == "forget" and states is not None:
+            states = InterpreterState(states).copied()
         outputs = self.interpreter.predict({name: arrays[name] for name in declared}, states)
         for name in declared:
             watch(features[name], name)
-        if spoiled:
+        if spoiled == "nan":
             outputs = {name: np.full_like(array, np.nan) for name, array in outputs.items()}
         return {name: array.astype(np.float32) if array.dtype.kind == "f" else array
                 for name, array in outputs.items()}

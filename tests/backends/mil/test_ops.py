@@ -297,6 +297,7 @@ MOVES = [
 ]
 
 AT = np.array([2, 0, 2], np.int32)
+SCALES = np.float32([0.1, 0.02, 0.3])
 ALONG = np.random.default_rng(3).integers(0, 3, (2, 2, 4, 5)).astype(np.int32)
 INDICES = np.array([[0, 2], [1, 0]], np.int32)
 
@@ -326,6 +327,10 @@ INDEXED = [
          lambda x, at, y: x.scatter_add(1, at, y), X, ALONG, normal(2, 2, 4, 5, seed=5)),
     case("scatter_nd", lambda x, at, y: mb.scatter_nd(data=x, indices=at, updates=y, mode="update"),
          lambda x, at, y: x.index_put((at[:, 0], at[:, 1]), y), X, INDICES, normal(2, 4, 5)),
+    case("quantize and dequantize", lambda x: mb.dequantize(
+        input=mb.quantize(input=x, scale=SCALES, zero_point=np.int8([0, 5, -3]), output_dtype="int8", axis=1),
+        scale=SCALES, zero_point=np.int8([0, 5, -3]), axis=1),
+         lambda x: torch.fake_quantize_per_channel_affine(x, T(SCALES), T(np.int32([0, 5, -3])), 1, -128, 127), X),
     case("one_hot", lambda at: mb.one_hot(indices=at, one_hot_vector_size=4, axis=0, on_value=2., off_value=-1.),
          lambda at: (F.one_hot(at.long(), 4).T * 3 - 1).float(), AT),
 ]

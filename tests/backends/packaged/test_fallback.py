@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from ane.backends import load_backend
+from ane.backends.choosing import core_ml_runs
 from ane.backends.coreml import trial
 from ane.bundles.bundle import Bundle
 from ane.models.tortoise.settings import Diffusion, Settings
@@ -44,8 +45,13 @@ def settings() -> Settings:
 
 
 def speak(bundle: Path, backend: str = "auto", **options) -> tuple[np.ndarray, list[str], str]:
-    """The audio of a short text, the notices but those of first loads, the name of the backend."""
+    """The audio of a short text, the notices but those of first loads, the name of the backend.
+
+    With a cache on the host, if nothing else is said: states are fp16, and the packages of these tests are not.
+    """
     notices: list[str] = []
+    if core_ml_runs():
+        options.setdefault("cache", "io")
     loaded = load_backend(backend, Bundle(bundle), notice=notices.append, **options)
     audio = Synthesizer(Bundle(bundle), loaded).speak("Hi.", "noise", seed=0, settings=settings()).audio
     assert np.isfinite(audio).all()
@@ -65,6 +71,31 @@ def test_core_ml_speaks_without_a_notice_where_it_works(mac, bundle, expected, c
     assert name.startswith("coreml")
     assert snr_db(expected, audio) > (SAME_DB if cache == "io" else 5)          # a state is fp16
     assert mac.count("load univnet_14_17 CPU_AND_GPU") == 2
+
+
+def test_the_cache_is_a_state_once_it_has_been_tried(mac, bundle, expected):
+    for tried in (1, 0):
+        before = len(mac.log)
+        audio, notices, _ = speak(bundle, cache="auto")
+        assert notices == []
+        assert snr_db(expected, audio) > 5
+        log = mac.log[before:]
+        assert not [line for line in log if line.startswith("predict step")]
+        assert sum(line.startswith("predict prefill") for line in log) == 1 + 3 * tried     # loading, the trial's two
+
+
+@pytest.mark.parametrize(("order", "why"), [
+    (Order("predict", function="store_32_128", message="error code: -14"), "Core ML cannot load function 'store_32_1"),
+    (Order("predict", "nan", function="state_2_128_128"), "returns NaN or infinite values"),
+    (Order("predict", "forget", function="store_32_128"), "returns other values (")])
+def test_where_states_do_not_work_the_host_keeps_the_cache(mac, bundle, expected, order, why):
+    mac.order(order)
+    audio, notices, _ = speak(bundle, cache="auto")
+    line, = notices
+    assert why in line
+    assert line.endswith("The host keeps the cache of autoregressive instead, which is slower.")
+    assert snr_db(expected, audio) > SAME_DB
+    assert speak(bundle, cache="auto")[1] == []         # remembered
 
 
 def test_without_core_ml_torch_speaks(bundle, expected):

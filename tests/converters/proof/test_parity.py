@@ -19,7 +19,7 @@ from converters.proof.parity import (
 # network, kind, precision → threshold with fp32 maths, and with fp16 rounding
 THRESHOLDS = [
     ("autoregressive", "step", "fp32", 100, 100), ("autoregressive", "step", "fp16", 60, 50),
-    ("autoregressive", "state", "fp32", 60, 60), ("autoregressive", "fill", "fp32", 60, 60),
+    ("autoregressive", "state", "fp32", 60, 60), ("autoregressive", "store", "fp32", 60, 60),
     ("autoregressive", "state", "fp16", 60, 50), ("autoregressive", "step", "8bit", 33, 33),
     ("autoregressive", "step", "6bit", 20, 20), ("autoregressive", "step", "4bit", 8, 8),
     ("diffusion", "sample", "fp32", 90, 90), ("diffusion", "sample", "fp16", 50, 40),
@@ -60,19 +60,22 @@ def test_an_unknown_precision_or_kind_is_reported(kind, precision):
 
 
 def test_a_probe_gets_the_functions_that_it_calls():
-    functions = {name: FunctionRecord(name, {}, {}) for name in ("prefill", "step", "fill", "state")}
+    functions = {name: FunctionRecord(name, {}, {}) for name in ("prefill", "step", "store", "state")}
     record = PackageRecord("autoregressive", "fp16", "a.mlpackage", [], functions)
-    assert companions(record, "prefill") == {"prefill", "step"}
-    assert companions(record, "fill") == {"fill", "state"}
+    assert companions(record, "prefill") == {"prefill", "step", "store", "state"}
+    assert companions(record, "state") == {"prefill", "store", "state"}
     assert companions(record, "step") == {"step"}
 
 
-def test_a_fill_is_measured_on_its_own_slots_and_never_replaced_by_single_steps():
-    """A probe's decoder takes the smallest state: one of other slots could not use the fill."""
-    functions = {f"{kind}_{slots}": FunctionRecord(kind, {"columns": 8, "slots": slots}, {})
-                 for kind in ("fill", "state") for slots in (448, 2304)}
+def test_a_state_is_measured_on_the_slots_that_it_reads_and_its_own_store():
+    functions = {"prefill_64": FunctionRecord("prefill", {"columns": 64}, {})}
+    for kind, capacity in (("state", 448), ("state", 2304), ("store", 448), ("store", 2304)):
+        bucket = {"columns": 8, "slots": 256, "capacity": capacity} if kind == "state" else {"columns": 64,
+                                                                                             "capacity": capacity}
+        functions[f"{kind}_{capacity}"] = FunctionRecord(kind, bucket, {})
     record = PackageRecord("autoregressive", "fp16", "a.mlpackage", [], functions)
-    assert companions(record, "fill_2304") == {"fill_2304", "state_2304"}
+    assert companions(record, "state_2304") == {"state_2304", "store_2304", "prefill_64"}
+    assert companions(record, "store_448") == {"state_448", "store_448", "prefill_64"}
 
 
 def test_the_mean_is_that_of_the_noise():

@@ -70,7 +70,7 @@ def test_sound_packages_pass(inside):
 @pytest.mark.parametrize(("function", "modules"), [
     ("prefill_32", ["gpt.h.0.ln_1", "gpt.h.2", "gpt.ln_f", "final_norm", "mel_head"]),
     ("step_2_64", ["gpt.h.0.ln_1", "gpt.h.2", "gpt.ln_f", "final_norm", "mel_head"]),
-    ("state_2_64", ["gpt.h.0.ln_1", "gpt.h.2", "gpt.ln_f", "final_norm", "mel_head"]),
+    ("state_2_64_64", ["gpt.h.0.ln_1", "gpt.h.2", "gpt.ln_f", "final_norm", "mel_head"]),
     ("clvp_text_32", ["text_transformer.transformer.attn_layers.layers.3.1", "text_transformer.transformer.norm",
                       "to_text_latent"]),
     ("clvp_speech_32", ["speech_transformer.transformer.attn_layers.layers.0.1", "to_speech_latent"]),
@@ -88,8 +88,8 @@ def test_values_equal_the_outputs_of_the_modules_they_are_named_after(inside, fu
 
 def test_the_number_of_values_compared_with_a_module(inside):
     assert {function: len(one.values) for function, one in inside.items()} == {
-        "prefill_32": 21, "step_2_64": 21, "state_2_64": 21, "clvp_text_32": 6, "clvp_speech_32": 6,
-        "diffusion_conditioning_401": 8, "ar_random": 6, "hifigan_14_14": 20, "univnet_14_17": 41}
+        "prefill_32": 21, "step_2_64": 21, "state_2_64_64": 21, "store_32_64": 0, "clvp_text_32": 6,
+        "clvp_speech_32": 6, "diffusion_conditioning_401": 8, "ar_random": 6, "hifigan_14_14": 20, "univnet_14_17": 41}
 
 
 def denoised_and_compared(folder: Path, steps: int, rows: int) -> list[list[ComparedValue]]:
@@ -163,8 +163,9 @@ def test_the_layer_of_a_wrong_weight_is_named(copy, layer):
     model = UnverifiedBundle(copy)
     for one in verify(model, choose_packages(model, "autoregressive"), package_runner("mil"), layers=LayerComparison()):
         assert not one.passed
-        assert one.drift.name == layer
-        assert (one.difference.op, one.difference.name) == ("conv", layer)
+        if one.function != "store_32_64":           # it has no layers: the prefill or the step beside it is wrong
+            assert one.drift.name == layer
+            assert (one.difference.op, one.difference.name) == ("conv", layer)
 
 
 def test_a_damaged_package_is_reported_and_the_others_are_verified(copy):
@@ -280,7 +281,8 @@ def test_values_inside_core_ml_are_compared(small, core_ml):
 
 def test_a_function_with_a_state_is_verified_without_values_on_core_ml(small, core_ml):
     model = UnverifiedBundle(small)
-    one, = verify(model, choose_packages(model, function="state_2_64"), core_ml(Inspecting), layers=LayerComparison())
+    one, = verify(model, choose_packages(model, function="state_2_64_64"), core_ml(Inspecting),
+                  layers=LayerComparison())
     assert one.passed
     assert (one.problem, one.values, one.operations) == ("", (), ())
 
@@ -302,7 +304,7 @@ def test_an_extracted_function_computes_the_same(small, tmp_path):
     wanted = MilRuntime().load(small / AUTOREGRESSIVE, "step_2_64", "").predict(inputs)
     for name, array in Interpreter(single).predict(inputs).items():
         assert np.array_equal(array, wanted[name])
-    assert len(Package(small / AUTOREGRESSIVE).functions) == 3, "the original was modified through a link"
+    assert len(Package(small / AUTOREGRESSIVE).functions) == 4, "the original was modified through a link"
     assert set(CoreMLInspector(tmp_path / "single.mlpackage", "CPU_ONLY").inspector.output_names) >= {"gpt__h__1"}
 
 

@@ -95,7 +95,7 @@ def test_no_graph_but_the_memory_projects_the_windows_states(tmp_path):
     """A step that took the states would compute keys and values of all their positions at every token."""
     for graph in graphs_of("decoder", decoder(), None, CoreMLOptions(lanes=(1, 4)), 1.0):
         assert ("states" in graph.inputs) == (graph.kind == "memory")
-        assert ("memory_keys" in graph.inputs) == (graph.kind != "memory")
+        assert ("memory_keys" in graph.inputs) == (graph.kind not in ("memory", "store"))
 
 
 def test_an_encoder_with_more_positions_than_a_block_of_queries(tmp_path):
@@ -125,8 +125,8 @@ def test_default_lengths_hold_the_longest_prompt_and_all_positions():
     assert prefill_columns(official) == (16, 64, 256)
     graphs = graphs_of("decoder", decoder(), None, CoreMLOptions(lanes=(1, 8)), 1.0)
     assert [graph.name for graph in graphs] == [
-        "memory_24", "prefill_16", "prefill_64", "step_1_128", "step_8_576", "state_1_128", "state_8_576",
-        "fill_64_128", "fill_64_576"]
+        "memory_24", "prefill_16", "prefill_64", "step_1_128", "step_8_576", "state_1_128_128",
+        "state_8_576_576", "store_32_128", "store_32_576"]
 
 
 @pytest.mark.parametrize(("buckets", "message"), [

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import ane
+from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.word_times import WordTimer, delayed, expected_starts
 from benchmarks.listening import words as letters
 from tests.models.tortoise.sample_settings import HIFIGAN
@@ -52,6 +53,20 @@ def test_the_sound_is_the_same_and_words_are_only_there_when_asked_for(synthesiz
     plain = synthesizer.speak(TEXT, seed=1, settings=HIFIGAN)
     np.testing.assert_array_equal(timed.audio, plain.audio)
     assert plain.words == []
+
+
+@pytest.mark.parametrize("candidates", [1, 2])
+def test_a_stream_states_the_same_words_while_it_sounds(synthesizer, candidates):
+    text = "One small boat [pause:300ms] lay on the sand."
+    settings = replace(Settings.of("fastest", synthesizer.model.settings), candidates=candidates)
+    words = synthesizer.speak(text, seed=1, settings=settings, speed=1.25, word_times=True).words
+    stream = synthesizer.stream(text, seed=1, settings=settings, speed=1.25, word_times=True)
+    counts = [len(stream.words) for _ in stream]
+    assert 3 in counts, "those of the first chunk come before the second chunk has been decoded"
+    assert [word.word for word in stream.words] == [word.word for word in words] == text.replace(
+        "[pause:300ms] ", "").split()
+    np.testing.assert_allclose([word.start for word in stream.words], [word.start for word in words])
+    assert all(-1e-9 < streamed.end - word.end < 0.2 for streamed, word in zip(stream.words, words, strict=True))
 
 
 def test_words_follow_speed_and_pauses(synthesizer):

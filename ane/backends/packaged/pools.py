@@ -1,0 +1,366 @@
+"""The pools of slots that hold a decoder's keys and values, and the calls that read and fill them.
+
+A table says what each slot holds: a position of a lane, a position of a prefix, or nothing. A call's mask lets a column
+see the slots of its prefix and of its lane's earlier positions; so slots may be used in any order, and rewinding,
+refilling or sharing moves no data. A call takes the function with the fewest slots that hold what it needs, and a
+larger one as texts grow.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ane.backends.base import MASKED
+from ane.backends.packaged.functions import PackageFunction, state_arrays
+
+FREE = -1               # owner of a slot that holds nothing; a lane's slots have its index
+FIRST_PREFIX = -2       # owner of the slots of the first prefix; the next ones are below
+
+
+@dataclass(eq=False)
+class CrossMemory:
+    """Keys and values (layers, heads, width, N) of a memory, by the functions' inputs; {} without cross-attention."""
+
+    arrays: Mapping[str, np.ndarray]
+
+    def inputs(self, function: PackageFunction) -> Mapping[str, np.ndarray]:
+        """The inputs of a call. Core ML's buffers are the inputs themselves: they are filled when the memory changes,
+        and not copied at each step."""
+        buffers = getattr(function.loaded, "buffers", None)
+        if not self.arrays or buffers is None:
+            return self.arrays
+        found = {name: buffers[name] for name in self.arrays}
+        if function.loaded.content is not self:
+            for name, array in self.arrays.items():
+                np.copyto(found[name], array)
+            function.loaded.content = self
+        return found
+
+
+@dataclass(eq=False)
+class StoredPrefix:
+    """Columns (P, D), and the memory that they and all lanes of this prefix attend to; keys and values (layers, heads,
+    width, P) if a function without a cache has computed them."""
+
+    columns: np.ndarray
+    memory: CrossMemory
+    keys: np.ndarray | None = None
+    values: np.ndarray | None = None
+
+
+def joined_logits(outputs: Mapping[str, np.ndarray], columns: slice) -> np.ndarray:
+    """Logits (n, V) of these columns; a long vocabulary is split into the outputs logits_0, logits_1, …"""
+    names = sorted((name for name in outputs if name.startswith("logits")), key=lambda name: (len(name), name))
+    return np.concatenate([outputs[name][0, :, 0, columns] for name in names]).T
+
+
+def pack_columns(columns: np.ndarray, count: int, scale: float, dtype: type) -> np.ndarray:
+    """Columns (n, D) times ``scale``, padded to ``count``: (1, D, 1, count).
+
+    Normalising a column of zeros (an idle lane's) would divide by zero, and the NaN would reach other lanes through the
+    pool. Such columns and the padding are therefore filled with a ramp.
+    """
+    x = np.empty((1, columns.shape[1], 1, count), dtype)
+    x[0, :, 0, :] = np.linspace(-1, 1, columns.shape[1])[:, None] * scale
+    nonzero = np.flatnonzero(columns.any(axis=1))
+    x[0, :, 0, nonzero] = columns[nonzero] * scale
+    return x
+
+
+@dataclass(frozen=True)
+class PoolSettings:
+    """What the pools of a decoder have in common.
+
+    Attributes:
+        stored: the decoder's prefixes by index; the slots of a prefix that is no longer among them are free.
+        prefixes: how many prefixes the decoder may store.
+        geometry: (layers, heads, head width). scale: of the columns. dtype: of the functions' inputs.
+        only_pool: whether the decoder has no other pool.
+    """
+
+    stored: Mapping[int, StoredPrefix]
+    prefixes: int
+    geometry: tuple[int, int, int]
+    scale: float
+    dtype: type
+    only_pool: bool
+
+
+class SlotPool:
+    """The slots of functions that differ in their number only, and the lanes that share them.
+
+    A subclass keeps the content of the slots. ``owner`` and ``position`` (slots,) are the table.
+    """
+
+    def __init__(self, functions: Sequence[PackageFunction], lanes: int, settings: PoolSettings, recent: int = 0):
+        self.functions = sorted(functions, key=lambda f: f.bucket["slots"])
+        self.settings, self.lanes, self.columns = settings, lanes, functions[0].bucket["columns"]
+        self.slots = self.functions[-1].bucket["slots"]
+        self.owner = np.full(self.slots + recent, FREE)
+        self.position = np.zeros(self.slots + recent, dtype=np.int64)
+        self.prefixes: dict[StoredPrefix, int] = {}         # those in the pool → owner of their slots
+
+    def reserve(self, count: int) -> np.ndarray:
+        """Free slots (count,) for the columns of the next call, which stores them there."""
+        raise NotImplementedError
+
+    def slots_needed(self, visible: np.ndarray, reserved: np.ndarray) -> int:
+        """The first slots that the function of a call must have. ``visible`` (columns, slots)."""
+        raise NotImplementedError
+
+    def call(self, function: PackageFunction, slots: np.ndarray,
+             inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Run a function and store the keys and values of its first ``len(slots)`` columns in these slots."""
+        raise NotImplementedError
+
+    def store_prefix(self, prefix: StoredPrefix, owner: int) -> None:
+        """Store the keys and values of a prefix, which are known."""
+        raise NotImplementedError
+
+    def prefill(self, prefix: StoredPrefix, needed: Sequence[StoredPrefix] = ()) -> tuple[np.ndarray, np.ndarray]:
+        """Compute a prefix, as many columns per call as possible. No prefix of ``needed`` gives way to it.
+
+        Returns hidden (D,), logits (V,) of its last position.
+        """
+        owner = self._admit(prefix, needed)
+        for start in range(0, len(prefix.columns), self.columns):
+            columns = prefix.columns[start:start + self.columns]
+            n = len(columns)
+            hidden, logits = self._run(columns, np.full(n, owner), start + np.arange(n), np.full(n, owner),
+                                       np.full(n, start), np.tri(n, dtype=bool), prefix.memory)
+        return hidden[-1], logits[-1]
+
+    def step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int,
+             prefixes: Sequence[StoredPrefix]) -> tuple[np.ndarray, np.ndarray]:
+        """Append columns (n, T, D) to the lanes ``first_lane`` … of this pool, each attending to its prefix.
+
+        Returns hidden (n, T, D), logits (n, V) of the last column.
+        """
+        for prefix in prefixes:
+            if prefix not in self.prefixes:
+                self._load_prefix(prefix, prefixes)
+        for row, length in enumerate(lengths):              # a rewound lane drops the rest
+            self.owner[(self.owner == first_lane + row) & (self.position >= length)] = FREE
+        owners = np.array([self.prefixes[prefix] for prefix in prefixes])
+        memories = [prefix.memory for prefix in prefixes]
+        groups = [np.array([row for row, other in enumerate(memories) if other is memory])
+                  for memory in dict.fromkeys(memories)]
+        parts = [self._step_lanes(columns[rows], lengths[rows], first_lane + rows, owners[rows], memories[rows[0]])
+                 for rows in groups]
+        order = np.argsort(np.concatenate(groups))
+        hidden, logits = (np.concatenate(part)[order] for part in zip(*parts, strict=True))
+        return hidden, logits
+
+    def _step_lanes(self, columns: np.ndarray, lengths: np.ndarray, lanes: np.ndarray, prefixes: np.ndarray,
+                    memory: CrossMemory) -> tuple[np.ndarray, np.ndarray]:
+        """``step`` for the lanes (n,) of one memory; ``prefixes`` (n,) are the owners of their prefixes' slots."""
+        n, T, D = columns.shape
+        per_call = max(1, self.columns // n)                            # positions of each lane in one call
+        hidden = []
+        for start in range(0, T, per_call):
+            part = columns[:, start:start + per_call]
+            t = part.shape[1]
+            lane, before = np.repeat(lanes, t), np.repeat(lengths + start, t)
+            position = before + np.tile(np.arange(t), n)
+            visible_columns = (lane[:, None] == lane) & (position <= position[:, None])
+            out, logits = self._run(part.reshape(n * t, D), lane, position, np.repeat(prefixes, t), before,
+                                    visible_columns, memory)
+            hidden.append(out.reshape(n, t, D))
+        return np.concatenate(hidden, axis=1), logits.reshape(n, t, -1)[:, -1]
+
+    def _load_prefix(self, prefix: StoredPrefix, needed: Sequence[StoredPrefix]) -> None:
+        if prefix.keys is None:
+            self.prefill(prefix, needed)
+        else:
+            self.store_prefix(prefix, self._admit(prefix, needed))
+
+    def _admit(self, prefix: StoredPrefix, needed: Sequence[StoredPrefix]) -> int:
+        """The owner of a prefix's slots, after the slots of prefixes that it replaces are free.
+
+        At most as many prefixes as lanes are in the pool; then one that ``needed`` does not include gives way.
+        """
+        current = list(self.settings.stored.values())
+        dropped = [other for other in self.prefixes if other is prefix or other not in current]
+        if len(self.prefixes) - len(dropped) >= min(self.lanes, self.settings.prefixes):
+            dropped.append(next(other for other in self.prefixes if other not in needed and other not in dropped))
+        for other in dropped:
+            self.owner[self.owner == self.prefixes.pop(other)] = FREE
+        owner = FIRST_PREFIX
+        while owner in self.prefixes.values():
+            owner -= 1
+        self.prefixes[prefix] = owner
+        return owner
+
+    def free_prefixes(self) -> bool:
+        """Whether a prefix can be stored without dropping one that the decoder stores."""
+        kept = sum(prefix in self.settings.stored.values() for prefix in self.prefixes)
+        return kept < min(self.lanes, self.settings.prefixes)
+
+    def _run(self, columns: np.ndarray, owners: np.ndarray, positions: np.ndarray, prefixes: np.ndarray,
+             before: np.ndarray, visible_columns: np.ndarray, memory: CrossMemory) -> tuple[np.ndarray, np.ndarray]:
+        """Compute columns (n, D) and store them as these ``positions`` of ``owners``; hidden (n, D), logits (n, V).
+
+        Each column sees its prefix, the positions of its owner before ``before``, and ``visible_columns`` (n, n).
+        """
+        n, L = len(columns), self.columns
+        slots = self.reserve(n)
+        visible = (self.owner == prefixes[:, None]) | (
+            (self.owner == owners[:, None]) & (self.position < before[:, None]))
+        needed = self.slots_needed(visible, slots)
+        function = next(f for f in self.functions if f.bucket["slots"] >= needed)
+        # slots of the pool that the function has, then recent ones
+        seen = np.concatenate((visible[:, :function.bucket["slots"]], visible[:, self.slots:]), axis=1)
+        mask = np.full((1, 1, L, seen.shape[1] + L), MASKED, self.settings.dtype)
+        mask[0, 0, :n, :seen.shape[1]][seen] = 0
+        mask[0, 0, :n, seen.shape[1]:seen.shape[1] + n][visible_columns] = 0
+        x = pack_columns(columns, L, self.settings.scale, self.settings.dtype)
+        outputs = self.call(function, slots, {"x": x, "mask": mask, **memory.inputs(function)})
+        self.owner[slots], self.position[slots] = owners, positions
+        return outputs["hidden"][0, :, 0, :n].T, joined_logits(outputs, slice(n))
+
+
+class HandedArrays:
+    """Keys and values (layers, heads, width, N) that a function takes as inputs of these names.
+
+    A function that Core ML has loaded takes float32 inputs and keeps a buffer for each. A decoder's only pool uses
+    those buffers as its arrays, so that steps need not copy them; it copies them when another function is called.
+    """
+
+    def __init__(self, settings: PoolSettings, *names: str):
+        self.settings, self.names = settings, names
+        self.arrays: tuple[np.ndarray, ...] = ()
+        self._function: PackageFunction | None = None
+
+    def hand_to(self, function: PackageFunction, length: int) -> dict[str, np.ndarray]:
+        """The inputs of a function that takes arrays of this length; they become the arrays."""
+        if function is not self._function:
+            buffers = getattr(function.loaded, "buffers", None)
+            dtype = self.settings.dtype if buffers is None else np.float32
+            if buffers is not None and self.settings.only_pool:
+                new = tuple(buffers[name] for name in self.names)
+            elif self.arrays and self.arrays[0].shape[-1] == length:
+                new = self.arrays
+            else:
+                new = tuple(np.empty((*self.settings.geometry, length), dtype) for _ in self.names)
+            for array, old in zip(new, self.arrays or (None, None), strict=True):
+                kept = 0 if old is None else min(length, old.shape[-1])
+                if array is not old:
+                    array[..., :kept] = 0 if old is None else old[..., :kept]
+                    array[..., kept:] = 0
+            self.arrays, self._function = new, function
+        return dict(zip(self.names, self.arrays, strict=True))
+
+    def write(self, slots: np.ndarray, *values: np.ndarray) -> None:
+        for array, columns in zip(self.arrays, values, strict=True):
+            array[..., slots] = columns
+
+
+class HostPool(SlotPool):
+    """Keys and values on the host, handed over at each call, with as many slots as are in use."""
+
+    def __init__(self, functions: Sequence[PackageFunction], lanes: int, settings: PoolSettings):
+        super().__init__(functions, lanes, settings)
+        self._handed = HandedArrays(settings, "keys", "values")
+
+    def reserve(self, count: int) -> np.ndarray:
+        return np.flatnonzero(self.owner == FREE)[:count]
+
+    def slots_needed(self, visible: np.ndarray, reserved: np.ndarray) -> int:
+        """What any lane holds: the rest is not copied when another function is called."""
+        used = np.flatnonzero(self.owner != FREE)
+        return 1 + max(int(used[-1]) if len(used) else 0, int(reserved[-1]))
+
+    def store_prefix(self, prefix: StoredPrefix, owner: int) -> None:
+        slots = self.reserve(len(prefix.columns))
+        self.owner[slots], self.position[slots] = owner, np.arange(len(slots))
+        needed = self.slots_needed(np.zeros((0, self.slots), bool), slots)
+        function = next(f for f in self.functions if f.bucket["slots"] >= needed)
+        self._handed.hand_to(function, function.bucket["slots"])
+        self._handed.write(slots, prefix.keys, prefix.values)
+
+    def call(self, function: PackageFunction, slots: np.ndarray,
+             inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        outputs = function(**self._handed.hand_to(function, function.bucket["slots"]), **inputs)
+        self._handed.write(slots, *(outputs[name][..., :len(slots)] for name in ("new_keys", "new_values")))
+        return outputs
+
+
+class StatePool(SlotPool):
+    """Keys and values in a state, which all functions share and each reads as far as it needs.
+
+    New columns stay on the host, in as many recent slots as the function ``store`` takes, which come last in the
+    table. When these are full, they are stored in a free block of the state. If no block is free, because each still
+    holds a little, the state is rewritten without what is not needed.
+    """
+
+    def __init__(self, functions: Sequence[PackageFunction], lanes: int, settings: PoolSettings,
+                 store: PackageFunction):
+        self.block = store.bucket["columns"]
+        super().__init__(functions, lanes, settings, self.block)
+        self.store = store
+        self.state: Any = store.make_state()
+        self._recent = HandedArrays(settings, "recent_keys", "recent_values")
+
+    def reserve(self, count: int) -> np.ndarray:
+        if (self.owner[self.slots:] == FREE).sum() < count:
+            self._store_recent()
+        return self.slots + np.flatnonzero(self.owner[self.slots:] == FREE)[:count]
+
+    def slots_needed(self, visible: np.ndarray, reserved: np.ndarray) -> int:
+        used = np.flatnonzero(visible[:, :self.slots].any(axis=0))
+        return 1 + int(used[-1]) if len(used) else 0
+
+    def store_prefix(self, prefix: StoredPrefix, owner: int) -> None:
+        for start in range(0, len(prefix.columns), self.block):
+            part = slice(start, start + self.block)
+            count = prefix.keys[..., part].shape[-1]
+            self._store(prefix.keys[..., part], prefix.values[..., part], np.full(count, owner),
+                        start + np.arange(count))
+
+    def call(self, function: PackageFunction, slots: np.ndarray,
+             inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        outputs = function(self.state, **self._recent.hand_to(function, self.block), **inputs)
+        self._recent.write(slots - self.slots, *(outputs[name][..., :len(slots)] for name in ("new_keys",
+                                                                                              "new_values")))
+        return outputs
+
+    def _store_recent(self) -> None:
+        recent = slice(self.slots, None)
+        live = np.flatnonzero(self.owner[recent] != FREE)
+        self._store(*(array[..., live] for array in self._recent.arrays), self.owner[recent][live],
+                    self.position[recent][live])
+        self.owner[recent] = FREE
+
+    def _store(self, keys: np.ndarray, values: np.ndarray, owners: np.ndarray, positions: np.ndarray) -> None:
+        """Store columns (layers, heads, width, n) in the first free block."""
+        if not len(owners):
+            return
+        if not len(self._free_blocks()):
+            self._compact()
+        self._write(int(self._free_blocks()[0]) * self.block, keys, values, owners, positions)
+
+    def _free_blocks(self) -> np.ndarray:
+        return np.flatnonzero((self.owner[:self.slots] == FREE).reshape(-1, self.block).all(axis=1))
+
+    def _write(self, begin: int, keys: np.ndarray, values: np.ndarray, owners: np.ndarray,
+               positions: np.ndarray) -> None:
+        count = len(owners)
+        dtype = self.settings.dtype
+        padding = [(0, 0), (0, 0), (0, 0), (0, self.block - count)]
+        self.store(self.state, keys=np.pad(keys, padding).astype(dtype), values=np.pad(values, padding).astype(dtype),
+                   begin=np.array((0, 0, 0, begin), np.int32))
+        block = slice(begin, begin + self.block)
+        self.owner[block] = FREE
+        self.owner[begin:begin + count], self.position[begin:begin + count] = owners, positions
+
+    def _compact(self) -> None:
+        """Move what the slots hold to the first ones."""
+        arrays = state_arrays(self.state, ("key_cache", "value_cache"))
+        live = np.flatnonzero(self.owner[:self.slots] != FREE)
+        owners, positions = self.owner[live], self.position[live]
+        self.owner[:self.slots] = FREE
+        for start in range(0, len(live), self.block):
+            part = slice(start, start + self.block)
+            self._write(start, *(array[..., live[part]] for array in arrays), owners[part], positions[part])

@@ -1,0 +1,52 @@
+"""Published figures of each chip's Neural Engine."""
+
+from dataclasses import dataclass
+
+SOURCES = {
+    "anemll-bench": "https://github.com/Anemll/anemll-bench/blob/main/Results.MD (bandwidths of a 1 GB matrix)",
+    "ane-guide": "https://github.com/sbryngelson/ane-guide (chapter 7: streamed forms of weights; 9: M1, dispatch)",
+    "maderix/ANE": "https://github.com/maderix/ANE (README.md: M4; benchmarks/ANE_BENCHMARK_REPORT.md: the others)",
+}
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A chip's Neural Engine.
+
+    Attributes:
+        generation: 1 for an M1. bandwidth: GB/s that it reads weights at. tflops: of fp16. source: of both.
+        assumed: a figure without a published measurement, and what it is derived from.
+    """
+
+    name: str
+    generation: int
+    bandwidth: float
+    tflops: float
+    source: str
+    assumed: str = ""
+
+
+_BENCH = "GB/s: anemll-bench"
+_ANE_GUIDE = f"{_BENCH}; TFLOPS: ane-guide, chapter 9, sustained (12 in a deep fused chain)"
+_MADERIX = f"{_BENCH}; TFLOPS: maderix/ANE, 128 convolutions of 512 channels, through private interfaces"
+CHIPS = {chip.name: chip for chip in (
+    Chip("M1", 1, 60.9, 4.8, _ANE_GUIDE),
+    Chip("M1 Pro", 1, 54.9, 4.8, _BENCH, "TFLOPS as the M1's"),
+    Chip("M1 Max", 1, 54.6, 4.8, _BENCH, "TFLOPS as the M1's"),
+    Chip("M1 Ultra", 1, 54.7, 4.8, _BENCH, "TFLOPS as the M1's"),
+    Chip("M2", 2, 60.5, 6.9, _BENCH, "TFLOPS as the M1's times Apple's TOPS, 15.8 / 11"),
+    Chip("M2 Pro", 2, 61.9, 6.9, _BENCH, "TFLOPS as the M2's"),
+    Chip("M2 Max", 2, 62.0, 6.9, _BENCH, "TFLOPS as the M2's"),
+    Chip("M2 Ultra", 2, 61.7, 6.9, _BENCH, "TFLOPS as the M2's"),
+    Chip("M3", 3, 63.1, 9.98, _BENCH, "TFLOPS as the M3 Pro's (maderix/ANE)"),
+    Chip("M3 Max", 3, 120.2, 9.98, _BENCH, "TFLOPS as the M3 Pro's (maderix/ANE)"),
+    Chip("M4", 4, 64.2, 18.6, _MADERIX),
+    Chip("M4 Pro", 4, 126.4, 12.6, _MADERIX),
+    Chip("M4 Max", 4, 118.9, 10.9, _MADERIX),
+    Chip("M5", 5, 70.2, 12.2, f"{_MADERIX}; ane-guide, chapter 12, has 145 GB/s and 9.5 to 19.6 TFLOPS"),
+    Chip("M5 Max", 5, 148.4, 12.2, _BENCH, "TFLOPS as the M5's"),
+)}
+
+# First generation that streams a form of weight as stored; earlier ones expand weights to fp16 in memory.
+# Source: ane-guide, chapter 7; according to CoreML-LLM, later chips expand int8 too.
+STREAMED_FROM = {"dense": 1, "palette": 1, "sparse": 1, "int8": 2, "blockwise": 3, "other": 1}

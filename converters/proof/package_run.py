@@ -1,0 +1,123 @@
+"""Runs a function of any Core ML package on given arrays, and compares what it returns with expected arrays."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+
+from ane.backends.mil import MilRuntime
+from ane.backends.mil.package import Package
+from ane.bundles.packages import COMPUTE_UNITS
+from ane.system.errors import UserError
+from converters.proof.activations import FunctionCall, InterpretedActivations, ReadableState, compare_with_run
+from converters.proof.comparison import ComparedValue, TensorDump, TensorSummary, compare
+from converters.proof.verify import PackageRunner
+
+THRESHOLD = 40.0        # dB that an expected output must reach: fp16 programs reach 50 to 70
+
+
+@dataclass(frozen=True)
+class RunValue:
+    """A value of a run: an output, or the result of an operation.
+
+    Attributes:
+        op: type of the operation; "" for an output. finite: whether all elements are finite.
+        compared: with an expected array of its name; None if there is none.
+    """
+
+    name: str
+    op: str
+    shape: tuple[int, ...]
+    summary: TensorSummary
+    finite: bool
+    compared: ComparedValue | None = None
+
+
+@dataclass(frozen=True)
+class PackageRun:
+    """The last call of a function, and what it returned.
+
+    Attributes:
+        outputs: by name; states are among them, under their names.
+        values: the outputs, compared. layers: results of all operations, in program order.
+        operations: the same, compared with the interpreter in float32; () if that is what ran.
+    """
+
+    function: str
+    outputs: Mapping[str, np.ndarray] = field(repr=False)
+    values: Sequence[RunValue]
+    layers: Sequence[RunValue] = ()
+    operations: Sequence[ComparedValue] = ()
+
+
+def run_package(path: Path, function: str | None, runner: PackageRunner, calls: Sequence[Mapping[str, np.ndarray]],
+                expected: Mapping[str, np.ndarray], layers: bool = False, dump: TensorDump | None = None) -> PackageRun:
+    """Call a function with each of ``calls`` in turn, on one state if it has any.
+
+    Args:
+        expected: what the last call should return, by names of outputs or states; with ``layers`` also by names of
+            values inside. Any shape with as many elements.
+        layers: report the values inside the last call too. dump: receives those values.
+
+    Raises:
+        UserError: no such function, arrays that do not fit it, an op that is not supported, or the engine fails.
+    """
+    program = Package(path).function(function)
+    loaded = runner.engine.load(path, program.name, runner.compute_units or COMPUTE_UNITS[0])
+    state = loaded.make_state() if program.states else None
+    before = None
+    try:
+        for inputs in calls:
+            before = state.copied() if isinstance(state, ReadableState) else None
+            outputs = dict(loaded.predict(inputs, state))
+    except TypeError as error:
+        declared = ", ".join(f"{name} {type}" for name, type in program.inputs.items())
+        raise UserError(f"{error}; the inputs are {declared}") from error
+    if isinstance(state, ReadableState):
+        outputs |= {name: array.astype(np.float32) for name, array in state.copied().items()}
+    call = FunctionCall(calls[-1], before, runner.compute_units or COMPUTE_UNITS[0])
+    inside = {name for op in program.ops for name in op.outputs} if layers else set()
+    unknown = sorted(set(expected) - set(outputs) - inside)
+    if unknown:
+        raise UserError(f"{unknown[0]} is expected, and function {program.name!r} of {path} returns "
+                        f"{', '.join(outputs)}{'' if layers else '; values inside need --layers'}")
+    values = [_value(name, "", array, expected) for name, array in outputs.items()]
+    if not layers:
+        return PackageRun(program.name, outputs, values)
+    if program.states and not runner.source.stateful:
+        raise UserError(f"--layers: {runner.name} shows no values of a function that has a state")
+    found = list(_layers(runner, path, program.name, call, expected, dump))
+    operations = () if runner.exact else compare_with_run(program, call, InterpretedActivations(MilRuntime()),
+                                                          runner.source, path)
+    return PackageRun(program.name, outputs, values, found, operations)
+
+
+def _layers(runner: PackageRunner, path: Path, function: str, call: FunctionCall, expected: Mapping[str, np.ndarray],
+            dump: TensorDump | None) -> Iterator[RunValue]:
+    for name, op, array in runner.source.activations(path, function, call):
+        if dump is not None:
+            dump.add(name, array)
+        yield _value(name, op, array, expected)
+
+
+def _value(name: str, op: str, array: np.ndarray, expected: Mapping[str, np.ndarray]) -> RunValue:
+    compared = None
+    if name in expected:
+        if expected[name].size != array.size:
+            raise UserError(f"{name} has the shape {array.shape}, and {expected[name].shape} is expected")
+        compared = compare(name, op, expected[name].reshape(array.shape), array)
+    return RunValue(name, op, array.shape, TensorSummary.of(array), bool(np.isfinite(array).all()), compared)
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file by name. Raises UserError when it cannot be read."""
+    try:
+        archive = np.load(path, allow_pickle=False)
+        if isinstance(archive, np.ndarray):
+            raise UserError(f"{path} holds one array without a name; write it with np.savez(FILE, NAME=array)")
+        with archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        raise UserError(f"cannot read {path} as an .npz file: {error}") from error

@@ -1,0 +1,264 @@
+"""Packages that coremltools makes of common torch modules return what torch returns, on any machine."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import coremltools as ct
+import coremltools.optimize.coreml as cto
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ane.backends.mil import Interpreter, Package
+from ane.system.decibels import snr_db
+from ane.system.errors import UserError
+from tests.backends.mil.programs import configured, palettes
+
+
+@dataclass(frozen=True)
+class ModuleCase:
+    name: str
+    make: Callable[[], Callable]        # → a module or a function of tensors
+    inputs: Callable[[], tuple[Tensor, ...]]
+
+
+class ResidualNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8), nn.ReLU6(),
+                                  nn.MaxPool2d(3, 2, padding=1))
+        self.block = nn.Sequential(nn.Conv2d(8, 8, 3, padding=2, dilation=2, groups=4), nn.Hardswish(),
+                                   nn.GroupNorm(2, 8))
+        self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5), nn.LogSoftmax(-1))
+        self.stem[1].running_mean.uniform_(-1, 1)
+        self.stem[1].running_var.uniform_(0.5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        return self.head(x + self.block(x))
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: type, **options):
+        super().__init__()
+        self.layer = kind(8, 6, batch_first=True, **options)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)[0]
+
+
+class TinyDecoder(nn.Module):
+    """A block of a decoder: embedding, causal attention, gated feed-forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.norm = nn.Embedding(20, 16), nn.LayerNorm(16)
+        self.mix, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+        self.gate, self.up, self.down = nn.Linear(16, 24), nn.Linear(16, 24), nn.Linear(24, 16)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.table(tokens)
+        q, k, v = (part.unflatten(-1, (4, 4)).transpose(1, 2) for part in self.mix(self.norm(x)).chunk(3, -1))
+        x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+        return (x + self.down(F.silu(self.gate(x)) * self.up(x))) @ self.table.weight.T
+
+
+class ImageDecoder(nn.Module):
+    """Transposed convolutions, and the norms and activations of image generators."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.InstanceNorm2d(4, affine=True), nn.ConvTranspose2d(4, 8, 3, 2, 1, 1), nn.PReLU(8),
+                                 nn.LocalResponseNorm(3), nn.Conv2d(8, 4, 3, padding=1), nn.Softplus(), nn.Mish(),
+                                 nn.PixelShuffle(2), nn.PixelUnshuffle(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x)
+
+
+def pooled(x: Tensor) -> tuple[Tensor, ...]:
+    averages = [F.avg_pool1d(x, *size, ceil_mode=True) for size in ((4, 3), (3, 2, 1))]
+    return (F.max_pool1d(x, 3, 2, ceil_mode=True), F.max_pool1d(x, 2, 2, padding=1), *averages,
+            F.avg_pool1d(x, 3, 2, 1, count_include_pad=False), F.adaptive_avg_pool1d(x, 1))
+
+
+def resized(x: Tensor, grid: Tensor) -> tuple[Tensor, ...]:
+    return (F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=False),
+            F.interpolate(x, size=(11, 5), mode="bilinear", align_corners=True), F.interpolate(x, scale_factor=2),
+            F.grid_sample(x, grid, align_corners=False), F.grid_sample(x, grid, "nearest", "border", True))
+
+
+def indexed(x: Tensor, at: Tensor) -> tuple[Tensor, ...]:
+    return (x.gather(-1, at.long()), x[:, [0, 2]], x.roll(1, 1), x.flip(-1), torch.tril(x), x.topk(2, -1)[0],
+            x.cumsum(-1), F.one_hot(at.long(), 5).float(), x.repeat(2, 1), torch.where(x > 0, x, -x),
+            F.pad(x[None], (1, 2), mode="reflect"))
+
+
+def reduced(x: Tensor) -> tuple[Tensor, ...]:
+    return (x.std(-1), x.var(1), x.norm(dim=-1), x.amax(-1), x.logsumexp(-1), x.argmax(-1).float(),
+            torch.einsum("bic,bjc->bij", x, x), F.normalize(x, dim=1), x % 2, F.gelu(x) + F.elu(x) + F.hardtanh(x))
+
+
+def functions(x: Tensor) -> tuple[Tensor, ...]:
+    x = x.clamp(-0.9, 0.9)
+    return (x.asin(), x.acos(), x.atan(), x.atanh(), x.sinh(), x.cosh(), x.tan(), x.erf(), torch.log1p(x), torch.exp(x),
+            x.sign() * x.abs().sqrt(), torch.pow(x, 2), x.ceil() + x.floor() + x.round(), torch.nonzero(x > 0).float())
+
+
+def normal(*shape: int) -> Tensor:
+    return torch.from_numpy(np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32))
+
+
+def tokens() -> tuple[Tensor]:
+    return (torch.tensor([[3, 1, 4, 1, 5, 9]], dtype=torch.int32),)
+
+
+CASES = [
+    ModuleCase("convolutions", ResidualNet, lambda: (normal(1, 3, 32, 32),)),
+    ModuleCase("volume", lambda: nn.Sequential(nn.Conv3d(2, 3, 3, padding=1), nn.ReLU(), nn.MaxPool3d(2)),
+               lambda: (normal(1, 2, 4, 4, 4),)),
+    ModuleCase("transposed convolutions", ImageDecoder, lambda: (normal(1, 4, 8, 8),)),
+    ModuleCase("attention", TinyDecoder, tokens),
+    *(ModuleCase(name, lambda kind=kind, options=options: Recurrent(kind, **options), lambda: (normal(2, 5, 8),))
+      for name, kind, options in (("LSTM", nn.LSTM, {}), ("GRU", nn.GRU, {}), ("RNN", nn.RNN, {}),
+                                  ("two bidirectional LSTMs", nn.LSTM, {"bidirectional": True, "num_layers": 2}),
+                                  ("bidirectional GRU", nn.GRU, {"bidirectional": True}))),
+    ModuleCase("pooling", lambda: pooled, lambda: (normal(1, 2, 11),)),
+    ModuleCase("resizing", lambda: resized, lambda: (normal(1, 2, 8, 6), normal(1, 4, 4, 2) / 2)),
+    ModuleCase("indexing", lambda: indexed, lambda: (normal(4, 5), torch.tensor([[0, 2], [1, 1], [4, 3], [0, 0]],
+                                                                                dtype=torch.int32))),
+    ModuleCase("functions", lambda: functions, lambda: (normal(2, 6),)),
+    ModuleCase("reductions", lambda: reduced, lambda: (normal(2, 4, 6),)),
+]
+
+
+class Function(nn.Module):
+    def __init__(self, function: Callable):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs: Tensor):
+        return self.function(*inputs)
+
+
+def built(make: Callable[[], Callable]) -> nn.Module:
+    torch.manual_seed(0)
+    made = make()
+    return (made if isinstance(made, nn.Module) else Function(made)).eval()
+
+
+def converted(module: nn.Module, inputs: tuple[Tensor, ...], specs: list | None = None,
+              **options) -> ct.models.MLModel:
+    specs = specs or [
+        ct.TensorType(f"x{i}", x.shape, dtype=np.float32 if x.is_floating_point() else np.int32)
+        for i, x in enumerate(inputs)]
+    with torch.no_grad():
+        traced = torch.jit.trace(module, inputs, check_trace=False)
+    return ct.convert(traced, inputs=specs, minimum_deployment_target=ct.target.iOS18, skip_model_load=True,
+                      **{"compute_precision": ct.precision.FLOAT32, **options})
+
+
+def saved(model: ct.models.MLModel, folder: Path) -> Package:
+    model.save(str(folder / "model.mlpackage"))
+    return Package(folder / "model.mlpackage")
+
+
+def run(package: Package, inputs: tuple[Tensor, ...], function: str | None = None) -> list[np.ndarray]:
+    arrays = {f"x{i}": x.numpy() for i, x in enumerate(inputs)}
+    return list(Interpreter(package, function).predict(arrays).values())
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES])
+def test_a_converted_module_returns_what_torch_returns(case: ModuleCase, tmp_path: Path):
+    module, inputs = built(case.make), case.inputs()
+    package = saved(converted(module, inputs), tmp_path)
+    with torch.no_grad():
+        expected = module(*inputs)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    actual = run(package, inputs)
+    assert len(actual) == len(expected)
+    for one, other in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(one, other.numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("compress", "required"), [
+    (lambda model: cto.linear_quantize_weights(model, configured(cto.OpLinearQuantizerConfig(weight_threshold=0))), 25),
+    (palettes(6, weight_threshold=0), 20), (palettes(4, weight_threshold=0, granularity="per_grouped_channel",
+                                                     group_size=4), 10)], ids=["int8", "6-bit palette", "4-bit groups"])
+def test_a_compressed_module_is_close_to_torch(compress: Callable, required: float, tmp_path: Path):
+    module, inputs = built(TinyDecoder), tokens()
+    model = converted(module, inputs, compute_precision=ct.precision.FLOAT16)
+    package = saved(compress(model), tmp_path)
+    constants = {type(constant).__name__ for constant in package.function().constants.values()}
+    assert "Expression" in constants
+    with torch.no_grad():
+        assert required < snr_db(module(*inputs).numpy(), run(package, inputs)[0]) < 60
+
+
+class RunningMean(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("total", torch.zeros(1, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.total.add_(x)
+        return self.total / 4
+
+
+def test_a_module_with_a_state_keeps_it_between_calls(tmp_path: Path):
+    state = ct.StateType(wrapped_type=ct.TensorType(shape=(1, 8), dtype=np.float16), name="total")
+    package = saved(converted(built(RunningMean), (normal(1, 8),), states=[state],
+                              compute_precision=ct.precision.FLOAT16), tmp_path)
+    interpreter, state = Interpreter(package), Interpreter(package).make_state()
+    for count in (1, 2, 3):
+        output, = interpreter.predict({"x0": normal(1, 8).numpy()}, state).values()
+        assert snr_db(normal(1, 8).numpy() * count / 4, output) > 50
+
+
+def test_the_functions_of_a_package_are_run_by_name(tmp_path: Path):
+    descriptor = ct.utils.MultiFunctionDescriptor()
+    for name, length in (("short", 3), ("long", 7)):
+        converted(built(TinyDecoder), (tokens()[0][:, :1].expand(1, length),)).save(str(tmp_path / f"{name}.mlpackage"))
+        descriptor.add_function(str(tmp_path / f"{name}.mlpackage"), "main", name)
+    descriptor.default_function_name = "short"
+    ct.utils.save_multifunction(descriptor, str(tmp_path / "both.mlpackage"))
+    package = Package(tmp_path / "both.mlpackage")
+    for name, length in (("short", 3), ("long", 7)):
+        assert run(package, (torch.ones(1, length, dtype=torch.int32),), name)[0].shape == (1, length, 20)
+
+
+@pytest.mark.parametrize("lengths", [ct.RangeDim(2, 9), ct.EnumeratedShapes([(1, 2), (1, 6)])], ids=["range", "listed"])
+def test_a_flexible_length_is_taken_from_the_input(lengths, tmp_path: Path):
+    module = built(TinyDecoder)
+    shape = lengths if isinstance(lengths, ct.EnumeratedShapes) else (1, lengths)
+    package = saved(converted(module, tokens(), [ct.TensorType("x0", shape, dtype=np.int32)]), tmp_path)
+    for length in (2, 6):
+        x = tokens()[0][:, :length]
+        with torch.no_grad():
+            np.testing.assert_allclose(run(package, (x,))[0], module(x).numpy(), rtol=1e-4, atol=1e-5)
+
+
+class Branches(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2 if x.sum() > 0 else x - 1
+
+
+def test_only_the_branch_that_applies_is_run(tmp_path: Path):
+    model = ct.convert(torch.jit.script(Branches()), inputs=[ct.TensorType("x0", (1, 3))], skip_model_load=True,
+                       minimum_deployment_target=ct.target.iOS18, compute_precision=ct.precision.FLOAT32)
+    package = saved(model, tmp_path)
+    assert "cond" in {op.type for op in package.function().ops}
+    for sign in (1, -1):
+        x = torch.full((1, 3), 2.0 * sign)
+        np.testing.assert_allclose(run(package, (x,))[0], Branches()(x).numpy())
+
+
+def test_an_image_input_is_refused_in_one_line(tmp_path: Path):
+    image = ct.ImageType("x0", (1, 3, 32, 32), scale=1 / 255)
+    package = saved(converted(built(ResidualNet), (normal(1, 3, 32, 32),), [image]), tmp_path)
+    with pytest.raises(UserError, match=r"takes an image \(x0\).*TensorType") as caught:
+        Interpreter(package)
+    assert "\n" not in str(caught.value)
