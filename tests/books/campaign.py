@@ -3,7 +3,7 @@
     python -m tests.books.campaign               every call, all faults; writes tests/books/campaign.json
     python -m tests.books.campaign --every 40    every 40th call
 
-A job of 42 chunks with a stand-in synthesizer is spoken and written to a WAV file with subtitles. The library of
+A job of 42 chunks with a stand-in synthesizer is spoken, judged and written to a WAV file with subtitles. The library of
 ``faults.c``, preloaded, ends the process (before a call, or in the middle of a write) or fills the disk (from a call
 on, or for one call alone). Then the job is run again, undisturbed, and must give the same samples, speak no finished
 chunk again, and leave no other file. Needs Linux and a C compiler.
@@ -25,11 +25,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ane.audio.reader import read_recording
+from ane.books.checking.resampling import BookChecker, check_book
 from ane.books.job_database import FILE
 from ane.books.output import OutputOptions, write_book_files
 from ane.books.store import JobStore
 from ane.system.errors import UserError
-from tests.books.stand_in import StandInSpeaker, book, run_job, sounds
+from tests.books.stand_in import StandInSpeaker, book, plan_for, run_job, sounds
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "campaign.json"
@@ -68,6 +69,8 @@ def whole_run(folder: Path, speaker: StandInSpeaker | None = None) -> int:
     spoken = run_job(folder / "book.wav.job", book(), speaker)
     store = JobStore(folder / "book.wav.job")
     try:
+        speaker = StandInSpeaker()
+        check_book(store, plan_for(speaker, book(), store.seed(7)), speaker, BookChecker(retries=0))
         write_book_files(store, OutputOptions(folder / "book.wav", srt=True))
     finally:
         store.close()

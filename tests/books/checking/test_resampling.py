@@ -3,12 +3,14 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from ane.books.checking.resampling import BookChecker, check_book
 from ane.books.narration import narrate
 from ane.books.plan import seed_of
 from ane.books.speakers import SpokenChunk
 from ane.books.store import JobStore
+from ane.system.errors import UserError
 from tests.books.stand_in import RATE, StandInSpeaker, book, plan_for, sounds
 
 SPOILT = "number 2"
@@ -97,3 +99,31 @@ def test_redo_forgets_what_was_found(tmp_path):
     store.redo([number])
     store.close()
     assert not any(checked_job(tmp_path, SpoilingSpeaker(spoilt=0))[1])
+
+
+def test_an_interrupted_check_ends_with_the_same_sounds(tmp_path):
+    checked_job(tmp_path / "whole", SeedSpoilingSpeaker())
+    with pytest.raises(UserError, match="the power failed"):
+        checked_job(tmp_path / "interrupted", FailingSeedSpeaker())
+    checked_job(tmp_path / "interrupted", SeedSpoilingSpeaker())
+    assert sounds(tmp_path / "interrupted") == sounds(tmp_path / "whole")
+
+
+class SeedSpoilingSpeaker(SpoilingSpeaker):
+    """Clicks with two seeds of three, whatever was spoken before."""
+
+    def __init__(self) -> None:
+        super().__init__(spoilt=0)
+
+    def speak(self, text: str, seed: int) -> SpokenChunk:
+        self.left = seed % 3 > 0
+        return super().speak(text, seed)
+
+
+class FailingSeedSpeaker(SeedSpoilingSpeaker):
+    """Fails while it speaks a chunk for another time."""
+
+    def speak(self, text: str, seed: int) -> SpokenChunk:
+        if text in self.spoken and SPOILT in text:
+            raise UserError("the power failed")
+        return super().speak(text, seed)
