@@ -22,6 +22,7 @@ from ane.commands import (
     plan,
     read,
     say,
+    serve,
     transcribe,
     verify,
     voices,
@@ -34,6 +35,10 @@ from ane.system.paths import check_working_directory
 from ane.system.streams import tolerant_streams
 from ane.system.version import version
 
+# Compiled kernels that oneDNN keeps, one for each length of each layer. Its own limit is 1024, so that memory followed
+# the length of a text. It is read when torch first computes.
+KERNEL_CACHE = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+
 # raised by a standard stream that is closed, has no reader, or is full
 STREAM_ERRORS = (errno.EBADF, errno.EPIPE, errno.ENOSPC, errno.EIO)
 
@@ -43,8 +48,8 @@ def parser() -> argparse.ArgumentParser:
         prog="ane", description="Tortoise text-to-speech: text and a reference voice in, 24 kHz speech out.")
     top.add_argument("--version", action="version", version=f"tortoise-ane {version()}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (say, read, voices, transcribe, import_model, convert, verify, plan, bench, cache, classify, doctor,
-                    completion):
+    for command in (say, read, serve, voices, transcribe, import_model, convert, verify, plan, bench, cache, classify,
+                    doctor, completion):
         command.register(commands)
     add_common_arguments(top)
     top.set_defaults(top_parser=top)
@@ -57,6 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
     0: done; 1: bad input, or a machine that cannot do it, reported in one line; 2: wrong usage; 130 and 143: stopped by
     Ctrl-C, by SIGTERM.
     """
+    os.environ.setdefault(*KERNEL_CACHE)
     with tolerant_streams():
         args = parser().parse_args(arguments)
         with logging_to_standard_error(args.verbose, args.quiet), interruptions() as stops:

@@ -22,28 +22,45 @@ from benchmarks import (
     checkpoints,
     convert,
     embedded,
+    exactness,
     fastspeech,
     kitten,
+    long_texts,
     memory,
     quality,
     samplers,
+    server,
     speech,
     stages,
     step_bytes,
     whisper_step,
     windows,
     witnesses,
+    word_times,
 )
 from benchmarks.harness import RESULTS, Benchmark, add_shared_options, run_benchmark
 from benchmarks.page import write_page
 from benchmarks.upstream import make_environment
 
 BENCHMARKS: dict[str, Benchmark] = {
-    **stages.BENCHMARKS, **speech.BENCHMARKS, "memory": memory.BENCHMARK, "convert": convert.BENCHMARK,
-    "embedded": embedded.BENCHMARK, "quality": quality.BENCHMARK, "samplers": samplers.BENCHMARK,
-    "windows": windows.BENCHMARK, "kitten": kitten.BENCHMARK, "fastspeech": fastspeech.BENCHMARK,
-    "whisper-step": whisper_step.BENCHMARK, "witnesses": witnesses.BENCHMARK,
-    "step-bytes": step_bytes.BENCHMARK}
+    **stages.BENCHMARKS,
+    **speech.BENCHMARKS,
+    "memory": memory.BENCHMARK,
+    "long-texts": long_texts.BENCHMARK,
+    "convert": convert.BENCHMARK,
+    "embedded": embedded.BENCHMARK,
+    "quality": quality.BENCHMARK,
+    "samplers": samplers.BENCHMARK,
+    "windows": windows.BENCHMARK,
+    "kitten": kitten.BENCHMARK,
+    "fastspeech": fastspeech.BENCHMARK,
+    "whisper-step": whisper_step.BENCHMARK,
+    "witnesses": witnesses.BENCHMARK,
+    "words": word_times.BENCHMARK,
+    "server": server.BENCHMARK,
+    "exactness": exactness.BENCHMARK,
+    "step-bytes": step_bytes.BENCHMARK,
+}
 
 
 def arguments_parser() -> argparse.ArgumentParser:

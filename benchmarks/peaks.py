@@ -54,7 +54,7 @@ class MatrixProducts:
             torch.cuda.synchronize()
 
 
-class Limits:
+class MachinePeaks:
     """Bandwidth and matrix throughput of the processors, measured in every round.
 
     Attributes:

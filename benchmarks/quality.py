@@ -2,10 +2,10 @@
 
 Each voice speaks the held-out sentences (training/held_out.txt) and pocketsphinx transcribes them: word error rate with
 its 95 % interval (bootstrap over sentences), forced choice among the first 30 sentences, share of sentences that end
-with a stop code, and length, pitch, mel distance, silence and clicks compared with the teacher, flite. With --run, the
-teacher's codes, from a training run's quantiser, are spoken too, which shows the loss by sampling. The best of 8
-candidates by CLVP is compared with the mean of the same 8, twice for each sentence. A model without voices and presets,
-such as the fast embedded voice, speaks the sentences in one way.
+with a stop code, DNSMOS, and length, pitch, mel distance, silence and clicks compared with the teacher, flite. With
+--run, the teacher's codes, from a training run's quantiser, are spoken too, which shows the loss by sampling. The best
+of 8 candidates by CLVP is compared with the mean of the same 8, twice for each sentence. A model without voices and
+presets, such as the fast embedded voice, speaks the sentences in one way.
 """
 
 import argparse
@@ -32,6 +32,7 @@ from ane.system.errors import UserError
 from ane.voices import Voice, load_voice
 from benchmarks.harness import Benchmark, BenchmarkPlot, BenchmarkResult, model_name
 from benchmarks.listening import Recogniser, Wave, edits, mel_distance, recogniser_problem, words
+from benchmarks.naturalness import Dnsmos, dnsmos_problem
 from benchmarks.speakers import (
     CANDIDATES,
     SETS,
@@ -49,6 +50,7 @@ from training.text import held_out_sentences
 
 CHOICES = 30
 ALLOWED = {"quality": 0.15, "fast": 0.20, "speech": 0.15}       # word error rate above the teacher's
+LESS_NATURAL = 0.15                                             # DNSMOS below the teacher's
 
 
 @dataclass
@@ -63,6 +65,7 @@ class ScoredSpeech:
     wave: Wave
     mel_distance: float | None
     stopped: bool
+    dnsmos: float
 
 
 def score_speech(spoken: SpokenText, teacher: np.ndarray | None, choices: tuple[str, ...]) -> ScoredSpeech:
@@ -75,13 +78,19 @@ def score_speech(spoken: SpokenText, teacher: np.ndarray | None, choices: tuple[
     distance = None if teacher is None else mel_distance(spoken.audio, teacher)
     expected = words(spoken.text)
     return ScoredSpeech(spoken.text, transcript, edits(expected, words(transcript)), len(expected), chosen,
-                        Wave.of(spoken.audio, SAMPLE_RATE), distance, spoken.stopped)
+                        Wave.of(spoken.audio, SAMPLE_RATE), distance, spoken.stopped,
+                        cached_dnsmos().overall(spoken.audio, SAMPLE_RATE))
 
 
 @cache
 def cached_recogniser(choices: tuple[str, ...]) -> Recogniser:
     """One for each process: its models take a second to load."""
     return Recogniser(choices)
+
+
+@cache
+def cached_dnsmos() -> Dnsmos:
+    return Dnsmos()
 
 
 def summary(scored: Sequence[ScoredSpeech], teacher: Sequence[ScoredSpeech]) -> dict[str, Any]:
@@ -94,6 +103,7 @@ def summary(scored: Sequence[ScoredSpeech], teacher: Sequence[ScoredSpeech]) -> 
     chosen = [one.chosen for one in scored if one.chosen is not None]
     return {"wer": errors.sum() / count.sum(), "interval": interval(errors, count), "forced": sum(chosen),
             "choices": len(chosen), "stopped": float(np.mean([one.stopped for one in scored])),
+            "dnsmos": float(np.mean([one.dnsmos for one in scored])),
             "longest": float(lengths.max()), "f0": f0, "f0_off": f0 / own - 1,
             "mel_distance_db": float(np.mean(distances)) if distances else None,
             "loudness_db": float(np.mean([wave.loudness for wave in waves])),
@@ -153,6 +163,8 @@ def check_thresholds(results: dict[str, Any]) -> list[tuple[str, float, str, boo
             one, allowed = result[system], ALLOWED[system]
             check(f"{voice}, {system}: word error rate above the teacher's", one["wer"] - result["teacher"]["wer"], -1,
                   allowed)
+            check(f"{voice}, {system}: DNSMOS below the teacher's", result["teacher"]["dnsmos"] - one["dnsmos"], -4,
+                  LESS_NATURAL)
             check(f"{voice}, {system}: share that ends with a stop code", one["stopped"], 1, 1)
             check(f"{voice}, {system}: longest, in lengths of the teacher", one["longest"], 0, 1.5)
             check(f"{voice}, {system}: pitch relative to the teacher's", one["f0_off"], -0.15, 0.15)
@@ -229,7 +241,8 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
 def quality_row(voice: str, system: str, result: dict[str, Any], teacher: dict[str, Any]) -> BenchRow:
     """The word error rate with its interval, and the other figures of a voice and system."""
     low, high = result["interval"]
-    names = ("forced", "stopped", "longest", "f0", "f0_off", "mel_distance_db", "loudness_db", "silent_end", "clicks")
+    names = ("dnsmos", "forced", "stopped", "longest", "f0", "f0_off", "mel_distance_db", "loudness_db", "silent_end",
+             "clicks")
     figures = {"above_teacher": result["wer"] - teacher["wer"],
                **{name: float(result[name]) for name in names if result[name] is not None}}
     value = Spread(float(result["wer"]), low, high, high, 1)
@@ -238,7 +251,7 @@ def quality_row(voice: str, system: str, result: dict[str, Any], teacher: dict[s
 
 def unavailable(options: argparse.Namespace) -> str | None:
     has_teacher = shutil.which(getattr(options, "flite", "flite"))
-    return recogniser_problem() or (None if has_teacher else "its teacher, flite, is not installed")
+    return recogniser_problem() or dnsmos_problem() or (None if has_teacher else "its teacher, flite, is not installed")
 
 
 def add_options(add: Callable[..., Any]) -> None:

@@ -23,7 +23,7 @@ from ane.backends.tuning import Tuning
 from ane.bench.measure import RepeatedCall, measure_in_rounds
 from ane.bench.records import BenchRow, compare
 from ane.bench.sessions import WorkerProcess
-from ane.bench.worker import SpeechRequest, WorkerModel
+from ane.bench.worker import TimedRequest, WorkerModel
 from ane.bundles import Model
 from ane.commands.arguments import comma_separated, counts, positive
 from ane.models.tortoise.settings import PRESETS
@@ -51,7 +51,7 @@ def text_of_chunks(number: int) -> str:
 
 
 def start_worker(competitor: Competitor, model: Model, threads: int,
-                 prepare: SpeechRequest | None = None) -> tuple[WorkerProcess, float]:
+                 prepare: TimedRequest | None = None) -> tuple[WorkerProcess, float]:
     """A process that has opened the model, and its cold start: seconds until it accepts a request."""
     started, process = time.perf_counter(), WorkerProcess(threads)
     try:
@@ -121,7 +121,7 @@ def sentence_call(competitor: Competitor, case: SentenceCase, model: Model,
                             "batch": min(UPSTREAM_BATCH, case.candidates), "guided": False, "codes": options.max_codes,
                             "seed": 0}
         else:
-            spoken = SpeechRequest(options.text, case.preset, max_codes=options.max_codes, steps=steps,
+            spoken = TimedRequest(options.text, case.preset, max_codes=options.max_codes, steps=steps,
                                    candidates=PRESETS[case.preset].candidates if case.candidates > 1 else 1)
             process, cold_start = start_worker(competitor, model, options.threads, spoken)
             request = {"speak": asdict(spoken)}
@@ -144,7 +144,7 @@ def measure_stream(options: argparse.Namespace) -> BenchmarkResult:
             for preset in options.presets:
                 for seconds in sorted(options.seconds):
                     chunks = max(1, round(seconds / SECONDS_PER_CHUNK))
-                    request = SpeechRequest(text_of_chunks(chunks), preset, stream=True, max_codes=options.max_codes)
+                    request = TimedRequest(text_of_chunks(chunks), preset, stream=True, max_codes=options.max_codes)
                     row = BenchRow(competitor.name, f"stream, {preset}", "s to first audio", {"chunks": chunks})
                     calls.append(RepeatedCall(row, partial(stream_reading, process, request)))
         rows = measure_in_rounds(calls, options.rounds)
@@ -153,7 +153,7 @@ def measure_stream(options: argparse.Namespace) -> BenchmarkResult:
     return BenchmarkResult(rows, settings, (), [BenchmarkPlot("Time to first audio", x="chunks")])
 
 
-def stream_reading(process: WorkerProcess, request: SpeechRequest) -> dict[str, Any]:
+def stream_reading(process: WorkerProcess, request: TimedRequest) -> dict[str, Any]:
     answer = process.ask({"speak": asdict(request)})
     figures = speech_figures([answer])
     return {"value": figures.pop("first_audio_s"), **figures, "peak_bytes": answer["peak_bytes"]}
@@ -168,7 +168,7 @@ def measure_scale(options: argparse.Namespace) -> BenchmarkResult:
     with opened_model(options, competitors) as model:
         for competitor in competitors:
             for what, chunks, lanes, one_by_one in cases:
-                request = SpeechRequest(preset=options.preset, max_codes=options.max_codes, lanes=lanes)
+                request = TimedRequest(preset=options.preset, max_codes=options.max_codes, lanes=lanes)
                 texts = text_of_chunks(chunks).split(" | ") if one_by_one else [text_of_chunks(chunks)]
                 row = BenchRow(competitor.name, "one by one" if one_by_one else what, "s a second",
                                {"chunks": chunks, "lanes": lanes})
@@ -181,7 +181,7 @@ def measure_scale(options: argparse.Namespace) -> BenchmarkResult:
         BenchmarkPlot("Work a second of audio as lanes grow", "more lanes", "lanes", "-lanes")])
 
 
-def scale_call(competitor: Competitor, model: Model, request: SpeechRequest, texts: Sequence[str],
+def scale_call(competitor: Competitor, model: Model, request: TimedRequest, texts: Sequence[str],
                threads: int) -> Callable[[], dict[str, Any]]:
     def read() -> dict[str, Any]:
         process, cold_start = start_worker(competitor, model, threads)

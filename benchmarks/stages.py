@@ -29,7 +29,7 @@ from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from benchmarks.competitors import Competitor, chosen_competitors, opened_model
 from benchmarks.harness import Benchmark, BenchmarkPlot, BenchmarkResult, model_name
-from benchmarks.peaks import Limits, Operations
+from benchmarks.peaks import MachinePeaks, Operations
 from benchmarks.upstream import UpstreamProcess
 
 NETWORKS = {"decoder": ("autoregressive",), "diffusion": ("diffusion",), "vocoders": ("univnet", "hifigan")}
@@ -139,11 +139,11 @@ class StageContest:
                     self.add(competitor, "guided denoising step", {"frames": frames, "utterances": utterances},
                              lambda frames=frames, utterances=utterances: denoise(frames, utterances))
 
-    def measure(self, limits: Limits) -> list[BenchRow]:
-        """The rows, with shares of the limits measured in the same rounds."""
-        rows = measure_in_rounds(self.calls, self.options.rounds, before_round=limits.read)
+    def measure(self, peaks: MachinePeaks) -> list[BenchRow]:
+        """The rows, with shares of the peaks measured in the same rounds."""
+        rows = measure_in_rounds(self.calls, self.options.rounds, before_round=peaks.read)
         return [row if row.value is None else replace(row, figures={
-            **row.figures, **limits.shares(competitor.processor, competitor.precision, operations, gigabytes,
+            **row.figures, **peaks.shares(competitor.processor, competitor.precision, operations, gigabytes,
                                            row.value.median)})
             for row, (competitor, operations, gigabytes) in zip(rows, self.work, strict=True)]
 
@@ -158,14 +158,14 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
     networks = [network for part in options.only for network in NETWORKS[part]]
     rows: list[BenchRow] = []
     with opened_model(options, competitors, networks) as model:
-        limits = Limits(sorted({each.processor for each in competitors}),
+        peaks = MachinePeaks(sorted({each.processor for each in competitors}),
                         sorted({each.precision for each in competitors}))
         for part in options.only:
             with ExitStack() as stack:
                 contest = StageContest(options, model, stack)
                 for competitor in competitors:
                     contest.enter(part, competitor)
-                rows += contest.measure(limits)
+                rows += contest.measure(peaks)
             if part == "diffusion":
                 rows = with_accuracy(rows, model, competitors, options)
     rows = compare(rows, lambda row: row.competitor.startswith("upstream"), "times_upstream")
@@ -174,7 +174,7 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
     settings = {"model": model_name(options), "threads": options.threads, "calls": options.calls,
                 "rounds": options.rounds}
     plots = [plot for part, plot in PLOTS.items() if part in options.only]
-    return BenchmarkResult(rows, settings, limits.notes(), plots, limits.document())
+    return BenchmarkResult(rows, settings, peaks.notes(), plots, peaks.document())
 
 
 PLOTS = {"decoder": BenchmarkPlot("Decoder step", "decoder step", "lanes", "-decoder"),

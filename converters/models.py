@@ -3,14 +3,20 @@
 A second model adds a folder beside ``converters/tortoise`` and an entry here; no target changes.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
 
+import numpy as np
+
+from ane.backends.base import Backend
 from ane.bundles import Model
 from ane.bundles.family import Config, ModelFamily, Network, find_family
 from ane.system.errors import UserError
+
+# calls one function of a package with test inputs of its bucket; returns the outputs
+Probe = Callable[[Backend, Model, Mapping[str, int], np.random.Generator], list[np.ndarray]]
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ READING_PATH = {
                      "ane.models.tortoise.networks.autoregressive", "ane.models.tortoise.networks.clvp",
                      "ane.models.tortoise.networks.conditioning", "ane.models.tortoise.networks.frames",
                      "ane.models.tortoise.networks.diffusion_decoder",
-                     "ane.models.tortoise.networks.receptive_field", "ane.models.tortoise.networks.univnet",
+                     "ane.models.vocoders.receptive_field", "ane.models.tortoise.networks.univnet",
                      "ane.models.tortoise.networks.hifigan"],
 }
 

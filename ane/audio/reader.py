@@ -118,13 +118,11 @@ def _read_mono(file: soundfile.SoundFile, path: Path, max_seconds: float, allow_
     """All frames of an open file as (S,) float32, channels averaged; UserError when it is too long or cut off."""
     _check_size(file.frames, file.samplerate, str(path), max_seconds)
     block = max(1, _BLOCK // file.channels)
-    blocks = []
-    while True:
-        samples = file.read(block, dtype="float32", always_2d=True)
-        blocks.append(samples.mean(axis=1))
-        if len(samples) < block:
-            break
-    audio = np.concatenate(blocks)
+    audio, count = np.empty(file.frames, np.float32), 0
+    while count < len(audio) and len(samples := file.read(block, dtype="float32", always_2d=True)):
+        audio[count:count + len(samples)] = samples.mean(axis=1)
+        count += len(samples)
+    audio = audio[:count]
     slack = 2304 if file.format == "MP3" else 0         # two frames: encoders differ on the padding they count
     if len(audio) + slack < file.frames:
         raise UserError(f"{path}: gives {len(audio) / file.samplerate:.2f} s of the "

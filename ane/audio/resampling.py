@@ -18,11 +18,13 @@ def resample(audio: np.ndarray, source_rate: int, target_rate: int) -> np.ndarra
         audio: (S,) float32. source_rate, target_rate: Hz.
 
     Returns:
-        (about S · target_rate / source_rate,) float32 in [-1, 1].
+        (about S · target_rate / source_rate,) float32 in [-1, 1]; the given array where nothing had to change.
     """
     if source_rate != target_rate:
         audio = soxr.resample(audio, source_rate, target_rate, quality="HQ")
-    return np.clip(audio, -1.0, 1.0).astype(np.float32, copy=False)      # an hour at 16 kHz is 230 MB
+    if len(audio) and (audio.min() < -1 or audio.max() > 1):    # an hour at 16 kHz is 230 MB: not copied without need
+        audio = np.clip(audio, -1.0, 1.0)
+    return audio.astype(np.float32, copy=False)
 
 
 def resample_windowed_sinc(audio: np.ndarray, source_rate: int, target_rate: int) -> np.ndarray:

@@ -14,9 +14,14 @@ class Trimmer:
     The concatenated output does not depend on how the input is divided into pieces. Silence is held back until sound
     follows it. Of input that is silent throughout, the last ``lead`` seconds remain.
 
+    Attributes:
+        removed: samples that were removed before the sound.
+
     Raises:
         ValueError: ``lead`` or ``tail`` is shorter than a sample.
     """
+
+    removed = 0
 
     def __init__(self, lead: float, tail: float):
         self.lead, self.tail = round(lead * RATE), round(tail * RATE)
@@ -50,6 +55,7 @@ class Trimmer:
         together = np.concatenate((self.held, audio))
         if not len(loud):
             if not self.begun and len(together) > self.lead:
+                self.removed += len(together) - self.lead
                 together, self.shortened = together[-self.lead:], True
             self.held = together
             return audio[:0]
@@ -58,6 +64,7 @@ class Trimmer:
         if self.begun:
             return together[:end]
         self.begun, start = True, max(0, first - self.lead)
+        self.removed += start
         self.shortened |= bool(start)
         return self._faded_in(together[start:end])
 
@@ -80,3 +87,12 @@ def trimmed(audio: np.ndarray, silence: tuple[float, float] | None) -> np.ndarra
         return audio
     trimmer = Trimmer(*silence)
     return np.concatenate((trimmer.feed(audio), trimmer.finish()))
+
+
+def removed_before(audio: np.ndarray, silence: tuple[float, float] | None) -> int:
+    """Samples that ``trimmed`` removes at the beginning."""
+    if silence is None:
+        return 0
+    trimmer = Trimmer(*silence)
+    trimmer.feed(audio)
+    return trimmer.removed

@@ -137,9 +137,6 @@ def _sound_file(disk: _DiskFile, sample_rate: int, encoding: str, container: str
 @contextmanager
 def _to_standard_output(sample_rate: int) -> Iterator[Callable[[np.ndarray], None]]:
     """``writing`` to "-". Every piece is written at once."""
-    # the greatest length that a header can state: readers read to the end (ffmpeg writes the same to a pipe)
-    header = struct.pack("<4sI4s4sIHHIIHH4sI", b"RIFF", _UNKNOWN_LENGTH, b"WAVE", b"fmt ", 16, 1, 1, sample_rate,
-                         2 * sample_rate, 2, 16, b"data", _UNKNOWN_LENGTH)
     with open(sys.stdout.fileno(), "wb", buffering=0, closefd=False) as out:    # no buffer to flush at exit
         def send(data: bytes) -> None:
             try:
@@ -147,8 +144,15 @@ def _to_standard_output(sample_rate: int) -> Iterator[Callable[[np.ndarray], Non
             except OSError as error:
                 raise UserError(f"cannot write to standard output: {error.strerror or error}") from error
 
-        send(header)
+        send(endless_wav_header(sample_rate))
         yield lambda audio: send(pcm16(audio).tobytes())
+
+
+def endless_wav_header(sample_rate: int) -> bytes:
+    """The header of a mono 16-bit WAV of unknown length."""
+    # the greatest length that a header can state: readers read to the end (ffmpeg writes the same to a pipe)
+    return struct.pack("<4sI4s4sIHHIIHH4sI", b"RIFF", _UNKNOWN_LENGTH, b"WAVE", b"fmt ", 16, 1, 1, sample_rate,
+                       2 * sample_rate, 2, 16, b"data", _UNKNOWN_LENGTH)
 
 
 def pcm16(audio: np.ndarray) -> np.ndarray:

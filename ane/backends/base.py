@@ -315,14 +315,22 @@ class BatchingBackend(Backend, Protocol):
 
 @runtime_checkable
 class AlignmentBackend(Backend, Protocol):
-    """A backend that can also return what a decoder with cross-attention attends to, for text that is known."""
+    """A backend that can also return what a decoder attends to, for text or codes that are known."""
 
     def align(self, columns: np.ndarray, memory: np.ndarray,
               heads: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
-        """One pass over columns (T, D) that attend to a memory (``DecoderShape.memory_length``, D), both float32.
+        """One pass of a decoder with cross-attention over columns (T, D) that attend to a memory
+        (``DecoderShape.memory_length``, D), both float32.
 
         Returns logits (T, V) of every column, and for each of ``heads``, (layer, head), the scores q·k / √head_width of
         its cross-attention before the softmax, (heads, T, memory_length), both float32.
+        """
+
+    def prefix_attention(self, columns: np.ndarray, prefix: int, heads: Sequence[tuple[int, int]]) -> np.ndarray:
+        """One pass over columns (T, D) float32, each of which attends to itself and to those before it.
+
+        Returns for each of ``heads``, (layer, head), the scores q·k / √head_width before the softmax of the columns
+        after the first ``prefix`` for these: (heads, T − prefix, prefix) float32.
         """
 
 

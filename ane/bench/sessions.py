@@ -9,7 +9,7 @@ from ane.backends.tuning import Tuning
 from ane.bench import energy
 from ane.bench.measure import timed
 from ane.bench.records import BenchRow, Spread
-from ane.bench.worker import FunctionRequest, SpeechRequest, WorkerModel
+from ane.bench.worker import FunctionRequest, TimedRequest, WorkerModel
 from ane.system.errors import UserError
 from ane.system.json_process import JsonProcess, ProcessEndedError
 
@@ -55,7 +55,7 @@ def function_rows(model: WorkerModel, request: FunctionRequest) -> Iterator[Benc
                     break
 
 
-def spoken_sentence(model: WorkerModel, request: SpeechRequest, name: str, with_energy: bool = False) -> SpokenSentence:
+def spoken_sentence(model: WorkerModel, request: TimedRequest, name: str, with_energy: bool = False) -> SpokenSentence:
     """The sentence spoken by two new processes; the figures are of the second, since the first compiles.
 
     The value is the real-time factor. Figures: first_audio_s (of a stream, networks loaded, from the text to the first
@@ -83,6 +83,6 @@ def spoken_sentence(model: WorkerModel, request: SpeechRequest, name: str, with_
     return SpokenSentence(model.tuning, replace(row, value=value, figures=figures, peak_bytes=reading["peak_bytes"]))
 
 
-def open_and_speak(process: JsonProcess, model: WorkerModel, request: SpeechRequest) -> dict[str, Any]:
+def open_and_speak(process: JsonProcess, model: WorkerModel, request: TimedRequest) -> dict[str, Any]:
     process.ask({"open": asdict(model)})
     return process.ask({"speak": asdict(request)})

@@ -3,8 +3,8 @@
 ``python -m ane.bench.worker`` answers requests, JSON objects one a line:
 
 - {"open": ``WorkerModel``} loads a model and a backend → {"backend": its name};
-- {"prepare": ``SpeechRequest``} loads the networks that such a request needs → {};
-- {"speak": ``SpeechRequest``} → {"elapsed", "seconds", "codes", "chunks", "first_audio", "stages", "peak_bytes"}:
+- {"prepare": ``TimedRequest``} loads the networks that such a request needs → {};
+- {"speak": ``TimedRequest``} → {"elapsed", "seconds", "codes", "chunks", "first_audio", "stages", "peak_bytes"}:
   seconds of work and of audio, codes sampled in all candidates, seconds from text to first audio and of each stage;
 - {"list": ``FunctionRequest``} → {"rows": functions to measure, without figures};
 - {"measure": index in that list} → {"row": with figures}.
@@ -59,7 +59,7 @@ class WorkerModel:
 
 
 @dataclass(frozen=True)
-class SpeechRequest:
+class TimedRequest:
     """A text to speak.
 
     Attributes:
@@ -148,14 +148,14 @@ class BenchWorker:
         return {"backend": backend.name}
 
     def _prepare(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        request = SpeechRequest(**content)
+        request = TimedRequest(**content)
         self.synthesizer.prepare(request.voice or random_voice(self.model), request.settings(self.model))
         return {}
 
     def _speak(self, content: Mapping[str, Any]) -> dict[str, Any]:
         from ane.system.machine import peak_memory_bytes
 
-        request = SpeechRequest(**content)
+        request = TimedRequest(**content)
         voice, settings = request.voice or random_voice(self.model), request.settings(self.model)
         if request.stream:
             self.synthesizer.prepare(voice, settings)
@@ -193,7 +193,7 @@ def functions(request: FunctionRequest, model: "Model") -> "Iterator[MeasuredFun
 
     tuning = request.tuning
     engine, _, device = tuning.backend.partition(":")
-    work = SentenceWork.of(SpeechRequest(preset=request.preset).settings(model))
+    work = SentenceWork.of(TimedRequest(preset=request.preset).settings(model))
     networks = None if request.networks is None else frozenset(request.networks)
     precisions = None if request.precisions is None else frozenset(request.precisions)
     selection = FunctionSelection(networks, precisions, request.every)

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import BinaryIO, Self
 from urllib.parse import unquote
 
+from ane.books.text_decoding import decoded
 from ane.system.errors import UserError
 
 MAX_ENTRIES = 20_000
@@ -65,23 +66,13 @@ class EpubArchive:
     def text(self, name: str, purpose: str) -> str:
         """The text of an XML file: UTF-8, UTF-16 with its mark, or the encoding that it declares."""
         data = self.read(name, purpose)
-        encoding = "utf-8-sig"
-        if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            encoding = "utf-16"
-        elif not data.startswith(codecs.BOM_UTF8) and (declared := DECLARED.match(data)):
-            stated = declared[1].decode("ascii").lower()
-            if stated not in ENCODINGS:
-                raise UserError(f"{name!r} in it declares the encoding {stated!r}, which is not supported: convert the "
-                                "book to UTF-8")
-            encoding = "utf-8-sig" if stated.startswith(("utf-8", "us-", "ascii")) else stated
-        try:
-            text = data.decode(encoding)
-        except UnicodeDecodeError as error:
-            raise UserError(f"{name!r} in it is not {encoding.removesuffix('-sig').upper()} (byte {error.start}), "
-                            "which it declares: convert the book, with Calibre for example") from error
-        if "\x00" in text:
-            raise UserError(f"{name!r} in it is no text: it holds NUL characters")
-        return text
+        encoding = "utf-8"
+        if declared := DECLARED.match(data):
+            encoding = declared[1].decode("ascii").lower()
+            if encoding not in ENCODINGS and not data.startswith(codecs.BOM_UTF8):
+                raise UserError(f"{name!r} in it declares the encoding {encoding!r}, which is not supported: convert "
+                                "the book to UTF-8")
+        return decoded(data, encoding, f"{name!r} in it", "convert the book, with Calibre for example")
 
 
 def resolve(base: str, reference: str) -> tuple[str, str]:

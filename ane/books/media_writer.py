@@ -128,9 +128,10 @@ class _MediaEncoder:
                                        options={"fflags": "+bitexact", **media.options})
         self._container.metadata.update({name: value for name, value in tags.items() if value})
         stream_rate = OPUS_RATE if media.encoder == "libopus" else rate
-        self._stream = self._container.add_stream(media.encoder, rate=stream_rate, layout="mono")
+        stream: Any = self._container.add_stream(media.encoder, rate=stream_rate, layout="mono")
         if media.bit_rate:
-            self._stream.bit_rate = media.bit_rate
+            stream.bit_rate = media.bit_rate
+        self._stream = stream
         picture = self._add_cover(cover) if cover and media.cover and cover_size(cover) else None
         self._container.set_chapters([
             {"id": number, "start": round(chapter.start * 1000), "end": math.ceil(chapter.end * 1000),

@@ -4,16 +4,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 import numpy as np
 
 from ane.audio.trimming import RATE as TRIMMING_RATE
-from ane.audio.trimming import trimmed
+from ane.audio.trimming import removed_before, trimmed
+from ane.books.checking.judging import ChunkSignals
 from ane.books.plan import BookPlan
 from ane.books.speakers import BookSpeaker, SpokenChunk
 from ane.books.store import LEASE, ClaimedChunk, JobStore
+from ane.models.spoken_words import delivered_words
 from ane.system.errors import UserError
 from ane.text import NothingToSayError, shorten
+from ane.text.passages import PLAIN
 
 EDGE = 0.05             # seconds of silence kept before and after the speech of a chunk: its breath
 POLL = 0.25             # seconds between two looks whether another process has finished its chunk
@@ -42,22 +46,24 @@ def narrate(store: JobStore, plan: BookPlan, speaker: BookSpeaker, progress: Nar
                 time.sleep(POLL)
                 continue
             started = time.perf_counter()
-            audio, notes = sound_of(speaker, claimed, len(plan.chunks))
-            store.save(claimed, audio, speaker.sample_rate, time.perf_counter() - started, notes)
+            spoken_chunk = sound_of(speaker, claimed, len(plan.chunks))
+            store.save(claimed, spoken_chunk.audio, speaker.sample_rate, time.perf_counter() - started,
+                       spoken_chunk.notes, spoken_chunk.words,
+                       ChunkSignals.of(claimed.chunk.text, spoken_chunk, speaker.sample_rate).as_dict())
             spoken, characters = spoken + 1, characters + len(claimed.chunk.text)
             done, total, left = store.progress()
             progress(done, total, left * (clock() - began) / characters)
 
 
-def sound_of(speaker: BookSpeaker, claimed: ClaimedChunk, count: int) -> tuple[np.ndarray, list[str]]:
-    """The sound of a chunk, its silence trimmed to ``EDGE``, and notes.
+def sound_of(speaker: BookSpeaker, claimed: ClaimedChunk, count: int, seed: int | None = None) -> SpokenChunk:
+    """A chunk spoken with its own seed or another, its silence trimmed to ``EDGE``.
 
     A text without a letter that the voice can speak has no samples, and a note says so.
     """
     chunk = claimed.chunk
     where = f"chunk {chunk.number} of {count}, {shorten(chunk.text)!r}"
     try:
-        speech = speaker.speak(chunk.text, claimed.seed)
+        speech = speaker.speak(chunk.text, claimed.seed if seed is None else seed)
     except NothingToSayError:
         speech = SpokenChunk(np.zeros(0, np.float32), ["it was left out: it has no letter that the voice can speak"])
     except UserError as error:
@@ -67,7 +73,12 @@ def sound_of(speaker: BookSpeaker, claimed: ClaimedChunk, count: int) -> tuple[n
                         "precision")
     edge = EDGE * speaker.sample_rate / TRIMMING_RATE
     audio = np.clip(speech.audio, -1, 1).astype(np.float32)
-    return trimmed(audio, (edge, edge)) if len(audio) else audio, speech.notes
+    if not len(audio):
+        return speech
+    seconds = removed_before(audio, (edge, edge)) / speaker.sample_rate
+    audio = trimmed(audio, (edge, edge))
+    return replace(speech, audio=audio, words=delivered_words(
+        speech.words, PLAIN, seconds, len(audio) / speaker.sample_rate, 0.0))
 
 
 @contextmanager

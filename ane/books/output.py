@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,13 +13,15 @@ from typing import Any
 import numpy as np
 
 from ane.audio.loudness import LoudnessMeter, PeakLimiter
-from ane.books.assembly import BookTimeline, measure_book, sound_of_book, time_book
-from ane.books.captions import srt, times, vtt
+from ane.books.assembly import BookTimeline, TimedChunk, measure_book, sound_of_book, time_book
+from ane.books.captions import WordsOf, no_words, srt, times, vtt
 from ane.books.document import CoverImage
+from ane.books.job_database import flush_folder
 from ane.books.media_writer import ChapterMark, check_media_output, writing_media
-from ane.books.narration import POLL, leases_renewed
+from ane.books.narration import EDGE, POLL, leases_renewed
 from ane.books.plan import digest_of
-from ane.books.store import JobStore, flush_folder
+from ane.books.store import JobStore
+from ane.models.spoken_words import WORDS, SpokenWord, shared_time
 from ane.system.errors import UserError
 from ane.system.files import check_output_file, write_json
 
@@ -39,7 +41,7 @@ class OutputOptions:
         path: of the book; its suffix is the format. Subtitles and times are beside it, with their own suffixes.
         per_chapter: one file a chapter, named by ``template`` in the folder of ``path``.
         template: with {book} (the stem of ``path``), {number} and {title}.
-        srt, vtt, json: whether to write these.
+        srt, vtt, json: whether to write these. word_times: whether they state when each word is heard.
         loudness: LUFS; None: as spoken.
         title, author, cover: tags.
 
@@ -53,6 +55,7 @@ class OutputOptions:
     srt: bool = False
     vtt: bool = False
     json: bool = False
+    word_times: bool = False
     loudness: float | None = None
     title: str = ""
     author: str = ""
@@ -150,6 +153,7 @@ def _write(store: JobStore, timeline: BookTimeline, options: OutputOptions) -> W
     if options.loudness is not None:
         before = measure_book(store, timeline)
         gain = 10 ** ((options.loudness - before.loudness) / 20) if np.isfinite(before.loudness) else 1.0
+    words_of = timed_words(store, timeline.rate) if options.word_times else no_words
     after = LoudnessMeter(timeline.rate)
     files: list[str] = []
     content: list[dict[str, Any]] = []
@@ -167,8 +171,8 @@ def _write(store: JobStore, timeline: BookTimeline, options: OutputOptions) -> W
                 append(piece)
                 if options.loudness is not None:
                     after.feed(piece)
-        files += [str(path), *_write_subtitles(store, part, path, options)]
-        content += [{"file": path.name, **chapter} for chapter in times(part)]
+        files += [str(path), *_write_subtitles(store, part, path, options, words_of)]
+        content += [{"file": path.name, **chapter} for chapter in times(part, words_of)]
     if options.json:
         path = options.path.with_suffix(".json")
         with completed(store, path) as target:
@@ -177,6 +181,16 @@ def _write(store: JobStore, timeline: BookTimeline, options: OutputOptions) -> W
         files.append(str(path))
     measured = (after.loudness, after.true_peak) if options.loudness is not None else (None, None)
     return WrittenBook(files, timeline.samples / timeline.rate, *measured)
+
+
+def timed_words(store: JobStore, rate: int) -> WordsOf:
+    """The words of a chunk; of one that was spoken before they were asked for, in proportion to their letters."""
+    def words_of(timed: TimedChunk) -> Sequence[SpokenWord]:
+        seconds = (timed.end - timed.start) / rate
+        return store.words(timed.chunk.key) or list(shared_time(
+            WORDS.findall(timed.chunk.text), (min(EDGE, seconds), max(0.0, seconds - EDGE))))
+
+    return words_of
 
 
 def _levelled(pieces: Iterator[np.ndarray], rate: int, gain: float, levelled: bool) -> Iterator[np.ndarray]:
@@ -199,12 +213,13 @@ def _tags(options: OutputOptions, part: BookTimeline, number: int, count: int) -
     return {name: value.encode("utf-8", "replace").decode("utf-8") for name, value in tags.items()}
 
 
-def _write_subtitles(store: JobStore, part: BookTimeline, path: Path, options: OutputOptions) -> list[str]:
+def _write_subtitles(store: JobStore, part: BookTimeline, path: Path, options: OutputOptions,
+                     words_of: WordsOf) -> list[str]:
     files = []
     for suffix, wanted, render in ((".srt", options.srt, srt), (".vtt", options.vtt, vtt)):
         if wanted:
             subtitles = path.with_suffix(suffix)
             with completed(store, subtitles) as target:
-                target.write_text(render(part), encoding="utf-8")
+                target.write_text(render(part, words_of), encoding="utf-8")
             files.append(str(subtitles))
     return files

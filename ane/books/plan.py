@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,11 +101,12 @@ def seed_of(key: str, take: int) -> int:
 
 
 def plan_book(document: Document, identity: SpeechIdentity, silences: Silences,
-              lengths: tuple[int, int] | None) -> BookPlan:
+              lengths: tuple[int, int] | None, respell: Callable[[str], str] = str) -> BookPlan:
     """Divide a document into chunks of about ``lengths[0]`` and at most ``lengths[1]`` characters; None: paragraphs.
 
     A chunk never spans two blocks. Equal texts differ in their occurrence (the first, the second, …), not by
-    their position: an inserted paragraph changes no other chunk.
+    their position: an inserted paragraph changes no other chunk. ``respell``: a lexicon, which changes those chunks
+    alone that it respells.
     """
     base, seen = identity.digest, Counter[str]()
     chunks: list[PlannedChunk] = []
@@ -116,7 +117,8 @@ def plan_book(document: Document, identity: SpeechIdentity, silences: Silences,
             parts = parts_of(block.text, lengths)
             for part, last in zip(parts, [False] * (len(parts) - 1) + [True], strict=True):
                 seen[part] += 1
-                key = digest_of([base, part, seen[part]])
+                respelled = respell(part)
+                key = digest_of([base, part, seen[part], *([respelled] if respelled != part else [])])
                 silence = silence_after(block, following, silences) if last else silence_within(part, silences)
                 chunks.append(PlannedChunk(len(chunks) + 1, key, part, index, block.kind, block.language, silence))
     if not chunks:

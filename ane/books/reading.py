@@ -1,6 +1,5 @@
 """Opening a document: its format by suffix and content, its encoding, its limits."""
 
-import codecs
 import os
 import re
 import sys
@@ -17,6 +16,7 @@ from ane.books.html_reader import read_html
 from ane.books.markdown import read_markdown
 from ane.books.omissions import Omission, active_omissions
 from ane.books.plain_text import read_plain_text, read_subtitles
+from ane.books.text_decoding import decoded
 from ane.system.errors import UserError
 
 SUFFIXES = (".txt", ".md", ".epub", ".html", ".srt")
@@ -104,12 +104,5 @@ def _rest(file: BinaryIO, limit: int) -> bytes:
 
 def decoded_text(data: bytes) -> str:
     """UTF-8, or UTF-16 that begins with its mark; line ends become "\\n"."""
-    encoding = "utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
-    try:
-        text = data.decode(encoding)
-    except UnicodeDecodeError as error:
-        raise UserError(f"it is not text in UTF-8 (byte {error.start}): convert it first, "
-                        "with `iconv -f WINDOWS-1252 -t UTF-8` for example") from error
-    if "\x00" in text:
-        raise UserError("it is no text: it holds NUL characters")
+    text = decoded(data, "utf-8", "it", "convert it first, with `iconv -f WINDOWS-1252 -t UTF-8` for example")
     return re.sub("\r\n?|\f", "\n", text)

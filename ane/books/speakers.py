@@ -1,18 +1,22 @@
 """One interface to the synthesizers of all models: a text and a seed in, sound out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ane.books.plan import digest_of
+from ane.models.spoken_words import SpokenWord, matched_words
+from ane.text import Lexicon
+from ane.text.passages import without_faulty_commands
 
 if TYPE_CHECKING:
     from ane.models.fastspeech.settings import FastSpeechSettings
     from ane.models.fastspeech.synthesizer import FastSpeechSynthesizer
     from ane.models.kitten.settings import KittenSettings
     from ane.models.kitten.synthesizer import KittenSynthesizer
+    from ane.models.tortoise.result import DecodingSignals
     from ane.models.tortoise.settings import Settings
     from ane.models.tortoise.synthesizer import Synthesizer
     from ane.voices import Voice
@@ -22,10 +26,12 @@ WITHOUT_EFFECT = ("lanes", "batch")         # settings that change the speed of 
 
 @dataclass(frozen=True)
 class SpokenChunk:
-    """The sound (S,) float32 of a chunk, and warnings about it."""
+    """The sound (S,) float32 of a chunk, warnings, its words in the sound's time if timed, and signals of its codes."""
 
     audio: np.ndarray
     notes: list[str] = field(default_factory=list)
+    words: Sequence[SpokenWord] = ()
+    decoded: Sequence["DecodingSignals"] = ()
 
 
 class BookSpeaker(Protocol):
@@ -34,63 +40,92 @@ class BookSpeaker(Protocol):
     Attributes:
         model, voice: digests; settings: JSON. See ``SpeechIdentity``.
         lengths: desired and maximum characters of a chunk; None: whole paragraphs.
+        seeded: whether another seed gives another sound.
     """
 
     sample_rate: int
+    seeded: bool
     model: str
     voice: str
     settings: Mapping[str, Any]
     lengths: tuple[int, int] | None
 
+    def respell(self, text: str) -> str:
+        """A text as the lexicon spells it."""
+
     def speak(self, text: str, seed: int) -> SpokenChunk:
         """Speak a chunk. Raises UserError when it cannot be spoken."""
 
 
-class TortoiseSpeaker:
+class SynthesizerSpeaker:
+    """What the speakers of all families share.
+
+    Args:
+        lexicon: respells words. It is no part of ``settings``: a chunk depends on its respelled text (``plan_book``).
+    """
+
+    def __init__(self, synthesizer: Any, settings: Any, lexicon: Lexicon | None = None):
+        self.synthesizer, self.lexicon = synthesizer, lexicon
+        self.model, self.settings = synthesizer.model.identity, settings_of(settings)
+
+    def respell(self, text: str) -> str:
+        return self.lexicon(text) if self.lexicon else text
+
+    def spoken(self, text: str, **request: Any) -> SpokenChunk:
+        """Speak a chunk. What looks like a faulty pause is the author's text, and is left out with a note."""
+        plain, removed = without_faulty_commands(text)
+        speech = self.synthesizer.speak(plain, lexicon=self.lexicon, ssml=False, **request)
+        notes = [f"{command} is no pause that can be made, and was left out" for command in removed]
+        words = speech.words
+        if words and (removed or self.lexicon):
+            words = matched_words(text, [(word.word, (word.start, word.end)) for word in words])
+        return SpokenChunk(speech.audio, [*notes, *speech.notes], words, getattr(speech, "decoded", ()))
+
+
+class TortoiseSpeaker(SynthesizerSpeaker):
     """Tortoise. Chunks do not share the decoder's lanes: a sound is equal alone and in company up to rounding only."""
 
-    sample_rate = 24000
+    sample_rate, seeded = 24000, True
 
-    def __init__(self, synthesizer: "Synthesizer", voice: "Voice", settings: "Settings"):
-        self.synthesizer, self._voice = synthesizer, voice
-        self.model, self.lengths = synthesizer.model.identity, settings.split
+    def __init__(self, synthesizer: "Synthesizer", voice: "Voice", settings: "Settings", word_times: bool = False,
+                 lexicon: Lexicon | None = None):
+        super().__init__(synthesizer, settings, lexicon)
+        self._voice, self.word_times, self.lengths = voice, word_times, settings.split
         self.voice = digest_of([latent.tobytes().hex() for latent in (voice.ar, voice.diffusion, *voice.clip_mels)])
-        self.settings = settings_of(settings)
         self._settings = replace(settings, split=settings.split and (settings.split[1], settings.split[1]))
 
     def speak(self, text: str, seed: int) -> SpokenChunk:
-        speech = self.synthesizer.speak(text, voice=self._voice, settings=self._settings, seed=seed)
-        return SpokenChunk(speech.audio, speech.notes)
+        return self.spoken(text, voice=self._voice, settings=self._settings, seed=seed, word_times=self.word_times)
 
 
-class FastSpeechSpeaker:
+class FastSpeechSpeaker(SynthesizerSpeaker):
     """FastSpeech, which has no voices and draws no random numbers."""
 
-    sample_rate = 22050
+    sample_rate, seeded = 22050, False
 
-    def __init__(self, synthesizer: "FastSpeechSynthesizer", settings: "FastSpeechSettings"):
-        self.synthesizer, self.model, self.voice = synthesizer, synthesizer.model.identity, ""
-        self.settings, self.lengths = settings_of(settings), settings.split
+    def __init__(self, synthesizer: "FastSpeechSynthesizer", settings: "FastSpeechSettings",
+                 lexicon: Lexicon | None = None):
+        super().__init__(synthesizer, settings, lexicon)
+        self.voice, self.lengths = "", settings.split
         self._settings = replace(settings, split=settings.split and (settings.split[1], settings.split[1]))
 
     def speak(self, text: str, seed: int) -> SpokenChunk:
-        speech = self.synthesizer.speak(text, settings=self._settings)
-        return SpokenChunk(speech.audio, speech.notes)
+        return self.spoken(text, settings=self._settings)
 
 
-class KittenSpeaker:
+class KittenSpeaker(SynthesizerSpeaker):
     """KittenTTS, which draws no random numbers that a seed could change."""
 
-    sample_rate = 24000
+    sample_rate, seeded = 24000, False
     lengths = (200, 300)
 
-    def __init__(self, synthesizer: "KittenSynthesizer", voice: str | None, settings: "KittenSettings"):
-        self.synthesizer, self.voice = synthesizer, synthesizer.voices.resolve(voice)
-        self.model, self.settings, self._settings = synthesizer.model.identity, settings_of(settings), settings
+    def __init__(self, synthesizer: "KittenSynthesizer", voice: str | None, settings: "KittenSettings",
+                 lexicon: Lexicon | None = None):
+        super().__init__(synthesizer, settings, lexicon)
+        self.voice, self._settings = synthesizer.voices.resolve(voice), settings
 
     def speak(self, text: str, seed: int) -> SpokenChunk:
-        speech = self.synthesizer.speak(text, self.voice, settings=self._settings)
-        return SpokenChunk(speech.audio, speech.notes)
+        return self.spoken(text, voice=self.voice, settings=self._settings)
 
 
 def settings_of(settings: Any) -> dict[str, Any]:

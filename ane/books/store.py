@@ -8,37 +8,25 @@ record without its sound cannot exist. Sounds are FLAC, 24 bits.
 import json
 import os
 import secrets
-import socket
 import sqlite3
-import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import soundfile
 
+from ane.books.job_database import JobDatabase
 from ane.books.plan import BookPlan, PlannedChunk, seed_of
+from ane.books.speakers import SpokenChunk
+from ane.models.spoken_words import SpokenWord
 from ane.system.errors import UserError
-from ane.system.interruption import uninterrupted
 
-FILE = "job.sqlite"
-VERSION = 1
 LEASE = 60.0            # seconds after which a process that gave no sign of life loses its chunk
-BUSY = 60.0             # seconds to wait for another process's transaction
 OUTPUT = "output"       # the key of the lease on writing the output
-SCHEMA = """
-CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE chunks (number INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, text TEXT NOT NULL, chapter INTEGER NOT NULL,
-                     kind TEXT NOT NULL, language TEXT NOT NULL, silence REAL NOT NULL);
-CREATE TABLE sounds (key TEXT PRIMARY KEY, take INTEGER NOT NULL DEFAULT 0, samples INTEGER, rate INTEGER,
-                     elapsed REAL, notes TEXT, flac BLOB);
-CREATE TABLE leases (key TEXT PRIMARY KEY, owner TEXT NOT NULL, host TEXT NOT NULL, pid INTEGER NOT NULL,
-                     expires REAL NOT NULL);
-"""
+SOUND_ONLY = "sound"    # the checker without a recogniser; what another one judged need not be judged by it
+JUDGED = "(s.checker IS NOT NULL AND (? = ? OR s.checker = ?))"
 COLUMNS = "c.number, c.key, c.text, c.chapter, c.kind, c.language, c.silence"
 
 
@@ -56,7 +44,10 @@ class ClaimedChunk:
 
 @dataclass(frozen=True)
 class StoredChunk:
-    """A chunk with what is known of its sound. ``samples``: None if it was not spoken yet."""
+    """A chunk with what is known of its sound.
+
+    ``samples``: None if it was not spoken yet. ``problems``: what a check found in the sound that was kept.
+    """
 
     chunk: PlannedChunk
     take: int
@@ -65,76 +56,19 @@ class StoredChunk:
     elapsed: float | None
     notes: list[str]
     leased: bool
+    problems: list[str]
 
 
-class JobStore:
-    """The database of a job, used by one process. ``path``: the folder of the job, created when it is missing.
+@dataclass(frozen=True)
+class CheckedChunk:
+    """What is wrong with a chunk's sound, in words, and the sound that replaces it; None: the former stays."""
 
-    Raises:
-        UserError: it cannot be read or written, a full disk, another version; in every method.
-    """
+    problems: list[str]
+    spoken: SpokenChunk | None = None
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.time):
-        self.path, self.clock = path, clock
-        self.host = socket.gethostname()
-        self.owner = f"{self.host}:{os.getpid()}:{secrets.token_hex(4)}"
-        with self._errors():
-            if not path.is_dir():
-                path.mkdir(parents=True)
-                flush_folder(path.parent)
-            self._connection = self._connect()
-            with self._transaction() as run:
-                [version] = run("PRAGMA user_version").fetchone()
-                if not version:
-                    for statement in SCHEMA.split(";"):
-                        run(statement)
-                    run(f"PRAGMA user_version = {VERSION}")
-        if version not in (0, VERSION):
-            self.close()
-            raise UserError(f"the job in {path} is of another version ({version}): update tortoise-ane, or delete the "
-                            "folder to start over")
 
-    def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self.path / FILE, timeout=BUSY, isolation_level=None)
-        for attempt in range(40):       # SQLite does not wait for another process that also turns WAL on
-            try:
-                connection.execute("PRAGMA journal_mode = WAL")
-                break
-            except sqlite3.OperationalError as error:
-                if "locked" not in str(error) or attempt == 39:
-                    raise
-                time.sleep(0.1)
-        for pragma in ("synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON"):    # the latter: macOS
-            connection.execute(f"PRAGMA {pragma}")
-        return connection
-
-    def close(self) -> None:
-        with suppress(sqlite3.Error):
-            self._connection.close()
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            advice = "delete the folder to start over" if type(error) is sqlite3.DatabaseError else \
-                "free or allow what it needs and run the command again: what was spoken is kept"
-            raise UserError(f"cannot use the job in {self.path}: {error}; {advice}") from error
-        except OSError as error:
-            raise UserError(f"cannot use the job in {self.path}: {error.strerror or error}") from error
-
-    @contextmanager
-    def _transaction(self) -> Iterator[Callable[..., sqlite3.Cursor]]:
-        """Yield ``execute``; all or nothing of what the block does is stored."""
-        with self._errors(), uninterrupted():
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._connection.execute
-                self._connection.execute("COMMIT")
-            except BaseException:
-                with suppress(sqlite3.Error):
-                    self._connection.execute("ROLLBACK")
-                raise
+class JobStore(JobDatabase):
+    """A job: its plan, its sounds and who works on what."""
 
     # Facts
 
@@ -196,17 +130,19 @@ class JobStore:
                     raise UserError(f"redo must name chunks from 1 to {count}, got {number}")
                 key = run("SELECT key FROM chunks WHERE number = ?", (number,)).fetchone()
                 run("UPDATE sounds SET take = take + 1, samples = NULL, rate = NULL, elapsed = NULL, notes = NULL, "
-                    "flac = NULL WHERE key = ?", key)
+                    "flac = NULL, words = NULL, signals = NULL, checker = NULL, problems = NULL, "
+                    "replaced = NULL WHERE key = ?", key)
                 run("DELETE FROM leases WHERE key = ?", key)
 
     def chunks(self) -> list[StoredChunk]:
         """All chunks in order."""
         with self._errors():
             rows = self._connection.execute(
-                f"SELECT {COLUMNS}, s.take, s.samples, s.rate, s.elapsed, s.notes, l.expires FROM chunks c "
+                f"SELECT {COLUMNS}, s.take, s.samples, s.rate, s.elapsed, s.notes, l.expires, s.problems FROM chunks c "
                 "JOIN sounds s USING (key) LEFT JOIN leases l USING (key) ORDER BY c.number").fetchall()
         return [StoredChunk(PlannedChunk(*row[:7]), take=row[7], samples=row[8], rate=row[9], elapsed=row[10],
-                            notes=json.loads(row[11] or "[]"), leased=row[12] is not None and row[12] > self.clock())
+                            notes=json.loads(row[11] or "[]"), leased=row[12] is not None and row[12] > self.clock(),
+                            problems=json.loads(row[13] or "[]"))
                 for row in rows]
 
     def progress(self) -> tuple[int, int, int]:
@@ -230,6 +166,12 @@ class JobStore:
         except soundfile.LibsndfileError as error:
             raise UserError(f"a sound in {self.path} is damaged: delete the folder to start over") from error
         return np.asarray(audio)
+
+    def words(self, key: str) -> list[SpokenWord]:
+        """The words of a chunk in seconds from the beginning of its sound; none if they were not timed."""
+        with self._errors():
+            row = self._connection.execute("SELECT words FROM sounds WHERE key = ?", (key,)).fetchone()
+        return [SpokenWord(*word) for word in json.loads(row[0])] if row and row[0] else []
 
     # Work
 
@@ -259,18 +201,78 @@ class JobStore:
             self._lease(run, OUTPUT)
             return True
 
-    def save(self, claimed: ClaimedChunk, audio: np.ndarray, rate: int, elapsed: float, notes: list[str]) -> bool:
-        """Store a sound, (S,) float32 within ±1; False, and nothing is stored, when the lease was lost."""
-        flac = BytesIO()
-        if len(audio):
-            soundfile.write(flac, audio, rate, format="FLAC", subtype="PCM_24")
+    def save(self, claimed: ClaimedChunk, audio: np.ndarray, rate: int, elapsed: float, notes: list[str],
+             words: Sequence[SpokenWord] = (), signals: Mapping[str, Any] | None = None) -> bool:
+        """Store a sound, (S,) float32 within ±1, with notes, the times of its words from its beginning, and signals.
+
+        False, and nothing is stored, when the lease was lost.
+        """
         key = claimed.chunk.key
         with self._transaction() as run:
             held = run("DELETE FROM leases WHERE key = ? AND owner = ?", (key, self.owner)).rowcount
             return bool(held) and bool(run(
-                "UPDATE sounds SET samples = ?, rate = ?, elapsed = ?, notes = ?, flac = ? "
+                "UPDATE sounds SET samples = ?, rate = ?, elapsed = ?, notes = ?, flac = ?, words = ?, signals = ? "
                 "WHERE key = ? AND take = ? AND samples IS NULL",
-                (len(audio), rate, elapsed, json.dumps(notes), flac.getvalue(), key, claimed.take)).rowcount)
+                (len(audio), rate, elapsed, json.dumps(notes), as_flac(audio, rate), as_json(words),
+                 json.dumps(signals) if signals else None, key, claimed.take)).rowcount)
+
+    # Checks
+
+    def signals(self) -> list[dict[str, Any]]:
+        """The signals of every chunk's first sound, of those that have any."""
+        with self._errors():
+            rows = self._connection.execute("SELECT s.signals FROM chunks c JOIN sounds s USING (key) "
+                                            "WHERE s.signals IS NOT NULL ORDER BY c.number").fetchall()
+        return [json.loads(row[0]) for row in rows]
+
+    def signals_of(self, key: str) -> dict[str, Any] | None:
+        """The signals of a chunk's sound; None: it replaced the first one, or was spoken by an earlier version."""
+        with self._errors():
+            row = self._connection.execute("SELECT signals FROM sounds WHERE key = ? AND replaced IS NULL",
+                                           (key,)).fetchone()
+        return json.loads(row[0]) if row and row[0] else None
+
+    def checked(self, checker: str) -> int:
+        """How many chunks were judged by this checker, or by a recogniser beside ``SOUND_ONLY``."""
+        with self._errors():
+            [count] = self._connection.execute(
+                f"SELECT count(*) FROM chunks c JOIN sounds s USING (key) WHERE {JUDGED}",
+                (checker, SOUND_ONLY, checker)).fetchone()
+        return int(count)
+
+    def claim_check(self, plan: str, checker: str) -> ClaimedChunk | None:
+        """Lease the first chunk with a sound that this checker has not judged and nobody judges; None: there is none.
+
+        Raises:
+            UserError: the plan of the job is no longer the one with digest ``plan``.
+        """
+        with self._transaction() as run:
+            self._check_plan(run, plan)
+            self._drop_dead_leases(run)
+            row = run(f"SELECT {COLUMNS}, s.take FROM chunks c JOIN sounds s USING (key) "
+                      "LEFT JOIN leases l USING (key) WHERE s.samples IS NOT NULL AND l.key IS NULL "
+                      f"AND NOT {JUDGED} ORDER BY c.number LIMIT 1", (checker, SOUND_ONLY, checker)).fetchone()
+            if row is None:
+                return None
+            self._lease(run, row[1])
+        return ClaimedChunk(PlannedChunk(*row[:7]), row[7])
+
+    def save_check(self, claimed: ClaimedChunk, checker: str, checked: CheckedChunk, rate: int) -> bool:
+        """Store what was found and, if there is a better sound, that in place of the former.
+
+        False, and nothing is stored, when the lease was lost.
+        """
+        key, spoken = claimed.chunk.key, checked.spoken
+        with self._transaction() as run:
+            if not run("DELETE FROM leases WHERE key = ? AND owner = ?", (key, self.owner)).rowcount:
+                return False
+            if spoken is not None:
+                run("UPDATE sounds SET samples = ?, rate = ?, notes = ?, flac = ?, words = ?, replaced = 1 "
+                    "WHERE key = ?",
+                    (len(spoken.audio), rate, json.dumps(spoken.notes), as_flac(spoken.audio, rate),
+                     as_json(spoken.words), key))
+            return bool(run("UPDATE sounds SET checker = ?, problems = ? WHERE key = ? AND take = ?",
+                            (checker, json.dumps(checked.problems), key, claimed.take)).rowcount)
 
     def renew(self) -> None:
         """Extend the leases of this process."""
@@ -306,6 +308,18 @@ class JobStore:
                 run("DELETE FROM leases WHERE key = ? AND pid = ?", (key, pid))
 
 
+def as_flac(audio: np.ndarray, rate: int) -> bytes:
+    """A sound (S,) as FLAC of 24 bits; empty without samples."""
+    flac = BytesIO()
+    if len(audio):
+        soundfile.write(flac, audio, rate, format="FLAC", subtype="PCM_24")
+    return flac.getvalue()
+
+
+def as_json(words: Sequence[SpokenWord]) -> str | None:
+    return json.dumps([astuple(word) for word in words]) if words else None
+
+
 def is_running(pid: int) -> bool:
     """Whether a process of this machine runs. A process that got the number of one that ended counts as that one."""
     if os.name == "nt":         # os.kill would end it: leases expire instead
@@ -317,13 +331,3 @@ def is_running(pid: int) -> bool:
     except OSError:             # another user's
         pass
     return True
-
-
-def flush_folder(path: Path) -> None:
-    """Make the names in a folder survive a power failure, where the system can open folders."""
-    with suppress(OSError):
-        opened = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)

@@ -63,7 +63,9 @@ class Bundle(Model):
     @property
     def identity(self) -> str:
         manifest = self.manifest
-        parts = [[name, network.weights.sha256, asdict(network.config)] for name, network in manifest.networks.items()]
+        parts = [[name, network.weights.sha256, {key: value for key, value in asdict(network.config).items()
+                                                 if key not in network.config.without_effect}]
+                 for name, network in manifest.networks.items()]
         content = json.dumps([sorted(parts), *(file.sha256 for file in manifest.data_files)])
         return hashlib.sha256(content.encode()).hexdigest()
 

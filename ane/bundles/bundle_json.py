@@ -34,8 +34,9 @@ def bundle_family(directory: Path) -> str:
 
 def _read_json(path: Path) -> dict[str, Any]:
     if not os.path.isdir(path.parent):
-        raise UserError(f"there is no bundle at {path.parent}: "
-                        + ("it is a file" if os.path.exists(path.parent) else "no such directory"))
+        fault = "it is a file; import a checkpoint first, with `ane import`" if os.path.exists(path.parent) else (
+            "no such directory")
+        raise UserError(f"there is no bundle at {path.parent}: {fault}")
     if not os.path.exists(path):
         hint = "; for a directory of .pth files use checkpoints=DIR" if next(path.parent.glob("*.pth"), None) else ""
         raise UserError(f"{path.parent} is not a bundle: it has no {MANIFEST_FILE}{hint}")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ane.system.errors import UserError
 
@@ -24,7 +24,13 @@ DEFAULT_FAMILY = "tortoise"     # of a bundle.json that names none
 
 @dataclass(frozen=True)
 class Config:
-    """Hyper-parameters of a network, named as in upstream's constructors; the official values are the defaults."""
+    """Hyper-parameters of a network, named as in upstream's constructors; the official values are the defaults.
+
+    Attributes:
+        without_effect: names of those that do not change what the network computes.
+    """
+
+    without_effect: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
     def from_upstream(cls, arguments):
@@ -108,6 +114,7 @@ class ModelFamily:
         repository: the Hugging Face repository with the official checkpoints.
         repositories: regular expression found in the names of repositories of this family; "": any other.
         download: (repository, revision, progress) → ``ane.bundles.hub.Snapshot``; None: the two kinds of files above.
+        transcriber: (``ane.bundles.Model``, backend) → an object with ``transcribe``; None: it speaks, as most do.
         kept: its networks stay loaded between requests on the CPU too: reading them takes as long as running them.
     """
 
@@ -137,6 +144,7 @@ class ModelFamily:
     repositories: str = ""
     download: Callable[..., Any] | None = None
     package_formats: frozenset[str] = frozenset()
+    transcriber: Callable[[Any, Any], Any] | None = None
     kept: bool = False
     usage: str = "--bundle"
 

@@ -45,7 +45,7 @@ def find_bundle(bundle: str | Path | None) -> Path:
     names = bundle_names()
     if bundle in names:
         return paths.bundles_dir() / bundle
-    if os.path.isdir(bundle):
+    if os.path.exists(bundle):
         return Path(bundle)
     near = difflib.get_close_matches(bundle, names, 3)
     advice = f"do you mean {' or '.join(near)}?" if near else f"known bundles: {', '.join(names)}"

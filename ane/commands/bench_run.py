@@ -188,7 +188,7 @@ def choose(run: BenchRun, rows: "Sequence[BenchRow]"
     from ane.backends.tuning import Tuning
     from ane.bench.choosing import TuningCandidate, candidates, fastest, tuning_text
     from ane.bench.sessions import spoken_sentence
-    from ane.bench.worker import SpeechRequest, WorkerModel
+    from ane.bench.worker import TimedRequest, WorkerModel
 
     tried, refused = candidates(run.subject, rows, run.work, has_parity)
     if run.args.no_speech or run.args.networks:
@@ -200,7 +200,7 @@ def choose(run: BenchRun, rows: "Sequence[BenchRow]"
     if not tried:
         return [], None, refused
     with_energy, spoken = energy_is_measured(run), []
-    request = SpeechRequest(run.text, run.preset, run.args.voice)
+    request = TimedRequest(run.text, run.preset, run.args.voice)
     with run.console.status("") as status:
         for candidate in tried:
             name = tuning_text(candidate.tuning)

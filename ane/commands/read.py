@@ -18,6 +18,7 @@ from ane.commands.say import list_presets
 from ane.commands.speech_options import add_settings_arguments, read_settings, speed_from_words_per_minute
 from ane.commands.voices import list_command
 from ane.system.errors import UserError
+from ane.text.user_lexicon import read_lexicon
 
 if TYPE_CHECKING:
     from ane.books.document import CoverImage, Document
@@ -53,6 +54,7 @@ def register(commands: argparse._SubParsersAction) -> None:
                         help="write to OUT; its suffix is the format: .m4b, .m4a, .mp3, .opus, .aac, .flac, .aiff, "
                              ".wav or .ogg")
     parser.add_argument("-v", "--voice", metavar="VOICE", help="as in `ane say`")
+    parser.add_argument("--lexicon", metavar="FILE", help="respell words, as in `ane say`")
     parser.add_argument("--status", metavar="JOB", type=arguments.path,
                         help="print how far the job JOB is (OUT or OUT.job), and exit")
     parser.add_argument("--redo", metavar="N,N-N", type=chunk_numbers, default=(),
@@ -62,10 +64,16 @@ def register(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--vtt", action="store_true", help="write subtitles beside OUT, as WebVTT")
     parser.add_argument("--times", "--json", action="store_true",
                         help="write the times of chapters and chunks beside OUT, as JSON")
+    parser.add_argument("--word-times", action="store_true",
+                        help="time every word: --times lists them, --srt and --vtt underline the word being spoken")
     parser.add_argument("--loudness", type=float, metavar="LUFS",
                         help="make the whole book this loud, -19 for example, with true peaks up to -3 dB (EBU R 128)")
     parser.add_argument("--keep", metavar="RULE,…", type=arguments.comma_separated, default=[],
                         help=f"read aloud what these rules leave out: {', '.join(OMISSIONS)}")
+    parser.add_argument("--check", action="store_true",
+                        help="listen to every chunk with the recogniser pocketsphinx too, and compare it with its text")
+    parser.add_argument("--retries", type=arguments.natural, default=2, metavar="N",
+                        help="speak a suspect chunk again up to N times, and keep the best (default: 2)")
     add_model_arguments(parser)
     add_settings_arguments(parser)
     add_backend_arguments(parser)
@@ -112,12 +120,15 @@ def read(args: argparse.Namespace) -> int:
 def run(args: argparse.Namespace, store: "JobStore", document: "Document", speaker: "BookSpeaker", seed: int,
         silences: "Silences", options: "OutputOptions") -> int:
     """Speak what is missing, write the files and report."""
+    from ane.books.checking.resampling import BookChecker, check_book
+    from ane.books.checking.told_words import ToldRecogniser
     from ane.books.narration import narrate
     from ane.books.output import write_book_files
     from ane.books.plan import SpeechIdentity, plan_book
 
+    checker = BookChecker(ToldRecogniser() if args.check else None, args.retries)
     identity = SpeechIdentity(speaker.model, speaker.voice, speaker.settings, seed)
-    plan = plan_book(document, identity, silences, speaker.lengths)
+    plan = plan_book(document, identity, silences, speaker.lengths, speaker.respell)
     former = store.fact("identity")
     store.adopt(plan)
     now = {**vars(identity), "settings": dict(identity.settings)}
@@ -127,14 +138,27 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
         LOGGER.warning("another %s than this job was spoken with: all chunks are spoken again. To keep them, interrupt "
                        "and repeat the earlier options", ", ".join(changed))
     store.set_fact("identity", now)
+    say_backend(store, speaker.synthesizer.backend.name)
     store.redo(args.redo)
     console = message_console(args)
     with ProgressDisplay(console, shown=not args.quiet) as progress:
         spoken = narrate(store, plan, speaker,
                          lambda done, total, left: progress.update("chunks", done, total, time_left(left)))
+        check_book(store, plan, speaker, checker,
+                   lambda done, total: progress.update("checked", done, total, ""))
     written = write_book_files(store, options)
     print_book_report(console, store, written, spoken, len(plan.chunks))
     return 0
+
+
+def say_backend(store: "JobStore", backend: str) -> None:
+    """Warn when a job goes on with another backend or precision than it was spoken with so far; both are kept."""
+    former = store.fact("backend")
+    done, total, _ = store.progress()
+    if former not in (None, backend) and done > 0:
+        LOGGER.warning("%d of %d chunks were spoken with %s and are kept; from now on it is %s, whose results differ "
+                       "by rounding. --redo 1-%d speaks them again", done, total, former, backend, total)
+    store.set_fact("backend", backend)
 
 
 SpeakerForSeed = Callable[[int], "BookSpeaker"]
@@ -145,8 +169,11 @@ def open_speaker(args: argparse.Namespace) -> SpeakerForSeed:
     from ane.books.speakers import FastSpeechSpeaker, KittenSpeaker, TortoiseSpeaker
     from ane.models.tortoise.randomness import Randomness
 
+    if args.word_times and not (args.srt or args.vtt or args.times):
+        raise UserError("--word-times has no effect on sound: add --times, --srt or --vtt")
     if args.best not in (None, 1):
         raise UserError("best has no effect on a book: its files hold the best candidate")
+    lexicon = read_lexicon(args.lexicon) if args.lexicon else None
     model = open_model(args.bundle, args.checkpoints)
     settings = read_settings(args, model)
     if not model.trained:
@@ -154,10 +181,11 @@ def open_speaker(args: argparse.Namespace) -> SpeakerForSeed:
                        "trained model.", model.name)
     synthesizer, settings = load_synthesizer(args, model, settings, message_console(args), keep=True)
     if "seed" in model.family.speak_arguments:
-        return lambda seed: TortoiseSpeaker(synthesizer, synthesizer.voice(args.voice, Randomness(seed)), settings)
+        return lambda seed: TortoiseSpeaker(
+            synthesizer, synthesizer.voice(args.voice, Randomness(seed)), settings, args.word_times, lexicon)
     if "voice" in model.family.speak_arguments:
-        return lambda seed: KittenSpeaker(synthesizer, args.voice, settings)
-    return lambda seed: FastSpeechSpeaker(synthesizer, settings)
+        return lambda seed: KittenSpeaker(synthesizer, args.voice, settings, lexicon)
+    return lambda seed: FastSpeechSpeaker(synthesizer, settings, lexicon)
 
 
 def silences_of(args: argparse.Namespace) -> "Silences":
@@ -171,7 +199,7 @@ def output_options(args: argparse.Namespace, document: "Document") -> "OutputOpt
 
     options = OutputOptions(
         args.output, args.per_chapter, TEMPLATE if args.template is None else args.template, args.srt, args.vtt,
-        args.times, args.loudness, document.title if args.title is None else args.title,
+        args.times, args.word_times, args.loudness, document.title if args.title is None else args.title,
         document.author if args.author is None else args.author, document.cover)
     return replace(options, cover=read_cover(args.cover)) if args.cover is not None else options
 
@@ -201,7 +229,8 @@ def job_folder(output: Path) -> Path:
 
 def status(args: argparse.Namespace) -> int:
     """Print how far a job is."""
-    from ane.books.store import FILE, JobStore
+    from ane.books.job_database import FILE
+    from ane.books.store import JobStore
 
     folder = next((path for path in (args.status, job_folder(args.status)) if os.path.isfile(path / FILE)), None)
     if folder is None:

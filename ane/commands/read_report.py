@@ -29,7 +29,9 @@ def time_left(seconds: float | None) -> str:
 
 
 def print_book_report(console: Console, store: "JobStore", written: "WrittenBook", spoken: int, count: int) -> None:
-    print_notes(store.chunks())
+    chunks = store.chunks()
+    print_notes(chunks)
+    print_doubtful(console, chunks, store.fact("chapters"))
     level = "" if written.loudness is None else f"; {written.loudness:.1f} LUFS, true peak {written.true_peak:.1f} dB"
     more = len(written.files) - 1
     files = f"{written.files[0]} and {more} more file{'s' * (more > 1)}" if more else written.files[0]
@@ -43,6 +45,27 @@ def print_notes(chunks: Sequence["StoredChunk"]) -> None:
         LOGGER.warning("chunk %d, %r: %s", chunk.number, shorten(chunk.text), note)
     if len(noted) > SHOWN_NOTES:
         LOGGER.warning("%d more notes: see --status", len(noted) - SHOWN_NOTES)
+
+
+def print_doubtful(console: Console, chunks: Sequence["StoredChunk"], chapters: Sequence[str]) -> None:
+    """The chunks that a person should listen to, with the time at which each begins in the book."""
+    from ane.books.assembly import time_book
+
+    doubtful = [(timed, chunk) for timed, chunk in zip(
+        time_book(chunks, chapters).chunks, chunks, strict=True) if chunk.problems]
+    if not doubtful:
+        return
+    rate = next(chunk.rate for _, chunk in doubtful) or 1
+    console.print(f"{len(doubtful)} of {len(chunks)} chunks are doubtful: listen to them, or --redo "
+                  + ",".join(str(chunk.chunk.number) for _, chunk in doubtful))
+    for timed, chunk in doubtful:
+        console.print(f"{clock_time(timed.start / rate)} chunk {chunk.chunk.number}, {shorten(chunk.chunk.text)!r}: "
+                      + "; ".join(chunk.problems), markup=False)
+
+
+def clock_time(seconds: float) -> str:
+    """3723.5 → "1:02:03"."""
+    return f"{int(seconds) // 3600}:{int(seconds) // 60 % 60:02}:{int(seconds) % 60:02}"
 
 
 def print_status(console: Console, store: "JobStore") -> None:
@@ -61,7 +84,7 @@ def print_status(console: Console, store: "JobStore") -> None:
     console.print(f"{len(done)} of {len(chunks)} chunks spoken, {duration(seconds_of(done))} of audio"
                   + (f"; being spoken: {', '.join(working)}" if working else "") + f"; seed {store.fact('seed')}")
     for chunk in chunks:
-        for note in chunk.notes:
+        for note in [*chunk.notes, *chunk.problems]:
             console.print(f"chunk {chunk.chunk.number}, {shorten(chunk.chunk.text)!r}: {note}")
 
 

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from ane.commands.speech_options import (
 from ane.commands.text_input import arriving_text, read_text, reads_standard_input
 from ane.commands.voices import list_command
 from ane.system.errors import UserError
+from ane.system.files import check_output_file, write_json
 from ane.system.timeline import Timeline
 from ane.text.user_lexicon import read_lexicon
 
@@ -71,6 +73,8 @@ def register(commands: argparse._SubParsersAction) -> None:
                         help="the text is SSML (without the flag, if it begins with <speak)")
     parser.add_argument("--explain", action="store_true",
                         help="show how each word will be read and which rule decides it, and speak nothing")
+    parser.add_argument("--word-times", metavar="FILE.json", dest="times_file", type=arguments.path,
+                        help="write when each word is heard to FILE.json; of several lines, to FILE-1.json, …")
     parser.add_argument("--json", action="store_true",
                         help="print a JSON object about the result (one a line with --lines), and no progress")
     add_model_arguments(parser)
@@ -116,6 +120,7 @@ def say(args: argparse.Namespace) -> int:
         voice = synthesizer.prepare(settings=settings, **named)
         args.voice = args.voice if "random" in str(args.voice) else voice       # a random voice depends on the seed
         text = "" if args.follow else read_text(args)
+    args.word_times = args.times_file is not None or None
     request = {**speak_arguments(args, model), "settings": settings, "timeline": timeline, "lexicon": lexicon}
     if not args.follow:
         request["ssml"] = args.ssml or None
@@ -163,6 +168,9 @@ def refuse_conflicting_flags(args: argparse.Namespace) -> None:
             raise UserError(f"--{first} and --{second} cannot be combined: leave one out")
     if args.follow and (args.text or args.file not in (None, "-")):
         raise UserError("--follow speaks what is piped in: leave out TEXT and -f")
+    for flag in ("stream", "follow", "explain"):
+        if args.times_file is not None and getattr(args, flag):
+            raise UserError(f"--word-times and --{flag} cannot be combined: leave one out")
     for flag in ("output", "play", "stream", "follow", "lines"):
         if args.explain and getattr(args, flag):
             raise UserError(f"--{flag} has no effect with --explain, which speaks nothing: leave it out")
@@ -184,6 +192,8 @@ def check_outputs(args: argparse.Namespace) -> None:
 
     for path in output_paths(args.output, args.best or 1):
         check_output(path)
+    if args.times_file is not None:
+        check_output_file(args.times_file)
     if args.play or args.output is None:
         check_sound_device()
 
@@ -193,12 +203,20 @@ SpeechOutputs = Iterator[tuple["Speech | Stream", list[Path]]]
 
 def speak_whole(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, request: dict[str, Any],
                 progress: ProgressDisplay) -> SpeechOutputs:
+    """Speak the text, and write it when it is complete; of a model that can, each chunk as soon as it is."""
     from ane.audio import write
 
+    if hasattr(synthesizer, "speak_in_chunks") and args.output is not None and not args.play and (args.best or 1) == 1:
+        stream = synthesizer.speak_in_chunks(text, **request, progress=progress.update)
+        send_pieces(args, stream)
+        yield stream, [args.output]
+        return
     speech = synthesizer.speak(text, **request, progress=progress.update)
     outputs = output_paths(args.output, 1 + len(speech.alternatives))
     for path, audio in zip(outputs, [speech.audio, *speech.alternatives], strict=False):    # no outputs: played only
         write(path, audio, speech.sample_rate)
+    if args.times_file is not None:
+        write_word_times(args.times_file, speech)
     yield speech, outputs
 
 
@@ -211,10 +229,19 @@ def speak_lines(args: argparse.Namespace, synthesizer: "Synthesizer", text: str,
     if not lines:
         raise UserError("nothing to say: there is no line with text")
     outputs = output_paths(args.output, len(lines))
+    times = output_paths(args.times_file, len(lines)) or [None] * len(lines)
     speeches = synthesizer.speak_all(lines, **request, progress=progress.update)
-    for speech, path in zip(speeches, outputs, strict=True):
+    for speech, path, times_file in zip(speeches, outputs, times, strict=True):
         write(path, speech.audio, speech.sample_rate)
+        if times_file is not None:
+            write_word_times(times_file, speech)
         yield speech, [path]
+
+
+def write_word_times(path: Path, speech: "Speech") -> None:
+    """Write the words of a speech and their times as JSON."""
+    write_json(path, {"sample_rate": speech.sample_rate, "seconds": speech.seconds,
+                      "words": [asdict(word) for word in speech.words]})
 
 
 def speak_stream(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, request: dict[str, Any],

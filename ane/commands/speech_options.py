@@ -10,8 +10,8 @@ from ane.system.errors import UserError
 # Flags of `ane say` that not every kind of model has; each family names those that it has.
 SPEECH_OPTIONS = (
     "voice", "preset", "seed", "speed", "stream", "candidates", "best", "cvvp_amount", "temperature", "top_p", "top_k",
-    "repetition_penalty", "typical_mass", "max_codes", "steps", "sampler", "spacing", "guidance", "noise",
-    "normaliser", "split", "no_split", "published", "lanes")
+    "repetition_penalty", "typical_mass", "max_codes", "steps", "sampler", "spacing", "guidance",
+    "guidance_steps", "noise", "normaliser", "split", "no_split", "published", "lanes")
 
 WORDS_PER_MINUTE = 150      # of English speech at speed 1, about
 
@@ -46,6 +46,7 @@ def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
     add("--sampler", choices=tuple(SOLVERS), help="sampler of the diffusion")
     add("--spacing", choices=SPACINGS, help="spacing of the steps; use logsnr with ddim and dpm++2m")
     add("--guidance", type=float, metavar="K", help="scale of classifier-free guidance, 0 for none")
+    add("--guidance-steps", type=positive, metavar="N", help="guide the last N steps only (default: all)")
     add("--noise", type=float, metavar="T", help="diffusion temperature: scale of the initial noise")
     add = rare_group(parser, "text").add_argument
     add("--normaliser", choices=NORMALISERS, help="how numbers and abbreviations are spelt out (default: english)")

@@ -1,11 +1,12 @@
 """What the results of all speech models have in common."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from ane.audio import write
+from ane.models.spoken_words import SpokenWord
 from ane.system.timeline import Timeline
 
 PhaseProgress = Callable[[str, int, int, str], None]        # (phase, done, total, note)
@@ -50,11 +51,14 @@ class SoundStream(Iterator[np.ndarray]):
 
     Attributes:
         elapsed: seconds from the text to the last piece, including the caller's time between pieces.
+        words: when each word is heard, of the chunks for which that is known so far; a family that needs another pass
+            for them has none unless ``word_times`` was asked for.
     """
 
     sample_rate: int
     timeline: Timeline
     elapsed = 0.0
+    words: Sequence[SpokenWord] = ()
     _samples = 0            # of the pieces returned so far
 
     @property

@@ -89,6 +89,21 @@ def read_pauses(text: str, first_line: int = 1) -> list[Passage]:
     return [*passages, Passage(text[end:])] if text[end:].strip() or not passages else passages
 
 
+def without_faulty_commands(text: str) -> tuple[str, list[str]]:
+    """A text without what ``read_pauses`` refuses, and this: of an author who knew nothing of such commands."""
+    removed: list[str] = []
+
+    def kept(match: re.Match[str]) -> str:
+        try:
+            pause_seconds(match, "")
+        except UserError:
+            removed.append(match[0])
+            return " "
+        return match[0]
+
+    return COMMAND.sub(kept, text), removed
+
+
 def pause_seconds(match: re.Match[str], where: str) -> float:
     """Seconds of a match of ``COMMAND``. Raises UserError when it is no pause."""
     command, name = match[0], match["name"]

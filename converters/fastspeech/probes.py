@@ -1,14 +1,15 @@
 """Test inputs for FastSpeech's packages: one probe for each kind of function (see ``converters.tortoise.probes``)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from ane.backends.base import Backend
 from ane.bundles import Model
 from ane.models.fastspeech.regulator import alignment_matrix
+from ane.models.vocoders.waveglow import HOP, SIGMA
+from converters.models import Probe
 
-Probe = Callable[[Backend, Model, Mapping[str, int], np.random.Generator], list[np.ndarray]]
 MISSING = 5             # by how much an input is shorter than its bucket
 
 
@@ -41,7 +42,15 @@ def vocoder(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.r
     return [backend.run("vocoder", mel=rng.standard_normal((1, bands, bucket["frames"] - 1), dtype=np.float32))]
 
 
-PROBES: dict[str, Probe] = {"text": text, "mel": mel, "vocoder": vocoder}
+def waveglow(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
+    """The sound of a mel and noise."""
+    length = bucket["frames"] - 1
+    mel = rng.standard_normal((1, model.config("waveglow").n_mel_channels, length), dtype=np.float32)
+    noise = np.float32(SIGMA) * rng.standard_normal((1, HOP, length), dtype=np.float32)
+    return [backend.run("waveglow", mel=mel, noise=noise)]
+
+
+PROBES: dict[str, Probe] = {"text": text, "mel": mel, "vocoder": vocoder, "waveglow": waveglow}
 
 # kind → kinds of other functions that its probe calls
 COMPANIONS: dict[str, tuple[str, ...]] = {}

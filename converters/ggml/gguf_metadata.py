@@ -41,9 +41,11 @@ def add_metadata(writer: gguf.GGUFWriter, model: Model, networks: Sequence[str],
     for key, value in own.items():
         _add(writer, f"{ARCHITECTURE}.{key}", value)
     for network in networks:
-        stated = dataclasses.asdict(model.config(network)) | {"weights_sha256": weights_sha256(model, network)}
+        config = model.config(network)
+        stated = dataclasses.asdict(config) | {"weights_sha256": weights_sha256(model, network)}
         for key, value in stated.items():
-            _add(writer, f"{ARCHITECTURE}.{network}.{key}", value)
+            if key not in config.without_effect:
+                _add(writer, f"{ARCHITECTURE}.{network}.{key}", value)
 
 
 def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:

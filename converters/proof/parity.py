@@ -35,6 +35,8 @@ KIND_THRESHOLDS = {
     ("hifigan", "fp16"): (60.0, 45.0), ("vocoder", "fp16"): (60.0, 45.0),
     # FastSpeech: random weights at the official size reach 61 dB, with rounding 58
     ("text", "fp16"): (55.0, 45.0), ("mel", "fp16"): (55.0, 45.0),
+    # WaveGlow: 12 flows multiply their errors; random weights at the official size reach 59 dB
+    ("waveglow", "fp16"): (55.0, 45.0),
 }
 # The same by network and precision, for networks of which all kinds are less exact. Cross-attention of random weights
 # is nearly a choice of one position, which rounding of the scores moves.

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ane.models.tortoise.networks.layers import GroupNorm, RelativePositionBias
+from converters.onnx.decoder import step_inputs
 from converters.onnx.graph import Axes, NetworkCall, OnnxGraph
 from converters.tortoise import onnx_decoder as decoder
 
@@ -129,9 +130,9 @@ def _autoregressive(network: nn.Module, dtype: torch.dtype) -> list[OnnxGraph]:
         OnnxGraph("prefill", NetworkCall(network, decoder.prefill), *decoder.prefill_examples(network.config),
                   ("hidden", "logits", "keys", "values")),
         OnnxGraph("step", NetworkCall(network, decoder.step),
-                  *decoder.step_examples(network.config.decoder_shape, dtype, shared=True), new),
+                  *step_inputs(network.config.decoder_shape, dtype, shared=True), new),
         OnnxGraph("step_prefixes", NetworkCall(network, decoder.step_prefixes),
-                  *decoder.step_examples(network.config.decoder_shape, dtype, shared=False), new),
+                  *step_inputs(network.config.decoder_shape, dtype, shared=False), new),
     ]
 
 

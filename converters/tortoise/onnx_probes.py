@@ -11,8 +11,8 @@ from ane.backends.base import Backend
 from ane.backends.onnx.backend import OnnxBackend
 from ane.bundles import Model
 from ane.models.tortoise.embeddings import Embeddings
+from converters.models import Probe
 from converters.tortoise import probes
-from converters.tortoise.probes import Probe
 
 # kind → the lengths it is probed with; the inputs are a little shorter
 LENGTHS: dict[str, dict[str, int]] = {

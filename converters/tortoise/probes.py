@@ -15,8 +15,7 @@ from ane.models.tortoise.diffusion import Diffusion, sample
 from ane.models.tortoise.embeddings import Embeddings
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES
 from ane.models.tortoise.vocoding import hifigan_sound
-
-Probe = Callable[[Backend, Model, Mapping[str, int], np.random.Generator], list[np.ndarray]]
+from converters.models import Probe
 
 
 def prefill(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:

@@ -10,8 +10,8 @@ exact because the leaky ReLU in between commutes with a positive factor.
 from collections.abc import Sequence
 from functools import partial, reduce
 
-from ane.models.tortoise.networks.hifigan import BORDER, Hifigan, HifiganResBlock
-from ane.models.vocoders.hifigan import MelHifigan, SmallResBlock
+from ane.models.tortoise.networks.hifigan import Hifigan
+from ane.models.vocoders.hifigan import BORDER, HifiganResBlock, MelHifigan, SmallResBlock
 from converters import blocks
 from converters.coreml.graph import CoreMLGraph, Style, Var, mb
 from converters.vocoders.segments import SoundMask, check_width, cropped, leaky, upsampled

@@ -1,4 +1,4 @@
-"""The decoder's ONNX graphs: as Tortoise's (``converters.tortoise.onnx_decoder``), with cross-attention.
+"""The decoder's ONNX graphs: with cross-attention beside the caches (``converters.onnx.decoder``).
 
 ``memory`` computes the keys and values of the cross-attention once a window. The other graphs take them as inputs of
 each layer: ``memory_keys_i`` and ``memory_values_i`` (heads, N, w) of the window that all lanes have in common, or in
@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from ane.models.whisper.networks.layers import attend_causally
 from ane.models.whisper.networks.text_decoder import WhisperDecoderConfig
-from converters.tortoise import onnx_decoder
-from converters.tortoise.onnx_decoder import LANES, PREFIX_LENGTH, PREFIXES, attention
+from converters.onnx.decoder import LANES, PREFIX_LENGTH, PREFIXES, attention, step_inputs
 
 ROWS = 2            # of the example inputs for tracing: lanes of a window
 
@@ -114,7 +113,7 @@ def prefill_examples(config: WhisperDecoderConfig, dtype: torch.dtype) -> tuple[
 def step_examples(config: WhisperDecoderConfig, dtype: torch.dtype,
                   shared: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     """The same for ``step``, or, if not ``shared``, for ``step_prefixes``."""
-    examples, axes = onnx_decoder.step_examples(config.decoder_shape, dtype, shared)
+    examples, axes = step_inputs(config.decoder_shape, dtype, shared)
     memories, memory_axes = _memories(config, dtype, shared)
     caches = {name: examples.pop(name) for name in ("keys", "values", "prefix_keys", "prefix_values")}
     if not shared:

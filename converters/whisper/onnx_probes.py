@@ -9,7 +9,7 @@ import numpy as np
 
 from ane.backends.base import Backend
 from ane.bundles import Model
-from converters.tortoise.probes import Probe
+from converters.models import Probe
 from converters.whisper import probes
 
 # kind → the lengths it is probed with; the inputs are a little shorter

@@ -10,7 +10,7 @@ import numpy as np
 
 from ane.backends.base import Backend
 from ane.bundles import Model
-from converters.tortoise.probes import Probe
+from converters.models import Probe
 
 PREFIX = 5          # tokens of the prefixes of step probes
 

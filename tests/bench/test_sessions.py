@@ -10,7 +10,7 @@ from ane.backends.tuning import Tuning
 from ane.bench import sessions
 from ane.bench.records import BenchRow, Spread
 from ane.bench.sessions import function_rows, spoken_sentence
-from ane.bench.worker import BenchWorker, FunctionRequest, SpeechRequest, WorkerModel
+from ane.bench.worker import BenchWorker, FunctionRequest, TimedRequest, WorkerModel
 from ane.system.errors import UserError
 from ane.system.json_process import ProcessEndedError
 
@@ -76,11 +76,11 @@ def test_a_process_that_fails_at_once_ends_the_measurement(answers):
 def test_the_sentence_is_spoken_by_two_processes_and_the_second_counts(answers):
     answers["open"] = {}
     answers["speak"] = lambda stated: {**READING, "elapsed": 9.0} if ScriptedProcess.started == 1 else READING
-    sentence = spoken_sentence(WorkerModel(tuning=Tuning("coreml")), SpeechRequest("hello"), "coreml")
+    sentence = spoken_sentence(WorkerModel(tuning=Tuning("coreml")), TimedRequest("hello"), "coreml")
     assert (sentence.row.value.median, sentence.row.peak_bytes, sentence.row.error) == (0.5, 10, None)
     assert (sentence.row.figures["first_audio_s"], sentence.row.figures["decode_s"]) == (0.25, 0.5)
     answers["speak"] = ProcessEndedError("the process was ended by SIGSEGV")
-    failed = spoken_sentence(WorkerModel(tuning=Tuning("coreml")), SpeechRequest("hello"), "coreml")
+    failed = spoken_sentence(WorkerModel(tuning=Tuning("coreml")), TimedRequest("hello"), "coreml")
     assert (failed.row.value, failed.row.error) == (None, "the process was ended by SIGSEGV")
 
 
@@ -94,7 +94,7 @@ def test_a_worker_speaks_with_the_settings_of_the_request(random_bundle):
     worker = BenchWorker()
     opened = WorkerModel(str(random_bundle), tuning=Tuning("torch:cpu", threads=1), keep=True)
     assert worker.answer({"open": asdict(opened)})["backend"].startswith("torch:cpu")
-    request = SpeechRequest("Hi.", "fastest", candidates=2, lanes=2, max_codes=6)
+    request = TimedRequest("Hi.", "fastest", candidates=2, lanes=2, max_codes=6)
     assert worker.answer({"prepare": asdict(request)}) == {}
     spoken = worker.answer({"speak": asdict(request)})
     streamed = worker.answer({"speak": asdict(replace(request, stream=True, candidates=1))})
@@ -102,5 +102,5 @@ def test_a_worker_speaks_with_the_settings_of_the_request(random_bundle):
     assert spoken["stages"].keys() >= {"decode", "vocode"}
     assert (spoken["chunks"], streamed["chunks"]) == (1, 1)
     assert 0 < streamed["first_audio"] <= streamed["elapsed"]
-    settings = SpeechRequest(preset="ultra_fast", steps=3).settings(worker.model)
+    settings = TimedRequest(preset="ultra_fast", steps=3).settings(worker.model)
     assert settings.diffusion.steps == 3

@@ -25,8 +25,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ane.audio.reader import read_recording
+from ane.books.job_database import FILE
 from ane.books.output import OutputOptions, write_book_files
-from ane.books.store import FILE, JobStore
+from ane.books.store import JobStore
 from ane.system.errors import UserError
 from tests.books.stand_in import StandInSpeaker, book, run_job, sounds
 

@@ -1,8 +1,10 @@
 """The files of a finished book: sound, chapters, tags, subtitles, times, loudness."""
 
 import json
+import re
 import sys
 from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +16,14 @@ from ane.audio.reader import read_recording
 from ane.books import output
 from ane.books.document import CoverImage
 from ane.books.media_writer import INSTALL, SUFFIXES
+from ane.books.narration import narrate
 from ane.books.output import OutputOptions, WrittenBook, write_book_files
+from ane.books.speakers import SpokenChunk
 from ane.books.store import JobStore
+from ane.models.spoken_words import SpokenWord
 from ane.system.errors import UserError
 from tests.audio.test_loudness import measured
-from tests.books.stand_in import RATE, book, run_job
+from tests.books.stand_in import RATE, StandInSpeaker, book, plan_for, run_job
 
 WITH_CHAPTERS, WITH_COVER = (".m4b", ".m4a", ".mp3", ".opus", ".aiff"), (".m4b", ".m4a", ".mp3", ".flac")
 
@@ -177,3 +182,42 @@ def test_a_folder_in_place_of_the_file_is_reported_in_one_line(job, tmp_path):
         write_book_files(store, options)
     store.close()
     assert sorted(path.name for path in job.iterdir()) == ["job.sqlite"]
+
+
+def test_words_are_listed_and_underlined_where_they_are_heard(tmp_path):
+    """The stand-in's words last 2 ms each; a pause before a chunk moves those after it."""
+    store = JobStore(tmp_path / "job")
+    speaker = TimedStandIn()
+    plan = plan_for(speaker, book(4), 7)
+    store.adopt(plan)
+    narrate(store, plan, speaker, lambda done, total, left: None)
+    written = write_book_files(store, OutputOptions(tmp_path / "book.flac", srt=True, vtt=True, json=True,
+                                                    word_times=True))
+    chapters = json.loads((tmp_path / "book.json").read_text())["chapters"]
+    chunks = [chunk for chapter in chapters for chunk in chapter["chunks"]]
+    for chunk in chunks:
+        assert [word["word"] for word in chunk["words"]] == chunk["text"].split()
+        for index, word in enumerate(chunk["words"][:4]):
+            assert word["start"] == pytest.approx(chunk["start"] + 0.002 * index)
+    srt = (tmp_path / "book.srt").read_text()
+    assert srt.count("<u>") == sum(len(chunk["words"]) for chunk in chunks)
+    times = re.findall(r"(\S+) --> (\S+)", srt)
+    assert all(start < end for start, end in times)
+    assert all(before[1] <= after[0] for before, after in pairwise(times))
+    assert "<u>Chapter</u> 1" in (tmp_path / "book.vtt").read_text()
+    assert len(written.files) == 4
+    store.close()
+
+
+def test_words_of_chunks_that_were_spoken_without_times_are_marked(job, tmp_path):
+    write(job, tmp_path / "book.flac", json=True, word_times=True)
+    chapters = json.loads((tmp_path / "book.json").read_text())["chapters"]
+    assert all(word["estimated"] for chapter in chapters for chunk in chapter["chunks"] for word in chunk["words"])
+
+
+class TimedStandIn(StandInSpeaker):
+    """States that each word lasts 2 ms."""
+
+    def speak(self, text: str, seed: int) -> SpokenChunk:
+        words = [SpokenWord(word, 0.002 * index, 0.002 * index + 0.002) for index, word in enumerate(text.split())]
+        return SpokenChunk(super().speak(text, seed).audio, [], words)

@@ -4,13 +4,15 @@ import os
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 
 import numpy as np
 import pytest
 
+from ane.books.job_database import FILE
 from ane.books.output import OutputOptions, write_book_files
 from ane.books.speakers import SpokenChunk
-from ane.books.store import FILE, LEASE, JobStore
+from ane.books.store import LEASE, JobStore
 from ane.system.errors import UserError
 from ane.text import nothing_to_say_error
 from tests.books.stand_in import StandInSpeaker, book, plan_for, run_job, sounds
@@ -176,3 +178,16 @@ def test_a_job_of_a_later_version_is_refused(tmp_path):
     connection.close()
     with pytest.raises(UserError, match="another version"):
         JobStore(tmp_path / "job")
+
+
+def test_a_job_of_the_first_version_goes_on(tmp_path):
+    """It had no columns for the times of words and for checks."""
+    assert run_job(tmp_path, book(4)) == 10
+    before = sounds(tmp_path)
+    with closing(sqlite3.connect(tmp_path / FILE)) as connection:
+        for column in ("words", "signals", "checker", "problems", "replaced"):
+            connection.execute(f"ALTER TABLE sounds DROP COLUMN {column}")
+        connection.execute("PRAGMA user_version = 1")
+        connection.commit()
+    assert run_job(tmp_path, book(4)) == 0
+    assert sounds(tmp_path) == before

@@ -1,6 +1,7 @@
 """Help in two lengths, the flags of every command, types of values."""
 
 import argparse
+import os
 
 import pytest
 
@@ -68,3 +69,15 @@ def test_a_parameter_in_an_error_of_the_library_becomes_the_flag_of_the_command(
         parser.add_argument(flag)
     parser.add_argument("--force", dest="overwrite", action="store_true")
     assert with_flag(message, parser) == line
+
+
+def test_a_command_limits_the_kernels_that_onednn_keeps(monkeypatch, capsys):
+    """Else memory grows with the number of lengths that a long text has; the user's own limit stays."""
+    name = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
+    for before, after in ((None, "64"), ("500", "500")):
+        monkeypatch.setenv(name, before or "")
+        if before is None:
+            monkeypatch.delenv(name)
+        with pytest.raises(SystemExit):
+            main(["--version"])
+        assert os.environ[name] == after

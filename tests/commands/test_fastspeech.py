@@ -153,21 +153,25 @@ def test_a_seed_without_a_waveglow_is_refused(bundle, capsys):
 
 
 def test_with_a_waveglow(files, capsys):
-    """The same seed gives the same sound, from the bundle and from the checkpoints, on torch and in ONNX packages."""
+    """The same seed gives the same sound, from bundle and checkpoints, on torch and in packages of both kinds."""
     write_waveglow(files / "waveglow.pt")
     assert main(["import", "checkpoint.pt", "--vocoder", "waveglow.pt", "-o", "./bundle"]) == 0
     assert Bundle(files / "bundle").networks == {"fastspeech", "waveglow"}
     assert main(["convert", "./bundle", "--to", "onnx", "--networks", "waveglow", "-o", "./onnx"]) == 0
+    assert main(["convert", "./bundle", "--to", "coreml", "--networks", "waveglow", "--precision", "fp32",
+                 "-o", "./coreml"]) == 0
     sounds = {}
     for name, bundle, flags in (("default", "./bundle", ()), ("0", "./bundle", ("--seed", "0")),
-                                ("1", "./bundle", ("--seed", "1")), ("onnx", "./onnx", ("--backend", "onnx:cpu"))):
+                                ("1", "./bundle", ("--seed", "1")), ("onnx", "./onnx", ("--backend", "onnx:cpu")),
+                                ("mil", "./coreml", ("--backend", "mil"))):
         assert main(["say", "Hello.", "--bundle", bundle, "-o", f"{name}.wav", *flags]) == 0
         sounds[name], _ = soundfile.read(files / f"{name}.wav")
-        assert f"seed {name}" in capsys.readouterr().err or name in ("default", "onnx")
+        assert f"seed {name}" in capsys.readouterr().err or name in ("default", "onnx", "mil")
     assert np.array_equal(sounds["default"], sounds["0"])
     assert np.abs(sounds["1"] - sounds["0"]).max() > 0.01
-    assert np.abs(sounds["onnx"] - sounds["0"]).max() < 1e-3
-    assert main(["verify", "--bundle", "./onnx", "--against", "onnx:cpu", "--layers"]) == 0
+    for bundle, engine, sound in (("./onnx", "onnx:cpu", "onnx"), ("./coreml", "mil", "mil")):
+        assert np.abs(sounds[sound] - sounds["0"]).max() < 1e-3
+        assert main(["verify", "--bundle", bundle, "--against", engine, "--layers"]) == 0
 
 
 @pytest.mark.parametrize("value", ["0", "nan", "9"])
@@ -176,9 +180,10 @@ def test_a_speed_out_of_range_is_refused(bundle, capsys, value):
     assert "--speed must be from 0.25 to 4" in capsys.readouterr().err
 
 
-
 @pytest.mark.parametrize(("command", "fault"), [
     (("import", "generator.pth", "-o", "./b"), "is a vocoder, not a FastSpeech checkpoint"),
+    (("say", "x", "--checkpoints", "generator.pth", "-o", "x.wav"), "import both, with `ane import CHECKPOINT.pt"),
+    (("convert", "checkpoint.pt", "--to", "coreml", "-o", "./c"), "it is a file; import a checkpoint first"),
     (("import", "checkpoint.pt", "--vocoder", "none.pth", "-o", "./b"), "cannot read none.pth"),
     (("import", "checkpoint.pt", "--vocoder", "checkpoint.pt", "-o", "./b"), "is not a HiFi-GAN generator"),
     (("import", "checkpoint.pt", "--revision", "main", "-o", "./b"), "--revision is for the hub; checkpoint.pt is a"),

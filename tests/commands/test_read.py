@@ -91,3 +91,42 @@ def test_ranges_of_chunks():
 
 def test_durations_are_short():
     assert [duration(seconds) for seconds in (40, 89, 300, 7500)] == ["40 s", "89 s", "5 min", "2 h 05 min"]
+
+
+def test_what_only_looks_like_a_command_is_left_out_with_a_note(workplace, capsys):
+    (workplace / "book.md").write_text("Wait [pause] for it. [[rate 200]] Now [pause:300ms] go.\n", encoding="utf-8")
+    assert main(["read", "book.md", "-o", "book.wav", *FAST, "--retries", "0"]) == 0
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "[pause] is no pause that can be made" in printed
+    assert "[[rate 200]] is no pause that can be made" in printed
+    assert "[pause:300ms] is" not in printed
+
+
+def test_a_lexicon_speaks_only_the_chunks_again_that_it_respells(workplace, capsys):
+    command = ["read", "book.md", "-o", "book.wav", *FAST, "--retries", "0"]
+    assert main(command) == 0
+    (workplace / "words.tsv").write_text("there\tdare\n", encoding="utf-8")
+    capsys.readouterr()
+    assert main([*command, "--lexicon", "words.tsv", "--times", "--word-times"]) == 0
+    assert "1 of 4 chunks spoken now" in capsys.readouterr().err
+    chunk = json.loads((workplace / "book.json").read_text())["chapters"][0]["chunks"][1]
+    assert [word["word"] for word in chunk["words"]] == ["Hello", "there."]
+
+
+def test_another_precision_keeps_what_was_spoken_and_says_so(workplace, capsys):
+    command = ["read", "book.md", "-o", "book.wav", *FAST, "--retries", "0"]
+    assert main([*command, "--precision", "fp32"]) == 0
+    assert main([*command, "--precision", "bf16"]) == 0
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "4 of 4 chunks were spoken with torch:cpu fp32 and are kept" in printed
+    assert "0 of 4 chunks spoken now" in printed
+
+
+def test_chunks_that_stay_doubtful_are_listed_with_their_time(workplace, capsys):
+    """With 5 codes at most no chunk ends by itself."""
+    assert main(["read", "book.md", "-o", "book.wav", "--preset", "fastest", "--max-codes", "5", "--retries", "1"]) == 0
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "4 of 4 chunks are doubtful: listen to them, or --redo 1,2,3,4" in printed
+    assert "0:00:00 chunk 1, 'One': it did not end by itself" in printed
+    assert main(["read", "--status", "book.wav"]) == 0
+    assert "it did not end by itself" in " ".join(capsys.readouterr().out.split())

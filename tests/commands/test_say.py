@@ -277,3 +277,13 @@ def test_sigterm_leaves_nothing_half_written(workplace):
         process.communicate(timeout=60)
     assert process.returncode == 143
     assert not list(workplace.glob("*long*")) + list(workplace.glob(".long*"))
+
+
+def test_word_times_are_written_beside_the_sound(workplace):
+    assert main(["say", "Hello there, Dr. Lee.", *SHORT, "-o", "out.wav", "--word-times", "words.json"]) == 0
+    content = json.loads((workplace / "words.json").read_text())
+    assert [word["word"] for word in content["words"]] == ["Hello", "there,", "Dr.", "Lee."]
+    assert content["seconds"] == pytest.approx(soundfile.info(workplace / "out.wav").duration)
+    assert main(["say", "--lines", "One line.\nAnother.", *SHORT, "-o", "a.wav", "--word-times", "a.json"]) == 0
+    assert json.loads((workplace / "a-2.json").read_text())["words"][0]["word"] == "Another."
+    assert main(["say", "Hello.", "--stream", "-o", "out.wav", "--word-times", "words.json"]) == 1

@@ -40,6 +40,7 @@ def changed_by(root: Path, file: str) -> set[str]:
     ("converters/tortoise/buckets.py", {"coreml"}),
     ("converters/coreml/merge.py", {"coreml"}),
     ("converters/coreml/package.py", {"coreml"}),
+    ("converters/onnx/decoder.py", {"onnx"}),
     ("converters/tortoise/onnx_decoder.py", {"onnx"}),
     ("converters/onnx/export.py", {"onnx"}),
     ("converters/decoder_graphs.py", {"coreml"}),

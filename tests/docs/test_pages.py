@@ -18,7 +18,7 @@ LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)(?:#[^)]*)?\)")
 OFF_THE_PATH = {
     "ane.models.tortoise.config_checks", "ane.models.tortoise.family",      # of a bundle that is opened
     "ane.models.tortoise.checkpoints", "ane.models.tortoise.upstream_config",       # of official checkpoints
-    "ane.models.tortoise.upstream_keys",
+    "ane.models.tortoise.upstream_keys", "ane.models.tortoise.word_times",          # the latter if it is asked for
     "ane.models.tortoise.packaged", "ane.models.tortoise.packaged.clvp",            # of packages; stages name them
     "ane.models.tortoise.packaged.denoiser", "ane.models.tortoise.packaged.encoders",
     "ane.models.tortoise.packaged.vocoders",

@@ -1,6 +1,5 @@
 """Where text is split, and where it never is."""
 
-import sys
 
 import pytest
 from hypothesis import given, settings
@@ -9,6 +8,7 @@ from hypothesis import strategies as st
 from ane.system.errors import UserError
 from ane.text import split
 from ane.text.splitter import TextPiece, pack, split_sentences
+from tests.work import lines_run
 
 FOX = "The quick brown fox jumps over the lazy dog."     # 44 characters
 
@@ -219,23 +219,6 @@ def test_no_letter_is_lost_at_bars(text, desired, more):
     chunks = split(text.replace("x", "|"), desired, desired + more)
     assert letters("".join(chunks)) == letters(text.replace("x", "|"))
     assert chunks
-
-
-def lines_run(function, *arguments) -> int:
-    """Lines of Python that a call runs: its work, without the noise of a clock."""
-    count, before = 0, sys.gettrace()
-
-    def trace(frame, event, argument):
-        nonlocal count
-        count += event == "line"
-        return trace
-
-    sys.settrace(trace)
-    try:
-        function(*arguments)
-    finally:
-        sys.settrace(before)
-    return count
 
 
 def test_text_without_marks_takes_work_by_its_length_and_not_by_the_length_of_chunks():

@@ -92,6 +92,10 @@ class OnnxBackend:
         """On the fallback: it is one pass a window, and no package returns attention scores."""
         return self.fallback.align(columns, memory, heads)
 
+    def prefix_attention(self, columns: np.ndarray, prefix: int, heads: Sequence[tuple[int, int]]) -> np.ndarray:
+        """On the fallback: it is one pass a chunk, and no package returns attention scores."""
+        return self.fallback.prefix_attention(columns, prefix, heads)
+
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Denoiser:
         if self.stages.denoiser.network not in self.packages:
             return self.fallback.denoiser(latents, conditioning, frames)

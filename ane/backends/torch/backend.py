@@ -143,6 +143,14 @@ class TorchBackend:
             return logits.cpu().numpy(), scores.cpu().numpy()
 
     @torch.inference_mode()
+    def prefix_attention(self, columns: np.ndarray, prefix: int, heads: Sequence[tuple[int, int]]) -> np.ndarray:
+        with torch_memory_errors():
+            network = self.network(self.stages.decoder.network)
+            scores = network.prefix_scores(self._to_device(columns[None], torch.float32), prefix,
+                                           [(layer, head) for layer, head in heads])
+            return scores.cpu().numpy()
+
+    @torch.inference_mode()
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> TorchDenoiser:
         with torch_memory_errors(), convolutions.full():
             return TorchDenoiser(self.network(self.stages.denoiser.network), self._to_device(latents, self.dtype),

@@ -1,4 +1,10 @@
-"""An autoregressive network with a static kv-cache: prefixes that lanes share, and the positions of each lane."""
+"""An autoregressive network with a static kv-cache: prefixes that lanes share, and the positions of each lane.
+
+On the CPU a lane's results are the same bits whatever runs beside it. A library chooses its kernel, and with it the
+order of a sum, by the shape of a product. So what depends on the other lanes is kept from changing it: a product with a
+prefix has ``FEWEST_ROWS`` or more, and positions are read up to a multiple of ``POSITIONS``, the surplus masked: a
+masked position adds an exact zero to a sum. ``python -m benchmarks exactness`` checks it on a machine.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,6 +17,10 @@ from torch import Tensor
 
 from ane.backends.base import check_step
 from ane.backends.torch.memory import torch_memory_errors
+
+FEWEST_ROWS = 4         # products of fewer rows sum in another order (MKL)
+POSITIONS = 16          # floats of the widest vector: a softmax adds up every sixteenth position
+FEWEST_POSITIONS = 32   # torch computes products of less than 400 multiplications itself, in another order
 
 
 class TorchDecoder:
@@ -26,9 +36,9 @@ class TorchDecoder:
         self.network, self.shape = network, network.config.decoder_shape
         self.lanes, self.capacity, self.prefixes = lanes, capacity, prefixes
         self.device, self.dtype, self.max_prefix_length = device, dtype, max_prefix_length
-        self.keys, self.values = (self._allocate(lanes, capacity) for _ in range(2))
+        self.keys, self.values = (self._allocate(lanes, padded(capacity)) for _ in range(2))
         self.prefix_keys = self.prefix_values = None
-        self.prefix_capacity = max_prefix_length or 0       # positions allocated for each prefix
+        self.prefix_capacity = padded(max_prefix_length or 0)       # positions allocated for each prefix
         self.prefix_lengths = [0] * prefixes                # positions in use
         if self.shape.memory_length:
             self.memory_keys, self.memory_values = (
@@ -47,15 +57,16 @@ class TorchDecoder:
     def prefill(self, prefix: np.ndarray, index: int = 0) -> tuple[np.ndarray, np.ndarray]:
         with torch_memory_errors():
             grows = self.max_prefix_length is None and self.prefixes == 1 and len(prefix) > self.prefix_capacity
-            if index >= self.prefixes or (len(prefix) > self.prefix_capacity and not grows):
-                raise ValueError(f"a decoder of {self.prefixes} prefixes of {self.prefix_capacity} positions got "
+            limit = self.max_prefix_length or 0
+            if index >= self.prefixes or (len(prefix) > max(limit, self.prefix_capacity * (not limit)) and not grows):
+                raise ValueError(f"a decoder of {self.prefixes} prefixes of {limit} positions got "
                                  f"prefix {index} of {len(prefix)} positions")
             if grows or self.prefix_keys is None:
-                self.prefix_capacity = max(self.prefix_capacity, len(prefix))
+                self.prefix_capacity = max(self.prefix_capacity, padded(len(prefix)))
                 self.prefix_keys, self.prefix_values = (self._allocate(self.prefixes, self.prefix_capacity)
                                                         for _ in range(2))
             store = [partial(self._store_prefix, layer, index) for layer in range(self.shape.layers)]
-            stored = LanesByPrefix(np.array([index]), self.prefix_lengths, self.device)
+            stored = LanesByPrefix(np.array([index]), len(prefix), self.prefix_lengths, self.keys[0])
             attend_memory = partial(self._attend_memory, stored)
             hidden = self._run_network(self._to_device(prefix[None]), store, attend_memory)[:, -1]
             self.prefix_lengths[index] = len(prefix)
@@ -67,9 +78,9 @@ class TorchDecoder:
         lanes, columns_per_lane, _ = columns.shape
         check_step(self, columns, lengths, first_lane)
         with torch_memory_errors():
-            own = OwnPositions(slice(first_lane, first_lane + lanes), lengths, columns_per_lane, self.device)
+            own = OwnPositions(slice(first_lane, first_lane + lanes), lengths, columns_per_lane, self.keys[0])
             indices = np.zeros(lanes, dtype=np.int64) if prefix_indices is None else prefix_indices
-            prefixes = LanesByPrefix(indices, self.prefix_lengths, self.device)
+            prefixes = LanesByPrefix(indices, columns_per_lane, self.prefix_lengths, self.keys[0])
             attend = [partial(self._attend, layer, own, prefixes) for layer in range(self.shape.layers)]
             hidden = self._run_network(self._to_device(columns), attend, partial(self._attend_memory, prefixes))
             return hidden.cpu().numpy(), self.network.logits(hidden[:, -1]).cpu().numpy()
@@ -97,8 +108,9 @@ class TorchDecoder:
 
     def _attend_memory(self, prefixes: "LanesByPrefix", layer: int, q: Tensor) -> Tensor:
         """q (n, heads, T, w) attends to the memory of its lane's prefix."""
-        keys, values = (cache[layer, prefixes.low:prefixes.high] for cache in (self.memory_keys, self.memory_values))
-        return prefixes.split(F.scaled_dot_product_attention(prefixes.group(q), keys, values).contiguous())
+        keys, values = (cache[layer, prefixes.low:prefixes.high].flatten(0, 1)
+                        for cache in (self.memory_keys, self.memory_values))
+        return prefixes.lanes(F.scaled_dot_product_attention(prefixes.rows(q)[None], keys[None], values[None])[0])
 
     def _store_prefix(self, layer: int, index: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         for cache, new in ((self.prefix_keys, k), (self.prefix_values, v)):
@@ -109,95 +121,114 @@ class TorchDecoder:
                 v: Tensor) -> Tensor:
         """Write k, v (n, heads, T, w) at the lanes' positions, then attend to their prefixes and their own."""
         keys, values = (own.write(cache[layer, own.lanes], new)
-                        for cache, new in ((self.keys, k), (self.values, v)))      # (n, heads, end, w)
+                        for cache, new in ((self.keys, k), (self.values, v)))               # (n·heads, end, w)
         prefix_keys, prefix_values = (prefixes.read(cache[layer]) for cache in (self.prefix_keys, self.prefix_values))
-        q = q * q.shape[-1] ** -0.5
-        prefix_scores = prefixes.split(prefixes.group(q) @ prefix_keys.transpose(2, 3))     # (n, heads, T, P)
-        if prefixes.mask is not None:
-            prefix_scores = prefix_scores + prefixes.mask
-        own_scores = q @ keys.transpose(2, 3)
-        if own.mask is not None:
-            own_scores = own_scores + own.mask
-        weights = F.softmax(torch.cat((prefix_scores, own_scores), dim=-1).float(), dim=-1).to(q.dtype)
-        prefix_weights, own_weights = weights.split((prefix_scores.shape[-1], own_scores.shape[-1]), dim=-1)
-        return own_weights @ values + prefixes.split(prefixes.group(prefix_weights) @ prefix_values)
+        scale = q.shape[-1] ** -0.5
+        scores = torch.cat((
+            prefixes.lanes(torch.baddbmm(prefixes.mask, prefixes.rows(q), prefix_keys.transpose(1, 2), alpha=scale)),
+            torch.baddbmm(own.mask, q.flatten(0, 1), keys.transpose(1, 2), alpha=scale).view(*q.shape[:3], -1)), dim=-1)
+        weights = F.softmax(scores.float(), dim=-1).to(q.dtype)
+        prefix_weights, own_weights = weights.split((prefixes.longest, own.end), dim=-1)
+        return (own_weights.flatten(0, 1) @ values).view(q.shape) + prefixes.lanes(
+            prefixes.rows(prefix_weights) @ prefix_values)
+
+
+def padded(positions: int) -> int:
+    """Positions to read, so that a sum over them is the same as over ``positions`` alone."""
+    return max(-(-positions // POSITIONS) * POSITIONS, FEWEST_POSITIONS)
+
+
+def mask_after(lengths: np.ndarray, positions: int, like: Tensor) -> Tensor:
+    """Add it to scores: 0 for the first of ``positions``, −∞ after: lengths (…) → (…, positions), as ``like`` is."""
+    masked = torch.from_numpy(np.arange(positions) >= lengths[..., None]).to(like.device)
+    return torch.zeros(masked.shape, device=like.device, dtype=like.dtype).masked_fill(masked, float("-inf"))
 
 
 class LanesByPrefix:
     """The lanes of a call grouped by prefix, so that all lanes of a prefix are rows of one matrix product.
 
     Args:
-        indices: (n,) prefix of each lane. prefix_lengths: positions of each prefix.
+        indices: (n,) prefix of each lane. columns: T of each lane. prefix_lengths: positions of each prefix.
+        like: a cache (…, heads, positions, head_width) of one layer.
 
     Attributes:
-        mask: (n, 1, 1, longest prefix) float32 to add to the scores; None: all lanes have the same prefix.
+        longest: positions that are read of each prefix.
+        mask: (1 or prefixes·heads, 1, longest), for products with a prefix.
     """
 
-    def __init__(self, indices: np.ndarray, prefix_lengths: list[int], device: torch.device):
-        self.lanes, self.low, self.high = len(indices), int(indices.min()), int(indices.max()) + 1
-        self.longest = max(prefix_lengths[self.low:self.high])
-        self.order = self.inverse = self.mask = None
-        if self.high - self.low > 1:
-            indices = indices - self.low
-            groups = [np.flatnonzero(indices == index) for index in range(self.high - self.low)]
-            rows = max(map(len, groups))
-            # groups with fewer lanes are padded with lane 0; its results there are not used
-            order = np.stack([np.pad(lanes, (0, rows - len(lanes))) for lanes in groups])       # (prefixes, rows)
-            inverse = np.empty(len(indices), dtype=np.int64)
-            for index, lanes in enumerate(groups):
-                inverse[lanes] = index * rows + np.arange(len(lanes))
-            length = np.array(prefix_lengths[self.low:self.high])[indices]                      # (n,)
-            masked = torch.from_numpy(np.arange(self.longest) >= length[:, None]).to(device)
-            self.order, self.inverse = (torch.from_numpy(index).to(device) for index in (order, inverse))
-            self.mask = torch.zeros(masked.shape, device=device).masked_fill(masked, float("-inf"))[:, None, None]
+    def __init__(self, indices: np.ndarray, columns: int, prefix_lengths: list[int], like: Tensor):
+        self.count, self.columns, self.heads = len(indices), columns, like.shape[1]
+        self.low, self.high = int(indices.min()), int(indices.max()) + 1
+        lengths = np.array(prefix_lengths[self.low:self.high])
+        self.longest = padded(int(lengths.max()))
+        self.mask = mask_after(lengths[:, None], self.longest, like)                            # (prefixes, 1, longest)
+        self.copies = 1
+        self.gather = self.scatter = None
+        fewest = -(-FEWEST_ROWS // columns)
+        if len(lengths) == 1:
+            self.copies = -(-fewest // self.count)
+            return
+        self.mask = self.mask.repeat_interleave(self.heads, dim=0)
+        groups = [np.flatnonzero(indices == index) for index in range(self.low, self.high)]
+        rows = max(fewest, *map(len, groups))
+        # groups with fewer lanes are padded with lane 0; its results there are not used
+        order = np.stack([np.pad(lanes, (0, rows - len(lanes))) for lanes in groups])           # (prefixes, rows)
+        row = np.empty(self.count, dtype=np.int64)
+        for lanes in groups:
+            row[lanes] = np.arange(len(lanes))
+        # indices into (n, heads, T, w) and into (prefixes, heads, rows, T, w)
+        self.gather, self.scatter = (
+            tuple(torch.from_numpy(index).to(like.device) for index in found)
+            for found in ((order[:, None], np.arange(self.heads)[:, None]),
+                          ((indices - self.low)[:, None], np.arange(self.heads), row[:, None])))
 
     def read(self, cache: Tensor) -> Tensor:
-        """The part of a layer's cache (prefixes, heads, prefix_capacity, w) that the call reads."""
-        return cache[self.low:self.high, :, :self.longest]
+        """What the call reads of a layer's cache (prefixes, heads, capacity, w): (prefixes·heads, longest, w)."""
+        return cache[self.low:self.high, :, :self.longest].flatten(0, 1)
 
-    def group(self, x: Tensor) -> Tensor:
-        """(n, heads, T, w) → (prefixes, heads, rows, w): lanes of the same prefix side by side."""
+    def rows(self, x: Tensor) -> Tensor:
+        """(n, heads, T, w) → (prefixes·heads, rows, w): lanes of the same prefix side by side."""
         n, heads, T, width = x.shape
-        if self.order is None:
-            return x.transpose(0, 1).reshape(1, heads, n * T, width)
-        prefixes, rows = self.order.shape
-        x = x[self.order.flatten()].view(prefixes, rows, heads, T, width)
-        return x.transpose(1, 2).reshape(prefixes, heads, rows * T, width)
+        if self.gather is None:
+            x = x.transpose(0, 1).reshape(heads, n * T, width)
+            return x if self.copies == 1 else torch.cat([x] * self.copies, dim=1)
+        return x[self.gather].flatten(0, 1).flatten(1, 2)
 
-    def split(self, x: Tensor) -> Tensor:
-        """(prefixes, heads, rows, w) → (n, heads, T, w): the inverse of ``group``."""
-        prefixes, heads, _, width = x.shape
-        if self.order is None:
-            return x.view(heads, self.lanes, -1, width).transpose(0, 1)
-        rows = self.order.shape[1]
-        x = x.view(prefixes, heads, rows, -1, width).transpose(1, 2)
-        return x.reshape(prefixes * rows, heads, -1, width)[self.inverse]
+    def lanes(self, x: Tensor) -> Tensor:
+        """(prefixes·heads, rows, w) → (n, heads, T, w): the inverse of ``rows``."""
+        if self.scatter is None:
+            return x[:, :self.count * self.columns].unflatten(1, (self.count, self.columns)).transpose(0, 1)
+        return x.view(self.high - self.low, self.heads, -1, self.columns, x.shape[-1])[self.scatter]
 
 
 class OwnPositions:
     """The lanes that a call extends, where it writes their columns, and what each column attends to in its lane.
 
+    Args:
+        lengths: (n,) of the lanes so far. columns: T, new in each lane. like: see ``LanesByPrefix``.
+
     Attributes:
-        position: (n, T) of the new columns; None: the same in all lanes, from ``start`` to ``end``.
-        mask: (n, 1, T, end) float32 to add to the scores; None: every column attends to all positions before ``end``.
+        position: (n, T) of the new columns; None: the same in all lanes, from ``start`` to ``stop``.
+        end: positions that are read of each lane.
+        mask: (1 or n·heads, T, end), for products with the lanes' own positions.
     """
 
-    def __init__(self, lanes: slice, lengths: np.ndarray, columns: int, device: torch.device):
-        self.lanes = lanes
-        self.start, self.end = int(lengths.min()), int(lengths.max()) + columns
-        same_length = self.start + columns == self.end
-        position = torch.from_numpy(lengths).to(device)[:, None] + torch.arange(columns, device=device)  # (n, T)
-        self.position = None if same_length else position
-        self.mask = None
-        if not same_length or columns > 1:
-            masked = torch.arange(self.end, device=device) > position[..., None]                         # (n, T, end)
-            self.mask = torch.zeros(masked.shape, device=device).masked_fill(masked, float("-inf"))[:, None]
+    def __init__(self, lanes: slice, lengths: np.ndarray, columns: int, like: Tensor):
+        self.lanes, self.start, self.stop = lanes, int(lengths.min()), int(lengths.max()) + columns
+        self.end = padded(self.stop)
+        same_length = self.start + columns == self.stop
+        position = (lengths[:1] if same_length else lengths)[:, None] + np.arange(columns)
+        self.position = None if same_length else torch.from_numpy(position).to(like.device)
+        self.mask = mask_after(position + 1, self.end, like)                                    # (1 or n, T, end)
+        if not same_length:
+            self.mask = self.mask.repeat_interleave(like.shape[1], dim=0)
 
     def write(self, cache: Tensor, new: Tensor) -> Tensor:
-        """Write new (n, heads, T, w) into cache (n, heads, capacity, w), in place; returns what the call may read."""
+        """Write new (n, heads, T, w) into cache (n, heads, capacity, w); return what the call reads (n·heads, end, w).
+        """
         if self.position is None:
-            cache[:, :, self.start:self.end] = new
+            cache[:, :, self.start:self.stop] = new
         else:
             rows = torch.arange(len(cache), device=cache.device)[:, None]
             cache[rows, :, self.position] = new.transpose(1, 2)
-        return cache[:, :, :self.end]
+        return cache[:, :, :self.end].flatten(0, 1)

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 # makes a layer, (…, in) → (…, out) in float32, from weight (out, in) and bias (out,) of any floating type
 Prepacking = Callable[[Tensor, Tensor], nn.Module]
 
+LONGEST_SUM = 1024      # channels that oneDNN adds up in one order for any number of rows
+
 
 def prepacking(weights: str) -> Prepacking | None:
     """The fastest layer on this CPU for weights in "fp32", "bf16", "fp16" or "int8"; None: the network's own.
@@ -69,15 +71,25 @@ class HalfPrecisionLinear(nn.Module):
 
 
 class PackedLinear(nn.Module):
-    """oneDNN on a weight in oneDNN's blocked layout, to which F.linear would convert it in every call."""
+    """oneDNN on a weight in oneDNN's blocked layout, to which F.linear would convert it in every call.
+
+    A single row of more than ``LONGEST_SUM`` channels is computed twice: for one row alone, oneDNN splits so long a
+    sum, and the result would differ from that of the same row among others.
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype):
         super().__init__()
         self.dtype = dtype
+        self.splits = weight.shape[1] > LONGEST_SUM
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.to(dtype).contiguous())
         self.bias = bias.to(dtype, copy=True)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.splits and x.numel() == x.shape[-1]:
+            return self._product(x.reshape(1, -1).repeat(2, 1))[:1].view(*x.shape[:-1], -1)
+        return self._product(x)
+
+    def _product(self, x: Tensor) -> Tensor:
         return torch.ops.mkldnn._linear_pointwise(x.to(self.dtype), self.weight, self.bias, "none", [], "").float()
 
 

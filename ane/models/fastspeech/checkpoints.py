@@ -146,8 +146,9 @@ def checkpoint_entries(path: Path) -> tuple[dict[str, Any], list[str]]:
     loaded = load_pickle(path)
     if not isinstance(loaded, Mapping):
         raise UserError(f"{path} contains a {type(loaded).__name__}: {WRONG_KIND}")
-    if "generator" in loaded:
-        raise UserError(f"{path} is a vocoder, not a FastSpeech checkpoint: give both, with vocoder={path}")
+    if "generator" in loaded or is_waveglow(loaded):
+        raise UserError(f"{path} is a vocoder, not a FastSpeech checkpoint: import both, with "
+                        f"`ane import CHECKPOINT.pt --vocoder {path} -o DIRECTORY`")
     wrapped = isinstance(loaded.get("model"), Mapping)
     entries = {str(key).removeprefix("module."): value
                for key, value in (loaded["model"] if wrapped else loaded).items()}

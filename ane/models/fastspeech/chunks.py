@@ -22,6 +22,11 @@ class SymbolChunk:
     ids: np.ndarray
     delivery: Delivery = PLAIN
 
+    @property
+    def spoken_delivery(self) -> Delivery:
+        """The volume of its sound and the silence around it; its durations have its speed already."""
+        return replace(self.delivery, speed=1.0)
+
 
 def split_into_symbols(text: str | Sequence[Passage], lengths: tuple[int, int] | None,
                        most: int) -> list[SymbolChunk]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from ane.backends.base import FunctionSet
 from ane.backends.packaged.functions import pad_last_axis, sequence_masks, smallest_fitting
-from ane.models.vocoders.segments import HifiganVocoder
+from ane.models.vocoders.segments import HifiganVocoder, WaveglowVocoder
 
 
 def run_text(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
@@ -41,6 +41,12 @@ def run_mel(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> 
 def run_vocoder(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
     """``Stage.packaged`` of the vocoder."""
     return HifiganVocoder(package.functions(stage))(inputs["mel"])
+
+
+def run_waveglow(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    """``Stage.packaged`` of waveglow."""
+    group = len(package.table("convinv.0.conv.weight"))     # the flow nearest to the sound has all channels
+    return WaveglowVocoder(package.functions(stage), group)(inputs["mel"], inputs["noise"])
 
 
 def _lengths(mask: np.ndarray) -> list[int]:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from ane.models.recording import Recording
+from ane.models.spoken_words import SpokenWord
 from ane.system.timeline import Timeline
 
 SAMPLE_RATE = 22050
@@ -27,6 +28,7 @@ class FastSpeechResult(Recording):
         elapsed: total wall-clock seconds.
         notes: warnings about this result.
         timeline: when each phase ran.
+        words: when each word is heard.
         seed: of WaveGlow's noise; None with another vocoder, where nothing is random.
     """
 
@@ -41,6 +43,7 @@ class FastSpeechResult(Recording):
     timeline: Timeline = field(default_factory=Timeline)
     sample_rate: int = SAMPLE_RATE
     seed: int | None = None
+    words: list[SpokenWord] = field(default_factory=list)
     alternatives: tuple[np.ndarray, ...] = ()       # there are none; other families have some
 
     @property

@@ -4,7 +4,7 @@ Dimension names: B batch, T symbols, C width of the model, L mel frames, M mel b
 """
 
 from ane.backends.base import ModelStages, Stage, TensorSpec
-from ane.models.fastspeech.packaged import run_mel, run_text, run_vocoder
+from ane.models.fastspeech.packaged import run_mel, run_text, run_vocoder, run_waveglow
 
 # masks are 1 at a row's symbols or frames and 0 after them, where an output may be anything
 STAGES = {
@@ -17,7 +17,7 @@ STAGES = {
     "vocoder": Stage("vocoder", {"mel": TensorSpec(("B", "M", "L"))}, TensorSpec(("B", 1, "256L")),
                      packaged=run_vocoder),
     "waveglow": Stage("waveglow", {"mel": TensorSpec(("B", "M", "L")), "noise": TensorSpec(("B", 256, "L"))},
-                      TensorSpec(("B", 1, "256L"))),
+                      TensorSpec(("B", 1, "256L")), packaged=run_waveglow),
 }
 
 FASTSPEECH_STAGES = ModelStages(STAGES)

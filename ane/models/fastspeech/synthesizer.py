@@ -4,27 +4,31 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
+from math import inf
 
 import numpy as np
 
 from ane.audio.griffin_lim import griffin_lim
 from ane.backends.base import Backend
 from ane.bundles import Model
+from ane.models.asynchronous import AsyncSpeaking
 from ane.models.delivery import delivered, delivered_whole
 from ane.models.fastspeech.chunks import SymbolChunk, halve, split_into_symbols
 from ane.models.fastspeech.regulator import alignment_matrix, durations, length_mask, repeats
 from ane.models.fastspeech.result import HIGHEST, HOP, SAMPLE_RATE, FastSpeechResult
 from ane.models.fastspeech.settings import FastSpeechSettings
-from ane.models.fastspeech.stream import FastSpeechStream
+from ane.models.fastspeech.stream import FastSpeechStream, StreamedSound
 from ane.models.fastspeech.text import text_to_ids, unknown_phonemes
+from ane.models.fastspeech.word_times import chunk_words, words_of
 from ane.models.fed_stream import FedStream
 from ane.models.recording import PhaseProgress, report_nothing
-from ane.models.vocoders.streaming import StreamingVocoder, VocodingWindow
+from ane.models.spoken_words import delivered_words
+from ane.models.vocoders.streaming import StreamingVocoder, VocodingWindow, vocoded, window_for
 from ane.models.vocoders.waveglow import SIGMA
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline
 from ane.text import Lexicon, normalise_upstream, shorten
-from ane.text.passages import Delivery, read_passages
+from ane.text.passages import read_passages
 
 FIRST_FRAMES = 40       # of the first piece of a stream: 0.46 s
 NO_VOCODER = ("this model has no vocoder, so Griffin-Lim made the sound, which is rough: import the model again with "
@@ -45,7 +49,7 @@ class EncodedChunk:
         return int(self.repeats.sum())
 
 
-class FastSpeechSynthesizer:
+class FastSpeechSynthesizer(AsyncSpeaking):
     """A FastSpeech model on a backend. ``speak``, ``speak_all`` and ``stream`` synthesise speech.
 
     Attributes:
@@ -95,14 +99,16 @@ class FastSpeechSynthesizer:
         sounds = self.sounds(mels, sum(map(len, encoded)), settings.seed, timeline, progress)
         for text, parts in zip(texts, encoded, strict=True):
             spoken = list(islice(sounds, len(parts)))
-            sounds_of_text = [delivered_whole(sound, delivery_of(part), SAMPLE_RATE)
+            sounds_of_text = [delivered_whole(sound, part.chunk.spoken_delivery, SAMPLE_RATE)
                               for (_, sound), part in zip(spoken, parts, strict=True)]
             audio = join_with_pauses(sounds_of_text, settings.pause)
             timeline.mark_first_audio()
             yield FastSpeechResult(audio, settings.speed, [part.chunk.text for part in parts],
                                    [mel for mel, _ in spoken], [part.repeats for part in parts],
                                    timeline.new_seconds_by_phase(), timeline.now() - began, self.notes(text, parts),
-                                   timeline, seed=settings.seed if "waveglow" in self.model.networks else None)
+                                   timeline, seed=settings.seed if "waveglow" in self.model.networks else None,
+                                   words=words_of([(part.chunk, part.repeats) for part in parts], sounds_of_text,
+                                                  settings.pause))
             began = timeline.now()
         self.backend.release()
 
@@ -131,18 +137,24 @@ class FastSpeechSynthesizer:
                          normalise_upstream, lexicon, SAMPLE_RATE, timeline)
 
     def pieces(self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings, timeline: Timeline,
-               progress: PhaseProgress) -> Iterator[tuple[np.ndarray, int, list[str]]]:
-        """Pieces of sound, each with the pause before it, the frames of the mel that begins there, and notes."""
+               progress: PhaseProgress) -> Iterator[StreamedSound]:
+        """Pieces of sound, each with the pause before it."""
         before: list[np.ndarray] = []       # a piece, or none, that a pause follows
+        samples = 0
         try:
             for index, chunk in enumerate(chunks):
                 [parts] = self.encode([[chunk]], settings, timeline, report_nothing)
                 notes = self.notes(chunk.text, parts)
                 for mel, part in zip(self.mels(parts, settings, timeline, report_nothing), parts, strict=True):
-                    made, frames = self.whole_sound if before else self.first_sounds, mel.shape[1]
-                    for sound in delivered(made(mel, settings.seed, timeline), delivery_of(part), SAMPLE_RATE):
-                        yield join_with_pauses([*before, sound], settings.pause), frames, notes
-                        before, frames = [], 0
+                    made = self.whole_sound if before else self.first_sounds
+                    frames, words = mel.shape[1], chunk_words(part.chunk, part.repeats)
+                    for sound in delivered(made(mel, settings.seed, timeline), part.chunk.spoken_delivery, SAMPLE_RATE):
+                        piece = join_with_pauses([*before, sound], settings.pause)
+                        begins = (samples + len(piece) - len(sound)) / SAMPLE_RATE
+                        yield StreamedSound(piece, frames, notes, delivered_words(
+                            words, part.chunk.spoken_delivery, 0.0, inf, begins))
+                        samples += len(piece)
+                        before, frames, words = [], 0, []
                     before = [np.zeros(0, np.float32)]
                 progress("vocode", index + 1, len(chunks), "")
         finally:
@@ -155,12 +167,13 @@ class FastSpeechSynthesizer:
         yield sound
 
     def first_sounds(self, mel: np.ndarray, seed: int, timeline: Timeline) -> Iterator[np.ndarray]:
-        """The sound of a mel in two pieces, the first of them short, so that it comes soon."""
+        """The sound of a mel in pieces, the first of them short, so that it comes soon."""
         margin = self.model.config("vocoder").margin if "vocoder" in self.model.networks else mel.shape[1]
         if mel.shape[1] <= FIRST_FRAMES + margin:
             yield from self.whole_sound(mel, seed, timeline)
             return
-        vocoder = StreamingVocoder(margin, VocodingWindow(FIRST_FRAMES), partial(self.vocode, seed=seed))
+        window = VocodingWindow(FIRST_FRAMES, window_for(mel.shape[1], margin).window)
+        vocoder = StreamingVocoder(margin, window, partial(self.vocode, seed=seed))
         for part in (vocoder.feed(mel[:, :FIRST_FRAMES + margin]), vocoder.finish(mel[:, FIRST_FRAMES + margin:])):
             with timeline.record("vocode"):
                 sounds = list(part)
@@ -260,6 +273,12 @@ class FastSpeechSynthesizer:
             return np.clip(sound[0, 0], -1, 1)
         if "vocoder" not in self.model.networks:
             return griffin_lim(mel, SAMPLE_RATE, HIGHEST)
+        if self.backend.longest("vocoder", "frames") is not None:       # packages have windows of their own
+            return self.mel_sound(mel)
+        return vocoded(mel, self.model.config("vocoder").margin, self.mel_sound)
+
+    def mel_sound(self, mel: np.ndarray) -> np.ndarray:
+        """Mel (M, L) → sound (256·L,), by one call of HiFi-GAN."""
         return self.backend.run("vocoder", mel=np.ascontiguousarray(mel[None]))[0, 0][:mel.shape[1] * HOP]
 
     def notes(self, text: str, parts: Sequence[EncodedChunk]) -> list[str]:
@@ -278,11 +297,6 @@ def with_speed(settings: FastSpeechSettings | None, speed: float | None) -> Fast
     """The settings (None: the defaults) with this speed (None: theirs)."""
     settings = settings or FastSpeechSettings()
     return settings if speed is None else replace(settings, speed=speed)
-
-
-def delivery_of(part: EncodedChunk) -> Delivery:
-    """The volume of a chunk's sound and the silence around it; its durations have its speed already."""
-    return replace(part.chunk.delivery, speed=1.0)
 
 
 def waveglow_noise(frames: int, seed: int) -> np.ndarray:

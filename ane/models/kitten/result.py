@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from ane.models.recording import Recording
+from ane.models.spoken_words import SpokenWord
 from ane.system.timeline import Timeline
 
 SAMPLE_RATE = 24000
@@ -25,6 +26,7 @@ class KittenSpeech(Recording):
         elapsed: total wall-clock seconds.
         notes: warnings about this result; there are none yet.
         timeline: when each phase ran.
+        words: when each word is heard, estimated from the lengths of the chunks: the graph states no times.
     """
 
     audio: np.ndarray
@@ -37,6 +39,7 @@ class KittenSpeech(Recording):
     notes: list[str] = field(default_factory=list)
     timeline: Timeline = field(default_factory=Timeline)
     sample_rate: int = SAMPLE_RATE
+    words: list[SpokenWord] = field(default_factory=list)
     alternatives: tuple[np.ndarray, ...] = ()       # there are none; other families have some
 
     @property

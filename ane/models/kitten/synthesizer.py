@@ -10,6 +10,7 @@ import numpy as np
 
 from ane.audio.trimming import trimmed
 from ane.bundles.bundle_json import MANIFEST_FILE
+from ane.models.asynchronous import AsyncSpeaking
 from ane.models.delivery import delivered_whole
 from ane.models.fed_stream import FedStream
 from ane.models.kitten.chunking import spoken_chunks
@@ -23,6 +24,7 @@ from ane.models.kitten.result import SAMPLE_RATE, KittenSpeech
 from ane.models.kitten.session import KittenBackend
 from ane.models.kitten.settings import KittenSettings
 from ane.models.recording import PhaseProgress, SoundStream, report_nothing
+from ane.models.spoken_words import SpokenWord, shared_time
 from ane.system.errors import UserError
 from ane.system.iterators import closing_source
 from ane.system.timeline import Timeline
@@ -56,7 +58,7 @@ class KittenChunk:
         return {"input_ids": self.input_ids, "style": self.style, "speed": self.speed}
 
 
-class KittenSynthesizer:
+class KittenSynthesizer(AsyncSpeaking):
     """A KittenTTS model on the CPU. ``speak``, ``speak_all`` and ``stream`` synthesise speech; several threads may call
     them.
 
@@ -223,7 +225,7 @@ class KittenSynthesizer:
         return KittenSpeech(
             np.concatenate(waves), self.voices.resolve(voice), settings.speed, [chunk.text for chunk in chunks],
             sum(chunk.input_ids.size for chunk in chunks), timeline.new_seconds_by_phase(), timeline.now() - began,
-            timeline=timeline)
+            timeline=timeline, words=estimated_words(chunks, waves))
 
 
 def with_speed(settings: KittenSettings | None, speed: float | None) -> KittenSettings:
@@ -235,8 +237,8 @@ def with_speed(settings: KittenSettings | None, speed: float | None) -> KittenSe
 class KittenStream(SoundStream):
     """Sound that arrives chunk by chunk: pieces (n,) float32 at ``sample_rate``.
 
-    ``chunks``, ``facts`` and ``notes`` are as in ``KittenSpeech``. The graph first runs when the first piece is
-    requested.
+    ``chunks``, ``facts`` and ``notes`` are as in ``KittenSpeech``, and so are ``words`` for the pieces returned so far.
+    The graph first runs when the first piece is requested.
     """
 
     sample_rate = SAMPLE_RATE
@@ -244,6 +246,8 @@ class KittenStream(SoundStream):
     def __init__(self, chunks: list[KittenChunk], voice: str, speed: float, waves: Iterator[np.ndarray],
                  timeline: Timeline):
         self.chunks, self.timeline = [chunk.text for chunk in chunks], timeline
+        self._coming = iter(chunks)
+        self.words: list[SpokenWord] = []
         self.facts = {"voice": voice, "speed": speed, "tokens": sum(chunk.input_ids.size for chunk in chunks)}
         self.notes: list[str] = []
         self._waves = timeline.record_each("synthesis", waves)
@@ -252,6 +256,7 @@ class KittenStream(SoundStream):
         piece = next(self._waves)
         self.timeline.mark_first_audio()
         self.elapsed = self.timeline.now() - self.timeline.text_ready
+        self.words += estimated_words([next(self._coming)], [piece], self.seconds)
         self._samples += len(piece)
         return piece
 
@@ -259,6 +264,18 @@ class KittenStream(SoundStream):
         """Stop the work: chunks that have not begun are not computed."""
         with closing_source(self._waves):
             pass
+
+
+def estimated_words(chunks: Sequence[KittenChunk], waves: Sequence[np.ndarray],
+                    offset: float = 0.0) -> list[SpokenWord]:
+    """The words of chunks, which share the time of the chunk's sound by their letters; it begins at ``offset``."""
+    words: list[SpokenWord] = []
+    for chunk, wave in zip(chunks, waves, strict=True):
+        end = offset + len(wave) / SAMPLE_RATE
+        first = min(end, offset + chunk.delivery.before)
+        words += shared_time(chunk.text.split(), (first, max(first, end - chunk.delivery.after)))
+        offset = end
+    return words
 
 
 def cut_as_published(wave: np.ndarray) -> np.ndarray:

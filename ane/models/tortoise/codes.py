@@ -36,3 +36,14 @@ def trimmed_length(codes: np.ndarray, config: UnifiedVoiceConfig) -> int:
         if run > config.calm_run:
             return index
     return len(codes)
+
+
+def longest_loop(codes: Sequence[int], config: UnifiedVoiceConfig, period: int = 4) -> int:
+    """How many codes in a row repeat themselves after at most ``period`` codes, silent ones apart."""
+    codes_array, longest = np.asarray(codes), 0
+    for distance in range(1, period + 1):
+        run = 0
+        for same in (codes_array[distance:] == codes_array[:-distance]) & (codes_array[distance:] != config.calm_token):
+            run = run + 1 if same else 0
+            longest = max(longest, run)
+    return longest

@@ -28,6 +28,11 @@ def check_value(name: str, value: Any, official: Any, where: str) -> None:
     Counts are positive integers, ids integers (``check_config`` checks their range), lists represent tuples.
     ``where`` begins the message.
     """
+    if name == "alignment_heads":        # ``check_config`` knows which there are
+        if not isinstance(value, list | tuple) or not all(_same_kind(triple, (0, 0, 0), None) and len(triple) == 3
+                                                          for triple in value):
+            raise UserError(f"{where}: {name} must be a list of [layer, head, delay], not {_as_json(value)}")
+        return
     minimum = None if name in (*TEXT_TOKENS, *CODES) else 1
     if not _same_kind(value, official, minimum):
         raise UserError(f"{where}: {name} must be like {_as_json(official)}, not {_as_json(value)}")
@@ -45,6 +50,9 @@ def check_config(network: str, config: Config, where: str) -> None:
     if network == "autoregressive":
         _check_ids(config, TEXT_TOKENS, config.number_text_tokens, where)
         _check_ids(config, CODES, config.number_mel_codes - 1, where)
+        for layer, head, _ in config.alignment_heads:
+            if not (0 <= layer < config.layers and 0 <= head < config.heads):
+                raise UserError(f"{where}: alignment_heads names head {head} of layer {layer}, which the decoder lacks")
     if network == "diffusion" and config.prediction not in PREDICTIONS:
         raise UserError(f"{where}: prediction {config.prediction!r} is none of {', '.join(PREDICTIONS)}")
 

@@ -3,8 +3,8 @@
 When a candidate ends, its lane takes the next waiting candidate, of the same chunk or of another, while the others
 continue. The prefix of a chunk (voice and text) is computed once, when its first candidate starts, and the lanes of all
 its candidates attend to it. Each candidate has its own random generator, so its codes do not depend on the number of
-lanes or on the other candidates, except through rounding: no difference was observed in float32, an occasional code
-differs in lower precision.
+lanes or on the other candidates. On torch on the CPU neither does any bit of its hidden states, in every precision;
+other backends compute them up to rounding, which can turn a tie between two codes.
 
 Upstream computes latents in a second pass over the codes. Here the steps return them: the hidden state that predicts
 code i is latent i of that pass, because the network is causal. Upstream also overwrites the codes after the stop code
@@ -12,8 +12,10 @@ before that pass; only the few latents that this changes need another call, with
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +26,7 @@ from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from ane.models.tortoise.sampling import Sampler, Sampling, distribution
 from ane.system.errors import UserError
 
+LEAST_PROBABILITY = 1e-9     # that counts for a code, also of a sampler that ignores the distribution
 FAKE_TOKEN = 1      # upstream's placeholder id for every position of the prefix; the repetition penalty applies to it
 
 DecodingProgress = Callable[[int, int], None]       # codes sampled, candidates finished
@@ -53,6 +56,7 @@ class Candidate:
         hidden: (len(codes) + stopped, D) float32: latents of the codes and of the stop code.
         padded_codes: (max_codes,) int64: the codes as upstream ranks them (``pad_codes``).
         latents: (t, D) float32: the input of diffusion: those of ``padded_codes``, trimmed (``trimmed_length``).
+        log_probability: mean of the codes' and the stop code's, in nats, among those that could be sampled.
     """
 
     codes: list[int]
@@ -60,20 +64,28 @@ class Candidate:
     hidden: np.ndarray
     padded_codes: np.ndarray
     latents: np.ndarray
+    log_probability: float = 0.0
 
 
 class ActiveCandidate:
     """A candidate that is being sampled."""
 
-    def __init__(self, chunk: int, index: int, sampler: Sampler, max_codes: int):
-        self.chunk, self.index, self.sampler, self.max_codes = chunk, index, sampler, max_codes
+    def __init__(self, request: "LaneScheduler", chunk: int, index: int, sampler: Sampler):
+        self.request, self.chunk, self.index, self.sampler = request, chunk, index, sampler
+        self.max_codes = request.sampling.max_codes
         self.codes: list[int] = []
         self.hidden: list[np.ndarray] = []
         self.stopped = False
+        self.log_probability = 0.0          # of all codes
 
     @property
     def ended(self) -> bool:
         return self.stopped or len(self.codes) == self.max_codes
+
+    @property
+    def prefix_index(self) -> int:
+        """The decoder's index of the prefix that it continues."""
+        return self.request.prefixes[self.chunk].index
 
 
 @dataclass
@@ -103,17 +115,97 @@ def decode(backend: Backend, prompts: Sequence[Prompt], config: UnifiedVoiceConf
         yield scheduler.candidates(chunk)
 
 
+class LanePool:
+    """The lanes of one decoder, for the candidates of one request, or of several that come and go.
+
+    Attributes:
+        lanes: candidates sampled at a time, at most.
+        requests: those that share the lanes. The most urgent one with a waiting candidate gets a free lane.
+        active: the candidates that are being sampled, by lane.
+    """
+
+    def __init__(self, backend: Backend, config: UnifiedVoiceConfig, lanes: int, capacity: int, prefixes: int,
+                 longest: int | None):
+        """``capacity``, ``prefixes``, ``longest``: of ``Backend.decoder``; None: any prefix that the network takes."""
+        self.config, self.lanes = config, lanes
+        self.tables = Embeddings(**backend.embeddings())
+        longest = len(self.tables.text_position) + Embeddings.prefix_length(()) if longest is None else longest
+        self.decoder = backend.decoder(lanes, capacity, prefixes, longest)
+        self.free_prefixes = list(reversed(range(self.decoder.prefixes)))
+        self.requests: list[LaneScheduler] = []
+        self.active: dict[int, ActiveCandidate] = {}
+
+    def turn(self) -> None:
+        """Called by a request that waits for codes; one step at least has been taken when it returns."""
+        self.advance()
+
+    def advance(self) -> None:
+        """Fill the free lanes, then take one step."""
+        for lane in range(self.lanes):
+            while lane not in self.active and (candidate := self._start_next()) is not None:
+                self.active[lane] = candidate
+                self._finish_if_ended(lane)
+        if self.active:
+            self._step()
+            for lane in list(self.active):
+                self._finish_if_ended(lane)
+        for request in self.requests:
+            request.report()
+
+    def urgency(self) -> Callable[[], Any]:
+        """For a request that joins: returns its key for sorting, the least being the most urgent."""
+        return lambda: 0
+
+    def row_ends(self, done: int, known: int) -> Iterable[int]:
+        """Where a stream of rows is divided, of which ``done`` have been yielded and ``known`` can be."""
+        return [known] if known > done else []
+
+    def remove(self, request: "LaneScheduler") -> None:
+        """Free all that a request holds."""
+        self.active = {lane: candidate for lane, candidate in self.active.items() if candidate.request is not request}
+        self.free_prefixes += [prefix.index for prefix in request.prefixes.values()]
+        request.prefixes.clear()
+        self.requests = [other for other in self.requests if other is not request]
+
+    def _start_next(self) -> ActiveCandidate | None:
+        """The next waiting candidate, its first code sampled; None: there is none, or no free prefix for it."""
+        ready = [request for request in self.requests if request.can_start]
+        return min(ready, key=lambda request: request.urgency()).start_next() if ready else None
+
+    def _step(self) -> None:
+        """Feed every active lane its last code and sample the next; idle lanes between active ones are computed too."""
+        low, high = min(self.active), max(self.active) + 1
+        columns = np.zeros((high - low, 1, self.tables.code.shape[1]), dtype=np.float32)
+        lengths = np.zeros(high - low, dtype=np.int64)
+        prefix_indices = np.full(high - low, self.active[low].prefix_index)
+        for lane, candidate in self.active.items():
+            position = len(candidate.codes)                 # code i is at mel position i + 1, position i of its lane
+            columns[lane - low, 0] = self.tables.codes(candidate.codes[-1], position)
+            lengths[lane - low], prefix_indices[lane - low] = position - 1, candidate.prefix_index
+        hidden, logits = check_finite(*self.decoder.step(columns, lengths, low, prefix_indices))
+        for lane, candidate in self.active.items():
+            candidate.request.sample(candidate, hidden[lane - low, -1], logits[lane - low])
+
+    def _finish_if_ended(self, lane: int) -> None:
+        """Free the lane of a candidate that has ended."""
+        candidate = self.active[lane]
+        if candidate.ended:
+            candidate.request.finish(lane, candidate)
+            del self.active[lane]
+
+
 class LaneScheduler:
-    """Assigns candidates to the lanes of a decoder and samples them.
+    """Samples the candidates of one request on the lanes of a decoder.
 
     Args:
         lanes: candidates sampled at a time, at most.
         rewrite_tail: compute the latents of the codes that upstream writes after the stop code, which takes another
             call per candidate; otherwise ``Candidate.latents`` ends before them.
         progress: called after every step.
+        pool: lanes that are shared with other requests until ``close``; None: lanes of its own.
 
     Attributes:
-        active_limit: how many of the lanes may be in use; it may be changed between steps.
+        active_limit: how many lanes may be in use; it may be changed between steps.
 
     Raises:
         UserError: ``max_codes`` exceeds the decoder's positions, or the network returns NaN (in any method).
@@ -121,25 +213,29 @@ class LaneScheduler:
 
     def __init__(self, backend: Backend, prompts: Sequence[Prompt], config: UnifiedVoiceConfig, sampling: Sampling,
                  lanes: int, rewrite_tail: bool = True,
-                 progress: DecodingProgress = lambda codes, finished: None):
+                 progress: DecodingProgress = lambda codes, finished: None, pool: LanePool | None = None):
         limit = config.max_mel_tokens - 1
         if not 1 <= sampling.max_codes <= limit:
             raise UserError(f"max_codes must be from 1 to {limit}, the positions of this decoder, "
                             f"got {sampling.max_codes}")
         self.config, self.sampling, self.rewrite_tail, self.progress = config, sampling, rewrite_tail, progress
-        self.tables = Embeddings(**backend.embeddings())
         self.prompts = prompts
         self.waiting = deque((chunk, index) for chunk, prompt in enumerate(prompts)
                              for index in range(len(prompt.samplers)))
         self.active_limit = min(lanes, len(self.waiting))
-        longest = max(Embeddings.prefix_length(prompt.tokens) for prompt in prompts)
-        self.decoder = backend.decoder(self.active_limit, sampling.max_codes, min(self.active_limit, len(prompts)),
-                                       longest)
-        self.free_prefixes = list(reversed(range(self.decoder.prefixes)))
+        if pool is None:
+            longest = max(Embeddings.prefix_length(prompt.tokens) for prompt in prompts)
+            pool = LanePool(backend, config, self.active_limit, sampling.max_codes,
+                            min(self.active_limit, len(prompts)), longest)
+        self.pool, self.urgency = pool, pool.urgency()
         self.prefixes: dict[int, ActivePrefix] = {}         # by chunk
-        self.active: dict[int, ActiveCandidate] = {}        # by lane
         self.finished: list[dict[int, Candidate]] = [{} for _ in prompts]
         self.code_count = self.finished_count = 0
+        pool.requests.append(self)
+
+    def close(self) -> None:
+        """Give up the candidates that have not ended, and leave the pool."""
+        self.pool.remove(self)
 
     def candidates(self, chunk: int) -> list[Candidate]:
         """All candidates of a chunk; takes steps until they have ended. The scheduler does not keep them."""
@@ -153,51 +249,61 @@ class LaneScheduler:
         """Yield ``hidden`` or ``latents`` of a chunk with a single candidate during sampling, (n, D) each."""
         yielded = 0
         while 0 not in self.finished[chunk]:
-            candidate = next((active for active in self.active.values() if active.chunk == chunk), None)
+            candidate = next((active for active in self.active if active.chunk == chunk), None)
             if candidate is not None:
                 known = trimmed_length(candidate.codes, self.config) if latents else len(candidate.hidden)
-                if known > yielded:
-                    yield np.stack(candidate.hidden[yielded:known])
-                    yielded = known
+                for end in self.pool.row_ends(yielded, known):
+                    yield np.stack(candidate.hidden[yielded:end])
+                    yielded = end
             self.advance()
         finished = self.finished[chunk][0]
-        rest = (finished.latents if latents else finished.hidden)[yielded:]
-        if len(rest):
-            yield rest
+        rows = finished.latents if latents else finished.hidden
+        for end in chain(self.pool.row_ends(yielded, len(rows)), [len(rows)]):
+            if end > yielded:
+                yield rows[yielded:end]
+                yielded = end
 
     def advance(self) -> None:
-        """Fill the free lanes, then take one step."""
-        for lane in range(self.active_limit):
-            while lane not in self.active and (candidate := self._start_next()) is not None:
-                self.active[lane] = candidate
-                self._finish_if_ended(lane)
-        if self.active:
-            self._step()
-            for lane in list(self.active):
-                self._finish_if_ended(lane)
+        """Wait until a step has been taken."""
+        self.pool.turn()
+
+    def report(self) -> None:
         self.progress(self.code_count, self.finished_count)
 
-    def _start_next(self) -> ActiveCandidate | None:
-        """The next waiting candidate, its first code sampled; None: there is none, or no free prefix for it."""
-        if not self.waiting or (self.waiting[0][0] not in self.prefixes and not self.free_prefixes):
-            return None
+    @property
+    def active(self) -> list[ActiveCandidate]:
+        """Its candidates that are being sampled."""
+        return [candidate for candidate in self.pool.active.values() if candidate.request is self]
+
+    @property
+    def can_start(self) -> bool:
+        """Whether a candidate waits that may have a lane now, and a prefix."""
+        return bool(self.waiting and (self.waiting[0][0] in self.prefixes or self.pool.free_prefixes)
+                    and len(self.active) < self.active_limit)
+
+    def start_next(self) -> ActiveCandidate:
+        """The next waiting candidate, its first code sampled."""
         chunk, index = self.waiting.popleft()
         if chunk not in self.prefixes:
-            free = self.free_prefixes.pop()
-            first = check_finite(*self.decoder.prefill(self._prefix(chunk), free))
+            free = self.pool.free_prefixes[-1]
+            first = check_finite(*self.pool.decoder.prefill(self._prefix(chunk), free))
+            self.pool.free_prefixes.pop()
             self.prefixes[chunk] = ActivePrefix(free, first, len(self.prompts[chunk].samplers))
-        candidate = ActiveCandidate(chunk, index, self.prompts[chunk].samplers[index], self.sampling.max_codes)
-        self._sample(candidate, *self.prefixes[chunk].first)
+        candidate = ActiveCandidate(self, chunk, index, self.prompts[chunk].samplers[index])
+        self.sample(candidate, *self.prefixes[chunk].first)
         return candidate
 
     def _prefix(self, chunk: int) -> np.ndarray:
-        return self.tables.prefix(self.prompts[chunk].conditioning, self.prompts[chunk].tokens, self.config)
+        return self.pool.tables.prefix(self.prompts[chunk].conditioning, self.prompts[chunk].tokens, self.config)
 
-    def _sample(self, candidate: ActiveCandidate, hidden: np.ndarray, logits: np.ndarray) -> None:
+    def sample(self, candidate: ActiveCandidate, hidden: np.ndarray, logits: np.ndarray) -> None:
+        """Sample a candidate's next code from the decoder's output (D,), (V,) for its last column."""
         scores = logits.copy()
         scores[self.config.start_mel_token] = -np.inf       # CLVP has no embedding for it: upstream would crash
         history = np.array([FAKE_TOKEN, self.config.start_mel_token, *candidate.codes])
-        code = candidate.sampler(*distribution(scores, history, self.sampling))
+        ids, probabilities = distribution(scores, history, self.sampling)
+        code = candidate.sampler(ids, probabilities)
+        candidate.log_probability += float(np.log(max(probabilities[ids == code].sum(), LEAST_PROBABILITY)))
         candidate.hidden.append(hidden)
         if code == self.config.stop_mel_token:
             candidate.stopped = True
@@ -205,35 +311,14 @@ class LaneScheduler:
             candidate.codes.append(code)
             self.code_count += 1
 
-    def _step(self) -> None:
-        """Feed every active lane its last code and sample the next; idle lanes between active ones are computed too."""
-        low, high = min(self.active), max(self.active) + 1
-        columns = np.zeros((high - low, 1, self.tables.code.shape[1]), dtype=np.float32)
-        lengths = np.zeros(high - low, dtype=np.int64)
-        prefix_indices = np.full(high - low, self._prefix_index(self.active[low]))
-        for lane, candidate in self.active.items():
-            position = len(candidate.codes)                 # code i is at mel position i + 1, position i of its lane
-            columns[lane - low, 0] = self.tables.codes(candidate.codes[-1], position)
-            lengths[lane - low], prefix_indices[lane - low] = position - 1, self._prefix_index(candidate)
-        hidden, logits = check_finite(*self.decoder.step(columns, lengths, low, prefix_indices))
-        for lane, candidate in self.active.items():
-            self._sample(candidate, hidden[lane - low, -1], logits[lane - low])
-
-    def _prefix_index(self, candidate: ActiveCandidate) -> int:
-        return self.prefixes[candidate.chunk].index
-
-    def _finish_if_ended(self, lane: int) -> None:
-        """Store a candidate that has ended and free its lane; free the prefix after the chunk's last candidate."""
-        candidate = self.active[lane]
-        if not candidate.ended:
-            return
+    def finish(self, lane: int, candidate: ActiveCandidate) -> None:
+        """Store a candidate that has ended; free the prefix after the chunk's last candidate."""
         self.finished[candidate.chunk][candidate.index] = self._finished_candidate(lane, candidate)
-        del self.active[lane]
         self.finished_count += 1
         prefix = self.prefixes[candidate.chunk]
         prefix.unfinished -= 1
         if not prefix.unfinished:
-            self.free_prefixes.append(prefix.index)
+            self.pool.free_prefixes.append(prefix.index)
             del self.prefixes[candidate.chunk]
 
     def _finished_candidate(self, lane: int, candidate: ActiveCandidate) -> Candidate:
@@ -245,11 +330,12 @@ class LaneScheduler:
         if length > len(hidden) and self.rewrite_tail:
             known = len(hidden) - 1                         # the codes before the stop code are in the cache
             rewritten = np.arange(known, length - 1)
-            columns = self.tables.codes(codes[rewritten], rewritten + 1)
-            tail, _ = self.decoder.step(columns[None], np.array([known]), lane,
-                                        np.array([self._prefix_index(candidate)]))
+            columns = self.pool.tables.codes(codes[rewritten], rewritten + 1)
+            tail, _ = self.pool.decoder.step(columns[None], np.array([known]), lane,
+                                             np.array([candidate.prefix_index]))
             latents = np.concatenate((hidden, tail[0]))
-        return Candidate(candidate.codes, candidate.stopped, hidden, codes, latents)
+        return Candidate(candidate.codes, candidate.stopped, hidden, codes, latents,
+                         candidate.log_probability / len(hidden))
 
 
 def check_finite(hidden: np.ndarray, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -38,6 +38,8 @@ class Diffusion:
         guidance: classifier-free guidance scale k at the last step, ramped up from k/steps; None: no guidance.
         temperature: scale of the initial noise.
         spacing: how the steps are spaced among the trained timesteps, a name of ``SPACINGS``.
+        guidance_steps: how many of the last steps are guided, each of which takes two passes (Kynkäänniemi et al. 2024
+            limit guidance to an interval); None: all.
     """
 
     steps: int = 100
@@ -45,6 +47,7 @@ class Diffusion:
     guidance: float | None = 2.0
     temperature: float = 1.0
     spacing: str = "even"
+    guidance_steps: int | None = None
 
     def __post_init__(self) -> None:
         for kind, name, names in (("sampler", self.sampler, tuple(SOLVERS)), ("spacing", self.spacing, SPACINGS)):
@@ -56,6 +59,10 @@ class Diffusion:
             raise UserError(f"guidance must be from 0 (none) to 100 (upstream: 2), got {self.guidance}")
         if not 0 <= self.temperature <= 100:
             raise UserError(f"temperature must be from 0 to 100 (upstream: 1), got {self.temperature}")
+        if self.guidance_steps is not None and not self.guidance:
+            raise UserError("guidance_steps has no effect without guidance; add guidance=2, or leave it out")
+        if self.guidance_steps is not None and self.guidance_steps < 1:
+            raise UserError(f"guidance_steps must be at least 1, got {self.guidance_steps}")
 
 
 def frame_count(latents: int) -> int:
@@ -134,14 +141,15 @@ def denoising_steps(schedule: Schedule, diffusion: Diffusion, prediction: str = 
         ValueError: no such prediction.
     """
     return [DenoisingStep(timestep=int(schedule.timesteps[index]),
-                          **guidance_weights(schedule, index, diffusion.guidance),
+                          **guidance_weights(schedule, index, diffusion),
                           **x0_weights(schedule, index, prediction), **SOLVERS[diffusion.sampler](schedule, index))
             for index in reversed(range(len(schedule.betas)))]
 
 
-def guidance_weights(schedule: Schedule, index: int, guidance: float | None) -> dict[str, float]:
-    """(1 + c)·m_cond − c·m_uncond, c = k·(1 − index / steps) (Ho & Salimans 2022, ramped as in upstream)."""
-    scale = (guidance or 0.0) * (1 - index / len(schedule.betas))
+def guidance_weights(schedule: Schedule, index: int, diffusion: Diffusion) -> dict[str, float]:
+    """(1 + c)·m_cond − c·m_uncond, c = k·(1 − index / steps) (Ho & Salimans 2022, ramped as in upstream), or 0."""
+    guided = diffusion.guidance_steps is None or index < diffusion.guidance_steps
+    scale = (diffusion.guidance or 0.0) * (1 - index / len(schedule.betas)) * guided
     return {"conditional": 1 + scale, "unconditional": -scale}
 
 
@@ -205,8 +213,10 @@ def sample(denoiser: Denoiser, frames: int, diffusion: Diffusion, rng: np.random
     fused = denoiser if isinstance(denoiser, FusedDenoiser) else None
     done = 0
     while done < len(steps):
-        counts = fused.fused_steps(steps[0].guided) if fused else ()        # fewer after a fallback
-        count = max((count for count in counts if count <= len(steps) - done), default=1)
+        guided = steps[done].guided
+        counts = fused.fused_steps(guided) if fused else ()         # fewer after a fallback
+        alike = next((turn for turn, step in enumerate(steps[done:]) if step.guided != guided), len(steps) - done)
+        count = max((count for count in counts if count <= alike), default=1)
         noise = [step_noise(diffusion, x.shape, rng) for _ in range(count)]
         if fused and count > 1:
             x, previous_x0, output = fused.advance(x, previous_x0, steps[done:done + count], np.concatenate(noise))

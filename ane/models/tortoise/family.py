@@ -34,7 +34,7 @@ def make_synthesizer(model: Model, backend: "Backend") -> "Synthesizer":
 FAMILY = ModelFamily(
     "tortoise", "Tortoise", NETWORKS, TORTOISE_STAGES, check_value, check_config, CheckpointDirectory,
     make_synthesizer, read_options, OPTIONS, source_files, recognises=has_pth_files,
-    import_options=frozenset(("config", "precision")), speak_arguments=("voice", "seed", "speed"),
+    import_options=frozenset(("config", "precision")), speak_arguments=("voice", "seed", "speed", "word_times"),
     data=frozenset(("tokenizer", "mel_norms")), voice_widths=voice_widths, required_files=REQUIRED,
     extra_files=("tokenizer.json", MEL_NORMS), package_formats=frozenset(("coreml", "onnx")),
     repository="Manmay/tortoise-tts")       # upstream's default; jbetker/tortoise-tts-v2 lacks hifidecoder.pth

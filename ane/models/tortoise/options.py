@@ -12,7 +12,7 @@ from ane.system.errors import UserError
 
 DIRECT = ("candidates", "best", "lanes", "normaliser", "cvvp_amount")
 SAMPLING = ("temperature", "top_p", "top_k", "repetition_penalty", "typical_mass", "max_codes")
-DIFFUSION = ("steps", "sampler", "spacing", "guidance")
+DIFFUSION = ("steps", "sampler", "spacing", "guidance", "guidance_steps")
 OPTIONS = frozenset((*DIRECT, *SAMPLING, *DIFFUSION, "noise", "split", "no_split", "preset", "seed", "voice", "speed",
                      "stream"))
 

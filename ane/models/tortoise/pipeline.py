@@ -5,24 +5,30 @@ that few networks are loaded at a time. Streaming alternates between the steps.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
 
 import numpy as np
 
-from ane.audio.trimming import Trimmer, trimmed
+from ane.audio.trimming import Trimmer, removed_before, trimmed
 from ane.backends.base import Backend
 from ane.bundles import Model
 from ane.models.delivery import delivered, delivered_whole
+from ane.models.spoken_words import SpokenWord, delivered_words
 from ane.models.tortoise.chunks import Chunk
-from ane.models.tortoise.decoding import Candidate, LaneScheduler, Prompt, decode
+from ane.models.tortoise.codes import longest_loop
+from ane.models.tortoise.decoding import Candidate, LanePool, LaneScheduler, Prompt, decode
 from ane.models.tortoise.diffusion import spectrograms
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.ranking import best_candidates, score_candidates
-from ane.models.tortoise.result import SAMPLE_RATE
+from ane.models.tortoise.result import SAMPLE_RATE, DecodingSignals
 from ane.models.tortoise.sampling import Sampler, inverse_cdf_sampler
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.vocoding import hifigan_sound, hifigan_stream, univnet_sound, univnet_stream
 from ane.models.tortoise.windows import windowed_mels
+from ane.models.tortoise.word_times import WordTimer
 from ane.system.iterators import closing_source
 from ane.system.timeline import Timeline
 from ane.voices import Voice
@@ -39,15 +45,20 @@ def no_progress(phase: str, done: int, total: int, note: str) -> None:
 
 @dataclass(frozen=True)
 class RankedChunk:
-    """A chunk with its best candidates, best first, and the number of codes sampled in all its candidates."""
+    """A chunk with its best candidates, best first, and the number of codes sampled in all its candidates.
+
+    ``words``: those of the best candidate, in the time of its sound before trimming; none unless asked for.
+    """
 
     chunk: Chunk
     kept: list[Candidate]
     codes: int
+    signals: DecodingSignals
+    words: Sequence[SpokenWord] = ()
 
     @property
     def info(self) -> "ChunkInfo":
-        return ChunkInfo(self.chunk, self.codes, self.kept[0].stopped)
+        return ChunkInfo(self.chunk, self.codes, self.signals)
 
 
 @dataclass(frozen=True)
@@ -56,20 +67,29 @@ class ChunkInfo:
 
     Attributes:
         codes: number of codes sampled in all candidates.
-        stopped: whether the best candidate ended with a stop code.
+        signals: of the best candidate.
     """
 
     chunk: Chunk
     codes: int
-    stopped: bool
+    signals: DecodingSignals
 
 
 @dataclass(frozen=True)
 class VocodedChunk:
-    """The audio (S,) float32 of each kept candidate of a chunk, best first."""
+    """The audio (S,) float32 of each kept candidate of a chunk, best first.
+
+    ``words``: as in ``RankedChunk``. removed: samples of silence removed before the best candidate's sound.
+    """
 
     info: ChunkInfo
     audio: list[np.ndarray]
+    words: Sequence[SpokenWord] = ()
+    removed: int = 0
+
+
+# called with a chunk that has been decoded and its words in the time of the whole speech (none: they were not timed)
+OnChunk = Callable[[ChunkInfo, Sequence[SpokenWord]], None]
 
 
 class CandidateSamplers(Sequence[Sampler]):
@@ -90,18 +110,22 @@ class Pipeline:
 
     Args:
         chunk_count: total number of chunks, for ``progress``.
+        pool: lanes that ``pieces`` shares with other requests; None: lanes of its own.
+        timer: what times words; None: nothing does.
     """
 
     def __init__(self, model: Model, backend: Backend, voice: Voice, settings: Settings, randomness: Randomness,
-                 chunk_count: int, timeline: Timeline, progress: Progress = no_progress):
+                 chunk_count: int, timeline: Timeline, progress: Progress = no_progress,
+                 pool: LanePool | None = None, timer: WordTimer | None = None):
         self.model, self.backend, self.voice, self.settings = model, backend, voice, settings
         self.randomness, self.timeline = randomness, timeline
-        self._progress = progress
+        self._progress, self.pool = progress, pool
         kept = chunk_count * settings.best
         self._totals = {"decode": chunk_count * settings.candidates, "rank": chunk_count * settings.candidates,
                         "diffuse": kept * (settings.diffusion.steps if settings.diffusion else 0),
                         "vocode": chunk_count}
         self._done = dict.fromkeys(self._totals, 0)
+        self.timer = timer
 
     # Whole chunks
 
@@ -126,11 +150,19 @@ class Pipeline:
                 candidates = next(decoded)
                 if chunk is chunks[-1]:
                     decoded.close()             # frees the decoder's cache before the next network is loaded
-                    self.backend.release("autoregressive")
-                yield self._rank(chunk, candidates)
+                    if self.timer is None:
+                        self.backend.release("autoregressive")
+                yield self._timed(self._rank(chunk, candidates))
                 del candidates
         self._add("decode", len(chunks) * self.settings.candidates)
-        self.backend.release("clvp", "cvvp")
+        self.backend.release("autoregressive", "clvp", "cvvp")
+
+    def _timed(self, ranked: RankedChunk) -> RankedChunk:
+        """The chunk with the times of its words, if these were asked for."""
+        if self.timer is None:
+            return ranked
+        with self.timeline.record("words"):
+            return replace(ranked, words=self.timer.words(ranked.chunk, self.voice.ar, ranked.kept[0]))
 
     def _diffuse(self, ranked: list[RankedChunk]) -> Iterator[tuple[RankedChunk, list[np.ndarray]]]:
         """Every chunk with the mels (100, L) of its best candidates; without diffusion with an empty list."""
@@ -153,61 +185,77 @@ class Pipeline:
                          for rank, candidate in enumerate(ranked.kept)]
             self._add("vocode", 1)
             self._report("vocode", 0)
+            removed = removed_before(audio[0], self.settings.silence) if ranked.words else 0
             yield VocodedChunk(ranked.info, [
                 delivered_whole(trimmed(samples, self.settings.silence), ranked.chunk.delivery, SAMPLE_RATE)
-                for samples in audio])
+                for samples in audio], ranked.words, removed)
 
     def _sound(self, chunk: Chunk, rank: int, candidate: Candidate, mels: list[np.ndarray]) -> np.ndarray:
         if mels:
             return univnet_sound(self.backend, self.model.config("univnet"),
                                  self.randomness.vocoder(chunk.index, rank), mels[rank])
         # the latents of all codes and of the stop code, as in upstream's api_fast.py
-        return hifigan_sound(self.backend, self.voice.ar, candidate.hidden)
+        return hifigan_sound(self.backend, self.voice.ar, candidate.hidden, self.model.config("hifigan"))
 
     # Streaming
 
-    def pieces(self, chunks: Sequence[Chunk],
-               on_chunk: Callable[[ChunkInfo], None]) -> Generator[np.ndarray, None, None]:
+    def pieces(self, chunks: Sequence[Chunk], on_chunk: OnChunk) -> Generator[np.ndarray, None, None]:
         """Yield the sound of the best candidates while it is computed: (m,) float32 each.
 
-        ``on_chunk`` is called when a chunk has been decoded. Until the first audio is ready only the first chunk is
-        decoded; then one more chunk for every chunk that has started to sound: each active lane slows the others a
-        little. When the iterator ends or is closed, all networks are released.
+        ``on_chunk`` is called before the first piece after a chunk has been decoded. Until the first audio is ready
+        only the first chunk is decoded; then one more chunk for every chunk that has started to sound: each active lane
+        slows the others a little. When the iterator ends or is closed, all networks are released.
         """
         try:
             yield from self._pieces(chunks, on_chunk)
         finally:
             self.backend.release()
 
-    def _pieces(self, chunks: Sequence[Chunk], on_chunk: Callable[[ChunkInfo], None]) -> Iterator[np.ndarray]:
+    def _pieces(self, chunks: Sequence[Chunk], on_chunk: OnChunk) -> Iterator[np.ndarray]:
         scheduler = LaneScheduler(self.backend, [self._prompt(chunk) for chunk in chunks],
                                   self.model.config("autoregressive"), self.settings.sampling, self.settings.lanes,
-                                  self.settings.diffusion is not None, self._report_decoding)
+                                  self.settings.diffusion is not None, self._report_decoding, self.pool)
+        with closing(scheduler):
+            yield from self._scheduled_pieces(scheduler, chunks, on_chunk)
+
+    def _scheduled_pieces(self, scheduler: LaneScheduler, chunks: Sequence[Chunk],
+                          on_chunk: OnChunk) -> Iterator[np.ndarray]:
         limit, scheduler.active_limit = scheduler.active_limit, min(scheduler.active_limit, self.settings.candidates)
+        samples = 0
         for index, chunk in enumerate(chunks):
-            for piece in self._stream_sound(chunk, self._stream_latents(chunk, scheduler, index, on_chunk)):
+            decoded: list[RankedChunk] = []
+            trimmer = None if self.settings.silence is None else Trimmer(*self.settings.silence)
+            report = partial(report_decoded, decoded, trimmer, samples / SAMPLE_RATE, on_chunk)
+            for piece in self._stream_sound(chunk, self._stream_latents(chunk, scheduler, index, decoded), trimmer):
                 scheduler.active_limit = min(limit, (index + 2) * self.settings.candidates)
                 self.timeline.mark_first_audio()
+                report()
+                samples += len(piece)
                 yield piece
+            report()
             self._add("vocode", 1)
             self._report("vocode", 0)
             if self.settings.diffusion is not None:
                 self._add("diffuse", self.settings.diffusion.steps)
 
     def _stream_latents(self, chunk: Chunk, scheduler: LaneScheduler, index: int,
-                        on_chunk: Callable[[ChunkInfo], None]) -> Iterator[np.ndarray]:
-        """Yield the latents for diffusion or HiFi-GAN as they are decoded, or after ranking at once: (n, D) each."""
+                        decoded: list[RankedChunk]) -> Iterator[np.ndarray]:
+        """Yield the latents for diffusion or HiFi-GAN as they are decoded, or after ranking at once: (n, D) each.
+
+        The chunk is appended to ``decoded`` when it is.
+        """
         diffused = self.settings.diffusion is not None
         if not self.settings.ranked:
             yield from self.timeline.record_each("decode", scheduler.stream(index, diffused))
         with self.timeline.record("decode"):
             candidates = scheduler.candidates(index)
-        ranked = self._rank(chunk, candidates)
-        on_chunk(ranked.info)
+        ranked = self._timed(self._rank(chunk, candidates))
+        decoded.append(ranked)
         if self.settings.ranked:
             yield ranked.kept[0].latents if diffused else ranked.kept[0].hidden
 
-    def _stream_sound(self, chunk: Chunk, latents: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+    def _stream_sound(self, chunk: Chunk, latents: Iterator[np.ndarray],
+                      trimmer: Trimmer | None) -> Iterator[np.ndarray]:
         if self.settings.diffusion is None:
             sound = hifigan_stream(self.backend, self.model.config("hifigan"), self.voice.ar, latents)
         else:
@@ -216,7 +264,7 @@ class Pipeline:
                                  progress=lambda done, steps: self._report("diffuse", 0, f"{done} of {steps} steps"))
             sound = univnet_stream(self.backend, self.model.config("univnet"),
                                    self.randomness.vocoder(chunk.index, 0), self.timeline.record_each("diffuse", mels))
-        trimmed_sound = trim_stream(self.timeline.record_each("vocode", sound), self.settings.silence)
+        trimmed_sound = trim_stream(self.timeline.record_each("vocode", sound), trimmer)
         yield from delivered(trimmed_sound, chunk.delivery, SAMPLE_RATE)
 
     # Shared
@@ -240,8 +288,10 @@ class Pipeline:
                                           self.settings.cvvp_amount, mels, lambda done: self._report("rank", done))
             self._add("rank", len(candidates))
             kept = [candidates[index] for index in best_candidates(scores, self.settings.best)]
+        signals = DecodingSignals(kept[0].stopped, longest_loop(kept[0].codes, self.model.config("autoregressive")),
+                                  kept[0].log_probability)
         return RankedChunk(chunk, [without_unused_array(candidate, self.settings) for candidate in kept],
-                           sum(len(candidate.codes) for candidate in candidates))
+                           sum(len(candidate.codes) for candidate in candidates), signals)
 
     def _report_decoding(self, codes: int, finished: int) -> None:
         self._report("decode", finished, f"{codes} codes")
@@ -253,13 +303,20 @@ class Pipeline:
         self._done[phase] += done
 
 
-def trim_stream(pieces: Iterable[np.ndarray], silence: tuple[float, float] | None) -> Iterator[np.ndarray]:
-    """``ane.audio.trimming.trimmed`` for sound that arrives incrementally."""
+def report_decoded(decoded: list[RankedChunk], trimmer: Trimmer | None, begins: float, on_chunk: OnChunk) -> None:
+    """Report the chunks of the list, and empty it. ``begins``: seconds at which their sound begins."""
+    for ranked in decoded:
+        removed = trimmer.removed / SAMPLE_RATE if trimmer else 0.0
+        on_chunk(ranked.info, delivered_words(ranked.words, ranked.chunk.delivery, removed, inf, begins))
+    decoded.clear()
+
+
+def trim_stream(pieces: Iterable[np.ndarray], trimmer: Trimmer | None) -> Iterator[np.ndarray]:
+    """``ane.audio.trimming.trimmed`` for sound that arrives incrementally; None leaves it unchanged."""
     with closing_source(pieces):
-        if silence is None:
+        if trimmer is None:
             yield from pieces
             return
-        trimmer = Trimmer(*silence)
         for piece in pieces:
             if len(kept := trimmer.feed(piece)):
                 yield kept

@@ -6,9 +6,25 @@ from typing import Any
 import numpy as np
 
 from ane.models.recording import Recording
+from ane.models.spoken_words import SpokenWord
 from ane.system.timeline import Timeline
 
 SAMPLE_RATE = 24000
+
+
+@dataclass(frozen=True)
+class DecodingSignals:
+    """What the codes of a chunk tell about its speech.
+
+    Attributes:
+        stopped: whether they ended with a stop code.
+        loop: how many codes in a row repeat those just before them.
+        log_probability: mean in nats, among the codes that could be sampled.
+    """
+
+    stopped: bool
+    loop: int
+    log_probability: float
 
 
 @dataclass
@@ -26,6 +42,8 @@ class Speech(Recording):
         elapsed: total wall-clock seconds.
         notes: warnings about this result, such as a chunk that did not end.
         timeline: when each phase ran.
+        decoded: signals of each chunk's best candidate.
+        words: when each word is heard; none unless ``word_times`` was asked for.
     """
 
     audio: np.ndarray
@@ -39,6 +57,8 @@ class Speech(Recording):
     notes: list[str] = field(default_factory=list)
     timeline: Timeline = field(default_factory=Timeline)
     sample_rate: int = SAMPLE_RATE
+    words: list[SpokenWord] = field(default_factory=list)
+    decoded: list[DecodingSignals] = field(default_factory=list)
 
     @property
     def facts(self) -> dict[str, Any]:

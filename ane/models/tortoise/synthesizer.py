@@ -1,8 +1,8 @@
 """Synthesis of 24 kHz speech from text and a voice: at once, for one text or several, or as a stream."""
 
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -10,15 +10,20 @@ import numpy as np
 from ane.audio.time_stretch import check_speed
 from ane.backends.base import Backend
 from ane.bundles import Model
+from ane.models.asynchronous import AsyncSpeaking
 from ane.models.fed_stream import FedStream
+from ane.models.lane_sharing import LaneTurns
 from ane.models.recording import SoundStream
-from ane.models.tortoise.chunks import split_into_chunks
+from ane.models.spoken_words import SpokenWord, delivered_words
+from ane.models.tortoise.chunks import Chunk, split_into_chunks
 from ane.models.tortoise.pipeline import ChunkInfo, Pipeline, Progress, VocodedChunk, no_progress
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.ranking import check_clips
 from ane.models.tortoise.result import SAMPLE_RATE, Speech
 from ane.models.tortoise.settings import Settings
+from ane.models.tortoise.shared_lanes import SharedLanePool
 from ane.models.tortoise.voice_resolution import cloning_notes, resolve_voice
+from ane.models.tortoise.word_times import WordTimer
 from ane.system import paths
 from ane.system.errors import UserError
 from ane.system.iterators import closing_source
@@ -28,16 +33,23 @@ from ane.text.passages import Passage, read_passages
 from ane.voices import Voice
 
 
-class Synthesizer:
+class Synthesizer(AsyncSpeaking):
     """A model on a backend. ``speak``, ``speak_all`` and ``stream`` synthesise speech."""
 
     def __init__(self, model: Model, backend: Backend):
         self.model, self.backend = model, backend
+        self.pool: SharedLanePool | None = None
+        self._timers: dict[str, WordTimer] = {}         # by normaliser; they keep the decoder's tables
+
+    def share_lanes(self, turns: LaneTurns, lanes: int) -> SharedLanePool:
+        """From now on ``stream`` and ``feed`` decode on common lanes (``ane.models.lane_sharing.LaneSharing``)."""
+        self.pool = SharedLanePool(self.backend, self.model.config("autoregressive"), lanes, turns)
+        return self.pool
 
     def speak(self, text: str, voice: str | Voice | None = None, preset: str | None = None,
               seed: int | None = None, settings: Settings | None = None, progress: Progress = no_progress,
               timeline: Timeline | None = None, speed: float = 1.0, lexicon: Lexicon | None = None,
-              ssml: bool | None = None) -> Speech:
+              ssml: bool | None = None, word_times: bool = False) -> Speech:
         """Speak ``text``.
 
         Args:
@@ -52,26 +64,29 @@ class Synthesizer:
             speed: from 0.5 to 2, more than 1 being faster; the sound is stretched, its pitch stays.
             lexicon: respells words (``ane.text.read_lexicon``).
             ssml: whether ``text`` is SSML; None: if it begins with "<speak".
+            word_times: whether to state when each word is heard (``Speech.words``), which takes another pass of the
+                decoder over each chunk.
 
         Raises:
             UserError: nothing to say, markup that asks for what cannot be done, a text too long for one pass with
                 splitting off, a speed out of range, an unknown or unsuitable voice, a network that the model lacks,
                 out of memory.
         """
-        [speech] = self.speak_all([text], voice, preset, seed, settings, progress, timeline, speed, lexicon, ssml)
+        [speech] = self.speak_all([text], voice, preset, seed, settings, progress, timeline, speed, lexicon, ssml,
+                                  word_times)
         return speech
 
     def speak_all(self, texts: Sequence[str], voice: str | Voice | None = None, preset: str | None = None,
                   seed: int | None = None, settings: Settings | None = None, progress: Progress = no_progress,
                   timeline: Timeline | None = None, speed: float = 1.0, lexicon: Lexicon | None = None,
-                  ssml: bool | None = None) -> Iterator[Speech]:
+                  ssml: bool | None = None, word_times: bool = False) -> Iterator[Speech]:
         """Speak several texts, each as ``speak`` does with the same seed; they share the decoder's lanes.
 
         Work begins when the first result is requested. Results are yielded in order, each as soon as it is ready.
         """
         passages = [read_passages(text, lexicon, ssml, speed) for text in texts]
         request = Request(self, passages, voice, preset, seed, settings, timeline)
-        sounds = request.pipeline(progress).sounds([chunk for chunks in request.texts for chunk in chunks])
+        sounds = request.pipeline(progress, word_times).sounds([chunk for chunks in request.texts for chunk in chunks])
         began = request.timeline.text_ready
         with closing_source(sounds):
             for chunks in request.texts:
@@ -81,14 +96,24 @@ class Synthesizer:
     def stream(self, text: str, voice: str | Voice | None = None, preset: str | None = None,
                seed: int | None = None, settings: Settings | None = None, progress: Progress = no_progress,
                timeline: Timeline | None = None, speed: float = 1.0, lexicon: Lexicon | None = None,
-               ssml: bool | None = None) -> "Stream":
+               ssml: bool | None = None, word_times: bool = False) -> "Stream":
         """Speak ``text`` and return its sound incrementally. Arguments and errors: ``speak``.
 
         Without diffusion the pieces join to exactly what ``speak`` returns. With it, a long chunk is diffused in
         windows (``ane.models.tortoise.windows``), so its sound differs slightly.
         """
         passages = read_passages(text, lexicon, ssml, speed)
-        return Stream(Request(self, [passages], voice, preset, seed, settings, timeline), progress)
+        return Stream(Request(self, [passages], voice, preset, seed, settings, timeline), progress, word_times)
+
+    def speak_in_chunks(self, text: str, voice: str | Voice | None = None, preset: str | None = None,
+                        seed: int | None = None, settings: Settings | None = None, progress: Progress = no_progress,
+                        timeline: Timeline | None = None, speed: float = 1.0, lexicon: Lexicon | None = None,
+                        ssml: bool | None = None) -> "Stream":
+        """``speak``, but the sound is returned chunk by chunk, so that a long text takes no more memory than a short
+        one. The pieces join to exactly what ``speak`` returns. Arguments and errors: ``speak``; ``best`` must be 1.
+        """
+        passages = read_passages(text, lexicon, ssml, speed)
+        return Stream(Request(self, [passages], voice, preset, seed, settings, timeline), progress, whole_chunks=True)
 
     def feed(self, texts: Iterable[str], voice: str | Voice | None = None, preset: str | None = None,
              seed: int | None = None, settings: Settings | None = None, progress: Progress = no_progress,
@@ -138,6 +163,12 @@ class Synthesizer:
         for network in self.needed(settings):
             self.model.require(network)
 
+    def word_timer(self, normaliser: str) -> WordTimer:
+        """What times the words of texts that this normaliser reads."""
+        if normaliser not in self._timers:
+            self._timers[normaliser] = WordTimer(self.backend, self.model, normaliser)
+        return self._timers[normaliser]
+
     def voice(self, voice: str | Voice | None, randomness: Randomness) -> Voice:
         """The voice of that name, path or mix. Raises UserError when it is unknown, unsuitable or of another model."""
         if isinstance(voice, Voice):
@@ -172,9 +203,10 @@ class Request:
         if self.settings.ranked:
             check_clips(self.settings.cvvp_amount, self.voice.clip_mels)
 
-    def pipeline(self, progress: Progress) -> Pipeline:
+    def pipeline(self, progress: Progress, word_times: bool = False) -> Pipeline:
         return Pipeline(self.model, self.synthesizer.backend, self.voice, self.settings, self.randomness,
-                        sum(map(len, self.texts)), self.timeline, progress)
+                        sum(map(len, self.texts)), self.timeline, progress, self.synthesizer.pool,
+                        self.synthesizer.word_timer(self.settings.normaliser) if word_times else None)
 
     def speech(self, sounds: list[VocodedChunk], began: float) -> Speech:
         """The result for one text from its chunks' sound; ``began``: the time from which ``elapsed`` is counted."""
@@ -183,17 +215,27 @@ class Request:
         infos = [sound.info for sound in sounds]
         return Speech(audio[0], self.randomness.seed, self.voice.name, [info.chunk.text for info in infos],
                       sum(info.codes for info in infos), audio[1:], self.timeline.new_seconds_by_phase(),
-                      self.timeline.now() - began, self.notes(infos), self.timeline)
+                      self.timeline.now() - began, self.notes(infos), self.timeline, words=words_of(sounds),
+                      decoded=[info.signals for info in infos])
 
     def notes(self, infos: Sequence[ChunkInfo]) -> list[str]:
         return [*cloning_notes(self.model, self.voice), *stopping_notes(infos)]
+
+
+def words_of(sounds: Sequence[VocodedChunk]) -> list[SpokenWord]:
+    """The words of all chunks, in the time of the chunks' sounds one after the other."""
+    ends = accumulate(len(sound.audio[0]) / SAMPLE_RATE for sound in sounds)
+    return [word for sound, end in zip(sounds, ends, strict=True) for word in delivered_words(
+        sound.words, sound.info.chunk.delivery, sound.removed / SAMPLE_RATE, len(sound.audio[0]) / SAMPLE_RATE,
+        end - len(sound.audio[0]) / SAMPLE_RATE)]
 
 
 class Stream(SoundStream):
     """Sound that arrives incrementally: pieces (m,) float32 within ±1 at ``sample_rate``.
 
     Work is done only while the caller waits for a piece. ``codes``, ``notes``, ``seconds``, ``seconds_by_phase`` and
-    ``elapsed`` are as in ``ane.models.tortoise.result.Speech``, for the pieces returned so far.
+    ``elapsed`` are as in ``ane.models.tortoise.result.Speech``, for the pieces returned so far; ``words`` are those of
+    the chunks that have been decoded, and the last of a chunk may end in the silence that was removed after it.
 
     Raises:
         UserError: ``settings.best`` is more than 1.
@@ -201,15 +243,17 @@ class Stream(SoundStream):
 
     sample_rate = SAMPLE_RATE
 
-    def __init__(self, request: Request, progress: Progress):
+    def __init__(self, request: Request, progress: Progress, word_times: bool = False, whole_chunks: bool = False):
         if request.settings.best > 1:
             raise UserError(f"a stream returns the best candidate only: best must be 1, got {request.settings.best}")
         self._request = request
         self._infos: list[ChunkInfo] = []
+        self.words: list[SpokenWord] = []
         self.seed, self.voice, self.timeline = request.randomness.seed, request.voice.name, request.timeline
         chunks = request.texts[0]
         self.chunks = [chunk.text for chunk in chunks]
-        self._pieces = request.pipeline(progress).pieces(chunks, self._infos.append)
+        pipeline = request.pipeline(progress, word_times)
+        self._pieces = self._sounds(pipeline, chunks) if whole_chunks else pipeline.pieces(chunks, self._on_chunk)
 
     def __next__(self) -> np.ndarray:
         try:
@@ -218,6 +262,19 @@ class Stream(SoundStream):
             self.elapsed = self.timeline.now() - self.timeline.text_ready
         self._samples += len(piece)
         return piece
+
+    def _on_chunk(self, info: ChunkInfo, words: Sequence[SpokenWord]) -> None:
+        self._infos.append(info)
+        self.words += words
+
+    def _sounds(self, pipeline: Pipeline, chunks: Sequence[Chunk]) -> Generator[np.ndarray, None, None]:
+        """The sound of every chunk, as soon as it is complete."""
+        sounds = pipeline.sounds(chunks)
+        with closing_source(sounds):
+            for sound in sounds:
+                self._infos.append(sound.info)
+                yield sound.audio[0]
+        self.timeline.mark_first_audio()        # nothing is played before all is spoken
 
     def close(self) -> None:
         self._pieces.close()
@@ -237,7 +294,7 @@ class Stream(SoundStream):
 
 def stopping_notes(infos: Sequence[ChunkInfo]) -> list[str]:
     """A warning when a chunk's best candidate reached ``max_codes`` without a stop code."""
-    chunks = [str(info.chunk.index + 1) for info in infos if not info.stopped]
+    chunks = [str(info.chunk.index + 1) for info in infos if not info.signals.stopped]
     if not chunks:
         return []
     return [f"chunk {', '.join(chunks)} did not end with a stop code: the speech may be cut off or ramble; "

@@ -11,21 +11,42 @@ import numpy as np
 from ane.backends.base import Backend
 from ane.models.tortoise.networks.hifigan import HifiganConfig
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES, UnivNetConfig
-from ane.models.vocoders.streaming import StreamingVocoder, VocodingWindow
+from ane.models.vocoders.streaming import StreamingVocoder, VocodingWindow, vocoded
 from ane.system.iterators import closing_source
 
 SCALES = 1024 / 256, 24000 / 22050      # frames per latent at 22050 Hz; then from 22050 Hz to the output's 24000 Hz
 
 
-def hifigan_sound(backend: Backend, conditioning: np.ndarray, latents: np.ndarray) -> np.ndarray:
-    """Latents (N, D) and the voice's conditioning latent (1, D), float32 → (256·⌊4·N·24000/22050⌋,) float32."""
-    return backend.run("hifigan", frames=interpolate_latents(latents)[None], conditioning=conditioning)[0, 0]
+def hifigan_sound(backend: Backend, conditioning: np.ndarray, latents: np.ndarray,
+                  config: HifiganConfig | None = None) -> np.ndarray:
+    """Latents (N, D) and the voice's conditioning latent (1, D), float32 → (256·⌊4·N·24000/22050⌋,) float32.
+
+    With the network's ``config``, a backend that takes any length is called with a few lengths only.
+    """
+    def run(columns: np.ndarray) -> np.ndarray:
+        return backend.run("hifigan", frames=columns[None], conditioning=conditioning)[0, 0]
+
+    frames = interpolate_latents(latents)
+    if config is None or backend.longest("hifigan", "frames") is not None:      # packages have windows of their own
+        return run(frames)
+    return vocoded(frames, config.margin, run)
 
 
 def univnet_sound(backend: Backend, config: UnivNetConfig, rng: np.random.Generator, mel: np.ndarray) -> np.ndarray:
     """A log-mel (100, L) float32 → (256·L,) float32. Draws the noise of L + 10 frames from ``rng``."""
     noise = draw_noise(rng, config, mel.shape[1] + SILENT_FRAMES)
-    return backend.run("univnet", mel=mel[None], noise=noise[None])[0, 0]
+    if backend.longest("univnet", "frames") is not None:        # packages have windows of their own
+        return backend.run("univnet", mel=mel[None], noise=noise[None])[0, 0]
+    ahead = noise[:, mel.shape[1]:]
+    return vocoded(np.concatenate((mel, noise[:, :mel.shape[1]])), config.margin,
+                   lambda columns: univnet_call(backend, config, columns, ahead))
+
+
+def univnet_call(backend: Backend, config: UnivNetConfig, columns: np.ndarray, ahead: np.ndarray) -> np.ndarray:
+    """The sound of columns, each a frame of the mel and its noise. The last frames also depend on the noise ``ahead``
+    (Z, 10)."""
+    mel, noise = np.split(columns, [config.n_mel_channels])
+    return backend.run("univnet", mel=mel[None], noise=np.concatenate((noise, ahead), axis=1)[None])[0, 0]
 
 
 def hifigan_stream(backend: Backend, config: HifiganConfig, conditioning: np.ndarray, latents: Iterable[np.ndarray],
@@ -49,13 +70,9 @@ def univnet_stream(backend: Backend, config: UnivNetConfig, rng: np.random.Gener
 
     Closing the iterator closes ``mels``.
     """
-    bands, ahead = config.n_mel_channels, draw_noise(rng, config, SILENT_FRAMES)
-
-    def run(columns: np.ndarray) -> np.ndarray:     # only the last call depends on the noise ahead
-        noise = np.concatenate((columns[bands:], ahead), axis=1)
-        return backend.run("univnet", mel=columns[None, :bands], noise=noise[None])[0, 0]
-
-    vocoder = StreamingVocoder(config.margin, window or VocodingWindow(), run)
+    ahead = draw_noise(rng, config, SILENT_FRAMES)
+    vocoder = StreamingVocoder(config.margin, window or VocodingWindow(),     # only the last call depends on ``ahead``
+                               lambda columns: univnet_call(backend, config, columns, ahead))
     with closing_source(mels):
         for mel in mels:
             noise = np.concatenate((ahead, draw_noise(rng, config, mel.shape[1])), axis=1)

@@ -1,20 +1,25 @@
 """HiFi-GAN, versions 1 to 3: mel spectrogram to sound (Kong et al. 2020, arXiv 2010.05646; jik876/hifi-gan models.py).
 
 NVIDIA's HiFi-GAN (DeepLearningExamples, PyTorch/SpeechSynthesis/HiFiGAN) is the same network under the same names.
+Tortoise's (``ane.models.tortoise.networks.hifigan``) has the same levels and is conditioned on a voice.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import prod
+from operator import mul
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ane.bundles.family import Config
-from ane.models.tortoise.networks.hifigan import BORDER, HifiganResBlock, level_margins, upsampled
-from ane.models.tortoise.networks.layers import ImageConv, ImageConvTranspose
+from ane.models.vocoders.layers import ImageConv, ImageConvTranspose
+from ane.models.vocoders.receptive_field import affected_samples, margins
 
 RESBLOCKS = ("1", "2")
+BORDER = 3              # positions on either side that conv_pre and conv_post (kernel size 7) read
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,38 @@ class MelHifiganConfig(Config):
     def margin(self) -> int:
         """Frames on either side that the sound of a frame depends on."""
         return self.level_margins[0] + BORDER
+
+
+def level_margins(factors: Sequence[int], kernel_sizes: Sequence[int], blocks: int) -> list[int]:
+    """Margin in frames that the input of each level needs.
+
+    Args:
+        factors, kernel_sizes: of each level's transposed convolution.
+        blocks: samples on either side that a level's residual blocks read.
+    """
+    reaches = [blocks + affected_samples(size, factor, (size - factor) // 2)
+               for size, factor in zip(kernel_sizes, factors, strict=False)]
+    reaches[-1] += BORDER
+    return margins(list(accumulate(factors, mul)), reaches)
+
+
+class HifiganResBlock(nn.Module):
+    """For each dilation: dilated convolution, convolution, add; (B, C, 1, T) → the same."""
+
+    def __init__(self, channels: int, size: int, dilations: tuple[int, ...]):
+        super().__init__()
+
+        def conv(dilation: int) -> ImageConv:
+            return ImageConv(channels, channels, size, dilation=dilation, padding=(size - 1) * dilation // 2)
+
+        self.convs1 = nn.ModuleList(conv(dilation) for dilation in dilations)
+        self.convs2 = nn.ModuleList(conv(1) for _ in dilations)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for dilated, plain in zip(self.convs1, self.convs2, strict=True):
+            y = F.leaky_relu(dilated(F.leaky_relu(x, 0.1)), 0.1, inplace=True)
+            x = plain(y).add_(x)
+        return x
 
 
 class SmallResBlock(nn.Module):
@@ -81,3 +118,20 @@ class MelHifigan(nn.Module):
         """Mel (B, M, L), natural logarithms → audio (B, 1, hop · L) within ±1."""
         x = self.conv_pre(mel[:, :, None].contiguous(memory_format=torch.channels_last))
         return upsampled(x, self.ups, self.resblocks, self.conv_post)
+
+
+def upsampled(x: Tensor, ups: nn.ModuleList, resblocks: nn.ModuleList, conv_post: nn.Module) -> Tensor:
+    """HiFi-GAN after its first convolution: x (B, C, 1, L) → audio (B, 1, hop · L) within ±1.
+
+    After each of the ``ups`` the mean of its residual blocks is taken; all have equally many.
+    """
+    sizes = len(resblocks) // len(ups)
+    for level, up in enumerate(ups):
+        x = up(F.leaky_relu(x, 0.1))
+        first, *others = resblocks[level * sizes:(level + 1) * sizes]
+        total = first(x)
+        for block in others:
+            total += block(x)
+        x = total / sizes
+    # slope 0.01 here, 0.1 above: as upstream was trained
+    return torch.tanh(conv_post(F.leaky_relu(x, 0.01)))[:, :, 0]

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ane.bundles.family import Config
-from ane.models.tortoise.networks.layers import ImageConv, ImageConvTranspose
+from ane.models.vocoders.layers import ImageConv, ImageConvTranspose
+from ane.models.vocoders.receptive_field import margins
 
 HOP = 256       # samples of a mel frame
 SIGMA = 0.6     # standard deviation of the noise in NVIDIA's example
@@ -41,6 +42,17 @@ class WaveglowConfig(Config):
     def flow_channels(self) -> list[int]:
         """Channels that each flow computes with, counted from the sound."""
         return [self.n_group - flow // self.n_early_every * self.n_early_size for flow in range(self.n_flows)]
+
+    @property
+    def level_margins(self) -> list[int]:
+        """Margin in frames that the input of each flow needs, in the order of computation: from the noise."""
+        reach = sum((self.kernel_size - 1) * 2 ** layer // 2 for layer in range(self.n_layers))
+        return margins([HOP // self.n_group] * self.n_flows, [reach] * self.n_flows)
+
+    @property
+    def margin(self) -> int:
+        """Frames on either side that the sound of a frame depends on."""
+        return self.level_margins[0] + (self.upsample_kernel - 1) // HOP
 
 
 class WaveNet(nn.Module):

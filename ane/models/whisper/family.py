@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ane.bundles.family import ModelFamily
 from ane.bundles.hub import Snapshot, download_files
@@ -14,6 +14,10 @@ from ane.models.whisper.checkpoints import CONFIG, INDEX, WEIGHTS, WhisperCheckp
 from ane.models.whisper.networks import WHISPER_NETWORKS
 from ane.models.whisper.stages import WHISPER_STAGES
 from ane.system.errors import UserError
+
+if TYPE_CHECKING:       # the transcriber imports libraries for sound, which conversions do not need
+    from ane.backends.base import Backend
+    from ane.models.whisper.transcription import Transcriber
 
 # width that attention splits evenly among heads, and the number of heads, by network
 HEADS = {"encoder": ("n_audio_state", "n_audio_head"), "decoder": ("n_text_state", "n_text_head")}
@@ -40,6 +44,12 @@ def cannot_speak(*arguments: Any) -> NoReturn:
     """Whisper has no synthesizer; one of the ``arguments`` is the model."""
     name = next(argument.name for argument in arguments if isinstance(argument, Model))
     raise UserError(f"{name} is a Whisper model: it transcribes speech (ane transcribe) and cannot speak")
+
+
+def make_transcriber(model: Model, backend: "Backend") -> "Transcriber":
+    from ane.models.whisper.transcription import Transcriber
+
+    return Transcriber(model, backend)
 
 
 def source_files(path: Path) -> dict[str, Path]:
@@ -74,7 +84,8 @@ def download_whisper(repository: str, revision: str | None, progress: Callable[[
 
 FAMILY = ModelFamily(
     "whisper", "Whisper", WHISPER_NETWORKS, WHISPER_STAGES, check_size, check_heads, open_whisper_checkpoint,
-    synthesizer=cannot_speak, read_options=cannot_speak, options=frozenset(), source_files=source_files,
+    synthesizer=cannot_speak, transcriber=make_transcriber,
+    read_options=cannot_speak, options=frozenset(), source_files=source_files,
     recognises=is_whisper, import_options=frozenset({"precision"}), repositories="whisper",
     data=frozenset({"tokenizer"}), download=download_whisper,
     extra_files=(CONFIG, INDEX, GENERATION, "tokenizer.json", "vocab.json", "merges.txt"),

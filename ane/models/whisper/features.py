@@ -32,14 +32,14 @@ def log_mel(audio: np.ndarray, bands: int, padding: int = 0) -> np.ndarray:
     Returns:
         (bands, (S + padding) // 160) float32: the last frame is left out, as in the reference.
     """
-    samples = np.pad(audio, (0, padding))
-    frames = len(samples) // HOP
-    samples = np.pad(samples, WINDOW // 2, mode="reflect")
+    length = len(audio) + padding
+    frames = length // HOP
     filters, window = whisper_filters(bands), np.hanning(WINDOW + 1)[:-1]
     result = np.empty((bands, frames), np.float32)
     for start in range(0, frames, BLOCK):
         end = min(start + BLOCK, frames)
-        block = samples[start * HOP:(end - 1) * HOP + WINDOW].astype(np.float64)
+        first = start * HOP - WINDOW // 2
+        block = mirrored(audio, length, first, first + (end - start - 1) * HOP + WINDOW).astype(np.float64)
         spectrum = np.fft.rfft(np.lib.stride_tricks.sliding_window_view(block, WINDOW)[::HOP] * window)
         power = spectrum.real ** 2 + spectrum.imag ** 2                             # (frames, 201)
         result[:, start:end] = np.log10(np.maximum(filters @ power.T, FLOOR))
@@ -48,6 +48,18 @@ def log_mel(audio: np.ndarray, bands: int, padding: int = 0) -> np.ndarray:
     result += 4
     result /= 4
     return result
+
+
+def mirrored(audio: np.ndarray, length: int, start: int, stop: int) -> np.ndarray:
+    """Samples ``start`` … ``stop`` of the audio with zeros appended up to ``length``, both ends mirrored around their
+    last sample."""
+    if start >= 0 and stop <= len(audio):
+        return audio[start:stop]
+    positions = np.abs(np.arange(start, stop))
+    positions = np.minimum(positions, 2 * (length - 1) - positions)
+    block, known = np.zeros(stop - start, audio.dtype), positions < len(audio)
+    block[known] = audio[positions[known]]
+    return block
 
 
 def window_mel(audio: np.ndarray, bands: int, seconds: int = WINDOW_SECONDS) -> np.ndarray:

@@ -145,6 +145,8 @@ def test_a_stream_joins_to_the_whole(folder: Path) -> None:
     np.testing.assert_array_equal(np.concatenate(pieces), whole.audio)
     assert stream.seconds == pytest.approx(whole.seconds)
     assert stream.facts == whole.facts
+    assert [word.word for word in stream.words] == [word.word for word in whole.words]
+    np.testing.assert_allclose([word.end for word in stream.words], [word.end for word in whole.words])
     assert set(stream.seconds_by_phase) == set(whole.seconds_by_phase) == {"phonemes", "synthesis"}
 
 

@@ -1,5 +1,6 @@
 """Candidates of many chunks share the lanes of one decoder; each is sampled as if it were alone."""
 
+import platform
 from collections.abc import Callable
 
 import numpy as np
@@ -18,6 +19,7 @@ from ane.system.errors import UserError
 from tests.random_model import RandomModel
 
 SHAPES = st.lists(st.tuples(st.integers(1, 25), st.integers(1, 4)), min_size=1, max_size=5)     # tokens, candidates
+ROUNDING = 0 if platform.machine() in ("x86_64", "AMD64") else 1e-4        # elsewhere exactness is untried
 
 Prompts = Callable[[int, int, int], Prompt]
 
@@ -111,8 +113,8 @@ def test_chunks_on_shared_lanes_are_decoded_as_if_alone(backend, config, prompt,
         assert [one.codes for one in candidates] == [one.codes for one in alone]
         assert len(candidates) == count
         for candidate, expected in zip(candidates, alone, strict=True):
-            np.testing.assert_allclose(candidate.latents, expected.latents, atol=1e-4)
-            np.testing.assert_allclose(candidate.hidden, expected.hidden, atol=1e-4)
+            np.testing.assert_allclose(candidate.latents, expected.latents, rtol=0, atol=ROUNDING)
+            np.testing.assert_allclose(candidate.hidden, expected.hidden, rtol=0, atol=ROUNDING)
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +131,7 @@ def test_the_numbers_of_lanes_and_candidates_change_no_candidate(sample_one_text
     for candidate, expected in zip(sampled, one_by_one, strict=False):
         assert candidate.codes == expected.codes
         assert candidate.stopped == expected.stopped
-        np.testing.assert_allclose(candidate.latents, expected.latents, atol=2e-5)
+        np.testing.assert_allclose(candidate.latents, expected.latents, rtol=0, atol=ROUNDING)
 
 
 def test_candidates_of_a_chunk_differ_from_each_other(sample_one_text):

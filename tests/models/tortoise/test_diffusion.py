@@ -170,22 +170,41 @@ def test_an_unknown_prediction_raises(prediction):
         denoising_steps(Schedule(4), Diffusion(4), prediction)
 
 
+@pytest.mark.parametrize(("guided", "calls"), [(None, [5, 5, 5, 2]), (4, [5, 5, 2, 2, 2, 2])])
 @pytest.mark.parametrize("sampler", SOLVERS)
-def test_several_steps_in_one_call_give_the_same_mel_as_single_steps(sampler):
+def test_several_steps_in_one_call_give_the_same_mel_as_single_steps(sampler, guided, calls):
+    """The steps of one call are all guided, or none of them is."""
     class FusedGaussianDenoiser(GaussianDenoiser):
         def fused_steps(self, guided):
             return 2, 5
 
         def advance(self, x, previous_x0, steps, noise):
             counts.append(len(steps))
+            assert len({step.guided for step in steps}) == 1
             for step, step_noise in zip(steps, noise, strict=True):
                 output = self(x, step.timestep, step.guided)
                 x, previous_x0 = step.take(x, previous_x0, output, step_noise)
             return x, previous_x0, output
 
-    counts, done, diffusion = [], [], Diffusion(18, sampler, 2.0)
+    counts, done, diffusion = [], [], Diffusion(18, sampler, 2.0, guidance_steps=guided)
     fused = sample(FusedGaussianDenoiser(), FRAMES, diffusion, np.random.default_rng(4),
                    lambda step, _: done.append(step))
     np.testing.assert_array_equal(fused, sample(GaussianDenoiser(), FRAMES, diffusion, np.random.default_rng(4)))
-    assert counts == [5, 5, 5, 2]
-    assert done == [5, 10, 15, 17, 18]
+    assert counts == calls
+    assert done[-1] == 18
+
+
+def test_only_the_last_steps_are_guided():
+    def guided(steps: int | None) -> list[bool]:
+        return [step.guided for step in denoising_steps(Schedule(6), Diffusion(6, guidance_steps=steps))]
+
+    assert guided(2) == [False] * 4 + [True] * 2
+    assert guided(None) == guided(6) == guided(9) == [True] * 6
+
+
+@pytest.mark.parametrize(("guidance", "steps", "message"), [
+    (None, 3, "guidance_steps has no effect without guidance"), (0, 3, "guidance_steps has no effect"),
+    (2.0, 0, "guidance_steps must be at least 1, got 0")])
+def test_steps_of_guidance_that_would_be_ignored_are_refused(guidance, steps, message):
+    with pytest.raises(UserError, match=message):
+        Diffusion(10, guidance=guidance, guidance_steps=steps)

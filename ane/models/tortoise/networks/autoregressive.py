@@ -6,6 +6,7 @@ positions added. The output at a column predicts the code that follows it.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -35,6 +36,12 @@ class UnifiedVoiceConfig(Config):
     calm_token: int = 83                                # the code of silence
     calm_run: int = 8                                   # silent codes in a row that are kept (upstream api.py)
     tail_tokens: tuple[int, ...] = (45, 45, 248)        # written over the last codes of the buffer (upstream api.py)
+    # by which words are timed: (layer, head, delay in codes) each, and codes that are added to what they state;
+    # none: they are chosen on each chunk (``ane.models.tortoise.word_times``)
+    alignment_heads: tuple[tuple[int, int, int], ...] = ()
+    alignment_shift: float = 0.0
+
+    without_effect: ClassVar[frozenset[str]] = frozenset(("alignment_heads", "alignment_shift"))
 
     @property
     def text_positions(self) -> int:
@@ -152,6 +159,27 @@ class UnifiedVoice(nn.Module):
         for index, block in enumerate(self.gpt.h):
             x = block(x, attend[index] if attend else causal)
         return self.final_norm(self.gpt.ln_f(x))
+
+    def prefix_scores(self, x: Tensor, prefix: int, heads: Sequence[tuple[int, int]]) -> Tensor:
+        """What the columns from the ``prefix``-th on attend to in the prefix; no layer after the last of these is run.
+
+        Args:
+            x: (1, T, D). heads: (layer, head) each.
+
+        Returns:
+            (heads, T − prefix, prefix) float32: q·k / √head_width, before the softmax.
+        """
+        found: dict[tuple[int, int], Tensor] = {}
+        for index in range(max(layer for layer, _ in heads) + 1):
+            def attend(q: Tensor, k: Tensor, v: Tensor, index: int = index) -> Tensor:
+                own = [head for layer, head in heads if layer == index]
+                if own:
+                    scores = q[0, own, prefix:].float() @ k[0, own, :prefix].float().mT * q.shape[-1] ** -0.5
+                    found.update(zip(((index, head) for head in own), scores, strict=True))
+                return causal(q, k, v)
+
+            x = self.gpt.h[index](x, attend)
+        return torch.stack([found[layer, head] for layer, head in heads])
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(…, D) → (…, V) float32."""

@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ane.models.tortoise.networks.layers import AttentionBlock, GroupNorm, ImageConv, attention
+from ane.models.tortoise.networks.layers import AttentionBlock, GroupNorm, attention
+from ane.models.vocoders.layers import ImageConv
 
 
 @dataclass(frozen=True)

@@ -9,31 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+KEPT_BIAS = 2**20   # numbers of a bias that a layer keeps, at most: reading more takes as long as computing them
 SCORES = 2**20      # attention scores computed at a time on the CPU: 2 MB, which fit in a core's cache
-
-
-class ImageConv(nn.Conv1d):
-    """A zero-padded convolution in time (no groups) of images one pixel high: (B, C, 1, T) → (B, O, 1, T').
-
-    torch supports channels last for images, not for sequences. With it, oneDNN need not reorder input and output, which
-    takes a tenth to two fifths of a float32 convolution's time.
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.device.type != "cpu":
-            return super().forward(x[:, :, 0])[:, :, None]
-        return F.conv2d(x, self.weight[:, :, None], self.bias, (1, *self.stride), (0, *self.padding),
-                        (1, *self.dilation))
-
-
-class ImageConvTranspose(nn.ConvTranspose1d):
-    """``ImageConv`` for a transposed convolution (no output padding): (B, C, 1, T) → (B, O, 1, T')."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.device.type != "cpu":
-            return super().forward(x[:, :, 0])[:, :, None]
-        return F.conv_transpose2d(x, self.weight[:, :, None], self.bias, (1, *self.stride), (0, *self.padding),
-                                  dilation=(1, *self.dilation))
 
 
 class GroupNorm(nn.GroupNorm):
@@ -72,9 +49,22 @@ class RelativePositionBias(nn.Module):
         super().__init__()
         self.scale = scale
         self.relative_attention_bias = nn.Embedding(2 * self.buckets, heads)
+        self.kept: tuple[int, torch.dtype, Tensor] | None = None
 
     def forward(self, length: int, dtype: torch.dtype) -> Tensor:
-        """Bias to add to the attention scores: (heads, length, length), indexed by head, query, key."""
+        """Bias to add to the attention scores: (heads, length, length), indexed by head, query, key.
+
+        In inference mode, that of the last length is kept: the steps of a diffusion all have the same.
+        """
+        if self.kept is not None and self.kept[:2] == (length, dtype) and torch.is_inference_mode_enabled():
+            return self.kept[2]
+        bias = self.computed(length, dtype)
+        keeps = torch.is_inference_mode_enabled() and bias.numel() <= KEPT_BIAS
+        self.kept = (length, dtype, bias) if keeps else None
+        return bias
+
+    def computed(self, length: int, dtype: torch.dtype) -> Tensor:
+        """What ``forward`` returns, computed."""
         return self.by_distance(length, dtype).unfold(1, length, 1).flip(1)         # row i starts at q − k = i
 
     def by_distance(self, length: int, dtype: torch.dtype) -> Tensor:

@@ -22,3 +22,20 @@ def test_a_relative_bias_of_fp16_weights_is_scaled_in_float32():
     half.load_state_dict(bias.state_dict())
     bias.load_state_dict(half.state_dict())
     torch.testing.assert_close(half(40, torch.float32), bias(40, torch.float32), rtol=0, atol=0)
+
+
+def test_a_relative_bias_is_kept_for_one_length_in_inference_only(monkeypatch):
+    bias, computed, lengths = layers.RelativePositionBias(2, 23.0), layers.RelativePositionBias.computed, []
+    monkeypatch.setattr(layers.RelativePositionBias, "computed",
+                        lambda self, *key: lengths.append(key[0]) or computed(self, *key))
+    with torch.inference_mode():
+        for length, dtype in ((7, torch.float32), (7, torch.float32), (7, torch.bfloat16), (9, torch.float32),
+                              (7, torch.float32)):
+            assert torch.equal(bias(length, dtype), computed(bias, length, dtype))
+            assert bias(length, dtype).dtype == dtype
+        assert lengths == [7, 7, 9, 7]
+        monkeypatch.setattr(layers, "KEPT_BIAS", 2 * 7 * 7 - 1)
+        bias(8, torch.float32), bias(8, torch.float32)
+        assert lengths[4:] == [8, 8]
+    bias(8, torch.float32).sum().backward()         # training: nothing is kept, and nothing kept is used
+    assert bias.relative_attention_bias.weight.grad is not None

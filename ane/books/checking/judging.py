@@ -1,0 +1,156 @@
+"""Whether a chunk was spoken well: its signals compared with limits and with the medians of its book.
+
+The limits are from the distributions that ``tests/books/defects.json`` records.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ane.books.checking.sound_signals import FRAME, SoundSignals, decibels, signals_of
+from ane.books.checking.told_words import FRAMES, TextFit, WordFit
+from ane.books.speakers import SpokenChunk
+from ane.text import NORMALISERS
+
+EDGE = -20.0            # dB: the level of an end relative to the speech, above which it was cut off
+PAUSE = 1.2             # seconds of silence within a chunk
+LOOP = 12               # equal codes, or equal short runs of codes, in a row
+LOUDNESS = 6.0          # dB from the book's median
+PROBABILITY = 0.6       # nats a code below the book's median
+RATE = 1.6              # times the book's median of seconds a letter, or that part of it; for chunks of
+RATE_LETTERS = 20       # letters and more
+LEAST_CHUNKS = 20       # chunks of a book from which its medians are known
+GOOD_MISFIT = 3.0       # nats a frame by which words that are spoken fit badly at most
+MISFIT = 50.0           # nats above that of a word
+LEFT_OVER = 0.1         # loud seconds that belong to no word
+LOUD = -12.0            # dB relative to the speech, from which a frame is loud
+
+
+@dataclass(frozen=True)
+class ChunkProblem:
+    """What is wrong with a chunk, in words, and by how many times it exceeds its limit."""
+
+    what: str
+    severity: float
+
+
+@dataclass(frozen=True)
+class ChunkSignals:
+    """What is known of a spoken chunk.
+
+    Attributes:
+        letters: that were to be spoken. stopped, loop, log_probability: of the decoder's codes, None: it has none.
+    """
+
+    sound: SoundSignals
+    letters: int
+    stopped: bool | None = None
+    loop: int | None = None
+    log_probability: float | None = None
+
+    @classmethod
+    def of(cls, text: str, spoken: SpokenChunk, rate: int) -> "ChunkSignals":
+        letters = sum(map(str.isalpha, NORMALISERS["english"](text)))
+        sound = signals_of(spoken.audio, rate)
+        if not spoken.decoded:
+            return cls(sound, letters)
+        return cls(sound, letters, all(part.stopped for part in spoken.decoded),
+                   max(part.loop for part in spoken.decoded),
+                   min(part.log_probability for part in spoken.decoded))
+
+    @classmethod
+    def read(cls, content: Mapping[str, Any]) -> "ChunkSignals":
+        """The inverse of ``dataclasses.asdict``."""
+        return cls(**{**content, "sound": SoundSignals(**content["sound"])})
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def seconds_per_letter(self) -> float | None:
+        """None: too short to tell."""
+        return self.sound.seconds / self.letters if self.letters >= RATE_LETTERS else None
+
+
+@dataclass(frozen=True)
+class BookNorms:
+    """Medians over the chunks of a book; None: too few."""
+
+    loudness: float | None = None
+    seconds_per_letter: float | None = None
+    log_probability: float | None = None
+
+    @classmethod
+    def of(cls, chunks: Iterable[ChunkSignals]) -> "BookNorms":
+        spoken = [chunk for chunk in chunks if chunk.sound.seconds]
+        return cls(median([chunk.sound.loudness for chunk in spoken]),
+                   median([chunk.seconds_per_letter for chunk in spoken]),
+                   median([chunk.log_probability for chunk in spoken]))
+
+
+def median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.median(known)) if len(known) >= LEAST_CHUNKS else None
+
+
+def problems_of(signals: ChunkSignals, norms: BookNorms) -> list[ChunkProblem]:
+    """What the decoder's codes and the sound tell."""
+    sound, found = signals.sound, []
+
+    def note(what: str, severity: float) -> None:
+        if severity > 1:
+            found.append(ChunkProblem(what, severity))
+
+    if signals.letters and not sound.seconds:
+        return [ChunkProblem("it is silent", 10.0)]
+    note("it did not end by itself", 2.0 * (signals.stopped is False))
+    note("its codes repeat", (signals.loop or 0) / LOOP)
+    note("it is clipped", 2.0 * sound.clipped)
+    note("it clicks", 1.0 + sound.clicks if sound.clicks else 0.0)
+    note("it is cut off at an end", 1 + (sound.edge - EDGE) / 10)
+    note(f"it has a pause of {sound.pause:.1f} s", sound.pause / PAUSE)
+    if norms.loudness is not None:
+        off = sound.loudness - norms.loudness
+        note(f"it is {abs(off):.0f} dB {'louder' if off > 0 else 'softer'} than the book", abs(off) / LOUDNESS)
+    if norms.seconds_per_letter and signals.seconds_per_letter:
+        ratio = signals.seconds_per_letter / norms.seconds_per_letter
+        note(f"it takes {ratio:.1f} times as long as its letters do in the book", max(ratio, 1 / ratio) / RATE)
+    if norms.log_probability is not None and signals.log_probability is not None:
+        note("its codes are improbable", (norms.log_probability - signals.log_probability) / PROBABILITY)
+    return found
+
+
+def misfits(fit: TextFit, audio: np.ndarray, rate: int, loudness: float) -> list[ChunkProblem]:
+    """What a recogniser that was told the words finds. ``loudness``: of the speech (S,), in dBFS."""
+    if fit.words is None:
+        return [ChunkProblem("other words are heard than its text has", 10.0)]
+    found = []
+    excess, word = worst_word(fit.words)
+    if word and excess > MISFIT:
+        found.append(ChunkProblem(f"{word.word!r} is not heard where it should be, {word.start:.1f} s into it",
+                                  excess / MISFIT))
+    left = left_over(fit, audio, rate, loudness)
+    if left > LEFT_OVER:
+        found.append(ChunkProblem("something is heard that its text does not have", left / LEFT_OVER))
+    return found
+
+
+def worst_word(words: Sequence[WordFit]) -> tuple[float, WordFit | None]:
+    """The word that fits worst, and by how many nats it fits worse than a word that is spoken; (0, None): no words."""
+    excess = [(max(0.0, word.misfit - GOOD_MISFIT) * (word.end - word.start) * FRAMES, word) for word in words]
+    return max(excess, key=lambda pair: pair[0], default=(0.0, None))
+
+
+def left_over(fit: TextFit, audio: np.ndarray, rate: int, loudness: float) -> float:
+    """Loud seconds of the longest stretch that belongs to no word."""
+    return max((loud_seconds(audio, rate, pause, loudness) for pause in fit.pauses), default=0.0)
+
+
+def loud_seconds(audio: np.ndarray, rate: int, span: tuple[float, float], loudness: float) -> float:
+    """Seconds within a span of a sound (S,) that are about as loud as the speech."""
+    size = round(FRAME * rate)
+    part = audio[max(0, round(span[0] * rate)):max(0, round(span[1] * rate))]
+    frames = part[:len(part) // size * size].reshape(-1, size)
+    return FRAME * sum(decibels(float(np.sqrt((frame ** 2).mean()))) > loudness + LOUD for frame in frames)

@@ -1,0 +1,94 @@
+"""The second look at a job: every chunk is judged, and one that is suspect is spoken again with other seeds.
+
+It begins when all chunks have been spoken, and compares with medians over their first sounds, so that what is kept does
+not depend on the order of the work, on interruptions or on how many processes share it.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ane.books.checking.judging import BookNorms, ChunkProblem, ChunkSignals, misfits, problems_of
+from ane.books.checking.told_words import ToldRecogniser
+from ane.books.narration import POLL, leases_renewed, sound_of
+from ane.books.plan import BookPlan, seed_of
+from ane.books.speakers import BookSpeaker, SpokenChunk
+from ane.books.store import SOUND_ONLY, CheckedChunk, ClaimedChunk, JobStore
+
+CheckProgress = Callable[[int, int], None]      # chunks judged, of all
+
+
+@dataclass(frozen=True)
+class BookChecker:
+    """How chunks are judged.
+
+    Attributes:
+        recogniser: None: the sound and the decoder's codes alone are judged.
+        retries: how many times a suspect chunk is spoken again at most; 0: it is only reported.
+    """
+
+    recogniser: ToldRecogniser | None = None
+    retries: int = 2
+
+    @property
+    def name(self) -> str:
+        return self.recogniser.name if self.recogniser else SOUND_ONLY
+
+    def problems(self, text: str, audio: np.ndarray, rate: int, signals: ChunkSignals,
+                 norms: BookNorms) -> list[ChunkProblem]:
+        """What is wrong with a chunk's sound (S,) float32."""
+        found = problems_of(signals, norms)
+        if self.recogniser is not None and signals.sound.seconds:
+            found += misfits(self.recogniser.fit(text, audio, rate), audio, rate, signals.sound.loudness)
+        return found
+
+
+def badness(problems: list[ChunkProblem]) -> float:
+    return sum(problem.severity for problem in problems)
+
+
+def check_book(store: JobStore, plan: BookPlan, speaker: BookSpeaker, checker: BookChecker,
+               progress: CheckProgress = lambda done, total: None) -> int:
+    """Judge every chunk of a job that has been spoken; returns the number of chunks that were replaced.
+
+    Chunks that were judged before in this way are left as they are.
+
+    Raises:
+        UserError: as ``ane.books.narration.narrate``.
+    """
+    norms = BookNorms.of(ChunkSignals.read(content) for content in store.signals())
+    replaced = 0
+    with leases_renewed(store):
+        while True:
+            claimed = store.claim_check(plan.digest, checker.name)
+            done = store.checked(checker.name)
+            progress(done, len(plan.chunks))
+            if claimed is None and done == len(plan.chunks):
+                return replaced
+            if claimed is None:
+                time.sleep(POLL)
+                continue
+            checked = judged(store, claimed, speaker, checker, norms, len(plan.chunks))
+            if store.save_check(claimed, checker.name, checked, speaker.sample_rate) and checked.spoken is not None:
+                replaced += 1
+
+
+def judged(store: JobStore, claimed: ClaimedChunk, speaker: BookSpeaker, checker: BookChecker, norms: BookNorms,
+           count: int) -> CheckedChunk:
+    """The best of the chunk's sound and, if it is suspect, of others with other seeds."""
+    chunk, rate = claimed.chunk, speaker.sample_rate
+    audio = store.sound(chunk.key)
+    stored = store.signals_of(chunk.key)
+    signals = ChunkSignals.read(stored) if stored else ChunkSignals.of(chunk.text, SpokenChunk(audio), rate)
+    best = checker.problems(chunk.text, audio, rate, signals, norms)
+    spoken: SpokenChunk | None = None
+    for attempt in range(1, checker.retries + 1 if speaker.seeded else 1):
+        if not best:
+            break
+        other = sound_of(speaker, claimed, count, seed_of(f"{chunk.key} again {attempt}", claimed.take))
+        found = checker.problems(chunk.text, other.audio, rate, ChunkSignals.of(chunk.text, other, rate), norms)
+        if badness(found) < badness(best):
+            best, spoken = found, other
+    return CheckedChunk([problem.what for problem in best], spoken)

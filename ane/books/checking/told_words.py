@@ -1,0 +1,115 @@
+"""How well a sound fits the words that it should say, by the recogniser pocketsphinx.
+
+The recogniser is told the words and must find them all, in order, with pauses between them. Where a word is missing,
+said twice or replaced, the word that is put there instead fits the sound badly; what was added at an end is left over
+as a loud pause.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ane.audio import resample
+from ane.system.errors import UserError
+from ane.text import NORMALISERS
+
+RATE = 16000                # Hz of the recogniser's acoustic model
+FRAMES = 100                # a second
+LEAD = 0.2                  # seconds of silence before and after: the recogniser needs them
+PEAK = 0.9                  # of the sound that it is given
+LEAST = 1e-300              # of a likelihood
+LETTERS = re.compile(r"[a-z][a-z']*")
+# A phoneme for each letter of a word that is not in the dictionary, so that the words beside it are found.
+GUESSES = dict(zip("abcdefghijklmnopqrstuvwxyz",
+                   "AE B K D EH F G HH IH JH K L M N AA P K R S T AH V W K Y Z".split(), strict=True))      # noqa: SIM905
+INSTALL = "pip install 'tortoise-ane[check]'"
+
+
+@dataclass(frozen=True)
+class WordFit:
+    """A word where the recogniser found it: seconds, and how badly it fits (nats a frame; speech has 1 to 3)."""
+
+    word: str
+    start: float
+    end: float
+    misfit: float
+
+
+@dataclass(frozen=True)
+class TextFit:
+    """How a sound fits its words.
+
+    Attributes:
+        words: those of the recogniser's dictionary; None: the words could not be found at all.
+        pauses: (start, end) in seconds of what is left over between them.
+    """
+
+    words: tuple[WordFit, ...] | None
+    pauses: tuple[tuple[float, float], ...] = ()
+
+
+class ToldRecogniser:
+    """pocketsphinx with its model of American English.
+
+    Raises:
+        UserError: it is not installed.
+    """
+
+    name = "pocketsphinx"
+
+    def __init__(self) -> None:
+        try:
+            from pocketsphinx import Decoder
+        except ImportError as error:
+            raise UserError(f"checking needs the recogniser pocketsphinx: {INSTALL}") from error
+        # each sound is normalised by itself, so that a result depends on no other
+        self._decoder = Decoder(samprate=RATE, loglevel="FATAL", lm=None, cmn="batch", beam=1e-80, wbeam=1e-60,
+                                pbeam=1e-80)
+        self._guessed: set[str] = set()
+        self._grammar = ""
+
+    def fit(self, text: str, audio: np.ndarray, rate: int) -> TextFit:
+        """How a sound (S,) float32 fits an English text."""
+        words = LETTERS.findall(NORMALISERS["english"](text))
+        if not words or not len(audio):
+            return TextFit(())
+        self._tell(words)
+        sound = resample(audio, rate, RATE)
+        samples = np.rint(PEAK * sound / max(1e-6, float(np.abs(sound).max())) * 32767).astype(np.int16)
+        silence = np.zeros(round(LEAD * RATE), np.int16)
+        decoder = self._decoder
+        decoder.reinit_feat()           # forgets the noise of the sound before
+        decoder.start_utt()
+        decoder.process_raw(np.concatenate((silence, samples, silence)).tobytes(), full_utt=True)
+        decoder.end_utt()
+        if decoder.hyp() is None:
+            return TextFit(None)
+        found, pauses, count = [], [], 0
+        for part in decoder.seg():
+            start, end = part.start_frame / FRAMES - LEAD, (part.end_frame + 1) / FRAMES - LEAD
+            word = re.sub(r"\(\d+\)$", "", part.word)
+            if word[0] in "<[+(":
+                pauses.append((start, end))
+                continue
+            count += 1
+            if word not in self._guessed:
+                misfit = -float(np.log(max(part.ascore, LEAST))) / max(1, part.end_frame + 1 - part.start_frame)
+                found.append(WordFit(word, start, end, misfit))
+        return TextFit(tuple(found), tuple(pauses)) if count == len(words) else TextFit(None)
+
+    def _tell(self, words: Sequence[str]) -> None:
+        """Make the recogniser expect these words."""
+        decoder = self._decoder
+        for word in words:
+            if decoder.lookup_word(word) is None:
+                decoder.add_word(word, " ".join(GUESSES[letter] for letter in word if letter in GUESSES), True)
+                self._guessed.add(word)
+        former, self._grammar = self._grammar, f"words{int(self._grammar[5:] or 0) + 1}"
+        grammar = decoder.create_fsg(self._grammar, 0, len(words),
+                                     [(index, index + 1, 1.0, word) for index, word in enumerate(words)])
+        decoder.add_fsg(self._grammar, grammar)
+        decoder.activate_search(self._grammar)
+        if former:
+            decoder.remove_search(former)

@@ -1,0 +1,112 @@
+"""The SQLite database of a job: its tables, its transactions, and how an older one is brought up to date."""
+
+import os
+import secrets
+import socket
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ane.system.errors import UserError
+from ane.system.interruption import uninterrupted
+
+FILE = "job.sqlite"
+VERSION = 2
+BUSY = 60.0             # seconds to wait for another process's transaction
+SCHEMA = """
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE chunks (number INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, text TEXT NOT NULL, chapter INTEGER NOT NULL,
+                     kind TEXT NOT NULL, language TEXT NOT NULL, silence REAL NOT NULL);
+CREATE TABLE sounds (key TEXT PRIMARY KEY, take INTEGER NOT NULL DEFAULT 0, samples INTEGER, rate INTEGER,
+                     elapsed REAL, notes TEXT, flac BLOB, words TEXT, signals TEXT, checker TEXT,
+                     problems TEXT, replaced INTEGER);
+CREATE TABLE leases (key TEXT PRIMARY KEY, owner TEXT NOT NULL, host TEXT NOT NULL, pid INTEGER NOT NULL,
+                     expires REAL NOT NULL);
+"""
+# from that version to the next one
+UPGRADES = {1: [f"ALTER TABLE sounds ADD COLUMN {name} TEXT" for name in ("words", "signals", "checker", "problems")]
+            + ["ALTER TABLE sounds ADD COLUMN replaced INTEGER"]}
+
+
+class JobDatabase:
+    """The database of a job, used by one process. ``path``: the folder of the job, created when it is missing.
+
+    Raises:
+        UserError: it cannot be read or written, a full disk, another version; in every method.
+    """
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time):
+        self.path, self.clock = path, clock
+        self.host = socket.gethostname()
+        self.owner = f"{self.host}:{os.getpid()}:{secrets.token_hex(4)}"
+        with self._errors():
+            if not path.is_dir():
+                path.mkdir(parents=True)
+                flush_folder(path.parent)
+            self._connection = self._connect()
+            with self._transaction() as run:
+                [version] = run("PRAGMA user_version").fetchone()
+                statements = SCHEMA.split(";") if not version else [
+                    statement for older in range(version, VERSION) for statement in UPGRADES[older]]
+                for statement in statements:
+                    run(statement)
+                if statements:
+                    run(f"PRAGMA user_version = {VERSION}")
+        if version > VERSION:
+            self.close()
+            raise UserError(f"the job in {path} is of another version ({version}): update tortoise-ane, or delete the "
+                            "folder to start over")
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path / FILE, timeout=BUSY, isolation_level=None)
+        for attempt in range(40):       # SQLite does not wait for another process that also turns WAL on
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+                break
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or attempt == 39:
+                    raise
+                time.sleep(0.1)
+        for pragma in ("synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON"):    # the latter: macOS
+            connection.execute(f"PRAGMA {pragma}")
+        return connection
+
+    def close(self) -> None:
+        with suppress(sqlite3.Error):
+            self._connection.close()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            advice = "delete the folder to start over" if type(error) is sqlite3.DatabaseError else \
+                "free or allow what it needs and run the command again: what was spoken is kept"
+            raise UserError(f"cannot use the job in {self.path}: {error}; {advice}") from error
+        except OSError as error:
+            raise UserError(f"cannot use the job in {self.path}: {error.strerror or error}") from error
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Callable[..., sqlite3.Cursor]]:
+        """Yield ``execute``; all or nothing of what the block does is stored."""
+        with self._errors(), uninterrupted():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection.execute
+                self._connection.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    self._connection.execute("ROLLBACK")
+                raise
+
+
+def flush_folder(path: Path) -> None:
+    """Make the names in a folder survive a power failure, where the system can open folders."""
+    with suppress(OSError):
+        opened = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)

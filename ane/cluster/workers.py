@@ -1,0 +1,108 @@
+"""Processes of a Ray cluster that each hold a model. Ray (Apache-2.0) starts them again where one is lost."""
+
+import importlib.util
+import os
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ane.system.errors import UserError
+
+CONNECT_S = 5.0
+MISSING = "Ray is not installed: pip install 'tortoise-ane[ray]'"
+
+
+class Worker:
+    """What a process does: makes its function once, for example by loading a model, and calls it again and again."""
+
+    def __init__(self, make: Callable[[], Callable[..., Any]]):
+        self.function = make()
+
+    def call(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
+
+
+@contextmanager
+def connected(address: str | None) -> Iterator[Any]:
+    """The module ``ray``, connected to a cluster while the block lasts.
+
+    Args:
+        address: "auto", or the cluster's address; None: a cluster of this machine alone, which ends with the block.
+
+    Raises:
+        UserError: Ray is not installed, or there is no cluster.
+    """
+    if importlib.util.find_spec("ray") is None:
+        raise UserError(MISSING)
+    if address not in (None, "auto"):
+        check_answers(address)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")       # else Ray reports its use to its makers
+    import ray
+
+    try:
+        ray.init(address="local" if address is None else address, include_dashboard=None if address else False,
+                 log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, ValueError) as error:
+        raise UserError(f"cannot connect to the Ray cluster {address or 'of this machine'}: "
+                        f"{str(error).splitlines()[0]}") from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def check_answers(address: str) -> None:
+    """Raise UserError unless something listens at HOST:PORT: Ray itself tries for minutes, then ends the process."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), CONNECT_S).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise UserError(f"cannot connect to the Ray cluster {address!r}: {error}; give HOST:PORT of `ray start "
+                        "--head`, or auto") from error
+
+
+def results(ray: Any, make: Callable[[], Callable[..., Any]], calls: Iterable[tuple[Any, ...] | None],
+            workers: int | None, threads: int = 1) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Call ``make()(*arguments)`` on workers for each of ``calls``; yield the arguments and the result as they end.
+
+    A call of a lost worker is repeated on another. ``calls`` is read when a worker is free; None means that no call is
+    known now, so that what runs is waited for first; an iterator that ends ends the work.
+
+    Args:
+        workers: their number; None: one for each GPU of the cluster, else one for each ``threads`` of its processors.
+
+    Raises:
+        UserError: raised by a call.
+    """
+    resources = ray.cluster_resources()
+    gpus = int(resources.get("GPU", 0))
+    workers = workers or gpus or max(1, int(resources.get("CPU", 1)) // threads)
+    actor = ray.remote(num_cpus=threads, num_gpus=1 if gpus else 0, max_restarts=-1, max_task_retries=-1)(Worker)
+    waiting = iter(calls)
+    idle = [actor.remote(make) for _ in range(workers)]
+    running: dict[Any, tuple[Any, tuple[Any, ...]]] = {}
+    ended = False
+    while not ended or running:
+        while idle and not ended:
+            arguments = next(waiting, ...)
+            ended = arguments is ...
+            if ended or arguments is None:
+                break
+            free = idle.pop()
+            running[free.call.remote(*arguments)] = free, arguments
+        if running:
+            for reference in ray.wait(list(running), num_returns=1)[0]:
+                free, arguments = running.pop(reference)
+                idle.append(free)
+                yield arguments, result_of(ray, reference)
+
+
+def result_of(ray: Any, reference: Any) -> Any:
+    """The result of a call. Raises UserError when the call did, and any other error of the call as Ray reports it."""
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, UserError):
+            raise UserError(str(error.cause)) from None
+        raise

@@ -1,0 +1,127 @@
+"""`ane serve`: a server that speaks for many programs: OpenAI's API, a WebSocket, Wyoming."""
+
+import argparse
+import os
+import sys
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from ane.commands.arguments import comma_separated, error, gigabytes, natural, positive, rare_group
+from ane.system.errors import UserError
+
+if TYPE_CHECKING:
+    from ane.server.settings import ServerSettings
+
+TOKEN_VARIABLE = "ANE_TOKEN"
+MEBIBYTE = 1 << 20
+EXAMPLES = """
+examples:
+  ane serve                                    speak with the embedded voice, on this machine only
+  ane serve --models demo-fast,demo --preload demo-fast
+  ane serve --map-voice alloy=rms --wyoming-port 10200
+  ANE_TOKEN=secret ane serve --host 0.0.0.0    for other machines
+"""
+INSTALL = "ane serve needs more packages: pip install 'tortoise-ane[server]'"
+
+
+def register(commands: argparse._SubParsersAction) -> None:
+    from ane.backends import NAMES
+
+    parser = commands.add_parser(
+        "serve", help="speak for other programs, as OpenAI's API does", epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Start a server with OpenAI's speech API, a WebSocket for text that is being written, and the "
+                    "Wyoming protocol. It ends on Ctrl-C or SIGTERM, when the requests that run have ended.")
+    parser.add_argument("--host", default="127.0.0.1", metavar="H",
+                        help="address to listen on (default: 127.0.0.1, this machine only)")
+    parser.add_argument("--port", type=natural, default=8880, metavar="N", help="0: any free one (default: 8880)")
+    parser.add_argument("--wyoming-port", type=natural, metavar="N", help="also serve Wyoming, for Home Assistant")
+    parser.add_argument("--models", type=comma_separated, default=["demo"], metavar="A,B",
+                        help="bundles to speak with; the first is the one for OpenAI's model names (default: demo)")
+    parser.add_argument("--transcriber", default="", metavar="NAME", help="Whisper bundle for transcriptions")
+    parser.add_argument("--map-voice", action="append", default=[], type=voice_mapping, metavar="NAME=VOICE",
+                        help="what a client's voice name means, such as alloy=rms; may be repeated")
+    parser.add_argument("--token", default=os.environ.get(TOKEN_VARIABLE, ""), metavar="T",
+                        help=f"what clients must send as bearer token (default: ${TOKEN_VARIABLE}, which other users "
+                             "of the machine do not see)")
+    parser.add_argument("--preload", type=comma_separated, default=[], metavar="A,B",
+                        help="models to load at the start")
+    add = rare_group(parser, "what clients may do").add_argument
+    add("--add-voices", action="store_true", help="let clients make voices of clips")
+    add("--ignore-instructions", action="store_true", help="ignore instructions; without it they are refused")
+    add("--cors", type=comma_separated, default=[], metavar="URL,URL",
+        help="origins of web pages that may use the server, such as http://localhost:3000 (default: none)")
+    add("--log-texts", action="store_true", help="write the texts to the log")
+    add = rare_group(parser, "models").add_argument
+    add("--backend", default="auto", metavar="NAME", help=f"{', '.join(NAMES)} (default: auto)")
+    add("--precision", default="auto", metavar="P", help="of the backend, as of `ane say` (default: auto)")
+    add("--threads", type=positive, metavar="N", help="CPU threads (default: the backend's choice)")
+    add("--lanes", type=positive, default=16, metavar="N", help="candidates sampled at a time, over all requests "
+                                                                "(default: 16)")
+    add("--memory", type=gigabytes, metavar="GB",
+        help="size of loaded bundles at most; the least recently used is released (default: no limit)")
+    add("--idle-release", type=error, metavar="S", help="release a model that was not used for S seconds")
+    add_limits(parser)
+    parser.set_defaults(handler=serve)
+
+
+def add_limits(parser: argparse.ArgumentParser) -> None:
+    add = rare_group(parser, "limits").add_argument
+    add("--characters", type=positive, metavar="N", help="of a text (default: 4096)")
+    add("--body", type=positive, metavar="MB", help="of a request (default: 1)")
+    add("--upload", type=positive, metavar="MB", help="of a request with files (default: 25)")
+    add("--clip-seconds", type=error, metavar="S", help="of a recording to transcribe (default: 1800)")
+    add("--requests", type=positive, metavar="N", help="waiting and being spoken; more get status 429 (default: 256)")
+    add("--connections", type=positive, metavar="N", help="open at a time (default: 1024)")
+    add("--sound-ahead", type=error, metavar="S", help="seconds of sound that wait for a slow client (default: 10)")
+    add("--seconds", type=error, metavar="S", help="that a request may take (default: 600)")
+    add("--idle", type=error, metavar="S",
+        help="that a client may be silent in the middle of a request, or not read (default: 30)")
+    add("--drain", type=error, metavar="S", help="that requests have to end after SIGTERM (default: 30)")
+
+
+def voice_mapping(text: str) -> tuple[str, str]:
+    name, sign, voice = text.partition("=")
+    if not (name and sign and voice):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VOICE")
+    return name, voice
+
+
+def serve(args: argparse.Namespace) -> int:
+    # of torch's library for the CPU: it would keep what it prepared for a thousand lengths of text, in a gigabyte
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+    try:
+        from ane.server.running import run_server
+        from ane.server.serving import check_models
+    except ModuleNotFoundError as missing:
+        if str(missing.name).startswith("ane"):
+            raise
+        raise UserError(INSTALL) from missing
+    settings = read_server_settings(args)
+    check_models(settings)
+    run_server(settings, lambda address: announce(address, settings))
+    return 0
+
+
+def read_server_settings(args: argparse.Namespace) -> "ServerSettings":
+    """Raises UserError for a value out of range, or a server that anybody could use."""
+    from ane.server.guard import is_loopback
+    from ane.server.settings import Limits, ServerSettings
+
+    if not is_loopback(args.host) and not args.token:
+        raise UserError(f"other machines reach {args.host}: add --token, or set {TOKEN_VARIABLE}")
+    given = {field.name: value for field in fields(Limits) if (value := getattr(args, field.name, None)) is not None}
+    limits = Limits(**{name: value * MEBIBYTE if name in ("body", "upload") else value
+                       for name, value in given.items()})
+    return ServerSettings(
+        models=tuple(args.models), transcriber=args.transcriber, host=args.host, port=args.port,
+        wyoming_port=args.wyoming_port, backend=args.backend, precision=args.precision, threads=args.threads,
+        lanes=args.lanes, preload=tuple(args.preload), memory=None if args.memory is None else round(args.memory * 1e9),
+        idle_release=args.idle_release, voices=dict(args.map_voice), ignore_instructions=args.ignore_instructions,
+        token=args.token, origins=tuple(args.cors), add_voices=args.add_voices, log_texts=args.log_texts, limits=limits)
+
+
+def announce(address: str, settings: "ServerSettings") -> None:
+    models = ", ".join(settings.models)
+    sys.stdout.write(f"speaking with {models} at {address}/v1/audio/speech; its parameters: {address}/docs\n")
+    sys.stdout.flush()

@@ -1,0 +1,86 @@
+"""When each word of a text is spoken."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+from itertools import accumulate, pairwise
+
+from ane.text.passages import Delivery
+
+Span = tuple[float, float]
+WORDS = re.compile(r"\{[^{}]+\}\S*|\S+")        # phonemes in braces are a word
+
+
+@dataclass(frozen=True)
+class SpokenWord:
+    """A word of a text and when it is heard.
+
+    Attributes:
+        word: as it is written, with its punctuation.
+        start, end: seconds from the beginning of the sound.
+        estimated: whether the times are shares of a longer stretch by the number of letters, because the model does not
+            state them.
+    """
+
+    word: str
+    start: float
+    end: float
+    estimated: bool = False
+
+
+def matched_words(text: str, spoken: Sequence[tuple[str, Span]]) -> list[SpokenWord]:
+    """The words of a text, from the times of the words that were spoken for it.
+
+    What the normaliser read differently ("$5": "five dollars") has the time from the first to the last of its spoken
+    words; several words that it read as others in common share that time by their letters.
+
+    Args:
+        spoken: each spoken word with its start and end, in order.
+    """
+    written = WORDS.findall(text)
+    if not written or not spoken:
+        return []
+    found: list[SpokenWord] = []
+    matcher = SequenceMatcher(None, [bare(word) for word in written], [bare(word) for word, _ in spoken], False)
+    for kind, first, last, begin, end in matcher.get_opcodes():
+        if kind == "equal":
+            found += [SpokenWord(word, *span) for word, (_, span) in zip(written[first:last], spoken[begin:end],
+                                                                         strict=True)]
+        elif first < last:
+            before = found[-1].end if found else spoken[0][1][0]
+            between = (spoken[begin][1][0], spoken[end - 1][1][1]) if begin < end else (before, before)
+            found += shared_time(written[first:last], between, estimated=begin < end and last - first > 1)
+        elif found:                 # spoken, and not written: part of the word before
+            found[-1] = replace(found[-1], end=spoken[end - 1][1][1])
+    return found
+
+
+def shared_time(words: Sequence[str], span: Span, estimated: bool = True) -> Iterator[SpokenWord]:
+    """Words that share a stretch of time by their letters."""
+    start, end = span
+    ends = [0, *accumulate(len(bare(word)) + 1 for word in words)]
+    for word, (first, last) in zip(words, pairwise(ends), strict=True):
+        yield SpokenWord(word, start + (end - start) * first / ends[-1], start + (end - start) * last / ends[-1],
+                         estimated)
+
+
+def bare(word: str) -> str:
+    """A word in lower case without punctuation around it."""
+    return re.sub(r"^\W+|\W+$", "", word.lower())
+
+
+def delivered_words(words: Sequence[SpokenWord], delivery: Delivery, removed: float, seconds: float,
+                    offset: float) -> list[SpokenWord]:
+    """Words of a chunk in the time of the whole speech.
+
+    Args:
+        words: in the time of the chunk's sound as the network made it.
+        removed: seconds of silence that were removed before it. seconds: of the chunk as it was delivered; inf: not
+            known yet.
+        offset: seconds at which it begins.
+    """
+    def moved(time: float) -> float:
+        return offset + min(max(0.0, (time - removed) / delivery.speed + delivery.before), seconds)
+
+    return [replace(word, start=moved(word.start), end=moved(word.end)) for word in words]

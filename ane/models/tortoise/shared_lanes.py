@@ -1,0 +1,35 @@
+"""The lanes that streams of several requests share."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ane.backends.base import Backend
+from ane.models.lane_sharing import LaneTurns
+from ane.models.tortoise.decoding import LanePool
+from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
+
+SINGLE_ROWS = 8         # rows of a stream that are yielded one by one, so that sound begins soon
+SECOND_END = 24         # then 16 at once, so that playback does not wait for the first large piece
+ROWS_AT_ONCE = 32       # then: 1.5 s of sound; vocoding them in one call takes less time
+
+
+class SharedLanePool(LanePool):
+    """Lanes of a decoder with room for the longest text and speech that the network takes.
+
+    A stream's rows are divided where ``row_ends`` says, not where its neighbours' steps happened to leave it: a vocoder
+    that gets the same rows in other pieces may round otherwise.
+    """
+
+    def __init__(self, backend: Backend, config: UnifiedVoiceConfig, lanes: int, turns: LaneTurns):
+        super().__init__(backend, config, lanes, config.max_mel_tokens - 1, lanes, None)
+        self._turns = turns
+
+    def turn(self) -> None:
+        self._turns.wait(self)
+
+    def urgency(self) -> Callable[[], Any]:
+        return self._turns.urgency()
+
+    def row_ends(self, done: int, known: int) -> Iterable[int]:
+        return (end for end in range(done + 1, known + 1)
+                if end <= SINGLE_ROWS or (end >= SECOND_END and (end - SECOND_END) % ROWS_AT_ONCE == 0))

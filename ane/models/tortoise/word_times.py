@@ -1,0 +1,144 @@
+"""Times of the words of a chunk, from what the decoder attended to while it predicted each code.
+
+A few heads move along the text as the codes go on. The mean of their attention gives each code a probability for every
+text token; what is far from a monotonic path through it (dynamic time warping, as openai-whisper does it) is removed.
+The expected number of codes before a token is then its time, with a resolution finer than a code.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from ane.backends.base import AlignmentBackend, Backend
+from ane.bundles import Model
+from ane.models.spoken_words import SpokenWord, matched_words, shared_time
+from ane.models.tortoise.chunks import Chunk
+from ane.models.tortoise.decoding import Candidate
+from ane.models.tortoise.embeddings import Embeddings
+from ane.models.warping import warping_path
+from ane.text import Tokenizer
+
+SECONDS_PER_CODE = 1024 / 22050
+WINDOW = 4                  # tokens beside the path that count
+CHOSEN = 4                  # heads that are chosen on a chunk at most, when the model states none
+# Such heads have this share of attention on their path, and there are two of them or more: in the embedded decoder the
+# best four have 0.8 and more, in one of random weights seldom one has 0.6.
+LEAST_SHARE, LEAST_HEADS = 0.6, 2
+
+TimedHead = tuple[int, int, int]        # layer, head, delay in codes
+
+
+class WordTimer:
+    """Times words by one more pass of the decoder over a chunk's text and codes."""
+
+    def __init__(self, backend: Backend, model: Model, normaliser: str):
+        self.backend, self.config = backend, model.config("autoregressive")
+        self.tokenizer = Tokenizer(model.tokenizer, normaliser)
+
+    def words(self, chunk: Chunk, conditioning: np.ndarray, candidate: Candidate) -> list[SpokenWord]:
+        """The words of a chunk, in seconds from the first sample that the vocoder makes of the candidate.
+
+        Args:
+            conditioning: the voice's conditioning latent (1, D) float32.
+        """
+        seconds = (len(candidate.codes) + 1) * SECONDS_PER_CODE
+        starts = self.token_starts(chunk.tokens, conditioning, candidate.codes)
+        if starts is None:
+            return list(shared_time(chunk.text.split(), (0.0, seconds)))
+        times = np.clip((starts + self.config.alignment_shift) * SECONDS_PER_CODE, 0, seconds)
+        spoken = [(word, (float(times[first]), float(times[last])))
+                  for word, first, last in self.spoken_words(chunk.tokens[:-1])]
+        return matched_words(chunk.text, spoken)
+
+    def token_starts(self, tokens: Sequence[int], conditioning: np.ndarray, codes: Sequence[int]) -> np.ndarray | None:
+        """Where each token begins and the last one ends, in codes: (len(tokens),) float64, never decreasing.
+
+        None: the backend returns no attention, or no head follows the text. ``tokens``: with the stop token.
+        """
+        if not isinstance(self.backend, AlignmentBackend) or not codes:
+            return None
+        stated = self.stated_heads
+        heads = stated or [(layer, head, 0) for layer in range(self.config.layers) for head in range(self.config.heads)]
+        attention = self.attention_of(tokens, conditioning, codes, heads)
+        if not stated:
+            shares = np.array([share_on_path(rows) for rows in attention])
+            best = np.argsort(-shares)[:CHOSEN]
+            best = best[shares[best] >= LEAST_SHARE]
+            if len(best) < LEAST_HEADS:
+                return None
+            attention = attention[best]
+        return expected_starts(attention.mean(axis=0))
+
+    def attention_of(self, tokens: Sequence[int], conditioning: np.ndarray, codes: Sequence[int],
+                     heads: Sequence[TimedHead]) -> np.ndarray:
+        """What each code and the stop code attend to in the text, rows of sum 1.
+
+        Returns (heads, len(codes) + 1, len(tokens) − 1) float32.
+        """
+        prefix = self.tables.prefix(conditioning, tokens, self.config)
+        own = self.tables.codes(np.asarray(codes), np.arange(1, len(codes) + 1))
+        columns = np.concatenate((prefix, own)).astype(np.float32)
+        distinct = list(dict.fromkeys((layer, head) for layer, head, _ in heads))
+        scores = self.backend.prefix_attention(columns, len(prefix) - 1, distinct)  # from the start code's column on
+        text = slice(2, 1 + len(tokens))    # after the voice and the start token, up to the stop tokens
+        attention = dict(zip(distinct, softmax(scores[:, :, text]), strict=True))
+        return np.stack([delayed(attention[layer, head], delay) for layer, head, delay in heads])
+
+    @property
+    def stated_heads(self) -> Sequence[TimedHead]:
+        """The model's heads; none: they are chosen on each chunk."""
+        return self.config.alignment_heads
+
+    @cached_property
+    def tables(self) -> Embeddings:
+        return Embeddings(**self.backend.embeddings())
+
+    def spoken_words(self, tokens: Sequence[int]) -> Iterator[tuple[str, int, int]]:
+        """The words of normalised text, each with its first token and the one after its last, without punctuation."""
+        word, first, last = "", 0, 0
+        for index, piece in enumerate([*(self.tokenizer.decode([token]) for token in tokens), " "]):
+            if piece.isspace() or not piece:
+                if word:
+                    yield word, first, last
+                word = ""
+            elif word or any(map(str.isalnum, piece)):
+                first = first if word else index
+                word, last = word + piece, index + 1 if any(map(str.isalnum, piece)) else last
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    """Over the last axis."""
+    exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return exponentials / exponentials.sum(axis=-1, keepdims=True)
+
+
+def delayed(attention: np.ndarray, codes: int) -> np.ndarray:
+    """Attention (T, K) as it was ``codes`` codes later; its ends are repeated."""
+    return attention[np.clip(np.arange(len(attention)) + codes, 0, len(attention) - 1)]
+
+
+def path_bounds(attention: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The first and the last token of each code on the monotonic path that is attended to most, (T,) int64 each."""
+    rows, tokens = warping_path(-attention.astype(np.float64))
+    starts = np.flatnonzero(np.diff(rows, prepend=-1))
+    return tokens[starts], tokens[np.append(starts[1:], len(rows)) - 1]
+
+
+def share_on_path(attention: np.ndarray) -> float:
+    """Share of the attention (T, K) on the path and one token beside it, above that of even attention: 1 at most."""
+    first, last = path_bounds(attention)
+    tokens = np.arange(attention.shape[1])
+    near = (tokens >= first[:, None] - 1) & (tokens <= last[:, None] + 1)
+    even = near.mean()
+    return float(((attention * near).sum() / len(attention) - even) / max(1e-9, 1 - even))
+
+
+def expected_starts(attention: np.ndarray) -> np.ndarray:
+    """Where each token begins and the last one ends, in codes: (K + 1,), never decreasing. ``attention``: (T, K)."""
+    first, last = path_bounds(attention)
+    tokens = np.arange(attention.shape[1])
+    near = (tokens >= first[:, None] - WINDOW) & (tokens <= last[:, None] + WINDOW)
+    weights = attention * near + 1e-9 * near
+    weights = weights / weights.sum(axis=1, keepdims=True)
+    return np.concatenate(([0.0], weights.sum(axis=0).cumsum()))

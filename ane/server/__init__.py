@@ -1,0 +1,1 @@
+"""`ane serve`: one process whose models many programs speak through (the extra ``server``)."""

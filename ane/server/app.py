@@ -1,0 +1,208 @@
+"""The HTTP application: its routes for speech, models and voices, and what watches over the server."""
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.responses import Response, StreamingResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.middleware.cors import CORSMiddleware
+
+from ane.models.spoken_words import SpokenWord
+from ane.server.docs_page import docs_page
+from ane.server.encoders import FORMATS, make_encoder
+from ane.server.errors import RESPONSES, RefusedError, install_error_handlers
+from ane.server.guard import Guard
+from ane.server.live import live_routes
+from ane.server.page import page_routes
+from ane.server.schemas import Health, ModelCard, ModelList, SpeechBody, VoiceCard, VoiceList
+from ane.server.service import Service, Utterance
+from ane.server.speech import SoundPiece, SpeechRequest, read_client_lexicon
+from ane.server.uploads import upload_routes
+from ane.system.version import version
+
+POLL_SECONDS = 0.1          # between looks whether a client still waits for its first sound
+SSE = "text/event-stream"
+
+
+def make_app(service: Service) -> FastAPI:
+    """The application. Its ``state.guard`` refuses new requests when ``stopping`` is set."""
+    settings = service.settings
+    app = FastAPI(title="ane serve", version=version(), docs_url=None, redoc_url=None,
+                  description="Text to speech as OpenAI's API offers it.")
+    install_error_handlers(app)
+    app.include_router(speech_routes(service), responses=RESPONSES)
+    app.include_router(upload_routes(service), responses=RESPONSES)
+    app.include_router(status_routes(service), responses=RESPONSES)
+    app.include_router(live_routes(service))
+    app.include_router(page_routes())
+    without_422(app)
+
+    def guarded(inner: Any, **_: Any) -> Guard:
+        app.state.guard = Guard(inner, settings)
+        return app.state.guard
+
+    app.add_middleware(guarded)
+    if settings.origins:
+        app.add_middleware(CORSMiddleware, allow_origins=list(settings.origins), allow_methods=["GET", "POST"],
+                           allow_headers=["Authorization", "Content-Type"])
+    return app
+
+
+def without_422(app: FastAPI) -> None:
+    """FastAPI's schema says that invalid requests get 422; here they get 400, as from OpenAI."""
+    make_schema = app.openapi
+
+    def schema() -> dict[str, Any]:
+        made = make_schema()
+        for methods in made["paths"].values():
+            for operation in methods.values():
+                operation["responses"].pop("422", None)
+        return made
+
+    app.openapi = schema        # type: ignore[method-assign]
+
+
+def status_routes(service: Service) -> APIRouter:
+    router = APIRouter(tags=["the server"])
+
+    @router.get("/health")
+    async def health() -> Health:
+        """Whether the process answers."""
+        return Health(status="ok", version=version())
+
+    @router.get("/ready")
+    async def ready(request: Request) -> Health:
+        """Whether it takes requests: 503 while models are loaded at the start, and while it stops."""
+        if request.app.state.guard.stopping or not service.ready:
+            raise RefusedError("the server is about to stop" if service.ready else "models are being loaded", 503)
+        return Health(status="ready", version=version())
+
+    @router.get("/metrics", response_class=Response)
+    async def metrics() -> Response:
+        """Counts and times, as Prometheus reads them."""
+        return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+    @router.get("/docs", include_in_schema=False)
+    async def docs(request: Request) -> Response:
+        return Response(docs_page(request.app.openapi()), media_type="text/html; charset=utf-8")
+
+    return router
+
+
+def speech_routes(service: Service) -> APIRouter:
+    router = APIRouter(prefix="/v1", tags=["speech"])
+    catalogue = service.catalogue
+
+    def model_card(name: str) -> ModelCard:
+        return ModelCard(id=name, presets=catalogue.presets(name) if name in catalogue.models else [])
+
+    @router.get("/models")
+    async def models() -> ModelList:
+        """The models of this server."""
+        named = [*catalogue.models, *([service.settings.transcriber] if service.settings.transcriber else [])]
+        return ModelList(data=[model_card(name) for name in named])
+
+    @router.get("/models/{model}")
+    async def model(model: str) -> ModelCard:
+        """One of the models, or what one of OpenAI's names means here."""
+        return model_card(model if model == service.settings.transcriber else catalogue.model(model))
+
+    @router.get("/audio/voices")
+    async def voices() -> VoiceList:
+        """The voices, each with the models that have it."""
+        by_name: dict[str, list[str]] = {}
+        for name in catalogue.models:
+            for voice in catalogue.voices(name):
+                by_name.setdefault(voice, []).append(name)
+        return VoiceList(data=[VoiceCard(id=name, name=name, models=having) for name, having in by_name.items()])
+
+    @router.post("/audio/speech", response_class=Response, responses={200: {
+        "description": "sound in the response format, or events with it in base64",
+        "content": {**{sound.media_type: {} for sound in FORMATS.values()}, SSE: {}}}})
+    async def speech(body: SpeechBody, request: Request) -> Response:
+        """Speak a text; the sound is sent while it is made."""
+        service.check_text(body.input)
+        if body.instructions and not service.settings.ignore_instructions:
+            raise RefusedError("no model here follows instructions: leave them out", 400, "instructions")
+        name = catalogue.model(body.model)
+        as_events = body.stream_format == "sse"
+        if body.word_times and not as_events:
+            raise RefusedError("word_times has no effect without stream_format sse", 400, "word_times")
+        utterance = service.speak(SpeechRequest(
+            name, catalogue.voice(name, body.voice_name), body.input, body.speed, body.seed, body.preset,
+            read_client_lexicon(body.lexicon), body.word_times))
+        try:
+            first = await first_piece(utterance, request)
+        except BaseException:
+            utterance.close()
+            raise
+        sender = send_events if as_events else send_sound
+        media_type = SSE if as_events else FORMATS[body.response_format].media_type
+        return StreamingResponse(sender(utterance, first, body.response_format), media_type=media_type, headers={
+            "X-Request-Id": utterance.id, "Server-Timing": utterance.timing, "Cache-Control": "no-store"})
+
+    return router
+
+
+async def first_piece(utterance: Utterance, request: Request) -> SoundPiece:
+    """The first sound, so that what is wrong with a request is reported with its status.
+
+    Raises:
+        UserError: of the request. HTTPException: the client has gone.
+    """
+    arriving = asyncio.ensure_future(anext(utterance))
+    try:
+        while not arriving.done():
+            await asyncio.wait([arriving], timeout=POLL_SECONDS)
+            if not arriving.done() and await request.is_disconnected():
+                raise RefusedError("the client has gone", 499)
+        return arriving.result()
+    except StopAsyncIteration:
+        raise RefusedError("nothing of the text can be spoken", 400, "input") from None
+    finally:
+        arriving.cancel()
+
+
+async def encoded(utterance: Utterance, first: SoundPiece,
+                  form: str) -> AsyncGenerator[tuple[bytes, Sequence[SpokenWord]], None]:
+    """The utterance's sound in a response format as it arrives, each piece with its words."""
+    encoder = make_encoder(form, first.rate)
+    try:
+        yield encoder.feed(first.audio), first.words
+        async for piece in utterance:
+            yield encoder.feed(piece.audio), piece.words
+        yield encoder.finish(), ()
+    finally:
+        utterance.close()
+
+
+async def send_sound(utterance: Utterance, first: SoundPiece, form: str) -> AsyncIterator[bytes]:
+    async with aclosing(encoded(utterance, first, form)) as pieces:
+        async for data, _ in pieces:
+            if data:
+                yield data
+
+
+async def send_events(utterance: Utterance, first: SoundPiece, form: str) -> AsyncIterator[str]:
+    """Server-sent events as OpenAI sends them: sound in base64, and the usage; and the times of words if asked for."""
+    try:
+        async with aclosing(encoded(utterance, first, form)) as pieces:
+            async for data, words in pieces:
+                if words and utterance.request.word_times:
+                    yield event({"type": "speech.audio.words", "words": [asdict(word) for word in words]})
+                if data:
+                    yield event({"type": "speech.audio.delta", "audio": base64.b64encode(data).decode()})
+    except Exception as error:
+        yield event(utterance.error(error))
+        return
+    yield event({"type": "speech.audio.done", "usage": utterance.usage(len(utterance.request.text))})
+
+
+def event(content: dict[str, Any]) -> str:
+    return f"data: {json.dumps(content)}\n\n"

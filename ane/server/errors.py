@@ -1,0 +1,95 @@
+"""Errors as OpenAI's API reports them: {"error": {"message", "type", "param", "code"}}."""
+
+import logging
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from ane.server.engine import BusyError
+from ane.server.jobs import ClientGoneError, DeadlineError
+from ane.system.errors import UserError
+
+LOGGER = logging.getLogger("ane.server")
+TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+class ErrorDetail(BaseModel):
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorBody(BaseModel):
+    """What a request gets that fails."""
+
+    error: ErrorDetail
+
+
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorBody, "description": what} for status, what in (
+        (400, "the request is not valid"), (401, "no valid token"), (403, "not allowed, or not from this page"),
+        (404, "no such model or page"), (408, "the body did not arrive in time"), (413, "the body is too large"),
+        (429, "too many requests; the header Retry-After says when to try again"), (500, "a fault of the server"),
+        (503, "the server is about to stop"), (504, "the request took too long"))}
+
+
+class RefusedError(UserError):
+    """A request that is refused, with the status and the parameter at fault."""
+
+    def __init__(self, message: str, status: int = 400, param: str | None = None, code: str | None = None):
+        super().__init__(message)
+        self.status, self.param, self.code = status, param, code
+
+
+def error_content(error: BaseException) -> tuple[int, dict[str, Any]]:
+    """The status and the body for an error; what is the server's own fault is logged, and not shown to the client."""
+    param = code = None
+    message = str(error)
+    if isinstance(error, RefusedError):
+        status, param, code = error.status, error.param, error.code
+    elif isinstance(error, BusyError):
+        status, code = 429, "server_busy"
+    elif isinstance(error, DeadlineError):
+        status, code = 504, "timeout"
+    elif isinstance(error, ClientGoneError):
+        status, code = 503, "stopping"
+    elif isinstance(error, UserError):
+        status = 400
+    elif isinstance(error, HTTPException):
+        status, message = error.status_code, str(error.detail)
+    elif isinstance(error, RequestValidationError):
+        status = 400
+        first = error.errors()[0]
+        names = [str(part) for part in first["loc"] if part not in ("body", "query", "header")]
+        param = ".".join(names) or None
+        message = f"{param}: {first['msg']}" if param else first["msg"]
+        if first["type"] == "json_invalid":
+            param, message = None, f"the body is not JSON: {first.get('ctx', {}).get('error', 'it cannot be read')}"
+    else:
+        LOGGER.error("a request failed", exc_info=error)
+        status, message = 500, "the server failed on this request; its log says why"
+    kind = TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+    return status, {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def error_response(error: BaseException) -> Response:
+    status, content = error_content(error)
+    headers = {"Retry-After": str(error.retry_after)} if isinstance(error, BusyError) else {}
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, HTTPException) and error.headers:
+        headers |= error.headers
+    return JSONResponse(content, status, headers)
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    async def handle(_: Request, error: Exception) -> Response:
+        return error_response(error)
+
+    for kind in (UserError, ClientGoneError, HTTPException, RequestValidationError, Exception):
+        app.add_exception_handler(kind, handle)

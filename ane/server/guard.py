@@ -1,0 +1,115 @@
+"""What every request passes before a route sees it: who may use the server, and how large a request may be."""
+
+import asyncio
+import hmac
+import ipaddress
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+
+from ane.server.errors import RefusedError, error_response
+from ane.server.settings import ServerSettings
+
+# without a token: for what watches over the server, and the page, which asks for the token
+OPEN_PATHS = ("/health", "/ready", "/")
+TOKEN_PROTOCOL = "openai-insecure-api-key."         # browsers cannot set headers of a WebSocket
+
+Message = dict[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+
+class Guard:
+    """ASGI middleware that refuses requests: without the token, from web pages of others, too large, while stopping.
+
+    Attributes:
+        stopping: whether new requests are refused because the server drains.
+    """
+
+    def __init__(self, app: Any, settings: ServerSettings):
+        self.app, self.settings = app, settings
+        self.stopping = False
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        try:
+            self._check(scope)
+        except RefusedError as error:
+            if scope["type"] == "http":
+                await error_response(error)(scope, receive, send)
+            else:
+                await send({"type": "websocket.close", "code": 1008, "reason": str(error)[:120]})
+            return
+        if scope["type"] == "http":
+            receive = LimitedBody(receive, self._most_bytes(scope), self.settings.limits.idle)
+        await self.app(scope, receive, send)
+
+    def _check(self, scope: Message) -> None:
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        if is_loopback(self.settings.host) and not is_loopback(urlsplit(f"//{host}").hostname or "localhost"):
+            raise RefusedError(f"the server listens on this machine alone, and is not called {host}", 403)
+        origin = headers.get("origin")
+        if origin is not None and origin not in self.settings.origins and urlsplit(origin).netloc != host:
+            raise RefusedError("web pages of other origins may not use this server", 403)
+        if scope["path"] in OPEN_PATHS:
+            return
+        if self.settings.token and not hmac.compare_digest(given_token(headers), self.settings.token.encode()):
+            raise RefusedError("the token is missing or wrong: send it as Authorization: Bearer TOKEN", 401,
+                               code="invalid_api_key")
+        if self.stopping:
+            raise RefusedError("the server is about to stop", 503, code="stopping")
+        length = headers.get("content-length", "0")
+        if length.isdigit() and int(length) > self._most_bytes(scope):
+            raise too_large(self._most_bytes(scope))
+
+    def _most_bytes(self, scope: Message) -> int:
+        multipart = Headers(scope=scope).get("content-type", "").startswith("multipart/")
+        return self.settings.limits.upload if multipart else self.settings.limits.body
+
+
+class LimitedBody:
+    """``receive`` of a request whose body has a limit, and whose parts must not be long in coming."""
+
+    def __init__(self, receive: Receive, most: int, seconds: float):
+        self._receive, self._left, self._most, self._seconds = receive, most, most, seconds
+        self._complete = False
+
+    async def __call__(self) -> Message:
+        if self._complete:              # what follows is that the client goes, whenever it likes
+            return await self._receive()
+        try:
+            message = await asyncio.wait_for(self._receive(), self._seconds)
+        except TimeoutError:
+            raise HTTPException(408, f"the body did not arrive within {self._seconds:g} s") from None
+        self._left -= len(message.get("body", b""))
+        self._complete = not message.get("more_body", False)
+        if self._left < 0:
+            raise HTTPException(413, str(too_large(self._most)))        # any other, FastAPI would turn into 400
+        return message
+
+
+def too_large(most: int) -> RefusedError:
+    return RefusedError(f"the body must have at most {most} bytes", 413, code="body_too_large")
+
+
+def given_token(headers: Headers) -> bytes:
+    kind, _, token = headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer":
+        return token.strip().encode()
+    protocols = headers.get("sec-websocket-protocol", "").split(",")
+    return next((name.strip().removeprefix(TOKEN_PROTOCOL).encode() for name in protocols
+                 if name.strip().startswith(TOKEN_PROTOCOL)), b"")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this is a name or address of the machine itself only."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")

@@ -1,0 +1,126 @@
+"""The WebSocket /v1/audio/stream: text in as it is written, sound out as it is made.
+
+The client sends {"type": "start", "model": …}, then {"type": "text", "text": …} as often as it likes, then
+{"type": "end"}. The server sends sound in binary messages, and at the end {"type": "done", "usage": …}, or an error in
+OpenAI's shape. Nothing else is sent.
+"""
+
+import asyncio
+import json
+from typing import TypeVar
+
+from fastapi import APIRouter, WebSocket, WebSocketDisconnect
+from pydantic import ValidationError
+
+from ane.server.encoders import make_encoder
+from ane.server.errors import RefusedError, error_content
+from ane.server.schemas import StreamStart, StreamText
+from ane.server.service import Service, Utterance
+from ane.server.speech import SpeechRequest, read_client_lexicon
+
+REFUSED = 1008          # of a WebSocket that is closed because of what its client sent
+OPENAI_PROTOCOL = "realtime"        # the name under which the token's protocol is offered
+
+Message = TypeVar("Message", StreamStart, StreamText)
+
+
+def live_routes(service: Service) -> APIRouter:
+    router = APIRouter()
+
+    @router.websocket("/v1/audio/stream")
+    async def stream(socket: WebSocket) -> None:
+        offered = socket.scope.get("subprotocols", [])
+        await socket.accept(OPENAI_PROTOCOL if OPENAI_PROTOCOL in offered else None)
+        utterance = None
+        try:
+            start = await receive(socket, service, StreamStart)
+            name = service.catalogue.model(start.model)
+            utterance = service.speak(SpeechRequest(
+                name, service.catalogue.voice(name, start.voice_name), "", start.speed, start.seed, start.preset,
+                read_client_lexicon(start.lexicon)), "stream")
+            await converse(socket, service, utterance, start.response_format)
+            await socket.close()
+        except (WebSocketDisconnect, RuntimeError):         # Starlette raises the latter when it sends to one that left
+            pass
+        except Exception as error:
+            await refuse(socket, error)
+        finally:
+            if utterance is not None:
+                utterance.close()
+
+    return router
+
+
+async def converse(socket: WebSocket, service: Service, utterance: Utterance, form: str) -> None:
+    """Pass texts on while sound is sent. Raises the error of whichever fails first."""
+    received: list[int] = [0]
+
+    async def read_texts() -> None:
+        while (message := await receive(socket, service, StreamText)).type == "text":
+            received[0] += len(message.text)
+            service.check_text(message.text)
+            if received[0] > service.settings.limits.body:
+                raise RefusedError(f"a stream takes at most {service.settings.limits.body} characters")
+            utterance.send_text(message.text)
+        utterance.send_text(None)
+
+    async def send_sound() -> None:
+        encoder = None
+        async for piece in utterance:
+            encoder = encoder or make_encoder(form, piece.rate)
+            await send_within(socket, encoder.feed(piece.audio), service)
+        if encoder is not None:
+            await send_within(socket, encoder.finish(), service)
+        await socket.send_json({"type": "done", "usage": utterance.usage(received[0])})
+
+    reading, sending = asyncio.ensure_future(read_texts()), asyncio.ensure_future(send_sound())
+    leaving = asyncio.ensure_future(until_left(reading, socket))
+    try:
+        await asyncio.wait([sending, leaving], return_when=asyncio.FIRST_COMPLETED)
+        for task in (leaving, sending):
+            if task.done():
+                task.result()
+        await sending
+    finally:
+        for task in (reading, sending, leaving):
+            task.cancel()
+        await asyncio.gather(reading, sending, leaving, return_exceptions=True)
+
+
+async def until_left(reading: "asyncio.Future[None]", socket: WebSocket) -> None:
+    """Ends with an error when the client sends what it must not, or leaves."""
+    await reading
+    message = await socket.receive()
+    if message["type"] == "websocket.disconnect":
+        raise WebSocketDisconnect(message.get("code", 1000))
+    raise RefusedError("nothing may be sent after the end of the text")
+
+
+async def send_within(socket: WebSocket, data: bytes, service: Service) -> None:
+    if data:
+        try:
+            await asyncio.wait_for(socket.send_bytes(data), service.settings.limits.idle)
+        except TimeoutError:
+            raise WebSocketDisconnect(1006) from None
+
+
+async def receive(socket: WebSocket, service: Service, kind: type[Message]) -> Message:
+    """The next message. Raises RefusedError for one that is not of this kind, or none within the limit."""
+    try:
+        text = await asyncio.wait_for(socket.receive_text(), service.settings.limits.seconds)
+        return kind.model_validate_json(text)
+    except TimeoutError:
+        raise RefusedError("no text came for too long", 408) from None
+    except KeyError:
+        raise RefusedError("messages must be JSON in text frames") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise RefusedError(f"{'.'.join(map(str, first['loc'])) or 'message'}: {first['msg']}") from None
+
+
+async def refuse(socket: WebSocket, error: Exception) -> None:
+    try:
+        await socket.send_text(json.dumps({"type": "error", **error_content(error)[1]}))
+        await socket.close(REFUSED)
+    except (RuntimeError, WebSocketDisconnect):
+        pass

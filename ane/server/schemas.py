@@ -1,0 +1,108 @@
+"""The bodies of requests and responses, as the OpenAPI schema describes them."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MAX_SEED = 2 ** 63 - 1
+Word = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class StrictModel(BaseModel):
+    """A body in which an unknown parameter is an error: it would have no effect."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class VoiceId(StrictModel):
+    id: str = Field(max_length=200)
+
+
+class SpeechBody(StrictModel):
+    """OpenAI's parameters of speech, and our ``seed``, ``preset``, ``lexicon`` and ``word_times``."""
+
+    model: str = Field(max_length=200, description="a name of /v1/models, or OpenAI's tts-1, tts-1-hd, gpt-4o-mini-tts")
+    input: str = Field(min_length=1, description="the text; it may have pauses, [pause:1.5s], or be SSML")
+    voice: Annotated[str, Field(max_length=200)] | VoiceId | None = Field(
+        None, description="a name of /v1/audio/voices, or one of OpenAI's that the server maps")
+    instructions: Annotated[str, Field(max_length=4096)] | None = Field(None, description="refused, or ignored where "
+                                                                        "the server is set so: no model follows any")
+    response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] = "mp3"
+    speed: float = Field(1.0, ge=0.25, le=4.0, allow_inf_nan=False)
+    stream_format: Literal["audio", "sse"] = "audio"
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = Field(None, description="the same seed, the same sound")
+    preset: Annotated[str, Field(max_length=100)] | None = Field(None, description="as `ane say --preset`")
+    lexicon: Annotated[dict[Word, Word], Field(max_length=1000)] | None = Field(
+        None, description="words and their respellings")
+    word_times: bool = Field(False, description="with stream_format sse: events that state when each word is heard")
+
+    @property
+    def voice_name(self) -> str | None:
+        return self.voice.id if isinstance(self.voice, VoiceId) else self.voice
+
+
+class ModelCard(BaseModel):
+    """A model. ``presets``: none where presets have no effect; the first is its default."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int = 0
+    owned_by: str = "tortoise-ane"
+    presets: list[str] = []
+
+
+class ModelList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+class VoiceCard(BaseModel):
+    id: str
+    name: str
+    object: Literal["audio.voice"] = "audio.voice"
+    models: list[str]
+
+
+class VoiceList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[VoiceCard]
+
+
+class NewVoice(BaseModel):
+    id: str
+    name: str
+    object: Literal["audio.voice"] = "audio.voice"
+    created_at: int
+
+
+class Health(BaseModel):
+    status: str
+    version: str
+
+
+class StreamStart(StrictModel):
+    """The first message of a WebSocket."""
+
+    type: Literal["start"]
+    model: str
+    voice: str | VoiceId | None = None
+    response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] = "pcm"
+    speed: float = Field(1.0, ge=0.25, le=4.0, allow_inf_nan=False)
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = None
+    preset: str | None = None
+    lexicon: Annotated[dict[Word, Word], Field(max_length=1000)] | None = None
+
+    @property
+    def voice_name(self) -> str | None:
+        return self.voice.id if isinstance(self.voice, VoiceId) else self.voice
+
+
+class StreamText(StrictModel):
+    """A piece of text of a WebSocket; "end" says that there is no more."""
+
+    type: Literal["text", "end"]
+    text: str = ""
+
+
+Usage = dict[str, int]
+Event = dict[str, Any]

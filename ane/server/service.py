@@ -1,0 +1,154 @@
+"""What the routes of all protocols share: the engine, its models, the settings, the metrics, and speaking with them."""
+
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from ane.server.engine import BusyError, Engine
+from ane.server.errors import RefusedError, error_content
+from ane.server.jobs import ClientGoneError, Job
+from ane.server.metrics import Metrics
+from ane.server.serving import ServedModels
+from ane.server.settings import ServerSettings
+from ane.server.speech import Catalogue, SoundPiece, SpeechRequest, SpokenFacts, speak, speak_arriving
+from ane.system.errors import UserError
+
+LOGGER = logging.getLogger("ane.server")
+
+
+class Service:
+    """A server's parts. Its methods are for the event loop."""
+
+    def __init__(self, settings: ServerSettings):
+        self.settings, self.catalogue, self.metrics = settings, Catalogue(settings), Metrics()
+        self.engine = Engine(settings.limits)
+        self.models = ServedModels(settings, self.engine)
+        self.engine.start(self.models.release_unused)
+        self.ready = False
+        self.metrics.active.set_function(lambda: self.engine.count)
+        self.metrics.models.set_function(lambda: len(self.models.loaded))
+
+    async def preload(self) -> None:
+        """Load the models that the settings name. Raises UserError when one cannot be loaded."""
+        def work(job: Job) -> None:
+            for name in self.settings.preload:
+                with self.models.using(name):
+                    job.put(name)
+
+        async for _ in self.engine.submit(work).items():
+            pass
+        self.ready = True
+
+    def check_text(self, text: str) -> None:
+        """Raise RefusedError for a text that is too long, or is none."""
+        most = self.settings.limits.characters
+        if len(text) > most:
+            raise RefusedError(f"input must have at most {most} characters, got {len(text)}", 400, "input",
+                               "string_above_max_length")
+        if any("\ud800" <= sign <= "\udfff" for sign in text):
+            raise RefusedError("input holds surrogates, which are no characters", 400, "input")
+
+    def speak(self, request: SpeechRequest, kind: str = "speech") -> "Utterance":
+        """Begin to speak. Raises BusyError."""
+        work = speak if request.text else speak_arriving
+        return Utterance(self, request, kind, self._submit(kind, work(self.models, request)))
+
+    def _submit(self, kind: str, work: Callable[[Job], None]) -> Job:
+        try:
+            return self.engine.submit(work)
+        except BusyError:
+            self.metrics.requests.labels(kind, "busy").inc()
+            raise
+
+    async def run(self, kind: str, work: Callable[[Job], None]) -> Any:
+        """Run work other than speech, and return the last item that it puts. Raises its errors, and BusyError."""
+        job, result, outcome = self._submit(kind, work), None, "error"
+        try:
+            async for item in job.items():
+                result = item
+            outcome = "ok"
+        finally:
+            job.leave()
+            self.metrics.requests.labels(kind, outcome).inc()
+        return result
+
+
+class Utterance:
+    """Speech that a client receives: an asynchronous iterator of ``SoundPiece``. Close it in any case.
+
+    Attributes:
+        facts: at the end, else None.
+    """
+
+    def __init__(self, service: Service, request: SpeechRequest, kind: str, job: Job):
+        self._service, self.request, self._kind, self._job = service, request, kind, job
+        self.id = uuid.uuid4().hex[:16]
+        self.facts: SpokenFacts | None = None
+        self._began, self._first = time.monotonic(), 0.0
+        self._outcome = "client gone"
+        self._pieces = self._receive()
+        self._closed = False
+
+    def __aiter__(self) -> AsyncIterator[SoundPiece]:
+        return self
+
+    async def __anext__(self) -> SoundPiece:
+        return await anext(self._pieces)
+
+    @property
+    def timing(self) -> str:
+        """A header Server-Timing: milliseconds from the request to its text, and from there to the first sound."""
+        wait = (self._job.text_at or self._began) - self._began
+        return (f'wait;desc="before the text";dur={1000 * wait:.1f}, '
+                f'first;desc="to the first sound";dur={1000 * (self._first - wait):.1f}')
+
+    def send_text(self, text: str | None) -> None:
+        self._job.send_text(text)
+
+    async def _receive(self) -> AsyncIterator[SoundPiece]:
+        try:
+            async for item in self._job.items():
+                if isinstance(item, SpokenFacts):
+                    self.facts = item
+                    continue
+                if not self._first:
+                    self._first = time.monotonic() - self._began
+                    self._service.metrics.first_sound.labels(self.request.model).observe(self._first)
+                yield item
+            self._outcome = "ok"
+        except ClientGoneError:
+            raise
+        except Exception as error:
+            self._outcome = "refused" if isinstance(error, UserError) else "error"
+            raise
+
+    def close(self) -> None:
+        """The client has all, or wants no more: ends the job, counts it and writes a line to the log."""
+        if self._closed:
+            return
+        self._closed = True
+        self._job.leave()
+        del self._pieces            # it refers to the utterance: without it the sound is freed at once
+        metrics, request = self._service.metrics, self.request
+        metrics.requests.labels(self._kind, self._outcome).inc()
+        fields = {"request": self.id, "kind": self._kind, "model": request.model, "voice": request.voice,
+                  "characters": len(request.text), "outcome": self._outcome,
+                  "first_sound": round(self._first, 4), "elapsed": round(time.monotonic() - self._began, 4)}
+        if self.facts is not None:
+            fields["seconds"] = round(self.facts.seconds, 3)
+            metrics.sound.labels(request.model).inc(self.facts.seconds)
+            metrics.characters.labels(request.model).inc(len(request.text))
+        if self._service.settings.log_texts:
+            fields["text"] = request.text
+        LOGGER.info("request", extra={"fields": fields})
+
+    def usage(self, characters: int) -> dict[str, int]:
+        """For the client: characters of the text, and codes, frames or tokens that the model made."""
+        made = self.facts.made if self.facts else 0
+        return {"input_tokens": characters, "output_tokens": made, "total_tokens": characters + made}
+
+    def error(self, error: BaseException) -> dict[str, Any]:
+        """An event that tells a client of an error in the middle of the sound."""
+        return {"type": "error", **error_content(error)[1]}

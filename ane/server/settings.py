@@ -1,0 +1,89 @@
+"""The settings of a server."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ane.system.errors import UserError
+
+# the names that OpenAI's clients know
+OPENAI_VOICES = ("alloy", "ash", "ballad", "coral", "echo", "fable", "onyx", "nova", "sage", "shimmer", "verse",
+                 "marin", "cedar")
+OPENAI_MODELS = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
+OPENAI_TRANSCRIBERS = ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one client may ask for, and all of them together.
+
+    Attributes:
+        characters: of a text. body, upload: bytes of a request with JSON, with files.
+        clip_seconds: of an uploaded recording. decoder_seconds, decoder_memory: of the process that decodes it, and its
+            memory in bytes.
+        requests: held at a time, waiting or being spoken; one more is refused with status 429.
+        connections: open at a time.
+        sound_ahead: seconds of sound that wait for a client that reads slowly, before its request pauses.
+        seconds: that a request may take.
+        idle: seconds in which a client must send its headers, the next bytes of its body, or take what is sent.
+        drain: seconds that requests have to end after SIGTERM.
+    """
+
+    characters: int = 4096
+    body: int = 1 << 20
+    upload: int = 25 << 20
+    clip_seconds: float = 1800.0
+    decoder_seconds: float = 60.0
+    decoder_memory: int = 2 << 30
+    requests: int = 256
+    connections: int = 1024
+    sound_ahead: float = 10.0
+    seconds: float = 600.0
+    idle: float = 30.0
+    drain: float = 30.0
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """How a server is started.
+
+    Attributes:
+        models: names of the bundles that it speaks with; the first is what OpenAI's model names mean.
+        transcriber: name of the Whisper bundle of transcriptions, if any.
+        backend, precision, threads: of ``ane.backends.load_backend``.
+        lanes: candidates sampled at a time, over all requests.
+        preload: names of models that are loaded at the start. memory: bytes that loaded bundles may have on disk
+            together (None: no limit). idle_release: seconds after which an unused model is released (None: never).
+        voices: voice names of clients → voices. ignore_instructions: whether ``instructions`` are ignored, not refused.
+        token: what clients must send as a bearer token; "": nothing. origins: of web pages that may use the server.
+        add_voices: whether clients may add voices. log_texts: whether the log has the texts that are spoken.
+    """
+
+    models: tuple[str, ...] = ("demo",)
+    transcriber: str = ""
+    host: str = "127.0.0.1"
+    port: int = 8880
+    wyoming_port: int | None = None
+    backend: str = "auto"
+    precision: str = "auto"
+    threads: int | None = None
+    lanes: int = 16
+    preload: tuple[str, ...] = ()
+    memory: int | None = None
+    idle_release: float | None = None
+    voices: Mapping[str, str] = field(default_factory=dict)
+    ignore_instructions: bool = False
+    token: str = ""
+    origins: tuple[str, ...] = ()
+    add_voices: bool = False
+    log_texts: bool = False
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        if not self.models:
+            raise UserError("models must name at least one bundle")
+        unknown = [name for name in self.preload if name not in (*self.models, self.transcriber)]
+        if unknown:
+            raise UserError(f"preload must name models that are served, got {', '.join(unknown)}")
+        for name, value in vars(self.limits).items():
+            if not value > 0:
+                raise UserError(f"{name} must be positive, got {value:g}")

@@ -1,0 +1,167 @@
+"""Speech as a job: what a client asks for, checked, and the work that speaks it."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ane.bundles import Model, open_model
+from ane.models.spoken_words import SpokenWord
+from ane.models.tortoise.settings import PRESETS, default_preset
+from ane.server.errors import RefusedError
+from ane.server.jobs import Job
+from ane.server.serving import DEFAULT_VOICE, ServedModel, ServedModels, voice_names
+from ane.server.settings import OPENAI_MODELS, OPENAI_TRANSCRIBERS, OPENAI_VOICES, ServerSettings
+from ane.text import Lexicon
+from ane.text.user_lexicon import LexiconEntry
+
+MADE = ("codes", "frames", "tokens")        # the facts of a stream that count what a model makes
+
+
+@dataclass(frozen=True)
+class SpeechRequest:
+    """A request whose names are known to be of this server; a text of "" arrives later."""
+
+    model: str
+    voice: str
+    text: str = ""
+    speed: float = 1.0
+    seed: int | None = None
+    preset: str | None = None
+    lexicon: Lexicon | None = None
+    word_times: bool = False
+
+
+@dataclass(frozen=True)
+class SoundPiece:
+    """A piece of sound (n,) float32 within ±1 at ``rate`` Hz, and the words whose times are newly known."""
+
+    audio: np.ndarray
+    rate: int
+    words: Sequence[SpokenWord] = ()
+
+
+@dataclass(frozen=True)
+class SpokenFacts:
+    """What is known at the end: seconds of sound, units that the model made, and warnings."""
+
+    seconds: float
+    made: int
+    notes: tuple[str, ...]
+
+
+class Catalogue:
+    """The models that clients may name, and their voices. Bundles are opened here, their weights not read."""
+
+    def __init__(self, settings: ServerSettings):
+        self.settings = settings
+        self.models: dict[str, Model] = {name: open_model(bundle=name) for name in settings.models}
+        self._voices: dict[str, list[str]] = {}
+
+    def model(self, name: str) -> str:
+        """The model that a client's name means. Raises RefusedError for a name of none."""
+        if name in OPENAI_MODELS and name not in self.models:
+            return self.settings.models[0]
+        if name not in self.models:
+            raise RefusedError(f"no model is named {name!r} here; the models are {', '.join(self.models)}", 404,
+                               "model", "model_not_found")
+        return name
+
+    def transcriber(self, name: str) -> str:
+        """As ``model``, for transcriptions."""
+        known = self.settings.transcriber
+        if not known:
+            raise RefusedError("this server has no model that transcribes", 404, "model", "model_not_found")
+        if name not in (known, *OPENAI_TRANSCRIBERS):
+            raise RefusedError(f"no model that transcribes is named {name!r} here; it is {known}", 404, "model",
+                               "model_not_found")
+        return known
+
+    def voices(self, model: str) -> list[str]:
+        if model not in self._voices:
+            self._voices[model] = voice_names(self.models[model])
+        return self._voices[model]
+
+    def presets(self, model: str) -> list[str]:
+        """Presets of a model, the default first; none if it has none."""
+        if "preset" not in self.models[model].family.options:
+            return []
+        default = default_preset(self.models[model].settings)
+        return [default, *(name for name in PRESETS if name != default)]
+
+    def forget_voices(self) -> None:
+        """Look for voices again: one was added."""
+        self._voices.clear()
+
+    def voice(self, model: str, name: str | None) -> str:
+        """The voice that a client's name means. Raises RefusedError for a name of none; a path never is one."""
+        name = DEFAULT_VOICE if name is None else self.settings.voices.get(name, name)
+        known = self.voices(model)
+        if name in known or name == DEFAULT_VOICE:
+            return name
+        why = (f"no voice is set for OpenAI's name {name!r}" if name in OPENAI_VOICES else
+               f"{model} has no voice {name!r}")
+        raise RefusedError(f"{why}; the voices are {', '.join([DEFAULT_VOICE, *known][:20])}", 400, "voice",
+                           "voice_not_found")
+
+
+def read_client_lexicon(words: dict[str, str] | None) -> Lexicon | None:
+    """A lexicon of words and their respellings. Raises UserError when two of them are the same word."""
+    return Lexicon([LexiconEntry(word, respelling) for word, respelling in words.items()]) if words else None
+
+
+def speak(models: ServedModels, request: SpeechRequest) -> Callable[[Job], None]:
+    """Work that speaks the request's text: puts ``SoundPiece``s, then ``SpokenFacts``."""
+    def work(job: Job) -> None:
+        with models.using(request.model) as served:
+            job.text_at = time.monotonic()
+            hand_over(job, served.speaker.stream(request.text, **arguments(served, request)))
+
+    return work
+
+
+def speak_arriving(models: ServedModels, request: SpeechRequest) -> Callable[[Job], None]:
+    """``speak`` for the texts that the client sends while they are spoken."""
+    def work(job: Job) -> None:
+        with models.using(request.model) as served:
+            hand_over(job, served.speaker.feed(job.texts(), **arguments(served, request)))
+
+    return work
+
+
+def hand_over(job: Job, stream: Any) -> None:
+    stated = 0
+
+    def new_words() -> list[SpokenWord]:
+        nonlocal stated
+        before, stated = stated, len(stream.words)
+        return list(stream.words[before:])
+
+    with closing(stream):
+        for piece in stream:
+            job.put(SoundPiece(piece, stream.sample_rate, new_words()), len(piece) / stream.sample_rate)
+        if words := new_words():
+            job.put(SoundPiece(np.zeros(0, np.float32), stream.sample_rate, words))
+        job.put(SpokenFacts(stream.seconds, sum(stream.facts.get(name, 0) for name in MADE), tuple(stream.notes)))
+
+
+def arguments(served: ServedModel, request: SpeechRequest) -> dict[str, Any]:
+    """The arguments of the family's ``stream``, apart from the text. Raises UserError for what it cannot do."""
+    family = served.model.family
+    given: dict[str, Any] = {"speed": request.speed} if request.speed != 1 else {}
+    if request.preset is not None:
+        given["preset"] = request.preset
+    lacking: Iterable[str] = [name for name in given if name not in family.options]
+    for name in lacking:
+        raise RefusedError(f"{name} has no effect on {family.title} models: leave it out", 400, name)
+    spoken = {name: given.pop(name) for name in family.speak_arguments if name in given}
+    if "seed" in family.speak_arguments:        # else nothing is random
+        spoken["seed"] = request.seed
+    if request.word_times and "word_times" in family.speak_arguments:       # the others state words in any case
+        spoken["word_times"] = True
+    if "voice" in family.speak_arguments:
+        spoken["voice"] = served.voice(request.voice)
+    return {**spoken, "settings": family.read_options(given, served.model), "lexicon": request.lexicon}

@@ -1,0 +1,170 @@
+"""Routes for files: transcriptions and translations of recordings, and voices made of clips."""
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import soundfile
+from fastapi import APIRouter, File, Form, UploadFile
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+
+from ane.models.whisper.features import RATE
+from ane.models.whisper.formats import as_srt, as_vtt
+from ane.models.whisper.transcript import Transcript
+from ane.models.whisper.transcription import TranscriptionOptions
+from ane.server.errors import RefusedError
+from ane.server.jobs import Job
+from ane.server.schemas import NewVoice
+from ane.server.service import Service
+from ane.server.settings import Limits
+from ane.system import paths
+from ane.voices import check_voice_name, save_voice
+
+DECODERS = 2            # processes that decode uploads at a time
+CLIP_SECONDS = 600.0    # of a clip of a voice, which uses 6 s of it
+MIN_CONSENT = 20        # characters of a statement of consent
+Form_ = Literal["json", "text", "srt", "verbose_json", "vtt"]
+
+
+def upload_routes(service: Service) -> APIRouter:
+    router = APIRouter(prefix="/v1/audio", tags=["files"])
+    decoding = asyncio.Semaphore(DECODERS)
+    limits = service.settings.limits
+
+    async def transcribe(file: UploadFile, model: str, options: TranscriptionOptions, form: Form_) -> Response:
+        name = service.catalogue.transcriber(model)
+        async with decoding:
+            audio, rate = await decode_upload(file, limits, limits.clip_seconds, RATE)
+
+        def work(job: Job) -> None:
+            with service.models.using(name) as served:
+                job.put(served.speaker.transcribe(audio, rate, options, lambda done, total: job.pause()))
+
+        return transcript_response(await service.run(options.task, work), options.task, form)
+
+    @router.post("/transcriptions", response_class=Response)
+    async def transcriptions(
+            file: Annotated[UploadFile, File()], model: Annotated[str, Form(max_length=200)],
+            language: Annotated[str, Form(max_length=10)] = "", prompt: Annotated[str, Form(max_length=2000)] = "",
+            response_format: Annotated[Form_, Form()] = "json",
+            temperature: Annotated[float, Form(ge=0, le=1, allow_inf_nan=False)] = 0.0,
+            granularities: Annotated[list[Literal["word", "segment"]], Form(alias="timestamp_granularities[]")] = [],  # noqa: B006 (FastAPI copies it)
+    ) -> Response:
+        """Write down what is said in a recording."""
+        options = TranscriptionOptions(language or None, "transcribe", prompt=prompt,
+                                       word_times="word" in granularities, **at_temperature(temperature))
+        return await transcribe(file, model, options, response_format)
+
+    @router.post("/translations", response_class=Response)
+    async def translations(
+            file: Annotated[UploadFile, File()], model: Annotated[str, Form(max_length=200)],
+            prompt: Annotated[str, Form(max_length=2000)] = "", response_format: Annotated[Form_, Form()] = "json",
+            temperature: Annotated[float, Form(ge=0, le=1, allow_inf_nan=False)] = 0.0) -> Response:
+        """Translate what is said in a recording to English."""
+        options = TranscriptionOptions(None, "translate", prompt=prompt, **at_temperature(temperature))
+        return await transcribe(file, model, options, response_format)
+
+    @router.post("/voices", status_code=201)
+    async def add_voice(name: Annotated[str, Form(max_length=100)], audio_sample: Annotated[UploadFile, File()],
+                        consent: Annotated[str, Form(max_length=10_000)],
+                        model: Annotated[str, Form(max_length=200)] = "") -> NewVoice:
+        """Make a voice of a clip. ``consent`` states that the speaker agrees, in words."""
+        if not service.settings.add_voices:
+            raise RefusedError("this server takes no voices: it was started without --add-voices", 403)
+        if len(consent.strip()) < MIN_CONSENT:
+            raise RefusedError("consent must state, in a sentence, that the speaker agrees to this use", 400, "consent")
+        check_voice_name(name)
+        wanted = service.catalogue.model(model) if model else service.settings.models[0]
+        async with decoding:
+            audio, rate = await decode_upload(audio_sample, limits, CLIP_SECONDS, 0)
+        await service.run("voice", voice_work(service, wanted, name, audio, rate, consent.strip()))
+        service.catalogue.forget_voices()
+        return NewVoice(id=name, name=name, created_at=round(time.time()))
+
+    return router
+
+
+def at_temperature(temperature: float) -> dict[str, Any]:
+    """Whisper's own temperatures for 0, as of OpenAI; else that one alone."""
+    return {"temperatures": (temperature,)} if temperature else {}
+
+
+def voice_work(service: Service, model: str, name: str, audio: np.ndarray, rate: int, consent: str) -> Any:
+    """Work that encodes a clip and stores the voice. It does not replace one."""
+    def work(job: Job) -> None:
+        with service.models.using(model) as served:
+            if served.model.family.voice_widths is None:
+                raise served.model.lacks("voices made of clips")
+            if name in service.catalogue.voices(model) or (paths.voices_dir() / f"{name}.safetensors").exists():
+                raise RefusedError(f"there is a voice {name} already", 400, "name")
+            with tempfile.TemporaryDirectory() as folder:
+                clip = Path(folder) / "clip.wav"
+                soundfile.write(clip, audio, rate, "FLOAT")
+                voice = served.speaker.prepare(voice=str(clip))
+            destination = paths.voices_dir() / f"{name}.safetensors"
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            save_voice(destination, voice)
+            destination.with_suffix(".consent.txt").write_text(f"{consent}\n", encoding="utf-8")
+            job.put(name)
+
+    return work
+
+
+async def decode_upload(file: UploadFile, limits: Limits, seconds: float, rate: int) -> tuple[np.ndarray, int]:
+    """Audio (S,) float32 of an upload and its rate, decoded in a process of its own (``upload_decoder``).
+
+    Raises:
+        RefusedError: what it holds is not sound, is too long, or takes too much time or memory.
+    """
+    with tempfile.NamedTemporaryFile() as stored:
+        while data := await file.read(1 << 20):
+            stored.write(data)
+        stored.flush()
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "ane.server.upload_decoder", stored.name, str(seconds), str(rate),
+            str(limits.decoder_seconds), str(limits.decoder_memory), stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL, stdin=asyncio.subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"})
+        try:
+            output, _ = await asyncio.wait_for(process.communicate(), limits.decoder_seconds)
+        except TimeoutError:
+            raise RefusedError(f"the file takes more than {limits.decoder_seconds:g} s to decode", 400,
+                               "file") from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+    line, _, samples = output.partition(b"\n")
+    answer = json.loads(line) if process.returncode == 0 else {"error": "the file cannot be decoded within the limits"}
+    if "error" in answer:
+        raise RefusedError(answer["error"], 400, "file")
+    return np.frombuffer(samples, np.float32), answer["rate"]
+
+
+def transcript_response(transcript: Transcript, task: str, form: Form_) -> Response:
+    if form in ("srt", "vtt"):
+        return PlainTextResponse(as_srt(transcript) if form == "srt" else as_vtt(transcript))
+    text = transcript.text.strip()
+    if form == "text":
+        return PlainTextResponse(text + "\n")
+    return JSONResponse({"text": text} if form == "json" else {"text": text, **verbose(transcript, task)})
+
+
+def verbose(transcript: Transcript, task: str) -> dict[str, Any]:
+    """The rest of OpenAI's verbose_json."""
+    found: dict[str, Any] = {
+        "task": task, "language": transcript.language, "duration": transcript.duration,
+        "segments": [{"id": number, "start": segment.start, "end": segment.end, "text": segment.text,
+                      "tokens": segment.tokens, "temperature": segment.temperature,
+                      "avg_logprob": segment.average_log_probability,
+                      "compression_ratio": segment.compression_ratio, "no_speech_prob": segment.no_speech_probability}
+                     for number, segment in enumerate(transcript.segments)]}
+    words = [word for segment in transcript.segments for word in segment.words or ()]
+    return {**found, "words": [{"word": word.word.strip(), "start": word.start, "end": word.end}
+                               for word in words]} if words else found

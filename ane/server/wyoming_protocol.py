@@ -1,0 +1,224 @@
+"""The Wyoming protocol, by which Home Assistant speaks: describe, synthesize, and text that arrives in chunks."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from wyoming.audio import AudioChunk, AudioStart, AudioStop
+from wyoming.error import Error
+from wyoming.event import Event, async_read_event, async_write_event
+from wyoming.info import Attribution, Describe, Info, TtsProgram, TtsVoice
+from wyoming.ping import Ping, Pong
+from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, SynthesizeStop, SynthesizeStopped, SynthesizeVoice
+
+from ane.audio.writer import pcm16
+from ane.server.errors import RefusedError, error_content
+from ane.server.service import Service, Utterance
+from ane.server.speech import SpeechRequest
+from ane.system.errors import UserError
+from ane.system.version import version
+
+LOGGER = logging.getLogger("ane.server")
+MADE_BY = Attribution(name="tortoise-ane", url="https://github.com/neonbjb/tortoise-tts")
+CHUNK = 4096            # samples of an event, at most
+
+
+class LimitedReader:
+    """A stream reader for ``async_read_event`` that waits for the parts of an event for some time only.
+
+    Raises:
+        ValueError: a part is longer than ``most`` bytes. TimeoutError: a part was begun and did not come.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, most: int, seconds: float):
+        self._reader, self._most, self._seconds = reader, most, seconds
+
+    async def readline(self) -> bytes:
+        line = await self._reader.readline()        # asyncio's own limit is 64 KiB
+        if line and not isinstance(json.loads(line), dict):
+            raise ValueError("a header must be an object")
+        return line
+
+    async def readexactly(self, count: int) -> bytes:
+        if not isinstance(count, int) or count > self._most:
+            raise ValueError(f"an event must have at most {self._most} bytes")
+        return await asyncio.wait_for(self._reader.readexactly(count), self._seconds)
+
+
+class WyomingServer:
+    """Serves Wyoming on a port of its own."""
+
+    def __init__(self, service: Service):
+        self.service = service
+        self._server: asyncio.Server | None = None
+        self._clients: set[asyncio.Task] = set()
+
+    async def start(self, host: str, port: int) -> None:
+        """Raises UserError when the port cannot be opened."""
+        try:
+            self._server = await asyncio.start_server(self._accept, host, port)
+        except OSError as error:
+            raise UserError(f"cannot listen on {host}, port {port}: {error.strerror or error}") from error
+
+    @property
+    def port(self) -> int:
+        return self._server.sockets[0].getsockname()[1] if self._server else 0
+
+    async def close(self, seconds: float) -> None:
+        """Take no more clients; those that are being served have ``seconds`` to end."""
+        if self._server is not None:
+            self._server.close()
+        if self._clients:
+            await asyncio.wait(self._clients, timeout=seconds)
+        for client in self._clients:
+            client.cancel()
+        await asyncio.gather(*self._clients, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        limits = self.service.settings.limits
+        if len(self._clients) >= limits.connections:
+            writer.transport.abort()
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        self._clients.add(task)
+        try:
+            await WyomingClient(self.service, LimitedReader(reader, limits.body, limits.idle), writer).serve()
+        except (OSError, asyncio.IncompleteReadError, TimeoutError, asyncio.CancelledError):
+            pass
+        finally:
+            self._clients.discard(task)
+            writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
+
+
+class WyomingClient:
+    """One connection. Events are answered in their order."""
+
+    def __init__(self, service: Service, reader: LimitedReader, writer: asyncio.StreamWriter):
+        self.service, self.reader, self.writer = service, reader, writer
+
+    async def serve(self) -> None:
+        while (event := await self.read()) is not None:
+            try:
+                await self.answer(event)
+            except (OSError, asyncio.IncompleteReadError, TimeoutError):
+                raise
+            except Exception as error:
+                content = error_content(error)[1]["error"]
+                await self.write(Error(content["message"], content["code"]).event())
+
+    async def read(self) -> Event | None:
+        """The next event; None: the client has gone, or sent what is none."""
+        try:
+            return await async_read_event(self.reader)      # type: ignore[arg-type]
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
+
+    async def write(self, event: Event) -> None:
+        await async_write_event(event, self.writer)
+        await asyncio.wait_for(self.writer.drain(), self.service.settings.limits.idle)
+
+    async def answer(self, event: Event) -> None:
+        if Describe.is_type(event.type):
+            await self.write(self.info().event())
+        elif Ping.is_type(event.type):
+            await self.write(Pong().event())
+        elif Synthesize.is_type(event.type):
+            with well_formed():
+                wanted = Synthesize.from_event(event)
+                text = str(wanted.text)
+            self.service.check_text(text)
+            if not text.strip():
+                raise RefusedError("no text was sent", 400, "input")
+            await self.speak(self.request(wanted.voice, text))
+        elif SynthesizeStart.is_type(event.type):
+            with well_formed():
+                voice = SynthesizeStart.from_event(event).voice
+            await self.speak_arriving(self.request(voice, ""))
+
+    def request(self, voice: SynthesizeVoice | None, text: str) -> SpeechRequest:
+        """Voices are named MODEL/VOICE here, or VOICE of the first model."""
+        catalogue, name = self.service.catalogue, voice.name if voice is not None and voice.name else None
+        model = self.service.settings.models[0]
+        if name and "/" in str(name):
+            first, _, name = str(name).partition("/")
+            model = catalogue.model(first)
+        return SpeechRequest(model, catalogue.voice(model, name and str(name)), text)
+
+    def info(self) -> Info:
+        voices = [TtsVoice(name=f"{model}/{voice}", attribution=MADE_BY, installed=True, description=voice,
+                           version=version(), languages=["en"])
+                  for model in self.service.catalogue.models for voice in self.service.catalogue.voices(model)]
+        return Info(tts=[TtsProgram(name="ane", attribution=MADE_BY, installed=True, version=version(), voices=voices,
+                                    description="tortoise-ane", supports_synthesize_streaming=True)])
+
+    async def speak(self, request: SpeechRequest) -> None:
+        utterance = self.service.speak(request, "wyoming")
+        try:
+            await self.send(utterance)
+        finally:
+            utterance.close()
+
+    async def speak_arriving(self, request: SpeechRequest) -> None:
+        """Speak the chunks until synthesize-stop. A ``synthesize`` among them has the same text again: it is for
+        servers without chunks."""
+        utterance = self.service.speak(request, "wyoming")
+        reading = asyncio.ensure_future(self.pass_chunks_on(utterance))
+        try:
+            await until_first_error(self.send(utterance), reading)
+            await reading
+            await self.write(SynthesizeStopped().event())
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            utterance.close()
+
+    async def pass_chunks_on(self, utterance: Utterance) -> None:
+        length = 0
+        while (event := await self.read()) is not None and not SynthesizeStop.is_type(event.type):
+            if SynthesizeChunk.is_type(event.type):
+                with well_formed():
+                    text = str(SynthesizeChunk.from_event(event).text)
+                length += len(text)
+                self.service.check_text(text)
+                if length > self.service.settings.limits.body:
+                    raise RefusedError("the text is too long")
+                utterance.send_text(text)
+        if event is None:
+            raise ConnectionResetError
+        utterance.send_text(None)
+
+    async def send(self, utterance: Utterance) -> None:
+        rate = 0
+        async for piece in utterance:
+            if not rate:
+                rate = piece.rate
+                await self.write(AudioStart(rate=rate, width=2, channels=1).event())
+            for part in np.split(piece.audio, range(CHUNK, len(piece.audio), CHUNK)):
+                await self.write(AudioChunk(rate=rate, width=2, channels=1, audio=pcm16(part).tobytes()).event())
+        await self.write(AudioStop().event())
+
+
+@contextmanager
+def well_formed() -> Iterator[None]:
+    """Turns what wyoming raises for the fields of an event into an error for the client."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise RefusedError("an event lacks what its type needs") from error
+
+
+async def until_first_error(work: Awaitable[None], watched: "asyncio.Future[None]") -> None:
+    """Await ``work``, but raise the error of ``watched`` if that fails before."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait([task, watched], return_when=asyncio.FIRST_COMPLETED)
+        if watched.done():
+            watched.result()
+        await task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

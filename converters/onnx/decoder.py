@@ -1,0 +1,71 @@
+"""What the decoders' ONNX graphs share: attention to caches that the runtime holds.
+
+A step reads the keys and values of the prefix and of the lanes' earlier positions, and returns only those of the new
+columns, which the runtime stores. So the kv-cache is never copied or concatenated.
+
+Each layer's cache is a separate input, which avoids slices: ``keys_i`` and ``values_i`` (n, heads, L, w) of the
+lanes, ``prefix_keys_i`` and ``prefix_values_i`` of the prefix. ``mask`` (n, T, P + L + T) float32 is added to the
+scores; its last axis holds P positions of the prefix, L of the lane, then the T new columns.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ane.backends.base import DecoderShape
+
+LANES, COLUMNS, LENGTH, PREFIX_LENGTH, PREFIXES = 3, 2, 7, 5, 4         # sizes of the example inputs for tracing
+
+
+def attention(mask: Tensor, prefix_index: Tensor | None, new: list[tuple[Tensor, Tensor]], keys: Tensor, values: Tensor,
+              prefix_keys: Tensor, prefix_values: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """Attention of one layer to its cache; appends the new keys and values to ``new``."""
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        new.append((k, v))
+        q = q * q.shape[-1] ** -0.5
+        scores = (to_prefix(q, prefix_keys, prefix_index), q @ keys.transpose(2, 3), q @ k.transpose(2, 3))
+        weight = torch.softmax(torch.cat(scores, dim=-1).float() + mask[:, None], dim=-1).to(q.dtype)
+        P, L = prefix_keys.shape[-2], keys.shape[-2]
+        of_prefix, of_own, of_new = weight[..., :P], weight[..., P:P + L], weight[..., P + L:]
+        return from_prefix(of_prefix, prefix_values, prefix_index) + of_own @ values + of_new @ v
+
+    return attend
+
+
+def to_prefix(q: Tensor, keys: Tensor, prefix_index: Tensor | None) -> Tensor:
+    """Scores (n, heads, T, P) of queries (n, heads, T, w)."""
+    if prefix_index is not None:
+        return q @ keys[prefix_index].transpose(2, 3)
+    n, heads, T, width = q.shape
+    rows = q.transpose(0, 1).reshape(heads, n * T, width) @ keys.transpose(1, 2)
+    return rows.view(heads, n, T, keys.shape[-2]).transpose(0, 1)
+
+
+def from_prefix(weight: Tensor, values: Tensor, prefix_index: Tensor | None) -> Tensor:
+    """The prefix's part (n, heads, T, w) of the output, from attention weights (n, heads, T, P)."""
+    if prefix_index is not None:
+        return weight @ values[prefix_index]
+    n, heads, T, P = weight.shape
+    rows = weight.transpose(0, 1).reshape(heads, n * T, P) @ values
+    return rows.view(heads, n, T, values.shape[-1]).transpose(0, 1)
+
+
+def step_inputs(shape: DecoderShape, dtype: torch.dtype,
+                  shared: bool) -> tuple[dict[str, Any], dict[str, dict[int, str]]]:
+    """Example inputs of a step for tracing, and their dynamic axes. ``shared``: all lanes have one prefix."""
+    layers, heads, width = shape.layers, shape.heads, shape.head_width
+    own = (LANES, heads, LENGTH, width)
+    before = (heads, PREFIX_LENGTH, width) if shared else (PREFIXES, heads, PREFIX_LENGTH, width)
+    prefix_index = {} if shared else {"prefix_index": torch.zeros(LANES, dtype=torch.int64)}
+    examples = {"columns": torch.zeros(LANES, COLUMNS, shape.width),
+                "mask": torch.zeros(LANES, COLUMNS, PREFIX_LENGTH + LENGTH + COLUMNS), **prefix_index,
+                # distinct tensors: the tracer merges inputs that share one
+                **{name: [torch.zeros(size, dtype=dtype) for _ in range(layers)] for name, size in (
+                    ("keys", own), ("values", own), ("prefix_keys", before), ("prefix_values", before))}}
+    of_own, of_prefix = {0: "lanes", 2: "length"}, {1: "prefix"} if shared else {0: "prefixes", 2: "prefix"}
+    axes = {"columns": {0: "lanes", 1: "columns"}, "mask": {0: "lanes", 1: "columns", 2: "seen"},
+            "prefix_index": {0: "lanes"}, "keys": of_own, "values": of_own, "prefix_keys": of_prefix,
+            "prefix_values": of_prefix}
+    return examples, {name: axes[name] for name in examples}

@@ -1,0 +1,99 @@
+"""Which sound of a chunk is kept, and what is said of it."""
+
+from pathlib import Path
+
+import numpy as np
+
+from ane.books.checking.resampling import BookChecker, check_book
+from ane.books.narration import narrate
+from ane.books.plan import seed_of
+from ane.books.speakers import SpokenChunk
+from ane.books.store import JobStore
+from tests.books.stand_in import RATE, StandInSpeaker, book, plan_for, sounds
+
+SPOILT = "number 2"
+
+
+class SpoilingSpeaker(StandInSpeaker):
+    """Speaks like the stand-in, but for a click in chunks with ``SPOILT`` the first ``spoilt`` times."""
+
+    def __init__(self, spoilt: int):
+        super().__init__()
+        self.left = spoilt
+
+    def speak(self, text: str, seed: int) -> SpokenChunk:
+        audio = super().speak(text, seed).audio
+        audio[:240] *= np.linspace(0, 1, 240, dtype=np.float32)
+        audio[-240:] *= np.linspace(1, 0, 240, dtype=np.float32)
+        quiet = np.zeros(RATE // 10, np.float32)
+        if SPOILT in text and self.left:
+            self.left -= 1
+            audio[len(audio) // 2] = 0.95
+        return SpokenChunk(np.concatenate((quiet, audio, quiet)))
+
+
+def checked_job(folder: Path, speaker: SpoilingSpeaker, **options: int) -> tuple[int, list[list[str]]]:
+    """Speak and check a job; returns the number of replaced chunks, and the problems of each."""
+    store = JobStore(folder)
+    try:
+        plan = plan_for(speaker, book(6), store.seed(7))
+        store.adopt(plan)
+        narrate(store, plan, speaker, lambda done, total, left: None)
+        replaced = check_book(store, plan, speaker, BookChecker(**options))
+        return replaced, [chunk.problems for chunk in store.chunks()]
+    finally:
+        store.close()
+
+
+def test_a_suspect_chunk_is_spoken_again_with_another_seed_and_the_good_sound_is_kept(tmp_path):
+    speaker = SpoilingSpeaker(spoilt=2)
+    replaced, problems = checked_job(tmp_path, speaker)
+    assert replaced == 1
+    assert not any(problems)
+    assert sum(SPOILT in text for text in speaker.spoken) == 3
+    assert not any(np.abs(np.frombuffer(sound, np.float32)).max() > 0.9 for sound in sounds(tmp_path))
+    assert checked_job(tmp_path, SpoilingSpeaker(spoilt=9)) == (0, problems)        # nothing is judged again
+
+
+def test_what_stays_doubtful_is_said_and_the_number_of_tries_is_bounded(tmp_path):
+    speaker = SpoilingSpeaker(spoilt=100)
+    replaced, problems = checked_job(tmp_path, speaker, retries=3)
+    assert replaced == 0
+    assert sum(map(bool, problems)) == 1
+    assert ["it clicks"] in problems
+    assert sum(SPOILT in text for text in speaker.spoken) == 4
+
+
+def test_without_retries_a_suspect_is_only_reported(tmp_path):
+    speaker = SpoilingSpeaker(spoilt=1)
+    assert checked_job(tmp_path, speaker, retries=0)[0] == 0
+    assert sum(SPOILT in text for text in speaker.spoken) == 1
+
+
+def test_the_seeds_of_further_tries_are_those_of_the_chunk(tmp_path):
+    """So that what is kept does not depend on interruptions or on other processes."""
+    seeds = []
+
+    class RecordingSpeaker(SpoilingSpeaker):
+        def speak(self, text: str, seed: int) -> SpokenChunk:
+            if SPOILT in text:
+                seeds.append(seed)
+            return super().speak(text, seed)
+
+    for folder in ("a", "b"):
+        checked_job(tmp_path / folder, RecordingSpeaker(spoilt=2))
+    assert seeds[:3] == seeds[3:]
+    assert len(set(seeds)) == 3
+    store = JobStore(tmp_path / "a")
+    key = next(chunk.chunk.key for chunk in store.chunks() if SPOILT in chunk.chunk.text)
+    store.close()
+    assert seeds[0] == seed_of(key, 0)
+
+
+def test_redo_forgets_what_was_found(tmp_path):
+    checked_job(tmp_path, SpoilingSpeaker(spoilt=100), retries=0)
+    store = JobStore(tmp_path)
+    number = next(chunk.chunk.number for chunk in store.chunks() if chunk.problems)
+    store.redo([number])
+    store.close()
+    assert not any(checked_job(tmp_path, SpoilingSpeaker(spoilt=0))[1])

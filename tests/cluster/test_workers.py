@@ -1,0 +1,69 @@
+"""Work on a cluster of this machine: nothing is lost or done wrongly when a worker dies or a call fails."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ane.cluster.workers import connected, results
+from ane.system.errors import UserError
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'tortoise-ane[ray]' makes these tests run")
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator:
+    with connected(None) as module:
+        yield module
+
+
+def make_killed_once(mark: Path):
+    """A function that kills its process, the first time that it gets 3; else it returns the square."""
+    def square(number: int) -> int:
+        if number == 3 and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number * number
+
+    return square
+
+
+def make_refusing():
+    def refuse(number: int) -> int:
+        if number == 2:
+            raise UserError("2 cannot be spoken")
+        return number
+
+    return refuse
+
+
+def test_the_calls_of_a_killed_worker_are_repeated(ray, tmp_path):
+    mark = tmp_path / "killed"
+    found = dict(results(ray, lambda: make_killed_once(mark), ((number,) for number in range(8)), workers=2))
+    assert mark.exists()
+    assert found == {(number,): number * number for number in range(8)}
+
+
+def test_calls_that_are_not_known_yet_are_waited_for(ray):
+    def calls():
+        yield (1,)
+        time.sleep(0.1)
+        yield None
+        yield (3,)
+
+    assert sorted(result for _, result in results(ray, make_refusing, calls(), workers=2)) == [1, 3]
+
+
+def test_an_error_of_the_user_is_raised_in_one_line(ray):
+    with pytest.raises(UserError) as raised:
+        list(results(ray, make_refusing, ((number,) for number in range(4)), workers=1))
+    assert str(raised.value) == "2 cannot be spoken"
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1", "nowhere.invalid:6379", ":"])
+def test_a_cluster_that_does_not_answer_is_named(address):
+    with pytest.raises(UserError, match=r"cannot connect to the Ray cluster '.*: .*give HOST:PORT"), connected(address):
+        pass

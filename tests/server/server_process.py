@@ -1,0 +1,88 @@
+"""`ane serve` as a process, for tests, fuzzing and benchmarks."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+
+class ServerProcess:
+    """A server on free ports of this machine, which has its own data directory; use it as a context manager.
+
+    Attributes:
+        address: such as http://127.0.0.1:8880.
+        log_file: its log, a line of JSON for each record.
+    """
+
+    def __init__(self, *arguments: str, home: Path | None = None):
+        self._folder = tempfile.TemporaryDirectory()
+        self.home = home or Path(self._folder.name)
+        self.log_file = Path(self._folder.name) / "log"
+        with self.log_file.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "ane", "serve", "--port", "0", *arguments], stdout=subprocess.PIPE, stderr=log,
+                text=True, env={**os.environ, "ANE_HOME": str(self.home), "OMP_NUM_THREADS": "1"})
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        found = re.search(r"http://[^/]+", line)
+        if found is None:
+            raise RuntimeError(f"the server did not start: {line}{self.log_file.read_text()}")
+        self.address = found[0]
+        self.port = int(self.address.rpartition(":")[2])
+
+    def __enter__(self) -> "ServerProcess":
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+        self._folder.cleanup()
+
+    def stop(self) -> int:
+        """Ask it to end with SIGTERM; returns its exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+    def wait_until_ready(self, seconds: float = 280.0) -> "ServerProcess":
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            try:
+                with urllib.request.urlopen(f"{self.address}/ready"):
+                    return self
+            except urllib.error.HTTPError:
+                time.sleep(0.1)
+        raise RuntimeError(f"the server is not ready: {self.log_file.read_text()}")
+
+    def log(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log_file.read_text().splitlines()]
+
+    @property
+    def wyoming_port(self) -> int:
+        return next(record["wyoming_port"] for record in self.log() if "wyoming_port" in record)
+
+    def status(self) -> dict[str, int]:
+        """What the process holds: resident memory in KiB, threads, open files, child processes. On Linux."""
+        folder = Path("/proc") / str(self.process.pid)
+        facts = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
+        children = (folder / "task" / str(self.process.pid) / "children").read_text().split()
+        return {"memory_kib": int(facts["VmRSS"].split()[0]), "threads": int(facts["Threads"]),
+                "files": len(list((folder / "fd").iterdir())), "children": len(children)}
+
+    def metric(self, name: str) -> float:
+        """The value of a metric, summed over its labels."""
+        with urllib.request.urlopen(f"{self.address}/metrics") as response:
+            lines = response.read().decode().splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if re.match(rf"{name}(\{{|\s)", line))

@@ -1,0 +1,275 @@
+"""The engine runs jobs in turns: the most urgent first, none that is not wanted any more, and with bounded memory."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("greenlet", reason="needs the extra server")
+
+from ane.backends.torch.backend import TorchBackend
+from ane.models.tortoise.settings import Settings
+from ane.models.tortoise.synthesizer import Synthesizer
+from ane.server.engine import BusyError, Engine
+from ane.server.jobs import ClientGoneError, DeadlineError, Job
+from ane.server.settings import Limits
+from ane.system.errors import UserError
+from tests.random_model import RandomModel
+
+
+@contextmanager
+def running(**limits: Any) -> Iterator[Engine]:
+    engine = Engine(replace(Limits(), **limits))
+    engine.start()
+    try:
+        yield engine
+    finally:
+        engine.stop()
+
+
+async def received(job: Job) -> list[Any]:
+    return [item async for item in job.items()]
+
+
+def test_items_arrive_in_order_and_the_error_of_the_work_after_them():
+    def work(job: Job) -> None:
+        for number in range(5):
+            job.put(number, 1.0)
+        raise UserError("no more")
+
+    async def client() -> None:
+        items = engine.submit(work).items()
+        assert [await anext(items) for _ in range(5)] == [0, 1, 2, 3, 4]
+        with pytest.raises(UserError, match="no more"):
+            await anext(items)
+
+    with running() as engine:
+        asyncio.run(client())
+        assert engine.count == 0
+
+
+def test_work_that_is_ahead_of_its_client_pauses_while_others_run():
+    produced = {"slow": 0, "fast": 0}
+
+    def work(name: str) -> Callable[[Job], None]:
+        def produce(job: Job) -> None:
+            for number in range(50):
+                produced[name] += 1
+                job.put(number, 1.0)
+        return produce
+
+    async def client() -> None:
+        slow = engine.submit(work("slow")).items()
+        assert await anext(slow) == 0
+        assert await received(engine.submit(work("fast"))) == list(range(50))
+        assert produced["slow"] <= 5, "three seconds ahead, the one taken and the one that waits to be handed over"
+        assert [item async for item in slow] == list(range(1, 50))
+
+    with running(sound_ahead=3.0) as engine:
+        asyncio.run(client())
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_work_of_a_client_that_leaves_or_takes_too_long_is_ended_and_cleaned_up(leaves):
+    cleaned = threading.Event()
+
+    def work(job: Job) -> None:
+        try:
+            while True:
+                job.put(0, 0.0)
+        finally:
+            cleaned.set()
+
+    async def client() -> None:
+        job = engine.submit(work, seconds=None if leaves else 0.2)
+        if leaves:
+            asyncio.get_running_loop().call_later(0.1, job.leave)
+        with pytest.raises(ClientGoneError if leaves else DeadlineError):
+            await received(job)
+        assert cleaned.is_set()
+
+    with running() as engine:
+        asyncio.run(client())
+        assert engine.count == 0
+
+
+def test_one_request_too_many_is_refused_until_another_ends():
+    async def client() -> None:
+        jobs = [engine.submit(lambda job: job.pause(lambda: opened.is_set())) for _ in range(3)]
+        with pytest.raises(BusyError) as found:
+            engine.submit(lambda job: None)
+        assert found.value.retry_after >= 1
+        opened.set()
+        engine.wake()
+        await asyncio.gather(*map(received, jobs))
+        await received(engine.submit(lambda job: None))
+
+    opened = threading.Event()
+    with running(requests=3) as engine:
+        asyncio.run(client())
+
+
+def test_a_listener_who_would_hear_a_gap_goes_first_then_newcomers_then_those_with_sound_left():
+    order: list[str] = []
+
+    def work(name: str, seconds: float) -> Callable[[Job], None]:
+        def speak(job: Job) -> None:
+            for number in range(2):
+                order.append(f"{name} {number}")
+                job.put(number, seconds)
+        return speak
+
+    async def client() -> None:
+        gate = threading.Event()
+        blocked = engine.submit(lambda job: gate.wait(5))
+        named = {"ahead": 60.0, "short": 0.01, "late": 60.0}
+        jobs = [engine.submit(work(name, seconds)) for name, seconds in named.items()]
+        gate.set()
+        await asyncio.gather(*map(received, [blocked, *jobs]))
+
+    with running(sound_ahead=1000.0) as engine:
+        asyncio.run(client())
+    assert order == ["ahead 0", "short 0", "short 1", "late 0", "ahead 1", "late 1"]
+
+
+def test_text_that_arrives_is_awaited_without_holding_the_others_up():
+    def work(job: Job) -> None:
+        for text in job.texts():
+            job.put(text.upper())
+
+    async def client() -> None:
+        job = engine.submit(work)
+        items = job.items()
+        for text in ("one", "two"):
+            job.send_text(text)
+            assert await anext(items) == text.upper()
+            assert await received(engine.submit(lambda other: other.put(1))) == [1]
+        job.send_text(None)
+        assert [item async for item in items] == []
+
+    with running() as engine:
+        asyncio.run(client())
+
+
+def test_stopping_ends_what_runs():
+    async def client() -> None:
+        job = engine.submit(lambda job: job.pause(lambda: False))
+        asyncio.get_running_loop().call_later(0.1, lambda: threading.Thread(target=engine.stop).start())
+        with pytest.raises(ClientGoneError):
+            await received(job)
+
+    engine = Engine(Limits())
+    engine.start()
+    asyncio.run(client())
+
+
+# Streams that share lanes
+
+TEXTS = ["One.", "The wind blew over the hill.", "It rained in the valley. Then it stopped, and we went home.", "Two?",
+         "Good morning to you.", "A door opened."]
+SETTINGS = Settings(1, None, split=(20, 40), lanes=4)
+
+
+def stream_work(synthesizer: Synthesizer, text: str, seed: int, settings: Settings = SETTINGS) -> Callable[[Job], None]:
+    def work(job: Job) -> None:
+        stream = synthesizer.stream(text, "random", seed=seed, settings=settings)
+        try:
+            for piece in stream:
+                job.put(piece)
+        finally:
+            stream.close()
+    return work
+
+
+@contextmanager
+def sharing(lanes: int = 4) -> Iterator[tuple[Engine, Synthesizer]]:
+    model = RandomModel()
+    synthesizer = Synthesizer(model, TorchBackend(model, "cpu", "fp32", keep=True))
+    with running() as engine:
+        synthesizer.share_lanes(engine, lanes)
+        yield engine, synthesizer
+
+
+def heard(engine: Engine, *works: Callable[[Job], None]) -> list[list[np.ndarray]]:
+    async def client() -> list[list[np.ndarray]]:
+        return list(await asyncio.gather(*(received(engine.submit(work)) for work in works)))
+
+    return asyncio.run(client())
+
+
+def small(settings: Settings, max_codes: int = 12) -> Settings:
+    return replace(settings, sampling=replace(settings.sampling, max_codes=max_codes))
+
+
+def test_streams_that_share_lanes_sound_as_alone():
+    """The pieces are divided alike, and their samples are equal."""
+    settings = small(SETTINGS)
+    with sharing() as (engine, synthesizer):
+        works = [stream_work(synthesizer, text, seed, settings) for seed, text in enumerate(TEXTS)]
+        alone = [heard(engine, work)[0] for work in works]
+        together = heard(engine, *works, *works)
+        steps = synthesizer.pool
+        assert not steps.active
+        assert len(steps.free_prefixes) == 4
+    for pieces, expected in zip(together, [*alone, *alone], strict=True):
+        assert [len(piece) for piece in pieces] == [len(piece) for piece in expected]
+        np.testing.assert_array_equal(np.concatenate(pieces), np.concatenate(expected))
+
+
+def test_streams_share_the_steps_of_the_decoder():
+    settings = small(SETTINGS)
+    with sharing() as (engine, synthesizer):
+        counted = []
+        step = synthesizer.pool.decoder.step
+        synthesizer.pool.decoder.step = lambda columns, *rest: (counted.append(len(columns)), step(columns, *rest))[1]
+        work = stream_work(synthesizer, "One.", 1, settings)
+        heard(engine, work)
+        alone = len(counted)
+        counted.clear()
+        heard(engine, *[work] * 4)
+    assert len(counted) < 3 * alone         # not 4: those that begin a few steps later end as much later
+    assert max(counted) > 2
+
+
+def test_a_stream_that_is_left_frees_its_lanes_for_others():
+    async def client() -> None:
+        leaving = engine.submit(stream_work(synthesizer, TEXTS[2], 1))
+        async for _ in leaving.items():
+            leaving.leave()
+            break
+        await received(engine.submit(stream_work(synthesizer, "One.", 2, small(SETTINGS))))
+
+    with sharing(1) as (engine, synthesizer):
+        asyncio.run(client())
+        assert not synthesizer.pool.active
+        assert not synthesizer.pool.requests
+        assert synthesizer.pool.free_prefixes == [0]
+
+
+def test_a_step_that_fails_ends_its_streams_and_no_others():
+    async def client() -> None:
+        step, synthesizer.pool.decoder.step = synthesizer.pool.decoder.step, broken
+        with pytest.raises(RuntimeError, match="out of order"):
+            await received(engine.submit(work))
+        synthesizer.pool.decoder.step = step
+        assert await received(engine.submit(work))
+
+    def broken(*arguments: Any) -> Awaitable[None]:
+        raise RuntimeError("out of order")
+
+    with sharing() as (engine, synthesizer):
+        work = stream_work(synthesizer, "One.", 1, small(SETTINGS))
+        asyncio.run(client())
+
+
+def test_the_thread_uses_no_processor_while_there_is_nothing_to_do():
+    with running():
+        began = time.process_time()
+        time.sleep(0.3)
+        assert time.process_time() - began < 0.1

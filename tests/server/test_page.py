@@ -1,0 +1,267 @@
+"""The page of the server in a browser: what is typed is heard, and its words are lit as they are spoken."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.listening import Recogniser, edits, words
+from tests.server.browser import open_browser
+from tests.server.server_process import ServerProcess
+
+pytest.importorskip("fastapi", reason="needs the extra server")
+
+TOKEN = "secret"
+TEXT = "The wind blew over the hill. It rained in the valley."
+RATE = 24000
+AXE_TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    with ServerProcess("--models", "demo-fast,demo", "--preload", "demo-fast", "--token", TOKEN) as running:
+        yield running.wait_until_ready()
+
+
+@pytest.fixture(scope="module")
+def downloads(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("downloads")
+
+
+@pytest.fixture(scope="module")
+def browser(server, downloads) -> Iterator[Any]:
+    """The page, to which the token has not been given yet."""
+    opened = open_browser(downloads)
+    try:
+        opened.get(server.address)
+        yield opened
+    finally:
+        opened.quit()
+
+
+@pytest.fixture
+def page(browser) -> Any:
+    """The page with the token, as freshly loaded; its history is kept."""
+    browser.execute_script("sessionStorage.setItem('token', arguments[0])", TOKEN)
+    browser.refresh()
+    wait_for(lambda: browser.execute_script("return document.getElementById('voice').options.length"))
+    return browser
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
+    until = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < until, "it did not happen"
+        time.sleep(0.05)
+    return found
+
+
+def text_of(page: Any, name: str) -> str:
+    return page.find_element("id", name).text
+
+
+def focused(page: Any) -> str:
+    return page.switch_to.active_element.get_attribute("id")
+
+
+def press(page: Any, *keys: str) -> None:
+    page.switch_to.active_element.send_keys(*keys)
+
+
+def speak(page: Any, text: str, **fields: str) -> None:
+    for name, value in {"text": text, **fields}.items():
+        page.execute_script("const field = document.getElementById(arguments[0]); field.value = arguments[1];"
+                            "field.dispatchEvent(new Event('input', {bubbles: true}))", name, value)
+    page.find_element("id", "speak").click()
+
+
+def heard(page: Any) -> np.ndarray:
+    return np.concatenate([part["samples"] for part in page.execute_script("return recorded.heard")]).astype(np.float32)
+
+
+def ended(page: Any) -> bool:
+    """Whether all has been made and heard."""
+    return text_of(page, "status").startswith("Done") and not page.find_element("id", "stop").is_enabled()
+
+
+# These two in this order: the first has no token yet
+
+def test_a_token_is_asked_for(browser):
+    wait_for(lambda: text_of(browser, "error") == "This server needs a token.")
+    assert focused(browser) == "token"
+    press(browser, "wrong\n")
+    wait_for(lambda: text_of(browser, "error") == "The token is wrong.")
+    press(browser, TOKEN + "\n")
+    wait_for(lambda: focused(browser) == "text")
+    assert not text_of(browser, "error")
+    options = browser.execute_script("return [...document.getElementById('model').options].map(({value}) => value)")
+    assert options == ["demo-fast", "demo"]
+
+
+def test_with_the_keyboard_alone_a_text_is_heard_and_its_words_are_lit(browser):
+    from selenium.webdriver.common.keys import Keys
+
+    press(browser, Keys.CONTROL + "a")
+    press(browser, TEXT)
+    order = [focused(browser)]
+    while order[-1] != "speak":
+        press(browser, Keys.TAB)
+        order.append(focused(browser))
+    assert order == ["text", "model", "voice", "seed", "speed", "speak"], "demo-fast has no presets"
+    press(browser, Keys.ENTER)
+    wait_for(lambda: ended(browser))
+    parts, lit = browser.execute_script("return [recorded.heard, recorded.lit]")
+    assert {part["rate"] for part in parts} == {RATE}
+    assert len(parts) > 1, "it was heard while it was made"
+    sound = heard(browser)
+    assert 3 < len(sound) / RATE < 7
+    assert np.sqrt((sound ** 2).mean()) > 0.03
+    pytest.importorskip("pocketsphinx", reason="needs the extra test")
+    assert edits(words(TEXT), Recogniser([]).transcribe(sound, RATE).split()) <= 3
+    assert [word for word, _ in lit] == TEXT.split()
+    stated = [event["words"] for event in events(browser.current_url, "demo-fast") if "words" in event]
+    starts = [word["start"] for found in stated for word in found]
+    np.testing.assert_allclose(np.diff([at for _, at in lit]), np.diff(starts), atol=0.25)
+    assert text_of(browser, "status").startswith(f"Done: {len(sound) / RATE:.1f} s of sound in ")
+    assert text_of(browser, "sound-value") == f"{len(sound) / RATE:.2f} s"
+    assert all(float(text_of(browser, f"{name}-value").removesuffix(" s")) >= 0 for name in ("wait", "first", "rest"))
+
+
+def test_the_sound_can_be_downloaded(page, downloads):
+    speak(page, "Rain fell.", seed="7")
+    wait_for(lambda: text_of(page, "status").startswith("Done"))
+    page.find_element("id", "download").click()
+    file = downloads / "speech.wav"
+    wait_for(file.exists)
+    data = file.read_bytes()
+    assert (data[:4], data[8:16], int.from_bytes(data[4:8], "little")) == (b"RIFF", b"WAVEfmt ", len(data) - 8)
+    np.testing.assert_allclose(np.frombuffer(data[44:], "<i2") / 32768, heard(page), atol=1e-6)
+
+
+def test_escape_stops_the_sound_and_the_request(page, server):
+    from selenium.webdriver.common.keys import Keys
+
+    speak(page, " ".join([TEXT] * 40), model="demo")
+    wait_for(lambda: text_of(page, "status") == "Waiting for the first sound …")
+    press(page, Keys.ESCAPE)
+    assert text_of(page, "status") == "Stopped."
+    assert not page.find_element("id", "stop").is_enabled()
+    wait_for(lambda: server.log()[-1].get("outcome") == "client gone")
+
+
+def test_the_history_outlives_the_page(page):
+    speak(page, "Snow fell.", seed="9", speed="1.25")
+    wait_for(lambda: ended(page))
+    length = len(heard(page))
+    page.refresh()
+    entry = wait_for(lambda: page.find_elements("css selector", "#history .load"))[0]
+    assert entry.text.startswith("Snow fell.\ndemo-fast · default")
+    wait_for(lambda: page.execute_script("return document.getElementById('voice').options.length"))
+    entry.click()
+    assert page.find_element("id", "seed").get_property("value") == "9"
+    assert page.find_element("id", "speed").get_property("value") == "1.25"
+    assert len(heard(page)) == length
+    wait_for(lambda: page.execute_script("return recorded.lit.map(([word]) => word)") == ["Snow", "fell."])
+    count = len(page.find_elements("css selector", "#history li"))
+    page.find_element("css selector", "[aria-label='Delete: Snow fell.']").click()
+    wait_for(lambda: len(page.find_elements("css selector", "#history li")) == count - 1)
+
+
+def test_errors_of_the_server_are_shown(page):
+    speak(page, " … ")
+    assert "nothing to say" in wait_for(lambda: text_of(page, "error"))
+    speak(page, "Rain fell.")
+    wait_for(lambda: text_of(page, "status").startswith("Done"))
+    assert not text_of(page, "error")
+
+
+def test_the_code_does_what_the_page_does(page, tmp_path):
+    speak(page, "It's a \"quoted\" $HOME — text.\n", seed="3", speed="1.1")
+    sizes = {}
+    for language, command in {"curl": ["bash", "-c"], "python": [sys.executable, "-c"],
+                              "javascript": ["node", "--input-type=module", "-e"]}.items():
+        if shutil.which("curl" if language == "curl" else command[0]) is None:
+            continue
+        if language == "python":
+            pytest.importorskip("openai", reason="needs OpenAI's client: pip install openai")
+        page.find_element("css selector", f"[value={language}]").click()
+        assert TOKEN not in text_of(page, "code")
+        code = page.find_element("id", "code").get_property("textContent")
+        subprocess.run([*command, code], cwd=tmp_path, env={**os.environ, "ANE_TOKEN": TOKEN}, timeout=60, check=True)
+        sizes[language] = (tmp_path / "speech.wav").stat().st_size
+        (tmp_path / "speech.wav").unlink()
+    assert sizes
+    assert len(set(sizes.values())) == 1
+    assert max(sizes.values()) > 22050
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_fault(page, scheme):
+    axe = pytest.importorskip("axe_core_python", reason="needs axe-core: pip install 'tortoise-ane[test]'")
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {
+        "features": [{"name": "prefers-color-scheme", "value": scheme}]})
+    speak(page, TEXT)
+    wait_for(lambda: page.find_elements("css selector", ".lit"))
+    page.execute_script("fail('An error.'); document.getElementById('connect').hidden = false")
+    page.execute_script((Path(axe.__file__).parent / "axe.min.js").read_text(encoding="utf-8"))
+    found = page.execute_async_script("axe.run({runOnly: arguments[0]}).then(arguments[1])", AXE_TAGS)
+    assert len(found["passes"]) > 20
+    assert [(fault["id"], fault["nodes"][0]["html"]) for fault in found["violations"]] == []
+
+
+def test_it_fits_a_phone(page):
+    speak(page, "Rain fell." + "long" * 30)
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
+        "width": 360, "height": 780, "deviceScaleFactor": 2, "mobile": True})
+    try:
+        assert page.execute_script("return document.documentElement.scrollWidth") == 360
+    finally:
+        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_no_other_script_runs(page, server):
+    with urllib.request.urlopen(server.address) as response:
+        policy, html = response.headers["Content-Security-Policy"], response.read().decode()
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert not [part for part in html.split('"') if part.startswith(("http:", "https:", "//"))]
+    for attack in ("document.body.innerHTML = '<b></b>'", "document.body.append(Object.assign("
+                   "document.createElement('script'), {text: 'window.run = 1'}))"):
+        with pytest.raises(Exception, match="requires 'Trusted"):
+            page.execute_script(attack)
+    speak(page, "<img src=x onerror='window.run = 1'>Rain fell.")
+    wait_for(lambda: text_of(page, "status").startswith("Done") or text_of(page, "error"))
+    assert page.execute_script("return window.run") is None
+    assert not page.find_elements("css selector", "#words img")
+
+
+# The events that it is made of
+
+def events(address: str, model: str, **fields: Any) -> list[dict[str, Any]]:
+    body = {"model": model, "input": TEXT, "response_format": "pcm", "stream_format": "sse", "word_times": True,
+            **fields}
+    request = urllib.request.Request(f"{address.rstrip('/')}/v1/audio/speech", json.dumps(body).encode(), {
+        "Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as response:
+        assert "wait;" in response.headers["Server-Timing"]
+        return [json.loads(line.removeprefix(b"data: ")) for line in response if line.strip()]
+
+
+@pytest.mark.parametrize(("model", "fields"), [("demo-fast", {}), ("demo", {"preset": "fastest", "seed": 1})])
+def test_events_state_when_each_word_is_heard(server, model, fields):
+    found = events(server.address, model, **fields)
+    stated = [word for event in found if event["type"] == "speech.audio.words" for word in event["words"]]
+    assert [word["word"] for word in stated] == TEXT.split()
+    assert all(word["start"] < word["end"] for word in stated)
+    assert found[-1]["type"] == "speech.audio.done"
+    kinds = {event["type"] for event in events(server.address, model, word_times=False, **fields)}
+    assert kinds == {"speech.audio.delta", "speech.audio.done"}

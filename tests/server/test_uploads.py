@@ -1,0 +1,140 @@
+"""Files of clients: recordings are transcribed, clips become voices, and malicious files harm nothing."""
+
+import io
+import json
+import urllib.error
+import urllib.request
+import wave
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+from tests.models.whisper.random_whisper import write_openai
+from tests.server.server_process import ServerProcess
+
+openai = pytest.importorskip("openai", reason="needs OpenAI's client")
+pytest.importorskip("fastapi", reason="needs the extra server")
+
+CONSENT = "I agree that this recording of mine is used to make speech."
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory with a Whisper bundle of random weights."""
+    from ane.bundles.bundle import write_bundle
+    from ane.models.whisper.checkpoints import WhisperCheckpoint
+
+    folder = tmp_path_factory.mktemp("home")
+    write_bundle(WhisperCheckpoint(write_openai(tmp_path_factory.mktemp("whisper"))), folder / "bundles" / "ear")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(home: Path) -> Iterator[ServerProcess]:
+    with ServerProcess("--transcriber", "ear", "--add-voices", "--clip-seconds", "40", "--upload", "8",
+                       home=home) as running:
+        yield running.wait_until_ready()
+
+
+@pytest.fixture(scope="module")
+def client(server: ServerProcess) -> Any:
+    return openai.OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0)
+
+
+def noise(seconds: float, rate: int = 16000) -> np.ndarray:
+    return (0.2 * np.random.default_rng(1).standard_normal(round(seconds * rate))).clip(-1, 1).astype(np.float32)
+
+
+def sound_file(seconds: float = 1.0, form: str = "WAV") -> io.BytesIO:
+    file = io.BytesIO()
+    soundfile.write(file, noise(seconds), 16000, format=form)
+    file.seek(0)
+    file.name = f"clip.{form.lower()}"
+    return file
+
+
+@pytest.mark.parametrize("form", ["WAV", "FLAC"])
+def test_a_recording_is_transcribed_as_by_the_command(client, home, form):
+    from ane.audio.reader import read_audio
+    from ane.backends import load_backend
+    from ane.bundles.bundle import Bundle
+    from ane.models.whisper.transcription import Transcriber, TranscriptionOptions
+
+    model = Bundle(home / "bundles" / "ear")
+    stored = home / f"clip.{form.lower()}"
+    stored.write_bytes(sound_file(form=form).read())
+    options = TranscriptionOptions(temperatures=(1.0,))         # random weights are slow to end at lower ones
+    expected = Transcriber(model, load_backend("auto", model)).transcribe(*read_audio(stored), options)
+    answer = client.audio.transcriptions.create(model="whisper-1", file=sound_file(form=form), temperature=1,
+                                                response_format="verbose_json")
+    assert answer.text == expected.text.strip()
+    assert answer.duration == pytest.approx(1.0)
+    assert [segment.tokens for segment in answer.segments] == [list(one.tokens) for one in expected.segments]
+    subtitles = client.audio.transcriptions.create(model="ear", file=sound_file(form=form), temperature=1,
+                                                   response_format="srt")
+    assert subtitles.count("-->") == len(expected.segments)
+
+
+def riff_of_lies() -> io.BytesIO:
+    file = io.BytesIO()
+    with wave.open(file, "wb") as writer:
+        writer.setparams((1, 2, 16000, 0, "NONE", ""))
+        writer.writeframes(b"\0" * 1000)
+    data = bytearray(file.getvalue())
+    data[40:44] = b"\0\0\x10\0"
+    return io.BytesIO(bytes(data))
+
+
+@pytest.mark.parametrize(("file", "message"), [
+    (io.BytesIO(b""), "empty"), (io.BytesIO(b"no sound at all" * 100), "not sound"), (riff_of_lies(), "ends"),
+    (io.BytesIO(b"RIFF" + bytes(range(256)) * 8), "."), (io.BytesIO(b"#EXTM3U\nfile:///etc/passwd\n" * 5), "not sound"),
+    (io.BytesIO(b"ffconcat version 1.0\nfile '/etc/passwd'\n"), "not sound")])
+def test_a_file_that_is_no_sound_is_refused(client, file, message):
+    file.seek(0)
+    file.name = "clip.wav"
+    with pytest.raises(openai.BadRequestError, match=message) as found:
+        client.audio.transcriptions.create(model="ear", file=file)
+    assert "/tmp" not in str(found.value)
+
+
+def test_recordings_that_are_too_long_or_too_large_are_refused(client):
+    with pytest.raises(openai.BadRequestError, match="lasts 1 minutes"):
+        client.audio.transcriptions.create(model="ear", file=sound_file(60.0))
+    huge = io.BytesIO(b"\0" * (9 << 20))
+    huge.name = "clip.wav"
+    with pytest.raises((openai.APIStatusError, openai.APIConnectionError)) as found:
+        client.audio.transcriptions.create(model="ear", file=huge)
+    assert getattr(found.value, "status_code", 413) == 413
+
+
+def add_voice(server: ServerProcess, name: str, consent: str) -> tuple[int, dict[str, Any]]:
+    parts = {"name": name, "consent": consent}
+    body = b"".join(f'--x\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{value}\r\n'.encode()
+                    for key, value in parts.items())
+    body += (b'--x\r\nContent-Disposition: form-data; name="audio_sample"; filename="a.wav"\r\n\r\n'
+             + sound_file(6.0).read() + b"\r\n--x--\r\n")
+    request = urllib.request.Request(f"{server.address}/v1/audio/voices", body,
+                                     {"Content-Type": "multipart/form-data; boundary=x"})
+    try:
+        with urllib.request.urlopen(request) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def test_a_clip_becomes_a_voice_with_consent_only(server, client, home):
+    status, answer = add_voice(server, "ann", " ")
+    assert (status, answer["error"]["param"]) == (400, "consent")
+    for name in ("../ann", "rms", "random", "a&b", ""):
+        assert add_voice(server, name, CONSENT)[0] == 400, name
+    status, answer = add_voice(server, "ann", CONSENT)
+    assert (status, answer["id"]) == (201, "ann")
+    assert add_voice(server, "ann", CONSENT)[0] == 400
+    assert CONSENT in next(home.rglob("ann.consent.txt")).read_text()
+    sound = client.audio.speech.create(model="demo", voice="ann", input="Hello.", response_format="pcm",
+                                       extra_body={"preset": "fastest", "seed": 1})
+    assert len(sound.content) > 10_000
