@@ -36,6 +36,7 @@ from converters.tortoise.buckets import UPSTREAM_CODES, pool_slots
 OFFICIAL = UnifiedVoiceConfig()
 PREFIX, LANES, CODES = 100, (1, 8, 16), (50, 150, 300, 500)
 WINDOW = 64             # steps that a figure is the mean of: a multiple of those between two stores
+UNCOUNTED = ("calls", "flops", "integers", "copied by the host")     # no bytes that the formula counts
 SHOWN = ("M1", "M2", "M3", "M4")
 Counts = Counter        # bytes by part, "calls" and "flops"
 
@@ -43,13 +44,14 @@ Counts = Counter        # bytes by part, "calls" and "flops"
 class CountedFunction:
     """A function as ``CoreMLRuntime`` loads it, with buffers; it counts and returns zeros."""
 
-    def __init__(self, package: Path, counts: Counts):
-        self.counts, program = counts, Package(package).function()
-        counted = cost(Package(package))
+    def __init__(self, package: Path, counts: Counts, function: str | None = None):
+        self.counts, program = counts, Package(package).function(function)
+        counted = cost(Package(package), function)
         self.moved = Counts({
             "weights": counted.unique, "cache read": counted.cache_read, "cache written": counted.cache_written,
             "rewritten": counted.rewritten, "handed over": counted.converted, "large": 2 * counted.large,
-            "calls": 1, "flops": counted.flops})
+            "calls": 1, "flops": counted.flops,
+            "integers": sum(4 * type.size for type in program.inputs.values() if type.dtype == "int32")})
         self.buffers = {name: np.zeros(type.shape, np.int32 if type.dtype == "int32" else np.float32)
                         for name, type in program.inputs.items()}
         self.outputs = {name: np.zeros(type.shape, np.float32) for name, type in program.outputs.items()}
@@ -117,11 +119,11 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
     for (cache, lanes, codes), one in counted_layers[1].items():
         two, more = counted_layers[2][cache, lanes, codes], OFFICIAL.layers - 1
         whole = {name: one[name] + more * (two[name] - one[name]) for name in two}
-        moved = sum(value for name, value in whole.items() if name not in ("calls", "flops", "copied by the host"))
+        moved = sum(value for name, value in whole.items() if name not in UNCOUNTED)
         times = {chip: 1000 * (roofline(moved, whole["flops"], CHIPS[chip], 0)[0] + whole["calls"] * DISPATCH)
                  for chip in SHOWN}
         figures = {f"{name.replace(' ', '_')}_MB": round(value / 1e6, 1) for name, value in whole.items()
-                   if name not in ("calls", "flops")} | {"calls": round(whole["calls"], 3)} | {
+                   if name not in ("calls", "flops", "integers")} | {"calls": round(whole["calls"], 3)} | {
                    f"{chip}_ms": round(time, 1) for chip, time in times.items()}
         rows.append(BenchRow(cache, "step", "MB", {"lanes": lanes, "codes": codes}, Spread.of([round(moved / 1e6, 1)]),
                              figures))

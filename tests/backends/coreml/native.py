@@ -64,13 +64,21 @@ class StandIn:
         path = self.folder / "log"
         return path.read_text().splitlines() if path.exists() else []
 
+    @property
+    def moved(self) -> int:
+        """Bytes of all arrays that were handed over and returned, as the binding has them: float32 and int32."""
+        return sum(int(line.split()[1]) for line in self.log if line.startswith("moved "))
+
+    def note(self, line: str) -> None:
+        with (self.folder / "log").open("a") as log:
+            log.write(line + "\n")
+
     def count(self, start: str) -> int:
         return sum(line.startswith(start) for line in self.log)
 
     def obey(self, call: str, function: str, units: str = "") -> str:
         """Write the call into the log and carry out its order; "nan" and "forget" are left to the caller."""
-        with (self.folder / "log").open("a") as log:
-            log.write(f"{call} {function} {units}".rstrip() + "\n")
+        self.note(f"{call} {function} {units}".rstrip())
         path = self.folder / "orders.json"
         for order in (Order(**content) for content in (json.loads(path.read_text()) if path.exists() else [])):
             if order.call == call and order.function in (None, function) and order.units in (None, units):
@@ -152,8 +160,11 @@ class _MLModelProxy:
             watch(features[name], name)
         if spoiled == "nan":
             outputs = {name: np.full_like(array, np.nan) for name, array in outputs.items()}
-        return {name: array.astype(np.float32) if array.dtype.kind == "f" else array
-                for name, array in outputs.items()}
+        returned = {name: array.astype(np.float32) if array.dtype.kind == "f" else array
+                    for name, array in outputs.items()}
+        handed = [arrays[name] for name in declared]
+        self.stand_in.note(f"moved {sum(array.nbytes for array in (*handed, *returned.values()))}")
+        return returned
 
     def newState(self) -> _State:       # noqa: N802  the binding's name
         return _State(self, self.interpreter.make_state())
