@@ -25,6 +25,40 @@ POLL = 0.25             # seconds between two looks whether another process has 
 NarrationProgress = Callable[[int, int, float | None], None]        # chunks done, of all, seconds left (None: unknown)
 
 
+class Narration:
+    """Keeps the sounds of a job's chunks as they are spoken, and reports how far it is."""
+
+    def __init__(self, store: JobStore, plan: BookPlan, progress: NarrationProgress,
+                 clock: Callable[[], float] = time.monotonic):
+        self.store, self.plan, self._progress, self._clock = store, plan, progress, clock
+        self.spoken = self._characters = 0
+        self._began = clock()
+
+    def chunks(self) -> Iterator[ClaimedChunk | None]:
+        """The chunks without a sound, leased to this process; None while others speak the last of them.
+
+        Raises:
+            UserError: another process changed the plan.
+        """
+        while True:
+            claimed = self.store.claim(self.plan.digest)
+            if claimed is None:
+                done, total, _ = self.store.progress()
+                if done == total:
+                    self._progress(done, total, 0.0)
+                    return
+                time.sleep(POLL)
+            yield claimed
+
+    def keep(self, claimed: ClaimedChunk, chunk: SpokenChunk, rate: int, seconds: float) -> None:
+        """Store a chunk's sound, at ``rate`` Hz, which took ``seconds``."""
+        self.store.save(claimed, chunk.audio, rate, seconds, chunk.notes, chunk.words,
+                        ChunkSignals.of(claimed.chunk.text, chunk, rate).as_dict())
+        self.spoken, self._characters = self.spoken + 1, self._characters + len(claimed.chunk.text)
+        done, total, left = self.store.progress()
+        self._progress(done, total, left * (self._clock() - self._began) / self._characters)
+
+
 def narrate(store: JobStore, plan: BookPlan, speaker: BookSpeaker, progress: NarrationProgress,
             clock: Callable[[], float] = time.monotonic) -> int:
     """Speak every chunk that has no sound yet, and wait for those that other processes speak.
@@ -34,25 +68,14 @@ def narrate(store: JobStore, plan: BookPlan, speaker: BookSpeaker, progress: Nar
     Raises:
         UserError: a chunk cannot be spoken, another process changed the plan, or the store cannot be written.
     """
-    spoken, began, characters = 0, clock(), 0
+    narration = Narration(store, plan, progress, clock)
     with leases_renewed(store):
-        while True:
-            claimed = store.claim(plan.digest)
-            if claimed is None:
-                done, total, _ = store.progress()
-                if done == total:
-                    progress(done, total, 0.0)
-                    return spoken
-                time.sleep(POLL)
-                continue
-            started = time.perf_counter()
-            spoken_chunk = sound_of(speaker, claimed, len(plan.chunks))
-            store.save(claimed, spoken_chunk.audio, speaker.sample_rate, time.perf_counter() - started,
-                       spoken_chunk.notes, spoken_chunk.words,
-                       ChunkSignals.of(claimed.chunk.text, spoken_chunk, speaker.sample_rate).as_dict())
-            spoken, characters = spoken + 1, characters + len(claimed.chunk.text)
-            done, total, left = store.progress()
-            progress(done, total, left * (clock() - began) / characters)
+        for claimed in narration.chunks():
+            if claimed is not None:
+                started = time.perf_counter()
+                chunk = sound_of(speaker, claimed, len(plan.chunks))
+                narration.keep(claimed, chunk, speaker.sample_rate, time.perf_counter() - started)
+    return narration.spoken
 
 
 def sound_of(speaker: BookSpeaker, claimed: ClaimedChunk, count: int, seed: int | None = None) -> SpokenChunk:

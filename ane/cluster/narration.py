@@ -1,11 +1,10 @@
 """A job of `ane read` on a Ray cluster: its workers speak, this process alone reads and writes the job."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
-from ane.books.narration import POLL, Narration, NarrationProgress, leases_renewed, sound_of
+from ane.books.narration import Narration, NarrationProgress, leases_renewed, sound_of
 from ane.books.plan import BookPlan
 from ane.books.speakers import BookSpeaker, SpokenChunk
 from ane.books.store import ClaimedChunk, JobStore
@@ -27,10 +26,10 @@ def narrate_on_ray(store: JobStore, plan: BookPlan, make_speaker: MakeSpeaker, s
     """
     narration = Narration(store, plan, progress)
     with leases_renewed(store), connected(address) as ray:
-        for (claimed, _), (spoken, seconds) in results(ray, partial(make_call, make_speaker), calls(store, plan),
-                                                       workers, threads):
-            narration.keep(claimed, spoken, sample_rate, seconds)
-    return narration.finish()
+        calls = (claimed and (claimed, len(plan.chunks)) for claimed in narration.chunks())
+        for (claimed, _), (chunk, seconds) in results(ray, partial(make_call, make_speaker), calls, workers, threads):
+            narration.keep(claimed, chunk, sample_rate, seconds)
+    return narration.spoken
 
 
 def make_call(make_speaker: MakeSpeaker) -> Callable[..., tuple[SpokenChunk, float]]:
@@ -43,17 +42,3 @@ def make_call(make_speaker: MakeSpeaker) -> Callable[..., tuple[SpokenChunk, flo
         return spoken, time.perf_counter() - started
 
     return speak
-
-
-def calls(store: JobStore, plan: BookPlan) -> Iterator[tuple[Any, ...] | None]:
-    """The chunks that nobody has spoken or is speaking, leased; None while there is none, but not all are done."""
-    while True:
-        claimed = store.claim(plan.digest)
-        if claimed is not None:
-            yield claimed, len(plan.chunks)
-            continue
-        done, total, _ = store.progress()
-        if done == total:
-            return
-        time.sleep(POLL)
-        yield None

@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from ane.text.user_lexicon import read_lexicon
 if TYPE_CHECKING:
     from ane.books.document import CoverImage, Document
     from ane.books.output import OutputOptions
-    from ane.books.plan import Silences
+    from ane.books.plan import BookPlan, Silences
     from ane.books.speakers import BookSpeaker
     from ane.books.store import JobStore
 
@@ -31,6 +32,7 @@ SILENCES = {"sentence": "between sentences", "paragraph": "between paragraphs",
             "heading": "around headings and at scene breaks", "chapter": "after a chapter"}
 IMAGE_STARTS = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG\r\n\x1a\n": "image/png"}
 MAX_COVER = 16 << 20        # bytes
+LOCAL = "local"             # of --ray without an address
 EXAMPLES = """
 examples:
   ane read book.epub -o book.m4b                    an audiobook with chapters and cover
@@ -86,6 +88,11 @@ def register(commands: argparse._SubParsersAction) -> None:
     add("--title", metavar="TITLE", help="title in the file (default: the document's)")
     add("--author", metavar="AUTHOR", help="author in the file (default: the document's)")
     add("--cover", metavar="FILE", type=arguments.path, help="a JPEG or PNG as cover (default: the document's)")
+    add = arguments.rare_group(parser, "cluster", "Many processes or machines speak, with Ray.").add_argument
+    add("--ray", nargs="?", const=LOCAL, metavar="ADDRESS",
+        help="speak on a Ray cluster: HOST:PORT, auto for the one of this machine (default: one of this machine alone)")
+    add("--workers", type=arguments.positive, metavar="N",
+        help="processes that speak (default: one for each GPU, else one for each processor)")
     parser.add_argument("--help-all", action=arguments.FullHelpAction, help="show all options, by group, and exit")
     arguments.mark_rare(parser, "checkpoints")
     parser.set_defaults(handler=read)
@@ -102,6 +109,8 @@ def read(args: argparse.Namespace) -> int:
         return list_command(args)
     if args.preset == "?":
         return list_presets(args)
+    if args.workers and args.ray is None:
+        raise UserError("--workers has no effect without --ray")
     if args.book is None or args.output is None:
         raise UserError("name a book and an output: ane read BOOK -o OUT")
     if str(args.output) == "-":
@@ -142,13 +151,32 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
     store.redo(args.redo)
     console = message_console(args)
     with ProgressDisplay(console, shown=not args.quiet) as progress:
-        spoken = narrate(store, plan, speaker,
-                         lambda done, total, left: progress.update("chunks", done, total, time_left(left)))
+        def show(done: int, total: int, left: float | None) -> None:
+            progress.update("chunks", done, total, time_left(left))
+
+        spoken = narrate(store, plan, speaker, show) if args.ray is None else speak_on_ray(
+            args, store, plan, speaker, seed, show)
         check_book(store, plan, speaker, checker,
                    lambda done, total: progress.update("checked", done, total, ""))
     written = write_book_files(store, options)
     print_book_report(console, store, written, spoken, len(plan.chunks))
     return 0
+
+
+def speak_on_ray(args: argparse.Namespace, store: "JobStore", plan: "BookPlan", speaker: "BookSpeaker", seed: int,
+                 progress: Callable[[int, int, float | None], None]) -> int:
+    """``narrate`` on a cluster, with a speaker in each worker like ``speaker``; returns the number of chunks spoken."""
+    from ane.cluster.narration import narrate_on_ray
+
+    threads = args.threads or 1
+    flags = {name: value for name, value in vars(args).items() if name not in ("handler", "top_parser")}
+    make = partial(make_speaker, argparse.Namespace(**flags | {"threads": threads, "quiet": True}), seed)
+    return narrate_on_ray(store, plan, make, speaker.sample_rate, progress,
+                          None if args.ray == LOCAL else args.ray, args.workers, threads)
+
+
+def make_speaker(args: argparse.Namespace, seed: int) -> "BookSpeaker":
+    return open_speaker(args)(seed)
 
 
 def say_backend(store: "JobStore", backend: str) -> None:

@@ -99,8 +99,8 @@ class Synthesizer(AsyncSpeaking):
                ssml: bool | None = None, word_times: bool = False) -> "Stream":
         """Speak ``text`` and return its sound incrementally. Arguments and errors: ``speak``.
 
-        Without diffusion the pieces join to exactly what ``speak`` returns. With it, a long chunk is diffused in
-        windows (``ane.models.tortoise.windows``), so its sound differs slightly.
+        Without diffusion the pieces join to what ``speak`` returns, up to rounding. With it, a long chunk is diffused
+        in windows (``ane.models.tortoise.windows``), so its sound differs slightly.
         """
         passages = read_passages(text, lexicon, ssml, speed)
         return Stream(Request(self, [passages], voice, preset, seed, settings, timeline), progress, word_times)

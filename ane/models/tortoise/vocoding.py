@@ -51,7 +51,8 @@ def univnet_call(backend: Backend, config: UnivNetConfig, columns: np.ndarray, a
 
 def hifigan_stream(backend: Backend, config: HifiganConfig, conditioning: np.ndarray, latents: Iterable[np.ndarray],
                    window: VocodingWindow | None = None) -> Iterator[np.ndarray]:
-    """``hifigan_sound`` for latents (n, D) that arrive incrementally: yields the same samples in pieces (m,).
+    """``hifigan_sound`` for latents (n, D) that arrive incrementally: yields the same samples in pieces (m,), up to
+    rounding; in whatever pieces the latents arrive, exactly the same.
 
     Closing the iterator closes ``latents``.
     """

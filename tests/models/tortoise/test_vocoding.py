@@ -119,7 +119,7 @@ def whole_and_pieces(backend: VocoderBackend, vocoder: str, length: int, sizes: 
 
 
 @both_vocoders
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(length=st.integers(1, 150), sizes=st.lists(st.integers(1, 60), min_size=1, max_size=4),
        first=st.integers(1, 30), window=st.integers(1, 90))
 def test_streamed_pieces_join_to_the_whole(torch_vocoders, vocoder, length, sizes, first, window):
