@@ -3,8 +3,8 @@
     python -m tests.books.campaign               every call, all faults; writes tests/books/campaign.json
     python -m tests.books.campaign --every 40    every 40th call
 
-A job of 42 chunks with a stand-in synthesizer is spoken, judged and written to a WAV file with subtitles. The library of
-``faults.c``, preloaded, ends the process (before a call, or in the middle of a write) or fills the disk (from a call
+A job of 42 chunks with a stand-in synthesizer is spoken, judged and written to a WAV file with subtitles. The library
+of ``faults.c``, preloaded, ends the process (before a call, or in the middle of a write) or fills the disk (from a call
 on, or for one call alone). Then the job is run again, undisturbed, and must give the same samples, speak no finished
 chunk again, and leave no other file. Needs Linux and a C compiler.
 """
