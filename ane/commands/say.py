@@ -206,7 +206,8 @@ def speak_whole(args: argparse.Namespace, synthesizer: "Synthesizer", text: str,
     """Speak the text, and write it when it is complete; of a model that can, each chunk as soon as it is."""
     from ane.audio import write
 
-    if hasattr(synthesizer, "speak_in_chunks") and args.output is not None and not args.play and (args.best or 1) == 1:
+    piecewise = args.output is not None and not args.play and (args.best or 1) == 1 and args.times_file is None
+    if hasattr(synthesizer, "speak_in_chunks") and piecewise:
         stream = synthesizer.speak_in_chunks(text, **request, progress=progress.update)
         send_pieces(args, stream)
         yield stream, [args.output]
