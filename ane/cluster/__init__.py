@@ -1,4 +1,4 @@
-"""Speech on a Ray cluster: ``speak_many`` for texts, ``narrate_on_ray`` for the jobs of `ane read`."""
+"""Speech on a Ray cluster: ``speak_many`` for texts, ``ane.cluster.narration`` for the jobs of `ane read`."""
 
 from ane.cluster.speaking import speak_many
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from ane.cluster.workers import connected, results
+from ane.cluster.workers import connected, map_on_workers
 
 
 def speak_many(texts: Iterable[str], bundle: str | None = None, address: str | None = None,
@@ -13,7 +13,7 @@ def speak_many(texts: Iterable[str], bundle: str | None = None, address: str | N
     """Yield each text's speech in order, as ``ane.load(bundle).speak(text, **request)`` returns it.
 
     Args:
-        texts: of any number; a few more than there are workers are read ahead.
+        texts: of any number, read as workers become free. A result waits in memory until those before it are done.
         bundle, backend, precision: as of ``ane.load``; the bundle must be on every machine of the cluster.
         address: of the cluster (``connected``). workers: processes that hold the model; None: one a GPU, else one for
             each ``threads`` processors of the cluster. threads: CPU threads of each.
@@ -26,7 +26,7 @@ def speak_many(texts: Iterable[str], bundle: str | None = None, address: str | N
         make = partial(make_speaker, bundle, backend, precision, threads, request)
         waiting: dict[int, Any] = {}
         due = 0
-        for (number, _), speech in results(ray, make, enumerate(texts), workers, threads):
+        for (number, _), speech in map_on_workers(ray, make, enumerate(texts), workers, threads):
             waiting[number] = speech
             while due in waiting:
                 yield waiting.pop(due)

@@ -36,7 +36,7 @@ def connected(address: str | None) -> Iterator[Any]:
     if importlib.util.find_spec("ray") is None:
         raise UserError(MISSING)
     if address not in (None, "auto"):
-        check_answers(address)
+        check_reachable(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")       # else Ray reports its use to its makers
     import ray
 
@@ -52,7 +52,7 @@ def connected(address: str | None) -> Iterator[Any]:
         ray.shutdown()
 
 
-def check_answers(address: str) -> None:
+def check_reachable(address: str) -> None:
     """Raise UserError unless something listens at HOST:PORT: Ray itself tries for minutes, then ends the process."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
@@ -62,7 +62,7 @@ def check_answers(address: str) -> None:
                         "--head`, or auto") from error
 
 
-def results(ray: Any, make: Callable[[], Callable[..., Any]], calls: Iterable[tuple[Any, ...] | None],
+def map_on_workers(ray: Any, make: Callable[[], Callable[..., Any]], calls: Iterable[tuple[Any, ...] | None],
             workers: int | None, threads: int = 1) -> Iterator[tuple[tuple[Any, ...], Any]]:
     """Call ``make()(*arguments)`` on workers for each of ``calls``; yield the arguments and the result as they end.
 

@@ -123,12 +123,21 @@ def gigabytes(text: str) -> float:
 
 def error(text: str) -> float:
     """A finite number above 0, such as 1e-4."""
+    return _above_zero(text, "a number above 0, such as 1e-4")
+
+
+def seconds(text: str) -> float:
+    """A finite number of seconds above 0."""
+    return _above_zero(text, "a number of seconds above 0")
+
+
+def _above_zero(text: str, what: str) -> float:
     try:
         number = float(text)
     except ValueError:
         number = 0.0
     if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0, such as 1e-4")
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
     return number
 
 

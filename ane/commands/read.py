@@ -73,7 +73,7 @@ def register(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--keep", metavar="RULE,…", type=arguments.comma_separated, default=[],
                         help=f"read aloud what these rules leave out: {', '.join(OMISSIONS)}")
     parser.add_argument("--check", action="store_true",
-                        help="listen to every chunk with the recogniser pocketsphinx too, and compare it with its text")
+                        help="also run speech recognition (pocketsphinx) on every chunk, and compare it with its text")
     parser.add_argument("--retries", type=arguments.natural, default=2, metavar="N",
                         help="speak a suspect chunk again up to N times, and keep the best (default: 2)")
     add_model_arguments(parser)
@@ -90,9 +90,10 @@ def register(commands: argparse._SubParsersAction) -> None:
     add("--cover", metavar="FILE", type=arguments.path, help="a JPEG or PNG as cover (default: the document's)")
     add = arguments.rare_group(parser, "cluster", "Many processes or machines speak, with Ray.").add_argument
     add("--ray", nargs="?", const=LOCAL, metavar="ADDRESS",
-        help="speak on a Ray cluster: HOST:PORT, auto for the one of this machine (default: one of this machine alone)")
+        help="speak on a Ray cluster: its address HOST:PORT, or auto for the one that this machine has joined; without "
+             "ADDRESS, on one of this machine alone")
     add("--workers", type=arguments.positive, metavar="N",
-        help="processes that speak (default: one for each GPU, else one for each processor)")
+        help="processes that speak (default: one for each GPU, else one for each --threads processors)")
     parser.add_argument("--help-all", action=arguments.FullHelpAction, help="show all options, by group, and exit")
     arguments.mark_rare(parser, "checkpoints")
     parser.set_defaults(handler=read)
@@ -129,13 +130,13 @@ def read(args: argparse.Namespace) -> int:
 def run(args: argparse.Namespace, store: "JobStore", document: "Document", speaker: "BookSpeaker", seed: int,
         silences: "Silences", options: "OutputOptions") -> int:
     """Speak what is missing, write the files and report."""
-    from ane.books.checking.resampling import BookChecker, check_book
-    from ane.books.checking.told_words import ToldRecogniser
+    from ane.books.checking.forced_alignment import ForcedAligner
+    from ane.books.checking.retries import BookChecker, check_book
     from ane.books.narration import narrate
     from ane.books.output import write_book_files
     from ane.books.plan import SpeechIdentity, plan_book
 
-    checker = BookChecker(ToldRecogniser() if args.check else None, args.retries)
+    checker = BookChecker(ForcedAligner() if args.check else None, args.retries)
     identity = SpeechIdentity(speaker.model, speaker.voice, speaker.settings, seed)
     plan = plan_book(document, identity, silences, speaker.lengths, speaker.respell)
     former = store.fact("identity")
@@ -147,7 +148,7 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
         LOGGER.warning("another %s than this job was spoken with: all chunks are spoken again. To keep them, interrupt "
                        "and repeat the earlier options", ", ".join(changed))
     store.set_fact("identity", now)
-    say_backend(store, speaker.synthesizer.backend.name)
+    record_backend(store, speaker.synthesizer.backend.name)
     store.redo(args.redo)
     console = message_console(args)
     with ProgressDisplay(console, shown=not args.quiet) as progress:
@@ -179,7 +180,7 @@ def make_speaker(args: argparse.Namespace, seed: int) -> "BookSpeaker":
     return open_speaker(args)(seed)
 
 
-def say_backend(store: "JobStore", backend: str) -> None:
+def record_backend(store: "JobStore", backend: str) -> None:
     """Warn when a job goes on with another backend or precision than it was spoken with so far; both are kept."""
     former = store.fact("backend")
     done, total, _ = store.progress()

@@ -6,7 +6,7 @@ import sys
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from ane.commands.arguments import comma_separated, error, gigabytes, natural, positive, rare_group
+from ane.commands.arguments import comma_separated, gigabytes, natural, positive, rare_group, seconds
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -60,24 +60,25 @@ def register(commands: argparse._SubParsersAction) -> None:
                                                                 "(default: 16)")
     add("--memory", type=gigabytes, metavar="GB",
         help="size of loaded bundles at most; the least recently used is released (default: no limit)")
-    add("--idle-release", type=error, metavar="S", help="release a model that was not used for S seconds")
+    add("--idle-release", type=seconds, metavar="S", help="release a model that was not used for S seconds")
     add_limits(parser)
     parser.set_defaults(handler=serve)
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
     add = rare_group(parser, "limits").add_argument
-    add("--characters", type=positive, metavar="N", help="of a text (default: 4096)")
-    add("--body", type=positive, metavar="MB", help="of a request (default: 1)")
-    add("--upload", type=positive, metavar="MB", help="of a request with files (default: 25)")
-    add("--clip-seconds", type=error, metavar="S", help="of a recording to transcribe (default: 1800)")
-    add("--requests", type=positive, metavar="N", help="waiting and being spoken; more get status 429 (default: 256)")
-    add("--connections", type=positive, metavar="N", help="open at a time (default: 1024)")
-    add("--sound-ahead", type=error, metavar="S", help="seconds of sound that wait for a slow client (default: 10)")
-    add("--seconds", type=error, metavar="S", help="that a request may take (default: 600)")
-    add("--idle", type=error, metavar="S",
-        help="that a client may be silent in the middle of a request, or not read (default: 30)")
-    add("--drain", type=error, metavar="S", help="that requests have to end after SIGTERM (default: 30)")
+    add("--characters", type=positive, metavar="N", help="maximum characters of a text (default: 4096)")
+    add("--body", type=positive, metavar="MB", help="maximum size of a request (default: 1)")
+    add("--upload", type=positive, metavar="MB", help="maximum size of a request with files (default: 25)")
+    add("--clip-seconds", type=seconds, metavar="S", help="maximum length of a recording to transcribe (default: 1800)")
+    add("--requests", type=positive, metavar="N",
+        help="maximum requests at a time; further ones get status 429 (default: 256)")
+    add("--connections", type=positive, metavar="N", help="maximum open connections (default: 1024)")
+    add("--sound-ahead", type=seconds, metavar="S", help="seconds of sound that wait for a slow client (default: 10)")
+    add("--seconds", type=seconds, metavar="S", help="maximum time of a request (default: 600)")
+    add("--idle", type=seconds, metavar="S",
+        help="how long a client may be silent in the middle of a request, or not read (default: 30)")
+    add("--drain", type=seconds, metavar="S", help="how long requests may go on after SIGTERM (default: 30)")
 
 
 def voice_mapping(text: str) -> tuple[str, str]:
@@ -123,5 +124,6 @@ def read_server_settings(args: argparse.Namespace) -> "ServerSettings":
 
 def announce(address: str, settings: "ServerSettings") -> None:
     models = ", ".join(settings.models)
-    sys.stdout.write(f"speaking with {models} at {address}/v1/audio/speech; its parameters: {address}/docs\n")
+    sys.stdout.write(f"listening on {address} (models: {models}); a page to try it: {address}/, "
+                     f"the API: {address}/docs\n")
     sys.stdout.flush()

@@ -51,7 +51,7 @@ def verify_package(args: argparse.Namespace) -> int:
         write_json(args.json, run_json(args, run, runner.name))
     if args.json != "-":
         print_run(run, runner.name)
-    raise_differences(run, THRESHOLD if args.threshold is None else args.threshold)
+    check_threshold(run, THRESHOLD if args.threshold is None else args.threshold)
     return 0
 
 
@@ -103,7 +103,7 @@ def value_table(title: str, values: "Sequence[RunValue]") -> Table:
     return table
 
 
-def raise_differences(run: "PackageRun", threshold: float) -> None:
+def check_threshold(run: "PackageRun", threshold: float) -> None:
     """Raise UserError that names the first value below the threshold, in program order."""
     compared = {value.name: value.compared for value in (*run.layers, *run.values)}     # an output is also inside
     values = [value for value in compared.values() if value]

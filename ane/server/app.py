@@ -154,7 +154,7 @@ async def first_piece(utterance: Utterance, request: Request) -> SoundPiece:
     """The first sound, so that what is wrong with a request is reported with its status.
 
     Raises:
-        UserError: of the request. HTTPException: the client has gone.
+        UserError: of the request. RefusedError: the client has gone (499), or nothing of the text can be spoken.
     """
     arriving = asyncio.ensure_future(anext(utterance))
     try:

@@ -33,7 +33,7 @@ class BusyError(UserError):
     """
 
     def __init__(self, retry_after: int):
-        super().__init__("the server has as many requests as it takes at a time: try again later")
+        super().__init__("too many requests: try again later")
         self.retry_after = retry_after
 
 
@@ -152,7 +152,7 @@ class Engine:
         try:
             self._chore()
         except Exception:           # the thread must go on for the others
-            LOGGER.exception("looking after the models failed")
+            LOGGER.exception("releasing unused models failed")
 
     def _most_urgent(self) -> Callable[[], None] | None:
         """What to do next: resume a job, or take a step of lanes for those that wait for it. None: nothing."""

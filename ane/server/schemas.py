@@ -1,6 +1,6 @@
 """The bodies of requests and responses, as the OpenAPI schema describes them."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -102,7 +102,3 @@ class StreamText(StrictModel):
 
     type: Literal["text", "end"]
     text: str = ""
-
-
-Usage = dict[str, int]
-Event = dict[str, Any]

@@ -48,7 +48,7 @@ class Service:
             raise RefusedError(f"input must have at most {most} characters, got {len(text)}", 400, "input",
                                "string_above_max_length")
         if any("\ud800" <= sign <= "\udfff" for sign in text):
-            raise RefusedError("input holds surrogates, which are no characters", 400, "input")
+            raise RefusedError("input contains unpaired surrogates", 400, "input")
 
     def speak(self, request: SpeechRequest, kind: str = "speech") -> "Utterance":
         """Begin to speak. Raises BusyError."""

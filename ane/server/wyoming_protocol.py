@@ -22,7 +22,7 @@ from ane.system.errors import UserError
 from ane.system.version import version
 
 LOGGER = logging.getLogger("ane.server")
-MADE_BY = Attribution(name="tortoise-ane", url="https://github.com/neonbjb/tortoise-tts")
+ATTRIBUTION = Attribution(name="tortoise-ane", url="")
 CHUNK = 4096            # samples of an event, at most
 
 
@@ -149,11 +149,11 @@ class WyomingClient:
         return SpeechRequest(model, catalogue.voice(model, name and str(name)), text)
 
     def info(self) -> Info:
-        voices = [TtsVoice(name=f"{model}/{voice}", attribution=MADE_BY, installed=True, description=voice,
+        voices = [TtsVoice(name=f"{model}/{voice}", attribution=ATTRIBUTION, installed=True, description=voice,
                            version=version(), languages=["en"])
                   for model in self.service.catalogue.models for voice in self.service.catalogue.voices(model)]
-        return Info(tts=[TtsProgram(name="ane", attribution=MADE_BY, installed=True, version=version(), voices=voices,
-                                    description="tortoise-ane", supports_synthesize_streaming=True)])
+        return Info(tts=[TtsProgram(name="ane", attribution=ATTRIBUTION, installed=True, version=version(),
+                                    voices=voices, description="tortoise-ane", supports_synthesize_streaming=True)])
 
     async def speak(self, request: SpeechRequest) -> None:
         utterance = self.service.speak(request, "wyoming")

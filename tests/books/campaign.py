@@ -25,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ane.audio.reader import read_recording
-from ane.books.checking.resampling import BookChecker, check_book
+from ane.books.checking.retries import BookChecker, check_book
 from ane.books.job_database import FILE
 from ane.books.output import OutputOptions, write_book_files
 from ane.books.store import JobStore

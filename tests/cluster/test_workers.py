@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ane.cluster.workers import connected, results
+from ane.cluster.workers import connected, map_on_workers
 from ane.system.errors import UserError
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'tortoise-ane[ray]' makes these tests run")
@@ -42,7 +42,7 @@ def make_refusing():
 
 def test_the_calls_of_a_killed_worker_are_repeated(ray, tmp_path):
     mark = tmp_path / "killed"
-    found = dict(results(ray, lambda: make_killed_once(mark), ((number,) for number in range(8)), workers=2))
+    found = dict(map_on_workers(ray, lambda: make_killed_once(mark), ((number,) for number in range(8)), workers=2))
     assert mark.exists()
     assert found == {(number,): number * number for number in range(8)}
 
@@ -54,12 +54,12 @@ def test_calls_that_are_not_known_yet_are_waited_for(ray):
         yield None
         yield (3,)
 
-    assert sorted(result for _, result in results(ray, make_refusing, calls(), workers=2)) == [1, 3]
+    assert sorted(result for _, result in map_on_workers(ray, make_refusing, calls(), workers=2)) == [1, 3]
 
 
 def test_an_error_of_the_user_is_raised_in_one_line(ray):
     with pytest.raises(UserError) as raised:
-        list(results(ray, make_refusing, ((number,) for number in range(4)), workers=1))
+        list(map_on_workers(ray, make_refusing, ((number,) for number in range(4)), workers=1))
     assert str(raised.value) == "2 cannot be spoken"
 
 

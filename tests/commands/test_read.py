@@ -127,6 +127,6 @@ def test_chunks_that_stay_doubtful_are_listed_with_their_time(workplace, capsys)
     assert main(["read", "book.md", "-o", "book.wav", "--preset", "fastest", "--max-codes", "5", "--retries", "1"]) == 0
     printed = " ".join(capsys.readouterr().err.split())
     assert "4 of 4 chunks are doubtful: listen to them, or --redo 1,2,3,4" in printed
-    assert "0:00:00 chunk 1, 'One': it did not end by itself" in printed
+    assert "0:00:00 chunk 1, 'One': it has no stop code" in printed
     assert main(["read", "--status", "book.wav"]) == 0
-    assert "it did not end by itself" in " ".join(capsys.readouterr().out.split())
+    assert "it has no stop code" in " ".join(capsys.readouterr().out.split())

@@ -33,7 +33,7 @@ class ServerProcess:
                 text=True, env={**os.environ, "ANE_HOME": str(self.home), "OMP_NUM_THREADS": "1"})
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        found = re.search(r"http://[^/]+", line)
+        found = re.search(r"http://[^/ ]+", line)
         if found is None:
             raise RuntimeError(f"the server did not start: {line}{self.log_file.read_text()}")
         self.address = found[0]

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from ane.books.checking.forced_alignment import FRAMES, TextFit, WordFit
 from ane.books.checking.sound_signals import FRAME, SoundSignals, decibels, signals_of
-from ane.books.checking.told_words import FRAMES, TextFit, WordFit
 from ane.books.speakers import SpokenChunk
 from ane.text import NORMALISERS
 
@@ -19,11 +19,11 @@ PAUSE = 1.2             # seconds of silence within a chunk
 LOOP = 12               # equal codes, or equal short runs of codes, in a row
 LOUDNESS = 6.0          # dB from the book's median
 PROBABILITY = 0.6       # nats a code below the book's median
-RATE = 1.6              # times the book's median of seconds a letter, or that part of it; for chunks of
-RATE_LETTERS = 20       # letters and more
-LEAST_CHUNKS = 20       # chunks of a book from which its medians are known
-GOOD_MISFIT = 3.0       # nats a frame by which words that are spoken fit badly at most
-MISFIT = 50.0           # nats above that of a word
+DURATION_RATIO = 1.6    # seconds a letter, as a multiple of the book's median, or the median as a multiple of them
+MIN_LETTERS = 20        # letters of a chunk of which the seconds a letter are judged
+MIN_CHUNKS = 20         # chunks of a book from which its medians are known
+GOOD_MISFIT = 3.0       # nats a frame: the highest misfit of words that are spoken correctly
+MISFIT = 50.0           # nats of a word, above that
 LEFT_OVER = 0.1         # loud seconds that belong to no word
 LOUD = -12.0            # dB relative to the speech, from which a frame is loud
 
@@ -71,7 +71,7 @@ class ChunkSignals:
     @property
     def seconds_per_letter(self) -> float | None:
         """None: too short to tell."""
-        return self.sound.seconds / self.letters if self.letters >= RATE_LETTERS else None
+        return self.sound.seconds / self.letters if self.letters >= MIN_LETTERS else None
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class BookNorms:
 
 def median(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return float(np.median(known)) if len(known) >= LEAST_CHUNKS else None
+    return float(np.median(known)) if len(known) >= MIN_CHUNKS else None
 
 
 def problems_of(signals: ChunkSignals, norms: BookNorms) -> list[ChunkProblem]:
@@ -105,7 +105,7 @@ def problems_of(signals: ChunkSignals, norms: BookNorms) -> list[ChunkProblem]:
 
     if signals.letters and not sound.seconds:
         return [ChunkProblem("it is silent", 10.0)]
-    note("it did not end by itself", 2.0 * (signals.stopped is False))
+    note("it has no stop code", 2.0 * (signals.stopped is False))
     note("its codes repeat", (signals.loop or 0) / LOOP)
     note("it is clipped", 2.0 * sound.clipped)
     note("it clicks", 1.0 + sound.clicks if sound.clicks else 0.0)
@@ -116,24 +116,24 @@ def problems_of(signals: ChunkSignals, norms: BookNorms) -> list[ChunkProblem]:
         note(f"it is {abs(off):.0f} dB {'louder' if off > 0 else 'softer'} than the book", abs(off) / LOUDNESS)
     if norms.seconds_per_letter and signals.seconds_per_letter:
         ratio = signals.seconds_per_letter / norms.seconds_per_letter
-        note(f"it takes {ratio:.1f} times as long as its letters do in the book", max(ratio, 1 / ratio) / RATE)
+        note(f"it takes {ratio:.1f} times as long as its letters do in the book", max(ratio, 1 / ratio) / DURATION_RATIO)
     if norms.log_probability is not None and signals.log_probability is not None:
-        note("its codes are improbable", (norms.log_probability - signals.log_probability) / PROBABILITY)
+        note("its codes have a low probability", (norms.log_probability - signals.log_probability) / PROBABILITY)
     return found
 
 
 def misfits(fit: TextFit, audio: np.ndarray, rate: int, loudness: float) -> list[ChunkProblem]:
-    """What a recogniser that was told the words finds. ``loudness``: of the speech (S,), in dBFS."""
+    """What a recogniser that is given the words finds. ``loudness``: of the speech (S,), in dBFS."""
     if fit.words is None:
-        return [ChunkProblem("other words are heard than its text has", 10.0)]
+        return [ChunkProblem("the words of its text are not found in the sound", 10.0)]
     found = []
     excess, word = worst_word(fit.words)
     if word and excess > MISFIT:
-        found.append(ChunkProblem(f"{word.word!r} is not heard where it should be, {word.start:.1f} s into it",
+        found.append(ChunkProblem(f"{word.word!r} is not found at {word.start:.1f} s",
                                   excess / MISFIT))
     left = left_over(fit, audio, rate, loudness)
     if left > LEFT_OVER:
-        found.append(ChunkProblem("something is heard that its text does not have", left / LEFT_OVER))
+        found.append(ChunkProblem("loud sound belongs to no word of its text", left / LEFT_OVER))
     return found
 
 

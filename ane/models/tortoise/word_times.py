@@ -83,7 +83,7 @@ class WordTimer:
         scores = self.backend.prefix_attention(columns, len(prefix) - 1, distinct)  # from the start code's column on
         text = slice(2, 1 + len(tokens))    # after the voice and the start token, up to the stop tokens
         attention = dict(zip(distinct, softmax(scores[:, :, text]), strict=True))
-        return np.stack([delayed(attention[layer, head], delay) for layer, head, delay in heads])
+        return np.stack([without_delay(attention[layer, head], delay) for layer, head, delay in heads])
 
     @property
     def stated_heads(self) -> Sequence[TimedHead]:
@@ -113,8 +113,8 @@ def softmax(scores: np.ndarray) -> np.ndarray:
     return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
 
-def delayed(attention: np.ndarray, codes: int) -> np.ndarray:
-    """Attention (T, K) as it was ``codes`` codes later; its ends are repeated."""
+def without_delay(attention: np.ndarray, codes: int) -> np.ndarray:
+    """Attention (T, K) shifted ``codes`` codes earlier; its ends are repeated."""
     return attention[np.clip(np.arange(len(attention)) + codes, 0, len(attention) - 1)]
 
 

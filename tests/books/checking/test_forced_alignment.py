@@ -5,17 +5,17 @@ import pytest
 
 import ane
 from ane.audio.trimming import trimmed
+from ane.books.checking.forced_alignment import ForcedAligner
 from ane.books.checking.judging import misfits
-from ane.books.checking.told_words import ToldRecogniser
 
 TEXT = "She asked her brother to help with the dishes after dinner."
 RATE = 24000
 
 
 @pytest.fixture(scope="module")
-def recogniser() -> ToldRecogniser:
+def recogniser() -> ForcedAligner:
     pytest.importorskip("pocketsphinx")
-    return ToldRecogniser()
+    return ForcedAligner()
 
 
 @pytest.fixture(scope="module")

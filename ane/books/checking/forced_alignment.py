@@ -1,6 +1,6 @@
 """How well a sound fits the words that it should say, by the recogniser pocketsphinx.
 
-The recogniser is told the words and must find them all, in order, with pauses between them. Where a word is missing,
+The recogniser is given the words and must find them all, in order, with pauses between them. Where a word is missing,
 said twice or replaced, the word that is put there instead fits the sound badly; what was added at an end is left over
 as a loud pause.
 """
@@ -15,7 +15,7 @@ from ane.audio import resample
 from ane.system.errors import UserError
 from ane.text import NORMALISERS
 
-RATE = 16000                # Hz of the recogniser's acoustic model
+SAMPLE_RATE = 16000                # Hz of the recogniser's acoustic model
 FRAMES = 100                # a second
 LEAD = 0.2                  # seconds of silence before and after: the recogniser needs them
 PEAK = 0.9                  # of the sound that it is given
@@ -50,7 +50,7 @@ class TextFit:
     pauses: tuple[tuple[float, float], ...] = ()
 
 
-class ToldRecogniser:
+class ForcedAligner:
     """pocketsphinx with its model of American English.
 
     Raises:
@@ -65,7 +65,7 @@ class ToldRecogniser:
         except ImportError as error:
             raise UserError(f"checking needs the recogniser pocketsphinx: {INSTALL}") from error
         # each sound is normalised by itself, so that a result depends on no other
-        self._decoder = Decoder(samprate=RATE, loglevel="FATAL", lm=None, cmn="batch", beam=1e-80, wbeam=1e-60,
+        self._decoder = Decoder(samprate=SAMPLE_RATE, loglevel="FATAL", lm=None, cmn="batch", beam=1e-80, wbeam=1e-60,
                                 pbeam=1e-80)
         self._guessed: set[str] = set()
         self._grammar = ""
@@ -75,10 +75,10 @@ class ToldRecogniser:
         words = LETTERS.findall(NORMALISERS["english"](text))
         if not words or not len(audio):
             return TextFit(())
-        self._tell(words)
-        sound = resample(audio, rate, RATE)
+        self._expect(words)
+        sound = resample(audio, rate, SAMPLE_RATE)
         samples = np.rint(PEAK * sound / max(1e-6, float(np.abs(sound).max())) * 32767).astype(np.int16)
-        silence = np.zeros(round(LEAD * RATE), np.int16)
+        silence = np.zeros(round(LEAD * SAMPLE_RATE), np.int16)
         decoder = self._decoder
         decoder.reinit_feat()           # forgets the noise of the sound before
         decoder.start_utt()
@@ -99,7 +99,7 @@ class ToldRecogniser:
                 found.append(WordFit(word, start, end, misfit))
         return TextFit(tuple(found), tuple(pauses)) if count == len(words) else TextFit(None)
 
-    def _tell(self, words: Sequence[str]) -> None:
+    def _expect(self, words: Sequence[str]) -> None:
         """Make the recogniser expect these words."""
         decoder = self._decoder
         for word in words:

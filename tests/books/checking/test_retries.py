@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ane.books.checking.resampling import BookChecker, check_book
+from ane.books.checking.retries import BookChecker, check_book
 from ane.books.narration import narrate
 from ane.books.plan import seed_of
 from ane.books.speakers import SpokenChunk
