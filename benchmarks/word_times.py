@@ -18,7 +18,7 @@ import ane
 from ane.bench.records import BenchRow, Spread
 from ane.models.spoken_words import shared_time
 from ane.models.tortoise.settings import Settings
-from ane.models.tortoise.word_times import SECONDS_PER_CODE, WordTimer, delayed, expected_starts
+from ane.models.tortoise.word_times import SECONDS_PER_CODE, WordTimer, expected_starts, without_delay
 from benchmarks.harness import Benchmark, BenchmarkResult, model_name
 from benchmarks.listening import words as letters
 from benchmarks.word_reference import ForcedAligner, true_times
@@ -116,7 +116,7 @@ def cost(examples: Sequence[TimedSentence], chosen: Sequence[tuple[int, int, int
     """Median and 95th percentile of the error, each as a share of its target, in sum; and the shift in codes."""
     errors: list[float] = []
     for example in examples:
-        mean = np.mean([delayed(example.attention[layer * heads + head], delay) for layer, head, delay in chosen],
+        mean = np.mean([without_delay(example.attention[layer * heads + head], delay) for layer, head, delay in chosen],
                        axis=0)
         starts = expected_starts(mean) * SECONDS_PER_CODE
         errors += [starts[token] - seconds for span, ends in zip(example.spans, example.true, strict=True)

@@ -27,7 +27,8 @@ def narrate_on_ray(store: JobStore, plan: BookPlan, make_speaker: MakeSpeaker, s
     narration = Narration(store, plan, progress)
     with leases_renewed(store), connected(address) as ray:
         calls = (claimed and (claimed, len(plan.chunks)) for claimed in narration.chunks())
-        for (claimed, _), (chunk, seconds) in map_on_workers(ray, partial(make_call, make_speaker), calls, workers, threads):
+        for (claimed, _), (chunk, seconds) in map_on_workers(ray, partial(make_call, make_speaker), calls, workers,
+                                                             threads):
             narration.keep(claimed, chunk, sample_rate, seconds)
     return narration.spoken
 

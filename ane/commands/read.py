@@ -130,13 +130,13 @@ def read(args: argparse.Namespace) -> int:
 def run(args: argparse.Namespace, store: "JobStore", document: "Document", speaker: "BookSpeaker", seed: int,
         silences: "Silences", options: "OutputOptions") -> int:
     """Speak what is missing, write the files and report."""
-    from ane.books.checking.forced_alignment import ForcedAligner
+    from ane.books.checking.forced_alignment import TextAligner
     from ane.books.checking.retries import BookChecker, check_book
     from ane.books.narration import narrate
     from ane.books.output import write_book_files
     from ane.books.plan import SpeechIdentity, plan_book
 
-    checker = BookChecker(ForcedAligner() if args.check else None, args.retries)
+    checker = BookChecker(TextAligner() if args.check else None, args.retries)
     identity = SpeechIdentity(speaker.model, speaker.voice, speaker.settings, seed)
     plan = plan_book(document, identity, silences, speaker.lengths, speaker.respell)
     former = store.fact("identity")

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import ane
-from ane.books.checking.forced_alignment import ForcedAligner
+from ane.books.checking.forced_alignment import TextAligner
 from ane.books.checking.judging import BookNorms, ChunkSignals, left_over, worst_word
 from ane.books.checking.retries import BookChecker
 from ane.books.document import PARAGRAPH, BookChapter, Document, TextBlock
@@ -146,7 +146,7 @@ def campaign(options: argparse.Namespace) -> dict[str, Any]:
     plan = plan_book(book_of_sentences(options.chunks, rng), identity, Silences(), speaker.lengths)
     with tempfile.TemporaryDirectory() as folder:
         parts = spoken_book(speaker, plan, Path(folder) / "job")
-    recogniser, rate = ForcedAligner(), speaker.sample_rate
+    recogniser, rate = TextAligner(), speaker.sample_rate
     checker, free = BookChecker(recogniser), Recogniser(())
     norms = BookNorms.of(part.signals for part in parts)
     flagged, good = [], []
@@ -185,7 +185,7 @@ def campaign(options: argparse.Namespace) -> dict[str, Any]:
             "distribution_of_good_chunks": distribution(good, norms, recogniser, rate)}
 
 
-def distribution(parts: Sequence[SpokenPart], norms: BookNorms, recogniser: ForcedAligner,
+def distribution(parts: Sequence[SpokenPart], norms: BookNorms, recogniser: TextAligner,
                  rate: int) -> dict[str, list[float]]:
     """Percentiles 1, 50, 99 and 100 of what is compared with a limit, over chunks without a problem."""
     values: dict[str, list[float]] = {name: [] for name in (

@@ -50,7 +50,7 @@ class TextFit:
     pauses: tuple[tuple[float, float], ...] = ()
 
 
-class ForcedAligner:
+class TextAligner:
     """pocketsphinx with its model of American English.
 
     Raises:

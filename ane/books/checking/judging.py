@@ -116,7 +116,8 @@ def problems_of(signals: ChunkSignals, norms: BookNorms) -> list[ChunkProblem]:
         note(f"it is {abs(off):.0f} dB {'louder' if off > 0 else 'softer'} than the book", abs(off) / LOUDNESS)
     if norms.seconds_per_letter and signals.seconds_per_letter:
         ratio = signals.seconds_per_letter / norms.seconds_per_letter
-        note(f"it takes {ratio:.1f} times as long as its letters do in the book", max(ratio, 1 / ratio) / DURATION_RATIO)
+        note(f"it takes {ratio:.1f} times as long as its letters do in the book",
+             max(ratio, 1 / ratio) / DURATION_RATIO)
     if norms.log_probability is not None and signals.log_probability is not None:
         note("its codes have a low probability", (norms.log_probability - signals.log_probability) / PROBABILITY)
     return found

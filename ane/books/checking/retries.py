@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ane.books.checking.forced_alignment import ForcedAligner
+from ane.books.checking.forced_alignment import TextAligner
 from ane.books.checking.judging import BookNorms, ChunkProblem, ChunkSignals, misfits, problems_of
 from ane.books.narration import POLL, leases_renewed, sound_of
 from ane.books.plan import BookPlan, seed_of
@@ -29,7 +29,7 @@ class BookChecker:
         retries: how many times a suspect chunk is spoken again at most; 0: it is only reported.
     """
 
-    recogniser: ForcedAligner | None = None
+    recogniser: TextAligner | None = None
     retries: int = 2
 
     @property

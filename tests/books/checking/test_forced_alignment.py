@@ -5,7 +5,7 @@ import pytest
 
 import ane
 from ane.audio.trimming import trimmed
-from ane.books.checking.forced_alignment import ForcedAligner
+from ane.books.checking.forced_alignment import TextAligner
 from ane.books.checking.judging import misfits
 
 TEXT = "She asked her brother to help with the dishes after dinner."
@@ -13,9 +13,9 @@ RATE = 24000
 
 
 @pytest.fixture(scope="module")
-def recogniser() -> ForcedAligner:
+def recogniser() -> TextAligner:
     pytest.importorskip("pocketsphinx")
-    return ForcedAligner()
+    return TextAligner()
 
 
 @pytest.fixture(scope="module")

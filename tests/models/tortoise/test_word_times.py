@@ -8,7 +8,7 @@ import torch
 
 import ane
 from ane.models.tortoise.settings import Settings
-from ane.models.tortoise.word_times import WordTimer, delayed, expected_starts
+from ane.models.tortoise.word_times import WordTimer, expected_starts, without_delay
 from benchmarks.listening import words as letters
 from tests.models.tortoise.sample_settings import HIFIGAN
 
@@ -30,19 +30,19 @@ def test_attention_far_from_the_path_does_not_count():
 
 def test_a_delayed_head_is_read_that_many_codes_later():
     rows = np.arange(4)[:, None] * np.ones(2)
-    assert delayed(rows, 1)[:, 0].tolist() == [1, 2, 3, 3]
-    assert delayed(rows, -1)[:, 0].tolist() == [0, 0, 1, 2]
+    assert without_delay(rows, 1)[:, 0].tolist() == [1, 2, 3, 3]
+    assert without_delay(rows, -1)[:, 0].tolist() == [0, 0, 1, 2]
 
 
 @pytest.mark.parametrize("voice", ["rms", "slt"])
 def test_words_are_where_a_recogniser_finds_them(synthesizer, voice):
     pytest.importorskip("pocketsphinx")
-    from benchmarks.word_reference import ForcedAligner
+    from benchmarks.word_reference import TextAligner
 
     speech = synthesizer.speak(TEXT, voice=voice, preset="fastest", seed=1, word_times=True)
     assert [word.word for word in speech.words] == TEXT.split()
     assert not any(word.estimated for word in speech.words)
-    found = ForcedAligner().times(letters(TEXT), speech.audio, speech.sample_rate)
+    found = TextAligner().times(letters(TEXT), speech.audio, speech.sample_rate)
     errors = np.abs(found - [(word.start, word.end) for word in speech.words])
     assert np.median(errors) < 0.03
     assert np.percentile(errors, 90) < 0.09
