@@ -37,12 +37,12 @@ def test_a_delayed_head_is_read_that_many_codes_later():
 @pytest.mark.parametrize("voice", ["rms", "slt"])
 def test_words_are_where_a_recogniser_finds_them(synthesizer, voice):
     pytest.importorskip("pocketsphinx")
-    from benchmarks.word_reference import TextAligner
+    from benchmarks.word_reference import ForcedAligner
 
     speech = synthesizer.speak(TEXT, voice=voice, preset="fastest", seed=1, word_times=True)
     assert [word.word for word in speech.words] == TEXT.split()
     assert not any(word.estimated for word in speech.words)
-    found = TextAligner().times(letters(TEXT), speech.audio, speech.sample_rate)
+    found = ForcedAligner().times(letters(TEXT), speech.audio, speech.sample_rate)
     errors = np.abs(found - [(word.start, word.end) for word in speech.words])
     assert np.median(errors) < 0.03
     assert np.percentile(errors, 90) < 0.09
