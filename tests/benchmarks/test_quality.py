@@ -13,7 +13,7 @@ from training.card import write_card
 
 def scored(errors: int, *, seconds: float = 2.0, f0: float = 100.0, stopped: bool = True) -> ScoredSpeech:
     wave = Wave(seconds, f0, -23.0, 0.1, 0, True)
-    return ScoredSpeech("a b c d", "a b c d", errors, 4, errors == 0, wave, 5.0, stopped)
+    return ScoredSpeech("a b c d", "a b c d", errors, 4, errors == 0, wave, 5.0, stopped, 3.0)
 
 
 def test_word_error_rate_is_over_all_words_and_lies_in_its_interval():
@@ -54,7 +54,7 @@ def results():
 @pytest.mark.parametrize(("change", "broken"), [
     ({}, None), ({"wer": 0.16}, "quality: word error rate"), ({"stopped": 0.99}, "ends with a stop code"),
     ({"longest": 1.6}, "longest"), ({"f0_off": -0.2}, "pitch"), ({"silent_end": 0.31}, "silence"),
-    ({"clicks": 1}, "clicks"), ({"finite": False}, "NaN")])
+    ({"clicks": 1}, "clicks"), ({"finite": False}, "NaN"), ({"dnsmos": 2.8}, "DNSMOS")])
 def test_a_broken_promise_is_named(results, change, broken):
     results["rms"]["quality"] |= change
     missed = [claim for claim, _, _, kept in check_thresholds(results) if not kept]

@@ -61,13 +61,16 @@ class StandIn:
     @property
     def log(self) -> list[str]:
         """A line a call: "compile PACKAGE", "load FUNCTION UNITS", "predict FUNCTION UNITS", "plan FUNCTION UNITS"."""
-        path = self.folder / "log"
-        return path.read_text().splitlines() if path.exists() else []
+        return [line for line in self._lines() if not line.startswith("moved ")]
 
     @property
     def moved(self) -> int:
         """Bytes of all arrays that were handed over and returned, as the binding has them: float32 and int32."""
-        return sum(int(line.split()[1]) for line in self.log if line.startswith("moved "))
+        return sum(int(line.split()[1]) for line in self._lines() if line.startswith("moved "))
+
+    def _lines(self) -> list[str]:
+        path = self.folder / "log"
+        return path.read_text().splitlines() if path.exists() else []
 
     def note(self, line: str) -> None:
         with (self.folder / "log").open("a") as log:
