@@ -118,7 +118,11 @@ def _read_mono(file: soundfile.SoundFile, path: Path, max_seconds: float, allow_
     """All frames of an open file as (S,) float32, channels averaged; UserError when it is too long or cut off."""
     _check_size(file.frames, file.samplerate, str(path), max_seconds)
     block = max(1, _BLOCK // file.channels)
-    audio, count = np.empty(file.frames, np.float32), 0
+    try:
+        audio, count = np.empty(file.frames, np.float32), 0
+    except MemoryError:
+        raise UserError(f"{path}: its header states {file.frames} samples, more than fit in memory; cut it, or, if it "
+                        f"is shorter, {_DAMAGED}") from None
     while count < len(audio) and len(samples := file.read(block, dtype="float32", always_2d=True)):
         audio[count:count + len(samples)] = samples.mean(axis=1)
         count += len(samples)

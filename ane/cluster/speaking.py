@@ -6,6 +6,8 @@ from typing import Any
 
 from ane.cluster.workers import connected, map_on_workers
 
+AHEAD = 64              # results that wait for an earlier one
+
 
 def speak_many(texts: Iterable[str], bundle: str | None = None, address: str | None = None,
                workers: int | None = None, threads: int = 1, backend: str = "auto", precision: str = "auto",
@@ -13,7 +15,7 @@ def speak_many(texts: Iterable[str], bundle: str | None = None, address: str | N
     """Yield each text's speech in order, as ``ane.load(bundle).speak(text, **request)`` returns it.
 
     Args:
-        texts: of any number, read as workers become free. A result waits in memory until those before it are done.
+        texts: of any number, read as workers become free, at most ``AHEAD`` beyond the first that is not done.
         bundle, backend, precision: as of ``ane.load``; the bundle must be on every machine of the cluster.
         address: of the cluster (``connected``). workers: processes that hold the model; None: one a GPU, else one for
             each ``threads`` processors of the cluster. threads: CPU threads of each.
@@ -26,7 +28,14 @@ def speak_many(texts: Iterable[str], bundle: str | None = None, address: str | N
         make = partial(make_speaker, bundle, backend, precision, threads, request)
         waiting: dict[int, Any] = {}
         due = 0
-        for (number, _), speech in map_on_workers(ray, make, enumerate(texts), workers, threads):
+
+        def calls() -> Iterator[tuple[int, str] | None]:
+            for call in enumerate(texts):
+                while len(waiting) >= AHEAD:
+                    yield None
+                yield call
+
+        for (number, _), speech in map_on_workers(ray, make, calls(), workers, threads):
             waiting[number] = speech
             while due in waiting:
                 yield waiting.pop(due)

@@ -1,6 +1,7 @@
 """Processes of a Ray cluster that each hold a model. Ray (Apache-2.0) starts them again where one is lost."""
 
 import importlib.util
+import math
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator
@@ -10,6 +11,7 @@ from typing import Any
 from ane.system.errors import UserError
 
 CONNECT_S = 5.0
+TRIES = 2               # repetitions of a call whose worker dies
 MISSING = "Ray is not installed: pip install 'tortoise-ane[ray]'"
 
 
@@ -63,22 +65,20 @@ def check_reachable(address: str) -> None:
 
 
 def map_on_workers(ray: Any, make: Callable[[], Callable[..., Any]], calls: Iterable[tuple[Any, ...] | None],
-            workers: int | None, threads: int = 1) -> Iterator[tuple[tuple[Any, ...], Any]]:
+                   workers: int | None, threads: int = 1) -> Iterator[tuple[tuple[Any, ...], Any]]:
     """Call ``make()(*arguments)`` on workers for each of ``calls``; yield the arguments and the result as they end.
 
-    A call of a lost worker is repeated on another. ``calls`` is read when a worker is free; None means that no call is
-    known now, so that what runs is waited for first; an iterator that ends ends the work.
+    A call of a lost worker is repeated, ``TRIES`` times at most. ``calls`` is read when a worker is free; None means
+    that no call is known now, so that what runs is waited for first; an iterator that ends ends the work.
 
     Args:
         workers: their number; None: one for each GPU of the cluster, else one for each ``threads`` of its processors.
 
     Raises:
-        UserError: raised by a call.
+        UserError: raised by a call; a worker that cannot start, or dies again and again; no room in the cluster.
     """
-    resources = ray.cluster_resources()
-    gpus = int(resources.get("GPU", 0))
-    workers = workers or gpus or max(1, int(resources.get("CPU", 1)) // threads)
-    actor = ray.remote(num_cpus=threads, num_gpus=1 if gpus else 0, max_restarts=-1, max_task_retries=-1)(Worker)
+    workers, gpus = worker_count(ray, workers, threads)
+    actor = ray.remote(num_cpus=threads, num_gpus=gpus, max_restarts=-1, max_task_retries=TRIES)(Worker)
     waiting = iter(calls)
     idle = [actor.remote(make) for _ in range(workers)]
     running: dict[Any, tuple[Any, tuple[Any, ...]]] = {}
@@ -98,6 +98,22 @@ def map_on_workers(ray: Any, make: Callable[[], Callable[..., Any]], calls: Iter
                 yield arguments, result_of(ray, reference)
 
 
+def worker_count(ray: Any, workers: int | None, threads: int) -> tuple[int, int]:
+    """How many workers of so many threads there are, and the GPUs of each.
+
+    Raises:
+        UserError: more than the machines of the cluster have room for now; Ray would wait for more machines for ever.
+    """
+    machines = [machine["Resources"] for machine in ray.nodes() if machine["Alive"]]
+    on_gpus = any(machine.get("GPU") for machine in machines)
+    room = sum(int(min(machine.get("CPU", 0) // threads, machine.get("GPU", 0) if on_gpus else math.inf))
+               for machine in machines)
+    if not 1 <= (workers or room) <= room:
+        raise UserError(f"the cluster has room for {room} workers of {threads} threads" + " with a GPU" * on_gpus
+                        + f", not for {workers or 'one'}: choose fewer with workers or threads, or add machines")
+    return workers or room, int(on_gpus)
+
+
 def result_of(ray: Any, reference: Any) -> Any:
     """The result of a call. Raises UserError when the call did, and any other error of the call as Ray reports it."""
     try:
@@ -106,3 +122,6 @@ def result_of(ray: Any, reference: Any) -> Any:
         if isinstance(error.cause, UserError):
             raise UserError(str(error.cause)) from None
         raise
+    except ray.exceptions.RayActorError as error:
+        reason = str(error).strip().splitlines()[-1].strip()
+        raise UserError(f"a worker of the cluster died {TRIES + 1} times, or could not start: {reason}") from error

@@ -73,7 +73,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--tolerance", type=arguments.error, metavar="X",
                         help="with --layers: count the elements whose absolute error exceeds X (default: 1e-4)")
     parser.add_argument("--dump", metavar="FILE.npz", type=arguments.path,
-                        help="with --layers: keep both tensors of every value in FILE; with --package, every value")
+                        help="with --layers: keep both tensors of every value in FILE; of a --package, its values")
     parser.add_argument("--json", metavar="FILE", help="write the results to FILE as JSON; - is standard output")
     parser.add_argument("--plot", metavar="FILE.png", type=arguments.path,
                         help="plot the signal-to-noise ratio along the program of each function; with --layers")

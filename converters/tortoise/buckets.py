@@ -62,10 +62,11 @@ def check_buckets(options: CoreMLOptions, model: Model) -> None:
     for kind, sizes in options.buckets.items():
         if min(sizes) < SMALLEST.get(kind, 1):
             raise UserError(f"buckets={kind}={min(sizes)}: must be at least {SMALLEST[kind]}")
-    odd = [slots for slots in options.buckets.get("step", ()) if slots % STATE_WIDTH and "state" in options.caches]
-    if odd:
-        raise UserError(f"buckets=step={odd[0]}: a state whose slots are no multiple of {STATE_WIDTH} fails on the "
-                        f"Neural Engine; use {rounded(odd[0], STATE_WIDTH)}, or cache io only")
+    for slots in options.buckets.get("step", ()) if "state" in options.caches else ():
+        unit = max(STATE_WIDTH, recent_columns(slots))          # a state is written in blocks of recent columns
+        if slots % unit:
+            raise UserError(f"buckets=step={slots}: the slots of a state must be a multiple of {unit}; use "
+                            f"{rounded(slots, unit)}, or cache io only")
     if "prefill" in options.buckets and "step" in options.buckets and (
             max(options.buckets["step"]) < max(options.buckets["prefill"]) + SMALLEST["step"] // 2):
         raise UserError(f"buckets=step={max(options.buckets['step'])}: a prefix of "

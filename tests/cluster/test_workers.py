@@ -57,6 +57,25 @@ def test_calls_that_are_not_known_yet_are_waited_for(ray):
     assert sorted(result for _, result in map_on_workers(ray, make_refusing, calls(), workers=2)) == [1, 3]
 
 
+def make_dying():
+    return lambda number: os.kill(os.getpid(), signal.SIGKILL)
+
+
+def make_missing():
+    raise UserError("no bundle is named 'x'")
+
+
+@pytest.mark.parametrize("make", [make_dying, make_missing])
+def test_a_worker_that_always_dies_or_cannot_start_ends_the_work(ray, make):
+    with pytest.raises(UserError, match="a worker of the cluster died 3 times, or could not start"):
+        list(map_on_workers(ray, make, [(1,)], workers=1))
+
+
+def test_more_workers_than_there_is_room_for_are_refused(ray):
+    with pytest.raises(UserError, match=r"room for \d+ workers of 1 threads, not for 1000"):
+        list(map_on_workers(ray, make_refusing, [(1,)], workers=1000))
+
+
 def test_an_error_of_the_user_is_raised_in_one_line(ray):
     with pytest.raises(UserError) as raised:
         list(map_on_workers(ray, make_refusing, ((number,) for number in range(4)), workers=1))

@@ -16,6 +16,7 @@ from ane.books.narration import POLL, leases_renewed, sound_of
 from ane.books.plan import BookPlan, seed_of
 from ane.books.speakers import BookSpeaker, SpokenChunk
 from ane.books.store import SOUND_ONLY, CheckedChunk, ClaimedChunk, JobStore
+from ane.system.errors import UserError
 
 CheckProgress = Callable[[int, int], None]      # chunks judged, of all
 
@@ -68,6 +69,10 @@ def check_book(store: JobStore, plan: BookPlan, speaker: BookSpeaker, checker: B
             if claimed is None and done == len(plan.chunks):
                 return replaced
             if claimed is None:
+                spoken, _, _ = store.progress()
+                if spoken < len(plan.chunks):
+                    raise UserError("another process forgot the sound of chunks, to speak them again, while they were "
+                                    "checked: run the command again; what was spoken is kept")
                 time.sleep(POLL)
                 continue
             checked = judged(store, claimed, speaker, checker, norms, len(plan.chunks))

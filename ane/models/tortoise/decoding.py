@@ -169,8 +169,13 @@ class LanePool:
 
     def _start_next(self) -> ActiveCandidate | None:
         """The next waiting candidate, its first code sampled; None: there is none, or no free prefix for it."""
-        ready = [request for request in self.requests if request.can_start]
-        return min(ready, key=lambda request: request.urgency()).start_next() if ready else None
+        while ready := [request for request in self.requests if request.can_start]:
+            request = min(ready, key=lambda request: request.urgency())
+            try:
+                return request.start_next()
+            except UserError as error:
+                request.fail(error)
+        return None
 
     def _step(self) -> None:
         """Feed every active lane its last code and sample the next; idle lanes between active ones are computed too."""
@@ -182,16 +187,19 @@ class LanePool:
             position = len(candidate.codes)                 # code i is at mel position i + 1, position i of its lane
             columns[lane - low, 0] = self.tables.codes(candidate.codes[-1], position)
             lengths[lane - low], prefix_indices[lane - low] = position - 1, candidate.prefix_index
-        hidden, logits = check_finite(*self.decoder.step(columns, lengths, low, prefix_indices))
-        for lane, candidate in self.active.items():
-            candidate.request.sample(candidate, hidden[lane - low, -1], logits[lane - low])
+        hidden, logits = self.decoder.step(columns, lengths, low, prefix_indices)
+        for lane, candidate in list(self.active.items()):
+            try:
+                candidate.request.sample(candidate, *check_finite(hidden[lane - low, -1], logits[lane - low]))
+            except UserError as error:
+                candidate.request.fail(error)
 
     def _finish_if_ended(self, lane: int) -> None:
         """Free the lane of a candidate that has ended."""
         candidate = self.active[lane]
         if candidate.ended:
-            candidate.request.finish(lane, candidate)
             del self.active[lane]
+            candidate.request.finish(lane, candidate)
 
 
 class LaneScheduler:
@@ -229,6 +237,7 @@ class LaneScheduler:
                             min(self.active_limit, len(prompts)), longest)
         self.pool, self.urgency = pool, pool.urgency()
         self.prefixes: dict[int, ActivePrefix] = {}         # by chunk
+        self.failure: UserError | None = None
         self.finished: list[dict[int, Candidate]] = [{} for _ in prompts]
         self.code_count = self.finished_count = 0
         pool.requests.append(self)
@@ -264,8 +273,16 @@ class LaneScheduler:
                 yielded = end
 
     def advance(self) -> None:
-        """Wait until a step has been taken."""
-        self.pool.turn()
+        """Wait until a step has been taken. Raises UserError when this request failed in it, which ends no other's."""
+        if self.failure is None:
+            self.pool.turn()
+        if self.failure is not None:
+            raise self.failure
+
+    def fail(self, error: UserError) -> None:
+        """Leave the pool; whoever waits for a result gets this error."""
+        self.failure = error
+        self.close()
 
     def report(self) -> None:
         self.progress(self.code_count, self.finished_count)
@@ -294,7 +311,10 @@ class LaneScheduler:
         return candidate
 
     def _prefix(self, chunk: int) -> np.ndarray:
-        return self.pool.tables.prefix(self.prompts[chunk].conditioning, self.prompts[chunk].tokens, self.config)
+        prefix = self.pool.tables.prefix(self.prompts[chunk].conditioning, self.prompts[chunk].tokens, self.config)
+        if not np.isfinite(prefix).all():       # it would stay in the cache, where others' masked products read it
+            raise UserError("the voice's latents hold NaN or infinite numbers: make the voice again")
+        return prefix
 
     def sample(self, candidate: ActiveCandidate, hidden: np.ndarray, logits: np.ndarray) -> None:
         """Sample a candidate's next code from the decoder's output (D,), (V,) for its last column."""

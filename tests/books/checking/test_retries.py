@@ -72,6 +72,21 @@ def test_without_retries_a_suspect_is_only_reported(tmp_path):
     assert sum(SPOILT in text for text in speaker.spoken) == 1
 
 
+def test_a_check_does_not_wait_for_sounds_that_were_given_up(tmp_path):
+    """Another process may have been told to speak a chunk again, and been interrupted."""
+    store = JobStore(tmp_path)
+    try:
+        speaker = SpoilingSpeaker(spoilt=0)
+        plan = plan_for(speaker, book(3), store.seed(7))
+        store.adopt(plan)
+        narrate(store, plan, speaker, lambda done, total, left: None)
+        store.redo([2])
+        with pytest.raises(UserError, match="to speak them again, while they were checked: run the command again"):
+            check_book(store, plan, speaker, BookChecker())
+    finally:
+        store.close()
+
+
 def test_the_seeds_of_further_tries_are_those_of_the_chunk(tmp_path):
     """So that what is kept does not depend on interruptions or on other processes."""
     seeds = []

@@ -2,6 +2,7 @@
 
 import platform
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from ane.backends.torch.backend import TorchBackend
 from ane.bundles import Model
 from ane.models.tortoise.chunks import text_tokens
 from ane.models.tortoise.codes import trimmed_length
-from ane.models.tortoise.decoding import Candidate, LaneScheduler, Prompt, decode
+from ane.models.tortoise.decoding import Candidate, LanePool, LaneScheduler, Prompt, decode
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.sampling import Sampler, Sampling, inverse_cdf_sampler
 from ane.system.errors import UserError
@@ -209,6 +210,21 @@ def test_logits_that_are_not_finite_are_refused(backend, config, prompt):
     broken = RecordingBackend(backend, change_logits=lambda logits: logits * np.nan)
     with pytest.raises(UserError, match="the decoder returned NaN or infinite logits"):
         next(decode(broken, [prompt(0, 5, 1)], config, Sampling(max_codes=8)))
+
+
+def test_a_request_that_fails_ends_no_other_on_the_same_lanes(backend, config, prompt):
+    sampling = Sampling(max_codes=12)
+    [[alone]] = decode(backend, [prompt(1, 9, 1)], config, sampling, 2)
+    pool = LanePool(backend, config, 2, sampling.max_codes, 2, None)
+    damaged = replace(prompt(0, 7, 1), conditioning=np.full((1, config.model_dim), np.nan, np.float32))
+    failing, sound = (LaneScheduler(backend, [one], config, sampling, 1, pool=pool)
+                      for one in (damaged, prompt(1, 9, 1)))
+    [candidate] = sound.candidates(0)
+    assert candidate.codes == alone.codes
+    assert np.abs(candidate.hidden - alone.hidden).max() <= ROUNDING
+    with pytest.raises(UserError, match="voice's latents hold NaN"):
+        failing.candidates(0)
+    assert len(pool.free_prefixes) == 2
 
 
 # How much work is done, and when
