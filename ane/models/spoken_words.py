@@ -1,7 +1,7 @@
 """When each word of a text is spoken."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from itertools import accumulate, pairwise
@@ -27,6 +27,23 @@ class SpokenWord:
     start: float
     end: float
     estimated: bool = False
+
+
+def joined_pieces(pieces: Iterable[tuple[str, bool]]) -> Iterator[tuple[str, int, int]]:
+    """The words that pieces join to, each with its first piece and the one after its last, without punctuation.
+
+    Args:
+        pieces: text, of which a space or nothing ends a word, and whether it is spoken, unlike punctuation.
+    """
+    word, first, last = "", 0, 0
+    for index, (piece, spoken) in enumerate([*pieces, (" ", False)]):
+        if piece.isspace() or not piece:
+            if word:
+                yield word, first, last
+            word = ""
+        elif word or spoken:
+            first = first if word else index
+            word, last = word + piece, index + 1 if spoken else last
 
 
 def matched_words(text: str, spoken: Sequence[tuple[str, Span]]) -> list[SpokenWord]:

@@ -7,7 +7,7 @@ import numpy as np
 from ane.models.fastspeech.chunks import SymbolChunk
 from ane.models.fastspeech.result import HOP, SAMPLE_RATE
 from ane.models.fastspeech.text import IDS, SYMBOLS
-from ane.models.spoken_words import SpokenWord, delivered_words, matched_words
+from ane.models.spoken_words import SpokenWord, delivered_words, joined_pieces, matched_words
 
 
 def chunk_words(chunk: SymbolChunk, repeats: np.ndarray) -> list[SpokenWord]:
@@ -19,16 +19,8 @@ def chunk_words(chunk: SymbolChunk, repeats: np.ndarray) -> list[SpokenWord]:
 
 def symbol_words(ids: Sequence[int] | np.ndarray) -> Iterator[tuple[str, int, int]]:
     """Each word with its first symbol and the one after its last, without punctuation."""
-    word, first, last = "", 0, 0
-    for index, symbol in enumerate([*(SYMBOLS[number] for number in ids), " "]):
-        spoken = IDS[symbol] >= IDS["A"]
-        if symbol == " ":
-            if word:
-                yield word, first, last
-            word = ""
-        elif word or spoken:
-            first = first if word else index
-            word, last = word + symbol.removeprefix("@"), index + 1 if spoken else last
+    symbols = (SYMBOLS[number] for number in ids)
+    return joined_pieces((symbol.removeprefix("@"), IDS[symbol] >= IDS["A"]) for symbol in symbols)
 
 
 def words_of(chunks: Sequence[tuple[SymbolChunk, np.ndarray]], sounds: Sequence[np.ndarray],

@@ -12,7 +12,7 @@ import numpy as np
 
 from ane.backends.base import AlignmentBackend, Backend
 from ane.bundles import Model
-from ane.models.spoken_words import SpokenWord, matched_words, shared_time
+from ane.models.spoken_words import SpokenWord, joined_pieces, matched_words, shared_time
 from ane.models.tortoise.chunks import Chunk
 from ane.models.tortoise.decoding import Candidate
 from ane.models.tortoise.embeddings import Embeddings
@@ -96,15 +96,8 @@ class WordTimer:
 
     def spoken_words(self, tokens: Sequence[int]) -> Iterator[tuple[str, int, int]]:
         """The words of normalised text, each with its first token and the one after its last, without punctuation."""
-        word, first, last = "", 0, 0
-        for index, piece in enumerate([*(self.tokenizer.decode([token]) for token in tokens), " "]):
-            if piece.isspace() or not piece:
-                if word:
-                    yield word, first, last
-                word = ""
-            elif word or any(map(str.isalnum, piece)):
-                first = first if word else index
-                word, last = word + piece, index + 1 if any(map(str.isalnum, piece)) else last
+        pieces = (self.tokenizer.decode([token]) for token in tokens)
+        return joined_pieces((piece, any(map(str.isalnum, piece))) for piece in pieces)
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
