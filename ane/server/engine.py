@@ -67,8 +67,9 @@ class Engine:
         self._chore = chore
         self._thread.start()
 
-    def submit(self, work: Callable[[Job], None], seconds: float | None = None) -> Job:
-        """Begin a job for the client whose event loop calls this; ``seconds``: that it may take.
+    def submit(self, work: Callable[[Job], None], seconds: float | None = None, speaks: bool = True) -> Job:
+        """Begin a job for the client whose event loop calls this; ``seconds``: that it may take; ``speaks``: whether
+        somebody waits for its sound.
 
         Raises:
             BusyError: there are as many as there may be.
@@ -77,7 +78,7 @@ class Engine:
             if self._count >= self.limits.requests:
                 raise BusyError(max(1, round(self._seconds)))
             self._count += 1
-        job = Job(self, work, seconds or self.limits.seconds, self.limits.sound_ahead)
+        job = Job(self, work, seconds or self.limits.seconds, self.limits.sound_ahead, speaks)
         self._inbox.put(job)
         return job
 

@@ -36,8 +36,9 @@ class Job:
         text_at: when its model was loaded and it came to the text; None: it has not.
     """
 
-    def __init__(self, engine: "Engine", work: Callable[["Job"], None], seconds: float, sound_ahead: float):
-        self._engine, self._sound_ahead = engine, sound_ahead
+    def __init__(self, engine: "Engine", work: Callable[["Job"], None], seconds: float, sound_ahead: float,
+                 speaks: bool = True):
+        self._engine, self._sound_ahead, self._speaks = engine, sound_ahead, speaks
         self._loop, self._arrived = asyncio.get_running_loop(), asyncio.Event()
         self._work, self._greenlet = work, None         # a greenlet belongs to the thread that makes it
         self._items: deque[tuple[Any, float]] = deque()
@@ -65,8 +66,9 @@ class Job:
 
     @property
     def urgency(self) -> tuple[int, float]:
-        """Key for sorting: listeners who would soon hear a gap, then requests without sound by age, then the others."""
-        if self.first_item is None:
+        """Key for sorting: listeners who would soon hear a gap, then speech that has not begun by age, then the others:
+        work that makes no sound takes turns."""
+        if self._speaks and self.first_item is None:
             return 1, self.began
         if not self._put_seconds:
             return 2, self.last_turn

@@ -55,16 +55,16 @@ class Service:
         work = speak if request.text else speak_arriving
         return Utterance(self, request, kind, self._submit(kind, work(self.models, request)))
 
-    def _submit(self, kind: str, work: Callable[[Job], None]) -> Job:
+    def _submit(self, kind: str, work: Callable[[Job], None], speaks: bool = True) -> Job:
         try:
-            return self.engine.submit(work)
+            return self.engine.submit(work, speaks=speaks)
         except BusyError:
             self.metrics.requests.labels(kind, "busy").inc()
             raise
 
     async def run(self, kind: str, work: Callable[[Job], None]) -> Any:
         """Run work other than speech, and return the last item that it puts. Raises its errors, and BusyError."""
-        job, result, outcome = self._submit(kind, work), None, "error"
+        job, result, outcome = self._submit(kind, work, speaks=False), None, "error"
         try:
             async for item in job.items():
                 result = item

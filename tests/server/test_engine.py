@@ -138,6 +138,33 @@ def test_a_listener_who_would_hear_a_gap_goes_first_then_newcomers_then_those_wi
     assert order == ["ahead 0", "short 0", "short 1", "late 0", "ahead 1", "late 1"]
 
 
+def test_work_without_sound_takes_turns_and_lets_later_speech_go_first():
+    order: list[str] = []
+
+    def transcribe(name: str) -> Callable[[Job], None]:
+        def work(job: Job) -> None:
+            for _ in range(3):
+                order.append(name)
+                job.pause()
+        return work
+
+    def speak(job: Job) -> None:
+        for _ in range(2):
+            order.append("speech")
+            job.pause()
+
+    async def client() -> None:
+        gate = threading.Event()
+        blocked = engine.submit(lambda job: gate.wait(5))
+        jobs = [engine.submit(transcribe(name), speaks=False) for name in ("first", "second")]
+        gate.set()
+        await asyncio.gather(*map(received, [blocked, *jobs, engine.submit(speak)]))
+
+    with running() as engine:
+        asyncio.run(client())
+    assert order == ["speech"] * 2 + ["first", "second"] * 3
+
+
 def test_text_that_arrives_is_awaited_without_holding_the_others_up():
     def work(job: Job) -> None:
         for text in job.texts():
