@@ -1,10 +1,13 @@
 """What the routes of all protocols share: the engine, its models, the settings, the metrics, and speaking with them."""
 
+import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
+
+from starlette.requests import Request
 
 from ane.server.engine import BusyError, Engine
 from ane.server.errors import RefusedError, error_content
@@ -16,6 +19,9 @@ from ane.server.speech import Catalogue, SoundPiece, SpeechRequest, SpokenFacts,
 from ane.system.errors import UserError
 
 LOGGER = logging.getLogger("ane.server")
+POLL_SECONDS = 0.1          # between looks whether a client still waits
+
+Result = TypeVar("Result")
 
 
 class Service:
@@ -64,15 +70,36 @@ class Service:
 
     async def run(self, kind: str, work: Callable[[Job], None]) -> Any:
         """Run work other than speech, and return the last item that it puts. Raises its errors, and BusyError."""
-        job, result, outcome = self._submit(kind, work, speaks=False), None, "error"
+        job, result, outcome = self._submit(kind, work, speaks=False), None, "client gone"
         try:
             async for item in job.items():
                 result = item
             outcome = "ok"
+        except Exception as error:
+            outcome = "refused" if isinstance(error, UserError) else "error"
+            raise
         finally:
             job.leave()
             self.metrics.requests.labels(kind, outcome).inc()
         return result
+
+
+async def while_connected(work: Awaitable[Result], request: Request) -> Result:
+    """The result of ``work``, which is cancelled when the client leaves.
+
+    Raises:
+        RefusedError: the client has gone (499). Exception: the work's own.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        while not task.done():
+            await asyncio.wait([task], timeout=POLL_SECONDS)
+            if not task.done() and await request.is_disconnected():
+                raise RefusedError("the client has gone", 499)
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 class Utterance:

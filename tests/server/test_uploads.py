@@ -2,6 +2,7 @@
 
 import io
 import json
+import socket
 import urllib.error
 import urllib.request
 import wave
@@ -14,7 +15,7 @@ import pytest
 import soundfile
 
 from tests.models.whisper.random_whisper import write_openai
-from tests.server.server_process import ServerProcess
+from tests.server.server_process import ServerProcess, wait_until
 
 openai = pytest.importorskip("openai", reason="needs OpenAI's client")
 pytest.importorskip("fastapi", reason="needs the extra server")
@@ -109,6 +110,20 @@ def test_recordings_that_are_too_long_or_too_large_are_refused(client):
     with pytest.raises((openai.APIStatusError, openai.APIConnectionError)) as found:
         client.audio.transcriptions.create(model="ear", file=huge)
     assert getattr(found.value, "status_code", 413) == 413
+
+
+def test_a_transcription_whose_client_leaves_ends(server):
+    body = (b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\near\r\n'
+            b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
+            + sound_file(39.0).read() + b"\r\n--x--\r\n")
+    with socket.create_connection(("127.0.0.1", server.port), 60) as connection:
+        connection.sendall(b"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: localhost\r\n"
+                           b"Content-Type: multipart/form-data; boundary=x\r\n"
+                           b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        wait_until(lambda: server.metric("ane_active_requests") == 1)
+    wait_until(lambda: server.metric("ane_active_requests") == 0)
+    lines = urllib.request.urlopen(f"{server.address}/metrics").read().decode()
+    assert 'ane_requests_total{kind="transcribe",outcome="client gone"} 1.0' in lines
 
 
 def add_voice(server: ServerProcess, name: str, consent: str) -> tuple[int, dict[str, Any]]:
