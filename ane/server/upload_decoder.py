@@ -1,8 +1,9 @@
 """The process that decodes an uploaded sound file, so that a malicious one harms nothing else.
 
-    python -m ane.server.upload_decoder FILE MAX_SECONDS RATE CPU_SECONDS MEMORY
+    python -m ane.server.upload_decoder FILE MAX_SECONDS MAX_RATE CPU_SECONDS MEMORY
 
-writes one line of JSON, {"rate": …} or {"error": …}, and then the samples, float32, mono. RATE 0 keeps the file's own.
+writes one line of JSON, {"rate": …} or {"error": …}, and then the samples, float32, mono. Sound of
+a higher rate is resampled to MAX_RATE.
 """
 
 import json
@@ -21,12 +22,12 @@ UNREADABLE = "the file is not sound in a known format, or is damaged"
 
 
 def main(arguments: list[str]) -> int:
-    file, seconds, rate, cpu_seconds, memory = Path(arguments[0]), *map(float, arguments[1:])
+    file, seconds, max_rate, cpu_seconds, memory = Path(arguments[0]), *map(float, arguments[1:])
     limit_process(round(cpu_seconds), round(memory))
     try:
         audio, found = read_upload(file, seconds)
-        if rate:
-            audio, found = resample(audio, found, round(rate)), round(rate)
+        if found > max_rate:
+            audio, found = resample(audio, found, round(max_rate)), round(max_rate)
         if not np.isfinite(audio).all():
             raise UserError("the file holds NaN or infinite samples")
     except UserError as error:

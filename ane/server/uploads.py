@@ -26,32 +26,35 @@ from ane.server.settings import Limits
 from ane.system import paths
 from ane.voices import check_voice_name, save_voice
 
-DECODERS = 2            # processes that decode uploads at a time
+# at a time, from decoding to the end: others wait, as files, not as decoded sound
+TRANSCRIPTIONS = 2
+NEW_VOICES = 1
 CLIP_SECONDS = 600.0    # of a clip of a voice, which uses 6 s of it
+CLIP_RATE = 44100       # Hz at most; the encoders take 24 kHz or less
 MIN_CONSENT = 20        # characters of a statement of consent
 Form_ = Literal["json", "text", "srt", "verbose_json", "vtt"]
 
 
 def upload_routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1/audio", tags=["files"])
-    decoding = asyncio.Semaphore(DECODERS)
+    transcribing, adding = asyncio.Semaphore(TRANSCRIPTIONS), asyncio.Semaphore(NEW_VOICES)
     limits = service.settings.limits
 
     async def transcribe(file: UploadFile, model: str, options: TranscriptionOptions) -> Transcript:
         name = service.catalogue.transcriber(model)
-        async with decoding:
+        async with transcribing:
             audio, rate = await decode_upload(file, limits, limits.clip_seconds, RATE)
 
-        def work(job: Job) -> None:
-            with service.models.using(name) as served:
-                job.put(served.speaker.transcribe(audio, rate, options, lambda done, total: job.pause()))
+            def work(job: Job) -> None:
+                with service.models.using(name) as served:
+                    job.put(served.speaker.transcribe(audio, rate, options, lambda done, total: job.pause()))
 
-        return await service.run(options.task, work)
+            return await service.run(options.task, work)
 
     async def store_voice(file: UploadFile, model: str, name: str, consent: str) -> None:
-        async with decoding:
-            audio, rate = await decode_upload(file, limits, CLIP_SECONDS, 0)
-        await service.run("voice", voice_work(service, model, name, audio, rate, consent))
+        async with adding:
+            audio, rate = await decode_upload(file, limits, CLIP_SECONDS, CLIP_RATE)
+            await service.run("voice", voice_work(service, model, name, audio, rate, consent))
 
     @router.post("/transcriptions", response_class=Response)
     async def transcriptions(
@@ -125,7 +128,7 @@ def voice_work(service: Service, model: str, name: str, audio: np.ndarray, rate:
 
 
 async def decode_upload(file: UploadFile, limits: Limits, seconds: float, rate: int) -> tuple[np.ndarray, int]:
-    """Audio (S,) float32 of an upload and its rate, decoded in a process of its own (``upload_decoder``).
+    """Audio (S,) float32 of an upload and its rate, at most ``rate`` Hz, decoded in a process (``upload_decoder``).
 
     Raises:
         RefusedError: what it holds is not sound, is too long, or takes too much time or memory.

@@ -3,10 +3,14 @@
 import io
 import json
 import socket
+import subprocess
+import sys
+import time
 import urllib.error
 import urllib.request
 import wave
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,7 @@ import pytest
 import soundfile
 
 from tests.models.whisper.random_whisper import write_openai
-from tests.server.server_process import ServerProcess, wait_until
+from tests.server.server_process import PATIENCE, ServerProcess, wait_until
 
 openai = pytest.importorskip("openai", reason="needs OpenAI's client")
 pytest.importorskip("fastapi", reason="needs the extra server")
@@ -112,18 +116,41 @@ def test_recordings_that_are_too_long_or_too_large_are_refused(client):
     assert getattr(found.value, "status_code", 413) == 413
 
 
-def test_a_transcription_whose_client_leaves_ends(server):
+def test_transcriptions_begin_two_at_a_time_and_end_when_their_clients_leave(server):
     body = (b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\near\r\n'
             b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
             + sound_file(39.0).read() + b"\r\n--x--\r\n")
-    with socket.create_connection(("127.0.0.1", server.port), 60) as connection:
-        connection.sendall(b"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: localhost\r\n"
-                           b"Content-Type: multipart/form-data; boundary=x\r\n"
-                           b"Content-Length: %d\r\n\r\n" % len(body) + body)
-        wait_until(lambda: server.metric("ane_active_requests") == 1)
+    active = []
+    with ExitStack() as stack:
+        for _ in range(4):
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), PATIENCE))
+            connection.sendall(b"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: localhost\r\n"
+                               b"Content-Type: multipart/form-data; boundary=x\r\n"
+                               b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        wait_until(lambda: server.metric("ane_active_requests") == 2)
+        for _ in range(15):
+            active.append(server.metric("ane_active_requests"))
+            time.sleep(0.1)
+    assert max(active) == 2, "the sound of those that wait is not in memory"
     wait_until(lambda: server.metric("ane_active_requests") == 0)
     lines = urllib.request.urlopen(f"{server.address}/metrics").read().decode()
-    assert 'ane_requests_total{kind="transcribe",outcome="client gone"} 1.0' in lines
+    assert 'ane_requests_total{kind="transcribe",outcome="client gone"}' in lines
+
+
+def decoded(file: Path, rate: int = 44100) -> tuple[dict[str, Any], np.ndarray]:
+    """What the process that decodes uploads answers."""
+    command = [sys.executable, "-m", "ane.server.upload_decoder", str(file), "60", str(rate), "60", str(2 << 30)]
+    found = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=PATIENCE)
+    line, _, samples = found.stdout.partition(b"\n")
+    return json.loads(line), np.frombuffer(samples, np.float32)
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(96000, 44100), (8000, 8000)])
+def test_uploads_are_decoded_at_a_limited_rate(tmp_path, rate, expected):
+    soundfile.write(tmp_path / "clip.wav", noise(1.0, rate), rate)
+    answer, audio = decoded(tmp_path / "clip.wav")
+    assert answer == {"rate": expected}
+    assert len(audio) == expected
 
 
 def add_voice(server: ServerProcess, name: str, consent: str) -> tuple[int, dict[str, Any]]:
