@@ -19,6 +19,8 @@ from ane.audio.resampling import resample
 from ane.system.errors import UserError
 
 UNREADABLE = "the file is not sound in a known format, or is damaged"
+# FFmpeg's names of what holds sound itself: not those that name other files, such as concat and hls
+CONTAINERS = "aac,ac3,aiff,amr,ape,asf,au,avi,caf,eac3,flac,flv,matroska,mov,mp3,mpeg,mpegts,ogg,tta,w64,wav,wv"
 
 
 def main(arguments: list[str]) -> int:
@@ -68,8 +70,8 @@ def read_container(file: Path, seconds: float) -> tuple[np.ndarray, int]:
     pieces: list[np.ndarray] = []
     samples = 0
     # the file alone: no other files, no network, however the container refers to them
-    with av.open(str(file), options={"protocol_whitelist": "file", "enable_drefs": "0"},
-                 format=None) as container:
+    with av.open(str(file), options={"protocol_whitelist": "file", "format_whitelist": CONTAINERS,
+                                     "enable_drefs": "0"}) as container:
         stream: Any = container.streams.audio[0]
         rate = int(stream.rate)
         if not 0 < rate <= MAX_RATE:

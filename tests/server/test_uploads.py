@@ -153,6 +153,27 @@ def test_uploads_are_decoded_at_a_limited_rate(tmp_path, rate, expected):
     assert len(audio) == expected
 
 
+def test_an_upload_that_names_another_file_of_its_folder_does_not_open_it(tmp_path):
+    soundfile.write(tmp_path / "other.wav", noise(1.0), 16000)
+    (tmp_path / "clip.wav").write_text("ffconcat version 1.0\nfile other.wav\n")
+    answer, audio = decoded(tmp_path / "clip.wav")
+    assert "not sound" in answer.get("error", "")
+    assert not len(audio)
+
+
+@pytest.mark.parametrize(("container", "codec"), [("mp4", "aac"), ("webm", "libopus")])
+def test_containers_that_libsndfile_does_not_read_are_decoded(tmp_path, container, codec):
+    av = pytest.importorskip("av", reason="needs the extra server")
+    with av.open(str(tmp_path / "clip"), "w", format=container) as writer:
+        stream = writer.add_stream(codec, rate=48000, layout="mono")
+        frame = av.AudioFrame.from_ndarray((20000 * noise(1.0, 48000)[None]).astype(np.int16), "s16", "mono")
+        frame.rate = 48000
+        writer.mux([*stream.encode(frame), *stream.encode(None)])
+    answer, audio = decoded(tmp_path / "clip", 48000)
+    assert answer == {"rate": 48000}
+    assert len(audio) == pytest.approx(48000, rel=0.1)
+
+
 def add_voice(server: ServerProcess, name: str, consent: str) -> tuple[int, dict[str, Any]]:
     parts = {"name": name, "consent": consent}
     body = b"".join(f'--x\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{value}\r\n'.encode()
