@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import threading
 from typing import Any
 
 import pytest
@@ -11,13 +12,15 @@ pytest.importorskip("uvicorn", reason="needs the extra server")
 import uvicorn
 
 from ane.server.connections import limited_protocol
-from ane.server.running import QuietServer, open_port
+from ane.server.running import QuietServer, open_port, serve
+from ane.server.settings import ServerSettings
+from ane.system.errors import UserError
 from tests.server.server_process import PATIENCE
 
 
 @pytest.mark.parametrize("more", [b"", b"x"])
 def test_a_client_that_does_not_read_is_closed_even_if_it_sends_more(more):
-    async def serve() -> None:
+    async def converse() -> None:
         blocked, left = asyncio.Event(), asyncio.Event()
 
         async def send_for_ever(scope: dict[str, Any], receive: Any, send: Any) -> None:
@@ -46,4 +49,11 @@ def test_a_client_that_does_not_read_is_closed_even_if_it_sends_more(more):
                 server.should_exit = server.force_exit = True
                 await serving
 
-    asyncio.run(serve())
+    asyncio.run(converse())
+
+
+def test_a_port_that_is_taken_starts_no_thread():
+    threads = threading.active_count()
+    with open_port("127.0.0.1", 0) as taken, pytest.raises(UserError, match="cannot listen"):
+        asyncio.run(serve(ServerSettings(port=taken.getsockname()[1]), lambda address: None))
+    assert threading.active_count() == threads
