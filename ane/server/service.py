@@ -115,6 +115,7 @@ class Utterance:
         self.facts: SpokenFacts | None = None
         self._began, self._first = time.monotonic(), 0.0
         self._outcome = "client gone"
+        self._texts = [request.text]
         self._pieces = self._receive()
         self._closed = False
 
@@ -132,6 +133,7 @@ class Utterance:
                 f'first;desc="to the first sound";dur={1000 * (self._first - wait):.1f}')
 
     def send_text(self, text: str | None) -> None:
+        self._texts.append(text or "")
         self._job.send_text(text)
 
     async def _receive(self) -> AsyncIterator[SoundPiece]:
@@ -158,17 +160,17 @@ class Utterance:
         self._closed = True
         self._job.leave()
         del self._pieces            # it refers to the utterance: without it the sound is freed at once
-        metrics, request = self._service.metrics, self.request
+        metrics, request, text = self._service.metrics, self.request, "".join(self._texts)
         metrics.requests.labels(self._kind, self._outcome).inc()
         fields = {"request": self.id, "kind": self._kind, "model": request.model, "voice": request.voice,
-                  "characters": len(request.text), "outcome": self._outcome,
+                  "characters": len(text), "outcome": self._outcome,
                   "first_sound": round(self._first, 4), "elapsed": round(time.monotonic() - self._began, 4)}
         if self.facts is not None:
             fields["seconds"] = round(self.facts.seconds, 3)
             metrics.sound.labels(request.model).inc(self.facts.seconds)
-            metrics.characters.labels(request.model).inc(len(request.text))
+            metrics.characters.labels(request.model).inc(len(text))
         if self._service.settings.log_texts:
-            fields["text"] = request.text
+            fields["text"] = text
         LOGGER.info("request", extra={"fields": fields})
 
     def usage(self, characters: int) -> dict[str, int]:

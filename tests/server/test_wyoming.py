@@ -29,7 +29,8 @@ def receive_until(connection: socket.socket, sign: bytes) -> None:
 
 
 def test_on_sigterm_idle_clients_are_closed_and_new_ones_refused_while_others_are_answered():
-    with ServerProcess("--models", "demo-fast", "--wyoming-port", "0", "--drain", "50") as server:
+    with ServerProcess("--models", "demo-fast", "--wyoming-port", "0", "--drain", "50",
+                       "--log-texts") as server:
         server.wait_until_ready()
         address = ("127.0.0.1", server.wyoming_port)
         with socket.create_connection(address, PATIENCE) as idle, socket.create_connection(address, 5) as speaking:
@@ -48,6 +49,9 @@ def test_on_sigterm_idle_clients_are_closed_and_new_ones_refused_while_others_ar
             speaking.sendall(chunk(SECOND) + b'{"type": "synthesize-stop"}\n')
             receive_until(speaking, b"synthesize-stopped")
             stopping.join()
+        spoken = next(record for record in server.log() if record["message"] == "request")
+        assert spoken["text"] == FIRST + SECOND
+        assert spoken["characters"] == len(FIRST + SECOND)
         assert time.monotonic() - began < 40
 
 
