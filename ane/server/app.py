@@ -76,7 +76,9 @@ def status_routes(service: Service) -> APIRouter:
 
     @router.get("/ready")
     async def ready(request: Request) -> Health:
-        """Whether it takes requests: 503 while models are loaded at the start, and while it stops."""
+        """Whether it takes requests: 503 while models are loaded at the start, while it stops, or when it is broken."""
+        if not service.engine.alive:
+            raise RefusedError("the thread of the models has ended: start the server again", 503)
         if request.app.state.guard.stopping or not service.ready:
             raise RefusedError("the server is about to stop" if service.ready else "models are being loaded", 503)
         return Health(status="ready", version=version())

@@ -62,6 +62,11 @@ class Engine:
         """Number of jobs that have not ended."""
         return self._count
 
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
     def start(self, chore: Callable[[], None] = lambda: None) -> None:
         """Start the thread, on which ``chore`` is called now and then."""
         self._chore = chore
@@ -181,7 +186,7 @@ class Engine:
         waiting = [job for job in self._jobs if job.waits_for is lanes]
         try:
             lanes.advance()
-        except Exception as error:
+        except BaseException as error:      # as of a job
             LOGGER.exception("a step of the decoder failed")
             for job in waiting:
                 self._stop_job(job, error)

@@ -91,7 +91,7 @@ class Job:
     def _run(self, switch: Callable[[], Any]) -> None:
         try:
             switch()
-        except Exception as error:
+        except BaseException as error:      # of any kind: the thread must go on for the others
             self._error = self._error or error
 
     @property
@@ -169,8 +169,10 @@ class Job:
                     self._engine.wake()
                 yield item
             if self._ended and not self._items:
-                if self._error is not None:
+                if isinstance(self._error, Exception):
                     raise self._error
+                if self._error is not None:         # one such as SystemExit would end the client's event loop
+                    raise RuntimeError(f"the work raised {type(self._error).__name__}") from self._error
                 return
             if not self._items:
                 await self._arrived.wait()

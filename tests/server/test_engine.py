@@ -54,6 +54,29 @@ def test_items_arrive_in_order_and_the_error_of_the_work_after_them():
         assert engine.count == 0
 
 
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_work_that_fails_in_any_way_ends_alone(kind):
+    def fail(job: Job) -> None:
+        raise kind("no more")
+
+    async def client() -> None:
+        with pytest.raises(RuntimeError, match=kind.__name__):
+            await asyncio.wait_for(received(engine.submit(fail)), 10)
+        assert await received(engine.submit(lambda job: job.put(1))) == [1]
+
+    with running() as engine:
+        asyncio.run(client())
+
+
+def test_an_engine_tells_whether_its_thread_runs():
+    engine = Engine(Limits())
+    assert not engine.alive
+    engine.start()
+    assert engine.alive
+    engine.stop()
+    assert not engine.alive
+
+
 def test_work_that_is_ahead_of_its_client_pauses_while_others_run():
     produced = {"slow": 0, "fast": 0}
 
