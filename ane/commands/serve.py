@@ -89,8 +89,6 @@ def voice_mapping(text: str) -> tuple[str, str]:
 
 
 def serve(args: argparse.Namespace) -> int:
-    # of torch's library for the CPU: it would keep what it prepared for a thousand lengths of text, in a gigabyte
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     try:
         from ane.server.running import run_server
         from ane.server.serving import check_models

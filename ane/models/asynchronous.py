@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,13 +32,11 @@ class AsyncSpeaking:
         finally:
             await self._work(stream.close)
 
-    @cached_property
-    def _turn(self) -> threading.Lock:
-        return threading.Lock()
-
     async def _work(self, call: Callable[[], Any]) -> Any:
+        turn = vars(self).setdefault("_turn", threading.Lock())     # at once, for all threads
+
         def in_turn() -> Any:
-            with self._turn:
+            with turn:
                 return call()
 
         return await asyncio.to_thread(in_turn)

@@ -1,6 +1,5 @@
 """The HTTP application: its routes for speech, models and voices, and what watches over the server."""
 
-import asyncio
 import base64
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -21,12 +20,11 @@ from ane.server.guard import Guard
 from ane.server.live import live_routes
 from ane.server.page import page_routes
 from ane.server.schemas import Health, ModelCard, ModelList, SpeechBody, VoiceCard, VoiceList
-from ane.server.service import Service, Utterance
+from ane.server.service import Service, Utterance, while_connected
 from ane.server.speech import SoundPiece, SpeechRequest, read_client_lexicon
 from ane.server.uploads import upload_routes
 from ane.system.version import version
 
-POLL_SECONDS = 0.1          # between looks whether a client still waits for its first sound
 SSE = "text/event-stream"
 
 
@@ -78,7 +76,9 @@ def status_routes(service: Service) -> APIRouter:
 
     @router.get("/ready")
     async def ready(request: Request) -> Health:
-        """Whether it takes requests: 503 while models are loaded at the start, and while it stops."""
+        """Whether it takes requests: 503 while models are loaded at the start, while it stops, or when it is broken."""
+        if not service.engine.alive:
+            raise RefusedError("the thread of the models has ended: start the server again", 503)
         if request.app.state.guard.stopping or not service.ready:
             raise RefusedError("the server is about to stop" if service.ready else "models are being loaded", 503)
         return Health(status="ready", version=version())
@@ -156,17 +156,10 @@ async def first_piece(utterance: Utterance, request: Request) -> SoundPiece:
     Raises:
         UserError: of the request. RefusedError: the client has gone (499), or nothing of the text can be spoken.
     """
-    arriving = asyncio.ensure_future(anext(utterance))
     try:
-        while not arriving.done():
-            await asyncio.wait([arriving], timeout=POLL_SECONDS)
-            if not arriving.done() and await request.is_disconnected():
-                raise RefusedError("the client has gone", 499)
-        return arriving.result()
+        return await while_connected(anext(utterance), request)
     except StopAsyncIteration:
         raise RefusedError("nothing of the text can be spoken", 400, "input") from None
-    finally:
-        arriving.cancel()
 
 
 async def encoded(utterance: Utterance, first: SoundPiece,

@@ -23,7 +23,8 @@ def limited_protocol(seconds: float) -> type[H11Protocol]:
 
         def handle_events(self) -> None:
             super().handle_events()
-            if self._answering:         # the headers are complete; the guard watches over the body
+            # the headers are complete; the guard watches over the body
+            if self._answering and not self.flow.write_paused:
                 self._stop_timer()
 
         def handle_websocket_upgrade(self, event: Any) -> None:

@@ -62,13 +62,19 @@ class Engine:
         """Number of jobs that have not ended."""
         return self._count
 
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
     def start(self, chore: Callable[[], None] = lambda: None) -> None:
         """Start the thread, on which ``chore`` is called now and then."""
         self._chore = chore
         self._thread.start()
 
-    def submit(self, work: Callable[[Job], None], seconds: float | None = None) -> Job:
-        """Begin a job for the client whose event loop calls this; ``seconds``: that it may take.
+    def submit(self, work: Callable[[Job], None], seconds: float | None = None, speaks: bool = True) -> Job:
+        """Begin a job for the client whose event loop calls this; ``seconds``: that it may take; ``speaks``: whether
+        somebody waits for its sound.
 
         Raises:
             BusyError: there are as many as there may be.
@@ -77,7 +83,7 @@ class Engine:
             if self._count >= self.limits.requests:
                 raise BusyError(max(1, round(self._seconds)))
             self._count += 1
-        job = Job(self, work, seconds or self.limits.seconds, self.limits.sound_ahead)
+        job = Job(self, work, seconds or self.limits.seconds, self.limits.sound_ahead, speaks)
         self._inbox.put(job)
         return job
 
@@ -180,7 +186,7 @@ class Engine:
         waiting = [job for job in self._jobs if job.waits_for is lanes]
         try:
             lanes.advance()
-        except Exception as error:
+        except BaseException as error:      # as of a job
             LOGGER.exception("a step of the decoder failed")
             for job in waiting:
                 self._stop_job(job, error)

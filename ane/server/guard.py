@@ -5,7 +5,7 @@ import hmac
 import ipaddress
 from collections.abc import Awaitable, Callable
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -16,6 +16,7 @@ from ane.server.settings import ServerSettings
 # without a token: for what watches over the server, and the page, which asks for the token
 OPEN_PATHS = ("/health", "/ready", "/")
 TOKEN_PROTOCOL = "openai-insecure-api-key."         # browsers cannot set headers of a WebSocket
+HEADERS = "latin-1"         # how Starlette decodes headers: what was sent in bytes is got back with it
 
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -52,10 +53,10 @@ class Guard:
     def _check(self, scope: Message) -> None:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
-        if is_loopback(self.settings.host) and not is_loopback(urlsplit(f"//{host}").hostname or "localhost"):
+        if is_loopback(self.settings.host) and not is_loopback(split_url(f"//{host}").hostname or "localhost"):
             raise RefusedError(f"the server listens on this machine alone, and is not called {host}", 403)
         origin = headers.get("origin")
-        if origin is not None and origin not in self.settings.origins and urlsplit(origin).netloc != host:
+        if origin is not None and origin not in self.settings.origins and split_url(origin).netloc != host:
             raise RefusedError("web pages of other origins may not use this server", 403)
         if scope["path"] in OPEN_PATHS:
             return
@@ -98,12 +99,20 @@ def too_large(most: int) -> RefusedError:
     return RefusedError(f"the body must have at most {most} bytes", 413, code="body_too_large")
 
 
+def split_url(url: str) -> SplitResult:
+    """The parts of a Host or Origin. Raises RefusedError when it is malformed."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        raise RefusedError("the header Host or Origin is malformed") from None
+
+
 def given_token(headers: Headers) -> bytes:
     kind, _, token = headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
-        return token.strip().encode()
+        return token.strip().encode(HEADERS)
     protocols = headers.get("sec-websocket-protocol", "").split(",")
-    return next((name.strip().removeprefix(TOKEN_PROTOCOL).encode() for name in protocols
+    return next((name.strip().removeprefix(TOKEN_PROTOCOL).encode(HEADERS) for name in protocols
                  if name.strip().startswith(TOKEN_PROTOCOL)), b"")
 
 

@@ -36,8 +36,9 @@ class Job:
         text_at: when its model was loaded and it came to the text; None: it has not.
     """
 
-    def __init__(self, engine: "Engine", work: Callable[["Job"], None], seconds: float, sound_ahead: float):
-        self._engine, self._sound_ahead = engine, sound_ahead
+    def __init__(self, engine: "Engine", work: Callable[["Job"], None], seconds: float, sound_ahead: float,
+                 speaks: bool = True):
+        self._engine, self._sound_ahead, self._speaks = engine, sound_ahead, speaks
         self._loop, self._arrived = asyncio.get_running_loop(), asyncio.Event()
         self._work, self._greenlet = work, None         # a greenlet belongs to the thread that makes it
         self._items: deque[tuple[Any, float]] = deque()
@@ -65,8 +66,9 @@ class Job:
 
     @property
     def urgency(self) -> tuple[int, float]:
-        """Key for sorting: listeners who would soon hear a gap, then requests without sound by age, then the others."""
-        if self.first_item is None:
+        """Key for sorting: listeners who would soon hear a gap, then speech that has not begun by age, then the others:
+        work that makes no sound takes turns."""
+        if self._speaks and self.first_item is None:
             return 1, self.began
         if not self._put_seconds:
             return 2, self.last_turn
@@ -89,7 +91,7 @@ class Job:
     def _run(self, switch: Callable[[], Any]) -> None:
         try:
             switch()
-        except Exception as error:
+        except BaseException as error:      # of any kind: the thread must go on for the others
             self._error = self._error or error
 
     @property
@@ -167,8 +169,10 @@ class Job:
                     self._engine.wake()
                 yield item
             if self._ended and not self._items:
-                if self._error is not None:
+                if isinstance(self._error, Exception):
                     raise self._error
+                if self._error is not None:         # one such as SystemExit would end the client's event loop
+                    raise RuntimeError(f"the work raised {type(self._error).__name__}") from self._error
                 return
             if not self._items:
                 await self._arrived.wait()

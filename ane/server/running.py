@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import uvicorn
 
@@ -17,6 +18,9 @@ from ane.server.connections import limited_protocol
 from ane.server.service import Service
 from ane.server.settings import ServerSettings
 from ane.system.errors import UserError
+
+if TYPE_CHECKING:
+    from ane.server.wyoming_protocol import WyomingServer
 
 LOGGER = logging.getLogger("ane.server")
 MAX_HEADERS = 32 << 10
@@ -70,6 +74,7 @@ def run_server(settings: ServerSettings, on_start: Callable[[str], None]) -> Non
 
 
 async def serve(settings: ServerSettings, on_start: Callable[[str], None]) -> None:
+    opened = open_port(settings.host, settings.port)        # first: if it fails, no thread was started
     service = Service(settings)
     app = make_app(service)
     limits = settings.limits
@@ -83,18 +88,20 @@ async def serve(settings: ServerSettings, on_start: Callable[[str], None]) -> No
         app.middleware_stack = app.middleware_stack or app.build_middleware_stack()
         app.state.guard.stopping = True
         server.should_exit = True
+        if wyoming is not None:
+            wyoming.stop()
 
+    wyoming: WyomingServer | None = None
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     app.middleware_stack = app.build_middleware_stack()
-    opened = open_port(settings.host, settings.port)
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(service.engine.stop)
         if settings.wyoming_port is not None:
-            from ane.server.wyoming_protocol import WyomingServer
+            from ane.server import wyoming_protocol
 
-            wyoming = WyomingServer(service)
+            wyoming = wyoming_protocol.WyomingServer(service)
             await wyoming.start(settings.host, settings.wyoming_port)
             stack.push_async_callback(wyoming.close, limits.drain)
             LOGGER.info("listening", extra={"fields": {"wyoming_port": wyoming.port}})

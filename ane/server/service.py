@@ -1,10 +1,13 @@
 """What the routes of all protocols share: the engine, its models, the settings, the metrics, and speaking with them."""
 
+import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
+
+from starlette.requests import Request
 
 from ane.server.engine import BusyError, Engine
 from ane.server.errors import RefusedError, error_content
@@ -16,6 +19,9 @@ from ane.server.speech import Catalogue, SoundPiece, SpeechRequest, SpokenFacts,
 from ane.system.errors import UserError
 
 LOGGER = logging.getLogger("ane.server")
+POLL_SECONDS = 0.1          # between looks whether a client still waits
+
+Result = TypeVar("Result")
 
 
 class Service:
@@ -55,24 +61,45 @@ class Service:
         work = speak if request.text else speak_arriving
         return Utterance(self, request, kind, self._submit(kind, work(self.models, request)))
 
-    def _submit(self, kind: str, work: Callable[[Job], None]) -> Job:
+    def _submit(self, kind: str, work: Callable[[Job], None], speaks: bool = True) -> Job:
         try:
-            return self.engine.submit(work)
+            return self.engine.submit(work, speaks=speaks)
         except BusyError:
             self.metrics.requests.labels(kind, "busy").inc()
             raise
 
     async def run(self, kind: str, work: Callable[[Job], None]) -> Any:
         """Run work other than speech, and return the last item that it puts. Raises its errors, and BusyError."""
-        job, result, outcome = self._submit(kind, work), None, "error"
+        job, result, outcome = self._submit(kind, work, speaks=False), None, "client gone"
         try:
             async for item in job.items():
                 result = item
             outcome = "ok"
+        except Exception as error:
+            outcome = "refused" if isinstance(error, UserError) else "error"
+            raise
         finally:
             job.leave()
             self.metrics.requests.labels(kind, outcome).inc()
         return result
+
+
+async def while_connected(work: Awaitable[Result], request: Request) -> Result:
+    """The result of ``work``, which is cancelled when the client leaves.
+
+    Raises:
+        RefusedError: the client has gone (499). Exception: the work's own.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        while not task.done():
+            await asyncio.wait([task], timeout=POLL_SECONDS)
+            if not task.done() and await request.is_disconnected():
+                raise RefusedError("the client has gone", 499)
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 class Utterance:
@@ -88,6 +115,7 @@ class Utterance:
         self.facts: SpokenFacts | None = None
         self._began, self._first = time.monotonic(), 0.0
         self._outcome = "client gone"
+        self._texts = [request.text]
         self._pieces = self._receive()
         self._closed = False
 
@@ -105,6 +133,7 @@ class Utterance:
                 f'first;desc="to the first sound";dur={1000 * (self._first - wait):.1f}')
 
     def send_text(self, text: str | None) -> None:
+        self._texts.append(text or "")
         self._job.send_text(text)
 
     async def _receive(self) -> AsyncIterator[SoundPiece]:
@@ -131,17 +160,17 @@ class Utterance:
         self._closed = True
         self._job.leave()
         del self._pieces            # it refers to the utterance: without it the sound is freed at once
-        metrics, request = self._service.metrics, self.request
+        metrics, request, text = self._service.metrics, self.request, "".join(self._texts)
         metrics.requests.labels(self._kind, self._outcome).inc()
         fields = {"request": self.id, "kind": self._kind, "model": request.model, "voice": request.voice,
-                  "characters": len(request.text), "outcome": self._outcome,
+                  "characters": len(text), "outcome": self._outcome,
                   "first_sound": round(self._first, 4), "elapsed": round(time.monotonic() - self._began, 4)}
         if self.facts is not None:
             fields["seconds"] = round(self.facts.seconds, 3)
             metrics.sound.labels(request.model).inc(self.facts.seconds)
-            metrics.characters.labels(request.model).inc(len(request.text))
+            metrics.characters.labels(request.model).inc(len(text))
         if self._service.settings.log_texts:
-            fields["text"] = request.text
+            fields["text"] = text
         LOGGER.info("request", extra={"fields": fields})
 
     def usage(self, characters: int) -> dict[str, int]:

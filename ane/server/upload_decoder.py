@@ -1,8 +1,9 @@
 """The process that decodes an uploaded sound file, so that a malicious one harms nothing else.
 
-    python -m ane.server.upload_decoder FILE MAX_SECONDS RATE CPU_SECONDS MEMORY
+    python -m ane.server.upload_decoder FILE MAX_SECONDS MAX_RATE CPU_SECONDS MEMORY
 
-writes one line of JSON, {"rate": …} or {"error": …}, and then the samples, float32, mono. RATE 0 keeps the file's own.
+writes one line of JSON, {"rate": …} or {"error": …}, and then the samples, float32, mono. Sound of
+a higher rate is resampled to MAX_RATE.
 """
 
 import json
@@ -18,15 +19,17 @@ from ane.audio.resampling import resample
 from ane.system.errors import UserError
 
 UNREADABLE = "the file is not sound in a known format, or is damaged"
+# FFmpeg's names of what holds sound itself: not those that name other files, such as concat and hls
+CONTAINERS = "aac,ac3,aiff,amr,ape,asf,au,avi,caf,eac3,flac,flv,matroska,mov,mp3,mpeg,mpegts,ogg,tta,w64,wav,wv"
 
 
 def main(arguments: list[str]) -> int:
-    file, seconds, rate, cpu_seconds, memory = Path(arguments[0]), *map(float, arguments[1:])
+    file, seconds, max_rate, cpu_seconds, memory = Path(arguments[0]), *map(float, arguments[1:])
     limit_process(round(cpu_seconds), round(memory))
     try:
         audio, found = read_upload(file, seconds)
-        if rate:
-            audio, found = resample(audio, found, round(rate)), round(rate)
+        if found > max_rate:
+            audio, found = resample(audio, found, round(max_rate)), round(max_rate)
         if not np.isfinite(audio).all():
             raise UserError("the file holds NaN or infinite samples")
     except UserError as error:
@@ -67,8 +70,8 @@ def read_container(file: Path, seconds: float) -> tuple[np.ndarray, int]:
     pieces: list[np.ndarray] = []
     samples = 0
     # the file alone: no other files, no network, however the container refers to them
-    with av.open(str(file), options={"protocol_whitelist": "file", "enable_drefs": "0"},
-                 format=None) as container:
+    with av.open(str(file), options={"protocol_whitelist": "file", "format_whitelist": CONTAINERS,
+                                     "enable_drefs": "0"}) as container:
         stream: Any = container.streams.audio[0]
         rate = int(stream.rate)
         if not 0 < rate <= MAX_RATE:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import soundfile
-from fastapi import APIRouter, File, Form, UploadFile
+from fastapi import APIRouter, File, Form, Request, UploadFile
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from ane.models.whisper.features import RATE
@@ -21,36 +21,44 @@ from ane.models.whisper.transcription import TranscriptionOptions
 from ane.server.errors import RefusedError
 from ane.server.jobs import Job
 from ane.server.schemas import NewVoice
-from ane.server.service import Service
+from ane.server.service import Service, while_connected
 from ane.server.settings import Limits
 from ane.system import paths
 from ane.voices import check_voice_name, save_voice
 
-DECODERS = 2            # processes that decode uploads at a time
+# at a time, from decoding to the end: others wait, as files, not as decoded sound
+TRANSCRIPTIONS = 2
+NEW_VOICES = 1
 CLIP_SECONDS = 600.0    # of a clip of a voice, which uses 6 s of it
+CLIP_RATE = 44100       # Hz at most; the encoders take 24 kHz or less
 MIN_CONSENT = 20        # characters of a statement of consent
 Form_ = Literal["json", "text", "srt", "verbose_json", "vtt"]
 
 
 def upload_routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1/audio", tags=["files"])
-    decoding = asyncio.Semaphore(DECODERS)
+    transcribing, adding = asyncio.Semaphore(TRANSCRIPTIONS), asyncio.Semaphore(NEW_VOICES)
     limits = service.settings.limits
 
-    async def transcribe(file: UploadFile, model: str, options: TranscriptionOptions, form: Form_) -> Response:
+    async def transcribe(file: UploadFile, model: str, options: TranscriptionOptions) -> Transcript:
         name = service.catalogue.transcriber(model)
-        async with decoding:
+        async with transcribing:
             audio, rate = await decode_upload(file, limits, limits.clip_seconds, RATE)
 
-        def work(job: Job) -> None:
-            with service.models.using(name) as served:
-                job.put(served.speaker.transcribe(audio, rate, options, lambda done, total: job.pause()))
+            def work(job: Job) -> None:
+                with service.models.using(name) as served:
+                    job.put(served.speaker.transcribe(audio, rate, options, lambda done, total: job.pause()))
 
-        return transcript_response(await service.run(options.task, work), options.task, form)
+            return await service.run(options.task, work)
+
+    async def store_voice(file: UploadFile, model: str, name: str, consent: str) -> None:
+        async with adding:
+            audio, rate = await decode_upload(file, limits, CLIP_SECONDS, CLIP_RATE)
+            await service.run("voice", voice_work(service, model, name, audio, rate, consent))
 
     @router.post("/transcriptions", response_class=Response)
     async def transcriptions(
-            file: Annotated[UploadFile, File()], model: Annotated[str, Form(max_length=200)],
+            request: Request, file: Annotated[UploadFile, File()], model: Annotated[str, Form(max_length=200)],
             language: Annotated[str, Form(max_length=10)] = "", prompt: Annotated[str, Form(max_length=2000)] = "",
             response_format: Annotated[Form_, Form()] = "json",
             temperature: Annotated[float, Form(ge=0, le=1, allow_inf_nan=False)] = 0.0,
@@ -59,19 +67,22 @@ def upload_routes(service: Service) -> APIRouter:
         """Write down what is said in a recording."""
         options = TranscriptionOptions(language or None, "transcribe", prompt=prompt,
                                        word_times="word" in granularities, **at_temperature(temperature))
-        return await transcribe(file, model, options, response_format)
+        transcript = await while_connected(transcribe(file, model, options), request)
+        return transcript_response(transcript, options.task, response_format)
 
     @router.post("/translations", response_class=Response)
     async def translations(
-            file: Annotated[UploadFile, File()], model: Annotated[str, Form(max_length=200)],
+            request: Request, file: Annotated[UploadFile, File()], model: Annotated[str, Form(max_length=200)],
             prompt: Annotated[str, Form(max_length=2000)] = "", response_format: Annotated[Form_, Form()] = "json",
             temperature: Annotated[float, Form(ge=0, le=1, allow_inf_nan=False)] = 0.0) -> Response:
         """Translate what is said in a recording to English."""
         options = TranscriptionOptions(None, "translate", prompt=prompt, **at_temperature(temperature))
-        return await transcribe(file, model, options, response_format)
+        transcript = await while_connected(transcribe(file, model, options), request)
+        return transcript_response(transcript, options.task, response_format)
 
     @router.post("/voices", status_code=201)
-    async def add_voice(name: Annotated[str, Form(max_length=100)], audio_sample: Annotated[UploadFile, File()],
+    async def add_voice(request: Request, name: Annotated[str, Form(max_length=100)],
+                        audio_sample: Annotated[UploadFile, File()],
                         consent: Annotated[str, Form(max_length=10_000)],
                         model: Annotated[str, Form(max_length=200)] = "") -> NewVoice:
         """Make a voice of a clip. ``consent`` states that the speaker agrees, in words."""
@@ -81,9 +92,7 @@ def upload_routes(service: Service) -> APIRouter:
             raise RefusedError("consent must state, in a sentence, that the speaker agrees to this use", 400, "consent")
         check_voice_name(name)
         wanted = service.catalogue.model(model) if model else service.settings.models[0]
-        async with decoding:
-            audio, rate = await decode_upload(audio_sample, limits, CLIP_SECONDS, 0)
-        await service.run("voice", voice_work(service, wanted, name, audio, rate, consent.strip()))
+        await while_connected(store_voice(audio_sample, wanted, name, consent.strip()), request)
         service.catalogue.forget_voices()
         return NewVoice(id=name, name=name, created_at=round(time.time()))
 
@@ -107,6 +116,8 @@ def voice_work(service: Service, model: str, name: str, audio: np.ndarray, rate:
                 clip = Path(folder) / "clip.wav"
                 soundfile.write(clip, audio, rate, "FLOAT")
                 voice = served.speaker.prepare(voice=str(clip))
+            if job.gone:
+                return
             destination = paths.voices_dir() / f"{name}.safetensors"
             destination.parent.mkdir(parents=True, exist_ok=True)
             save_voice(destination, voice)
@@ -117,7 +128,7 @@ def voice_work(service: Service, model: str, name: str, audio: np.ndarray, rate:
 
 
 async def decode_upload(file: UploadFile, limits: Limits, seconds: float, rate: int) -> tuple[np.ndarray, int]:
-    """Audio (S,) float32 of an upload and its rate, decoded in a process of its own (``upload_decoder``).
+    """Audio (S,) float32 of an upload and its rate, at most ``rate`` Hz, decoded in a process (``upload_decoder``).
 
     Raises:
         RefusedError: what it holds is not sound, is too long, or takes too much time or memory.

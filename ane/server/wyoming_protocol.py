@@ -37,7 +37,8 @@ class LimitedReader:
         self._reader, self._most, self._seconds = reader, most, seconds
 
     async def readline(self) -> bytes:
-        line = await self._reader.readline()        # asyncio's own limit is 64 KiB
+        begun = await self._reader.read(1)          # between events a client may be silent
+        line = begun and begun + await asyncio.wait_for(self._reader.readline(), self._seconds)     # 64 KiB at most
         if line and not isinstance(json.loads(line), dict):
             raise ValueError("a header must be an object")
         return line
@@ -54,7 +55,7 @@ class WyomingServer:
     def __init__(self, service: Service):
         self.service = service
         self._server: asyncio.Server | None = None
-        self._clients: set[asyncio.Task] = set()
+        self._clients: dict[asyncio.Task, WyomingClient] = {}
 
     async def start(self, host: str, port: int) -> None:
         """Raises UserError when the port cannot be opened."""
@@ -67,10 +68,18 @@ class WyomingServer:
     def port(self) -> int:
         return self._server.sockets[0].getsockname()[1] if self._server else 0
 
-    async def close(self, seconds: float) -> None:
-        """Take no more clients; those that are being served have ``seconds`` to end."""
+    def stop(self) -> None:
+        """Take no more clients, and end the connections of those that are not being answered."""
         if self._server is not None:
             self._server.close()
+        for task, client in self._clients.items():
+            client.stopping = True
+            if not client.answering:
+                task.cancel()
+
+    async def close(self, seconds: float) -> None:
+        """``stop``; what is being answered has ``seconds`` to end."""
+        self.stop()
         if self._clients:
             await asyncio.wait(self._clients, timeout=seconds)
         for client in self._clients:
@@ -84,24 +93,31 @@ class WyomingServer:
             return
         task = asyncio.current_task()
         assert task is not None
-        self._clients.add(task)
+        client = WyomingClient(self.service, LimitedReader(reader, limits.body, limits.idle), writer)
+        self._clients[task] = client
         try:
-            await WyomingClient(self.service, LimitedReader(reader, limits.body, limits.idle), writer).serve()
+            await client.serve()
         except (OSError, asyncio.IncompleteReadError, TimeoutError, asyncio.CancelledError):
             pass
         finally:
-            self._clients.discard(task)
+            del self._clients[task]
             writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
 
 
 class WyomingClient:
-    """One connection. Events are answered in their order."""
+    """One connection. Events are answered in their order.
+
+    Attributes:
+        answering: whether an event is being answered. stopping: whether no further one will be.
+    """
 
     def __init__(self, service: Service, reader: LimitedReader, writer: asyncio.StreamWriter):
         self.service, self.reader, self.writer = service, reader, writer
+        self.answering = self.stopping = False
 
     async def serve(self) -> None:
-        while (event := await self.read()) is not None:
+        while not self.stopping and (event := await self.read()) is not None:
+            self.answering = True
             try:
                 await self.answer(event)
             except (OSError, asyncio.IncompleteReadError, TimeoutError):
@@ -109,6 +125,7 @@ class WyomingClient:
             except Exception as error:
                 content = error_content(error)[1]["error"]
                 await self.write(Error(content["message"], content["code"]).event())
+            self.answering = False
 
     async def read(self) -> Event | None:
         """The next event; None: the client has gone, or sent what is none."""

@@ -10,9 +10,19 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+PATIENCE = 60.0         # seconds that a test waits for what takes a second on an idle machine
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = PATIENCE) -> None:
+    until = time.monotonic() + seconds
+    while not (met := condition()) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert met
 
 
 class ServerProcess:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.server.server_process import ServerProcess
+from tests.server.server_process import PATIENCE, ServerProcess, wait_until
 
 av = pytest.importorskip("av", reason="needs the extra server")
 pytest.importorskip("fastapi", reason="needs the extra server")
@@ -44,7 +44,7 @@ def post(server: ServerProcess, path: str = "/v1/audio/speech", token: str = TOK
     request = urllib.request.Request(server.address + path, body, {
         "Authorization": f"Bearer {token}", "Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(request, timeout=60) as response:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
             return response.status, response.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()
@@ -122,7 +122,7 @@ def test_the_node_client_streams(server):
             ["node", "-e", "require.resolve('openai')"], capture_output=True, check=False).returncode:
         pytest.skip("needs node and its package openai (npm install openai; NODE_PATH)")
     found = subprocess.run(["node", "-e", NODE_PROGRAM, server.address, TOKEN, TEXT], capture_output=True, text=True,
-                           timeout=60, check=True)
+                           timeout=PATIENCE, check=True)
     answer = json.loads(found.stdout)
     assert answer["status"] == 200
     assert answer["pieces"] > 1
@@ -190,7 +190,7 @@ def test_a_websocket_hears_the_first_clause_before_the_last_is_written(server):
     with client.connect(f"ws://127.0.0.1:{server.port}/v1/audio/stream", additional_headers=headers) as socket_:
         socket_.send(json.dumps({"type": "start", "model": "demo-fast"}))
         socket_.send(json.dumps({"type": "text", "text": "The wind blew over the hill. And then "}))
-        sound = socket_.recv(timeout=30)
+        sound = socket_.recv(timeout=PATIENCE)
         assert isinstance(sound, bytes)
         socket_.send(json.dumps({"type": "text", "text": "it rained."}))
         socket_.send(json.dumps({"type": "end"}))
@@ -251,7 +251,7 @@ def test_malformed_and_huge_bodies_are_refused(server, body):
 
 
 def test_a_chunked_body_is_measured_as_it_arrives(server):
-    with socket.create_connection(("127.0.0.1", server.port), 20) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
         connection.sendall(f"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
                            "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
         try:
@@ -281,19 +281,12 @@ def begin(server: ServerProcess, text: str = LONG, buffer: int = 4096) -> socket
     """A connection on which speech was asked for, that nobody reads: it holds as much as ``buffer`` allows."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-    connection.settimeout(20)
+    connection.settimeout(PATIENCE)
     connection.connect(("127.0.0.1", server.port))
     body = json.dumps({"model": "demo-fast", "input": text, "response_format": "wav"})
     connection.sendall(f"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
                        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
     return connection
-
-
-def wait_until(condition: Any, seconds: float = 20.0) -> None:
-    until = time.monotonic() + seconds
-    while not (met := condition()) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert met
 
 
 def active(server: ServerProcess) -> float:
@@ -323,11 +316,11 @@ def test_connections_that_send_no_complete_request_are_closed(server):
     for start in (b"", b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
                   f"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
                   "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{".encode()):
-        with socket.create_connection(("127.0.0.1", server.port), 20) as connection:
+        with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
             connection.sendall(start)
             received = connection.recv(10_000)
             assert received == b"" or b" 408 " in received
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < PATIENCE
 
 
 def test_more_requests_than_fit_are_told_when_to_try_again(server):

@@ -54,6 +54,29 @@ def test_items_arrive_in_order_and_the_error_of_the_work_after_them():
         assert engine.count == 0
 
 
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_work_that_fails_in_any_way_ends_alone(kind):
+    def fail(job: Job) -> None:
+        raise kind("no more")
+
+    async def client() -> None:
+        with pytest.raises(RuntimeError, match=kind.__name__):
+            await asyncio.wait_for(received(engine.submit(fail)), 10)
+        assert await received(engine.submit(lambda job: job.put(1))) == [1]
+
+    with running() as engine:
+        asyncio.run(client())
+
+
+def test_an_engine_tells_whether_its_thread_runs():
+    engine = Engine(Limits())
+    assert not engine.alive
+    engine.start()
+    assert engine.alive
+    engine.stop()
+    assert not engine.alive
+
+
 def test_work_that_is_ahead_of_its_client_pauses_while_others_run():
     produced = {"slow": 0, "fast": 0}
 
@@ -136,6 +159,33 @@ def test_a_listener_who_would_hear_a_gap_goes_first_then_newcomers_then_those_wi
     with running(sound_ahead=1000.0) as engine:
         asyncio.run(client())
     assert order == ["ahead 0", "short 0", "short 1", "late 0", "ahead 1", "late 1"]
+
+
+def test_work_without_sound_takes_turns_and_lets_later_speech_go_first():
+    order: list[str] = []
+
+    def transcribe(name: str) -> Callable[[Job], None]:
+        def work(job: Job) -> None:
+            for _ in range(3):
+                order.append(name)
+                job.pause()
+        return work
+
+    def speak(job: Job) -> None:
+        for _ in range(2):
+            order.append("speech")
+            job.pause()
+
+    async def client() -> None:
+        gate = threading.Event()
+        blocked = engine.submit(lambda job: gate.wait(5))
+        jobs = [engine.submit(transcribe(name), speaks=False) for name in ("first", "second")]
+        gate.set()
+        await asyncio.gather(*map(received, [blocked, *jobs, engine.submit(speak)]))
+
+    with running() as engine:
+        asyncio.run(client())
+    assert order == ["speech"] * 2 + ["first", "second"] * 3
 
 
 def test_text_that_arrives_is_awaited_without_holding_the_others_up():

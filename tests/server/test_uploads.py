@@ -2,10 +2,15 @@
 
 import io
 import json
+import socket
+import subprocess
+import sys
+import time
 import urllib.error
 import urllib.request
 import wave
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +19,7 @@ import pytest
 import soundfile
 
 from tests.models.whisper.random_whisper import write_openai
-from tests.server.server_process import ServerProcess
+from tests.server.server_process import PATIENCE, ServerProcess, wait_until
 
 openai = pytest.importorskip("openai", reason="needs OpenAI's client")
 pytest.importorskip("fastapi", reason="needs the extra server")
@@ -109,6 +114,64 @@ def test_recordings_that_are_too_long_or_too_large_are_refused(client):
     with pytest.raises((openai.APIStatusError, openai.APIConnectionError)) as found:
         client.audio.transcriptions.create(model="ear", file=huge)
     assert getattr(found.value, "status_code", 413) == 413
+
+
+def test_transcriptions_begin_two_at_a_time_and_end_when_their_clients_leave(server):
+    body = (b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\near\r\n'
+            b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
+            + sound_file(39.0).read() + b"\r\n--x--\r\n")
+    active = []
+    with ExitStack() as stack:
+        for _ in range(4):
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), PATIENCE))
+            connection.sendall(b"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: localhost\r\n"
+                               b"Content-Type: multipart/form-data; boundary=x\r\n"
+                               b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        wait_until(lambda: server.metric("ane_active_requests") == 2)
+        for _ in range(15):
+            active.append(server.metric("ane_active_requests"))
+            time.sleep(0.1)
+    assert max(active) == 2, "the sound of those that wait is not in memory"
+    wait_until(lambda: server.metric("ane_active_requests") == 0)
+    lines = urllib.request.urlopen(f"{server.address}/metrics").read().decode()
+    assert 'ane_requests_total{kind="transcribe",outcome="client gone"}' in lines
+
+
+def decoded(file: Path, rate: int = 44100) -> tuple[dict[str, Any], np.ndarray]:
+    """What the process that decodes uploads answers."""
+    command = [sys.executable, "-m", "ane.server.upload_decoder", str(file), "60", str(rate), "60", str(2 << 30)]
+    found = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=PATIENCE)
+    line, _, samples = found.stdout.partition(b"\n")
+    return json.loads(line), np.frombuffer(samples, np.float32)
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(96000, 44100), (8000, 8000)])
+def test_uploads_are_decoded_at_a_limited_rate(tmp_path, rate, expected):
+    soundfile.write(tmp_path / "clip.wav", noise(1.0, rate), rate)
+    answer, audio = decoded(tmp_path / "clip.wav")
+    assert answer == {"rate": expected}
+    assert len(audio) == expected
+
+
+def test_an_upload_that_names_another_file_of_its_folder_does_not_open_it(tmp_path):
+    soundfile.write(tmp_path / "other.wav", noise(1.0), 16000)
+    (tmp_path / "clip.wav").write_text("ffconcat version 1.0\nfile other.wav\n")
+    answer, audio = decoded(tmp_path / "clip.wav")
+    assert "not sound" in answer.get("error", "")
+    assert not len(audio)
+
+
+@pytest.mark.parametrize(("container", "codec"), [("mp4", "aac"), ("webm", "libopus")])
+def test_containers_that_libsndfile_does_not_read_are_decoded(tmp_path, container, codec):
+    av = pytest.importorskip("av", reason="needs the extra server")
+    with av.open(str(tmp_path / "clip"), "w", format=container) as writer:
+        stream = writer.add_stream(codec, rate=48000, layout="mono")
+        frame = av.AudioFrame.from_ndarray((20000 * noise(1.0, 48000)[None]).astype(np.int16), "s16", "mono")
+        frame.rate = 48000
+        writer.mux([*stream.encode(frame), *stream.encode(None)])
+    answer, audio = decoded(tmp_path / "clip", 48000)
+    assert answer == {"rate": 48000}
+    assert len(audio) == pytest.approx(48000, rel=0.1)
 
 
 def add_voice(server: ServerProcess, name: str, consent: str) -> tuple[int, dict[str, Any]]:
