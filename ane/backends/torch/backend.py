@@ -185,26 +185,33 @@ class TorchBackend:
         return torch.device("cpu") if self._rows_on_cpu and network not in self.half_precision else self.device
 
     def network(self, name: str) -> nn.Module:
-        """The network, its parameters on the device; memory-mapped where they can be used as they are on disk."""
-        if name not in self._networks:
-            network = skeleton(self.model.family.networks[name], self.model.config(name)).eval().requires_grad_(False)
-            unused = self._unused_tables() if self.stages.decodes(name) else ()
-            network.load_state_dict({key: tensor for key, tensor in self.model.tensors(name).items()
-                                     if key not in unused}, strict=False, assign=True)
-            if self._packs(name):
-                prepack(network, self.chosen.linear)
-            buffers = dict(network.named_buffers())
-            state = {key: self._convert(network, key, tensor, torch.float32 if key in buffers else self.precision(name),
-                                        self.device_of(name))
-                     for key, tensor in network.state_dict().items() if not tensor.is_meta}
-            if self._packs(name):       # so that nothing references the mapped file
-                state = {key: tensor.clone() for key, tensor in state.items()}
-            network.load_state_dict(state, strict=False, assign=True)
-            for module in network.modules() if self.exact else ():
-                if hasattr(module, "two_pass"):
-                    module.two_pass = True
-            self._networks[name] = network.requires_grad_(False)
-        return self._networks[name]
+        """The network, its parameters on the device; memory-mapped where they can be used as they are on disk.
+
+        Another thread may release it meanwhile: whoever has it keeps it.
+        """
+        network = self._networks.get(name)
+        if network is None:
+            network = self._networks[name] = self._loaded(name)
+        return network
+
+    def _loaded(self, name: str) -> nn.Module:
+        network = skeleton(self.model.family.networks[name], self.model.config(name)).eval().requires_grad_(False)
+        unused = self._unused_tables() if self.stages.decodes(name) else ()
+        network.load_state_dict({key: tensor for key, tensor in self.model.tensors(name).items()
+                                 if key not in unused}, strict=False, assign=True)
+        if self._packs(name):
+            prepack(network, self.chosen.linear)
+        buffers = dict(network.named_buffers())
+        state = {key: self._convert(network, key, tensor, torch.float32 if key in buffers else self.precision(name),
+                                    self.device_of(name))
+                 for key, tensor in network.state_dict().items() if not tensor.is_meta}
+        if self._packs(name):       # so that nothing references the mapped file
+            state = {key: tensor.clone() for key, tensor in state.items()}
+        network.load_state_dict(state, strict=False, assign=True)
+        for module in network.modules() if self.exact else ():
+            if hasattr(module, "two_pass"):
+                module.two_pass = True
+        return network.requires_grad_(False)
 
     def _unused_tables(self) -> set[str]:
         """Keys of the decoder's tables that are only looked up in NumPy."""
