@@ -12,9 +12,6 @@
 An answer {"error": message} is one that the user can act on.
 """
 
-import json
-import os
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
@@ -23,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ane.backends.tuning import Tuning
 from ane.bench.workload import SEED
-from ane.system.errors import UserError
+from ane.system.json_process import answer_requests
 
 if TYPE_CHECKING:
     from ane.bench.measure import MeasuredFunction
@@ -240,16 +237,7 @@ def random_voice(model: "Model") -> "Voice | None":
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())       # libraries print on standard output
-    worker = BenchWorker()
-    print(json.dumps({"ready": True}), file=answers, flush=True)
-    for line in sys.stdin:
-        try:
-            answer = worker.answer(json.loads(line))
-        except UserError as error:
-            answer = {"error": str(error)}
-        print(json.dumps(answer), file=answers, flush=True)
+    answer_requests(lambda: BenchWorker().answer)
 
 
 if __name__ == "__main__":

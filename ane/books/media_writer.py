@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ane.audio import writing
-from ane.audio.writer import pcm16
+from ane.audio.encoded_stream import EncodedStream
 from ane.books.document import CoverImage
 from ane.system.errors import UserError
 from ane.system.files import check_output_file
@@ -23,7 +23,6 @@ from ane.system.interruption import uninterrupted
 
 WITHOUT_PYAV = (".wav", ".flac", ".mp3", ".ogg")
 INSTALL = "pip install 'tortoise-ane[books]'"
-OPUS_RATE = 48000
 
 
 @dataclass(frozen=True)
@@ -123,21 +122,16 @@ class _MediaEncoder:
                  chapters: Sequence[ChapterMark], cover: CoverImage | None):
         import av
 
-        self._av, self.rate = av, rate
+        self._av = av
         self._container: Any = av.open(str(target), "w", format=media.container,
                                        options={"fflags": "+bitexact", **media.options})
         self._container.metadata.update({name: value for name, value in tags.items() if value})
-        stream_rate = OPUS_RATE if media.encoder == "libopus" else rate
-        stream: Any = self._container.add_stream(media.encoder, rate=stream_rate, layout="mono")
-        if media.bit_rate:
-            stream.bit_rate = media.bit_rate
-        self._stream = stream
+        self._stream = EncodedStream(self._container, media.encoder, media.bit_rate, rate)
         picture = self._add_cover(cover) if cover and media.cover and cover_size(cover) else None
         self._container.set_chapters([
             {"id": number, "start": round(chapter.start * 1000), "end": math.ceil(chapter.end * 1000),
              "time_base": Fraction(1, 1000), "metadata": {"title": chapter.title}}
             for number, chapter in enumerate(chapters, 1)])
-        self._samples = 0
         if picture is not None:
             self._container.start_encoding()
             packet = av.Packet(cover.data if cover else b"")
@@ -154,17 +148,12 @@ class _MediaEncoder:
         return picture
 
     def append(self, audio: np.ndarray) -> None:
-        if not len(audio):
-            return
-        frame = self._av.AudioFrame.from_ndarray(pcm16(audio)[None], format="s16", layout="mono")
-        frame.sample_rate, frame.pts, frame.time_base = self.rate, self._samples, Fraction(1, self.rate)
-        self._samples += len(audio)
         with uninterrupted():
-            self._container.mux(self._stream.encode(frame))
+            self._stream.append(audio)
 
     def finish(self) -> None:
         with uninterrupted():
-            self._container.mux(self._stream.encode(None))
+            self._stream.finish()
 
     def close(self) -> None:
         with uninterrupted():

@@ -181,16 +181,7 @@ class JobStore(JobDatabase):
         Raises:
             UserError: the plan of the job is no longer the one with digest ``plan``.
         """
-        with self._transaction() as run:
-            self._check_plan(run, plan)
-            self._drop_dead_leases(run)
-            row = run(f"SELECT {COLUMNS}, s.take FROM chunks c JOIN sounds s USING (key) "
-                      "LEFT JOIN leases l USING (key) WHERE s.samples IS NULL AND l.key IS NULL "
-                      "ORDER BY c.number LIMIT 1").fetchone()
-            if row is None:
-                return None
-            self._lease(run, row[1])
-        return ClaimedChunk(PlannedChunk(*row[:7]), row[7])
+        return self._claim(plan, "s.samples IS NULL")
 
     def claim_output(self) -> bool:
         """Lease the writing of the output; False when another process does it."""
@@ -246,16 +237,7 @@ class JobStore(JobDatabase):
         Raises:
             UserError: the plan of the job is no longer the one with digest ``plan``.
         """
-        with self._transaction() as run:
-            self._check_plan(run, plan)
-            self._drop_dead_leases(run)
-            row = run(f"SELECT {COLUMNS}, s.take FROM chunks c JOIN sounds s USING (key) "
-                      "LEFT JOIN leases l USING (key) WHERE s.samples IS NOT NULL AND l.key IS NULL "
-                      f"AND NOT {JUDGED} ORDER BY c.number LIMIT 1", (checker, SOUND_ONLY, checker)).fetchone()
-            if row is None:
-                return None
-            self._lease(run, row[1])
-        return ClaimedChunk(PlannedChunk(*row[:7]), row[7])
+        return self._claim(plan, f"s.samples IS NOT NULL AND NOT {JUDGED}", checker, SOUND_ONLY, checker)
 
     def save_check(self, claimed: ClaimedChunk, checker: str, checked: CheckedChunk, rate: int) -> bool:
         """Store what was found and, if there is a better sound, that in place of the former.
@@ -289,6 +271,19 @@ class JobStore(JobDatabase):
         other = JobStore(self.path, self.clock)
         other.owner = self.owner
         return other
+
+    def _claim(self, plan: str, condition: str, *values: str) -> ClaimedChunk | None:
+        """Lease the first chunk that meets a condition and that nobody has leased; None: there is none."""
+        with self._transaction() as run:
+            self._check_plan(run, plan)
+            self._drop_dead_leases(run)
+            row = run(f"SELECT {COLUMNS}, s.take FROM chunks c JOIN sounds s USING (key) "
+                      f"LEFT JOIN leases l USING (key) WHERE l.key IS NULL AND {condition} "
+                      "ORDER BY c.number LIMIT 1", values).fetchone()
+            if row is None:
+                return None
+            self._lease(run, row[1])
+        return ClaimedChunk(PlannedChunk(*row[:7]), row[7])
 
     def _lease(self, run: Callable[..., sqlite3.Cursor], key: str) -> None:
         run("INSERT INTO leases VALUES (?, ?, ?, ?, ?)",

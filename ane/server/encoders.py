@@ -7,8 +7,8 @@ from typing import Any, Protocol
 import numpy as np
 import soxr
 
+from ane.audio.encoded_stream import EncodedStream
 from ane.audio.writer import endless_wav_header, pcm16
-from ane.books.media_writer import OPUS_RATE
 
 PCM_RATE = 24000        # of ``pcm``, which states no rate: that of OpenAI's
 
@@ -104,25 +104,17 @@ class CompressingEncoder:
     def __init__(self, sound: SoundFormat, rate: int):
         import av
 
-        self._av, self._sink, self._samples = av, _Sink(), 0
+        self._sink = _Sink()
         self._container: Any = av.open(self._sink, "w", format=sound.container,
                                        options={"fflags": "+bitexact+flush_packets", **sound.options})
-        stream_rate = OPUS_RATE if sound.encoder == "libopus" else rate
-        self._stream = self._container.add_stream(sound.encoder, rate=stream_rate, layout="mono")
-        if sound.bit_rate:
-            self._stream.bit_rate = sound.bit_rate
-        self._rate = rate
+        self._stream = EncodedStream(self._container, sound.encoder, sound.bit_rate, rate)
 
     def feed(self, audio: np.ndarray) -> bytes:
-        if len(audio):
-            frame = self._av.AudioFrame.from_ndarray(pcm16(audio)[None], format="s16", layout="mono")
-            frame.sample_rate, frame.pts = self._rate, self._samples
-            self._samples += len(audio)
-            self._container.mux(self._stream.encode(frame))
+        self._stream.append(audio)
         return self._sink.take()
 
     def finish(self) -> bytes:
-        if self._samples:       # an encoder that was never fed cannot be flushed
-            self._container.mux(self._stream.encode(None))
+        if self._stream.samples:        # an encoder that was never fed cannot be flushed
+            self._stream.finish()
         self._container.close()
         return self._sink.take()

@@ -137,7 +137,7 @@ class Job:
     def _notify(self) -> None:
         try:
             self._loop.call_soon_threadsafe(self._arrived.set)
-        except RuntimeError:        # the loop has ended: nobody waits
+        except RuntimeError:        # the event loop has ended, and its clients with it
             self.gone = True
 
     # Of the client

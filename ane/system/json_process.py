@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -27,6 +27,28 @@ class ProcessEndedError(UserError):
 
 class ProcessTimeoutError(UserError):
     """The program did not answer in time, and was ended."""
+
+
+def answer_requests(make: Callable[[], Callable[[Any], dict[str, Any]]]) -> None:
+    """What the program does: prepares what answers requests, then answers each line of standard input in turn.
+
+    A UserError of an answer becomes {"error": message}. What else is printed goes to standard error, because libraries
+    print on standard output.
+    """
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    def write(content: dict[str, Any]) -> None:
+        answers.write(json.dumps(content) + "\n")
+        answers.flush()
+
+    answer = make()
+    write({"ready": True})
+    for line in sys.stdin:
+        try:
+            write(answer(json.loads(line)))
+        except UserError as error:
+            write({"error": str(error)})
 
 
 class JsonProcess:

@@ -109,6 +109,11 @@ class RecordedNoise:
         return next(self.arrays).reshape(shape).astype(dtype)
 
 
+def golden_facts(folder: Path) -> dict[str, Any]:
+    """What the unmodified code of a family says beside its tensors."""
+    return json.loads((folder / "facts.json").read_text(encoding="utf-8"))
+
+
 @pytest.fixture(scope="session")
 def golden_fastspeech(golden_families: Path) -> Path:
     return golden_families / "fastspeech"
@@ -116,7 +121,7 @@ def golden_fastspeech(golden_families: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def fastspeech_facts(golden_fastspeech: Path) -> dict[str, Any]:
-    return json.loads((golden_fastspeech / "facts.json").read_text(encoding="utf-8"))
+    return golden_facts(golden_fastspeech)
 
 
 @pytest.fixture(scope="session")
@@ -134,4 +139,4 @@ def golden_whisper(golden_families: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def whisper_facts(golden_whisper: Path) -> dict[str, Any]:
-    return json.loads((golden_whisper / "facts.json").read_text(encoding="utf-8"))
+    return golden_facts(golden_whisper)

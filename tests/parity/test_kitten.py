@@ -1,6 +1,5 @@
 """KittenTTS compared with the unmodified KittenTTS 0.8.1: text, ids, styles, speeds and audio."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from ane.models.kitten.preprocessing import preprocess
 from ane.models.kitten.published_chunks import split_published
 from ane.models.kitten.settings import KittenSettings
 from ane.models.kitten.synthesizer import PUBLISHED_CUT
+from tests.parity.conftest import golden_facts
 
 PUBLISHED = KittenSettings(published=True)
 AUDIO_TOLERANCE = 1e-5
@@ -26,7 +26,7 @@ def directory(golden_families: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def facts(directory: Path) -> dict[str, Any]:
-    return json.loads((directory / "facts.json").read_text(encoding="utf-8"))
+    return golden_facts(directory)
 
 
 @pytest.fixture(scope="module")

@@ -35,9 +35,8 @@ def cases(golden) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def model(golden, tmp_path_factory) -> WhisperCheckpoint:
-    facts = json.loads((golden / "facts.json").read_text(encoding="utf-8"))
-    return open_golden_whisper(golden, facts, "full", tmp_path_factory.mktemp("whisper"))
+def model(golden, whisper_facts, tmp_path_factory) -> WhisperCheckpoint:
+    return open_golden_whisper(golden, whisper_facts, "full", tmp_path_factory.mktemp("whisper"))
 
 
 @pytest.fixture(scope="module")

@@ -278,7 +278,7 @@ def test_clients_without_the_token_and_foreign_pages_are_refused(server, headers
 # Clients that go, or dawdle
 
 def begin(server: ServerProcess, text: str = LONG, buffer: int = 4096) -> socket.socket:
-    """A connection on which speech was asked for, that nobody reads: it holds as much as ``buffer`` allows."""
+    """A connection that requested speech and whose client does not read: it holds as much as ``buffer`` allows."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
     connection.settimeout(PATIENCE)

@@ -5,20 +5,18 @@ and macOS kills a process that lacks memory, or that a first prediction crashes 
 compiles a package, or loads a function and predicts once, with zeros. macOS keeps what it specialised for the Neural
 Engine under the path of the compiled model, so that this process then loads it quickly.
 
-``python -m ane.backends.coreml.trial`` prints {} when it is ready, and answers requests, JSON objects one a line, with
-{} or {"error": message}:
+``python -m ane.backends.coreml.trial`` answers requests, JSON objects one a line (``answer_requests``), with {} or
+{"error": message}:
 {"compile": [package, destination]}, {"load": [compiled model, function, compute units, {input: [shape, dtype]}]}.
 """
 
-import json
-import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ane.system.errors import UserError
-from ane.system.json_process import JsonProcess, ProcessEndedError, ProcessTimeoutError
+from ane.system.json_process import JsonProcess, ProcessEndedError, ProcessTimeoutError, answer_requests
 
 START_LIMIT = 300.0         # seconds, to import coremltools
 LIMIT = 1800.0              # seconds; the longest specialisation that was reported took 519 (WhisperKit #208)
@@ -94,14 +92,14 @@ def answer(request: Mapping[str, Any]) -> dict[str, str]:
     return {}
 
 
-def main() -> None:
+def ready() -> Callable[[Mapping[str, Any]], dict[str, str]]:
     import coremltools  # noqa: F401  seconds, which are no part of an answer
 
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())       # libraries print on standard output
-    print(json.dumps({}), file=answers, flush=True)
-    for line in sys.stdin:
-        print(json.dumps(answer(json.loads(line))), file=answers, flush=True)
+    return answer
+
+
+def main() -> None:
+    answer_requests(ready)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ refilling or sharing moves no data. A call takes the function with the fewest sl
 larger one as texts grow.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -88,7 +89,7 @@ class PoolSettings:
     only_pool: bool
 
 
-class SlotPool:
+class SlotPool(ABC):
     """The slots of functions that differ in their number only, and the lanes that share them.
 
     A subclass keeps the content of the slots. ``owner`` and ``position`` (slots,) are the table.
@@ -102,22 +103,22 @@ class SlotPool:
         self.position = np.zeros(self.slots + recent, dtype=np.int64)
         self.prefixes: dict[StoredPrefix, int] = {}         # those in the pool → owner of their slots
 
+    @abstractmethod
     def reserve(self, count: int) -> np.ndarray:
         """Free slots (count,) for the columns of the next call, which stores them there."""
-        raise NotImplementedError
 
+    @abstractmethod
     def slots_needed(self, visible: np.ndarray, reserved: np.ndarray) -> int:
         """The first slots that the function of a call must have. ``visible`` (columns, slots)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def call(self, function: PackageFunction, slots: np.ndarray,
              inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run a function and store the keys and values of its first ``len(slots)`` columns in these slots."""
-        raise NotImplementedError
 
+    @abstractmethod
     def store_prefix(self, prefix: StoredPrefix, owner: int) -> None:
         """Store the keys and values of a prefix, which are known."""
-        raise NotImplementedError
 
     def prefill(self, prefix: StoredPrefix, needed: Sequence[StoredPrefix] = ()) -> tuple[np.ndarray, np.ndarray]:
         """Compute a prefix, as many columns per call as possible. No prefix of ``needed`` gives way to it.

@@ -1,4 +1,4 @@
-"""Times of words from the decoder's attention, against a recogniser that is told the words."""
+"""Times of words from the decoder's attention, against forced alignment."""
 
 from dataclasses import replace
 
