@@ -77,9 +77,9 @@ class PackedLinear(nn.Module):
     sum, and the result would differ from that of the same row among others.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype):
+    def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype, output: torch.dtype = torch.float32):
         super().__init__()
-        self.dtype = dtype
+        self.dtype, self.output = dtype, output
         self.splits = weight.shape[1] > LONGEST_SUM
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.to(dtype).contiguous())
         self.bias = bias.to(dtype, copy=True)
@@ -90,7 +90,8 @@ class PackedLinear(nn.Module):
         return self._product(x)
 
     def _product(self, x: Tensor) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise(x.to(self.dtype), self.weight, self.bias, "none", [], "").float()
+        y = torch.ops.mkldnn._linear_pointwise(x.to(self.dtype), self.weight, self.bias, "none", [], "")
+        return y.to(self.output)
 
 
 class HalfWeightLinear(nn.Module):
@@ -118,28 +119,38 @@ def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
 class Int8Linear(nn.Module):
     """oneDNN with VNNI: int8 weights with a scale per output channel, uint8 activations with a range per row.
 
-    Each row is quantised from its minimum to its maximum, so that no lane depends on the others: x = low + step *
-    integer, hence x W^T = step * (integer W^T) + low * (sum of each channel's weights). The output of GELU is nearly
-    all positive, so a range symmetric about zero would waste half of the integers.
+    Each row is quantised from its minimum to its maximum, so that no lane depends on the others: x = low + span *
+    integer / 255, hence x W^T = span * (integer W^T / 255) + low * (sum of each channel's weights). The output of GELU
+    is nearly all positive, so a range symmetric about zero would waste half of the integers.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor):
         super().__init__()
-        values, self.scale = quantise(weight)
-        self.sums = values.sum(1, dtype=torch.int32) * self.scale
+        values, scale = quantise(weight)
+        self.sums = values.sum(1, dtype=torch.int32) * scale
+        self.scale = scale / 255
         self.weight = torch.ops.onednn.qlinear_prepack(values, None)
         self.zeros = torch.zeros(len(values), dtype=torch.int64)
         self.bias = bias.to(torch.float32, copy=True)
+        self.half = torch.full((weight.shape[1],), 0.5)
 
     def forward(self, x: Tensor) -> Tensor:
-        rows = x.float().reshape(-1, x.shape[-1])
-        low = rows.amin(1, keepdim=True)
-        step = rows.amax(1, keepdim=True).sub_(low).div_(255).clamp_(min=1e-20)
-        integers = rows.sub(low).div_(step).add_(0.5).to(torch.uint8)           # rounds, as the cast truncates
-        y = torch.ops.onednn.qlinear_pointwise(integers, 1.0, 0, self.weight, self.scale, self.zeros, None,
-                                               1.0, 0, torch.float32, "none", [], "")
-        y = y.mul_(step).addcmul_(low, self.sums).add_(self.bias)
+        integers, low, span = self.quantised(x.float().reshape(-1, x.shape[-1]))
+        y = torch.addcmul(self.bias, low, self.sums).addcmul_(self.product(integers), span)
         return y.view(*x.shape[:-1], -1)
+
+    def quantised(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows (N, in) in float32 → integers (N, in) uint8; the minimum of each row, and its range (N, 1)."""
+        low = rows.amin(1, keepdim=True)
+        span = rows.amax(1, keepdim=True).sub_(low).clamp_(min=1e-18)
+        integers = torch.addcdiv(self.half, rows.sub(low), span, value=255)
+        # rounds, as the cast truncates; torch casts to uint8 several times faster by way of int32
+        return integers.to(torch.int32).to(torch.uint8), low, span
+
+    def product(self, integers: Tensor) -> Tensor:
+        """Integers (N, in) times the weights / 255: (N, out) float32, the sums exact."""
+        return torch.ops.onednn.qlinear_pointwise(integers, 1.0, 0, self.weight, self.scale, self.zeros, None, 1.0, 0,
+                                                  torch.float32, "none", [], "")
 
 
 class Int8WeightLinear(nn.Module):

@@ -117,7 +117,7 @@ def test_half_precision_weights_stay_in_fp16_where_arithmetic_is_float32(monkeyp
                 assert exact_prepacking(stored) is chosen.linear
 
 
-def test_int8_is_used_only_when_requested_and_for_the_decoder_alone():
+def test_int8_is_used_only_when_requested_and_for_decoder_and_denoiser_alone():
     for stored in ("fp16", "bf16", "fp32"):
         default, int8 = choose_precision("auto", stored, CPU), choose_precision("int8", stored, CPU)
         assert default.linear not in (Int8Linear, Int8WeightLinear)
