@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ane.books.checking.forced_alignment import TextAligner
-from ane.books.checking.judging import BookNorms, ChunkProblem, ChunkSignals, misfits, problems_of
+from ane.books.checking.judging import BookNorms, ChunkProblem, ChunkSignals, problems_of
+from ane.books.checking.recognisers import ChunkRecogniser
 from ane.books.narration import POLL, leases_renewed, sound_of
 from ane.books.plan import BookPlan, seed_of
 from ane.books.speakers import BookSpeaker, SpokenChunk
@@ -31,7 +31,7 @@ class BookChecker:
         retries: how many times a suspect chunk is spoken again at most; 0: it is only reported.
     """
 
-    recogniser: TextAligner | None = None
+    recogniser: ChunkRecogniser | None = None
     retries: int = 2
 
     @property
@@ -43,7 +43,7 @@ class BookChecker:
         """What is wrong with a chunk's sound (S,) float32."""
         found = problems_of(signals, norms)
         if self.recogniser is not None and signals.sound.seconds:
-            found += misfits(self.recogniser.fit(text, audio, rate), audio, rate, signals.sound.loudness)
+            found += self.recogniser.problems(text, audio, rate, signals.sound.loudness)
         return found
 
 
