@@ -2,8 +2,8 @@
 
 Within an engine and a precision the functions' medians decide, weighted by how often the sentence calls them: compute
 units for each network; for the decoder compute units, kind of cache and lanes together; threads on the CPU. torch in
-int8 differs in the decoder only. Between engines and precisions the spoken sentence decides, or the weighted sum where
-nothing was spoken.
+int8 differs in the decoder and the denoiser only. Between engines and precisions the spoken sentence decides, or the
+weighted sum where nothing was spoken.
 """
 
 from collections import defaultdict
@@ -21,7 +21,7 @@ from ane.system.errors import UserError
 if TYPE_CHECKING:
     from ane.bundles import Model
 
-DECODER = "autoregressive"
+DECODER, DENOISER = "autoregressive", "diffusion"
 PackageCheck = Callable[[PackageRecord], bool]
 
 

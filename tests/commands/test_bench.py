@@ -199,7 +199,8 @@ def check_document(found: dict) -> None:
     assert all(row.error is None and row.value.p95 >= row.value.median > 0 for row in rows)
     assert all((row.value.readings, row.settings["threads"]) == (2, 1) for row in functions)
     assert len({(row.what, row.settings["network"], row.settings["precision"]) for row in functions}) == len(functions)
-    assert {row.settings["network"] for row in functions if row.settings["precision"] == "int8"} == {"autoregressive"}
+    int8 = {row.settings["network"] for row in functions if row.settings["precision"] == "int8"}
+    assert int8 == {"autoregressive", "diffusion"}
     assert [row.competitor for row in sentences] == ["torch:cpu", "torch:cpu, threads 1", "torch:cpu, int8, threads 1"]
     for row in sentences:
         assert row.peak_bytes > 10**8
