@@ -73,9 +73,17 @@ def send(address: str, requests: Sequence[Mapping[str, Any]], at_once: int) -> l
     return [answers[number] for number in range(len(requests))]
 
 
+@dataclass(frozen=True)
+class StartedServer:
+    """A server's process. ``address``: such as http://127.0.0.1:8880."""
+
+    address: str
+    pid: int
+
+
 @contextmanager
-def started(*command: str) -> Iterator[str]:
-    """A server's process; yields its address."""
+def started(*command: str) -> Iterator[StartedServer]:
+    """A server's process, which ends with the block."""
     process = subprocess.Popen([sys.executable, "-m", *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                                text=True)
     assert process.stdout is not None
@@ -84,7 +92,7 @@ def started(*command: str) -> Iterator[str]:
         found = re.search(r"http://[\d.:]+", line)
         if found is None:
             raise RuntimeError(f"{' '.join(command)} did not start")
-        yield found[0]
+        yield StartedServer(found[0], process.pid)
     finally:
         process.terminate()
         process.wait()
@@ -98,12 +106,12 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
         serve = ("ane", "serve", "--port", "0", "--models", model, "--lanes", str(options.lanes),
                  "--requests", str(max(256, options.requests)))
         with started(*serve) as ours, started("benchmarks.lock_server", model) as locked:
-            alone = [[answer.sound for answer in send(address, requests[:len(TEXTS)], 1)]      # loads the model
-                     for address in (ours, locked)]
+            alone = [[answer.sound for answer in send(server.address, requests[:len(TEXTS)], 1)]     # loads the model
+                     for server in (ours, locked)]
             contestants: dict[str, Callable[[], list[Answer]]] = {
-                "ane serve, all at once": lambda: send(ours, requests, len(requests)),     # noqa: B023 (called here)
-                "ane serve, one at a time": lambda: send(ours, requests, 1),               # noqa: B023
-                "a lock, all at once": lambda: send(locked, requests, len(requests))}      # noqa: B023
+                "ane serve, all at once": lambda: send(ours.address, requests, len(requests)),   # noqa: B023 (called here)
+                "ane serve, one at a time": lambda: send(ours.address, requests, 1),       # noqa: B023
+                "a lock, all at once": lambda: send(locked.address, requests, len(requests))}   # noqa: B023
             results = {name: timed(run) for name, run in contestants.items()}
         rows += rows_of(model, results, dict(zip(contestants, (alone[0], alone[0], alone[1]), strict=True)))
         notes.append(recognised(model, alone[0]))
