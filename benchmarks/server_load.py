@@ -141,7 +141,8 @@ def memory_note(readings: list[tuple[float, float]], at_rest: float) -> str:
     minutes, memory = kept.T
     slope = np.polyfit(minutes, memory, 1)[0] if len(kept) > 1 else 0.0
     return (f"memory: {memory[0]:.0f} MB at {minutes[0]:.1f} min, {memory[-1]:.0f} MB at the end, {memory.min():.0f} "
-            f"to {memory.max():.0f} MB between, trend {slope:+.2f} MB a minute; {at_rest:.0f} MB after the last request")
+            f"to {memory.max():.0f} MB between, trend {slope:+.2f} MB a minute; "
+            f"{at_rest:.0f} MB after the last request")
 
 
 def equality_note(counts: LoadCounts, seeded: int) -> str:
