@@ -30,6 +30,7 @@ from benchmarks import (
     quality,
     samplers,
     server,
+    server_load,
     speech,
     stages,
     step_bytes,
@@ -60,6 +61,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "witnesses": witnesses.BENCHMARK,
     "words": word_times.BENCHMARK,
     "server": server.BENCHMARK,
+    "server-load": server_load.BENCHMARK,
     "exactness": exactness.BENCHMARK,
     "step-bytes": step_bytes.BENCHMARK,
 }
