@@ -56,6 +56,8 @@ def register(commands: argparse._SubParsersAction) -> None:
     add("--backend", default="auto", metavar="NAME", help=f"{', '.join(NAMES)} (default: auto)")
     add("--precision", default="auto", metavar="P", help="of the backend, as of `ane say` (default: auto)")
     add("--threads", type=positive, metavar="N", help="CPU threads (default: the backend's choice)")
+    add("--calls", type=positive, metavar="N", help="network calls at a time on the CPU, which share its threads "
+                                                    "(default: 2)")
     add("--lanes", type=positive, default=16, metavar="N", help="candidates sampled at a time, over all requests "
                                                                 "(default: 16)")
     add("--memory", type=gigabytes, metavar="GB",
@@ -115,9 +117,10 @@ def read_server_settings(args: argparse.Namespace) -> "ServerSettings":
     return ServerSettings(
         models=tuple(args.models), transcriber=args.transcriber, host=args.host, port=args.port,
         wyoming_port=args.wyoming_port, backend=args.backend, precision=args.precision, threads=args.threads,
-        lanes=args.lanes, preload=tuple(args.preload), memory=None if args.memory is None else round(args.memory * 1e9),
-        idle_release=args.idle_release, voices=dict(args.map_voice), ignore_instructions=args.ignore_instructions,
-        token=args.token, origins=tuple(args.cors), add_voices=args.add_voices, log_texts=args.log_texts, limits=limits)
+        calls=args.calls, lanes=args.lanes, preload=tuple(args.preload),
+        memory=None if args.memory is None else round(args.memory * 1e9), idle_release=args.idle_release,
+        voices=dict(args.map_voice), ignore_instructions=args.ignore_instructions, token=args.token,
+        origins=tuple(args.cors), add_voices=args.add_voices, log_texts=args.log_texts, limits=limits)
 
 
 def announce(address: str, settings: "ServerSettings") -> None:

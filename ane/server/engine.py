@@ -13,10 +13,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
 from greenlet import getcurrent
 
 from ane.models.lane_sharing import SteppedLanes
 from ane.server.jobs import ClientGoneError, DeadlineError, Job
+from ane.server.parallel_calls import CallThreads
 from ane.server.settings import Limits
 from ane.system.errors import UserError
 
@@ -41,10 +43,15 @@ class Engine:
     """Runs jobs on a thread of its own; it is also the ``LaneTurns`` of the streams in them.
 
     Only ``start``, ``submit``, ``wake`` and ``stop`` may be called on other threads.
+
+    Args:
+        calls: network calls that run at a time, on threads of their own; 1: on this thread.
+        cpu_threads: of all calls together, and of a step of shared lanes (None: torch's own choice).
     """
 
-    def __init__(self, limits: Limits):
-        self.limits = limits
+    def __init__(self, limits: Limits, calls: int = 1, cpu_threads: int | None = None):
+        self.limits, self._cpu_threads = limits, cpu_threads or torch.get_num_threads()
+        self._calls = CallThreads(calls, self._cpu_threads // calls, self.wake) if calls > 1 else None
         self._chore: Callable[[], None] = lambda: None
         self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._jobs: list[Job] = []
@@ -106,6 +113,17 @@ class Engine:
         job = self.current
         return lambda: job.urgency
 
+    def run_call(self, call: Callable[[], Any]) -> Any:
+        """The result of a network call, during which other jobs go on. Raises its error."""
+        if self._calls is None or self._running is None:
+            return call()
+        job, calls = self._running, self._calls
+        if not calls.has_room():
+            job.pause(calls.has_room)       # the most urgent job gets the next thread
+        future = calls.submit(call)
+        job.pause(future.done)
+        return future.result()
+
     @property
     def current(self) -> Job:
         """The job that runs now."""
@@ -121,6 +139,7 @@ class Engine:
 
     def _run(self) -> None:
         self._hub = getcurrent()
+        torch.set_num_threads(self._cpu_threads)        # torch has one number for each thread
         while not self._stopping:
             self._receive()
             self._end_jobs()
@@ -132,6 +151,8 @@ class Engine:
         self._receive()
         for job in list(self._jobs):
             self._stop_job(job, ClientGoneError("the server stops"))
+        if self._calls is not None:
+            self._calls.close()
 
     def _receive(self, seconds: float = 0.0) -> None:
         """Take new jobs; wait for the first message if ``seconds`` are given."""
@@ -184,6 +205,8 @@ class Engine:
         """One step for all jobs on these lanes; if it fails, for none of them."""
         self._last_step = time.monotonic()
         waiting = [job for job in self._jobs if job.waits_for is lanes]
+        if self._calls is not None:         # a decoder's bits depend on no number of threads
+            torch.set_num_threads(self._cpu_threads if len(self._jobs) == 1 else self._calls.cpu_threads)
         try:
             lanes.advance()
         except BaseException as error:      # as of a job

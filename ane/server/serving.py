@@ -6,6 +6,7 @@
 import gc
 import logging
 import time
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +15,11 @@ from typing import Any
 import torch
 
 from ane.backends import load_backend
+from ane.backends.torch.backend import TorchBackend
 from ane.backends.torch.memory import return_freed_memory
 from ane.bundles import Model, find_bundle, open_model
 from ane.models.lane_sharing import LaneSharing, LaneTurns
+from ane.server.parallel_calls import CallRunner, ParallelBackend
 from ane.server.settings import ServerSettings
 from ane.system import paths
 from ane.system.errors import UserError
@@ -60,10 +63,12 @@ class ServedModels:
 
     Args:
         turns: who decides when streams that share lanes take a step.
+        run_call: runs network calls of models on the CPU.
     """
 
-    def __init__(self, settings: ServerSettings, turns: LaneTurns):
+    def __init__(self, settings: ServerSettings, turns: LaneTurns, run_call: CallRunner):
         self.settings, self.turns = settings, turns
+        self._parallel_run, self._loading = run_call, False
         self._loaded: dict[str, ServedModel] = {}
         self._tidied = 0.0
 
@@ -94,7 +99,18 @@ class ServedModels:
             gc.collect()
             return_freed_memory(torch.device("cpu"))
 
+    def _run_call(self, call: Callable[[], Any]) -> Any:
+        return call() if self._loading else self._parallel_run(call)
+
     def _load(self, name: str) -> ServedModel:
+        """Load a model, during which no other job runs, so that none loads it too."""
+        self._loading = True
+        try:
+            return self._loaded_model(name)
+        finally:
+            self._loading = False
+
+    def _loaded_model(self, name: str) -> ServedModel:
         folder = find_bundle(name)
         size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
         self._make_room(size)
@@ -102,6 +118,8 @@ class ServedModels:
         model = open_model(bundle=name)
         backend = load_backend(self.settings.backend, model, self.settings.precision, self.settings.threads,
                                None if model.family.own_backend else True, notice=LOGGER.info)
+        if isinstance(backend, TorchBackend) and backend.device.type == "cpu":
+            backend = ParallelBackend(backend, self._run_call)
         served = ServedModel(name, self._speaker(model, backend), size)
         self._loaded[name] = served
         LOGGER.info("model loaded", extra={"fields": {"model": name, "backend": getattr(backend, "name", ""),

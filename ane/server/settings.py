@@ -50,6 +50,7 @@ class ServerSettings:
         models: names of the bundles that it speaks with; the first is what OpenAI's model names mean.
         transcriber: name of the Whisper bundle of transcriptions, if any.
         backend, precision, threads: of ``ane.backends.load_backend``.
+        calls: network calls that run at a time, which share the ``threads`` (``calls_at_a_time``).
         lanes: candidates sampled at a time, over all requests.
         preload: names of models that are loaded at the start. memory: bytes that loaded bundles may have on disk
             together (None: no limit). idle_release: seconds after which an unused model is released (None: never).
@@ -66,6 +67,7 @@ class ServerSettings:
     backend: str = "auto"
     precision: str = "auto"
     threads: int | None = None
+    calls: int | None = None
     lanes: int = 16
     preload: tuple[str, ...] = ()
     memory: int | None = None

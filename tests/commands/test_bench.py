@@ -69,7 +69,7 @@ def test_core_ml_is_measured_on_all_compute_units_compiled_once_and_chosen(ane, 
     found = json.loads(ane("--bundle", converted, "--backend", "coreml", "--runs", "2", "--json", "-"))
     rows = [row for row in found["rows"] if row["what"] != "sentence"]
     *_, sentence = found["rows"]
-    functions = ["prefill_64", "step_2_1088", "state_2_1088_1088", "store_64_1088", "clvp_text_64", "clvp_speech_128"]
+    functions = ["prefill_64", "step_2_1088", "state_2_1088_1088", "store_32_1088", "clvp_text_64", "clvp_speech_128"]
     assert [(row["settings"]["compute_units"], row["what"]) for row in rows] == [
         (units, function) for units in COMPUTE_UNITS for function in functions]
     assert all(row["error"] is None and row["value"]["readings"] == 2 and row["value"]["median"] > 0 for row in rows)
