@@ -4,7 +4,6 @@ They replace layers of a network that have ``over_frames``: convolutions of 1 ta
 odd number of taps over (R, L, C), zero-padded, channels last. oneDNN would otherwise convert the weights in every call.
 """
 
-import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +11,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ane.backends.torch.linear import Int8Linear, PackedLinear, Prepacking
+from ane.backends.torch.linear import Int8Linear, PackedLinear, Prepacking, has_one_dnn
+
+USUAL_FRAMES = 400      # length for which oneDNN chooses a kernel's layout; other lengths can use it
 
 
 class PackedFrameConv(nn.Module):
@@ -68,9 +69,6 @@ class Int8FrameConv(nn.Module):
         return y
 
 
-USUAL_FRAMES = 400      # length for which oneDNN chooses a kernel's layout; other lengths can use it
-
-
 @dataclass(frozen=True)
 class FramePacking:
     """How the denoiser's layers are packed.
@@ -92,7 +90,7 @@ class FramePacking:
 
 def frame_packing(weights: str) -> FramePacking | None:
     """The packing for weights in "bf16" or "int8"; None: this CPU has no kernels for it, or the precision none."""
-    if not torch.backends.mkldnn.is_available() or platform.machine() not in ("x86_64", "AMD64"):
+    if not has_one_dnn():
         return None
     native = torch.cpu._is_avx512_bf16_supported()
     if weights == "bf16" and native:

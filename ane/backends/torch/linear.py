@@ -26,7 +26,7 @@ def prepacking(weights: str) -> Prepacking | None:
 
     Where the CPU lacks the instructions, a portable kernel is chosen: as exact, but slower.
     """
-    one_dnn = torch.backends.mkldnn.is_available() and platform.machine() in ("x86_64", "AMD64")
+    one_dnn = has_one_dnn()
     fbgemm = "fbgemm" in torch.backends.quantized.supported_engines
     if weights == "int8":       # without VNNI, accumulators saturate
         if not one_dnn or not torch.cpu._is_vnni_supported():
@@ -38,6 +38,11 @@ def prepacking(weights: str) -> Prepacking | None:
     if one_dnn and (weights == "fp32" or (weights == "bf16" and torch.cpu._is_avx512_bf16_supported())):
         return partial(PackedLinear, dtype=dtype)
     return None if weights == "fp32" else partial(HalfPrecisionLinear, dtype=dtype)
+
+
+def has_one_dnn() -> bool:
+    """Whether torch has oneDNN for this CPU, and its kernels of packed weights."""
+    return torch.backends.mkldnn.is_available() and platform.machine() in ("x86_64", "AMD64")
 
 
 def exact_prepacking(stored: str) -> Prepacking | None:

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ane.backends.torch import frame_layers
+from ane.backends.torch import linear
 from ane.backends.torch.backend import TorchBackend
 from ane.backends.torch.frame_layers import Int8FrameConv, PackedFrameConv, frame_packing
 from ane.models.tortoise.networks.frames import FrameConv
@@ -105,6 +105,6 @@ def test_a_cpu_without_the_instructions_packs_nothing(monkeypatch):
     assert denoised(TorchBackend(RandomModel(), "cpu", "int8"), [3])[0].shape[0] == 2
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: True)
     assert frame_packing("int8").attention is None
-    monkeypatch.setattr(frame_layers.platform, "machine", lambda: "arm64")
+    monkeypatch.setattr(linear.platform, "machine", lambda: "arm64")
     assert frame_packing("int8") is None
     assert frame_packing("fp32") is None
