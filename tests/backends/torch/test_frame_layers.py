@@ -40,7 +40,7 @@ def plain_convolution(channels: int, outputs: int) -> FrameConv:
 @pytest.mark.parametrize("frames", [1, 2, 3, 90])
 def test_a_packed_convolution_computes_what_the_plain_one_computes(weights, frames):
     plain = plain_convolution(64, 48)
-    # every frame as loud as it likes, and nearly all positive, as SiLU leaves them
+    # nearly all positive, as SiLU leaves them, and some frames louder than others
     x = torch.nn.functional.silu(torch.randn(2, frames, 64, generator=torch.Generator().manual_seed(1)))
     x = x * torch.logspace(-1, 1, frames)[:, None]
     packed = CONVOLUTIONS[weights](plain.weight, plain.bias)
