@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from greenlet import getcurrent
+from greenlet import GreenletExit, getcurrent
 
 from ane.models.lane_sharing import SteppedLanes
 from ane.server.jobs import ClientGoneError, DeadlineError, Job
@@ -113,15 +113,22 @@ class Engine:
         job = self.current
         return lambda: job.urgency
 
-    def run_call(self, call: Callable[[], Any]) -> Any:
-        """The result of a network call, during which other jobs go on. Raises its error."""
-        if self._calls is None or self._running is None:
+    def run_call(self, call: Callable[[], Any], if_abandoned: Callable[[], None] = lambda: None) -> Any:
+        """The result of a network call, during which other jobs go on. Raises its error.
+
+        ``if_abandoned`` is called on the call's thread, after it, if the job has ended meanwhile.
+        """
+        if self._calls is None or self._running is None or threading.current_thread() is not self._thread:
             return call()
         job, calls = self._running, self._calls
         if not calls.has_room():
             job.pause(calls.has_room)       # the most urgent job gets the next thread
         future = calls.submit(call)
-        job.pause(future.done)
+        try:
+            job.pause(future.done)
+        except GreenletExit:
+            future.add_done_callback(lambda _: if_abandoned())
+            raise
         return future.result()
 
     @property
@@ -146,7 +153,6 @@ class Engine:
             if (turn := self._most_urgent()) is not None:
                 turn()
             elif self._inbox.empty():
-                self._do_chore()
                 self._receive(IDLE_SECONDS)
         self._receive()
         for job in list(self._jobs):

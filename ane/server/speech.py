@@ -1,8 +1,7 @@
 """Speech as a job: what a client asks for, checked, and the work that speaks it."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +14,7 @@ from ane.server.errors import RefusedError
 from ane.server.jobs import Job
 from ane.server.serving import DEFAULT_VOICE, ServedModel, ServedModels, voice_names
 from ane.server.settings import OPENAI_MODELS, OPENAI_TRANSCRIBERS, OPENAI_VOICES, ServerSettings
+from ane.system.iterators import closing_source
 from ane.text import Lexicon
 from ane.text.user_lexicon import LexiconEntry
 
@@ -118,7 +118,8 @@ def speak(models: ServedModels, request: SpeechRequest) -> Callable[[Job], None]
     def work(job: Job) -> None:
         with models.using(request.model) as served:
             job.text_at = time.monotonic()
-            hand_over(job, served.speaker.stream(request.text, **arguments(served, request)))
+            stream = served.speaker.stream(request.text, **arguments(served, request))
+            hand_over(job, stream, models.pieces(served, stream))
 
     return work
 
@@ -127,12 +128,14 @@ def speak_arriving(models: ServedModels, request: SpeechRequest) -> Callable[[Jo
     """``speak`` for the texts that the client sends while they are spoken."""
     def work(job: Job) -> None:
         with models.using(request.model) as served:
-            hand_over(job, served.speaker.feed(job.texts(), **arguments(served, request)))
+            stream = served.speaker.feed(job.texts(), **arguments(served, request))
+            hand_over(job, stream, stream)
 
     return work
 
 
-def hand_over(job: Job, stream: Any) -> None:
+def hand_over(job: Job, stream: Any, pieces: Iterator[np.ndarray]) -> None:
+    """``pieces`` are those of the stream, and close it when they are closed."""
     stated = 0
 
     def new_words() -> list[SpokenWord]:
@@ -140,8 +143,8 @@ def hand_over(job: Job, stream: Any) -> None:
         before, stated = stated, len(stream.words)
         return list(stream.words[before:])
 
-    with closing(stream):
-        for piece in stream:
+    with closing_source(pieces):
+        for piece in pieces:
             job.put(SoundPiece(piece, stream.sample_rate, new_words()), len(piece) / stream.sample_rate)
         if words := new_words():
             job.put(SoundPiece(np.zeros(0, np.float32), stream.sample_rate, words))
