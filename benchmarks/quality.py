@@ -2,10 +2,10 @@
 
 Each voice speaks the held-out sentences (training/held_out.txt) and pocketsphinx transcribes them: word error rate with
 its 95 % interval (bootstrap over sentences), forced choice among the first 30 sentences, share of sentences that end
-with a stop code, DNSMOS, and length, pitch, mel distance, silence and clicks compared with the teacher, flite. With
---run, the teacher's codes, from a training run's quantiser, are spoken too, which shows the loss by sampling. The best
-of 8 candidates by CLVP is compared with the mean of the same 8, twice for each sentence. A model without voices and
-presets, such as the fast embedded voice, speaks the sentences in one way.
+with a stop code, DNSMOS, and speaker similarity, length, pitch, mel distance, silence and clicks compared with the
+teacher, flite. With --run, the teacher's codes, from a training run's quantiser, are spoken too, which shows the loss
+by sampling. The best of 8 candidates by CLVP is compared with the mean of the same 8, twice for each sentence. A model
+without voices and presets, such as the fast embedded voice, speaks the sentences in one way.
 """
 
 import argparse
@@ -33,6 +33,7 @@ from ane.voices import Voice, load_voice
 from benchmarks.harness import Benchmark, BenchmarkPlot, BenchmarkResult, model_name
 from benchmarks.listening import Recogniser, Wave, edits, mel_distance, recogniser_problem, words
 from benchmarks.naturalness import Dnsmos, dnsmos_problem
+from benchmarks.similarity import SpeakerEncoder, mean_embedding, similarity_problem
 from benchmarks.speakers import (
     CANDIDATES,
     SETS,
@@ -66,10 +67,25 @@ class ScoredSpeech:
     mel_distance: float | None
     stopped: bool
     dnsmos: float
+    similarity: float | None
 
 
-def score_speech(spoken: SpokenText, teacher: np.ndarray | None, choices: tuple[str, ...]) -> ScoredSpeech:
+@dataclass(frozen=True)
+class ComparedWith:
+    """What speech is compared with.
+
+    Attributes:
+        choices: sentences that the recogniser chooses among.
+        speaker: embedding of the teacher's voice; None where nothing computes embeddings.
+    """
+
+    choices: tuple[str, ...] = ()
+    speaker: np.ndarray | None = None
+
+
+def score_speech(spoken: SpokenText, teacher: np.ndarray | None, compared: ComparedWith) -> ScoredSpeech:
     """``teacher``: the same sentence by the teacher, (S,) float32 at 24 kHz, for the mel distance."""
+    choices, speaker = compared.choices, compared.speaker
     recogniser = cached_recogniser(choices)
     transcript = recogniser.transcribe(spoken.audio, SAMPLE_RATE)
     chosen = None
@@ -79,7 +95,8 @@ def score_speech(spoken: SpokenText, teacher: np.ndarray | None, choices: tuple[
     expected = words(spoken.text)
     return ScoredSpeech(spoken.text, transcript, edits(expected, words(transcript)), len(expected), chosen,
                         Wave.of(spoken.audio, SAMPLE_RATE), distance, spoken.stopped,
-                        cached_dnsmos().overall(spoken.audio, SAMPLE_RATE))
+                        cached_dnsmos().overall(spoken.audio, SAMPLE_RATE), None if speaker is None else float(
+                            cached_encoder().embedding(spoken.audio, SAMPLE_RATE) @ speaker))
 
 
 @cache
@@ -93,6 +110,18 @@ def cached_dnsmos() -> Dnsmos:
     return Dnsmos()
 
 
+@cache
+def cached_encoder() -> SpeakerEncoder:
+    return SpeakerEncoder()
+
+
+def teachers_embedding(teacher: Sequence[SpokenText]) -> np.ndarray | None:
+    """The embedding of the teacher's voice, of all its sentences; None without the network for it."""
+    if similarity_problem():
+        return None
+    return mean_embedding([cached_encoder().embedding(one.audio, SAMPLE_RATE) for one in teacher])
+
+
 def summary(scored: Sequence[ScoredSpeech], teacher: Sequence[ScoredSpeech]) -> dict[str, Any]:
     """The figures of one system, with lengths and pitch compared with the teacher's sentence by sentence."""
     errors, count = (np.array([getattr(one, name) for one in scored], dtype=float) for name in ("errors", "words"))
@@ -100,10 +129,12 @@ def summary(scored: Sequence[ScoredSpeech], teacher: Sequence[ScoredSpeech]) -> 
     waves = [one.wave for one in scored]
     f0, own = (float(np.nanmedian([one.wave.f0 for one in side])) for side in (scored, teacher))
     distances = [one.mel_distance for one in scored if one.mel_distance is not None]
+    alike = [one.similarity for one in scored if one.similarity is not None]
     chosen = [one.chosen for one in scored if one.chosen is not None]
     return {"wer": errors.sum() / count.sum(), "interval": interval(errors, count), "forced": sum(chosen),
             "choices": len(chosen), "stopped": float(np.mean([one.stopped for one in scored])),
             "dnsmos": float(np.mean([one.dnsmos for one in scored])),
+            "similarity": float(np.mean(alike)) if alike else None,
             "longest": float(lengths.max()), "f0": f0, "f0_off": f0 / own - 1,
             "mel_distance_db": float(np.mean(distances)) if distances else None,
             "loudness_db": float(np.mean([wave.loudness for wave in waves])),
@@ -120,9 +151,9 @@ def interval(errors: np.ndarray, count: np.ndarray) -> tuple[float, float]:
 
 
 def score_all(pool: ProcessPoolExecutor, spoken: Iterable[SpokenText], teacher: Sequence[SpokenText] | None,
-              choices: tuple[str, ...]) -> list[ScoredSpeech]:
+              compared: ComparedWith) -> list[ScoredSpeech]:
     """Score speech in the pool while the next sentences are being spoken."""
-    futures = [pool.submit(score_speech, one, None if teacher is None else teacher[index].audio, choices)
+    futures = [pool.submit(score_speech, one, None if teacher is None else teacher[index].audio, compared)
                for index, one in enumerate(spoken)]
     return [future.result() for future in futures]
 
@@ -131,7 +162,7 @@ def ranking(pool: ProcessPoolExecutor, synthesizer: Synthesizer, sentences: Sequ
             voice: Voice) -> dict[str, float]:
     """``ranking_gain`` of CLVP on candidates for these sentences."""
     candidates, chosen = ranked_candidates(synthesizer, sentences, voice)
-    scored = score_all(pool, [one for row in candidates for one in row], None, ())
+    scored = score_all(pool, [one for row in candidates for one in row], None, ComparedWith())
     errors = np.array([one.errors for one in scored], dtype=float).reshape(len(sentences), SETS, CANDIDATES)
     return ranking_gain(errors, np.array([len(words(text)) for text in sentences], dtype=float), np.array(chosen))
 
@@ -193,9 +224,10 @@ def measure_voice(voice: str, options: argparse.Namespace) -> dict[str, Any]:
         systems["quality"] = speak_all(synthesizer, sentences, voice, options.preset)
     scored = {}
     with ProcessPoolExecutor(options.workers) as pool:
+        compared = ComparedWith(tuple(sentences[:CHOICES]), pool.submit(teachers_embedding, teacher).result())
         for system, spoken in systems.items():
             kept = save_all(spoken, options.keep, f"{voice}-{system}")
-            scored[system] = score_all(pool, kept, None if system == "teacher" else teacher, tuple(sentences[:CHOICES]))
+            scored[system] = score_all(pool, kept, None if system == "teacher" else teacher, compared)
         return {**{system: summary(side, scored["teacher"]) for system, side in scored.items()},
                 **({} if latents is None else {"ranking": ranking(pool, synthesizer, sentences, latents)}),
                 "sentences": {system: [asdict(one) for one in side] for system, side in scored.items()}}
@@ -232,6 +264,7 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
     thresholds = check_thresholds(results)
     notes += [f"{'met' if met else 'NOT MET'}: {claim}: {figure:.3f}, required {bound}"
               for claim, figure, bound, met in thresholds]
+    notes += [problem] if (problem := similarity_problem()) else []
     settings = {"model": model_name(options), **({"preset": options.preset} if options.preset else {}),
                 "sentences": sentences}
     more = {"bundle": model.identity, "precision": model.precision, "thresholds": thresholds, "voices": results}
@@ -241,8 +274,8 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
 def quality_row(voice: str, system: str, result: dict[str, Any], teacher: dict[str, Any]) -> BenchRow:
     """The word error rate with its interval, and the other figures of a voice and system."""
     low, high = result["interval"]
-    names = ("dnsmos", "forced", "stopped", "longest", "f0", "f0_off", "mel_distance_db", "loudness_db", "silent_end",
-             "clicks")
+    names = ("dnsmos", "similarity", "forced", "stopped", "longest", "f0", "f0_off", "mel_distance_db", "loudness_db",
+             "silent_end", "clicks")
     figures = {"above_teacher": result["wer"] - teacher["wer"],
                **{name: float(result[name]) for name in names if result[name] is not None}}
     value = Spread(float(result["wer"]), low, high, high, 1)

@@ -41,7 +41,7 @@ from ane.system.files import replacing
 from ane.voices import load_voice
 from benchmarks.harness import Benchmark, BenchmarkPlot, BenchmarkResult, model_name
 from benchmarks.listening import log_spectral_distance, mel_distance
-from benchmarks.quality import interval, score_speech, unavailable
+from benchmarks.quality import ComparedWith, interval, score_speech, unavailable
 from benchmarks.speakers import SEED, SpokenText, sample_candidates, univnet_audio
 from training.speech import RATE, Flite
 from training.text import held_out_sentences
@@ -178,7 +178,7 @@ def measure_sentence(index: int, text: str, compared: bool, options: argparse.Na
         audio, figures = univnet_audio(synthesizer, mel, Randomness(SEED + index)), found[system.name]
         figures["from_teacher"] = mel_distance(audio, teacher)
         if system.transcribed:
-            scored = score_speech(SpokenText(text, audio), None, ())
+            scored = score_speech(SpokenText(text, audio), None, ComparedWith())
             figures |= {"errors": scored.errors, "words": scored.words, "transcript": scored.transcript}
         if compared:
             guidance = system.diffusion.guidance

@@ -15,7 +15,6 @@ from training.timed_speech import RATE, Segment, TimedFlite
 HOP, WINDOW, SIZE = 80, 400, 512        # samples at 16 kHz
 BANDS, CEPSTRA, HIGHEST = 40, 16, 7600
 SLOPE = 3.0                             # weight of the change of a cepstrum from frame to frame
-SILENCE = RATE // 5                     # samples before the sound: the recogniser needs them
 
 
 def filters() -> np.ndarray:
@@ -60,30 +59,3 @@ def true_times(flite: TimedFlite, text: str, audio: np.ndarray, rate: int) -> np
     rows, columns = warping_path(cost)
     along = np.bincount(rows, columns) / np.bincount(rows)      # mean of our frames for each of theirs
     return np.interp(word_ends(segments) * RATE / HOP, np.arange(len(along)), along) * HOP / RATE
-
-
-class ForcedAligner:
-    """pocketsphinx's own alignment of a known text, an independent check of ``true_times``."""
-
-    def __init__(self):
-        from pocketsphinx import Decoder
-
-        self.decoder = Decoder(samprate=RATE, loglevel="FATAL", lm=None)
-
-    def times(self, words: Sequence[str], audio: np.ndarray, rate: int) -> np.ndarray | None:
-        """(words, 2) seconds; None: a word that it does not know, or no alignment."""
-        decoder = self.decoder
-        if any(decoder.lookup_word(word) is None for word in words):
-            return None
-        sound = resample(audio, rate, RATE)
-        samples = np.rint(0.9 * sound / max(1e-9, float(np.abs(sound).max())) * 32767).astype(np.int16)
-        silence = np.zeros(SILENCE, np.int16)
-        decoder.set_align_text(" ".join(words))
-        decoder.start_utt()
-        decoder.process_raw(np.concatenate((silence, samples, silence)).tobytes(), full_utt=True)
-        decoder.end_utt()
-        if decoder.hyp() is None:
-            return None
-        found = np.array([(part.start_frame / 100, (part.end_frame + 1) / 100) for part in decoder.seg()
-                          if part.word[0] not in "<["]) - SILENCE / RATE
-        return found if len(found) == len(words) else None

@@ -16,12 +16,12 @@ import numpy as np
 
 import ane
 from ane.bench.records import BenchRow, Spread
+from ane.books.checking.forced_alignment import TextAligner
 from ane.models.spoken_words import shared_time
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.word_times import SECONDS_PER_CODE, WordTimer, expected_starts, without_delay
 from benchmarks.harness import Benchmark, BenchmarkResult, model_name
-from benchmarks.listening import words as letters
-from benchmarks.word_reference import ForcedAligner, true_times
+from benchmarks.word_reference import true_times
 from training.grammar import plain_sentence
 from training.text import held_out_sentences
 from training.timed_speech import TimedFlite
@@ -131,7 +131,7 @@ def measure_words(options: argparse.Namespace) -> BenchmarkResult:
         heads, shift = choose_heads(options)
         return BenchmarkResult([], {"model": model_name(options)}, [
             f'"alignment_heads": {[list(head) for head in heads]}, "alignment_shift": {shift:.3f}'])
-    sentences, rows, aligner = held_out_sentences()[:options.sentences], [], ForcedAligner()
+    sentences, rows, aligner = held_out_sentences()[:options.sentences], [], TextAligner()
     synthesizer = ane.load(options.bundle)
     synthesizer.backend.keep = True
     tortoise = synthesizer.model.family.name == "tortoise"
@@ -142,10 +142,11 @@ def measure_words(options: argparse.Namespace) -> BenchmarkResult:
         spoken = list(spoken_sentences(synthesizer, teacher, sentences, **request))
         settings = {"voice": voice, "sentences": len(spoken)}
         rows += error_rows(settings, [sentence for sentence, _ in spoken])
-        forced = [(aligner.times(letters(sentence.text), speech.audio, speech.sample_rate), sentence.true)
+        forced = [(aligner.fit(sentence.text, speech.audio, speech.sample_rate).words or (), sentence.true)
                   for sentence, speech in spoken]
         rows.append(error_row("forced alignment by pocketsphinx", settings, np.concatenate(
-            [found - true for found, true in forced if found is not None and len(found) == len(true)])))
+            [np.array([(word.start, word.end) for word in found]) - true for found, true in forced
+             if len(found) == len(true)])))
         if tortoise:
             phases = [speech.seconds_by_phase for _, speech in spoken]
             shares = [phase["words"] / phase["decode"] for phase in phases]

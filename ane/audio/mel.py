@@ -60,7 +60,7 @@ def denormalise_mel(mel: np.ndarray) -> np.ndarray:
     return (mel + 1) / 2 * (MEL_MAX - MEL_MIN) + MEL_MIN
 
 
-def mel_filters(rate: int, bands: int, high: float, scale: str) -> np.ndarray:
+def mel_filters(rate: int, bands: int, high: float, scale: str, window: int = WINDOW) -> np.ndarray:
     """Return triangular filters that sum Fourier bins into mel bands, each of unit area over hertz.
 
     The corners are equally spaced on the mel scale from 0 Hz to ``high`` Hz. A band rises from one corner to the next
@@ -68,14 +68,14 @@ def mel_filters(rate: int, bands: int, high: float, scale: str) -> np.ndarray:
 
     Args:
         rate: sample rate in Hz. bands: their number. high: upper corner of the last band in Hz.
-        scale: "htk" or "slaney".
+        scale: "htk" or "slaney". window: samples of the Fourier transform.
 
     Returns:
-        (bands, 1 + WINDOW // 2) float64.
+        (bands, 1 + window // 2) float64.
     """
     to_mel, to_hertz = _SCALES[scale]
     corners = to_hertz(np.linspace(0.0, to_mel(np.float64(high)), bands + 2))       # (bands + 2,) Hz
-    bins = np.linspace(0.0, rate / 2, 1 + WINDOW // 2)
+    bins = np.linspace(0.0, rate / 2, 1 + window // 2)
     left, centre, right = (corners[i:i + bands, None] for i in range(3))
     rise = (bins - left) / (centre - left)
     fall = (right - bins) / (right - centre)

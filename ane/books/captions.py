@@ -7,6 +7,7 @@ from typing import Any
 
 from ane.books.assembly import BookTimeline, TimedChunk
 from ane.models.spoken_words import WORDS, SpokenWord
+from ane.text.passages import without_commands
 
 LINE = 80       # characters of a line of a subtitle
 
@@ -93,7 +94,7 @@ def _time(seconds: float, point: str) -> str:
 def _lines(text: str) -> list[list[str]]:
     """The words of a text in lines of a subtitle."""
     lines: list[list[str]] = []
-    for word in WORDS.findall(text):
+    for word in WORDS.findall(without_commands(text)):
         if lines and sum(map(len, lines[-1])) + len(lines[-1]) + len(word) <= LINE:
             lines[-1].append(word)
         else:

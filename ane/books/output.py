@@ -24,6 +24,7 @@ from ane.books.store import JobStore
 from ane.models.spoken_words import WORDS, SpokenWord, shared_time
 from ane.system.errors import UserError
 from ane.system.files import check_output_file, write_json
+from ane.text.passages import without_commands
 
 CEILING = -3.0              # dBTP
 MIN_LOUDNESS, MAX_LOUDNESS = -40.0, -5.0        # LUFS
@@ -188,7 +189,7 @@ def timed_words(store: JobStore, rate: int) -> WordsOf:
     def words_of(timed: TimedChunk) -> Sequence[SpokenWord]:
         seconds = (timed.end - timed.start) / rate
         return store.words(timed.chunk.key) or list(shared_time(
-            WORDS.findall(timed.chunk.text), (min(EDGE, seconds), max(0.0, seconds - EDGE))))
+            WORDS.findall(without_commands(timed.chunk.text)), (min(EDGE, seconds), max(0.0, seconds - EDGE))))
 
     return words_of
 

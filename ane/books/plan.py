@@ -5,12 +5,13 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ane.books.document import HEADING, SCENE_BREAK, BookChapter, Document, TextBlock
 from ane.system.errors import UserError
 from ane.text import split
+from ane.text.passages import read_pauses, without_commands
 from ane.text.splitter import CLOSING, MARKS
 
 MAX_SILENCE = 60.0      # seconds
@@ -110,27 +111,40 @@ def plan_book(document: Document, identity: SpeechIdentity, silences: Silences,
     """
     base, seen = identity.digest, Counter[str]()
     chunks: list[PlannedChunk] = []
-    for index, chapter in enumerate(document.chapters):
+    for number, chapter in enumerate(document.chapters):
         for block, following in zip(chapter.blocks, [*chapter.blocks[1:], None], strict=True):
-            if not any(map(str.isalnum, block.text)):
-                continue
-            parts = parts_of(block.text, lengths)
-            for part, last in zip(parts, [False] * (len(parts) - 1) + [True], strict=True):
+            before, parts = parts_with_pauses(block.text, lengths)
+            if before and chunks:
+                chunks[-1] = replace(chunks[-1], silence=chunks[-1].silence + before)
+            for index, (part, pause) in enumerate(parts, 1):
                 seen[part] += 1
                 respelled = respell(part)
                 key = digest_of([base, part, seen[part], *([respelled] if respelled != part else [])])
-                silence = silence_after(block, following, silences) if last else silence_within(part, silences)
-                chunks.append(PlannedChunk(len(chunks) + 1, key, part, index, block.kind, block.language, silence))
+                silence = (silence_after(block, following, silences) + pause if index == len(parts) else
+                           pause or silence_within(part, silences))
+                chunks.append(PlannedChunk(len(chunks) + 1, key, part, number, block.kind, block.language, silence))
     if not chunks:
         raise UserError("there is nothing to say: the document has no letter or digit")
     return BookPlan(tuple(chunks), tuple(title_of(chapter, document, number)
                                          for number, chapter in enumerate(document.chapters, 1)))
 
 
+def parts_with_pauses(text: str, lengths: tuple[int, int] | None) -> tuple[float, list[tuple[str, float]]]:
+    """The chunks of a paragraph, and the seconds of pause that it asks for before the first and after each."""
+    before, parts = 0.0, list[tuple[str, float]]()
+    for passage in read_pauses(text, strict=False):
+        parts += [(part, 0.0) for part in parts_of(passage.text, lengths)]
+        if parts:
+            parts[-1] = parts[-1][0], parts[-1][1] + passage.silence
+        else:
+            before += passage.silence
+    return before, parts
+
+
 def parts_of(text: str, lengths: tuple[int, int] | None) -> list[str]:
     """The chunks of a paragraph; None: the paragraph is one."""
     if lengths is None:
-        return [" ".join(text.split())]
+        return [" ".join(text.split())] if any(map(str.isalnum, text)) else []
     slices, start = [], 0
     while len(text) - start > MAX_PARAGRAPH:
         end = text.rfind(" ", start, start + MAX_PARAGRAPH)
@@ -144,7 +158,8 @@ def parts_of(text: str, lengths: tuple[int, int] | None) -> list[str]:
 def title_of(chapter: BookChapter, document: Document, number: int) -> str:
     """The title of a chapter for tables of contents: its own, its first heading, the document's before the first, or
     "Chapter 5"."""
-    heading = next((block.text.replace("\n", " ") for block in chapter.blocks if block.kind == HEADING), "")
+    heading = next((without_commands(block.text).replace("\n", " ") for block in chapter.blocks
+                    if block.kind == HEADING), "")
     return (chapter.title or heading or (document.title if number == 1 else "") or f"Chapter {number}")[:MAX_TITLE]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from ane.books.plan import digest_of
 from ane.models.spoken_words import SpokenWord, matched_words
 from ane.text import Lexicon
-from ane.text.passages import without_faulty_commands
+from ane.text.passages import without_commands, without_faulty_commands
 
 if TYPE_CHECKING:
     from ane.models.fastspeech.settings import FastSpeechSettings
@@ -78,7 +78,7 @@ class SynthesizerSpeaker:
         notes = [f"{command} is no pause that can be made, and was left out" for command in removed]
         words = speech.words
         if words and (removed or self.lexicon):
-            words = matched_words(text, [(word.word, (word.start, word.end)) for word in words])
+            words = matched_words(without_commands(text), [(word.word, (word.start, word.end)) for word in words])
         return SpokenChunk(speech.audio, [*notes, *speech.notes], words, getattr(speech, "decoded", ()))
 
 

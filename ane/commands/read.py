@@ -22,6 +22,7 @@ from ane.system.errors import UserError
 from ane.text.user_lexicon import read_lexicon
 
 if TYPE_CHECKING:
+    from ane.books.checking.recognisers import ChunkRecogniser
     from ane.books.document import CoverImage, Document
     from ane.books.output import OutputOptions
     from ane.books.plan import BookPlan, Silences
@@ -32,6 +33,7 @@ SILENCES = {"sentence": "between sentences", "paragraph": "between paragraphs",
             "heading": "around headings and at scene breaks", "chapter": "after a chapter"}
 IMAGE_STARTS = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG\r\n\x1a\n": "image/png"}
 MAX_COVER = 16 << 20        # bytes
+POCKETSPHINX = "pocketsphinx"
 LOCAL = "local"             # of --ray without an address
 EXAMPLES = """
 examples:
@@ -73,7 +75,9 @@ def register(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--keep", metavar="RULE,…", type=arguments.comma_separated, default=[],
                         help=f"read aloud what these rules leave out: {', '.join(OMISSIONS)}")
     parser.add_argument("--check", action="store_true",
-                        help="also run speech recognition (pocketsphinx) on every chunk, and compare it with its text")
+                        help="also run speech recognition on every chunk, and compare it with its text")
+    parser.add_argument("--recogniser", metavar="NAME|PATH",
+                        help=f"of --check: {POCKETSPHINX} (default), or a Whisper model as in `ane transcribe --model`")
     parser.add_argument("--retries", type=arguments.natural, default=2, metavar="N",
                         help="speak a suspect chunk again up to N times, and keep the best (default: 2)")
     add_model_arguments(parser)
@@ -110,6 +114,8 @@ def read(args: argparse.Namespace) -> int:
         return list_command(args)
     if args.preset == "?":
         return list_presets(args)
+    if args.recogniser and not args.check:
+        raise UserError("--recogniser has no effect without --check")
     if args.workers and args.ray is None:
         raise UserError("--workers has no effect without --ray")
     if args.book is None or args.output is None:
@@ -130,13 +136,12 @@ def read(args: argparse.Namespace) -> int:
 def run(args: argparse.Namespace, store: "JobStore", document: "Document", speaker: "BookSpeaker", seed: int,
         silences: "Silences", options: "OutputOptions") -> int:
     """Speak what is missing, write the files and report."""
-    from ane.books.checking.forced_alignment import TextAligner
     from ane.books.checking.retries import BookChecker, check_book
     from ane.books.narration import narrate
     from ane.books.output import write_book_files
     from ane.books.plan import SpeechIdentity, plan_book
 
-    checker = BookChecker(TextAligner() if args.check else None, args.retries)
+    checker = BookChecker(open_recogniser(args) if args.check else None, args.retries)
     identity = SpeechIdentity(speaker.model, speaker.voice, speaker.settings, seed)
     plan = plan_book(document, identity, silences, speaker.lengths, speaker.respell)
     former = store.fact("identity")
@@ -162,6 +167,20 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
     written = write_book_files(store, options)
     print_book_report(console, store, written, spoken, len(plan.chunks))
     return 0
+
+
+def open_recogniser(args: argparse.Namespace) -> "ChunkRecogniser":
+    """The recogniser of --check. Raises UserError when it is not installed, or no Whisper model has that name."""
+    from ane.books.checking.recognisers import AligningRecogniser, TranscribingRecogniser
+
+    if args.recogniser in (None, POCKETSPHINX):
+        return AligningRecogniser()
+    from ane.backends import load_backend
+    from ane.commands.transcribe import open_whisper
+    from ane.models.whisper.transcription import Transcriber
+
+    model = open_whisper(args.recogniser)
+    return TranscribingRecogniser(Transcriber(model, load_backend("auto", model, threads=args.threads, keep=True)))
 
 
 def speak_on_ray(args: argparse.Namespace, store: "JobStore", plan: "BookPlan", speaker: "BookSpeaker", seed: int,

@@ -13,20 +13,27 @@ def warping_path(cost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         Rows and columns of the path's cells, int64.
     """
     rows, columns = cost.shape
-    total = np.full((rows + 1, columns + 1), np.inf, np.float32)        # of the best path to each cell
+    diagonals = rows + columns - 1
+    # Row d, column r + 1 belongs to the cell (r, d − r): each row of the matrix is one longer than its diagonals, and
+    # so moves on by one where the next begins.
+    along = np.pad(cost, ((0, 0), (0, rows))).ravel()[:rows * diagonals].reshape(rows, diagonals).T.copy()
+    total = np.full((diagonals + 2, rows + 1), np.inf, np.float32)     # of the best path to a cell, two rows later
     total[0, 0] = 0
-    moves = np.full((rows + 1, columns + 1), 2, np.int8)                # 0: both, 1: next row, 2: next column
-    for diagonal in range(2, rows + columns + 1):
-        row = np.arange(max(1, diagonal - columns), min(rows, diagonal - 1) + 1)
-        column = diagonal - row
-        both, down, right = total[row - 1, column - 1], total[row - 1, column], total[row, column - 1]
-        move = np.where((both < down) & (both < right), 0, np.where((down < both) & (down < right), 1, 2))
-        moves[row, column] = move
-        total[row, column] = cost[row - 1, column - 1] + np.choose(move, (both, down, right)).astype(np.float64)
-    path, row, column = [], rows, columns
-    while row > 0:
-        path.append((row - 1, column - 1))
-        move = moves[row, column]
+    for diagonal in range(diagonals):
+        first, last = max(0, diagonal - columns + 1), min(rows, diagonal + 1)
+        both, down, right = (total[diagonal, first:last], total[diagonal + 1, first:last],
+                             total[diagonal + 1, first + 1:last + 1])
+        best = right.copy()
+        np.copyto(best, down, where=down < np.minimum(both, right))
+        np.copyto(best, both, where=both < np.minimum(down, right))
+        np.add(along[diagonal, first:last], best, out=total[diagonal + 2, first + 1:last + 1], casting="same_kind")
+    both, down, right = total[:-2, :-1], total[1:-1, :-1], total[1:-1, 1:]
+    moves = np.where((both < down) & (both < right), 0, np.where((down < both) & (down < right), 1, 2))
+    moves = moves.astype(np.int8).tolist()              # 0: both, 1: next row, 2: next column
+    path, row, column = [], rows - 1, columns - 1
+    while row >= 0:
+        path.append((row, column))
+        move = moves[row + column][row]
         row, column = row - (move != 2), column - (move != 1)
     found = np.array(path[::-1], np.int64)
     return found[:, 0], found[:, 1]

@@ -79,12 +79,22 @@ def is_ssml(text: str) -> bool:
     return re.match(r"\s*(<\?xml[^>]{0,200}\?>\s*)?<speak[\s>/]", text) is not None
 
 
-def read_pauses(text: str, first_line: int = 1) -> list[Passage]:
-    """The passages between the pauses of a text. ``first_line``: the number of its first line, for messages."""
+def read_pauses(text: str, first_line: int = 1, strict: bool = True) -> list[Passage]:
+    """The passages between the pauses of a text.
+
+    Args:
+        first_line: the number of its first line, for messages. strict: whether what only looks like a pause is refused;
+            otherwise it stays in the text.
+    """
     passages, end = [], 0
     for match in COMMAND.finditer(text):
-        where = f"line {first_line + text.count(chr(10), 0, match.start())}"
-        passages.append(Passage(text[end:match.start()], pause_seconds(match, where)))
+        try:
+            silence = pause_seconds(match, f"line {first_line + text.count(chr(10), 0, match.start())}")
+        except UserError:
+            if strict:
+                raise
+            continue
+        passages.append(Passage(text[end:match.start()], silence))
         end = match.end()
     return [*passages, Passage(text[end:])] if text[end:].strip() or not passages else passages
 
@@ -102,6 +112,11 @@ def without_faulty_commands(text: str) -> tuple[str, list[str]]:
         return match[0]
 
     return COMMAND.sub(kept, text), removed
+
+
+def without_commands(text: str) -> str:
+    """A text as it is read: neither pauses nor what only looks like one."""
+    return " ".join(COMMAND.sub(" ", text).split()) if COMMAND.search(text) else text
 
 
 def pause_seconds(match: re.Match[str], where: str) -> float:

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ane.backends.mil.package import Package
-from converters.proof.lint_rules import NOTE, REFUSED, RULES, WARNING, LintedFunction
+from converters.proof.lint_checks import LintedFunction
+from converters.proof.lint_rules import NOTE, REFUSED, RULES, WARNING
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 import ane
 from ane.models.tortoise.result import SAMPLE_RATE
 from benchmarks.listening import Recogniser, Wave, edits, median_pitch, mel_distance, words
+from benchmarks.similarity import SpeakerEncoder, similarity_problem
+from training.text import held_out_sentences
 
 TEXT = st.lists(st.sampled_from("abcd"), max_size=8)
 
@@ -71,3 +73,11 @@ def test_the_embedded_voice_is_understood(preset):
         chosen += recogniser.chosen(speech.audio, SAMPLE_RATE) == " ".join(words(sentence))
     assert chosen == len(SENTENCES)
     assert errors / count < 0.4
+
+
+@pytest.mark.skipif(similarity_problem() is not None, reason=similarity_problem() or "")
+def test_a_voice_is_more_like_itself_than_like_another():
+    encoder, synthesizer = SpeakerEncoder(), ane.load()
+    one, other = ([encoder.embedding(synthesizer.speak(text, voice, "fastest").audio, SAMPLE_RATE)
+                   for text in held_out_sentences()[:2]] for voice in ("rms", "slt"))
+    assert one[0] @ one[1] > 0.8 > 0.75 > one[0] @ other[0]

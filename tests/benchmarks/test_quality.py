@@ -13,7 +13,7 @@ from training.card import write_card
 
 def scored(errors: int, *, seconds: float = 2.0, f0: float = 100.0, stopped: bool = True) -> ScoredSpeech:
     wave = Wave(seconds, f0, -23.0, 0.1, 0, True)
-    return ScoredSpeech("a b c d", "a b c d", errors, 4, errors == 0, wave, 5.0, stopped, 3.0)
+    return ScoredSpeech("a b c d", "a b c d", errors, 4, errors == 0, wave, 5.0, stopped, 3.0, 0.9)
 
 
 def test_word_error_rate_is_over_all_words_and_lies_in_its_interval():

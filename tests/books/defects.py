@@ -21,6 +21,7 @@ import numpy as np
 import ane
 from ane.books.checking.forced_alignment import TextAligner
 from ane.books.checking.judging import BookNorms, ChunkSignals, left_over, worst_word
+from ane.books.checking.recognisers import AligningRecogniser
 from ane.books.checking.retries import BookChecker
 from ane.books.document import PARAGRAPH, BookChapter, Document, TextBlock
 from ane.books.narration import narrate
@@ -146,7 +147,7 @@ def campaign(options: argparse.Namespace) -> dict[str, Any]:
     plan = plan_book(book_of_sentences(options.chunks, rng), identity, Silences(), speaker.lengths)
     with tempfile.TemporaryDirectory() as folder:
         parts = spoken_book(speaker, plan, Path(folder) / "job")
-    recogniser, rate = TextAligner(), speaker.sample_rate
+    recogniser, rate = AligningRecogniser(), speaker.sample_rate
     checker, free = BookChecker(recogniser), Recogniser(())
     norms = BookNorms.of(part.signals for part in parts)
     flagged, good = [], []
@@ -182,10 +183,10 @@ def campaign(options: argparse.Namespace) -> dict[str, Any]:
             "by_kind": {kind: {"made": made[kind], "found": found[kind], "found_without_recogniser": by_sound[kind]}
                         for kind in made},
             "missed": missed, "flagged": flagged,
-            "distribution_of_good_chunks": distribution(good, norms, recogniser, rate)}
+            "distribution_of_good_chunks": distribution(good, norms, recogniser.aligner, rate)}
 
 
-def distribution(parts: Sequence[SpokenPart], norms: BookNorms, recogniser: TextAligner,
+def distribution(parts: Sequence[SpokenPart], norms: BookNorms, aligner: TextAligner,
                  rate: int) -> dict[str, list[float]]:
     """Percentiles 1, 50, 99 and 100 of what is compared with a limit, over chunks without a problem."""
     values: dict[str, list[float]] = {name: [] for name in (
@@ -200,7 +201,7 @@ def distribution(parts: Sequence[SpokenPart], norms: BookNorms, recogniser: Text
         if signals.seconds_per_letter and norms.seconds_per_letter:
             ratio = signals.seconds_per_letter / norms.seconds_per_letter
             values["seconds_per_letter_ratio"].append(max(ratio, 1 / ratio))
-        fit = recogniser.fit(part.text, part.audio, rate)
+        fit = aligner.fit(part.text, part.audio, rate)
         values["misfit_nats"].append(worst_word(fit.words or ())[0])
         values["left_over_s"].append(left_over(fit, part.audio, rate, sound.loudness))
         values["log_probability_off"].append((norms.log_probability or 0) - (signals.log_probability or 0))

@@ -14,7 +14,7 @@ from PIL import Image
 
 from ane.audio.reader import read_recording
 from ane.books import output
-from ane.books.document import CoverImage
+from ane.books.document import PARAGRAPH, BookChapter, CoverImage, Document, TextBlock
 from ane.books.media_writer import INSTALL, SUFFIXES
 from ane.books.narration import narrate
 from ane.books.output import OutputOptions, WrittenBook, write_book_files
@@ -213,6 +213,17 @@ def test_words_of_chunks_that_were_spoken_without_times_are_marked(job, tmp_path
     write(job, tmp_path / "book.flac", json=True, word_times=True)
     chapters = json.loads((tmp_path / "book.json").read_text())["chapters"]
     assert all(word["estimated"] for chapter in chapters for chunk in chapter["chunks"] for word in chunk["words"])
+
+
+def test_what_only_looks_like_a_pause_is_in_no_subtitle(tmp_path):
+    document = Document([BookChapter("A", [TextBlock(PARAGRAPH, "One [pause] two.")])])
+    run_job(tmp_path / "job", document)
+    store = JobStore(tmp_path / "job")
+    write_book_files(store, OutputOptions(tmp_path / "book.flac", srt=True, json=True, word_times=True))
+    store.close()
+    assert "pause" not in (tmp_path / "book.srt").read_text()
+    [chapter] = json.loads((tmp_path / "book.json").read_text())["chapters"]
+    assert [word["word"] for word in chapter["chunks"][0]["words"]] == ["One", "two."]
 
 
 class TimedStandIn(StandInSpeaker):

@@ -27,6 +27,13 @@ def test_a_sentence_that_had_to_be_divided_has_a_short_silence_in_it():
     assert {chunk.silence for chunk in planned.chunks[:-1]} == {WITHIN_SENTENCE}
 
 
+def test_a_pause_that_the_text_asks_for_is_silence_between_chunks():
+    planned = plan(TextBlock(PARAGRAPH, "Wait [pause:1.5s] for it. [pause:3s]"), TextBlock(PARAGRAPH, "[[slnc 500]]"),
+                   TextBlock(PARAGRAPH, "[pause:1s] There [pause:1s] [pause:1s] it [pause] is."))
+    assert [(chunk.text, chunk.silence) for chunk in planned.chunks] == [
+        ("Wait", 1.5), ("for it.", 0.75 + 3 + 0.5 + 1), ("There", 2), ("it [pause] is.", 2)]
+
+
 def test_no_chunk_spans_two_blocks():
     planned = plan(TextBlock(PARAGRAPH, "One."), TextBlock(PARAGRAPH, "Two."))
     assert [chunk.text for chunk in planned.chunks] == ["One.", "Two."]

@@ -6,6 +6,7 @@ them are faster and more exact in float32 (with AVX-512 bf16, attention in bfloa
 """
 
 import platform
+import warnings
 from collections.abc import Callable
 from functools import partial
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 # makes a layer, (…, in) → (…, out) in float32, from weight (out, in) and bias (out,) of any floating type
 Prepacking = Callable[[Tensor, Tensor], nn.Module]
 
+FBGEMM_PRODUCT = "linear_with_input_q_dq_qweight_dq_output_fp32"
 LONGEST_SUM = 1024      # channels that oneDNN adds up in one order for any number of rows
 
 
@@ -25,9 +27,12 @@ def prepacking(weights: str) -> Prepacking | None:
     Where the CPU lacks the instructions, a portable kernel is chosen: as exact, but slower.
     """
     one_dnn = torch.backends.mkldnn.is_available() and platform.machine() in ("x86_64", "AMD64")
-    if weights == "int8":       # without VNNI, oneDNN's accumulators saturate
-        return Int8Linear if one_dnn and torch.cpu._is_vnni_supported() else Int8WeightLinear
-    if weights == "fp16" and "fbgemm" in torch.backends.quantized.supported_engines:
+    fbgemm = "fbgemm" in torch.backends.quantized.supported_engines
+    if weights == "int8":       # without VNNI, accumulators saturate
+        if not one_dnn or not torch.cpu._is_vnni_supported():
+            return Int8WeightLinear
+        return Int8FewRowsLinear if fbgemm and hasattr(torch.ops.quantized, FBGEMM_PRODUCT) else Int8Linear
+    if weights == "fp16" and fbgemm:
         return HalfWeightLinear
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[weights]
     if one_dnn and (weights == "fp32" or (weights == "bf16" and torch.cpu._is_avx512_bf16_supported())):
@@ -77,9 +82,9 @@ class PackedLinear(nn.Module):
     sum, and the result would differ from that of the same row among others.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype):
+    def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype, output: torch.dtype = torch.float32):
         super().__init__()
-        self.dtype = dtype
+        self.dtype, self.output = dtype, output
         self.splits = weight.shape[1] > LONGEST_SUM
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.to(dtype).contiguous())
         self.bias = bias.to(dtype, copy=True)
@@ -90,7 +95,8 @@ class PackedLinear(nn.Module):
         return self._product(x)
 
     def _product(self, x: Tensor) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise(x.to(self.dtype), self.weight, self.bias, "none", [], "").float()
+        y = torch.ops.mkldnn._linear_pointwise(x.to(self.dtype), self.weight, self.bias, "none", [], "")
+        return y.to(self.output)
 
 
 class HalfWeightLinear(nn.Module):
@@ -115,31 +121,71 @@ def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
     return weight.div(scale[:, None]).round_().to(torch.int8), scale
 
 
+def row_range(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The minimum of each row (N, in), and the distance to its maximum, which is never 0: (N, 1) each."""
+    low = rows.amin(1, keepdim=True)
+    return low, rows.amax(1, keepdim=True).sub_(low).clamp_(min=1e-18)
+
+
 class Int8Linear(nn.Module):
     """oneDNN with VNNI: int8 weights with a scale per output channel, uint8 activations with a range per row.
 
-    Each row is quantised from its minimum to its maximum, so that no lane depends on the others: x = low + step *
-    integer, hence x W^T = step * (integer W^T) + low * (sum of each channel's weights). The output of GELU is nearly
-    all positive, so a range symmetric about zero would waste half of the integers.
+    Each row is quantised from its minimum to its maximum, so that no lane depends on the others: x = low + span *
+    integer / 255, hence x W^T = span * (integer W^T / 255) + low * (sum of each channel's weights). The output of GELU
+    is nearly all positive, so a range symmetric about zero would waste half of the integers.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor):
         super().__init__()
-        values, self.scale = quantise(weight)
-        self.sums = values.sum(1, dtype=torch.int32) * self.scale
+        values, scale = quantise(weight)
+        self.sums = values.sum(1, dtype=torch.int32) * scale
+        self.scale = scale / 255
         self.weight = torch.ops.onednn.qlinear_prepack(values, None)
         self.zeros = torch.zeros(len(values), dtype=torch.int64)
         self.bias = bias.to(torch.float32, copy=True)
+        self.half = torch.full((weight.shape[1],), 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        integers, low, span = self.quantised(x.float().reshape(-1, x.shape[-1]))
+        y = torch.addcmul(self.bias, low, self.sums).addcmul_(self.product(integers), span)
+        return y.view(*x.shape[:-1], -1)
+
+    def quantised(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows (N, in) in float32 → integers (N, in) uint8; the minimum of each row, and its range (N, 1)."""
+        low, span = row_range(rows)
+        integers = torch.addcdiv(self.half, rows.sub(low), span, value=255)
+        # rounds, as the cast truncates; torch casts to uint8 several times faster by way of int32
+        return integers.to(torch.int32).to(torch.uint8), low, span
+
+    def product(self, integers: Tensor) -> Tensor:
+        """Integers (N, in) times the weights / 255: (N, out) float32, the sums exact."""
+        return torch.ops.onednn.qlinear_pointwise(integers, 1.0, 0, self.weight, self.scale, self.zeros, None, 1.0, 0,
+                                                  torch.float32, "none", [], "")
+
+
+class Int8FewRowsLinear(nn.Module):
+    """``Int8Linear`` by FBGEMM, for a decoder: faster with few rows, as fast with 32, slower with hundreds.
+
+    One call rounds, multiplies and scales. Its results do not depend on the number of rows or threads either.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor):
+        super().__init__()
+        values, scale = quantise(weight)
+        self.sums = values.sum(1, dtype=torch.int32) * scale
+        self.bias = bias.to(torch.float32, copy=True)
+        with warnings.catch_warnings():         # torch warns that a later release will have no quantised tensors
+            warnings.simplefilter("ignore")
+            tensor = torch._make_per_channel_quantized_tensor(values, scale.double(),
+                                                              torch.zeros(len(scale), dtype=torch.int64), 0)
+            self.packed = torch.ops.quantized.linear_prepack(tensor, torch.zeros_like(self.bias))
+        self.product = getattr(torch.ops.quantized, FBGEMM_PRODUCT)
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.float().reshape(-1, x.shape[-1])
-        low = rows.amin(1, keepdim=True)
-        step = rows.amax(1, keepdim=True).sub_(low).div_(255).clamp_(min=1e-20)
-        integers = rows.sub(low).div_(step).add_(0.5).to(torch.uint8)           # rounds, as the cast truncates
-        y = torch.ops.onednn.qlinear_pointwise(integers, 1.0, 0, self.weight, self.scale, self.zeros, None,
-                                               1.0, 0, torch.float32, "none", [], "")
-        y = y.mul_(step).addcmul_(low, self.sums).add_(self.bias)
-        return y.view(*x.shape[:-1], -1)
+        low, span = row_range(rows)
+        y = self.product(rows.sub(low).div_(span), 1 / 255, 0, self.packed)
+        return torch.addcmul(self.bias, low, self.sums).addcmul_(y, span).view(*x.shape[:-1], -1)
 
 
 class Int8WeightLinear(nn.Module):

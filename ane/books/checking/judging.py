@@ -13,6 +13,7 @@ from ane.books.checking.forced_alignment import FRAMES, TextFit, WordFit
 from ane.books.checking.sound_signals import FRAME, SoundSignals, decibels, signals_of
 from ane.books.speakers import SpokenChunk
 from ane.text import NORMALISERS
+from ane.text.passages import without_commands
 
 EDGE = -20.0            # dB: the level of an end relative to the speech, above which it was cut off
 PAUSE = 1.2             # seconds of silence within a chunk
@@ -52,7 +53,7 @@ class ChunkSignals:
 
     @classmethod
     def of(cls, text: str, spoken: SpokenChunk, rate: int) -> "ChunkSignals":
-        letters = sum(map(str.isalpha, NORMALISERS["english"](text)))
+        letters = sum(map(str.isalpha, NORMALISERS["english"](without_commands(text))))
         sound = signals_of(spoken.audio, rate)
         if not spoken.decoded:
             return cls(sound, letters)

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ane.books.checking.forced_alignment import TextAligner
-from ane.books.checking.judging import BookNorms, ChunkProblem, ChunkSignals, misfits, problems_of
+from ane.books.checking.judging import BookNorms, ChunkProblem, ChunkSignals, problems_of
+from ane.books.checking.recognisers import ChunkRecogniser
 from ane.books.narration import POLL, leases_renewed, sound_of
 from ane.books.plan import BookPlan, seed_of
 from ane.books.speakers import BookSpeaker, SpokenChunk
 from ane.books.store import SOUND_ONLY, CheckedChunk, ClaimedChunk, JobStore
 from ane.system.errors import UserError
+from ane.text.passages import without_commands
 
 CheckProgress = Callable[[int, int], None]      # chunks judged, of all
 
@@ -30,7 +31,7 @@ class BookChecker:
         retries: how many times a suspect chunk is spoken again at most; 0: it is only reported.
     """
 
-    recogniser: TextAligner | None = None
+    recogniser: ChunkRecogniser | None = None
     retries: int = 2
 
     @property
@@ -42,7 +43,7 @@ class BookChecker:
         """What is wrong with a chunk's sound (S,) float32."""
         found = problems_of(signals, norms)
         if self.recogniser is not None and signals.sound.seconds:
-            found += misfits(self.recogniser.fit(text, audio, rate), audio, rate, signals.sound.loudness)
+            found += self.recogniser.problems(text, audio, rate, signals.sound.loudness)
         return found
 
 
@@ -83,17 +84,23 @@ def check_book(store: JobStore, plan: BookPlan, speaker: BookSpeaker, checker: B
 def judged(store: JobStore, claimed: ClaimedChunk, speaker: BookSpeaker, checker: BookChecker, norms: BookNorms,
            count: int) -> CheckedChunk:
     """The best of the chunk's sound and, if it is suspect, of others with other seeds."""
-    chunk, rate = claimed.chunk, speaker.sample_rate
+    chunk, rate, text = claimed.chunk, speaker.sample_rate, spoken_text(claimed.chunk.text, speaker)
     audio = store.sound(chunk.key)
     stored = store.signals_of(chunk.key)
-    signals = ChunkSignals.read(stored) if stored else ChunkSignals.of(chunk.text, SpokenChunk(audio), rate)
-    best = checker.problems(chunk.text, audio, rate, signals, norms)
+    signals = ChunkSignals.read(stored) if stored else ChunkSignals.of(text, SpokenChunk(audio), rate)
+    best = checker.problems(text, audio, rate, signals, norms)
     spoken: SpokenChunk | None = None
     for attempt in range(1, checker.retries + 1 if speaker.seeded else 1):
         if not best:
             break
         other = sound_of(speaker, claimed, count, seed_of(f"{chunk.key} again {attempt}", claimed.take))
-        found = checker.problems(chunk.text, other.audio, rate, ChunkSignals.of(chunk.text, other, rate), norms)
+        found = checker.problems(text, other.audio, rate, ChunkSignals.of(text, other, rate), norms)
         if badness(found) < badness(best):
             best, spoken = found, other
     return CheckedChunk([problem.what for problem in best], spoken)
+
+
+def spoken_text(text: str, speaker: BookSpeaker) -> str:
+    """What is heard of a chunk's text: respelled, unless in phonemes, and without commands."""
+    respelled = speaker.respell(text)
+    return without_commands(text if "{" in respelled else respelled)

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ane.audio.mel import slaney_hertz, slaney_mel
+from ane.audio.mel import mel_filters
 
 RATE = 16000                    # Hz
 WINDOW = 400                    # samples of one Fourier transform
@@ -62,14 +62,6 @@ def mirrored(audio: np.ndarray, length: int, start: int, stop: int) -> np.ndarra
     return block
 
 
-def window_mel(audio: np.ndarray, bands: int, seconds: int = WINDOW_SECONDS) -> np.ndarray:
-    """The spectrogram of one window, scaled by its own loudest value: (bands, 100 · seconds) float32.
-
-    audio (S,) float32 at 16 kHz is cut or padded with zeros to the window before the transform.
-    """
-    return log_mel(pad_or_cut(audio, seconds * RATE), bands)
-
-
 def pad_or_cut(array: np.ndarray, length: int) -> np.ndarray:
     """Cut the last axis to ``length``, or append zeros to it."""
     array = array[..., :length]
@@ -80,10 +72,6 @@ def pad_or_cut(array: np.ndarray, length: int) -> np.ndarray:
 @lru_cache(maxsize=2)
 def whisper_filters(bands: int) -> np.ndarray:
     """Triangular filters of unit area on Slaney's scale, 0–8 kHz: (bands, 201) float64, read-only."""
-    corners = slaney_hertz(np.linspace(0.0, slaney_mel(np.float64(RATE / 2)), bands + 2))
-    bins = np.linspace(0.0, RATE / 2, 1 + WINDOW // 2)
-    left, centre, right = (corners[i:i + bands, None] for i in range(3))
-    rise, fall = (bins - left) / (centre - left), (right - bins) / (right - centre)
-    filters = np.maximum(0.0, np.minimum(rise, fall)) * 2 / (right - left)
+    filters = mel_filters(RATE, bands, RATE / 2, "slaney", WINDOW)
     filters.flags.writeable = False
     return filters

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ane.books.checking.retries import BookChecker, check_book
+from ane.books.checking.retries import BookChecker, check_book, spoken_text
 from ane.books.narration import narrate
 from ane.books.plan import seed_of
 from ane.books.speakers import SpokenChunk
@@ -142,3 +142,10 @@ class FailingSeedSpeaker(SeedSpoilingSpeaker):
         if text in self.spoken and SPOILT in text:
             raise UserError("the power failed")
         return super().speak(text, seed)
+
+
+def test_a_chunk_is_judged_by_what_its_lexicon_reads_and_without_commands():
+    speaker = StandInSpeaker()
+    speaker.respell = lambda text: text.replace("Nguyen", "win").replace("GIF", "{JH IH1 F}")
+    assert spoken_text("Nguyen [pause] came.", speaker) == "win came."
+    assert spoken_text("A GIF.", speaker) == "A GIF."

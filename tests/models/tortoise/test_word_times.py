@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import ane
+from ane.books.checking.forced_alignment import TextAligner
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.word_times import WordTimer, expected_starts, without_delay
-from benchmarks.listening import words as letters
 from tests.models.tortoise.sample_settings import HIFIGAN
 
 TEXT = "She asked her brother to help with the dishes after dinner."
@@ -37,13 +37,12 @@ def test_a_delayed_head_is_read_that_many_codes_later():
 @pytest.mark.parametrize("voice", ["rms", "slt"])
 def test_words_are_where_a_recogniser_finds_them(synthesizer, voice):
     pytest.importorskip("pocketsphinx")
-    from benchmarks.word_reference import ForcedAligner
-
     speech = synthesizer.speak(TEXT, voice=voice, preset="fastest", seed=1, word_times=True)
     assert [word.word for word in speech.words] == TEXT.split()
     assert not any(word.estimated for word in speech.words)
-    found = ForcedAligner().times(letters(TEXT), speech.audio, speech.sample_rate)
-    errors = np.abs(found - [(word.start, word.end) for word in speech.words])
+    found = TextAligner().fit(TEXT, speech.audio, speech.sample_rate).words
+    errors = np.abs([(one.start - word.start, one.end - word.end)
+                     for one, word in zip(found, speech.words, strict=True)])
     assert np.median(errors) < 0.03
     assert np.percentile(errors, 90) < 0.09
 

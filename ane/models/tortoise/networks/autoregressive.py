@@ -6,6 +6,7 @@ positions added. The output at a column predicts the code that follows it.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -87,9 +88,13 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, attend: Attend) -> Tensor:
         """(B, T, D) → (B, T, D)."""
+        return self.c_proj(attend(*self.heads_of(x)).transpose(1, 2).reshape(x.shape))
+
+    def heads_of(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, T, D) → q, k, v, (B, heads, T, head_width) each."""
         B, T, D = x.shape
         q, k, v = self.c_attn(x).view(B, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
-        return self.c_proj(attend(q, k, v).transpose(1, 2).reshape(B, T, D))
+        return q, k, v
 
 
 class MLP(nn.Module):
@@ -161,7 +166,7 @@ class UnifiedVoice(nn.Module):
         return self.final_norm(self.gpt.ln_f(x))
 
     def prefix_scores(self, x: Tensor, prefix: int, heads: Sequence[tuple[int, int]]) -> Tensor:
-        """What the columns from the ``prefix``-th on attend to in the prefix; no layer after the last of these is run.
+        """What the columns from the ``prefix``-th on attend to in the prefix; nothing after the last of these is run.
 
         Args:
             x: (1, T, D). heads: (layer, head) each.
@@ -170,15 +175,21 @@ class UnifiedVoice(nn.Module):
             (heads, T − prefix, prefix) float32: q·k / √head_width, before the softmax.
         """
         found: dict[tuple[int, int], Tensor] = {}
-        for index in range(max(layer for layer, _ in heads) + 1):
-            def attend(q: Tensor, k: Tensor, v: Tensor, index: int = index) -> Tensor:
-                own = [head for layer, head in heads if layer == index]
-                if own:
-                    scores = q[0, own, prefix:].float() @ k[0, own, :prefix].float().mT * q.shape[-1] ** -0.5
-                    found.update(zip(((index, head) for head in own), scores, strict=True))
-                return causal(q, k, v)
+        last = max(layer for layer, _ in heads)
 
-            x = self.gpt.h[index](x, attend)
+        def score(layer: int, q: Tensor, k: Tensor) -> None:
+            for head in (head for one, head in heads if one == layer):
+                found[layer, head] = q[0, head, prefix:].float() @ k[0, head, :prefix].float().T * q.shape[-1] ** -0.5
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            score(layer, q, k)
+            return causal(q, k, v)
+
+        for layer in range(last):
+            x = self.gpt.h[layer](x, partial(attend, layer))
+        block = self.gpt.h[last]
+        q, k, _ = block.attn.heads_of(block.ln_1(x))
+        score(last, q, k)
         return torch.stack([found[layer, head] for layer, head in heads])
 
     def logits(self, hidden: Tensor) -> Tensor:

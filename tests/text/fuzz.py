@@ -1,0 +1,97 @@
+"""Texts that take the normaliser or the splitter long, which hypothesis looks for: none may take 20 times prose's time.
+
+    python -m tests.text.fuzz [--characters 1000000] [-o FILE.json]
+
+A drawn piece is repeated to ``LENGTH`` characters, since work that grows faster than the text shows in long texts. The
+time of a text is the CPU time of this process, the lower one of two readings where it is high. It exits with 1 if a
+text is too slow.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+from hypothesis import HealthCheck, Phase
+from hypothesis import strategies as st
+
+from ane.system.files import write_json
+from ane.text import split
+from benchmarks.texts import STEPS, mixed_text
+from tests.text.test_english import FRAGMENTS
+
+LENGTH = 4000           # characters of a text
+MOST = 20               # times the rate of prose
+RESULT = Path(__file__).with_suffix(".json")
+PIECES = st.one_of(st.text(min_size=1, max_size=40), st.text("aA1.,'-\" \n:/$", min_size=1, max_size=12),
+                   st.lists(st.sampled_from(FRAGMENTS), min_size=1, max_size=12).map("".join))
+
+
+@dataclass
+class SlowestTexts:
+    """The slowest text of each step, as a multiple of the time of prose of the same length."""
+
+    prose: dict[str, float]
+    ratios: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STEPS, 0.0))
+    texts: dict[str, str] = field(default_factory=dict)
+    characters: int = 0
+    count: int = 0
+
+    def try_piece(self, piece: str) -> float:
+        """Measure a piece, repeated; returns the highest ratio."""
+        text = (piece * (LENGTH // len(piece) + 1))[:LENGTH]
+        self.characters, self.count = self.characters + len(text), self.count + 1
+        highest = 0.0
+        for name, step in STEPS.items():
+            ratio = seconds(step, text) / self.prose[name]
+            if ratio > max(MOST / 2, self.ratios[name]):        # another process may have disturbed it
+                ratio = min(ratio, seconds(step, text) / self.prose[name])
+            if ratio > self.ratios[name]:
+                self.ratios[name], self.texts[name] = ratio, piece
+            highest = max(highest, ratio)
+        return highest
+
+
+def seconds(step: Callable[[str], object], text: str) -> float:
+    began = time.process_time()
+    step(text)
+    return time.process_time() - began
+
+
+def fuzz(characters: int) -> dict[str, Any]:
+    prose = mixed_text(LENGTH)
+    split(prose)
+    slowest = SlowestTexts({name: sorted(seconds(step, prose) for _ in range(15))[7] for name, step in STEPS.items()})
+
+    @hypothesis.seed(1)
+    @hypothesis.settings(max_examples=-(-characters // LENGTH), deadline=None, database=None,
+                         phases=[Phase.generate, Phase.target], suppress_health_check=list(HealthCheck))
+    @hypothesis.given(PIECES)
+    def look(piece: str) -> None:
+        hypothesis.target(slowest.try_piece(piece))
+
+    while slowest.characters < characters:
+        look()
+    return {"characters": slowest.characters, "texts": slowest.count, "length_of_a_text": LENGTH,
+            "prose_us_per_character": {name: value / LENGTH * 1e6 for name, value in slowest.prose.items()},
+            "slowest_relative_to_prose": slowest.ratios, "its_piece": slowest.texts, "allowed": MOST}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--characters", type=int, default=1_000_000)
+    parser.add_argument("-o", "--output", type=Path, default=RESULT)
+    options = parser.parse_args()
+    result = fuzz(options.characters)
+    write_json(options.output, result)
+    sys.stdout.write(f"{result['characters']} characters in {result['texts']} texts; the slowest relative to prose: "
+                     f"{result['slowest_relative_to_prose']}; {options.output}\n")
+    return 1 if max(result["slowest_relative_to_prose"].values()) > MOST else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
