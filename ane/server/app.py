@@ -4,7 +4,6 @@ import base64
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
@@ -21,7 +20,7 @@ from ane.server.live import live_routes
 from ane.server.page import page_routes
 from ane.server.schemas import Health, ModelCard, ModelList, SpeechBody, VoiceCard, VoiceList
 from ane.server.service import Service, Utterance, while_connected
-from ane.server.speech import SoundPiece, SpeechRequest, read_client_lexicon
+from ane.server.speech import SoundPiece, SpeechRequest, read_client_lexicon, words_event
 from ane.server.uploads import upload_routes
 from ane.system.version import version
 
@@ -188,7 +187,7 @@ async def send_events(utterance: Utterance, first: SoundPiece, form: str) -> Asy
         async with aclosing(encoded(utterance, first, form)) as pieces:
             async for data, words in pieces:
                 if words and utterance.request.word_times:
-                    yield event({"type": "speech.audio.words", "words": [asdict(word) for word in words]})
+                    yield event(words_event(words))
                 if data:
                     yield event({"type": "speech.audio.delta", "audio": base64.b64encode(data).decode()})
     except Exception as error:

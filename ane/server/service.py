@@ -58,6 +58,13 @@ class Service:
         if any("\ud800" <= sign <= "\udfff" for sign in text):
             raise RefusedError("input contains unpaired surrogates", 400, "input")
 
+    def check_stream(self, characters: int) -> None:
+        """Raise RefusedError when a text that arrives in pieces has become too long."""
+        most = self.settings.limits.stream_characters
+        if characters > most:
+            raise RefusedError(f"the text of a stream must have at most {most} characters", 400, "text",
+                               "string_above_max_length")
+
     def speak(self, request: SpeechRequest, kind: str = "speech") -> "Utterance":
         """Begin to speak. Raises BusyError."""
         work = speak if request.text else speak_arriving

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -111,6 +111,11 @@ class Catalogue:
 def read_client_lexicon(words: dict[str, str] | None) -> Lexicon | None:
     """A lexicon of words and their respellings. Raises UserError when two of them are the same word."""
     return Lexicon([LexiconEntry(word, respelling) for word, respelling in words.items()]) if words else None
+
+
+def words_event(words: Sequence[SpokenWord]) -> dict[str, Any]:
+    """The event that states when words are heard."""
+    return {"type": "speech.audio.words", "words": [asdict(word) for word in words]}
 
 
 def speak(models: ServedModels, request: SpeechRequest) -> Callable[[Job], None]:

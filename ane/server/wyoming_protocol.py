@@ -201,8 +201,7 @@ class WyomingClient:
                     text = str(SynthesizeChunk.from_event(event).text)
                 length += len(text)
                 self.service.check_text(text)
-                if length > self.service.settings.limits.body:
-                    raise RefusedError("the text is too long")
+                self.service.check_stream(length)
                 utterance.send_text(text)
         if event is None:
             raise ConnectionResetError

@@ -119,7 +119,7 @@ class LanePool:
     """The lanes of one decoder, for the candidates of one request, or of several that come and go.
 
     Attributes:
-        lanes: candidates sampled at a time, at most.
+        lanes: candidates sampled at a time, at most. capacity: codes of a candidate, at most.
         requests: those that share the lanes. The most urgent one with a waiting candidate gets a free lane.
         active: the candidates that are being sampled, by lane.
     """
@@ -127,7 +127,7 @@ class LanePool:
     def __init__(self, backend: Backend, config: UnifiedVoiceConfig, lanes: int, capacity: int, prefixes: int,
                  longest: int | None):
         """``capacity``, ``prefixes``, ``longest``: of ``Backend.decoder``; None: any prefix that the network takes."""
-        self.config, self.lanes = config, lanes
+        self.config, self.lanes, self.capacity = config, lanes, capacity
         self.tables = Embeddings(**backend.embeddings())
         longest = len(self.tables.text_position) + Embeddings.prefix_length(()) if longest is None else longest
         self.decoder = backend.decoder(lanes, capacity, prefixes, longest)
@@ -222,7 +222,7 @@ class LaneScheduler:
     def __init__(self, backend: Backend, prompts: Sequence[Prompt], config: UnifiedVoiceConfig, sampling: Sampling,
                  lanes: int, rewrite_tail: bool = True,
                  progress: DecodingProgress = lambda codes, finished: None, pool: LanePool | None = None):
-        limit = config.max_mel_tokens - 1
+        limit = config.max_mel_tokens - 1 if pool is None else pool.capacity
         if not 1 <= sampling.max_codes <= limit:
             raise UserError(f"max_codes must be from 1 to {limit}, the positions of this decoder, "
                             f"got {sampling.max_codes}")

@@ -14,14 +14,15 @@ ROWS_AT_ONCE = 32       # then: 1.5 s of sound; vocoding them in one call takes 
 
 
 class SharedLanePool(LanePool):
-    """Lanes of a decoder with room for the longest text and speech that the network takes.
+    """Lanes of a decoder with room for the longest text that the network takes, and for ``capacity`` codes of a chunk.
 
     A stream's rows are divided where ``row_ends`` says, not where its neighbours' steps happened to leave it: a vocoder
     that gets the same rows in other pieces may round otherwise.
     """
 
-    def __init__(self, backend: Backend, config: UnifiedVoiceConfig, lanes: int, turns: LaneTurns):
-        super().__init__(backend, config, lanes, config.max_mel_tokens - 1, lanes, None)
+    def __init__(self, backend: Backend, config: UnifiedVoiceConfig, lanes: int, turns: LaneTurns,
+                 capacity: int):
+        super().__init__(backend, config, lanes, capacity, lanes, None)
         self._turns = turns
 
     def turn(self) -> None:
