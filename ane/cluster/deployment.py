@@ -13,9 +13,9 @@ from typing import Any
 from ray import serve
 
 from ane.server.app import make_app
-from ane.server.service import Service
-from ane.server.serving import check_models
+from ane.server.served_models import check_models
 from ane.server.settings import ServerSettings
+from ane.server.speech_service import Service
 from ane.system.errors import UserError
 
 

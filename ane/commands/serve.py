@@ -96,8 +96,8 @@ def voice_mapping(text: str) -> tuple[str, str]:
 
 def serve(args: argparse.Namespace) -> int:
     try:
-        from ane.server.running import run_server
-        from ane.server.serving import check_models
+        from ane.server.lifecycle import run_server
+        from ane.server.served_models import check_models
     except ModuleNotFoundError as missing:
         if str(missing.name).startswith("ane"):
             raise

@@ -12,7 +12,7 @@ from ane.models.spoken_words import SpokenWord
 from ane.models.tortoise.settings import PRESETS, default_preset
 from ane.server.errors import RefusedError
 from ane.server.jobs import Job
-from ane.server.serving import DEFAULT_VOICE, ServedModel, ServedModels, voice_names
+from ane.server.served_models import DEFAULT_VOICE, ServedModel, ServedModels, voice_names
 from ane.server.settings import OPENAI_MODELS, OPENAI_TRANSCRIBERS, OPENAI_VOICES, ServerSettings
 from ane.system.iterators import closing_source
 from ane.text import Lexicon

@@ -24,8 +24,8 @@ from ane.server.engine import BusyError
 from ane.server.errors import RefusedError
 from ane.server.jobs import Job
 from ane.server.schemas import NewVoice
-from ane.server.service import Service, while_connected
 from ane.server.settings import Limits
+from ane.server.speech_service import Service, while_connected
 from ane.system import paths
 from ane.voices import check_voice_name, save_voice
 

@@ -16,8 +16,8 @@ from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, Synthesize
 
 from ane.audio.writer import pcm16
 from ane.server.errors import RefusedError, error_content
-from ane.server.service import Service, Utterance
 from ane.server.speech import SpeechRequest
+from ane.server.speech_service import Service, Utterance
 from ane.system.errors import UserError
 from ane.system.version import version
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ane.backends.base import Backend
-from ane.models.lane_sharing import LaneTurns
+from ane.models.lane_sharing import StepScheduler
 from ane.models.tortoise.decoding import LanePool
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 
@@ -20,16 +20,16 @@ class SharedLanePool(LanePool):
     that gets the same rows in other pieces may round otherwise.
     """
 
-    def __init__(self, backend: Backend, config: UnifiedVoiceConfig, lanes: int, turns: LaneTurns,
+    def __init__(self, backend: Backend, config: UnifiedVoiceConfig, lanes: int, scheduler: StepScheduler,
                  capacity: int):
         super().__init__(backend, config, lanes, capacity, lanes, None)
-        self._turns = turns
+        self._scheduler = scheduler
 
-    def turn(self) -> None:
-        self._turns.wait(self)
+    def wait_for_step(self) -> None:
+        self._scheduler.wait_for_step(self)
 
-    def urgency(self) -> Callable[[], Any]:
-        return self._turns.urgency()
+    def priority(self) -> Callable[[], Any]:
+        return self._scheduler.priority()
 
     def row_ends(self, done: int, known: int) -> Iterable[int]:
         return (end for end in range(done + 1, known + 1)

@@ -12,7 +12,7 @@ from ane.backends.base import Backend
 from ane.bundles import Model
 from ane.models.asynchronous import AsyncSpeaking
 from ane.models.fed_stream import FedStream
-from ane.models.lane_sharing import LaneTurns
+from ane.models.lane_sharing import StepScheduler
 from ane.models.recording import SoundStream
 from ane.models.spoken_words import SpokenWord, delivered_words
 from ane.models.tortoise.chunks import Chunk, split_into_chunks
@@ -41,11 +41,11 @@ class Synthesizer(AsyncSpeaking):
         self.pool: SharedLanePool | None = None
         self._timers: dict[str, WordTimer] = {}         # by normaliser; they keep the decoder's tables
 
-    def share_lanes(self, turns: LaneTurns, lanes: int) -> SharedLanePool:
+    def share_lanes(self, scheduler: StepScheduler, lanes: int) -> SharedLanePool:
         """From now on ``stream`` and ``feed`` decode on common lanes (``ane.models.lane_sharing.LaneSharing``)."""
         config = self.model.config("autoregressive")
         codes = max(Settings.of(preset, self.model.settings).sampling.max_codes for preset in PRESETS)
-        self.pool = SharedLanePool(self.backend, config, lanes, turns, min(codes, config.max_mel_tokens - 1))
+        self.pool = SharedLanePool(self.backend, config, lanes, scheduler, min(codes, config.max_mel_tokens - 1))
         return self.pool
 
     def speak(self, text: str, voice: str | Voice | None = None, preset: str | None = None,

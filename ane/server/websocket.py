@@ -16,8 +16,8 @@ from pydantic import ValidationError
 from ane.server.encoders import make_encoder
 from ane.server.errors import RefusedError, error_content
 from ane.server.schemas import StreamStart, StreamText
-from ane.server.service import Service, Utterance
 from ane.server.speech import SpeechRequest, read_client_lexicon, words_event
+from ane.server.speech_service import Service, Utterance
 
 REFUSED = 1008          # of a WebSocket that is closed because of what its client sent
 OPENAI_PROTOCOL = "realtime"        # the name under which the token's protocol is offered
@@ -25,7 +25,7 @@ OPENAI_PROTOCOL = "realtime"        # the name under which the token's protocol 
 Message = TypeVar("Message", StreamStart, StreamText)
 
 
-def live_routes(service: Service) -> APIRouter:
+def websocket_routes(service: Service) -> APIRouter:
     router = APIRouter()
 
     @router.websocket("/v1/audio/stream")

@@ -19,7 +19,7 @@ from ane.backends import load_backend
 from ane.backends.torch.backend import TorchBackend
 from ane.backends.torch.memory import return_freed_memory
 from ane.bundles import Model, find_bundle, open_model
-from ane.models.lane_sharing import LaneSharing, LaneTurns
+from ane.models.lane_sharing import LaneSharing, StepScheduler
 from ane.server.parallel_calls import CallRunner, ParallelBackend
 from ane.server.settings import ServerSettings
 from ane.system import paths
@@ -64,12 +64,12 @@ class ServedModels:
     """The models that a server has loaded, by name.
 
     Args:
-        turns: who decides when streams that share lanes take a step.
+        scheduler: decides when streams that share lanes take a step.
         run_call: runs network calls of models on the CPU.
     """
 
-    def __init__(self, settings: ServerSettings, turns: LaneTurns, run_call: CallRunner):
-        self.settings, self.turns = settings, turns
+    def __init__(self, settings: ServerSettings, scheduler: StepScheduler, run_call: CallRunner):
+        self.settings, self.scheduler = settings, scheduler
         self._parallel_run, self._loading = run_call, False
         self._loaded: dict[str, ServedModel] = {}
         self._tidied = 0.0
@@ -152,7 +152,7 @@ class ServedModels:
             return model.family.transcriber(model, backend)
         speaker = model.family.synthesizer(model, backend)
         if isinstance(speaker, LaneSharing):
-            speaker.share_lanes(self.turns, self.settings.lanes)
+            speaker.share_lanes(self.scheduler, self.settings.lanes)
         speaker.prepare()
         return speaker
 

@@ -15,7 +15,7 @@ from ane.server.errors import RefusedError, error_content
 from ane.server.jobs import ClientGoneError, Job
 from ane.server.metrics import Metrics
 from ane.server.parallel_calls import calls_at_a_time
-from ane.server.serving import ServedModels
+from ane.server.served_models import ServedModels
 from ane.server.settings import ServerSettings
 from ane.server.speech import Catalogue, SoundPiece, SpeechRequest, SpokenFacts, speak, speak_arriving
 from ane.system.errors import UserError
