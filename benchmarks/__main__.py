@@ -19,6 +19,7 @@ from ane.bundles import add_model_arguments
 from ane.commands.arguments import comma_separated, positive
 from ane.system.errors import UserError
 from benchmarks import (
+    capacity,
     checkpoints,
     convert,
     embedded,
@@ -62,6 +63,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "whisper-step": whisper_step.BENCHMARK,
     "witnesses": witnesses.BENCHMARK,
     "words": word_times.BENCHMARK,
+    "capacity": capacity.BENCHMARK,
     "server": server.BENCHMARK,
     "server-load": server_load.BENCHMARK,
     "exactness": exactness.BENCHMARK,

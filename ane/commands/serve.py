@@ -70,9 +70,13 @@ def register(commands: argparse._SubParsersAction) -> None:
 def add_limits(parser: argparse.ArgumentParser) -> None:
     add = rare_group(parser, "limits").add_argument
     add("--characters", type=positive, metavar="N", help="maximum characters of a text (default: 4096)")
+    add("--stream-characters", type=positive, metavar="N",
+        help="maximum characters of a text that arrives in pieces (default: 100000)")
     add("--body", type=positive, metavar="MB", help="maximum size of a request (default: 1)")
     add("--upload", type=positive, metavar="MB", help="maximum size of a request with files (default: 25)")
     add("--clip-seconds", type=seconds, metavar="S", help="maximum length of a recording to transcribe (default: 1800)")
+    add("--uploads", type=positive, metavar="N",
+        help="maximum files that wait to be worked on; further ones get status 429 (default: 8)")
     add("--requests", type=positive, metavar="N",
         help="maximum requests at a time; further ones get status 429 (default: 256)")
     add("--connections", type=positive, metavar="N", help="maximum open connections (default: 1024)")
@@ -92,8 +96,8 @@ def voice_mapping(text: str) -> tuple[str, str]:
 
 def serve(args: argparse.Namespace) -> int:
     try:
-        from ane.server.running import run_server
-        from ane.server.serving import check_models
+        from ane.server.lifecycle import run_server
+        from ane.server.served_models import check_models
     except ModuleNotFoundError as missing:
         if str(missing.name).startswith("ane"):
             raise

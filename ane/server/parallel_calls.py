@@ -49,13 +49,14 @@ class CallThreads:
 class CallRunner(Protocol):
     """Runs a network call and returns its result, or raises its error."""
 
-    def __call__(self, call: Callable[[], Any]) -> Any: ...
+    def __call__(self, call: Callable[[], Any], if_abandoned: Callable[[], None] = ...) -> Any:
+        """``if_abandoned``: called after the call if nobody waits for its result any more."""
 
 
 class ParallelBackend:
     """torch on the CPU, whose stages and denoisers are run by ``run_call`` (``ane.backends.base.AlignmentBackend``)."""
 
-    def __init__(self, backend: TorchBackend, run_call: CallRunner):
+    def __init__(self, backend: TorchBackend, run_call: Callable[[Callable[[], Any]], Any]):
         self._backend, self._run_call, self.name = backend, run_call, backend.name
 
     def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:

@@ -5,8 +5,9 @@ not depend on the order of the work, on interruptions or on how many processes s
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -60,33 +61,53 @@ def check_book(store: JobStore, plan: BookPlan, speaker: BookSpeaker, checker: B
     Raises:
         UserError: as ``ane.books.narration.narrate``.
     """
-    norms = BookNorms.of(ChunkSignals.read(content) for content in store.signals())
+    norms = norms_of(store)
     replaced = 0
     with leases_renewed(store):
-        while True:
-            claimed = store.claim_check(plan.digest, checker.name)
-            done = store.checked(checker.name)
-            progress(done, len(plan.chunks))
-            if claimed is None and done == len(plan.chunks):
-                return replaced
-            if claimed is None:
-                spoken, _, _ = store.progress()
-                if spoken < len(plan.chunks):
-                    raise UserError("another process forgot the sound of chunks, to speak them again, while they were "
-                                    "checked: run the command again; what was spoken is kept")
-                time.sleep(POLL)
-                continue
-            checked = judged(store, claimed, speaker, checker, norms, len(plan.chunks))
-            if store.save_check(claimed, checker.name, checked, speaker.sample_rate) and checked.spoken is not None:
-                replaced += 1
+        for claimed in chunks_to_check(store, plan, checker, progress):
+            if claimed is not None:
+                key = claimed.chunk.key
+                checked = judged(claimed, store.sound(key), store.signals_of(key), speaker, checker, norms,
+                                 len(plan.chunks))
+                replaced += store.save_check(claimed, checker.name, checked, speaker.sample_rate) and (
+                    checked.spoken is not None)
+    return replaced
 
 
-def judged(store: JobStore, claimed: ClaimedChunk, speaker: BookSpeaker, checker: BookChecker, norms: BookNorms,
-           count: int) -> CheckedChunk:
-    """The best of the chunk's sound and, if it is suspect, of others with other seeds."""
+def norms_of(store: JobStore) -> BookNorms:
+    """What is usual in a job whose chunks have all been spoken."""
+    return BookNorms.of(ChunkSignals.read(content) for content in store.signals())
+
+
+def chunks_to_check(store: JobStore, plan: BookPlan, checker: BookChecker,
+                    progress: CheckProgress) -> Iterator[ClaimedChunk | None]:
+    """The chunks that were not judged, leased to this process; None while others judge the last of them.
+
+    Raises:
+        UserError: another process forgot chunks that had been spoken, or changed the plan.
+    """
+    while True:
+        claimed = store.claim_check(plan.digest, checker.name)
+        done = store.checked(checker.name)
+        progress(done, len(plan.chunks))
+        if claimed is None and done == len(plan.chunks):
+            return
+        if claimed is None:
+            spoken, _, _ = store.progress()
+            if spoken < len(plan.chunks):
+                raise UserError("another process forgot the sound of chunks, to speak them again, while they were "
+                                "checked: run the command again; what was spoken is kept")
+            time.sleep(POLL)
+        yield claimed
+
+
+def judged(claimed: ClaimedChunk, audio: np.ndarray, stored: Mapping[str, Any] | None, speaker: BookSpeaker,
+           checker: BookChecker, norms: BookNorms, count: int) -> CheckedChunk:
+    """The best of the chunk's sound (S,) float32 and, if it is suspect, of others with other seeds.
+
+    ``stored``: the signals of its sound, if the job has them. ``count``: of all chunks.
+    """
     chunk, rate, text = claimed.chunk, speaker.sample_rate, spoken_text(claimed.chunk.text, speaker)
-    audio = store.sound(chunk.key)
-    stored = store.signals_of(chunk.key)
     signals = ChunkSignals.read(stored) if stored else ChunkSignals.of(text, SpokenChunk(audio), rate)
     best = checker.problems(text, audio, rate, signals, norms)
     spoken: SpokenChunk | None = None

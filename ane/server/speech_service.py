@@ -15,7 +15,7 @@ from ane.server.errors import RefusedError, error_content
 from ane.server.jobs import ClientGoneError, Job
 from ane.server.metrics import Metrics
 from ane.server.parallel_calls import calls_at_a_time
-from ane.server.serving import ServedModels
+from ane.server.served_models import ServedModels
 from ane.server.settings import ServerSettings
 from ane.server.speech import Catalogue, SoundPiece, SpeechRequest, SpokenFacts, speak, speak_arriving
 from ane.system.errors import UserError
@@ -57,6 +57,13 @@ class Service:
                                "string_above_max_length")
         if any("\ud800" <= sign <= "\udfff" for sign in text):
             raise RefusedError("input contains unpaired surrogates", 400, "input")
+
+    def check_stream(self, characters: int) -> None:
+        """Raise RefusedError when a text that arrives in pieces has become too long."""
+        most = self.settings.limits.stream_characters
+        if characters > most:
+            raise RefusedError(f"the text of a stream must have at most {most} characters", 400, "text",
+                               "string_above_max_length")
 
     def speak(self, request: SpeechRequest, kind: str = "speech") -> "Utterance":
         """Begin to speak. Raises BusyError."""
