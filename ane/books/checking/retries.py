@@ -5,17 +5,18 @@ not depend on the order of the work, on interruptions or on how many processes s
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from ane.books.checking.judging import BookNorms, ChunkProblem, ChunkSignals, problems_of
+from ane.books.checking.judging import BookNorms, ChunkProblem, ChunkSignals, problems_of, skipped_words
 from ane.books.checking.recognisers import ChunkRecogniser
 from ane.books.narration import POLL, leases_renewed, sound_of
 from ane.books.plan import BookPlan, seed_of
 from ane.books.speakers import BookSpeaker, SpokenChunk
 from ane.books.store import SOUND_ONLY, CheckedChunk, ClaimedChunk, JobStore
+from ane.models.spoken_words import SpokenWord
 from ane.system.errors import UserError
 from ane.text.passages import without_commands
 
@@ -38,10 +39,10 @@ class BookChecker:
     def name(self) -> str:
         return self.recogniser.name if self.recogniser else SOUND_ONLY
 
-    def problems(self, text: str, audio: np.ndarray, rate: int, signals: ChunkSignals,
-                 norms: BookNorms) -> list[ChunkProblem]:
-        """What is wrong with a chunk's sound (S,) float32."""
-        found = problems_of(signals, norms)
+    def problems(self, text: str, audio: np.ndarray, rate: int, signals: ChunkSignals, norms: BookNorms,
+                 words: Iterable[SpokenWord] = ()) -> list[ChunkProblem]:
+        """What is wrong with a chunk's sound (S,) float32. ``words``: those that were timed."""
+        found = problems_of(signals, norms) + skipped_words(words)
         if self.recogniser is not None and signals.sound.seconds:
             found += self.recogniser.problems(text, audio, rate, signals.sound.loudness)
         return found
@@ -88,13 +89,14 @@ def judged(store: JobStore, claimed: ClaimedChunk, speaker: BookSpeaker, checker
     audio = store.sound(chunk.key)
     stored = store.signals_of(chunk.key)
     signals = ChunkSignals.read(stored) if stored else ChunkSignals.of(text, SpokenChunk(audio), rate)
-    best = checker.problems(text, audio, rate, signals, norms)
+    best = checker.problems(text, audio, rate, signals, norms, store.words(chunk.key) if speaker.aligned else ())
     spoken: SpokenChunk | None = None
     for attempt in range(1, checker.retries + 1 if speaker.seeded else 1):
         if not best:
             break
         other = sound_of(speaker, claimed, count, seed_of(f"{chunk.key} again {attempt}", claimed.take))
-        found = checker.problems(text, other.audio, rate, ChunkSignals.of(text, other, rate), norms)
+        found = checker.problems(text, other.audio, rate, ChunkSignals.of(text, other, rate), norms,
+                                 other.words if speaker.aligned else ())
         if badness(found) < badness(best):
             best, spoken = found, other
     return CheckedChunk([problem.what for problem in best], spoken)
