@@ -162,8 +162,9 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
              f"{found.load:.1f} s",
              f"estimated: all rows with workers; jobs of {options.job_chunks} chunks, "
              f"{options.job_chunks * np.mean(found.sound) / 3600:.0f} hours of sound"]
-    return BenchmarkResult(rows, {"model": model_name(options), "preset": options.preset, "paragraphs": options.paragraphs,
-                                  "job_chunks": options.job_chunks, "threads": 1}, notes,
+    settings = {"model": model_name(options), "preset": options.preset, "paragraphs": options.paragraphs,
+                "job_chunks": options.job_chunks, "threads": 1}
+    return BenchmarkResult(rows, settings, notes,
                            [BenchmarkPlot("Estimated rate of a job on a cluster", "job", "workers")],
                            {"chunk_seconds": [round(each, 4) for each in found.speak]})
 
