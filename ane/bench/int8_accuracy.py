@@ -23,7 +23,7 @@ def check_int8(model: Model) -> None:
 
     A network is loaded in each precision, one at a time.
     """
-    for outputs in (decoded, denoised):
+    for outputs in (decoded, *([denoised] if "diffusion" in model.networks else [])):
         pairs = zip(outputs(model, "fp32"), outputs(model, "int8"), strict=True)
         reached = min(snr_db(exact, rounded) for exact, rounded in pairs)
         if not reached >= THRESHOLD_DB:

@@ -41,10 +41,12 @@ class BookSpeaker(Protocol):
         model, voice: digests; settings: JSON. See ``SpeechIdentity``.
         lengths: desired and maximum characters of a chunk; None: whole paragraphs.
         seeded: whether another seed gives another sound.
+        aligned: whether times of words are exact enough to tell that a word was skipped.
     """
 
     sample_rate: int
     seeded: bool
+    aligned: bool
     model: str
     voice: str
     settings: Mapping[str, Any]
@@ -63,6 +65,8 @@ class SynthesizerSpeaker:
     Args:
         lexicon: respells words. It is no part of ``settings``: a chunk depends on its respelled text (``plan_book``).
     """
+
+    aligned = False
 
     def __init__(self, synthesizer: Any, settings: Any, lexicon: Lexicon | None = None):
         self.synthesizer, self.lexicon = synthesizer, lexicon
@@ -83,14 +87,21 @@ class SynthesizerSpeaker:
 
 
 class TortoiseSpeaker(SynthesizerSpeaker):
-    """Tortoise. Chunks do not share the decoder's lanes: a sound is equal alone and in company up to rounding only."""
+    """Tortoise. Chunks do not share the decoder's lanes: a sound is equal alone and in company up to rounding only.
+
+    Args:
+        word_times: whether words are timed. checked: whether they are timed, if the model states the heads for it, so
+            that a check finds those that were skipped.
+    """
 
     sample_rate, seeded = 24000, True
 
     def __init__(self, synthesizer: "Synthesizer", voice: "Voice", settings: "Settings", word_times: bool = False,
-                 lexicon: Lexicon | None = None):
+                 lexicon: Lexicon | None = None, checked: bool = False):
         super().__init__(synthesizer, settings, lexicon)
-        self._voice, self.word_times, self.lengths = voice, word_times, settings.split
+        self.aligned = bool(synthesizer.model.config("autoregressive").alignment_heads)
+        self.word_times = word_times or (checked and self.aligned)
+        self._voice, self.lengths = voice, settings.split
         self.voice = digest_of([latent.tobytes().hex() for latent in (voice.ar, voice.diffusion, *voice.clip_mels)])
         self._settings = replace(settings, split=settings.split and (settings.split[1], settings.split[1]))
 

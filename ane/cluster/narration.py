@@ -1,13 +1,19 @@
 """A job of `ane read` on a Ray cluster: its workers speak and check, this process alone reads and writes the job."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
-
 from ane.books.checking.judging import BookNorms
-from ane.books.checking.retries import BookChecker, CheckProgress, chunks_to_check, judged, norms_of
+from ane.books.checking.retries import (
+    BookChecker,
+    CheckProgress,
+    SoundToCheck,
+    chunks_to_check,
+    judged,
+    norms_of,
+    sound_to_check,
+)
 from ane.books.narration import Narration, NarrationProgress, leases_renewed, sound_of
 from ane.books.plan import BookPlan
 from ane.books.speakers import BookSpeaker, SpokenChunk
@@ -32,10 +38,9 @@ class BookWorker:
         spoken = sound_of(self.speaker, claimed, count)
         return spoken, time.perf_counter() - started
 
-    def check(self, claimed: ClaimedChunk, audio: np.ndarray, signals: Mapping[str, Any] | None, norms: BookNorms,
-              count: int) -> CheckedChunk:
+    def check(self, claimed: ClaimedChunk, sound: SoundToCheck, norms: BookNorms, count: int) -> CheckedChunk:
         """``ane.books.checking.retries.judged``: what is wrong with a sound, and a better one."""
-        return judged(claimed, audio, signals, self.speaker, self.checker, norms, count)
+        return judged(claimed, sound, self.speaker, self.checker, norms, count)
 
 
 def narrate_on_ray(store: JobStore, plan: BookPlan, make_worker: Callable[[], BookWorker], checker: BookChecker,
@@ -71,5 +76,4 @@ def calls_for(store: JobStore, plan: BookPlan, narration: Narration, checker: Bo
         yield claimed and (SPEAK, claimed, count)
     norms = norms_of(store)
     for claimed in chunks_to_check(store, plan, checker, progress):
-        yield claimed and (CHECK, claimed, store.sound(claimed.chunk.key), store.signals_of(claimed.chunk.key), norms,
-                           count)
+        yield claimed and (CHECK, claimed, sound_to_check(store, claimed), norms, count)

@@ -245,7 +245,8 @@ def open_speaker(args: argparse.Namespace) -> SpeakerForSeed:
     synthesizer, settings = load_synthesizer(args, model, settings, message_console(args), keep=True)
     if "seed" in model.family.speak_arguments:
         return lambda seed: TortoiseSpeaker(
-            synthesizer, synthesizer.voice(args.voice, Randomness(seed)), settings, args.word_times, lexicon)
+            synthesizer, synthesizer.voice(args.voice, Randomness(seed)), settings,
+            args.word_times, lexicon, args.check)
     if "voice" in model.family.speak_arguments:
         return lambda seed: KittenSpeaker(synthesizer, args.voice, settings, lexicon)
     return lambda seed: FastSpeechSpeaker(synthesizer, settings, lexicon)

@@ -70,7 +70,7 @@ def whole_run(folder: Path, speaker: StandInSpeaker | None = None) -> int:
     store = JobStore(folder / "book.wav.job")
     try:
         speaker = StandInSpeaker()
-        check_book(store, plan_for(speaker, book(), store.seed(7)), speaker, BookChecker(retries=0))
+        check_book(store, plan_for(speaker, book(), store.seed(7)), speaker, BookChecker(retries=1))
         write_book_files(store, OutputOptions(folder / "book.wav", srt=True))
     finally:
         store.close()

@@ -18,7 +18,7 @@ RATE = 24000
 class StandInSpeaker:
     """Keeps the texts that it spoke in ``spoken``. ``before``: called with each text before it is spoken."""
 
-    sample_rate, lengths, seeded = RATE, (60, 90), True
+    sample_rate, lengths, seeded, aligned = RATE, (60, 90), True, False
 
     def __init__(self, voice: str = "voice", before: Callable[[str], None] = lambda text: None, **settings: float):
         self.model, self.voice, self.settings, self.before = "model", voice, settings, before

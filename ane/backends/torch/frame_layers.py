@@ -4,15 +4,17 @@ They replace layers of a network that have ``over_frames``: convolutions of 1 ta
 odd number of taps over (R, L, C), zero-padded, channels last. oneDNN would otherwise convert the weights in every call.
 """
 
-import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ane.backends.torch.linear import Int8Linear, PackedLinear, Prepacking
+from ane.backends.torch.linear import LEAST_SPAN, Int8Linear, PackedLinear, Prepacking, has_one_dnn, integers
+
+USUAL_FRAMES = 400      # length for which oneDNN chooses a kernel's layout; other lengths can use it
 
 
 class PackedFrameConv(nn.Module):
@@ -38,37 +40,28 @@ class PackedFrameConv(nn.Module):
 
 
 class Int8FrameConv(nn.Module):
-    """An int8 convolution as one product: (R, L, C) → (R, L, O) in float32.
+    """An int8 convolution as one product with the window of each frame: (R, L, C) → (R, L, O) in float32.
 
-    Every frame is quantised once, with a range of its own, and multiplied with all taps; each output adds up the
-    products of its neighbours. So it is more exact than a range for each window, and quantises a third as much.
+    Each window is quantised with a range of its own.
 
     Args:
-        weight: (O, C, taps), with a scale for each tap of each output channel. bias: (O,).
+        weight: (O, C, taps), with a scale for each output channel. bias: (O,).
     """
 
     def __init__(self, weight: Tensor, bias: Tensor):
         super().__init__()
         self.taps = weight.shape[-1]
-        rows = weight.permute(2, 0, 1).flatten(0, 1)        # (taps · O, C)
-        self.products = Int8Linear(rows, torch.zeros(len(rows)))
-        self.sums = self.products.sums.view(self.taps, -1)
-        self.bias = bias.to(torch.float32, copy=True)
+        self.windows = Int8Linear(weight.transpose(1, 2).flatten(1), bias)      # (O, taps · C)
 
     def forward(self, x: Tensor) -> Tensor:
-        R, L, _ = x.shape
-        integers, low, span = self.products.quantised(x.float().flatten(0, 1))
-        parts = self.products.product(integers).view(R, L, self.taps, -1)
-        low, span = (each.view(R, L, 1) for each in (low, span))
-        y = self.bias.expand(R, L, -1).contiguous()
+        R, L, C = x.shape
+        padded = F.pad(x.float(), (0, 0, self.taps // 2, self.taps // 2))
+        low, high = padded.amin(2).unfold(1, self.taps, 1).amin(2), padded.amax(2).unfold(1, self.taps, 1).amax(2)
+        low, span = low[..., None], high.sub_(low).clamp_(min=LEAST_SPAN)[..., None]            # (R, L, 1)
+        windows = x.new_empty(R, L, self.taps, C, dtype=torch.uint8)
         for tap in range(self.taps):
-            shift = tap - self.taps // 2                    # the output of frame t adds the product of frame t + shift
-            to, source = slice(max(-shift, 0), L - max(shift, 0)), slice(max(shift, 0), L - max(-shift, 0))
-            y[:, to].addcmul_(parts[:, source, tap], span[:, source]).addcmul_(low[:, source], self.sums[tap])
-        return y
-
-
-USUAL_FRAMES = 400      # length for which oneDNN chooses a kernel's layout; other lengths can use it
+            windows[:, :, tap] = integers(padded[:, tap:tap + L], low, span)
+        return self.windows.scaled_product(windows.view(R * L, -1), low.view(-1, 1), span.view(-1, 1)).view(R, L, -1)
 
 
 @dataclass(frozen=True)
@@ -92,7 +85,7 @@ class FramePacking:
 
 def frame_packing(weights: str) -> FramePacking | None:
     """The packing for weights in "bf16" or "int8"; None: this CPU has no kernels for it, or the precision none."""
-    if not torch.backends.mkldnn.is_available() or platform.machine() not in ("x86_64", "AMD64"):
+    if not has_one_dnn():
         return None
     native = torch.cpu._is_avx512_bf16_supported()
     if weights == "bf16" and native:

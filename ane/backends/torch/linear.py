@@ -18,6 +18,7 @@ from torch import Tensor, nn
 Prepacking = Callable[[Tensor, Tensor], nn.Module]
 
 FBGEMM_PRODUCT = "linear_with_input_q_dq_qweight_dq_output_fp32"
+LEAST_SPAN = 1e-18      # of a row's numbers, so that a constant row can be divided by it
 LONGEST_SUM = 1024      # channels that oneDNN adds up in one order for any number of rows
 
 
@@ -26,7 +27,7 @@ def prepacking(weights: str) -> Prepacking | None:
 
     Where the CPU lacks the instructions, a portable kernel is chosen: as exact, but slower.
     """
-    one_dnn = torch.backends.mkldnn.is_available() and platform.machine() in ("x86_64", "AMD64")
+    one_dnn = has_one_dnn()
     fbgemm = "fbgemm" in torch.backends.quantized.supported_engines
     if weights == "int8":       # without VNNI, accumulators saturate
         if not one_dnn or not torch.cpu._is_vnni_supported():
@@ -38,6 +39,11 @@ def prepacking(weights: str) -> Prepacking | None:
     if one_dnn and (weights == "fp32" or (weights == "bf16" and torch.cpu._is_avx512_bf16_supported())):
         return partial(PackedLinear, dtype=dtype)
     return None if weights == "fp32" else partial(HalfPrecisionLinear, dtype=dtype)
+
+
+def has_one_dnn() -> bool:
+    """Whether torch has oneDNN for this CPU, and its kernels of packed weights."""
+    return torch.backends.mkldnn.is_available() and platform.machine() in ("x86_64", "AMD64")
 
 
 def exact_prepacking(stored: str) -> Prepacking | None:
@@ -124,7 +130,16 @@ def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
 def row_range(rows: Tensor) -> tuple[Tensor, Tensor]:
     """The minimum of each row (N, in), and the distance to its maximum, which is never 0: (N, 1) each."""
     low = rows.amin(1, keepdim=True)
-    return low, rows.amax(1, keepdim=True).sub_(low).clamp_(min=1e-18)
+    return low, rows.amax(1, keepdim=True).sub_(low).clamp_(min=LEAST_SPAN)
+
+
+def integers(rows: Tensor, low: Tensor, span: Tensor) -> Tensor:
+    """Rows (…, in) float32 as whole numbers from 0 (low) to 255 (low + span): uint8; low and span (…, 1)."""
+    half = torch.full((rows.shape[-1],), 0.5)
+    above = rows.sub(low)
+    steps = torch.addcmul(half, above, span.reciprocal().mul_(255), out=above)
+    # rounds, as the cast truncates; torch casts to uint8 several times faster by way of int32
+    return steps.to(torch.int32).to(torch.uint8)
 
 
 class Int8Linear(nn.Module):
@@ -143,24 +158,17 @@ class Int8Linear(nn.Module):
         self.weight = torch.ops.onednn.qlinear_prepack(values, None)
         self.zeros = torch.zeros(len(values), dtype=torch.int64)
         self.bias = bias.to(torch.float32, copy=True)
-        self.half = torch.full((weight.shape[1],), 0.5)
 
     def forward(self, x: Tensor) -> Tensor:
-        integers, low, span = self.quantised(x.float().reshape(-1, x.shape[-1]))
-        y = torch.addcmul(self.bias, low, self.sums).addcmul_(self.product(integers), span)
-        return y.view(*x.shape[:-1], -1)
-
-    def quantised(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows (N, in) in float32 → integers (N, in) uint8; the minimum of each row, and its range (N, 1)."""
+        rows = x.float().reshape(-1, x.shape[-1])
         low, span = row_range(rows)
-        integers = torch.addcdiv(self.half, rows.sub(low), span, value=255)
-        # rounds, as the cast truncates; torch casts to uint8 several times faster by way of int32
-        return integers.to(torch.int32).to(torch.uint8), low, span
+        return self.scaled_product(integers(rows, low, span), low, span).view(*x.shape[:-1], -1)
 
-    def product(self, integers: Tensor) -> Tensor:
-        """Integers (N, in) times the weights / 255: (N, out) float32, the sums exact."""
-        return torch.ops.onednn.qlinear_pointwise(integers, 1.0, 0, self.weight, self.scale, self.zeros, None, 1.0, 0,
-                                                  torch.float32, "none", [], "")
+    def scaled_product(self, integers: Tensor, low: Tensor, span: Tensor) -> Tensor:
+        """Integers (N, in) uint8 of rows with these minima and ranges, (N, 1) each → the layer's output (N, out)."""
+        y = torch.ops.onednn.qlinear_pointwise(integers, 1.0, 0, self.weight, self.scale, self.zeros, None, 1.0, 0,
+                                               torch.float32, "none", [], "")
+        return torch.addcmul(self.bias, low, self.sums).addcmul_(y, span)
 
 
 class Int8FewRowsLinear(nn.Module):

@@ -12,6 +12,7 @@ import numpy as np
 from ane.books.checking.forced_alignment import FRAMES, TextFit, WordFit
 from ane.books.checking.sound_signals import FRAME, SoundSignals, decibels, signals_of
 from ane.books.speakers import SpokenChunk
+from ane.models.spoken_words import SpokenWord
 from ane.text import NORMALISERS
 from ane.text.passages import without_commands
 
@@ -23,6 +24,8 @@ PROBABILITY = 0.6       # nats a code below the book's median
 DURATION_RATIO = 1.6    # seconds a letter, as a multiple of the book's median, or the median as a multiple of them
 MIN_LETTERS = 20        # letters of a chunk of which the seconds a letter are judged
 MIN_CHUNKS = 20         # chunks of a book from which its medians are known
+SKIPPED = 0.04          # seconds that a word takes which is not spoken: one that is takes 0.06 at least
+SKIPPED_LETTERS = 3     # of such a word, at least
 GOOD_MISFIT = 3.0       # nats a frame: the highest misfit of words that are spoken correctly
 MISFIT = 50.0           # nats of a word, above that
 LEFT_OVER = 0.1         # loud seconds that belong to no word
@@ -122,6 +125,13 @@ def problems_of(signals: ChunkSignals, norms: BookNorms) -> list[ChunkProblem]:
     if norms.log_probability is not None and signals.log_probability is not None:
         note("its codes have a low probability", (norms.log_probability - signals.log_probability) / PROBABILITY)
     return found
+
+
+def skipped_words(words: Iterable[SpokenWord]) -> list[ChunkProblem]:
+    """Words that the decoder passed over, by the times that its attention states."""
+    return [ChunkProblem(f"{word.word!r} is skipped", 2.0) for word in words
+            if not word.estimated and 0 < word.end - word.start < SKIPPED
+            and sum(map(str.isalpha, word.word)) >= SKIPPED_LETTERS]
 
 
 def misfits(fit: TextFit, audio: np.ndarray, rate: int, loudness: float) -> list[ChunkProblem]:

@@ -5,18 +5,19 @@ not depend on the order of the work, on interruptions or on how many processes s
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ane.books.checking.judging import BookNorms, ChunkProblem, ChunkSignals, problems_of
+from ane.books.checking.judging import BookNorms, ChunkProblem, ChunkSignals, problems_of, skipped_words
 from ane.books.checking.recognisers import ChunkRecogniser
 from ane.books.narration import POLL, leases_renewed, sound_of
 from ane.books.plan import BookPlan, seed_of
 from ane.books.speakers import BookSpeaker, SpokenChunk
 from ane.books.store import SOUND_ONLY, CheckedChunk, ClaimedChunk, JobStore
+from ane.models.spoken_words import SpokenWord
 from ane.system.errors import UserError
 from ane.text.passages import without_commands
 
@@ -39,10 +40,10 @@ class BookChecker:
     def name(self) -> str:
         return self.recogniser.name if self.recogniser else SOUND_ONLY
 
-    def problems(self, text: str, audio: np.ndarray, rate: int, signals: ChunkSignals,
-                 norms: BookNorms) -> list[ChunkProblem]:
-        """What is wrong with a chunk's sound (S,) float32."""
-        found = problems_of(signals, norms)
+    def problems(self, text: str, audio: np.ndarray, rate: int, signals: ChunkSignals, norms: BookNorms,
+                 words: Iterable[SpokenWord] = ()) -> list[ChunkProblem]:
+        """What is wrong with a chunk's sound (S,) float32. ``words``: those that were timed."""
+        found = problems_of(signals, norms) + skipped_words(words)
         if self.recogniser is not None and signals.sound.seconds:
             found += self.recogniser.problems(text, audio, rate, signals.sound.loudness)
         return found
@@ -66,9 +67,7 @@ def check_book(store: JobStore, plan: BookPlan, speaker: BookSpeaker, checker: B
     with leases_renewed(store):
         for claimed in chunks_to_check(store, plan, checker, progress):
             if claimed is not None:
-                key = claimed.chunk.key
-                checked = judged(claimed, store.sound(key), store.signals_of(key), speaker, checker, norms,
-                                 len(plan.chunks))
+                checked = judged(claimed, sound_to_check(store, claimed), speaker, checker, norms, len(plan.chunks))
                 replaced += store.save_check(claimed, checker.name, checked, speaker.sample_rate) and (
                     checked.spoken is not None)
     return replaced
@@ -101,21 +100,34 @@ def chunks_to_check(store: JobStore, plan: BookPlan, checker: BookChecker,
         yield claimed
 
 
-def judged(claimed: ClaimedChunk, audio: np.ndarray, stored: Mapping[str, Any] | None, speaker: BookSpeaker,
-           checker: BookChecker, norms: BookNorms, count: int) -> CheckedChunk:
-    """The best of the chunk's sound (S,) float32 and, if it is suspect, of others with other seeds.
+@dataclass(frozen=True)
+class SoundToCheck:
+    """A chunk's sound (S,) float32, its signals, and the words that were timed, if the job has them."""
 
-    ``stored``: the signals of its sound, if the job has them. ``count``: of all chunks.
-    """
+    audio: np.ndarray
+    signals: Mapping[str, Any] | None
+    words: Sequence[SpokenWord]
+
+
+def sound_to_check(store: JobStore, claimed: ClaimedChunk) -> SoundToCheck:
+    key = claimed.chunk.key
+    return SoundToCheck(store.sound(key), store.signals_of(key), store.words(key))
+
+
+def judged(claimed: ClaimedChunk, sound: SoundToCheck, speaker: BookSpeaker, checker: BookChecker, norms: BookNorms,
+           count: int) -> CheckedChunk:
+    """The best of the chunk's sound and, if it is suspect, of others with other seeds. ``count``: of all chunks."""
     chunk, rate, text = claimed.chunk, speaker.sample_rate, spoken_text(claimed.chunk.text, speaker)
-    signals = ChunkSignals.read(stored) if stored else ChunkSignals.of(text, SpokenChunk(audio), rate)
-    best = checker.problems(text, audio, rate, signals, norms)
+    signals = (ChunkSignals.read(sound.signals) if sound.signals
+               else ChunkSignals.of(text, SpokenChunk(sound.audio), rate))
+    best = checker.problems(text, sound.audio, rate, signals, norms, sound.words if speaker.aligned else ())
     spoken: SpokenChunk | None = None
     for attempt in range(1, checker.retries + 1 if speaker.seeded else 1):
         if not best:
             break
         other = sound_of(speaker, claimed, count, seed_of(f"{chunk.key} again {attempt}", claimed.take))
-        found = checker.problems(text, other.audio, rate, ChunkSignals.of(text, other, rate), norms)
+        found = checker.problems(text, other.audio, rate, ChunkSignals.of(text, other, rate), norms,
+                                 other.words if speaker.aligned else ())
         if badness(found) < badness(best):
             best, spoken = found, other
     return CheckedChunk([problem.what for problem in best], spoken)

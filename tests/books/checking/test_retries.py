@@ -5,11 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ane.books.checking.judging import skipped_words
 from ane.books.checking.retries import BookChecker, check_book, spoken_text
 from ane.books.narration import narrate
 from ane.books.plan import seed_of
 from ane.books.speakers import SpokenChunk
 from ane.books.store import JobStore
+from ane.models.spoken_words import SpokenWord
 from ane.system.errors import UserError
 from tests.books.stand_in import RATE, StandInSpeaker, book, plan_for, sounds
 
@@ -149,3 +151,10 @@ def test_a_chunk_is_judged_by_what_its_lexicon_reads_and_without_commands():
     speaker.respell = lambda text: text.replace("Nguyen", "win").replace("GIF", "{JH IH1 F}")
     assert spoken_text("Nguyen [pause] came.", speaker) == "win came."
     assert spoken_text("A GIF.", speaker) == "A GIF."
+
+
+def test_a_word_that_the_decoder_skipped_is_named():
+    words = [SpokenWord("The", 0, 0.07), SpokenWord("cloud.", 0.07, 0.6), SpokenWord("How", 0.6, 0.61),
+             SpokenWord("a", 0.61, 0.63), SpokenWord("trouble", 0.63, 0.64, estimated=True),
+             SpokenWord("(note)", 0.64, 0.64)]
+    assert [problem.what for problem in skipped_words(words)] == ["'How' is skipped"]
