@@ -18,6 +18,7 @@ from ane.commands import (
     completion,
     convert,
     doctor,
+    export_swift,
     import_model,
     plan,
     read,
@@ -48,8 +49,8 @@ def parser() -> argparse.ArgumentParser:
         prog="ane", description="Tortoise text-to-speech: text and a reference voice in, 24 kHz speech out.")
     top.add_argument("--version", action="version", version=f"tortoise-ane {version()}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (say, read, serve, voices, transcribe, import_model, convert, verify, plan, bench, cache, classify,
-                    doctor, completion):
+    for command in (say, read, serve, voices, transcribe, import_model, convert, verify, plan, export_swift, bench,
+                    cache, classify, doctor, completion):
         command.register(commands)
     add_common_arguments(top)
     top.set_defaults(top_parser=top)

@@ -19,6 +19,7 @@ from ane.bundles import add_model_arguments
 from ane.commands.arguments import comma_separated, positive
 from ane.system.errors import UserError
 from benchmarks import (
+    capacity,
     checkpoints,
     convert,
     embedded,
@@ -27,9 +28,11 @@ from benchmarks import (
     kitten,
     long_texts,
     memory,
+    precisions,
     quality,
     samplers,
     server,
+    server_load,
     speech,
     stages,
     step_bytes,
@@ -52,6 +55,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "convert": convert.BENCHMARK,
     "embedded": embedded.BENCHMARK,
     "quality": quality.BENCHMARK,
+    "precisions": precisions.BENCHMARK,
     "samplers": samplers.BENCHMARK,
     "windows": windows.BENCHMARK,
     "kitten": kitten.BENCHMARK,
@@ -59,7 +63,9 @@ BENCHMARKS: dict[str, Benchmark] = {
     "whisper-step": whisper_step.BENCHMARK,
     "witnesses": witnesses.BENCHMARK,
     "words": word_times.BENCHMARK,
+    "capacity": capacity.BENCHMARK,
     "server": server.BENCHMARK,
+    "server-load": server_load.BENCHMARK,
     "exactness": exactness.BENCHMARK,
     "step-bytes": step_bytes.BENCHMARK,
 }

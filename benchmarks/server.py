@@ -7,6 +7,8 @@ likeliest of all the texts.
 
 import argparse
 import json
+import math
+import os
 import re
 import shutil
 import subprocess
@@ -16,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,18 +76,34 @@ def send(address: str, requests: Sequence[Mapping[str, Any]], at_once: int) -> l
     return [answers[number] for number in range(len(requests))]
 
 
+@dataclass(frozen=True)
+class StartedServer:
+    """A server's process. ``address``: such as http://127.0.0.1:8880."""
+
+    address: str
+    pid: int
+
+    def cpu_seconds(self) -> float:
+        """CPU time that it has taken; nan where the system has no /proc."""
+        try:
+            user, system = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        except OSError:
+            return math.nan
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
 @contextmanager
-def started(*command: str) -> Iterator[str]:
-    """A server's process; yields its address."""
+def started(*command: str, threads: int | None = None) -> Iterator[StartedServer]:
+    """A server's process, which ends with the block. ``threads``: CPU threads of torch (None: its own choice)."""
     process = subprocess.Popen([sys.executable, "-m", *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                               text=True)
+                               text=True, env={**os.environ, **({"OMP_NUM_THREADS": str(threads)} if threads else {})})
     assert process.stdout is not None
     try:
         line = process.stdout.readline()
         found = re.search(r"http://[\d.:]+", line)
         if found is None:
             raise RuntimeError(f"{' '.join(command)} did not start")
-        yield found[0]
+        yield StartedServer(found[0], process.pid)
     finally:
         process.terminate()
         process.wait()
@@ -97,39 +116,56 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
         requests = requests_of(model, options.requests)
         serve = ("ane", "serve", "--port", "0", "--models", model, "--lanes", str(options.lanes),
                  "--requests", str(max(256, options.requests)))
-        with started(*serve) as ours, started("benchmarks.lock_server", model) as locked:
-            alone = [[answer.sound for answer in send(address, requests[:len(TEXTS)], 1)]      # loads the model
-                     for address in (ours, locked)]
-            contestants: dict[str, Callable[[], list[Answer]]] = {
-                "ane serve, all at once": lambda: send(ours, requests, len(requests)),     # noqa: B023 (called here)
-                "ane serve, one at a time": lambda: send(ours, requests, 1),               # noqa: B023
-                "a lock, all at once": lambda: send(locked, requests, len(requests))}      # noqa: B023
-            results = {name: timed(run) for name, run in contestants.items()}
-        rows += rows_of(model, results, dict(zip(contestants, (alone[0], alone[0], alone[1]), strict=True)))
+        with (started(*serve, threads=options.threads) as ours,
+              started("benchmarks.lock_server", model, threads=options.threads) as locked):
+            alone = [[answer.sound for answer in send(server.address, requests[:len(TEXTS)], 1)]     # loads the model
+                     for server in (ours, locked)]
+            runs: dict[str, Callable[[], TimedRun]] = {
+                "ane serve, all at once": partial(run, ours, requests, len(requests)),
+                "ane serve, one at a time": partial(run, ours, requests, 1),
+                "a lock, all at once": partial(run, locked, requests, len(requests))}
+            rounds = [{name: each() for name, each in runs.items()} for _ in range(options.rounds)]
+        rows += rows_of(model, rounds, dict(zip(runs, (alone[0], alone[0], alone[1]), strict=True)))
         notes.append(recognised(model, alone[0]))
-    return BenchmarkResult(rows, {"requests": options.requests, "lanes": options.lanes}, notes)
+    return BenchmarkResult(rows, {"requests": options.requests, "lanes": options.lanes,
+                                  "threads": options.threads}, notes)
 
 
-def timed(run: Callable[[], list[Answer]]) -> tuple[float, list[Answer]]:
-    began = time.perf_counter()
-    answers = run()
-    return time.perf_counter() - began, answers
+@dataclass(frozen=True)
+class TimedRun:
+    """A run of all requests: its wall time, the CPU time that the server's process took (nan: unknown), the answers."""
+
+    seconds: float
+    cpu_seconds: float
+    answers: Sequence[Answer]
 
 
-def rows_of(model: str, results: Mapping[str, tuple[float, list[Answer]]],
-            alone: Mapping[str, list[bytes]]) -> list[BenchRow]:
+def run(server: StartedServer, requests: Sequence[Mapping[str, Any]], at_once: int) -> TimedRun:
+    began, cpu = time.perf_counter(), server.cpu_seconds()
+    answers = send(server.address, requests, at_once)
+    return TimedRun(time.perf_counter() - began, server.cpu_seconds() - cpu, answers)
+
+
+def rows_of(model: str, rounds: Sequence[Mapping[str, TimedRun]], alone: Mapping[str, list[bytes]]) -> list[BenchRow]:
     """``alone``: the sound of each text alone, from the same server."""
     rows = []
-    baseline = results["ane serve, one at a time"][0]
-    for name, (elapsed, answers) in results.items():
-        first = [answer.first for answer in answers]
-        seconds = sum(len(answer.sound) for answer in answers) / 2 / PCM_RATE
-        rows.append(BenchRow(name, f"{len(answers)} requests", "s", {"model": model}, Spread.of([elapsed]), {
-            "first_sound_p50_s": float(np.percentile(first, 50)), "first_sound_p95_s": float(np.percentile(first, 95)),
-            "sound_seconds_per_s": seconds / elapsed, "times_one_at_a_time": baseline / elapsed,
-            "lost": float(sum(answer.status != 200 or not answer.sound for answer in answers)),
+    for name in rounds[0]:
+        runs = [found[name] for found in rounds]
+        first = [[answer.first for answer in run.answers] for run in runs]
+        answers = [(number, answer) for run in runs for number, answer in enumerate(run.answers)]
+        seconds = sum(len(answer.sound) for answer in runs[0].answers) / 2 / PCM_RATE
+        rows.append(BenchRow(name, f"{len(first[0])} requests", "s", {"model": model},
+                             Spread.of([run.seconds for run in runs]), {
+            "cpu_s": float(np.median([run.cpu_seconds for run in runs])),
+            "first_sound_p50_s": float(np.median(np.percentile(first, 50, axis=1))),
+            "first_sound_p95_s": float(np.median(np.percentile(first, 95, axis=1))),
+            "sound_seconds_per_s": float(np.median([seconds / run.seconds for run in runs])),
+            # in each round, because what else the machine does changes from one to the next
+            "times_one_at_a_time": float(np.median([
+                found["ane serve, one at a time"].seconds / found[name].seconds for found in rounds])),
+            "lost": float(sum(answer.status != 200 or not answer.sound for _, answer in answers)),
             "bytes_as_alone": float(sum(answer.sound == alone[name][number % len(TEXTS)]
-                                        for number, answer in enumerate(answers)))}))
+                                        for number, answer in answers))}))
     return rows
 
 
@@ -150,5 +186,5 @@ def add_options(add: Callable[..., Any]) -> None:
 
 
 BENCHMARK = Benchmark(
-    measure, "many requests at once to `ane serve`", add_options, quick="--requests 3 --models demo-fast",
-    unavailable=lambda options: None if shutil.which("curl") else "curl is not installed", uses=())
+    measure, "many requests at once to `ane serve`", add_options, quick="--rounds 1 --requests 3 --models demo-fast",
+    unavailable=lambda options: None if shutil.which("curl") else "curl is not installed", uses=("threads", "rounds"))

@@ -4,7 +4,8 @@ The host's own code decodes, on functions that compute nothing and count: what i
 what a program reads and writes of the kv-cache, weights and values that do not stay on the chip (the parts of `ane
 plan`'s formula, ``converters.proof.cost``). Programs of one and of two layers are counted; the rest is the same for
 every layer. A figure is the mean of the last 64 steps before that number of codes, with the calls that store columns in
-a state. Milliseconds are estimates of that formula, not measurements.
+a state; a second table has the mean of the very last ones, as many as there are between two stores, which all take the
+bucket of that number of codes. Milliseconds are estimates of that formula, not measurements.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from benchmarks.harness import Benchmark, BenchmarkResult
 from converters.coreml.graph import CoreMLGraph, Style
-from converters.decoder_graphs import cached_steps, slot_buckets
+from converters.decoder_graphs import RECENT, cached_steps, slot_buckets
 from converters.proof.chips import CHIPS
 from converters.proof.cost import DISPATCH, cost, roofline
 from converters.tortoise.autoregressive import decoder_graphs
@@ -35,7 +36,7 @@ from converters.tortoise.buckets import UPSTREAM_CODES, pool_slots
 
 OFFICIAL = UnifiedVoiceConfig()
 PREFIX, LANES, CODES = 100, (1, 8, 16), (50, 150, 300, 500)
-WINDOW = 64             # steps that a figure is the mean of: a multiple of those between two stores
+WINDOW = 64             # a multiple of the steps between two stores
 UNCOUNTED = ("calls", "flops", "integers", "copied by the host")     # no bytes that the formula counts
 SHOWN = ("M1", "M2", "M3", "M4")
 Counts = Counter        # bytes by part, "calls" and "flops"
@@ -87,8 +88,8 @@ def counted(graph: CoreMLGraph, folder: Path, counts: Counts) -> PackageFunction
 
 
 def decode(functions: Sequence[PackageFunction], kind: str, lanes: int, layers: int, counts: Counts,
-           codes: Sequence[int]) -> dict[int, Counts]:
-    """Mean counts of a step when all lanes have this many codes."""
+           codes: Sequence[int]) -> dict[tuple[int, int], Counts]:
+    """Mean counts of the last steps until all lanes have so many codes, by codes and ``windows``."""
     shape = OFFICIAL.decoder_shape
     decoder = PackagedDecoder([], [one for one in functions if one.kind == kind],
                               [one for one in functions if one.kind == "store"], lanes, UPSTREAM_CODES,
@@ -98,40 +99,46 @@ def decode(functions: Sequence[PackageFunction], kind: str, lanes: int, layers: 
     for position in range(max(codes)):
         before[position] = Counts(counts)
         decoder.step(column, np.full(lanes, position))
-        if position + 1 in codes:
-            start = before[max(0, position + 1 - WINDOW)]
-            steps = min(WINDOW, position + 1)
-            found[position + 1] = Counts({name: (counts[name] - start[name]) / steps for name in counts})
+        for window in windows(lanes) if position + 1 in codes else ():
+            steps = min(window, position + 1)
+            start = before[position + 1 - steps]
+            found[position + 1, window] = Counts({name: (counts[name] - start[name]) / steps for name in counts})
     return found
 
 
+def windows(lanes: int) -> tuple[int, int]:
+    """Steps that a figure is the mean of."""
+    return WINDOW, RECENT // lanes
+
+
 def measure(options: argparse.Namespace) -> BenchmarkResult:
-    counted_layers: dict[int, dict[tuple[str, int, int], Counts]] = {}
+    counted_layers: dict[int, dict[tuple[str, int, int, int], Counts]] = {}
     for layers in (1, 2):
         with tempfile.TemporaryDirectory() as folder:
             counts = Counts()
             functions = decoder_functions(layers, Path(folder), counts)
             counted_layers[layers] = {
-                (cache, lanes, codes): found for cache, kind in (("io", "step"), ("state", "state"))
-                for lanes in options.lanes for codes, found in decode(functions, kind, lanes, layers, counts,
-                                                                     options.codes).items()}
-    rows, cells = [], []
-    for (cache, lanes, codes), one in counted_layers[1].items():
-        two, more = counted_layers[2][cache, lanes, codes], OFFICIAL.layers - 1
+                (cache, lanes, *of): found for cache, kind in (("io", "step"), ("state", "state"))
+                for lanes in options.lanes for of, found in decode(functions, kind, lanes, layers, counts,
+                                                                   options.codes).items()}
+    rows, cells, last = [], [], []
+    for (cache, lanes, codes, window), one in counted_layers[1].items():
+        two, more = counted_layers[2][cache, lanes, codes, window], OFFICIAL.layers - 1
         whole = {name: one[name] + more * (two[name] - one[name]) for name in two}
         moved = sum(value for name, value in whole.items() if name not in UNCOUNTED)
         times = {chip: 1000 * (roofline(moved, whole["flops"], CHIPS[chip], 0)[0] + whole["calls"] * DISPATCH)
                  for chip in SHOWN}
+        (cells if window == WINDOW else last).append([
+            cache, str(lanes), str(codes), f"{moved / 1e6:.0f}", f"{whole['handed over'] / 1e6:.0f}",
+            *(f"{times[chip]:.1f}" for chip in SHOWN)])
         figures = {f"{name.replace(' ', '_')}_MB": round(value / 1e6, 1) for name, value in whole.items()
                    if name not in ("calls", "flops", "integers")} | {"calls": round(whole["calls"], 3)} | {
                    f"{chip}_ms": round(time, 1) for chip, time in times.items()}
-        rows.append(BenchRow(cache, "step", "MB", {"lanes": lanes, "codes": codes}, Spread.of([round(moved / 1e6, 1)]),
-                             figures))
-        cells.append([cache, str(lanes), str(codes), f"{moved / 1e6:.0f}", f"{whole['handed over'] / 1e6:.0f}",
-                      *(f"{times[chip]:.1f}" for chip in SHOWN)])
+        rows.append(BenchRow(cache, "step", "MB", {"lanes": lanes, "codes": codes, "steps": window},
+                             Spread.of([round(moved / 1e6, 1)]), figures))
     columns = ["cache", "lanes", "codes", "MB a step", "of which handed over", *(f"{chip}, ms" for chip in SHOWN)]
     return BenchmarkResult(rows, {"prefix": PREFIX, "capacity": UPSTREAM_CODES},
-                           more={"tables": [{"columns": columns, "rows": cells}]})
+                           more={"tables": [{"columns": columns, "rows": part} for part in (cells, last)]})
 
 
 def add_options(add: Callable[..., Any]) -> None:

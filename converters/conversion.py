@@ -38,14 +38,14 @@ class ConversionTarget(Protocol):
 
     Attributes:
         name: one of ``ane.bundles.packages.FORMATS``. networks: the convertible networks, in order.
-        max_functions: the largest number of functions in a package; each is first saved with its own weights.
+        unmerged: the largest number of functions of a package that lie on disk with their own weights.
 
     Its options, for packages of one precision, have ``precision`` and ``stored(network)``, that of a network's package.
     """
 
     name: str
     networks: Collection[str]
-    max_functions: int
+    unmerged: int
 
     def check(self, options: Sequence[Any], model: Model) -> None:
         """Raise UserError for invalid options, or on a machine that cannot convert."""
@@ -191,7 +191,7 @@ def _check_disk_space(destination: Path, model: Model, networks: Sequence[str], 
     largest = width * max(values)
     parent = next(folder for folder in destination.absolute().parents if folder.is_dir())
     for folder, needed, advice in (
-            (parent, (len(options) + 2) * width * sum(values) + target.max_functions * largest,
+            (parent, (len(options) + 2) * width * sum(values) + target.unmerged * largest,
              "choose another destination"),
             (Path(tempfile.gettempdir()), 2 * largest, "set TMPDIR to another folder")):
         free = shutil.disk_usage(folder).free

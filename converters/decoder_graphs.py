@@ -25,7 +25,9 @@ from converters.coreml.graph import CoreMLGraph, Style, Var, mb
 
 LARGEST = 64.0          # value of a scaled stream; the square of four times that still fits fp16
 SMALLEST_SCALE = 1 / 64
-RECENT, SMALL_RECENT = 64, 32       # columns that a store copies; the latter into a state of fewer than 1024 slots
+# Columns that a store copies into a state, whose slots are a multiple of it, and it of engine_limits.STATE_WIDTH. With
+# more, each step would hand over more; with fewer, a store would be called more often.
+RECENT = 32
 
 
 def scale_for(largest: float) -> float:
@@ -63,7 +65,7 @@ class DecoderGraphBuilder:
 
         Cache "io": keys and values (layers, heads, width, slots) are inputs. Cache "state": they are the first slots
         of the states key_cache and value_cache, which have ``capacity`` (default: as many); recent_keys and
-        recent_values (layers, heads, width, ``recent_columns``) are inputs, and follow the slots in the mask.
+        recent_values (layers, heads, width, ``RECENT``) are inputs, and follow the slots in the mask.
         """
         inputs = {"x": (1, self.shape.width, 1, columns)}
         if cache == "io":
@@ -72,7 +74,7 @@ class DecoderGraphBuilder:
                                partial(_step, body=self.body))
         if cache == "state":
             capacity = capacity or slots
-            recent = self._pool(recent_columns(capacity))
+            recent = self._pool(RECENT)
             inputs |= {"mask": (1, 1, columns, slots + recent[-1] + columns), "recent_keys": recent,
                        "recent_values": recent}
             return CoreMLGraph("state", {"columns": columns, "slots": slots, "capacity": capacity},
@@ -81,9 +83,9 @@ class DecoderGraphBuilder:
         raise ValueError(f"cache must be 'io' or 'state', got {cache!r}")
 
     def store(self, capacity: int) -> CoreMLGraph:
-        """Copies keys and values (layers, heads, width, ``recent_columns``) into the states, from ``begin`` (4,) int32
+        """Copies keys and values (layers, heads, width, ``RECENT``) into the states, from ``begin`` (4,) int32
         on, their first position on each axis; returns a part of the keys."""
-        block = self._pool(recent_columns(capacity))
+        block = self._pool(RECENT)
         return CoreMLGraph("store", {"columns": block[-1], "capacity": capacity}, {"keys": block, "values": block},
                            _store, self._states(capacity), {"begin": (4,)})
 
@@ -92,11 +94,6 @@ class DecoderGraphBuilder:
 
     def _states(self, capacity: int) -> dict[str, tuple[int, ...]]:
         return {"key_cache": self._pool(capacity), "value_cache": self._pool(capacity)}
-
-
-def recent_columns(capacity: int) -> int:
-    """Columns that the host keeps beside a state of this many slots."""
-    return RECENT if capacity >= 1024 else SMALL_RECENT
 
 
 def cached_steps(graphs: DecoderGraphBuilder, pools: Mapping[int, Sequence[int]],
@@ -112,7 +109,7 @@ def cached_steps(graphs: DecoderGraphBuilder, pools: Mapping[int, Sequence[int]]
 
 
 SAVED = 30_000_000      # bytes of a pool that a smaller bucket must save: half a millisecond of an M1
-FRACTIONS = (7 / 12, 3 / 8, 1 / 4, 1 / 8)       # of the largest bucket; 16 lanes of 300 codes fit the first
+FRACTIONS = (7 / 12, 1 / 2, 3 / 8, 1 / 4, 1 / 8)      # of the largest bucket; 16 lanes of 300 codes fit the first
 
 
 def slot_buckets(largest: int, shape: DecoderShape) -> tuple[int, ...]:

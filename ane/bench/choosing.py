@@ -2,8 +2,8 @@
 
 Within an engine and a precision the functions' medians decide, weighted by how often the sentence calls them: compute
 units for each network; for the decoder compute units, kind of cache and lanes together; threads on the CPU. torch in
-int8 differs in the decoder only. Between engines and precisions the spoken sentence decides, or the weighted sum where
-nothing was spoken.
+int8 differs in the decoder and the denoiser only. Between engines and precisions the spoken sentence decides, or the
+weighted sum where nothing was spoken.
 """
 
 from collections import defaultdict
@@ -21,7 +21,7 @@ from ane.system.errors import UserError
 if TYPE_CHECKING:
     from ane.bundles import Model
 
-DECODER = "autoregressive"
+DECODER, DENOISER = "autoregressive", "diffusion"
 PackageCheck = Callable[[PackageRecord], bool]
 
 
@@ -176,13 +176,27 @@ def cost(rows: Iterable[BenchRow], work: SentenceWork) -> float:
 
 
 def decoder_steps(rows: Iterable[BenchRow], work: SentenceWork) -> DecoderSteps | None:
-    """The fastest steps among the rows with slots for the sentence, if any; lanes only for more than one candidate."""
-    options = []
+    """The fastest steps among those with slots for the sentence, if any; lanes only for more than one candidate.
+
+    Steps that differ in their slots only are used together, each as often as the lanes in use need it.
+    """
+    alike: dict[Any, list[BenchRow]] = defaultdict(list)
+    stores: dict[int, BenchRow] = {}                # by the number of slots of their state
     for row in rows:
-        kind, bucket = row.settings["kind"], row.settings["bucket"]
-        if row.settings.get("lanes") is not None and row.error is None and work.lanes(bucket) > 0:
-            options.append(DecoderSteps(work.calls(kind, bucket) * row.value.median / 1000, row.settings.get("cache"),
-                                        work.lanes(bucket) if work.candidates > 1 else None))
+        bucket = row.settings["bucket"]
+        if row.settings.get("lanes") is not None:
+            alike[row.settings["kind"], bucket["columns"], bucket.get("capacity")].append(row)
+        elif row.settings["kind"] == "store":
+            stores[bucket["capacity"]] = row
+    options = []
+    for (*_, capacity), steps in alike.items():
+        buckets = [row.settings["bucket"] for row in steps]
+        lanes, store = work.lanes(buckets), stores.get(capacity)
+        if lanes and not any(row.error for row in (*steps, *([store] if store else []))):
+            calls = list(zip(work.step_calls(buckets), steps, strict=True))
+            calls += [(work.store_calls(store.settings["bucket"]), store)] if store else []
+            options.append(DecoderSteps(sum(count * row.value.median / 1000 for count, row in calls),
+                                        steps[0].settings.get("cache"), lanes if work.candidates > 1 else None))
     return min(options, key=lambda steps: steps.seconds, default=None)
 
 

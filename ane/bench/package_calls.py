@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 CACHES = {"step": "io", "state": "state"}      # kind of a decoder's step function → kind of its cache
 
 
+def alike_steps(function: FunctionRecord) -> tuple[str, int | None, int | None]:
+    """What decoder steps have in common that differ in their slots only, as a decoder uses them."""
+    return function.kind, function.bucket.get("columns"), function.bucket.get("capacity")
+
+
 class TimedToolkit:
     """A Core ML toolkit that measures the time of compiling."""
 
@@ -66,10 +71,11 @@ def package_functions(model: "Bundle", engine: PackageRuntime, spec: str, units:
         for name in names:
             record = package.functions[name]
             cache = CACHES.get(record.kind)
+            alike = [each.bucket for each in package.functions.values() if alike_steps(each) == alike_steps(record)]
             row = BenchRow(spec, name, settings={
                 "network": package.network, "kind": record.kind, "bucket": dict(record.bucket),
                 "precision": package.precision, "compute_units": units, "cache": cache,
-                "lanes": work.lanes(record.bucket) if cache else None})
+                "lanes": work.lanes(alike) if cache else None})
             yield MeasuredFunction(
                 row, lambda path=path, name=name, package=package: engine.load(
                     path, name, units or package.compute_units),
@@ -92,7 +98,7 @@ def prediction(loaded: Any, function: ProgramFunction) -> Callable[[], object]:
 
 @dataclass(frozen=True)
 class FunctionSelection:
-    """Which functions are measured: of each kind the one that the sentence takes, and all of a decoder's steps.
+    """Which functions are measured: of each kind the one that the sentence takes, and all of a decoder's steps, stores.
 
     Attributes:
         networks, precisions: only these; None: all. every: all their functions.
@@ -113,8 +119,8 @@ class FunctionSelection:
                    "denoise": work.frames, "sample": work.frames, "univnet": work.frames, "hifigan": work.frames}
         alike: dict[Any, list[str]] = {}        # functions that differ in their length only
         for name, record in package.functions.items():
-            key = name if record.kind in CACHES else (record.kind, record.bucket.get("batch"),
-                                                      record.bucket.get("steps"))
+            key = name if record.kind in (*CACHES, "store") else (record.kind, record.bucket.get("batch"),
+                                                                  record.bucket.get("steps"))
             alike.setdefault(key, []).append(name)
         return [smallest_fitting(names, package.functions, lengths.get(package.functions[names[0]].kind, 0))
                 for names in alike.values()]

@@ -102,7 +102,7 @@ class StageCalls:
                 stage, noise=self._normal(1, self.model.widths[index]))
 
     def _load(self, network: str, precision: str) -> Any:
-        """Load a network. Raises UserError for an int8 decoder on torch that is not accurate enough."""
+        """Load a network. Raises UserError for int8 on torch where it is not accurate enough."""
         if precision == "int8" and not self._int8_checked and self.backend.name.startswith("torch"):
             check_int8(self.model)
             self._int8_checked = True

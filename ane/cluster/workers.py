@@ -35,13 +35,9 @@ def connected(address: str | None) -> Iterator[Any]:
     Raises:
         UserError: Ray is not installed, or there is no cluster.
     """
-    if importlib.util.find_spec("ray") is None:
-        raise UserError(MISSING)
+    ray = ray_module()
     if address not in (None, "auto"):
         check_reachable(address)
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")       # else Ray reports its use to its makers
-    import ray
-
     try:
         ray.init(address="local" if address is None else address, include_dashboard=None if address else False,
                  log_to_driver=False, logging_level="ERROR")
@@ -52,6 +48,16 @@ def connected(address: str | None) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+def ray_module() -> Any:
+    """The module ``ray``. Raises UserError when it is not installed."""
+    if importlib.util.find_spec("ray") is None:
+        raise UserError(MISSING)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")       # else Ray reports its use to its makers
+    import ray
+
+    return ray
 
 
 def check_reachable(address: str) -> None:

@@ -23,8 +23,8 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
     add("--precision", default="auto", metavar="P",
         choices=("auto", "fp32", "bf16", "fp16", "8bit", "6bit", "4bit", "int8", "int4"),
         help="for torch: fp32, bf16 or fp16 (default: the type of the stored weights, where the device computes it "
-             "fast), or int8 (the decoder on the CPU: fastest, less exact); for packages: those of Core ML in fp16, "
-             "fp32, 8bit, 6bit, 4bit, or of ONNX in fp32, fp16, int8, int4 (default: the bundle's)")
+             "fast), or int8 (decoder and diffusion on the CPU: fastest, less exact); for packages: those of Core ML "
+             "in fp16, fp32, 8bit, 6bit, 4bit, or of ONNX in fp32, fp16, int8, int4 (default: the bundle's)")
     add("--cache", default="auto", choices=("auto", "io", "state"),
         help="what keeps the kv-cache of Core ML packages: io (the host) or state (Core ML)")
     add("--compute-units", choices=COMPUTE_UNITS,

@@ -113,7 +113,6 @@ def measure_functions(run: BenchRun) -> "list[BenchRow]":
 def requests(run: BenchRun, compiled: str) -> "Iterator[tuple[WorkerModel, FunctionRequest]]":
     """Yield what one worker process measures: each backend with each of its compute units or numbers of threads."""
     from ane.backends.tuning import Tuning
-    from ane.bench.choosing import DECODER
     from ane.bench.worker import FunctionRequest, WorkerModel
     from ane.bundles.packages import COMPUTE_UNITS
     from ane.system.machine import usable_cores
@@ -132,18 +131,20 @@ def requests(run: BenchRun, compiled: str) -> "Iterator[tuple[WorkerModel, Funct
         elif spec in ("torch:cpu", "onnx:cpu"):
             for threads in args.threads or thread_counts(usable_cores()):
                 yield request(Tuning(spec, threads=threads))
-                if spec == "torch:cpu" and int8_is_measured(run):
-                    yield request(Tuning(spec, "int8", threads=threads), networks=(DECODER,))
+                if spec == "torch:cpu" and (networks := int8_networks(run)):
+                    yield request(Tuning(spec, "int8", threads=threads), networks=networks)
         else:
             yield request(Tuning(spec))
 
 
-def int8_is_measured(run: BenchRun) -> bool:
-    """Whether the decoder is measured in int8 on torch; other networks have no int8."""
-    from ane.bench.choosing import DECODER
+def int8_networks(run: BenchRun) -> tuple[str, ...]:
+    """The networks that are measured in int8 on torch, where only they differ from the default precision."""
+    from ane.bench.choosing import DECODER, DENOISER
 
     precisions, networks = run.args.precision, run.args.networks or run.subject.networks
-    return DECODER in networks and (precisions is None or "int8" in precisions)
+    if DECODER not in networks or (precisions is not None and "int8" not in precisions):
+        return ()
+    return tuple(name for name in (DECODER, DENOISER) if name in networks)
 
 
 def thread_counts(cores: int) -> list[int]:

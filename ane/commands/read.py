@@ -23,11 +23,13 @@ from ane.text.user_lexicon import read_lexicon
 
 if TYPE_CHECKING:
     from ane.books.checking.recognisers import ChunkRecogniser
+    from ane.books.checking.retries import BookChecker
     from ane.books.document import CoverImage, Document
     from ane.books.output import OutputOptions
     from ane.books.plan import BookPlan, Silences
     from ane.books.speakers import BookSpeaker
     from ane.books.store import JobStore
+    from ane.cluster.narration import BookWorker
 
 SILENCES = {"sentence": "between sentences", "paragraph": "between paragraphs",
             "heading": "around headings and at scene breaks", "chapter": "after a chapter"}
@@ -136,12 +138,12 @@ def read(args: argparse.Namespace) -> int:
 def run(args: argparse.Namespace, store: "JobStore", document: "Document", speaker: "BookSpeaker", seed: int,
         silences: "Silences", options: "OutputOptions") -> int:
     """Speak what is missing, write the files and report."""
-    from ane.books.checking.retries import BookChecker, check_book
+    from ane.books.checking.retries import check_book
     from ane.books.narration import narrate
     from ane.books.output import write_book_files
     from ane.books.plan import SpeechIdentity, plan_book
 
-    checker = BookChecker(open_recogniser(args) if args.check else None, args.retries)
+    checker = open_checker(args)
     identity = SpeechIdentity(speaker.model, speaker.voice, speaker.settings, seed)
     plan = plan_book(document, identity, silences, speaker.lengths, speaker.respell)
     former = store.fact("identity")
@@ -160,10 +162,14 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
         def show(done: int, total: int, left: float | None) -> None:
             progress.update("chunks", done, total, time_left(left))
 
-        spoken = narrate(store, plan, speaker, show) if args.ray is None else speak_on_ray(
-            args, store, plan, speaker, seed, show)
-        check_book(store, plan, speaker, checker,
-                   lambda done, total: progress.update("checked", done, total, ""))
+        def show_checked(done: int, total: int) -> None:
+            progress.update("checked", done, total, "")
+
+        if args.ray is None:
+            spoken = narrate(store, plan, speaker, show)
+            check_book(store, plan, speaker, checker, show_checked)
+        else:
+            spoken = narrate_on_cluster(args, store, plan, speaker.sample_rate, checker, seed, show, show_checked)
     written = write_book_files(store, options)
     print_book_report(console, store, written, spoken, len(plan.chunks))
     return 0
@@ -183,20 +189,29 @@ def open_recogniser(args: argparse.Namespace) -> "ChunkRecogniser":
     return TranscribingRecogniser(Transcriber(model, load_backend("auto", model, threads=args.threads, keep=True)))
 
 
-def speak_on_ray(args: argparse.Namespace, store: "JobStore", plan: "BookPlan", speaker: "BookSpeaker", seed: int,
-                 progress: Callable[[int, int, float | None], None]) -> int:
-    """``narrate`` on a cluster, with a speaker in each worker like ``speaker``; returns the number of chunks spoken."""
+def open_checker(args: argparse.Namespace) -> "BookChecker":
+    from ane.books.checking.retries import BookChecker
+
+    return BookChecker(open_recogniser(args) if args.check else None, args.retries)
+
+
+def narrate_on_cluster(args: argparse.Namespace, store: "JobStore", plan: "BookPlan", sample_rate: int,
+                       checker: "BookChecker", seed: int, progress: Callable[[int, int, float | None], None],
+                       check_progress: Callable[[int, int], None]) -> int:
+    """Speak and check on a cluster, whose workers have these options; returns the number of chunks spoken."""
     from ane.cluster.narration import narrate_on_ray
 
     threads = args.threads or 1
     flags = {name: value for name, value in vars(args).items() if name not in ("handler", "top_parser")}
-    make = partial(make_speaker, argparse.Namespace(**flags | {"threads": threads, "quiet": True}), seed)
-    return narrate_on_ray(store, plan, make, speaker.sample_rate, progress,
+    make = partial(make_worker, argparse.Namespace(**flags | {"threads": threads, "quiet": True}), seed)
+    return narrate_on_ray(store, plan, make, checker, sample_rate, progress, check_progress,
                           None if args.ray == LOCAL else args.ray, args.workers, threads)
 
 
-def make_speaker(args: argparse.Namespace, seed: int) -> "BookSpeaker":
-    return open_speaker(args)(seed)
+def make_worker(args: argparse.Namespace, seed: int) -> "BookWorker":
+    from ane.cluster.narration import BookWorker
+
+    return BookWorker(open_speaker(args)(seed), open_checker(args))
 
 
 def record_backend(store: "JobStore", backend: str) -> None:

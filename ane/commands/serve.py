@@ -56,6 +56,8 @@ def register(commands: argparse._SubParsersAction) -> None:
     add("--backend", default="auto", metavar="NAME", help=f"{', '.join(NAMES)} (default: auto)")
     add("--precision", default="auto", metavar="P", help="of the backend, as of `ane say` (default: auto)")
     add("--threads", type=positive, metavar="N", help="CPU threads (default: the backend's choice)")
+    add("--calls", type=positive, metavar="N", help="network calls at a time on the CPU, which share its threads "
+                                                    "(default: 2)")
     add("--lanes", type=positive, default=16, metavar="N", help="candidates sampled at a time, over all requests "
                                                                 "(default: 16)")
     add("--memory", type=gigabytes, metavar="GB",
@@ -68,9 +70,13 @@ def register(commands: argparse._SubParsersAction) -> None:
 def add_limits(parser: argparse.ArgumentParser) -> None:
     add = rare_group(parser, "limits").add_argument
     add("--characters", type=positive, metavar="N", help="maximum characters of a text (default: 4096)")
+    add("--stream-characters", type=positive, metavar="N",
+        help="maximum characters of a text that arrives in pieces (default: 100000)")
     add("--body", type=positive, metavar="MB", help="maximum size of a request (default: 1)")
     add("--upload", type=positive, metavar="MB", help="maximum size of a request with files (default: 25)")
     add("--clip-seconds", type=seconds, metavar="S", help="maximum length of a recording to transcribe (default: 1800)")
+    add("--uploads", type=positive, metavar="N",
+        help="maximum files that wait to be worked on; further ones get status 429 (default: 8)")
     add("--requests", type=positive, metavar="N",
         help="maximum requests at a time; further ones get status 429 (default: 256)")
     add("--connections", type=positive, metavar="N", help="maximum open connections (default: 1024)")
@@ -90,8 +96,8 @@ def voice_mapping(text: str) -> tuple[str, str]:
 
 def serve(args: argparse.Namespace) -> int:
     try:
-        from ane.server.running import run_server
-        from ane.server.serving import check_models
+        from ane.server.lifecycle import run_server
+        from ane.server.served_models import check_models
     except ModuleNotFoundError as missing:
         if str(missing.name).startswith("ane"):
             raise
@@ -115,9 +121,10 @@ def read_server_settings(args: argparse.Namespace) -> "ServerSettings":
     return ServerSettings(
         models=tuple(args.models), transcriber=args.transcriber, host=args.host, port=args.port,
         wyoming_port=args.wyoming_port, backend=args.backend, precision=args.precision, threads=args.threads,
-        lanes=args.lanes, preload=tuple(args.preload), memory=None if args.memory is None else round(args.memory * 1e9),
-        idle_release=args.idle_release, voices=dict(args.map_voice), ignore_instructions=args.ignore_instructions,
-        token=args.token, origins=tuple(args.cors), add_voices=args.add_voices, log_texts=args.log_texts, limits=limits)
+        calls=args.calls, lanes=args.lanes, preload=tuple(args.preload),
+        memory=None if args.memory is None else round(args.memory * 1e9), idle_release=args.idle_release,
+        voices=dict(args.map_voice), ignore_instructions=args.ignore_instructions, token=args.token,
+        origins=tuple(args.cors), add_voices=args.add_voices, log_texts=args.log_texts, limits=limits)
 
 
 def announce(address: str, settings: "ServerSettings") -> None:

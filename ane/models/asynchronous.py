@@ -33,10 +33,10 @@ class AsyncSpeaking:
             await self._work(stream.close)
 
     async def _work(self, call: Callable[[], Any]) -> Any:
-        turn = vars(self).setdefault("_turn", threading.Lock())     # at once, for all threads
+        lock = vars(self).setdefault("_lock", threading.Lock())     # at once, for all threads
 
-        def in_turn() -> Any:
-            with turn:
+        def locked() -> Any:
+            with lock:
                 return call()
 
-        return await asyncio.to_thread(in_turn)
+        return await asyncio.to_thread(locked)

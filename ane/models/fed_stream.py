@@ -1,12 +1,14 @@
 """Sound of a text that arrives while it is spoken."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ane.models.delivery import silence
 from ane.models.recording import SoundStream
+from ane.models.spoken_words import SpokenWord
 from ane.system.errors import UserError
 from ane.system.iterators import closing_source
 from ane.system.timeline import Timeline
@@ -21,8 +23,8 @@ class FedStream(SoundStream):
     """Sound that arrives incrementally, of a text that does: pieces (m,) float32 within ±1 at ``sample_rate``.
 
     Text is taken only while the caller waits for a piece: the first clause is spoken as soon as it is complete, and
-    then what has arrived. ``chunks``, ``notes``, ``facts``, ``seconds``, ``seconds_by_phase`` and ``elapsed`` are those
-    of the family's stream, for the text spoken so far.
+    then what has arrived. ``chunks``, ``words``, ``notes``, ``facts``, ``seconds``, ``seconds_by_phase`` and
+    ``elapsed`` are those of the family's stream, for the text spoken so far.
 
     Raises:
         UserError: when a piece is requested: what ``stream`` raises, or nothing of all the text can be spoken.
@@ -35,6 +37,7 @@ class FedStream(SoundStream):
         reader = ClauseReader(lambda text: normalise(lexicon(text) if lexicon else text))
         self._stream = stream
         self._streams: list[Any] = []           # each family's own kind
+        self._begins: list[float] = []          # the second of the sound at which each begins
         self._sound = self._pieces(ready_texts(texts, reader))
 
     def __next__(self) -> np.ndarray:
@@ -62,6 +65,11 @@ class FedStream(SoundStream):
         last = self._streams[-1].facts if self._streams else {}
         return {name: sum(stream.facts[name] for stream in self._streams) if name in COUNTED else value
                 for name, value in last.items()}
+
+    @property
+    def words(self) -> list[SpokenWord]:
+        return [replace(word, start=word.start + begin, end=word.end + begin)
+                for stream, begin in zip(self._streams, self._begins, strict=True) for word in stream.words]
 
     def _pieces(self, texts: Iterator[str]) -> Generator[np.ndarray, None, None]:
         """The sound of each text. One without a word is held back, with its pauses, until a word follows."""
@@ -94,6 +102,7 @@ class FedStream(SoundStream):
         if self._streams:
             self.timeline.text_ready = began        # of the first text: what is measured begins there
         self._streams.append(stream)
+        self._begins.append(self.seconds)
         return stream
 
 

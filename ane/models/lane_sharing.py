@@ -4,20 +4,20 @@ from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 
-class SteppedLanes(Protocol):
+class SharedLanes(Protocol):
     """Lanes on which several streams decode, a step at a time."""
 
     def advance(self) -> None:
         """Give free lanes to waiting streams, then take one step for all of them."""
 
 
-class LaneTurns(Protocol):
+class StepScheduler(Protocol):
     """Who decides when a step is taken, and whose candidate gets a free lane."""
 
-    def wait(self, lanes: SteppedLanes) -> None:
+    def wait_for_step(self, lanes: SharedLanes) -> None:
         """Called by a stream that needs a step of these lanes: returns after it, or raises to end the stream."""
 
-    def urgency(self) -> Callable[[], Any]:
+    def priority(self) -> Callable[[], Any]:
         """Called by a stream that begins: returns its key for sorting, the least being the most urgent."""
 
 
@@ -25,5 +25,5 @@ class LaneTurns(Protocol):
 class LaneSharing(Protocol):
     """A synthesizer whose streams can share lanes."""
 
-    def share_lanes(self, turns: LaneTurns, lanes: int) -> SteppedLanes:
+    def share_lanes(self, scheduler: StepScheduler, lanes: int) -> SharedLanes:
         """From now on, streams decode on ``lanes`` common lanes, each as it would alone. Returns these lanes."""

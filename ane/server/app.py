@@ -4,7 +4,6 @@ import base64
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
@@ -17,12 +16,12 @@ from ane.server.docs_page import docs_page
 from ane.server.encoders import FORMATS, make_encoder
 from ane.server.errors import RESPONSES, RefusedError, install_error_handlers
 from ane.server.guard import Guard
-from ane.server.live import live_routes
 from ane.server.page import page_routes
 from ane.server.schemas import Health, ModelCard, ModelList, SpeechBody, VoiceCard, VoiceList
-from ane.server.service import Service, Utterance, while_connected
-from ane.server.speech import SoundPiece, SpeechRequest, read_client_lexicon
+from ane.server.speech import SoundPiece, SpeechRequest, read_client_lexicon, words_event
+from ane.server.speech_service import Service, Utterance, while_connected
 from ane.server.uploads import upload_routes
+from ane.server.websocket import websocket_routes
 from ane.system.version import version
 
 SSE = "text/event-stream"
@@ -37,7 +36,7 @@ def make_app(service: Service) -> FastAPI:
     app.include_router(speech_routes(service), responses=RESPONSES)
     app.include_router(upload_routes(service), responses=RESPONSES)
     app.include_router(status_routes(service), responses=RESPONSES)
-    app.include_router(live_routes(service))
+    app.include_router(websocket_routes(service))
     app.include_router(page_routes())
     without_422(app)
 
@@ -188,7 +187,7 @@ async def send_events(utterance: Utterance, first: SoundPiece, form: str) -> Asy
         async with aclosing(encoded(utterance, first, form)) as pieces:
             async for data, words in pieces:
                 if words and utterance.request.word_times:
-                    yield event({"type": "speech.audio.words", "words": [asdict(word) for word in words]})
+                    yield event(words_event(words))
                 if data:
                     yield event({"type": "speech.audio.delta", "audio": base64.b64encode(data).decode()})
     except Exception as error:

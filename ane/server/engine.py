@@ -1,7 +1,7 @@
 """The engine: one thread that owns the models and runs the jobs of all clients in turns.
 
 A job runs until it has a piece of sound, needs a step of a decoder that it shares with others, waits for text, or has
-handed over more than its client has taken. Then the most urgent of the others runs (``Job.urgency``). Before every
+handed over more than its client has taken. Then the most urgent of the others runs (``Job.priority``). Before every
 turn and every step, jobs whose clients have gone or whose time is over are ended.
 """
 
@@ -13,10 +13,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from greenlet import getcurrent
+import torch
+from greenlet import GreenletExit, getcurrent
 
-from ane.models.lane_sharing import SteppedLanes
+from ane.models.lane_sharing import SharedLanes
 from ane.server.jobs import ClientGoneError, DeadlineError, Job
+from ane.server.parallel_calls import CallThreads
 from ane.server.settings import Limits
 from ane.system.errors import UserError
 
@@ -38,13 +40,18 @@ class BusyError(UserError):
 
 
 class Engine:
-    """Runs jobs on a thread of its own; it is also the ``LaneTurns`` of the streams in them.
+    """Runs jobs on a thread of its own; it is also the ``StepScheduler`` of the streams in them.
 
     Only ``start``, ``submit``, ``wake`` and ``stop`` may be called on other threads.
+
+    Args:
+        calls: network calls that run at a time, on threads of their own; 1: on this thread.
+        cpu_threads: of all calls together, and of a step of shared lanes (None: torch's own choice).
     """
 
-    def __init__(self, limits: Limits):
-        self.limits = limits
+    def __init__(self, limits: Limits, calls: int = 1, cpu_threads: int | None = None):
+        self.limits, self._cpu_threads = limits, cpu_threads or torch.get_num_threads()
+        self._calls = CallThreads(calls, self._cpu_threads // calls, self.wake) if calls > 1 else None
         self._chore: Callable[[], None] = lambda: None
         self._inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._jobs: list[Job] = []
@@ -97,14 +104,32 @@ class Engine:
         self.wake()
         self._thread.join()
 
-    # Within a job: the turns of its stream
+    # Within a job: the steps of its stream
 
-    def wait(self, lanes: SteppedLanes) -> None:
+    def wait_for_step(self, lanes: SharedLanes) -> None:
         self.current.pause(lanes)
 
-    def urgency(self) -> Callable[[], Any]:
+    def priority(self) -> Callable[[], Any]:
         job = self.current
-        return lambda: job.urgency
+        return lambda: job.priority
+
+    def run_call(self, call: Callable[[], Any], if_abandoned: Callable[[], None] = lambda: None) -> Any:
+        """The result of a network call, during which other jobs go on. Raises its error.
+
+        ``if_abandoned`` is called on the call's thread, after it, if the job has ended meanwhile.
+        """
+        if self._calls is None or self._running is None or threading.current_thread() is not self._thread:
+            return call()
+        job, calls = self._running, self._calls
+        if not calls.has_room():
+            job.pause(calls.has_room)       # the most urgent job gets the next thread
+        future = calls.submit(call)
+        try:
+            job.pause(future.done)
+        except GreenletExit:
+            future.add_done_callback(lambda _: if_abandoned())
+            raise
+        return future.result()
 
     @property
     def current(self) -> Job:
@@ -121,17 +146,19 @@ class Engine:
 
     def _run(self) -> None:
         self._hub = getcurrent()
+        torch.set_num_threads(self._cpu_threads)        # torch has one number for each thread
         while not self._stopping:
             self._receive()
             self._end_jobs()
-            if (turn := self._most_urgent()) is not None:
-                turn()
+            if (action := self._next_action()) is not None:
+                action()
             elif self._inbox.empty():
-                self._do_chore()
                 self._receive(IDLE_SECONDS)
         self._receive()
         for job in list(self._jobs):
             self._stop_job(job, ClientGoneError("the server stops"))
+        if self._calls is not None:
+            self._calls.close()
 
     def _receive(self, seconds: float = 0.0) -> None:
         """Take new jobs; wait for the first message if ``seconds`` are given."""
@@ -160,14 +187,14 @@ class Engine:
         except Exception:           # the thread must go on for the others
             LOGGER.exception("releasing unused models failed")
 
-    def _most_urgent(self) -> Callable[[], None] | None:
+    def _next_action(self) -> Callable[[], None] | None:
         """What to do next: resume a job, or take a step of lanes for those that wait for it. None: nothing."""
-        ready = min((job for job in self._jobs if job.ready), key=urgency_of, default=None)
-        waiting = min((job for job in self._jobs if job.lanes is not None), key=urgency_of, default=None)
+        ready = min((job for job in self._jobs if job.ready), key=priority_of, default=None)
+        waiting = min((job for job in self._jobs if job.lanes is not None), key=priority_of, default=None)
         if waiting is None or waiting.lanes is None:
             return None if ready is None else partial(self._resume, ready)
         if ready is not None and time.monotonic() < self._last_step + STEP_SECONDS and (
-                ready.urgency[0] <= waiting.urgency[0]):
+                ready.priority[0] <= waiting.priority[0]):
             return partial(self._resume, ready)     # it may need a step too, which one step then does for both
         return partial(self._step, waiting.lanes)
 
@@ -180,10 +207,12 @@ class Engine:
         if job.finished:
             self._forget(job)
 
-    def _step(self, lanes: SteppedLanes) -> None:
+    def _step(self, lanes: SharedLanes) -> None:
         """One step for all jobs on these lanes; if it fails, for none of them."""
         self._last_step = time.monotonic()
         waiting = [job for job in self._jobs if job.waits_for is lanes]
+        if self._calls is not None:         # a decoder's bits depend on no number of threads
+            torch.set_num_threads(self._cpu_threads if len(self._jobs) == 1 else self._calls.cpu_threads)
         try:
             lanes.advance()
         except BaseException as error:      # as of a job
@@ -210,5 +239,5 @@ class Engine:
         job.announce_end()
 
 
-def urgency_of(job: Job) -> tuple[int, float]:
-    return job.urgency
+def priority_of(job: Job) -> tuple[int, float]:
+    return job.priority

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from greenlet import GreenletExit, greenlet
 
-from ane.models.lane_sharing import SteppedLanes
+from ane.models.lane_sharing import SharedLanes
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -46,11 +46,11 @@ class Job:
         self._put_seconds = self._taken_seconds = 0.0
         self._error: BaseException | None = None
         self._ended = False
-        self.began = self.last_turn = time.monotonic()
+        self.began = self.last_run = time.monotonic()
         self.first_item: float | None = None
         self.text_at: float | None = None
         self.deadline = self.began + seconds
-        self.waits_for: SteppedLanes | Callable[[], bool] | None = None
+        self.waits_for: SharedLanes | Callable[[], bool] | None = None
         self.gone = False
 
     # Of the engine
@@ -60,24 +60,24 @@ class Job:
         return self.waits_for is None or (callable(self.waits_for) and self.waits_for())
 
     @property
-    def lanes(self) -> SteppedLanes | None:
+    def lanes(self) -> SharedLanes | None:
         """The lanes whose next step it waits for, if it does."""
         return None if self.waits_for is None or callable(self.waits_for) else self.waits_for
 
     @property
-    def urgency(self) -> tuple[int, float]:
+    def priority(self) -> tuple[int, float]:
         """Key for sorting: listeners who would soon hear a gap, then speech that has not begun by age, then the others:
         work that makes no sound takes turns."""
         if self._speaks and self.first_item is None:
             return 1, self.began
         if not self._put_seconds:
-            return 2, self.last_turn
+            return 2, self.last_run
         runs_out = self.first_item + self._put_seconds
         return (0 if runs_out < time.monotonic() + URGENT else 2), runs_out
 
     def resume(self) -> None:
         """Run the work until it pauses or ends."""
-        self.waits_for, self.last_turn = None, time.monotonic()
+        self.waits_for, self.last_run = None, time.monotonic()
         if self._greenlet is None:
             self._greenlet = greenlet(lambda: self._work(self))
         self._run(self._greenlet.switch)
@@ -120,7 +120,7 @@ class Job:
     def _has_room(self) -> bool:
         return self._put_seconds - self._taken_seconds < self._sound_ahead
 
-    def pause(self, until: SteppedLanes | Callable[[], bool] | None = None) -> None:
+    def pause(self, until: SharedLanes | Callable[[], bool] | None = None) -> None:
         """Let other jobs run; None: and go on when it is this one's turn again."""
         self.waits_for = until
         self._engine.switch()

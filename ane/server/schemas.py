@@ -18,18 +18,15 @@ class VoiceId(StrictModel):
     id: str = Field(max_length=200)
 
 
-class SpeechBody(StrictModel):
-    """OpenAI's parameters of speech, and our ``seed``, ``preset``, ``lexicon`` and ``word_times``."""
+class SpeechFields(StrictModel):
+    """What a request for speech states beside its text: OpenAI's parameters, and our ``seed``, ``preset``, ``lexicon``
+    and ``word_times``."""
 
     model: str = Field(max_length=200, description="a name of /v1/models, or OpenAI's tts-1, tts-1-hd, gpt-4o-mini-tts")
-    input: str = Field(min_length=1, description="the text; it may have pauses, [pause:1.5s], or be SSML")
     voice: Annotated[str, Field(max_length=200)] | VoiceId | None = Field(
         None, description="a name of /v1/audio/voices, or one of OpenAI's that the server maps")
-    instructions: Annotated[str, Field(max_length=4096)] | None = Field(None, description="refused, or ignored where "
-                                                                        "the server is set so: no model follows any")
     response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] = "mp3"
     speed: float = Field(1.0, ge=0.25, le=4.0, allow_inf_nan=False)
-    stream_format: Literal["audio", "sse"] = "audio"
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = Field(None, description="the same seed, the same sound")
     preset: Annotated[str, Field(max_length=100)] | None = Field(None, description="as `ane say --preset`")
     lexicon: Annotated[dict[Word, Word], Field(max_length=1000)] | None = Field(
@@ -39,6 +36,15 @@ class SpeechBody(StrictModel):
     @property
     def voice_name(self) -> str | None:
         return self.voice.id if isinstance(self.voice, VoiceId) else self.voice
+
+
+class SpeechBody(SpeechFields):
+    """The body of a request for speech."""
+
+    input: str = Field(min_length=1, description="the text; it may have pauses, [pause:1.5s], or be SSML")
+    instructions: Annotated[str, Field(max_length=4096)] | None = Field(None, description="refused, or ignored where "
+                                                                        "the server is set so: no model follows any")
+    stream_format: Literal["audio", "sse"] = "audio"
 
 
 class ModelCard(BaseModel):
@@ -80,21 +86,11 @@ class Health(BaseModel):
     version: str
 
 
-class StreamStart(StrictModel):
+class StreamStart(SpeechFields):
     """The first message of a WebSocket."""
 
     type: Literal["start"]
-    model: str
-    voice: str | VoiceId | None = None
     response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] = "pcm"
-    speed: float = Field(1.0, ge=0.25, le=4.0, allow_inf_nan=False)
-    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = None
-    preset: str | None = None
-    lexicon: Annotated[dict[Word, Word], Field(max_length=1000)] | None = None
-
-    @property
-    def voice_name(self) -> str | None:
-        return self.voice.id if isinstance(self.voice, VoiceId) else self.voice
 
 
 class StreamText(StrictModel):

@@ -17,9 +17,11 @@ class Limits:
     """What one client may ask for, and all of them together.
 
     Attributes:
-        characters: of a text. body, upload: bytes of a request with JSON, with files.
+        characters: of a text, or of a piece of one that arrives in pieces; stream_characters: of all its pieces.
+        body, upload: bytes of a request with JSON, with files.
         clip_seconds: of an uploaded recording. decoder_seconds, decoder_memory: of the process that decodes it, and its
             memory in bytes.
+        uploads: that wait, beyond those that are worked on; one more is refused with status 429.
         requests: held at a time, waiting or being spoken; one more is refused with status 429.
         connections: open at a time.
         sound_ahead: seconds of sound that wait for a client that reads slowly, before its request pauses.
@@ -29,11 +31,13 @@ class Limits:
     """
 
     characters: int = 4096
+    stream_characters: int = 100_000
     body: int = 1 << 20
     upload: int = 25 << 20
     clip_seconds: float = 1800.0
     decoder_seconds: float = 60.0
     decoder_memory: int = 2 << 30
+    uploads: int = 8
     requests: int = 256
     connections: int = 1024
     sound_ahead: float = 10.0
@@ -50,6 +54,7 @@ class ServerSettings:
         models: names of the bundles that it speaks with; the first is what OpenAI's model names mean.
         transcriber: name of the Whisper bundle of transcriptions, if any.
         backend, precision, threads: of ``ane.backends.load_backend``.
+        calls: network calls that run at a time, which share the ``threads`` (``calls_at_a_time``).
         lanes: candidates sampled at a time, over all requests.
         preload: names of models that are loaded at the start. memory: bytes that loaded bundles may have on disk
             together (None: no limit). idle_release: seconds after which an unused model is released (None: never).
@@ -66,6 +71,7 @@ class ServerSettings:
     backend: str = "auto"
     precision: str = "auto"
     threads: int | None = None
+    calls: int | None = None
     lanes: int = 16
     preload: tuple[str, ...] = ()
     memory: int | None = None

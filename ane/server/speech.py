@@ -1,9 +1,8 @@
 """Speech as a job: what a client asks for, checked, and the work that speaks it."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,9 @@ from ane.models.spoken_words import SpokenWord
 from ane.models.tortoise.settings import PRESETS, default_preset
 from ane.server.errors import RefusedError
 from ane.server.jobs import Job
-from ane.server.serving import DEFAULT_VOICE, ServedModel, ServedModels, voice_names
+from ane.server.served_models import DEFAULT_VOICE, ServedModel, ServedModels, voice_names
 from ane.server.settings import OPENAI_MODELS, OPENAI_TRANSCRIBERS, OPENAI_VOICES, ServerSettings
+from ane.system.iterators import closing_source
 from ane.text import Lexicon
 from ane.text.user_lexicon import LexiconEntry
 
@@ -113,12 +113,18 @@ def read_client_lexicon(words: dict[str, str] | None) -> Lexicon | None:
     return Lexicon([LexiconEntry(word, respelling) for word, respelling in words.items()]) if words else None
 
 
+def words_event(words: Sequence[SpokenWord]) -> dict[str, Any]:
+    """The event that states when words are heard."""
+    return {"type": "speech.audio.words", "words": [asdict(word) for word in words]}
+
+
 def speak(models: ServedModels, request: SpeechRequest) -> Callable[[Job], None]:
     """Work that speaks the request's text: puts ``SoundPiece``s, then ``SpokenFacts``."""
     def work(job: Job) -> None:
         with models.using(request.model) as served:
             job.text_at = time.monotonic()
-            hand_over(job, served.speaker.stream(request.text, **arguments(served, request)))
+            stream = served.speaker.stream(request.text, **arguments(served, request))
+            hand_over(job, stream, models.pieces(served, stream))
 
     return work
 
@@ -127,12 +133,14 @@ def speak_arriving(models: ServedModels, request: SpeechRequest) -> Callable[[Jo
     """``speak`` for the texts that the client sends while they are spoken."""
     def work(job: Job) -> None:
         with models.using(request.model) as served:
-            hand_over(job, served.speaker.feed(job.texts(), **arguments(served, request)))
+            stream = served.speaker.feed(job.texts(), **arguments(served, request))
+            hand_over(job, stream, stream)
 
     return work
 
 
-def hand_over(job: Job, stream: Any) -> None:
+def hand_over(job: Job, stream: Any, pieces: Iterator[np.ndarray]) -> None:
+    """``pieces`` are those of the stream, and close it when they are closed."""
     stated = 0
 
     def new_words() -> list[SpokenWord]:
@@ -140,8 +148,8 @@ def hand_over(job: Job, stream: Any) -> None:
         before, stated = stated, len(stream.words)
         return list(stream.words[before:])
 
-    with closing(stream):
-        for piece in stream:
+    with closing_source(pieces):
+        for piece in pieces:
             job.put(SoundPiece(piece, stream.sample_rate, new_words()), len(piece) / stream.sample_rate)
         if words := new_words():
             job.put(SoundPiece(np.zeros(0, np.float32), stream.sample_rate, words))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import soundfile
 
 from ane.audio.reader import MAX_RATE, read_audio
 from ane.audio.resampling import resample
@@ -55,7 +56,7 @@ def read_upload(file: Path, seconds: float) -> tuple[np.ndarray, int]:
     try:
         return read_audio(file, seconds, allow_empty=True)
     except UserError as error:
-        if "not sound in a format" not in str(error):
+        if not isinstance(error.__cause__, soundfile.LibsndfileError):      # it can read the format
             raise
     try:
         return read_container(file, seconds)

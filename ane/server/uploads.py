@@ -6,6 +6,8 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,11 +20,12 @@ from ane.models.whisper.features import RATE
 from ane.models.whisper.formats import as_srt, as_vtt
 from ane.models.whisper.transcript import Transcript
 from ane.models.whisper.transcription import TranscriptionOptions
+from ane.server.engine import BusyError
 from ane.server.errors import RefusedError
 from ane.server.jobs import Job
 from ane.server.schemas import NewVoice
-from ane.server.service import Service, while_connected
 from ane.server.settings import Limits
+from ane.server.speech_service import Service, while_connected
 from ane.system import paths
 from ane.voices import check_voice_name, save_voice
 
@@ -37,12 +40,13 @@ Form_ = Literal["json", "text", "srt", "verbose_json", "vtt"]
 
 def upload_routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1/audio", tags=["files"])
-    transcribing, adding = asyncio.Semaphore(TRANSCRIPTIONS), asyncio.Semaphore(NEW_VOICES)
+    most = service.settings.limits.uploads
+    transcribing, adding = UploadSlots(TRANSCRIPTIONS, most), UploadSlots(NEW_VOICES, most)
     limits = service.settings.limits
 
     async def transcribe(file: UploadFile, model: str, options: TranscriptionOptions) -> Transcript:
         name = service.catalogue.transcriber(model)
-        async with transcribing:
+        async with transcribing.slot():
             audio, rate = await decode_upload(file, limits, limits.clip_seconds, RATE)
 
             def work(job: Job) -> None:
@@ -52,7 +56,7 @@ def upload_routes(service: Service) -> APIRouter:
             return await service.run(options.task, work)
 
     async def store_voice(file: UploadFile, model: str, name: str, consent: str) -> None:
-        async with adding:
+        async with adding.slot():
             audio, rate = await decode_upload(file, limits, CLIP_SECONDS, CLIP_RATE)
             await service.run("voice", voice_work(service, model, name, audio, rate, consent))
 
@@ -97,6 +101,31 @@ def upload_routes(service: Service) -> APIRouter:
         return NewVoice(id=name, name=name, created_at=round(time.time()))
 
     return router
+
+
+class UploadSlots:
+    """Files that are worked on at a time, and those that wait for it."""
+
+    def __init__(self, working: int, waiting: int):
+        self._free, self._waiting, self._most = asyncio.Semaphore(working), 0, waiting
+        self._seconds = 1.0             # that a file takes, a moving average
+
+    @asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
+        """Raises BusyError when too many wait already."""
+        if self._free.locked() and self._waiting >= self._most:
+            raise BusyError(max(1, round(self._seconds)))
+        self._waiting += 1
+        try:
+            await self._free.acquire()
+        finally:
+            self._waiting -= 1
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._seconds += 0.1 * (time.monotonic() - began - self._seconds)
+            self._free.release()
 
 
 def at_temperature(temperature: float) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, Synthesize
 
 from ane.audio.writer import pcm16
 from ane.server.errors import RefusedError, error_content
-from ane.server.service import Service, Utterance
 from ane.server.speech import SpeechRequest
+from ane.server.speech_service import Service, Utterance
 from ane.system.errors import UserError
 from ane.system.version import version
 
@@ -201,8 +201,7 @@ class WyomingClient:
                     text = str(SynthesizeChunk.from_event(event).text)
                 length += len(text)
                 self.service.check_text(text)
-                if length > self.service.settings.limits.body:
-                    raise RefusedError("the text is too long")
+                self.service.check_stream(length)
                 utterance.send_text(text)
         if event is None:
             raise ConnectionResetError

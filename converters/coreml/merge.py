@@ -7,7 +7,8 @@ copied with new weight offsets, and weights are compared by content and copied f
 
 import hashlib
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
@@ -22,17 +23,20 @@ MODEL_FOLDER = Path("Data") / "com.apple.CoreML"           # in a package
 BLOB_FILE = "@model_path/weights/weight.bin"
 
 
-def merge(parts: Mapping[str, Path], destination: Path) -> None:
-    """Write the function "main" of each of ``parts`` (new name → package) into one package.
+def merge(parts: Iterable[tuple[str, Path]], destination: Path) -> None:
+    """Write the function "main" of each of ``parts`` (new name, package) into one package.
 
-    The first is the default function. ``destination`` must not exist.
+    The first is the default function. ``destination`` must not exist. A part is read before the next is asked for, so
+    that it may be deleted then: with its weights, a function of a large network takes as much as the whole package.
     """
     messages = model_messages()
-    shutil.copytree(next(iter(parts.values())), destination)
+    parts = iter(parts)
+    first = next(parts)
+    shutil.copytree(first[1], destination)
     merged = messages.Model()
     with (destination / MODEL_FOLDER / "weights" / "weight.bin").open("wb") as file:
         weights = WeightBlobs(file)
-        for name, path in parts.items():
+        for name, path in chain([first], parts):
             part = messages.Model()
             part.ParseFromString((path / MODEL_FOLDER / "model.mlmodel").read_bytes())
             weights.move(part, path / MODEL_FOLDER / "weights" / "weight.bin")

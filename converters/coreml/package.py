@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -41,9 +42,9 @@ def write_package(model: Model, network: str, options: CoreMLOptions, bundle: Pa
                   functions: Collection[str] | None = None) -> PackageRecord:
     """Write ``bundle``/packages/<network>-<precision>.mlpackage, atomically; ``functions``: only these.
 
-    Each function is built, compressed and saved alone; then all are merged into one package, which stores shared
-    weights once. ``progress`` is called with each function's name, then with "merging". The record has no files and no
-    parity yet; ``finish_package`` adds them.
+    Each function is built, compressed and saved alone, then added to the package, which stores shared weights once.
+    ``progress`` is called with each function's name. The record has no files and no parity yet; ``finish_package``
+    adds them.
 
     Raises:
         UserError: the folder cannot be written, the disk is full.
@@ -55,18 +56,21 @@ def write_package(model: Model, network: str, options: CoreMLOptions, bundle: Pa
     graphs = [graph for graph in builder.graphs_of(network, reference, model, options, scale)
               if functions is None or graph.name in functions]
     with replacing(bundle / path, directory=True) as package, \
-            tempfile.TemporaryDirectory(prefix=".functions.", dir=bundle) as parts:
-        built = {graph.name: Path(parts) / f"{graph.name}.mlpackage" for graph in graphs}
-        for graph in graphs:
-            progress(graph.name)
-            with writing(bundle):
+            tempfile.TemporaryDirectory(prefix=".functions.", dir=bundle) as folder:
+        def saved() -> Iterator[tuple[str, Path]]:
+            for graph in graphs:
+                progress(graph.name)
                 made = graph.build(options.style(network))
                 made = compressed(made, COMPRESSIONS[stored]) if stored in COMPRESSIONS else made
-                made.save(str(built[graph.name]))
-        progress("merging")
+                part = Path(folder) / f"{graph.name}.mlpackage"
+                made.save(str(part))
+                del made
+                yield graph.name, part
+                shutil.rmtree(part)
+
         package.rmdir()
         with writing(bundle):
-            merge(built, package)
+            merge(saved(), package)
         _make_readable(package)
     records = {graph.name: FunctionRecord(graph.kind, dict(graph.bucket), {}) for graph in graphs}
     return PackageRecord(network, stored, path, [], records, scale,

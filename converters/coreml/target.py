@@ -20,7 +20,7 @@ class CoreMLTarget:
     """``converters.conversion.ConversionTarget`` that makes .mlpackage folders."""
 
     name = "coreml"
-    max_functions = 16
+    unmerged = 1
     networks = convertible_networks(name)
 
     def check(self, options: Sequence[CoreMLOptions], model: Model) -> None:

@@ -38,7 +38,7 @@ class OnnxTarget:
     """``converters.conversion.ConversionTarget`` that makes ONNX packages."""
 
     name = "onnx"
-    max_functions = 4
+    unmerged = 4
     networks: Collection[str] = convertible_networks(name)
 
     def check(self, options: Sequence[OnnxOptions], model: Model) -> None:

@@ -13,8 +13,8 @@ from ane.models.tortoise.diffusion import frame_count
 from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph
 from converters.coreml.options import CoreMLOptions
-from converters.decoder_graphs import cached_steps, recent_columns, slot_buckets
-from converters.engine_limits import MAX_AXIS, STATE_WIDTH
+from converters.decoder_graphs import RECENT, cached_steps, slot_buckets
+from converters.engine_limits import MAX_AXIS
 from converters.tortoise import autoregressive as gpt2
 from converters.tortoise import clvp, conditioning, univnet
 from converters.tortoise import diffusion_decoder as diffusion
@@ -63,10 +63,9 @@ def check_buckets(options: CoreMLOptions, model: Model) -> None:
         if min(sizes) < SMALLEST.get(kind, 1):
             raise UserError(f"buckets={kind}={min(sizes)}: must be at least {SMALLEST[kind]}")
     for slots in options.buckets.get("step", ()) if "state" in options.caches else ():
-        unit = max(STATE_WIDTH, recent_columns(slots))          # a state is written in blocks of recent columns
-        if slots % unit:
-            raise UserError(f"buckets=step={slots}: the slots of a state must be a multiple of {unit}; use "
-                            f"{rounded(slots, unit)}, or cache io only")
+        if slots % RECENT:
+            raise UserError(f"buckets=step={slots}: the slots of a state must be a multiple of {RECENT}; use "
+                            f"{rounded(slots, RECENT)}, or cache io only")
     if "prefill" in options.buckets and "step" in options.buckets and (
             max(options.buckets["step"]) < max(options.buckets["prefill"]) + SMALLEST["step"] // 2):
         raise UserError(f"buckets=step={max(options.buckets['step'])}: a prefix of "
@@ -76,10 +75,8 @@ def check_buckets(options: CoreMLOptions, model: Model) -> None:
         if max(sizes) > MAX_AXIS:
             raise UserError(f"--buckets {kind}={max(sizes)}: the Neural Engine takes no axis above {MAX_AXIS}; "
                             + ("use fewer lanes or smaller buckets" if kind == "step" else "use smaller buckets"))
-    capacity = max(options.buckets.get("step", (default,)))
-    if "state" in options.caches and max(options.lanes) > recent_columns(capacity):
-        raise UserError(f"a state of {capacity} slots takes at most {recent_columns(capacity)} lanes, got "
-                        f"{max(options.lanes)}: use larger buckets of step, or cache io only")
+    if "state" in options.caches and max(options.lanes) > RECENT:
+        raise UserError(f"cache state takes at most {RECENT} lanes, got {max(options.lanes)}: use cache io only")
 
 
 def lengths(model: Model) -> dict[str, tuple[int, ...]]:

@@ -11,7 +11,7 @@ from ane.backends.tuning import Tuning
 from ane.bench import int8_accuracy
 from ane.bench.choosing import candidates, decoder_steps, fastest
 from ane.bench.measure import measure_function
-from ane.bench.package_calls import FunctionSelection
+from ane.bench.package_calls import FunctionSelection, alike_steps
 from ane.bench.records import BenchRow, Spread
 from ane.bench.sessions import SpokenSentence
 from ane.bench.stage_calls import StageCalls
@@ -61,10 +61,11 @@ def package_rows(package: PackageRecord, milliseconds: dict[str, dict[str, float
     for units, times in milliseconds.items():
         for name, figure in times.items():
             record = package.functions[name]
+            alike = [other.bucket for other in package.functions.values() if alike_steps(other) == alike_steps(record)]
             cache = {"step": "io", "state": "state"}.get(record.kind)
             rows.append(bench_row(figure, "coreml", name, network=package.network, kind=record.kind,
                                   bucket=record.bucket, precision=package.precision, compute_units=units, cache=cache,
-                                  lanes=WORK.lanes(record.bucket) if cache else None))
+                                  lanes=WORK.lanes(alike) if cache else None))
     return rows
 
 
@@ -93,6 +94,23 @@ def test_each_network_gets_its_fastest_compute_units_and_the_decoder_its_cache_a
     assert found.tuning == Tuning("coreml", "fp16", {"autoregressive": "CPU_AND_NE", "diffusion": "CPU_ONLY"}, "state",
                                   lanes=8)
     assert found.estimate == pytest.approx(86 * 16 / 8 * 0.004 + 30 * 0.003)
+
+
+GROWING = {f"state_16_{slots}": ("state", {"columns": 16, "slots": slots, "capacity": 1664})
+           for slots in (256, 1024, 1664)} | {"store_32_1664": ("store", {"columns": 32, "capacity": 1664})}
+
+
+def test_steps_of_several_numbers_of_slots_count_as_often_as_their_lanes_need_them():
+    """16 lanes of 86 codes after 44 positions: 256 slots hold 13 codes of each, 1024 hold 61."""
+    decoder = a_package("autoregressive", **GROWING)
+    rows = package_rows(decoder, {"CPU_AND_NE": {"state_16_256": 1, "state_16_1024": 10, "state_16_1664": 100,
+                                                 "store_32_1664": 2}})
+    steps = decoder_steps(rows, WORK)
+    assert (steps.cache, steps.lanes) == ("state", 16)
+    assert 1000 * steps.seconds == pytest.approx(14 * 1 + 48 * 10 + 24 * 100 + 86 * 16 / 32 * 2)
+    rows[0] = dataclasses.replace(rows[0], value=None, error="refused")
+    assert decoder_steps(rows, WORK) is None
+    assert FunctionSelection().functions(decoder, WORK) == list(GROWING)
 
 
 def test_compute_units_on_which_a_function_fails_are_not_chosen():

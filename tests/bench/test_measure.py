@@ -112,7 +112,8 @@ def test_a_row_is_read_as_it_was_written():
 
 
 def test_lanes_count_only_while_there_are_slots_for_all_their_codes():
-    assert WORK.lanes({"columns": 8, "slots": 44 + 800}) == 8
-    assert WORK.lanes({"columns": 8, "slots": 44 + 799}) == 7
-    assert WORK.lanes({"columns": 32}) == 16       # there are no more candidates
-    assert WORK.lanes({"columns": 8, "slots": 44}) == 0
+    assert WORK.lanes([{"columns": 8, "slots": 44 + 800}]) == 8
+    assert WORK.lanes([{"columns": 8, "slots": 44 + 799}]) == 7
+    assert WORK.lanes([{"columns": 8, "slots": 400}, {"columns": 8, "slots": 44 + 800}]) == 8
+    assert WORK.lanes([{"columns": 32}]) == 16       # there are no more candidates
+    assert WORK.lanes([{"columns": 8, "slots": 44}]) == 0

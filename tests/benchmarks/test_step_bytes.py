@@ -30,7 +30,7 @@ def functions(tmp_path_factory: pytest.TempPathFactory) -> list[PackageFunction]
     paths = {graph.name: folder / f"{graph.name}.mlpackage" for graph in graphs}
     for graph in graphs:
         graph.build(Style()).save(str(paths[graph.name]))
-    merge(paths, folder / "all.mlpackage")
+    merge(paths.items(), folder / "all.mlpackage")
     return [PackageFunction(None, folder / "all.mlpackage", graph.name, graph.bucket, "CPU_ONLY", graph.kind)
             for graph in graphs]
 

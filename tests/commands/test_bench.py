@@ -69,7 +69,7 @@ def test_core_ml_is_measured_on_all_compute_units_compiled_once_and_chosen(ane, 
     found = json.loads(ane("--bundle", converted, "--backend", "coreml", "--runs", "2", "--json", "-"))
     rows = [row for row in found["rows"] if row["what"] != "sentence"]
     *_, sentence = found["rows"]
-    functions = ["prefill_64", "step_2_1088", "state_2_1088_1088", "store_64_1088", "clvp_text_64", "clvp_speech_128"]
+    functions = ["prefill_64", "step_2_1088", "state_2_1088_1088", "store_32_1088", "clvp_text_64", "clvp_speech_128"]
     assert [(row["settings"]["compute_units"], row["what"]) for row in rows] == [
         (units, function) for units in COMPUTE_UNITS for function in functions]
     assert all(row["error"] is None and row["value"]["readings"] == 2 and row["value"]["median"] > 0 for row in rows)
@@ -199,7 +199,8 @@ def check_document(found: dict) -> None:
     assert all(row.error is None and row.value.p95 >= row.value.median > 0 for row in rows)
     assert all((row.value.readings, row.settings["threads"]) == (2, 1) for row in functions)
     assert len({(row.what, row.settings["network"], row.settings["precision"]) for row in functions}) == len(functions)
-    assert {row.settings["network"] for row in functions if row.settings["precision"] == "int8"} == {"autoregressive"}
+    int8 = {row.settings["network"] for row in functions if row.settings["precision"] == "int8"}
+    assert int8 == {"autoregressive", "diffusion"}
     assert [row.competitor for row in sentences] == ["torch:cpu", "torch:cpu, threads 1", "torch:cpu, int8, threads 1"]
     for row in sentences:
         assert row.peak_bytes > 10**8

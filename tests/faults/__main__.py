@@ -1,4 +1,4 @@
-"""`python -m tests.faults --bundle DIR`: do the witnesses notice a fault in one operation of a saved package?
+"""`python -m tests.faults`: do the witnesses notice a fault in one operation of a saved package?
 
 Draws faults of seven kinds from the functions of a bundle's Core ML packages, writes each into a copy of its package,
 and verifies that on the interpreter (``mil``) and on Core AI (``coreai``), as `ane verify --layers` does. A fault is
@@ -19,6 +19,8 @@ from typing import Any
 from ane.backends.mil.package import Package
 from ane.bundles.bundle import Bundle
 from ane.bundles.packages import PackageRecord
+from converters.conversion import convert
+from converters.coreml.options import CoreMLOptions
 from converters.proof.comparison import LayerComparison
 from converters.proof.parity import companions, reference_backend
 from converters.proof.verify import (
@@ -30,22 +32,36 @@ from converters.proof.verify import (
     smallest_functions,
 )
 from tests.faults.faults import Fault, FaultFinder, draw, write_faulty
+from tests.random_model import write_random_bundle
 
 RUNNERS = ("mil", "coreai")
 LEFT_OUT = frozenset({"sample"})        # kinds of function: its operations are those of "denoise", several times over
+BUCKETS = {"prefill": (32,), "step": (64,), "condition": (32,), "denoise": (64,), "sample": (64,), "steps": (2,),
+           "clvp_text": (32,), "clvp_speech": (32,), "univnet": (14,), "hifigan": (14,)}
 AGREE = 1.0         # dB by which two runners of the same faulty function may differ, up to ``FLOAT32_NOISE``
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     add = parser.add_argument
-    add("--bundle", type=Path, required=True, metavar="DIR", help="with Core ML packages")
+    add("--bundle", type=Path, metavar="DIR", help="with Core ML packages (default: tiny random networks, converted)")
     add("--runners", default=",".join(RUNNERS), metavar="A,B", help="of `ane verify --against` (%(default)s)")
     add("--seed", type=int, default=0)
     add("--sample", type=int, default=50, metavar="K", help="faults to draw (%(default)s)")
     add("-o", "--output", type=Path, metavar="FILE", help="JSON")
     options = parser.parse_args(arguments)
-    model = UnverifiedBundle(options.bundle)
+    with tempfile.TemporaryDirectory() as folder:
+        return campaign(UnverifiedBundle(options.bundle or random_packages(Path(folder))), options)
+
+
+def random_packages(folder: Path) -> Path:
+    """A bundle of random weights, with a package of each network and a small bucket of each kind of function."""
+    write_random_bundle(folder / "plain")
+    options = CoreMLOptions("fp32", lanes=(2,), buckets=BUCKETS)
+    return convert(Bundle(folder / "plain"), folder / "random", [options]).path
+
+
+def campaign(model: Bundle, options: argparse.Namespace) -> int:
     runners = [package_runner(name) for name in options.runners.split(",")]
     results = [run(model, *drawn, runners) for drawn in drawn_faults(model, options.seed, options.sample)]
     summary = {"bundle": model.name, "seed": options.seed, **score(results), "faults": results}

@@ -26,7 +26,7 @@ def step(tmp_path_factory) -> Package:
                                                                           gpt2.step(network, 64, 128))}
     for graph in (gpt2.step(network, 32, 64), gpt2.step(network, 64, 128)):
         graph.build(Style()).save(str(parts[graph.name]))
-    merge(parts, folder / "steps.mlpackage")
+    merge(parts.items(), folder / "steps.mlpackage")
     return Package(folder / "steps.mlpackage")
 
 

@@ -68,7 +68,7 @@ def test_a_stream_that_is_left_stops_its_work(synthesizer, monkeypatch):
         calls.clear()
         await asyncio.sleep(0.1)
         assert not calls
-        assert not synthesizer._turn.locked()
+        assert not synthesizer._lock.locked()
 
     calls: list[float] = []
     run = synthesizer.backend.run

@@ -193,9 +193,11 @@ def run(count: int, leaving: int) -> dict[str, Any]:
         for phase, _ in phases:         # so that caches of the libraries are full
             phase(server, 60, failures, Counter())
         held_before = settled(server)
+        held_after, memory = held_before, {}
         for phase, amount in phases:
             phase(server, amount, failures, statuses)
-        held_after = settled(server)
+            held_after = settled(server)
+            memory[phase.__name__] = held_after["memory_kib"]
         if send(server.address, valid) != before:
             failures.append("the server does not speak as before")
         for name in ("threads", "files", "children", "active"):
@@ -209,7 +211,7 @@ def run(count: int, leaving: int) -> dict[str, Any]:
             failures.append("the server did not end as asked")
     return {"requests": {str(key): number for key, number in sorted(statuses.items(), key=str)},
             "seconds": round(time.monotonic() - began), "before": held_before, "after": held_after,
-            "failures": sorted(set(failures))}
+            "memory_kib_after": memory, "failures": sorted(set(failures))}
 
 
 def main() -> int:

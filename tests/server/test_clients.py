@@ -202,6 +202,38 @@ def test_a_websocket_hears_the_first_clause_before_the_last_is_written(server):
         pass
 
 
+@pytest.mark.parametrize("model", [{"model": "demo-fast"}, {"model": "demo", "preset": "fastest", "seed": 1}])
+def test_a_websocket_states_when_the_words_of_all_texts_are_heard(server, model):
+    client = pytest.importorskip("websockets.sync.client")
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    with client.connect(f"ws://127.0.0.1:{server.port}/v1/audio/stream", additional_headers=headers) as socket_:
+        socket_.send(json.dumps({"type": "start", "word_times": True, **model}))
+        for text in ("The wind blew over the hill. ", "It rained."):
+            socket_.send(json.dumps({"type": "text", "text": text}))
+        socket_.send(json.dumps({"type": "end"}))
+        *messages, done = list(socket_)
+    assert json.loads(done)["type"] == "done"
+    sound = sum(len(message) for message in messages if isinstance(message, bytes)) / 2 / 24000
+    events = [json.loads(message) for message in messages if isinstance(message, str)]
+    assert {event["type"] for event in events} == {"speech.audio.words"}
+    words = [word for event in events for word in event["words"]]
+    assert " ".join(word["word"] for word in words) == "The wind blew over the hill. It rained."
+    starts = [word["start"] for word in words]
+    assert starts == sorted(starts)
+    assert sound - 2 < starts[-1] < sound           # of the whole sound, not of the last text alone
+
+
+def test_a_text_in_pieces_has_a_limit_of_its_own(server):
+    client = pytest.importorskip("websockets.sync.client")
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    with client.connect(f"ws://127.0.0.1:{server.port}/v1/audio/stream", additional_headers=headers) as socket_:
+        socket_.send(json.dumps({"type": "start", "model": "demo-fast"}))
+        for _ in range(26):
+            socket_.send(json.dumps({"type": "text", "text": "…" * 4000}))
+        error = json.loads(socket_.recv(timeout=PATIENCE))
+    assert error["error"]["message"] == "the text of a stream must have at most 100000 characters"
+
+
 # Requests
 
 @pytest.mark.parametrize(("fields", "message"), [

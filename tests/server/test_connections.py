@@ -12,7 +12,7 @@ pytest.importorskip("uvicorn", reason="needs the extra server")
 import uvicorn
 
 from ane.server.connections import limited_protocol
-from ane.server.running import QuietServer, open_port, serve
+from ane.server.lifecycle import QuietServer, open_port, serve
 from ane.server.settings import ServerSettings
 from ane.system.errors import UserError
 from tests.server.server_process import PATIENCE

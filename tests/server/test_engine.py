@@ -298,7 +298,7 @@ def test_a_stream_that_is_left_frees_its_lanes_for_others():
     with sharing(1) as (engine, synthesizer):
         asyncio.run(client())
         assert not synthesizer.pool.active
-        assert not synthesizer.pool.requests
+        assert not synthesizer.pool.schedulers
         assert synthesizer.pool.free_prefixes == [0]
 
 

@@ -1,5 +1,6 @@
 """Files of clients: recordings are transcribed, clips become voices, and malicious files harm nothing."""
 
+import asyncio
 import io
 import json
 import socket
@@ -21,8 +22,11 @@ import soundfile
 from tests.models.whisper.random_whisper import write_openai
 from tests.server.server_process import PATIENCE, ServerProcess, wait_until
 
-openai = pytest.importorskip("openai", reason="needs OpenAI's client")
 pytest.importorskip("fastapi", reason="needs the extra server")
+openai = pytest.importorskip("openai", reason="needs OpenAI's client")
+
+from ane.server.engine import BusyError  # noqa: E402 (both need the extra)
+from ane.server.uploads import UploadSlots  # noqa: E402
 
 CONSENT = "I agree that this recording of mine is used to make speech."
 
@@ -161,17 +165,45 @@ def test_an_upload_that_names_another_file_of_its_folder_does_not_open_it(tmp_pa
     assert not len(audio)
 
 
-@pytest.mark.parametrize(("container", "codec"), [("mp4", "aac"), ("webm", "libopus")])
+@pytest.mark.parametrize(("container", "codec"), [("mp4", "aac"), ("webm", "libopus"), ("adts", "aac"),
+                                                    ("asf", "wmav2")])
 def test_containers_that_libsndfile_does_not_read_are_decoded(tmp_path, container, codec):
     av = pytest.importorskip("av", reason="needs the extra server")
     with av.open(str(tmp_path / "clip"), "w", format=container) as writer:
         stream = writer.add_stream(codec, rate=48000, layout="mono")
+        stream.bit_rate = 64000
         frame = av.AudioFrame.from_ndarray((20000 * noise(1.0, 48000)[None]).astype(np.int16), "s16", "mono")
         frame.rate = 48000
         writer.mux([*stream.encode(frame), *stream.encode(None)])
     answer, audio = decoded(tmp_path / "clip", 48000)
     assert answer == {"rate": 48000}
     assert len(audio) == pytest.approx(48000, rel=0.1)
+
+
+def test_files_beyond_those_that_may_wait_are_refused_at_once():
+    async def use(slots: UploadSlots) -> list[str]:
+        entered, release = [], asyncio.Event()
+
+        async def work(name: str) -> None:
+            async with slots.slot():
+                entered.append(name)
+                await release.wait()
+
+        tasks = [asyncio.ensure_future(work(name)) for name in "abc"]
+        await asyncio.sleep(0)
+        with pytest.raises(BusyError) as refused:
+            await work("d")
+        assert refused.value.retry_after >= 1
+        assert entered == ["a"]
+        tasks[1].cancel()               # a client that waits may leave, which frees its place
+        await asyncio.sleep(0)
+        tasks.append(asyncio.ensure_future(work("e")))
+        await asyncio.sleep(0)
+        release.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return entered
+
+    assert asyncio.run(use(UploadSlots(working=1, waiting=2))) == ["a", "c", "e"]
 
 
 def add_voice(server: ServerProcess, name: str, consent: str) -> tuple[int, dict[str, Any]]:

@@ -40,7 +40,7 @@ from ane.backends.coreml.compiled import (
     write_tried,
 )
 from ane.backends.coreml.extract import single_function
-from ane.backends.coreml.trial import TrialProcess, UnansweredError
+from ane.backends.coreml.trial import TrialProcess, TrialStartError, UnansweredError
 from ane.backends.mil import Package, TensorType
 from ane.backends.packaged.functions import EngineRefusalError
 from ane.bundles.packages import COMPUTE_UNITS
@@ -269,7 +269,7 @@ class CoreMLRuntime:
         try:
             try:
                 return self._try(package, function, name, compute_units, signature)
-            except UnansweredError:
+            except (TrialStartError, UnansweredError):
                 raise
             except RuntimeError as error:
                 if name and ONE_FUNCTION_ONLY in str(error):

@@ -27,6 +27,10 @@ class UnansweredError(RuntimeError):
     """The child did not answer: Core ML hung or ended it. It would do so again."""
 
 
+class TrialStartError(RuntimeError):
+    """The child did not start, before Core ML was asked anything: the next time it may."""
+
+
 class TrialProcess:
     """The child process. It is started when it is first needed, and ends when its standard input is closed.
 
@@ -39,7 +43,8 @@ class TrialProcess:
         self._process: JsonProcess | None = None
 
     def compile(self, package: Path, destination: Path) -> None:
-        """As ``CoreMLApi.compile``. RuntimeError when Core ML fails, ``UnansweredError`` when it does not answer."""
+        """As ``CoreMLApi.compile``. RuntimeError when Core ML fails, ``UnansweredError`` when it does not answer,
+        ``TrialStartError`` when the child does not start in time."""
         self._ask({"compile": [str(package), str(destination)]})
 
     def load(self, compiled: Path, function: str, compute_units: str,
@@ -56,7 +61,7 @@ class TrialProcess:
     def _ask(self, request: Mapping[str, Any]) -> None:
         try:
             if self._process is None:
-                self._process = JsonProcess(COMMAND, limit=START_LIMIT)
+                self._process = self._started()
             self._process.ask(request, self.limit)
         except ProcessTimeoutError:
             self._process = None
@@ -69,6 +74,14 @@ class TrialProcess:
             raise RuntimeError(f"the process that tries it ended (exit status {error.status})") from None
         except UserError as error:
             raise RuntimeError(str(error)) from None
+
+
+    def _started(self) -> JsonProcess:
+        try:
+            return JsonProcess(COMMAND, limit=START_LIMIT)
+        except ProcessTimeoutError:
+            raise TrialStartError(f"the process that tries it did not start within {START_LIMIT / 60:g} minutes"
+                                  ) from None
 
 
 def answer(request: Mapping[str, Any]) -> dict[str, str]:

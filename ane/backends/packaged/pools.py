@@ -292,8 +292,8 @@ class StatePool(SlotPool):
     """Keys and values in a state, which all functions share and each reads as far as it needs.
 
     New columns stay on the host, in as many recent slots as the function ``store`` takes, which come last in the
-    table. When these are full, they are stored in a free block of the state. If no block is free, because each still
-    holds a little, the state is rewritten without what is not needed.
+    table. When these are full, they are stored in the first run of as many free slots. If there is none, because what
+    is still needed is scattered, the state is rewritten without the rest.
     """
 
     def __init__(self, functions: Sequence[PackageFunction], lanes: int, settings: PoolSettings,
@@ -335,15 +335,17 @@ class StatePool(SlotPool):
         self.owner[recent] = FREE
 
     def _store(self, keys: np.ndarray, values: np.ndarray, owners: np.ndarray, positions: np.ndarray) -> None:
-        """Store columns (layers, heads, width, n) in the first free block."""
+        """Store columns (layers, heads, width, n) in the first run of free slots."""
         if not len(owners):
             return
-        if not len(self._free_blocks()):
+        if not len(self._free_runs()):
             self._compact()
-        self._write(int(self._free_blocks()[0]) * self.block, keys, values, owners, positions)
+        self._write(int(self._free_runs()[0]), keys, values, owners, positions)
 
-    def _free_blocks(self) -> np.ndarray:
-        return np.flatnonzero((self.owner[:self.slots] == FREE).reshape(-1, self.block).all(axis=1))
+    def _free_runs(self) -> np.ndarray:
+        """Where ``block`` free slots in a row begin: a store also writes zeros behind fewer columns."""
+        used = np.concatenate(([0], np.cumsum(self.owner[:self.slots] != FREE)))
+        return np.flatnonzero(used[self.block:] == used[:-self.block])
 
     def _write(self, begin: int, keys: np.ndarray, values: np.ndarray, owners: np.ndarray,
                positions: np.ndarray) -> None:

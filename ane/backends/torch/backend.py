@@ -13,6 +13,7 @@ from ane.backends.torch.alignment import aligned_pass
 from ane.backends.torch.decoder import TorchDecoder
 from ane.backends.torch.denoiser import MAX_BATCHED_FRAMES, TorchBatchedDenoiser, TorchDenoiser
 from ane.backends.torch.device import choose_device, native_bf16, refuses_long_rows
+from ane.backends.torch.frame_layers import FramePacking, frame_packing, pack_frame_layers
 from ane.backends.torch.linear import Prepacking, exact_prepacking, prepack, prepacking
 from ane.backends.torch.memory import return_freed_memory, torch_memory_errors
 from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder
@@ -33,11 +34,13 @@ class TorchPrecision:
         name: a key of ``PRECISIONS``.
         dtype: of the networks with ``half_precision``; a decoder with packed linear layers stays in float32.
         linear: makes the decoder's packed linear layers; None: they are not packed.
+        frames: how the denoiser's layers are packed; None: they are not.
     """
 
     name: str
     dtype: torch.dtype
     linear: Prepacking | None = None
+    frames: FramePacking | None = None
 
 
 def choose_precision(wanted: str, stored: str, device: torch.device) -> TorchPrecision:
@@ -64,9 +67,9 @@ def choose_precision(wanted: str, stored: str, device: torch.device) -> TorchPre
     native = stored == "bf16" and torch.cpu._is_avx512_bf16_supported()
     usual = torch.bfloat16 if native else torch.float32
     if wanted != "auto":
-        return TorchPrecision(wanted, DTYPES.get(wanted, usual), prepacking(wanted))
+        return TorchPrecision(wanted, DTYPES.get(wanted, usual), prepacking(wanted), frame_packing(wanted))
     if native:
-        return TorchPrecision("bf16", usual, prepacking("bf16"))
+        return TorchPrecision("bf16", usual, prepacking("bf16"), frame_packing("bf16"))
     return TorchPrecision("fp32", usual, exact_prepacking(stored))
 
 
@@ -91,7 +94,7 @@ class TorchBackend:
         chosen = choose_precision(precision, model.precision, self.device)
         if precision == "int8" and self.stages.decoder is None:
             raise UserError(f"precision int8 packs the layers of a decoder, and {model.name} has none; use fp32")
-        self.exact, self.chosen = exact, replace(chosen, linear=None) if exact else chosen
+        self.exact, self.chosen = exact, replace(chosen, linear=None, frames=None) if exact else chosen
         self.dtype = self.chosen.dtype
         self.name = f"torch:{self.device} {self.chosen.name}"
         self.max_batched_frames = MAX_BATCHED_FRAMES[self.device.type]
@@ -153,16 +156,16 @@ class TorchBackend:
     @torch.inference_mode()
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> TorchDenoiser:
         with torch_memory_errors(), convolutions.full():
-            return TorchDenoiser(self.network(self.stages.denoiser.network), self._to_device(latents, self.dtype),
-                                 self._to_device(conditioning, self.dtype), frames)
+            network, dtype = self._denoising_network()
+            return TorchDenoiser(network, self._to_device(latents, dtype), self._to_device(conditioning, dtype), frames)
 
     @torch.inference_mode()
     def batched_denoiser(self, latents: Sequence[np.ndarray], conditioning: np.ndarray,
                          frames: Sequence[int]) -> TorchBatchedDenoiser:
         with torch_memory_errors(), convolutions.full():
-            return TorchBatchedDenoiser(
-                self.network(self.stages.denoiser.network), [self._to_device(rows, self.dtype) for rows in latents],
-                self._to_device(conditioning, self.dtype), frames)
+            network, dtype = self._denoising_network()
+            return TorchBatchedDenoiser(network, [self._to_device(rows, dtype) for rows in latents],
+                                        self._to_device(conditioning, dtype), frames)
 
     def load(self, *networks: str) -> None:
         for name in networks:
@@ -178,7 +181,14 @@ class TorchBackend:
 
     def precision(self, network: str) -> torch.dtype:
         """The dtype of a network's activations and of its weights, except packed ones."""
+        if self._packs_frames(network):
+            return self.chosen.frames.dtype
         return self.dtype if network in self.half_precision and not self._packs(network) else torch.float32
+
+    def _denoising_network(self) -> tuple[nn.Module, torch.dtype]:
+        """The diffusion network, and the dtype of its inputs."""
+        name = self.stages.denoiser.network
+        return self.network(name), self.precision(name)
 
     def device_of(self, network: str) -> torch.device:
         """Where a network runs: the vocoders and encoders on the CPU if the device refuses their long rows."""
@@ -201,11 +211,13 @@ class TorchBackend:
                                  if key not in unused}, strict=False, assign=True)
         if self._packs(name):
             prepack(network, self.chosen.linear)
+        elif self._packs_frames(name):
+            pack_frame_layers(network, self.chosen.frames)
         buffers = dict(network.named_buffers())
         state = {key: self._convert(network, key, tensor, torch.float32 if key in buffers else self.precision(name),
                                     self.device_of(name))
                  for key, tensor in network.state_dict().items() if not tensor.is_meta}
-        if self._packs(name):       # so that nothing references the mapped file
+        if self._packs(name) or self._packs_frames(name):       # so that nothing references the mapped file
             state = {key: tensor.clone() for key, tensor in state.items()}
         network.load_state_dict(state, strict=False, assign=True)
         for module in network.modules() if self.exact else ():
@@ -219,6 +231,10 @@ class TorchBackend:
 
     def _packs(self, network: str) -> bool:
         return self.stages.decodes(network) and self.chosen.linear is not None
+
+    def _packs_frames(self, network: str) -> bool:
+        denoiser = self.stages.denoiser
+        return denoiser is not None and network == denoiser.network and self.chosen.frames is not None
 
     @cached_property
     def _recording_stream(self) -> torch.cuda.Stream:

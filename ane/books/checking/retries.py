@@ -5,8 +5,9 @@ not depend on the order of the work, on interruptions or on how many processes s
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -61,35 +62,65 @@ def check_book(store: JobStore, plan: BookPlan, speaker: BookSpeaker, checker: B
     Raises:
         UserError: as ``ane.books.narration.narrate``.
     """
-    norms = BookNorms.of(ChunkSignals.read(content) for content in store.signals())
+    norms = norms_of(store)
     replaced = 0
     with leases_renewed(store):
-        while True:
-            claimed = store.claim_check(plan.digest, checker.name)
-            done = store.checked(checker.name)
-            progress(done, len(plan.chunks))
-            if claimed is None and done == len(plan.chunks):
-                return replaced
-            if claimed is None:
-                spoken, _, _ = store.progress()
-                if spoken < len(plan.chunks):
-                    raise UserError("another process forgot the sound of chunks, to speak them again, while they were "
-                                    "checked: run the command again; what was spoken is kept")
-                time.sleep(POLL)
-                continue
-            checked = judged(store, claimed, speaker, checker, norms, len(plan.chunks))
-            if store.save_check(claimed, checker.name, checked, speaker.sample_rate) and checked.spoken is not None:
-                replaced += 1
+        for claimed in chunks_to_check(store, plan, checker, progress):
+            if claimed is not None:
+                checked = judged(claimed, sound_to_check(store, claimed), speaker, checker, norms, len(plan.chunks))
+                replaced += store.save_check(claimed, checker.name, checked, speaker.sample_rate) and (
+                    checked.spoken is not None)
+    return replaced
 
 
-def judged(store: JobStore, claimed: ClaimedChunk, speaker: BookSpeaker, checker: BookChecker, norms: BookNorms,
+def norms_of(store: JobStore) -> BookNorms:
+    """What is usual in a job whose chunks have all been spoken."""
+    return BookNorms.of(ChunkSignals.read(content) for content in store.signals())
+
+
+def chunks_to_check(store: JobStore, plan: BookPlan, checker: BookChecker,
+                    progress: CheckProgress) -> Iterator[ClaimedChunk | None]:
+    """The chunks that were not judged, leased to this process; None while others judge the last of them.
+
+    Raises:
+        UserError: another process forgot chunks that had been spoken, or changed the plan.
+    """
+    while True:
+        claimed = store.claim_check(plan.digest, checker.name)
+        done = store.checked(checker.name)
+        progress(done, len(plan.chunks))
+        if claimed is None and done == len(plan.chunks):
+            return
+        if claimed is None:
+            spoken, _, _ = store.progress()
+            if spoken < len(plan.chunks):
+                raise UserError("another process forgot the sound of chunks, to speak them again, while they were "
+                                "checked: run the command again; what was spoken is kept")
+            time.sleep(POLL)
+        yield claimed
+
+
+@dataclass(frozen=True)
+class SoundToCheck:
+    """A chunk's sound (S,) float32, its signals, and the words that were timed, if the job has them."""
+
+    audio: np.ndarray
+    signals: Mapping[str, Any] | None
+    words: Sequence[SpokenWord]
+
+
+def sound_to_check(store: JobStore, claimed: ClaimedChunk) -> SoundToCheck:
+    key = claimed.chunk.key
+    return SoundToCheck(store.sound(key), store.signals_of(key), store.words(key))
+
+
+def judged(claimed: ClaimedChunk, sound: SoundToCheck, speaker: BookSpeaker, checker: BookChecker, norms: BookNorms,
            count: int) -> CheckedChunk:
-    """The best of the chunk's sound and, if it is suspect, of others with other seeds."""
+    """The best of the chunk's sound and, if it is suspect, of others with other seeds. ``count``: of all chunks."""
     chunk, rate, text = claimed.chunk, speaker.sample_rate, spoken_text(claimed.chunk.text, speaker)
-    audio = store.sound(chunk.key)
-    stored = store.signals_of(chunk.key)
-    signals = ChunkSignals.read(stored) if stored else ChunkSignals.of(text, SpokenChunk(audio), rate)
-    best = checker.problems(text, audio, rate, signals, norms, store.words(chunk.key) if speaker.aligned else ())
+    signals = (ChunkSignals.read(sound.signals) if sound.signals
+               else ChunkSignals.of(text, SpokenChunk(sound.audio), rate))
+    best = checker.problems(text, sound.audio, rate, signals, norms, sound.words if speaker.aligned else ())
     spoken: SpokenChunk | None = None
     for attempt in range(1, checker.retries + 1 if speaker.seeded else 1):
         if not best:

@@ -70,9 +70,9 @@ class Candidate:
 class ActiveCandidate:
     """A candidate that is being sampled."""
 
-    def __init__(self, request: "LaneScheduler", chunk: int, index: int, sampler: Sampler):
-        self.request, self.chunk, self.index, self.sampler = request, chunk, index, sampler
-        self.max_codes = request.sampling.max_codes
+    def __init__(self, scheduler: "LaneScheduler", chunk: int, index: int, sampler: Sampler):
+        self.scheduler, self.chunk, self.index, self.sampler = scheduler, chunk, index, sampler
+        self.max_codes = scheduler.sampling.max_codes
         self.codes: list[int] = []
         self.hidden: list[np.ndarray] = []
         self.stopped = False
@@ -85,7 +85,7 @@ class ActiveCandidate:
     @property
     def prefix_index(self) -> int:
         """The decoder's index of the prefix that it continues."""
-        return self.request.prefixes[self.chunk].index
+        return self.scheduler.prefixes[self.chunk].index
 
 
 @dataclass
@@ -119,23 +119,24 @@ class LanePool:
     """The lanes of one decoder, for the candidates of one request, or of several that come and go.
 
     Attributes:
-        lanes: candidates sampled at a time, at most.
-        requests: those that share the lanes. The most urgent one with a waiting candidate gets a free lane.
+        lanes: candidates sampled at a time, at most. capacity: codes of a candidate, at most.
+        schedulers: of the requests that share the lanes. Of those with a waiting candidate, that with
+            the least key gets a free lane.
         active: the candidates that are being sampled, by lane.
     """
 
     def __init__(self, backend: Backend, config: UnifiedVoiceConfig, lanes: int, capacity: int, prefixes: int,
                  longest: int | None):
         """``capacity``, ``prefixes``, ``longest``: of ``Backend.decoder``; None: any prefix that the network takes."""
-        self.config, self.lanes = config, lanes
+        self.config, self.lanes, self.capacity = config, lanes, capacity
         self.tables = Embeddings(**backend.embeddings())
         longest = len(self.tables.text_position) + Embeddings.prefix_length(()) if longest is None else longest
         self.decoder = backend.decoder(lanes, capacity, prefixes, longest)
         self.free_prefixes = list(reversed(range(self.decoder.prefixes)))
-        self.requests: list[LaneScheduler] = []
+        self.schedulers: list[LaneScheduler] = []
         self.active: dict[int, ActiveCandidate] = {}
 
-    def turn(self) -> None:
+    def wait_for_step(self) -> None:
         """Called by a request that waits for codes; one step at least has been taken when it returns."""
         self.advance()
 
@@ -149,10 +150,10 @@ class LanePool:
             self._step()
             for lane in list(self.active):
                 self._finish_if_ended(lane)
-        for request in self.requests:
-            request.report()
+        for scheduler in self.schedulers:
+            scheduler.report()
 
-    def urgency(self) -> Callable[[], Any]:
+    def priority(self) -> Callable[[], Any]:
         """For a request that joins: returns its key for sorting, the least being the most urgent."""
         return lambda: 0
 
@@ -160,21 +161,21 @@ class LanePool:
         """Where a stream of rows is divided, of which ``done`` have been yielded and ``known`` can be."""
         return [known] if known > done else []
 
-    def remove(self, request: "LaneScheduler") -> None:
+    def remove(self, scheduler: "LaneScheduler") -> None:
         """Free all that a request holds."""
-        self.active = {lane: candidate for lane, candidate in self.active.items() if candidate.request is not request}
-        self.free_prefixes += [prefix.index for prefix in request.prefixes.values()]
-        request.prefixes.clear()
-        self.requests = [other for other in self.requests if other is not request]
+        self.active = {lane: active for lane, active in self.active.items() if active.scheduler is not scheduler}
+        self.free_prefixes += [prefix.index for prefix in scheduler.prefixes.values()]
+        scheduler.prefixes.clear()
+        self.schedulers = [other for other in self.schedulers if other is not scheduler]
 
     def _start_next(self) -> ActiveCandidate | None:
         """The next waiting candidate, its first code sampled; None: there is none, or no free prefix for it."""
-        while ready := [request for request in self.requests if request.can_start]:
-            request = min(ready, key=lambda request: request.urgency())
+        while ready := [scheduler for scheduler in self.schedulers if scheduler.can_start]:
+            scheduler = min(ready, key=lambda scheduler: scheduler.priority())
             try:
-                return request.start_next()
+                return scheduler.start_next()
             except UserError as error:
-                request.fail(error)
+                scheduler.fail(error)
         return None
 
     def _step(self) -> None:
@@ -190,16 +191,16 @@ class LanePool:
         hidden, logits = self.decoder.step(columns, lengths, low, prefix_indices)
         for lane, candidate in list(self.active.items()):
             try:
-                candidate.request.sample(candidate, *check_finite(hidden[lane - low, -1], logits[lane - low]))
+                candidate.scheduler.sample(candidate, *check_finite(hidden[lane - low, -1], logits[lane - low]))
             except UserError as error:
-                candidate.request.fail(error)
+                candidate.scheduler.fail(error)
 
     def _finish_if_ended(self, lane: int) -> None:
         """Free the lane of a candidate that has ended."""
         candidate = self.active[lane]
         if candidate.ended:
             del self.active[lane]
-            candidate.request.finish(lane, candidate)
+            candidate.scheduler.finish(lane, candidate)
 
 
 class LaneScheduler:
@@ -222,7 +223,7 @@ class LaneScheduler:
     def __init__(self, backend: Backend, prompts: Sequence[Prompt], config: UnifiedVoiceConfig, sampling: Sampling,
                  lanes: int, rewrite_tail: bool = True,
                  progress: DecodingProgress = lambda codes, finished: None, pool: LanePool | None = None):
-        limit = config.max_mel_tokens - 1
+        limit = config.max_mel_tokens - 1 if pool is None else pool.capacity
         if not 1 <= sampling.max_codes <= limit:
             raise UserError(f"max_codes must be from 1 to {limit}, the positions of this decoder, "
                             f"got {sampling.max_codes}")
@@ -235,12 +236,12 @@ class LaneScheduler:
             longest = max(Embeddings.prefix_length(prompt.tokens) for prompt in prompts)
             pool = LanePool(backend, config, self.active_limit, sampling.max_codes,
                             min(self.active_limit, len(prompts)), longest)
-        self.pool, self.urgency = pool, pool.urgency()
+        self.pool, self.priority = pool, pool.priority()
         self.prefixes: dict[int, ActivePrefix] = {}         # by chunk
         self.failure: UserError | None = None
         self.finished: list[dict[int, Candidate]] = [{} for _ in prompts]
         self.code_count = self.finished_count = 0
-        pool.requests.append(self)
+        pool.schedulers.append(self)
 
     def close(self) -> None:
         """Give up the candidates that have not ended, and leave the pool."""
@@ -275,7 +276,7 @@ class LaneScheduler:
     def advance(self) -> None:
         """Wait until a step has been taken. Raises UserError when this request failed in it, which ends no other's."""
         if self.failure is None:
-            self.pool.turn()
+            self.pool.wait_for_step()
         if self.failure is not None:
             raise self.failure
 
@@ -290,7 +291,7 @@ class LaneScheduler:
     @property
     def active(self) -> list[ActiveCandidate]:
         """Its candidates that are being sampled."""
-        return [candidate for candidate in self.pool.active.values() if candidate.request is self]
+        return [candidate for candidate in self.pool.active.values() if candidate.scheduler is self]
 
     @property
     def can_start(self) -> bool:

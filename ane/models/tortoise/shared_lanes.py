@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ane.backends.base import Backend
-from ane.models.lane_sharing import LaneTurns
+from ane.models.lane_sharing import StepScheduler
 from ane.models.tortoise.decoding import LanePool
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 
@@ -14,21 +14,22 @@ ROWS_AT_ONCE = 32       # then: 1.5 s of sound; vocoding them in one call takes 
 
 
 class SharedLanePool(LanePool):
-    """Lanes of a decoder with room for the longest text and speech that the network takes.
+    """Lanes of a decoder with room for the longest text that the network takes, and for ``capacity`` codes of a chunk.
 
     A stream's rows are divided where ``row_ends`` says, not where its neighbours' steps happened to leave it: a vocoder
     that gets the same rows in other pieces may round otherwise.
     """
 
-    def __init__(self, backend: Backend, config: UnifiedVoiceConfig, lanes: int, turns: LaneTurns):
-        super().__init__(backend, config, lanes, config.max_mel_tokens - 1, lanes, None)
-        self._turns = turns
+    def __init__(self, backend: Backend, config: UnifiedVoiceConfig, lanes: int, scheduler: StepScheduler,
+                 capacity: int):
+        super().__init__(backend, config, lanes, capacity, lanes, None)
+        self._scheduler = scheduler
 
-    def turn(self) -> None:
-        self._turns.wait(self)
+    def wait_for_step(self) -> None:
+        self._scheduler.wait_for_step(self)
 
-    def urgency(self) -> Callable[[], Any]:
-        return self._turns.urgency()
+    def priority(self) -> Callable[[], Any]:
+        return self._scheduler.priority()
 
     def row_ends(self, done: int, known: int) -> Iterable[int]:
         return (end for end in range(done + 1, known + 1)

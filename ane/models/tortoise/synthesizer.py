@@ -12,7 +12,7 @@ from ane.backends.base import Backend
 from ane.bundles import Model
 from ane.models.asynchronous import AsyncSpeaking
 from ane.models.fed_stream import FedStream
-from ane.models.lane_sharing import LaneTurns
+from ane.models.lane_sharing import StepScheduler
 from ane.models.recording import SoundStream
 from ane.models.spoken_words import SpokenWord, delivered_words
 from ane.models.tortoise.chunks import Chunk, split_into_chunks
@@ -20,7 +20,7 @@ from ane.models.tortoise.pipeline import ChunkInfo, Pipeline, Progress, VocodedC
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.ranking import check_clips
 from ane.models.tortoise.result import SAMPLE_RATE, Speech
-from ane.models.tortoise.settings import Settings
+from ane.models.tortoise.settings import PRESETS, Settings
 from ane.models.tortoise.shared_lanes import SharedLanePool
 from ane.models.tortoise.voice_resolution import cloning_notes, resolve_voice
 from ane.models.tortoise.word_times import WordTimer
@@ -41,9 +41,11 @@ class Synthesizer(AsyncSpeaking):
         self.pool: SharedLanePool | None = None
         self._timers: dict[str, WordTimer] = {}         # by normaliser; they keep the decoder's tables
 
-    def share_lanes(self, turns: LaneTurns, lanes: int) -> SharedLanePool:
+    def share_lanes(self, scheduler: StepScheduler, lanes: int) -> SharedLanePool:
         """From now on ``stream`` and ``feed`` decode on common lanes (``ane.models.lane_sharing.LaneSharing``)."""
-        self.pool = SharedLanePool(self.backend, self.model.config("autoregressive"), lanes, turns)
+        config = self.model.config("autoregressive")
+        codes = max(Settings.of(preset, self.model.settings).sampling.max_codes for preset in PRESETS)
+        self.pool = SharedLanePool(self.backend, config, lanes, scheduler, min(codes, config.max_mel_tokens - 1))
         return self.pool
 
     def speak(self, text: str, voice: str | Voice | None = None, preset: str | None = None,
@@ -117,7 +119,8 @@ class Synthesizer(AsyncSpeaking):
 
     def feed(self, texts: Iterable[str], voice: str | Voice | None = None, preset: str | None = None,
              seed: int | None = None, settings: Settings | None = None, progress: Progress = no_progress,
-             timeline: Timeline | None = None, speed: float = 1.0, lexicon: Lexicon | None = None) -> FedStream:
+             timeline: Timeline | None = None, speed: float = 1.0, lexicon: Lexicon | None = None,
+             word_times: bool = False) -> FedStream:
         """Speak a text that arrives incrementally, such as a language model's answer, while it arrives.
 
         The words are those of the whole text. Its pieces are spoken with the same seed each.
@@ -134,7 +137,8 @@ class Synthesizer(AsyncSpeaking):
         normalise = NORMALISERS[settings.normaliser]
 
         def stream(text: str) -> Stream:
-            return self.stream(text, found, None, seed, settings, progress, timeline, speed, lexicon, ssml=False)
+            return self.stream(text, found, None, seed, settings, progress, timeline, speed, lexicon, ssml=False,
+                               word_times=word_times)
 
         return FedStream(texts, stream, normalise, lexicon, SAMPLE_RATE, timeline)
 

@@ -28,5 +28,5 @@ def save_two_functions(path: Path) -> Path:
     """Save a package of the functions "double" and "triple" by the project's own merge; both sum x in a state."""
     parts = {name: save_scale_package(path.with_name(f"{name}.mlpackage"), factor)
              for name, factor in (("double", 2.0), ("triple", 3.0))}
-    merge(parts, path)
+    merge(parts.items(), path)
     return path

@@ -122,8 +122,20 @@ def test_lanes_are_refilled_for_more_steps_than_the_pool_has_slots(network, make
         lengths = np.where((lengths == 9) | (rng.random(4) < 0.1), 0, lengths + 1)
 
 
-def test_a_state_whose_blocks_each_hold_a_little_is_rewritten(network, make_decoder, monkeypatch):
-    """One lane of five stays, and each block holds some of it, when the others begin again."""
+def test_a_state_has_no_gaps_whatever_the_prefix_and_the_number_of_lanes(make_decoder):
+    """A prefix of 20 and calls of 5 columns do not fill blocks of 32."""
+    packaged = make_decoder(kind="state", lanes=5, capacity=24)
+    packaged.prefill(random_columns(0, 20))
+    for turn in range(18):
+        packaged.step(random_columns(turn, 5, 1), np.full(5, turn))
+    pool, = packaged.pools
+    stored = np.flatnonzero(pool.owner[:pool.slots] != pools.FREE)
+    assert len(stored) == 20 + 2 * 30       # 6 calls fill 30 of 32 recent columns, which are stored before the next
+    np.testing.assert_array_equal(stored, np.arange(80))
+
+
+def test_a_state_without_a_run_of_free_slots_is_rewritten(network, make_decoder, monkeypatch):
+    """One lane of five stays, in every fifth slot, when the others begin again."""
     read = []
     monkeypatch.setattr(pools, "state_arrays", lambda *arguments: read.append(1) or state_arrays(*arguments))
     packaged, reference = make_decoder(kind="state", lanes=5, capacity=24), reference_decoder(network, 5, 24)

@@ -139,11 +139,16 @@ def test_nan_outputs_are_computed_again_elsewhere(mac, bundle, expected):
     assert all("returns NaN or infinite values" in line for line in notices)
 
 
-def test_a_compilation_that_does_not_end_is_left_to_torch(unguarded_mac, bundle, expected, monkeypatch):
+@pytest.mark.parametrize(("how", "why"), [
+    ("hang", "it did not finish within 0.05 minutes"),
+    ("kill", "it ended the process (signal 9, perhaps for lack of memory)")])
+def test_a_compilation_that_does_not_end_or_is_killed_is_left_to_torch(unguarded_mac, bundle, expected, monkeypatch,
+                                                                       how, why):
     """In a real child process."""
-    unguarded_mac.order(Order("compile", "hang", "diffusion-fp32.mlpackage"))
+    unguarded_mac.order(Order("compile", how, "diffusion-fp32.mlpackage"))
     monkeypatch.setattr(trial.TrialProcess.__init__, "__defaults__", (3.0,))
     audio, notices, _ = speak(bundle)
+    assert why in notices[0]
     assert [line.rpartition(". ")[2] for line in notices] == ["Running diffusion on torch instead."]
     assert snr_db(expected, audio) > SAME_DB
 

@@ -13,6 +13,7 @@ from ane.backends.torch.backend import TorchBackend, choose_precision
 from ane.backends.torch.linear import (
     HalfPrecisionLinear,
     HalfWeightLinear,
+    Int8FewRowsLinear,
     Int8Linear,
     Int8WeightLinear,
     PackedLinear,
@@ -35,6 +36,7 @@ PACKINGS = {
                     torch.backends.mkldnn.is_available() and torch.cpu._is_avx512_bf16_supported(), 45.0),
     "FBGEMM fp16": (HalfWeightLinear, "fbgemm" in torch.backends.quantized.supported_engines, 70.0),
     "oneDNN int8": (Int8Linear, VNNI, 35.0),
+    "FBGEMM int8": (Int8FewRowsLinear, VNNI and "fbgemm" in torch.backends.quantized.supported_engines, 35.0),
     "torch int8": (Int8WeightLinear, True, 38.0),
 }
 AVAILABLE = {name: (make, threshold) for name, (make, available, threshold) in PACKINGS.items() if available}
@@ -106,6 +108,13 @@ def test_a_cpu_without_special_instructions_uses_portable_kernels(monkeypatch):
     assert prepacking("fp32") is None
 
 
+@pytest.mark.skipif("FBGEMM int8" not in AVAILABLE, reason="this CPU has no VNNI")
+def test_a_torch_without_fbgemms_kernel_uses_onednns(monkeypatch):
+    assert prepacking("int8") is Int8FewRowsLinear
+    monkeypatch.setattr(torch_linear, "FBGEMM_PRODUCT", "a_kernel_of_an_earlier_release")
+    assert prepacking("int8") is Int8Linear
+
+
 def test_half_precision_weights_stay_in_fp16_where_arithmetic_is_float32(monkeypatch):
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     for stored in ("fp16", "bf16", "fp32"):
@@ -117,11 +126,11 @@ def test_half_precision_weights_stay_in_fp16_where_arithmetic_is_float32(monkeyp
                 assert exact_prepacking(stored) is chosen.linear
 
 
-def test_int8_is_used_only_when_requested_and_for_the_decoder_alone():
+def test_int8_is_used_only_when_requested_and_for_decoder_and_denoiser_alone():
     for stored in ("fp16", "bf16", "fp32"):
         default, int8 = choose_precision("auto", stored, CPU), choose_precision("int8", stored, CPU)
-        assert default.linear not in (Int8Linear, Int8WeightLinear)
-        assert int8.linear in (Int8Linear, Int8WeightLinear)
+        assert default.linear not in (Int8Linear, Int8FewRowsLinear, Int8WeightLinear)
+        assert int8.linear in (Int8Linear, Int8FewRowsLinear, Int8WeightLinear)
         assert int8.dtype == default.dtype
     with pytest.raises(UserError, match="int8 runs on the CPU only"):
         choose_precision("int8", "fp16", torch.device("cuda"))

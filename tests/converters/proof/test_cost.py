@@ -8,7 +8,7 @@ from ane.backends.mil.package import Package
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from converters.coreml.graph import CoreMLGraph, Style, mb
 from converters.coreml.package import load_reference
-from converters.decoder_graphs import SMALL_RECENT
+from converters.decoder_graphs import RECENT
 from converters.proof import cost
 from converters.proof.chips import CHIPS, Chip
 from converters.proof.cost import FunctionUse, WeightBytes
@@ -123,7 +123,7 @@ def test_the_cost_of_a_decoder_step_follows_from_its_sizes(tmp_path, cache):
     gpt2.step(network, 16, 64, cache, capacity=128).build(Style()).save(str(tmp_path / "step.mlpackage"))
     package = Package(tmp_path / "step.mlpackage")
     counted = cost.cost(package)
-    slots = 64 if cache == "io" else 64 + SMALL_RECENT
+    slots = 64 if cache == "io" else 64 + RECENT
     weights, read, written, flops = decoder(network.config, network.config.number_mel_codes, 16, slots)
     assert counted.weights == {"dense": WeightBytes(weights, weights)}
     assert (counted.unique, counted.cache_read) == (weights, read)
@@ -143,7 +143,7 @@ def test_handing_over_a_pool_costs_more_than_reading_it(tmp_path):
     gpt2.step(network, 16, 4096, "state", capacity=8192).build(Style()).save(str(tmp_path / "state.mlpackage"))
     io, state = (cost.cost(Package(tmp_path / f"{cache}.mlpackage")) for cache in ("io", "state"))
     assert 3 * io.cache_read < io.converted < 4 * io.cache_read
-    assert state.cache_read == io.cache_read // 64 * 65, "the slots in use, and recent columns"
+    assert state.cache_read == io.cache_read // 4096 * (4096 + RECENT), "the slots in use, and recent columns"
     assert state.cache_written + state.rewritten + state.large < io.cache_read / 200
     assert io.streamed(CHIPS["M1"]) > 3 * state.streamed(CHIPS["M1"])
 
@@ -153,7 +153,7 @@ def test_storing_columns_in_a_state_costs_what_is_written(tmp_path):
     graph = gpt2.decoder_graphs(network, 1.0).store(8192)
     graph.build(Style()).save(str(tmp_path / "store.mlpackage"))
     counted = cost.cost(Package(tmp_path / "store.mlpackage"))
-    block = 2 * 2 * network.config.layers * network.config.model_dim * 64
+    block = 2 * 2 * network.config.layers * network.config.model_dim * RECENT
     assert (counted.cache_read, counted.cache_written, counted.rewritten, counted.large) == (block, block, 0, 0)
     assert (counted.flops, counted.elementwise) == (0, 4), "the position after the last"
 

@@ -201,7 +201,7 @@ def test_nothing_in_the_graphs_leaves_the_engine(condition, pair, half, small):
 
 def test_fused_steps_and_pairs_share_the_weights(small, tmp_path):
     def stored(*functions: PackageFunction) -> int:
-        merge({function.name: function.package for function in functions}, tmp_path / str(len(functions)))
+        merge(((function.name, function.package) for function in functions), tmp_path / str(len(functions)))
         return next((tmp_path / str(len(functions))).rglob("weight.bin")).stat().st_size
 
     _, *network = small

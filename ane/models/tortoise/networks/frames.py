@@ -65,12 +65,16 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 class PointwiseConv(nn.Conv1d):
     """A 1×1 convolution of packed frames: (N, C) → (N, O)."""
 
+    over_frames = True      # a backend may replace it by a layer with packed weights
+
     def forward(self, x: Tensor) -> Tensor:
         return product(x, self.weight[..., 0], self.bias)
 
 
 class FrameConv(ImageConv):
     """A zero-padded convolution over neighbouring frames: (R, L, C) → (R, L, O)."""
+
+    over_frames = True
 
     def forward(self, x: Tensor) -> Tensor:
         return sequence(super().forward(image(x)))
@@ -87,6 +91,7 @@ class FrameAttention(AttentionBlock):
     """``AttentionBlock`` with its relative bias, over packed frames."""
 
     normalisation, projection = FrameNorm, PointwiseConv
+    attention_dtype: torch.dtype | None = None      # of q, k and v; None: as they come
 
     def __init__(self, channels: int, heads: int):
         super().__init__(channels, heads, relative=True)
@@ -98,5 +103,6 @@ class FrameAttention(AttentionBlock):
     def attend(self, qkv: Tensor) -> Tensor:
         """(R, L, 3C), in it q, k and v of the first head, of the second, … → (R, L, C)."""
         R, L, _ = qkv.shape
+        qkv = qkv.to(self.attention_dtype or qkv.dtype)
         q, k, v = qkv.view(R, L, self.heads, 3, -1).permute(3, 0, 2, 1, 4)          # (R, heads, L, width)
         return attention(q, k, v, self.relative_pos_embeddings(L, qkv.dtype))

@@ -149,6 +149,7 @@ def attention_in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = N
     For bfloat16 on the CPU, where torch's own kernel takes twice as long because it does not use oneDNN.
     """
     B, heads, T, width = q.shape
+    q, k, v = (x.contiguous() for x in (q, k, v))       # else every product copies them
     bias = q.new_zeros(1, 1, 1).expand(heads, 1, 1) if bias is None else bias
     block = max(1, min(heads, SCORES // T**2))
     out = q.new_empty(B, T, heads, width)

@@ -15,8 +15,8 @@ import uvicorn
 
 from ane.server.app import make_app
 from ane.server.connections import limited_protocol
-from ane.server.service import Service
 from ane.server.settings import ServerSettings
+from ane.server.speech_service import Service
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:

@@ -1,13 +1,14 @@
 """The WebSocket /v1/audio/stream: text in as it is written, sound out as it is made.
 
 The client sends {"type": "start", "model": …}, then {"type": "text", "text": …} as often as it likes, then
-{"type": "end"}. The server sends sound in binary messages, and at the end {"type": "done", "usage": …}, or an error in
+{"type": "end"}. The server sends sound in binary messages, with ``word_times`` the events of `POST /v1/audio/speech`
+before the sound that they are in, and at the end {"type": "done", "usage": …}, or an error in
 OpenAI's shape. Nothing else is sent.
 """
 
 import asyncio
 import json
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 from pydantic import ValidationError
@@ -15,8 +16,8 @@ from pydantic import ValidationError
 from ane.server.encoders import make_encoder
 from ane.server.errors import RefusedError, error_content
 from ane.server.schemas import StreamStart, StreamText
-from ane.server.service import Service, Utterance
-from ane.server.speech import SpeechRequest, read_client_lexicon
+from ane.server.speech import SpeechRequest, read_client_lexicon, words_event
+from ane.server.speech_service import Service, Utterance
 
 REFUSED = 1008          # of a WebSocket that is closed because of what its client sent
 OPENAI_PROTOCOL = "realtime"        # the name under which the token's protocol is offered
@@ -24,7 +25,7 @@ OPENAI_PROTOCOL = "realtime"        # the name under which the token's protocol 
 Message = TypeVar("Message", StreamStart, StreamText)
 
 
-def live_routes(service: Service) -> APIRouter:
+def websocket_routes(service: Service) -> APIRouter:
     router = APIRouter()
 
     @router.websocket("/v1/audio/stream")
@@ -37,7 +38,7 @@ def live_routes(service: Service) -> APIRouter:
             name = service.catalogue.model(start.model)
             utterance = service.speak(SpeechRequest(
                 name, service.catalogue.voice(name, start.voice_name), "", start.speed, start.seed, start.preset,
-                read_client_lexicon(start.lexicon)), "stream")
+                read_client_lexicon(start.lexicon), start.word_times), "stream")
             await converse(socket, service, utterance, start.response_format)
             await socket.close()
         except (WebSocketDisconnect, RuntimeError):         # Starlette raises the latter when it sends to one that left
@@ -59,8 +60,7 @@ async def converse(socket: WebSocket, service: Service, utterance: Utterance, fo
         while (message := await receive(socket, service, StreamText)).type == "text":
             received[0] += len(message.text)
             service.check_text(message.text)
-            if received[0] > service.settings.limits.body:
-                raise RefusedError(f"a stream takes at most {service.settings.limits.body} characters")
+            service.check_stream(received[0])
             utterance.send_text(message.text)
         utterance.send_text(None)
 
@@ -68,6 +68,8 @@ async def converse(socket: WebSocket, service: Service, utterance: Utterance, fo
         encoder = None
         async for piece in utterance:
             encoder = encoder or make_encoder(form, piece.rate)
+            if piece.words and utterance.request.word_times:
+                await send_within(socket, words_event(piece.words), service)
             await send_within(socket, encoder.feed(piece.audio), service)
         if encoder is not None:
             await send_within(socket, encoder.finish(), service)
@@ -96,10 +98,12 @@ async def until_left(reading: "asyncio.Future[None]", socket: WebSocket) -> None
     raise RefusedError("nothing may be sent after the end of the text")
 
 
-async def send_within(socket: WebSocket, data: bytes, service: Service) -> None:
+async def send_within(socket: WebSocket, data: bytes | dict[str, Any], service: Service) -> None:
+    """Send bytes, unless there are none, or an object as JSON."""
     if data:
         try:
-            await asyncio.wait_for(socket.send_bytes(data), service.settings.limits.idle)
+            sending = socket.send_bytes(data) if isinstance(data, bytes) else socket.send_json(data)
+            await asyncio.wait_for(sending, service.settings.limits.idle)
         except TimeoutError:
             raise WebSocketDisconnect(1006) from None
 

@@ -6,23 +6,28 @@
 import gc
 import logging
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ane.backends import load_backend
+from ane.backends.torch.backend import TorchBackend
 from ane.backends.torch.memory import return_freed_memory
 from ane.bundles import Model, find_bundle, open_model
-from ane.models.lane_sharing import LaneSharing, LaneTurns
+from ane.models.lane_sharing import LaneSharing, StepScheduler
+from ane.server.parallel_calls import CallRunner, ParallelBackend
 from ane.server.settings import ServerSettings
 from ane.system import paths
 from ane.system.errors import UserError
 from ane.voices import RANDOM, list_voices
 
 LOGGER = logging.getLogger("ane.server")
+REST_SECONDS = 5.0      # without a request, after which freed memory is returned: it takes a tenth of a second
 DEFAULT_VOICE = "default"       # the only one of a model without voices, and a name for each model's own
 
 
@@ -59,11 +64,13 @@ class ServedModels:
     """The models that a server has loaded, by name.
 
     Args:
-        turns: who decides when streams that share lanes take a step.
+        scheduler: decides when streams that share lanes take a step.
+        run_call: runs network calls of models on the CPU.
     """
 
-    def __init__(self, settings: ServerSettings, turns: LaneTurns):
-        self.settings, self.turns = settings, turns
+    def __init__(self, settings: ServerSettings, scheduler: StepScheduler, run_call: CallRunner):
+        self.settings, self.scheduler = settings, scheduler
+        self._parallel_run, self._loading = run_call, False
         self._loaded: dict[str, ServedModel] = {}
         self._tidied = 0.0
 
@@ -89,12 +96,42 @@ class ServedModels:
             for served in [served for served in self._loaded.values() if not served.users and served.used < since]:
                 self._release(served)
         last_use = max((served.used for served in self._loaded.values()), default=0.0)
-        if last_use > self._tidied and not any(served.users for served in self._loaded.values()):
+        if self._tidied < last_use < time.monotonic() - REST_SECONDS and not any(
+                served.users for served in self._loaded.values()):
             self._tidied = time.monotonic()
             gc.collect()
             return_freed_memory(torch.device("cpu"))
 
+    def pieces(self, served: ServedModel, stream: Any) -> Iterator[Any]:
+        """The pieces of a stream; each is made in one call, beside those of others, if it needs no shared lanes."""
+        if isinstance(served.speaker, LaneSharing) or not on_cpu(served.speaker.backend):
+            yield from stream
+            return
+        running = False
+        try:
+            while True:
+                running = True
+                piece = self._parallel_run(partial(next, stream, None), stream.close)
+                running = False
+                if piece is None:
+                    return
+                yield piece
+        finally:
+            if not running:
+                stream.close()
+
+    def _run_call(self, call: Callable[[], Any]) -> Any:
+        return call() if self._loading else self._parallel_run(call)
+
     def _load(self, name: str) -> ServedModel:
+        """Load a model, during which no other job runs, so that none loads it too."""
+        self._loading = True
+        try:
+            return self._loaded_model(name)
+        finally:
+            self._loading = False
+
+    def _loaded_model(self, name: str) -> ServedModel:
         folder = find_bundle(name)
         size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
         self._make_room(size)
@@ -102,6 +139,8 @@ class ServedModels:
         model = open_model(bundle=name)
         backend = load_backend(self.settings.backend, model, self.settings.precision, self.settings.threads,
                                None if model.family.own_backend else True, notice=LOGGER.info)
+        if isinstance(backend, TorchBackend) and on_cpu(backend):
+            backend = ParallelBackend(backend, self._run_call)
         served = ServedModel(name, self._speaker(model, backend), size)
         self._loaded[name] = served
         LOGGER.info("model loaded", extra={"fields": {"model": name, "backend": getattr(backend, "name", ""),
@@ -113,7 +152,7 @@ class ServedModels:
             return model.family.transcriber(model, backend)
         speaker = model.family.synthesizer(model, backend)
         if isinstance(speaker, LaneSharing):
-            speaker.share_lanes(self.turns, self.settings.lanes)
+            speaker.share_lanes(self.scheduler, self.settings.lanes)
         speaker.prepare()
         return speaker
 
@@ -129,6 +168,11 @@ class ServedModels:
         LOGGER.info("model released", extra={"fields": {"model": served.name}})
         del served
         gc.collect()
+
+
+def on_cpu(backend: Any) -> bool:
+    """Whether several threads may call it at a time."""
+    return isinstance(backend, ParallelBackend) or (isinstance(backend, TorchBackend) and backend.device.type == "cpu")
 
 
 def voice_names(model: Model) -> list[str]:

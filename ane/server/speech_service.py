@@ -7,19 +7,20 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
+import torch
 from starlette.requests import Request
 
 from ane.server.engine import BusyError, Engine
 from ane.server.errors import RefusedError, error_content
 from ane.server.jobs import ClientGoneError, Job
 from ane.server.metrics import Metrics
-from ane.server.serving import ServedModels
+from ane.server.parallel_calls import calls_at_a_time
+from ane.server.served_models import ServedModels
 from ane.server.settings import ServerSettings
 from ane.server.speech import Catalogue, SoundPiece, SpeechRequest, SpokenFacts, speak, speak_arriving
 from ane.system.errors import UserError
 
 LOGGER = logging.getLogger("ane.server")
-POLL_SECONDS = 0.1          # between looks whether a client still waits
 
 Result = TypeVar("Result")
 
@@ -29,8 +30,9 @@ class Service:
 
     def __init__(self, settings: ServerSettings):
         self.settings, self.catalogue, self.metrics = settings, Catalogue(settings), Metrics()
-        self.engine = Engine(settings.limits)
-        self.models = ServedModels(settings, self.engine)
+        cpu_threads = settings.threads or torch.get_num_threads()
+        self.engine = Engine(settings.limits, calls_at_a_time(settings.calls, cpu_threads), cpu_threads)
+        self.models = ServedModels(settings, self.engine, self.engine.run_call)
         self.engine.start(self.models.release_unused)
         self.ready = False
         self.metrics.active.set_function(lambda: self.engine.count)
@@ -55,6 +57,13 @@ class Service:
                                "string_above_max_length")
         if any("\ud800" <= sign <= "\udfff" for sign in text):
             raise RefusedError("input contains unpaired surrogates", 400, "input")
+
+    def check_stream(self, characters: int) -> None:
+        """Raise RefusedError when a text that arrives in pieces has become too long."""
+        most = self.settings.limits.stream_characters
+        if characters > most:
+            raise RefusedError(f"the text of a stream must have at most {most} characters", 400, "text",
+                               "string_above_max_length")
 
     def speak(self, request: SpeechRequest, kind: str = "speech") -> "Utterance":
         """Begin to speak. Raises BusyError."""
@@ -85,21 +94,26 @@ class Service:
 
 
 async def while_connected(work: Awaitable[Result], request: Request) -> Result:
-    """The result of ``work``, which is cancelled when the client leaves.
+    """The result of ``work``, which is cancelled when the client leaves. The request's body must have been read.
 
     Raises:
         RefusedError: the client has gone (499). Exception: the work's own.
     """
-    task = asyncio.ensure_future(work)
+    task, leaving = asyncio.ensure_future(work), asyncio.ensure_future(until_disconnected(request))
     try:
-        while not task.done():
-            await asyncio.wait([task], timeout=POLL_SECONDS)
-            if not task.done() and await request.is_disconnected():
-                raise RefusedError("the client has gone", 499)
+        await asyncio.wait([task, leaving], return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise RefusedError("the client has gone", 499)
         return task.result()
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        for each in (task, leaving):
+            each.cancel()
+        await asyncio.gather(task, leaving, return_exceptions=True)
+
+
+async def until_disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 class Utterance:

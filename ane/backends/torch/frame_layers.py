@@ -1,0 +1,114 @@
+"""Layers of the denoiser for the CPU, their weights packed when the network is loaded.
+
+They replace layers of a network that have ``over_frames``: convolutions of 1 tap over packed frames (N, C), or of an
+odd number of taps over (R, L, C), zero-padded, channels last. oneDNN would otherwise convert the weights in every call.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ane.backends.torch.linear import LEAST_SPAN, Int8Linear, PackedLinear, Prepacking, has_one_dnn, integers
+
+USUAL_FRAMES = 400      # length for which oneDNN chooses a kernel's layout; other lengths can use it
+
+
+class PackedFrameConv(nn.Module):
+    """oneDNN on a kernel in oneDNN's layout: (R, L, C) → (R, L, O).
+
+    Args:
+        weight: (O, C, taps). bias: (O,).
+        dtype: of weights, input and output.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype):
+        super().__init__()
+        self.settings = [0, weight.shape[-1] // 2], [1, 1], [1, 1], 1       # padding, stride, dilation, groups
+        kernel = weight.to(dtype)[:, :, None].contiguous()
+        self.weight = torch.ops.mkldnn._reorder_convolution_weight(kernel, *self.settings,
+                                                                   [1, kernel.shape[1], 1, USUAL_FRAMES])
+        self.bias = bias.to(dtype, copy=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        image = x.transpose(1, 2)[:, :, None]
+        y = torch.ops.mkldnn._convolution_pointwise(image, self.weight, self.bias, *self.settings, "none", [], "")
+        return y[:, :, 0].transpose(1, 2)
+
+
+class Int8FrameConv(nn.Module):
+    """An int8 convolution as one product with the window of each frame: (R, L, C) → (R, L, O) in float32.
+
+    Each window is quantised with a range of its own.
+
+    Args:
+        weight: (O, C, taps), with a scale for each output channel. bias: (O,).
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor):
+        super().__init__()
+        self.taps = weight.shape[-1]
+        self.windows = Int8Linear(weight.transpose(1, 2).flatten(1), bias)      # (O, taps · C)
+
+    def forward(self, x: Tensor) -> Tensor:
+        R, L, C = x.shape
+        padded = F.pad(x.float(), (0, 0, self.taps // 2, self.taps // 2))
+        low, high = padded.amin(2).unfold(1, self.taps, 1).amin(2), padded.amax(2).unfold(1, self.taps, 1).amax(2)
+        low, span = low[..., None], high.sub_(low).clamp_(min=LEAST_SPAN)[..., None]            # (R, L, 1)
+        windows = x.new_empty(R, L, self.taps, C, dtype=torch.uint8)
+        for tap in range(self.taps):
+            windows[:, :, tap] = integers(padded[:, tap:tap + L], low, span)
+        return self.windows.scaled_product(windows.view(R * L, -1), low.view(-1, 1), span.view(-1, 1)).view(R, L, -1)
+
+
+@dataclass(frozen=True)
+class FramePacking:
+    """How the denoiser's layers are packed.
+
+    Attributes:
+        pointwise: makes layers of single frames, (…, C) → (…, O), from weight (O, C) and bias.
+        convolution: makes layers of neighbouring frames from weight (O, C, taps) and bias.
+        dtype: of everything else in the network.
+        attention: of queries, keys and values; None: as they come.
+        keeps_ends: the layers that the network names in ``ends`` are not packed.
+    """
+
+    pointwise: Prepacking
+    convolution: Prepacking
+    dtype: torch.dtype
+    attention: torch.dtype | None = None
+    keeps_ends: bool = False
+
+
+def frame_packing(weights: str) -> FramePacking | None:
+    """The packing for weights in "bf16" or "int8"; None: this CPU has no kernels for it, or the precision none."""
+    if not has_one_dnn():
+        return None
+    native = torch.cpu._is_avx512_bf16_supported()
+    if weights == "bf16" and native:
+        dtype = torch.bfloat16
+        return FramePacking(partial(PackedLinear, dtype=dtype, output=dtype), partial(PackedFrameConv, dtype=dtype),
+                            dtype)
+    if weights == "int8" and torch.cpu._is_vnni_supported():
+        # attention in bfloat16 takes half of the time, and changes the spectrogram less than int8 weights do
+        return FramePacking(Int8Linear, Int8FrameConv, torch.float32, torch.bfloat16 if native else None, True)
+    return None
+
+
+def pack_frame_layers(network: nn.Module, packing: FramePacking) -> None:
+    """Replace the layers of ``network`` over frames, and its linear layers, by packed ones, one at a time."""
+    ends: Sequence[str] = network.ends if packing.keeps_ends else ()
+    for name, layer in list(network.named_modules()):
+        if name.partition(".")[0] in ends:
+            continue
+        if hasattr(layer, "attention_dtype"):
+            layer.attention_dtype = packing.attention
+        if isinstance(layer, nn.Linear):
+            network.set_submodule(name, packing.pointwise(layer.weight, layer.bias))
+        elif getattr(layer, "over_frames", False):
+            weight = layer.weight
+            make = packing.pointwise if weight.shape[-1] == 1 else packing.convolution
+            network.set_submodule(name, make(weight[..., 0] if weight.shape[-1] == 1 else weight, layer.bias))

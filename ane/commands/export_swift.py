@@ -1,0 +1,60 @@
+"""``ane export-swift``: write a bundle's Core ML packages as a Swift package for apps."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from ane.bundles import Model, open_model
+from ane.commands import arguments
+from ane.commands.messages import message_console, report_console
+from ane.commands.progress import status_display
+from ane.commands.voices import resolve_for_model
+from ane.system.errors import UserError
+
+if TYPE_CHECKING:       # torch is imported in the handler, so that --help is quick
+    from ane.voices import Voice
+
+DESCRIPTION = """
+Write a Swift package that speaks in an app, on macOS 15 or iOS 18 and later: the Core ML packages of a Tortoise bundle,
+its voices, a runtime in Swift, and tests that compare it with this program. It speaks as --preset fastest does.
+"""
+
+
+def register(subparsers: argparse._SubParsersAction) -> None:
+    parser = subparsers.add_parser("export-swift", help="write a Swift package for apps", description=DESCRIPTION)
+    parser.add_argument("--bundle", metavar="NAME|PATH",
+                        help="a bundle with Core ML packages, as `ane convert --to coreml` writes it")
+    parser.add_argument("-o", "--output", required=True, metavar="DIR", type=arguments.path,
+                        help="directory of the Swift package")
+    parser.add_argument("-v", "--voice", action="append", metavar="VOICE",
+                        help="a voice to include, as `ane say -v` takes it; may be given more than once, and the first "
+                             "is the default (default: all of the bundle)")
+    parser.add_argument("--precision", default="auto", metavar="P",
+                        help="of the Core ML packages to include (default: the first that the bundle has)")
+    parser.add_argument("--force", dest="overwrite", action="store_true",
+                        help="replace the Swift package that is at DIR")
+    parser.set_defaults(handler=write_swift_package)
+
+
+def write_swift_package(args: argparse.Namespace) -> int:
+    from converters.swift.export import check_bundle, check_package_destination, export_swift
+
+    model = open_model(args.bundle)
+    check_package_destination(args.output, args.overwrite)
+    check_bundle(model, args.precision)
+    with status_display(message_console(args), "exporting") as show:
+        export_swift(model, args.output, chosen_voices(args, model), args.precision, args.overwrite, show)
+    size = sum(file.stat().st_size for file in args.output.rglob("*") if file.is_file()) / 1e6
+    report_console(args).print(f"Wrote {args.output}, {size:.1f} MB. Test it on a Mac with `swift test`, in that "
+                               "folder; its README.md says how an app uses it.")
+    return 0
+
+
+def chosen_voices(args: argparse.Namespace, model: Model) -> "dict[str, Voice]":
+    """By name, the default first. Raises UserError when there is none, or one is unknown."""
+    names = args.voice
+    if names is None:
+        own = [path.stem for path in sorted(model.voices.iterdir())] if model.voices else []
+        names = sorted(own, key=lambda name: name != model.default_voice)
+    if not names:
+        raise UserError(f"{model.name} has no voice of its own: name one with --voice")
+    return {name: resolve_for_model(name, model, "torch:cpu") for name in names}

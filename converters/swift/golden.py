@@ -1,0 +1,120 @@
+"""Golden vectors: what the Python runtime does, for the Swift package's tests.
+
+Two sentences are spoken on the interpreter of the packages, and every call of a function is recorded: fingerprints of
+its inputs, and its outputs. The tests give the recorded outputs to the Swift runtime and compare each call's inputs,
+the codes and the sound.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ane.audio.trimming import trimmed
+from ane.backends.mil.runtime import MilRuntime
+from ane.backends.packaged.backend import PackagedBackend
+from ane.backends.packaged.functions import LoadedFunction
+from ane.backends.torch.backend import TorchBackend
+from ane.bundles.bundle import Bundle
+from ane.models.tortoise.chunks import split_into_chunks
+from ane.models.tortoise.decoding import Prompt, decode
+from ane.models.tortoise.randomness import Randomness
+from ane.models.tortoise.sampling import inverse_cdf_sampler
+from ane.models.tortoise.settings import Settings
+from ane.models.tortoise.vocoding import hifigan_sound
+from ane.voices import Voice
+from converters.swift.arrays import fingerprint
+from converters.swift.tables import DECODER, VOCODER
+
+SEED = 1
+# sentences and the most codes of each; the second has a long prefix, so that the pool of slots grows
+SENTENCES = {"The door stood open.": 40,
+             "Nobody had heard the old clock on the stairs, since the house had stood empty for so long.": 12}
+SEEDS = (0, 1, 12345, 2 ** 32 + 7, 2 ** 64 - 1)
+# what the Swift package reads as `ane say` does: no abbreviation, date, amount or word in capitals
+TEXTS = (
+    *SENTENCES,
+    "“Hello,” she said — it’s late; isn't it?",
+    "Wait... what?!  The café was\nclosed (as always), and so we left.",
+    "The lamp was out, and the old door at the end of the long hall stood wide open, which nobody had expected, since "
+    "the wind had been quiet for hours and the keys were still on the table. She listened. Nothing moved! After a "
+    "while she took the lamp, lit it again with the last match, and went down the stairs to see who had come in so "
+    "late at night, and why.",
+)
+
+
+class RecordingRuntime(MilRuntime):
+    """The interpreter, which keeps a record of each call.
+
+    Outputs are rounded to fp16 where a network's package computes in it, as Core ML returns them.
+    """
+
+    def __init__(self, networks: Mapping[Path, str], narrow: bool):
+        super().__init__()
+        self.networks, self.narrow = networks, narrow
+        self.calls: list[dict[str, Any]] = []
+        self.outputs: dict[str, np.ndarray] = {}
+
+    def load(self, package: Path, function: str, compute_units: str) -> "FunctionRecorder":
+        return FunctionRecorder(self, self.networks[package], function, super().load(package, function, compute_units))
+
+
+class FunctionRecorder:
+    def __init__(self, runtime: RecordingRuntime, network: str, name: str, function: LoadedFunction):
+        self.runtime, self.network, self.name, self.function = runtime, network, name, function
+
+    def predict(self, inputs: Mapping[str, np.ndarray], state: Any = None) -> dict[str, np.ndarray]:
+        outputs = self.function.predict(inputs, state)
+        if self.runtime.narrow:
+            outputs = {name: array.astype(np.float16).astype(np.float32) for name, array in outputs.items()}
+        named = {name: f"call{len(self.runtime.calls)}/{name}" for name in outputs}
+        self.runtime.calls.append({"network": self.network, "function": self.name, "outputs": named,
+                                   "inputs": {name: fingerprint(array) for name, array in inputs.items()}})
+        self.runtime.outputs.update((named[name], array.copy()) for name, array in outputs.items())
+        return outputs
+
+
+def golden_vectors(bundle: Bundle, precision: str, voice_name: str, voice: Voice,
+                   settings: Settings) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The content of golden.json without its arrays, and the arrays."""
+    replays, arrays = [], {}
+    for index, (text, codes) in enumerate(SENTENCES.items()):
+        replay, recorded = recorded_sentence(bundle, precision, voice, settings, text, codes)
+        names = {name: f"replay{index}/{name}" for name in recorded}
+        arrays |= {names[name]: array for name, array in recorded.items()}
+        for call in replay["calls"]:
+            call["outputs"] = {output: names[name] for output, name in call["outputs"].items()}
+        replays.append(replay | {"voice": voice_name, "sound": names["sound"]})
+    texts = []
+    for text in TEXTS:
+        chunks = split_into_chunks(text, bundle, settings)
+        texts.append({"text": text, "chunks": [chunk.text for chunk in chunks],
+                      "tokens": [chunk.tokens[:-1] for chunk in chunks]})        # the stop token is added later
+    uniforms = [{"seed": seed, "chunk": chunk, "values": Randomness(seed).candidate(chunk, 0).random(4).tolist()}
+                for chunk, seed in enumerate(SEEDS)]
+    return {"texts": texts, "uniforms": uniforms, "replays": replays}, arrays
+
+
+def recorded_sentence(bundle: Bundle, precision: str, voice: Voice, settings: Settings, text: str,
+                      codes: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """What the runtime does for one sentence of at most ``codes`` codes; the arrays of the calls, and the sound."""
+    backend = recording_backend(bundle, precision)
+    [chunk, *_] = split_into_chunks(text, bundle, settings)
+    prompt = Prompt(voice.ar, chunk.tokens, [inverse_cdf_sampler(Randomness(SEED).candidate(0, 0))])
+    sampling = replace(settings.sampling, max_codes=min(settings.sampling.max_codes, codes))
+    [[candidate]] = decode(backend, [prompt], bundle.config(DECODER), sampling, lanes=1, rewrite_tail=False)
+    sound = trimmed(hifigan_sound(backend, voice.ar, candidate.hidden), settings.silence)
+    replay = {"text": chunk.text, "seed": SEED, "maxCodes": sampling.max_codes, "codes": candidate.codes,
+              "calls": backend.runtime.calls}
+    return replay, backend.runtime.outputs | {"sound": sound}
+
+
+def recording_backend(bundle: Bundle, precision: str) -> PackagedBackend:
+    """The packages on the interpreter. Host arrays are float32 even of fp16 packages, as in Swift."""
+    backend = PackagedBackend(bundle, RecordingRuntime({}, False), TorchBackend(bundle, "cpu"), precision, cache="io")
+    networks = {bundle.path / backend.packages[network].path: network for network in (DECODER, VOCODER)}
+    backend.runtime = RecordingRuntime(networks, backend.packages[DECODER].precision != "fp32")
+    backend.packages[DECODER] = replace(backend.packages[DECODER], precision="fp32")
+    return backend

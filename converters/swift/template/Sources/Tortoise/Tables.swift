@@ -1,0 +1,86 @@
+import Foundation
+
+/// The content of `tortoise.json`, which `ane export-swift` writes.
+public struct ModelTables: Codable, Sendable {
+    public struct Bucket: Codable, Sendable {
+        public let name: String
+        /// Columns of a prefill, slots of a step, frames of the vocoder.
+        public let length: Int
+    }
+
+    public struct Text: Codable, Sendable {
+        public struct Rule: Codable, Sendable {
+            public let pattern, replacement: String
+        }
+
+        public let rules: [Rule]
+        public let vocabulary: [String: Int]
+        public let merges: [[String]]
+        public let special: [Int]
+        public let space: Int?
+        /// nil: characters without a token are left out.
+        public let unknown: Int?
+        /// Desired and maximum characters of a chunk; nil: a text is one chunk.
+        public let split: [Int]?
+        public let maxTokens: Int
+    }
+
+    public struct Decoder: Codable, Sendable {
+        /// Layers, heads, head width.
+        public let geometry: [Int]
+        public let scale: Float
+        public let masked: Float
+        public let prefills, steps: [Bucket]
+        public let stepColumns: Int
+        public let startText, stopText, startCode, stopCode: Int
+    }
+
+    public struct Vocoder: Codable, Sendable {
+        public let functions: [Bucket]
+        public let margin: Int
+        public let conditioned: Bool
+    }
+
+    public struct Package: Codable, Sendable {
+        public let path, computeUnits, identity: String
+    }
+
+    public struct Block: Codable, Sendable {
+        public let shape: [Int]
+        /// In floats.
+        public let offset: Int
+    }
+
+    public let name: String
+    public let text: Text
+    public let decoder: Decoder
+    public let sampling: Sampling
+    public let vocoder: Vocoder
+    /// Seconds kept before and after the speech of a chunk; nil: all.
+    public let silence: [Double]?
+    public let packages: [String: Package]
+    public let voices: [String]
+    public let defaultVoice: String
+    public let arrays: [String: Block]
+}
+
+/// Named arrays of little-endian float32 in one file.
+public struct ArrayFile {
+    private let data: Data
+    private let blocks: [String: ModelTables.Block]
+
+    public init(_ url: URL, _ blocks: [String: ModelTables.Block]) throws {
+        data = try Data(contentsOf: url, options: .alwaysMapped)
+        self.blocks = blocks
+    }
+
+    /// Throws `TortoiseError.damaged` when the file has no such array.
+    public func array(_ name: String) throws -> FloatArray {
+        guard let block = blocks[name] else { throw TortoiseError.damaged("the tables have no array \(name)") }
+        let array = FloatArray(shape: block.shape)
+        let range = block.offset * 4..<(block.offset + array.values.count) * 4
+        guard range.upperBound <= data.count else { throw TortoiseError.damaged("the file of \(name) is truncated") }
+        data.copyBytes(to: array.values, from: range)
+        return array
+    }
+}

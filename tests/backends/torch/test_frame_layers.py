@@ -1,0 +1,110 @@
+"""The denoiser's packed layers compute what the plain ones do, each utterance as it is alone."""
+
+import platform
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ane.backends.torch import linear
+from ane.backends.torch.backend import TorchBackend
+from ane.backends.torch.frame_layers import Int8FrameConv, PackedFrameConv, frame_packing
+from ane.models.tortoise.networks.frames import FrameConv
+from ane.system.decibels import snr_db
+from tests.random_model import CONFIGS, RandomModel
+
+X86 = platform.machine() in ("x86_64", "AMD64") and torch.backends.mkldnn.is_available()
+AVAILABLE = [weights for weights, has in (("bf16", torch.cpu._is_avx512_bf16_supported()),
+                                          ("int8", torch.cpu._is_vnni_supported())) if X86 and has]
+pytestmark = pytest.mark.skipif(not AVAILABLE, reason="this CPU has no packed layers")
+
+CONVOLUTIONS = {"bf16": partial(PackedFrameConv, dtype=torch.bfloat16), "int8": Int8FrameConv}
+LAYER_DB = {"bf16": 45.0, "int8": 38.0}         # of one layer of random weights
+NETWORK_DB = {"bf16": 33.0, "int8": 33.0}       # of a call of the whole network, beside float32
+CONFIG = CONFIGS["diffusion"]
+VOICE = np.random.default_rng(1).standard_normal((1, 2 * CONFIG.model_channels), dtype=np.float32)
+
+
+def plain_convolution(channels: int, outputs: int) -> FrameConv:
+    layer = FrameConv(channels, outputs, 3, padding=1).requires_grad_(False)
+    generator = torch.Generator().manual_seed(0)
+    for parameter in layer.parameters():
+        parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    return layer
+
+
+@pytest.mark.parametrize("weights", AVAILABLE)
+@pytest.mark.parametrize("frames", [1, 2, 3, 90])
+def test_a_packed_convolution_computes_what_the_plain_one_computes(weights, frames):
+    plain = plain_convolution(64, 48)
+    # nearly all positive, as SiLU leaves them, and some frames louder than others
+    x = torch.nn.functional.silu(torch.randn(2, frames, 64, generator=torch.Generator().manual_seed(1)))
+    x = x * torch.logspace(-1, 1, frames)[:, None]
+    packed = CONVOLUTIONS[weights](plain.weight, plain.bias)
+    actual = packed(x.bfloat16() if weights == "bf16" else x).float()
+    assert actual.shape == (2, frames, 48)
+    assert snr_db(plain(x), actual) > LAYER_DB[weights]
+
+
+def denoised(backend: TorchBackend, seeds: list[int], guided: bool = True) -> list[np.ndarray]:
+    """The prediction of an utterance for each seed, all in one call."""
+    rngs = [np.random.default_rng(seed) for seed in seeds]
+    latents = [rng.standard_normal((1, 3 + seed, CONFIG.in_latent_channels), dtype=np.float32)
+               for seed, rng in zip(seeds, rngs, strict=True)]
+    frames = [4 * rows.shape[1] for rows in latents]
+    noisy = [rng.standard_normal((1, 100, length), dtype=np.float32) for rng, length in zip(rngs, frames, strict=True)]
+    return backend.batched_denoiser(latents, VOICE, frames)(noisy, 700, guided)
+
+
+@pytest.fixture(scope="module", params=AVAILABLE)
+def backend(request) -> TorchBackend:
+    return TorchBackend(RandomModel(), "cpu", request.param, keep=True)
+
+
+def test_a_packed_denoiser_reaches_its_threshold(backend):
+    exact = TorchBackend(RandomModel(), "cpu", "fp32", keep=True)
+    for expected, actual in zip(*(denoised(one, [5, 20], guided=False) for one in (exact, backend)), strict=True):
+        assert snr_db(expected, actual) > NETWORK_DB[backend.chosen.name]
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.lists(st.integers(0, 30), min_size=2, max_size=4), st.booleans())
+def test_a_packed_denoiser_gives_an_utterance_the_same_bits_beside_others(backend, seeds, guided):
+    for seed, together in zip(seeds, denoised(backend, seeds, guided), strict=True):
+        np.testing.assert_array_equal(denoised(backend, [seed], guided)[0], together)
+
+
+def test_a_packed_denoiser_computes_the_same_on_any_number_of_threads(backend):
+    before, outputs = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            outputs.append(denoised(backend, [40])[0])
+    finally:
+        torch.set_num_threads(before)
+    np.testing.assert_array_equal(*outputs)
+
+
+@pytest.mark.skipif("int8" not in AVAILABLE, reason="this CPU has no VNNI")
+def test_int8_leaves_first_and_last_layers_in_float32():
+    network = TorchBackend(RandomModel(), "cpu", "int8").network("diffusion")
+    weights = {name.partition(".")[0] for name, tensor in network.state_dict().items()
+               if tensor.ndim > 1 and not tensor.is_meta and "relative" not in name}
+    assert weights == {*network.ends, "integrating_conv", "unconditioned_embedding"}
+    assert {tensor.dtype for tensor in network.state_dict().values() if not tensor.is_meta} == {torch.float32}
+
+
+def test_a_cpu_without_the_instructions_packs_nothing(monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    assert frame_packing("int8") is None
+    assert frame_packing("bf16") is None
+    assert denoised(TorchBackend(RandomModel(), "cpu", "int8"), [3])[0].shape[0] == 2
+    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: True)
+    assert frame_packing("int8").attention is None
+    monkeypatch.setattr(linear.platform, "machine", lambda: "arm64")
+    assert frame_packing("int8") is None
+    assert frame_packing("fp32") is None
