@@ -32,7 +32,9 @@ class AligningRecogniser:
         self.aligner = TextAligner()
 
     def problems(self, text: str, audio: np.ndarray, rate: int, loudness: float) -> list[ChunkProblem]:
-        return misfits(self.aligner.fit(text, audio, rate), audio, rate, loudness)
+        found = misfits(self.aligner.fit(text, audio, rate), audio, rate, loudness)
+        return found or [ChunkProblem(f"{word!r} is not heard", 2.0)
+                         for word in self.aligner.left_out(text, audio, rate)]
 
 
 class TranscribingRecogniser:

@@ -51,3 +51,10 @@ def test_a_result_depends_on_no_other_sound(recogniser, synthesizer):
     before = recogniser.fit(TEXT, sound, RATE)
     recogniser.fit("Something else.", np.random.default_rng(0).standard_normal(RATE).astype(np.float32), RATE)
     assert recogniser.fit(TEXT, sound, RATE) == before
+
+
+@pytest.mark.parametrize(("spoken", "left_out"), [(TEXT, []), (TEXT.replace("her ", ""), ["her"])])
+def test_a_short_word_that_is_missing_is_named(recogniser, synthesizer, spoken, left_out):
+    sound = trimmed(synthesizer.speak(spoken, preset="fastest", seed=1).audio, (0.05, 0.05))
+    assert recogniser.left_out(TEXT, sound, RATE) == left_out
+    assert "brzezwicz" not in recogniser.left_out(f"Brzezwicz, {TEXT}", sound, RATE)
