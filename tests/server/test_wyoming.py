@@ -33,7 +33,8 @@ def test_on_sigterm_idle_clients_are_closed_and_new_ones_refused_while_others_ar
                        "--log-texts") as server:
         server.wait_until_ready()
         address = ("127.0.0.1", server.wyoming_port)
-        with socket.create_connection(address, PATIENCE) as idle, socket.create_connection(address, 5) as speaking:
+        with (socket.create_connection(address, PATIENCE) as idle,
+              socket.create_connection(address, PATIENCE) as speaking):
             for connection in (idle, speaking):
                 connection.sendall(b'{"type": "ping"}\n')
                 receive_until(connection, b"pong")
