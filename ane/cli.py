@@ -38,7 +38,7 @@ from ane.system.version import version
 
 # Compiled kernels that oneDNN keeps, one for each length of each layer. Its own limit is 1024, so that memory followed
 # the length of a text. It is read when torch first computes.
-KERNEL_CACHE = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+KERNEL_CACHE, KERNELS = "ONEDNN_PRIMITIVE_CACHE_CAPACITY", 64
 
 # raised by a standard stream that is closed, has no reader, or is full
 STREAM_ERRORS = (errno.EBADF, errno.EPIPE, errno.ENOSPC, errno.EIO)
@@ -63,9 +63,9 @@ def main(arguments: list[str] | None = None) -> int:
     0: done; 1: bad input, or a machine that cannot do it, reported in one line; 2: wrong usage; 130 and 143: stopped by
     Ctrl-C, by SIGTERM.
     """
-    os.environ.setdefault(*KERNEL_CACHE)
     with tolerant_streams():
         args = parser().parse_args(arguments)
+        os.environ.setdefault(KERNEL_CACHE, str(getattr(args, "kernels", KERNELS)))
         with logging_to_standard_error(args.verbose, args.quiet), interruptions() as stops:
             try:
                 check_working_directory()

@@ -72,7 +72,7 @@ class SimulatedJob:
 
 
 def measure_chunks(bundle: str | None, preset: str, count: int) -> MeasuredChunks:
-    """Speak a text of ``count`` chunks as `ane read` does, with one thread."""
+    """Speak a text of ``count`` paragraphs as `ane read` does, with one thread."""
     began = time.perf_counter()
     synthesizer = ane.load(bundle, threads=1, keep=True)
     speaker = TortoiseSpeaker(synthesizer, synthesizer.prepare(), Settings.of(preset, synthesizer.model.settings))
@@ -143,7 +143,7 @@ def simulate(measured: MeasuredChunks, chunks: int, workers: int, trouble: Troub
 
 
 def measure(options: argparse.Namespace) -> BenchmarkResult:
-    found = measure_chunks(options.bundle, options.preset, options.chunks)
+    found = measure_chunks(options.bundle, options.preset, options.paragraphs)
     rate = sum(found.sound) / sum(found.speak)
     rows = [BenchRow("a worker", "speak a chunk", "s", {}, Spread.of(found.speak)),
             BenchRow("a worker", "sound of a chunk", "s", {}, Spread.of(found.sound)),
@@ -162,17 +162,18 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
              f"{found.load:.1f} s",
              f"estimated: all rows with workers; jobs of {options.job_chunks} chunks, "
              f"{options.job_chunks * np.mean(found.sound) / 3600:.0f} hours of sound"]
-    return BenchmarkResult(rows, {"model": model_name(options), "preset": options.preset, "chunks": options.chunks,
-                                  "job_chunks": options.job_chunks, "threads": 1}, notes,
+    settings = {"model": model_name(options), "preset": options.preset, "paragraphs": options.paragraphs,
+                "job_chunks": options.job_chunks, "threads": 1}
+    return BenchmarkResult(rows, settings, notes,
                            [BenchmarkPlot("Estimated rate of a job on a cluster", "job", "workers")],
                            {"chunk_seconds": [round(each, 4) for each in found.speak]})
 
 
 def add_options(add: Callable[..., Any]) -> None:
     add("--preset", default="fastest", metavar="NAME", help="(default: fastest)")
-    add("--chunks", type=positive, default=60, metavar="N", help="that are spoken to measure (default: 60)")
+    add("--paragraphs", type=positive, default=60, metavar="N", help="that are spoken to measure (default: 60)")
     add("--job-chunks", type=positive, default=50_000, metavar="N", help="of the simulated job (default: 50000)")
 
 
 BENCHMARK = Benchmark(measure, "chunk times of `ane read`, and estimates for up to 1,000 workers", add_options,
-                      quick="--chunks 2 --job-chunks 20 --rounds 1", uses=("rounds",))
+                      quick="--paragraphs 2 --job-chunks 20 --rounds 1", uses=("rounds",))

@@ -5,11 +5,14 @@ decoder step decodes one code of every lane, without sampling, after a prefix of
 86 codes. A guided denoising step runs the network with and without conditioning; upstream makes two calls, one
 utterance at a time.
 
+With one thread, "core_ms" is the time that a call kept a core busy: other programs change it less than its duration.
+
 Shares are relative to what the machine reached in the same rounds: its memory bandwidth, for weights, keys and values
 read once, and its throughput of large matrix products in that precision, or in fp32 where that is faster.
 """
 
 import argparse
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -106,10 +109,13 @@ class StageContest:
     def reading(self, call: Callable[[], object], lanes: int | None = None, seconds: float | None = None) -> Reading:
         """The median of some calls, in ms, with codes a second of all lanes, or seconds of work a second of audio."""
         def read() -> dict[str, Any]:
+            before = time.process_time()
             times = sorted(repeated(call, self.options.calls))
+            core = {} if self.options.threads > 1 else {"core_ms": 1000 * (time.process_time() - before) / len(times)}
             value = times[len(times) // 2]
             rate = {} if lanes is None else {"tokens_per_s": lanes / value}
-            return {"value": 1000 * value, **rate, **({} if seconds is None else {"real_time_factor": value / seconds})}
+            sound = {} if seconds is None else {"real_time_factor": value / seconds}
+            return {"value": 1000 * value, **core, **rate, **sound}
 
         return read
 
@@ -125,10 +131,13 @@ class StageContest:
         def step(lanes: int) -> dict[str, Any]:
             answer = process.ask({"lanes": lanes, "prefix": WORK.prefix, "steps": options.calls})
             median = sorted(answer["step_ms"])[len(answer["step_ms"]) // 2]
-            return {"value": median, "tokens_per_s": 1000 * lanes / median, "prefill_ms": answer["prefill_ms"]}
+            core = {} if options.threads > 1 else {"core_ms": answer["core_ms"]}
+            return {"value": median, **core, "tokens_per_s": 1000 * lanes / median, "prefill_ms": answer["prefill_ms"]}
 
         def denoise(frames: int, utterances: int) -> dict[str, Any]:
-            return {"value": sum(process.ask({"frames": frames})["step_ms"] for _ in range(utterances))}
+            answers = [process.ask({"frames": frames}) for _ in range(utterances)]
+            core = {} if options.threads > 1 else {"core_ms": sum(answer["core_ms"] for answer in answers)}
+            return {"value": sum(answer["step_ms"] for answer in answers), **core}
 
         if part == "decoder":
             for lanes in options.upstream_lanes or options.lanes:

@@ -5,9 +5,9 @@
 Upstream's code is unchanged; its functions are wrapped to time them. Requests and answers are JSON, one a line; a line
 {"ready": true} comes first, when the models are loaded. Requests, and their answers:
 
-- decoder: {"lanes", "prefix", "steps"} → {"prefill_ms", "step_ms": [..]}: ``UnifiedVoice.inference_speech`` with its
-  kv-cache, the first forward and the later ones;
-- diffusion: {"frames"} → {"step_ms"}: a guided step, one call with conditioning and one without;
+- decoder: {"lanes", "prefix", "steps"} → {"prefill_ms", "step_ms": [..], "core_ms"}: ``UnifiedVoice.inference_speech``
+  with its kv-cache, the first forward and the later ones; "core_ms" is the mean time that a step kept the cores busy;
+- diffusion: {"frames"} → {"step_ms", "core_ms"}: a guided step, one call with conditioning and one without;
 - speech: {"text", "candidates", "batch", "steps", "guided", "codes", "seed"} → {"elapsed", "seconds", "codes",
   "stages"}: ``TextToSpeech.tts`` with random latents as the voice; "latents" is the second pass of the decoder.
 
@@ -69,14 +69,15 @@ class UpstreamDecoder:
         torch.manual_seed(0)
         voice = torch.randn(1, self.model.model_dim)
         text = torch.randint(1, 255, (1, request["prefix"] - 4))
-        network, times = self.model.inference_model, []
+        network, times, core = self.model.inference_model, [], []
         forward = type(network).forward.__get__(network)
 
         @functools.wraps(forward)       # generate() reads the signature
         def timed_forward(*args, **kwargs):
-            start = time.perf_counter()
+            start, busy = time.perf_counter(), time.process_time()
             result = forward(*args, **kwargs)
             times.append(1000 * (time.perf_counter() - start))
+            core.append(1000 * (time.process_time() - busy))
             return result
 
         network.forward = timed_forward
@@ -84,7 +85,7 @@ class UpstreamDecoder:
         self.model.inference_speech(voice, text, do_sample=True, top_p=0.8, temperature=0.8, repetition_penalty=2.0,
                                     num_return_sequences=request["lanes"], max_generate_length=length,
                                     min_new_tokens=length)
-        return {"prefill_ms": times[0], "step_ms": times[1:]}
+        return {"prefill_ms": times[0], "step_ms": times[1:], "core_ms": sum(core[1:]) / len(core[1:])}
 
 
 class UpstreamDenoiser:
@@ -110,9 +111,10 @@ class UpstreamDenoiser:
         generator = torch.Generator().manual_seed(0)
         x, code = (torch.randn(1, width, request["frames"], generator=generator)
                    for width in (self.model.in_channels, self.model.model_channels))
-        timesteps = torch.tensor([TIMESTEP])
-        return {"step_ms": sum(milliseconds(lambda free=free: self.model(
-            x, timesteps, precomputed_aligned_embeddings=code, conditioning_free=free)) for free in (False, True))}
+        timesteps, busy = torch.tensor([TIMESTEP]), time.process_time()
+        duration = sum(milliseconds(lambda free=free: self.model(
+            x, timesteps, precomputed_aligned_embeddings=code, conditioning_free=free)) for free in (False, True))
+        return {"step_ms": duration, "core_ms": 1000 * (time.process_time() - busy)}
 
 
 class UpstreamSpeaker:

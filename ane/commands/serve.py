@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 TOKEN_VARIABLE = "ANE_TOKEN"
 MEBIBYTE = 1 << 20
+# Compiled kernels that oneDNN keeps (ane.cli): texts of all lengths come in turn. With 64 a FastSpeech request took 1.5
+# times as long, because most kernels were compiled again; 1024 took no less time than 256.
+KERNELS = 256
 EXAMPLES = """
 examples:
   ane serve                                    speak with the embedded voice, on this machine only
@@ -64,7 +67,7 @@ def register(commands: argparse._SubParsersAction) -> None:
         help="size of loaded bundles at most; the least recently used is released (default: no limit)")
     add("--idle-release", type=seconds, metavar="S", help="release a model that was not used for S seconds")
     add_limits(parser)
-    parser.set_defaults(handler=serve)
+    parser.set_defaults(handler=serve, kernels=KERNELS)
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:

@@ -58,10 +58,13 @@ def read_upload(file: Path, seconds: float) -> tuple[np.ndarray, int]:
     except UserError as error:
         if not isinstance(error.__cause__, soundfile.LibsndfileError):      # it can read the format
             raise
+        refused = error
     try:
         return read_container(file, seconds)
     except (OSError, ValueError, IndexError) as error:      # FFmpeg's errors are OSError or ValueError
-        raise UserError(UNREADABLE) from error
+        if "not sound in a format" in str(refused):
+            raise UserError(UNREADABLE) from error
+        raise refused from error
 
 
 def read_container(file: Path, seconds: float) -> tuple[np.ndarray, int]:

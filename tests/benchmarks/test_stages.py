@@ -41,6 +41,7 @@ def test_rows_state_rates_shares_and_the_ratio_to_eager_with_the_same_sizes(rows
                   and other.settings == row.settings)
         assert row.figures["times_eager_fp32"] == eager.value.median / row.value.median
         assert ("share_of_peak" in row.figures) == row.competitor.endswith("fp32")
+        assert row.figures["core_ms"] > 0
         if row.what == "decoder step":
             assert row.figures["tokens_per_s"] > 0
             assert row.figures["share_of_bandwidth"] > 0

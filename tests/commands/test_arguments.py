@@ -74,10 +74,9 @@ def test_a_parameter_in_an_error_of_the_library_becomes_the_flag_of_the_command(
 def test_a_command_limits_the_kernels_that_onednn_keeps(monkeypatch, capsys):
     """Else memory grows with the number of lengths that a long text has; the user's own limit stays."""
     name = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
-    for before, after in ((None, "64"), ("500", "500")):
+    for command, before, after in (("read", None, "64"), ("serve", None, "256"), ("serve", "500", "500")):
         monkeypatch.setenv(name, before or "")
         if before is None:
             monkeypatch.delenv(name)
-        with pytest.raises(SystemExit):
-            main(["--version"])
+        assert main([command, *(["--models", "no-such-model"] if command == "serve" else [])]) == 1
         assert os.environ[name] == after

@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 MOST_LINES = 400
 # Each folder may import from itself and from those above it in this list; one row is one layer.
 LAYERS = [["ane.system"], ["ane.bundles", "ane.audio", "ane.text"], ["ane.voices", "ane.backends"], ["ane.models"],
-          ["ane"], ["ane.bench", "ane.books"], ["ane.server", "ane.cluster"],
+          ["ane"], ["ane.bench", "ane.books"], ["ane.server"], ["ane.cluster"],
           ["ane.commands", "ane.cli", "ane.__main__"]]
 RANK = {folder: rank for rank, layer in enumerate(LAYERS) for folder in layer}
 

@@ -24,6 +24,7 @@ import hypothesis
 from hypothesis import HealthCheck, Phase, given
 from hypothesis import strategies as st
 
+from ane.system.machine import usable_cores
 from tests.server.server_process import ServerProcess
 
 TOKEN = "secret"
@@ -186,7 +187,8 @@ def run(count: int, leaving: int) -> dict[str, Any]:
         (fuzz_schema, count // 2), (fuzz_bodies, count // 2), (fuzz_wyoming, count // 4), (leave_at_random, leaving)]
     began = time.monotonic()
     with ServerProcess("--models", "demo-fast,demo", "--preload", "demo-fast,demo", "--token", TOKEN, "--add-voices",
-                       "--wyoming-port", "0", "--characters", "80", "--idle", "5", "--seconds", "60") as server:
+                       "--wyoming-port", "0", "--characters", "80", "--idle", "5", "--seconds", "60",
+                       "--threads", str(min(2, usable_cores()))) as server:
         server.wait_until_ready()
         valid = json.dumps({**VALID, "input": TEXT}).encode()
         before = send(server.address, valid)

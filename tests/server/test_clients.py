@@ -120,7 +120,8 @@ const client = new OpenAI({baseURL: process.argv[1] + '/v1', apiKey: process.arg
 def test_the_node_client_streams(server):
     if shutil.which("node") is None or subprocess.run(
             ["node", "-e", "require.resolve('openai')"], capture_output=True, check=False).returncode:
-        pytest.skip("needs node and its package openai (npm install openai; NODE_PATH)")
+        pytest.skip("needs node and its package openai: npm install --prefix DIR openai, then set "
+                    "NODE_PATH=DIR/node_modules")
     found = subprocess.run(["node", "-e", NODE_PROGRAM, server.address, TOKEN, TEXT], capture_output=True, text=True,
                            timeout=PATIENCE, check=True)
     answer = json.loads(found.stdout)
