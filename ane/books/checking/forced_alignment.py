@@ -24,6 +24,8 @@ PEAK = 0.9                  # of the sound that it is given
 LEAST = 1e-300              # of a likelihood
 LEFT_OUT = 1e-6             # probability with which a word may be missing
 LETTERS = re.compile(r"[a-z][a-z']*")
+# which speech reduces so far that their absence is not certain
+REDUCED = frozenset(("a", "an", "the", "are", "is", "be"))
 VARIANT = re.compile(r"\(\d+\)$")      # of a pronunciation
 NO_WORD = "<[+("                        # first characters of silence and noise
 # A phoneme for each letter of a word that is not in the dictionary, so that the words beside it are found.
@@ -99,7 +101,7 @@ class TextAligner:
     def left_out(self, text: str, audio: np.ndarray, rate: int) -> list[str]:
         """The words of an English text that are not heard in a sound (S,) float32, if any may be missing.
 
-        None that the dictionary lacks: how it is pronounced is a guess.
+        None of ``REDUCED``, and none that the dictionary lacks: how it is pronounced is a guess.
         """
         words = LETTERS.findall(NORMALISERS["english"](text))
         if not words or not len(audio):
@@ -136,7 +138,8 @@ class TextAligner:
         former, self._grammar = self._grammar, f"words{int(self._grammar[5:] or 0) + 1}"
         steps: list[tuple[Any, ...]] = [(index, index + 1, 1.0, word) for index, word in enumerate(words)]
         if left_out:
-            steps += [(index, index + 1, left_out) for index, word in enumerate(words) if word not in self._guessed]
+            steps += [(index, index + 1, left_out) for index, word in enumerate(words)
+                      if word not in self._guessed and word not in REDUCED]
         decoder.add_fsg(self._grammar, decoder.create_fsg(self._grammar, 0, len(words), steps))
         decoder.activate_search(self._grammar)
         if former:
