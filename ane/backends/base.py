@@ -169,6 +169,22 @@ class CrossAttentionDecoder(Decoder, Protocol):
 
 
 @runtime_checkable
+class RecordingDecoder(Decoder, Protocol):
+    """A decoder that can also return what its columns attend to in their prefix.
+
+    Attributes:
+        recorded: of the last call, for each of its lanes (a prefill has one) and each of the heads that ``record``
+            named, the scores q·k / √head_width of the last column before the softmax, (n, heads, P) float32.
+            P is at least the length of the longest prefix in use; what follows a lane's own prefix has no meaning.
+    """
+
+    recorded: np.ndarray
+
+    def record(self, heads: Sequence[tuple[int, int]]) -> bool:
+        """Record these heads, (layer, head) in ascending order, from the next call on. False: this decoder cannot."""
+
+
+@runtime_checkable
 class LaneCopyingDecoder(Decoder, Protocol):
     """A decoder whose lanes can continue each other, as beam search needs."""
 

@@ -173,9 +173,10 @@ def package_runtime(kind: str, device: str, notice: Callable[[str], None]) -> "P
         return MilRuntime(Arithmetic(fp16=device == "fp16"))
     if kind == "coreai":
         from ane.backends.coreai.runtime import CoreAIRuntime
+        from ane.backends.coreai.trial import CoreAITrial
 
-        return CoreAIRuntime(fp16=device == "fp16")
+        return CoreAIRuntime(fp16=device == "fp16", notice=notice, trial=CoreAITrial())
     from ane.backends.coreml.runtime import CoreMLRuntime
-    from ane.backends.coreml.trial import TrialProcess
+    from ane.backends.coreml.trial import CoreMLTrial
 
-    return CoreMLRuntime(notice=notice, trial=TrialProcess())
+    return CoreMLRuntime(notice=notice, trial=CoreMLTrial())

@@ -11,7 +11,6 @@
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -30,7 +29,7 @@ from ane.bundles.model import Model, read_tokenizer
 from ane.bundles.packages import FORMATS, WEIGHTS, PackageRecord, read_section, sections_of
 from ane.bundles.weights import convert_precision, layout, shape_text
 from ane.system.errors import UserError
-from ane.system.files import link_or_copy, replacing
+from ane.system.files import check_output_folder, link_or_copy, replacing
 from ane.system.version import version
 
 
@@ -168,15 +167,7 @@ def check_destination(destination: Path, overwrite: bool, source: Path | None = 
     """
     if source is not None and source.resolve().is_relative_to(destination.resolve()):
         raise UserError(f"{destination} contains the checkpoints to import; choose another destination")
-    if not os.path.exists(destination):
-        return
-    if not os.path.isdir(destination):
-        raise UserError(f"{destination} is a file; the destination of a bundle is a directory")
-    if os.path.isfile(destination / MANIFEST_FILE):
-        if not overwrite:
-            raise UserError(f"{destination} already contains a bundle; add overwrite=True to replace it")
-    elif any(destination.iterdir()):
-        raise UserError(f"{destination} exists and is not a bundle, so it is not replaced: choose another destination")
+    check_output_folder(destination, MANIFEST_FILE, "a bundle", overwrite)
 
 
 def write_bundle(model: Model, destination: Path | str, *, precision: str | None = None, name: str | None = None,

@@ -1,4 +1,4 @@
-"""``ane convert``: convert a bundle or official checkpoints to Core ML or ONNX packages, GGUF or ggml files."""
+"""``ane convert``: convert a bundle or official checkpoints to Core ML, ONNX, Core AI, GGUF or ggml."""
 
 import argparse
 import os
@@ -32,7 +32,8 @@ Convert a model for another engine. SOURCE is a bundle (a name or a path; demo i
 official .pth files. --to coreml and --to onnx write a bundle with packages of its networks added; every function is
 compared with the float32 networks before the bundle appears at OUT. An interrupted conversion continues when the same
 command is given again; until then finished packages are kept in OUT.converting, which may be deleted.
---to gguf writes the whole model as one GGUF file; --to ggml the files that tortoise.cpp reads, with one voice.
+--to gguf writes the whole model as one GGUF file; --to ggml the files that tortoise.cpp reads, with one voice; --to
+coreai the Core ML packages of a bundle as Core AI assets, which only the same version of Core AI can read.
 """
 NETWORKS = ("autoregressive, diffusion, clvp, univnet, hifigan, conditioning_encoder, contextual_embedder, rlg_auto, "
             "rlg_diffuser; of Whisper: encoder, decoder")
@@ -44,8 +45,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("source", metavar="SOURCE", help="bundle or directory of checkpoints")
     parser.add_argument("--to", required=True, choices=TARGETS, help="what to convert to")
     parser.add_argument("-o", "--output", required=True, metavar="OUT", type=arguments.path,
-                        help="where to write the bundle (coreml, onnx), the .gguf file (gguf), the files (ggml: a "
-                             "directory)")
+                        help="where to write the bundle (coreml, onnx), the .gguf file (gguf), the files (ggml, "
+                             "coreai: a directory)")
     parser.add_argument("--precision", type=comma_separated, metavar="P,…",
                         help=f"coreml: one or more of {', '.join(PRECISIONS['coreml'])} (default: fp16, which "
                              f"the Neural Engine takes). onnx: of {', '.join(PRECISIONS['onnx'])} (default: fp32). "
@@ -104,6 +105,29 @@ def write_packages(args: argparse.Namespace, model: Model) -> int:
     console = report_console(args)
     (report_core_ml if args.to == "coreml" else report_onnx)(console, bundle)
     console.print(f"Wrote {bundle.path}. Use it with {bundle.family.usage} {shlex.quote(str(bundle.path))}")
+    return 0
+
+
+def write_assets(args: argparse.Namespace, model: Model) -> int:
+    """Write the Core ML packages of a bundle as Core AI assets, and print a row for each."""
+    from ane.bundles.packages import missing_packages
+    from ane.commands.packages import with_packages
+    from converters.coreai.asset_folder import check_asset_folder, write_asset_folder
+    from converters.proof.verify import choose_packages
+
+    check_asset_folder(args.output, args.overwrite or False)
+    bundle = with_packages(model, "coreai", message_console(args))
+    if not getattr(bundle, "packages", None):
+        raise missing_packages(bundle, "coreml")
+    packages = [package for network in dict.fromkeys(args.networks or [None])
+                for package, _ in choose_packages(bundle, network)]
+    with status_display(message_console(args), "writing") as show:
+        sizes = write_asset_folder(bundle, packages, args.output, args.overwrite or False, show)
+    console = report_console(args)
+    for name, size in sizes.items():
+        console.print(f"{args.output / name}  {size / 1e6:.1f} MB")
+    console.print("Only the same version of Core AI can read these assets. --backend coreai does not use them: it "
+                  "makes its own.")
     return 0
 
 
@@ -203,4 +227,5 @@ TARGETS = {
     "onnx": ConvertTarget(write_packages, frozenset({"precision", "networks"})),
     "gguf": ConvertTarget(write_gguf_file, frozenset({"precision", "networks"})),
     "ggml": ConvertTarget(write_ggml_files, frozenset({"voice"})),
+    "coreai": ConvertTarget(write_assets, frozenset({"networks"})),
 }

@@ -12,7 +12,7 @@ from rich.console import Console
 from ane.backends import NAMES
 from ane.bundles.packages import COMPUTE_UNITS
 from ane.commands import arguments
-from ane.commands.messages import message_console, output_console, report_console
+from ane.commands.messages import message_console, notice, output_console, report_console
 from ane.commands.packages import with_packages
 from ane.commands.progress import status_display
 from ane.commands.verify_plot import plot_results
@@ -93,7 +93,8 @@ def verify_command(args: argparse.Namespace) -> int:
 
         return verify_package(args)
     onnx = args.against in ONNX_RUNNERS
-    runner = onnx_runner(args) if onnx else package_runner(args.against, args.narrow_norms, args.compute_units)
+    runner = onnx_runner(args) if onnx else package_runner(args.against, args.narrow_norms, args.compute_units,
+                                                           notice)
     console = message_console(args)
     model = open_bundle(args, console)
     chosen_functions(model, args)           # raises before any work
@@ -202,7 +203,6 @@ def onnx_runner(args: argparse.Namespace) -> "OnnxRunner":
         UserError: a flag without effect on ONNX packages, or a provider that does not load.
     """
     from ane.backends.onnx.providers import choose_onnx_device
-    from ane.commands.messages import notice
     from converters.proof.onnx_verify import OnnxRunner
 
     for flag, given in (("--narrow-norms", args.narrow_norms), ("--compute-units", args.compute_units),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from ane.commands.messages import output_console
+from ane.commands.messages import notice, output_console
 from ane.commands.tables import plain_table
 from ane.commands.verify_report import by_loss, decibels, summary
 from ane.system.errors import UserError
@@ -42,7 +42,7 @@ def verify_package(args: argparse.Namespace) -> int:
         check_output_file(args.output)
     expected = read_arrays(args.expect) if args.expect else {}
     calls = [read_arrays(path) for path in args.inputs]
-    runner = package_runner(args.against, args.narrow_norms, args.compute_units)
+    runner = package_runner(args.against, args.narrow_norms, args.compute_units, notice)
     with tensor_dump(args.dump) if args.dump else nullcontext() as dump:
         run = run_package(args.package, args.function, runner, calls, expected, args.layers, dump)
     if args.output:

@@ -109,6 +109,26 @@ def check_output_file(path: Path | str) -> None:
         raise UserError(f"cannot write {path}: {folder} is {reason}; choose another folder")
 
 
+def check_output_folder(path: Path, marker: str, content: str, overwrite: bool) -> None:
+    """Refuse a folder that must not be written: one that has ``marker`` is replaced on request, any other never.
+
+    Args:
+        marker: name of the file that every such folder has. content: what is in it, such as "a bundle".
+
+    Raises:
+        UserError: a file or another folder is there, or one with ``marker`` and ``overwrite`` is False.
+    """
+    if not os.path.lexists(path):
+        return
+    if not os.path.isdir(path):
+        raise UserError(f"{path} is a file; {content} is written into a directory")
+    if os.path.isfile(path / marker):
+        if not overwrite:
+            raise UserError(f"{path} already contains {content}; add overwrite=True to replace it")
+    elif any(path.iterdir()):
+        raise UserError(f"{path} exists and is not {content}, so it is not replaced: choose another destination")
+
+
 def _check_name(path: Path) -> None:
     """Raise UserError for a path that no file can have: too long, not encodable, or in a deleted working directory."""
     try:

@@ -1,5 +1,6 @@
 """Verifies the Core ML packages of a bundle: each function, and optionally each value inside, against the networks."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -119,17 +120,27 @@ class PackageRunner:
         self.engine.unload(package)
 
 
-def package_runner(name: str, narrow: bool = False, compute_units: str | None = None) -> PackageRunner:
-    """One of ``RUNNERS``. Raises UserError for options without effect on it, and for Core ML outside macOS."""
+def package_runner(name: str, narrow: bool = False, compute_units: str | None = None,
+                   notice: Callable[[str], None] = lambda line: None) -> PackageRunner:
+    """One of ``RUNNERS``. ``notice`` is called with a line before a long wait.
+
+    Raises:
+        UserError: an option without effect on it, or Core ML outside macOS.
+    """
     if narrow and name != "mil:fp16":
         raise UserError(f"narrow_norms has no effect on against={name}: it is for mil:fp16")
     if compute_units and name != "coreml":
         raise UserError(f"compute_units has no effect on against={name}: it is for coreml")
     if name == "coreml":
+        if sys.platform != "darwin":
+            raise UserError("Core ML runs on macOS only; against=mil interprets the same packages here, and "
+                            "against=coreai runs them on Apple's Core AI")
         from ane.backends.coreml.runtime import CoreMLRuntime
+        from ane.backends.coreml.trial import CoreMLTrial
         from converters.proof.coreml_activations import CoreMLActivations
 
-        return PackageRunner(name, CoreMLRuntime(), CoreMLActivations(), None, compute_units)
+        return PackageRunner(name, CoreMLRuntime(notice=notice, trial=CoreMLTrial()), CoreMLActivations(), None,
+                             compute_units)
     if name.startswith("coreai"):
         from ane.backends.coreai.runtime import CoreAIRuntime
         from converters.proof.coreai_activations import CoreAIActivations

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,7 +15,7 @@ from ane.bundles.hashes import check_hashes
 from ane.bundles.packages import PackageRecord
 from ane.models.tortoise.settings import Settings
 from ane.system.errors import UserError
-from ane.system.files import link_or_copy, replacing
+from ane.system.files import check_output_folder, link_or_copy, replacing
 from ane.voices import Voice
 from converters.swift.arrays import write_arrays
 from converters.swift.golden import golden_vectors
@@ -43,16 +42,7 @@ def check_package_destination(destination: Path, overwrite: bool) -> None:
     Raises:
         UserError: a file or another directory is there, or an exported package and ``overwrite`` is False.
     """
-    if not os.path.lexists(destination):
-        return
-    if not destination.is_dir():
-        raise UserError(f"{destination} is a file; a Swift package is a directory")
-    if (destination / TABLES).is_file():
-        if not overwrite:
-            raise UserError(f"{destination} already contains an exported package; add overwrite=True to replace it")
-    elif any(destination.iterdir()):
-        raise UserError(f"{destination} exists and is not an exported package, so it is not replaced: choose another "
-                        "destination")
+    check_output_folder(destination, TABLES, "a Swift package", overwrite)
 
 
 def export_swift(bundle: Bundle, destination: Path, voices: Mapping[str, Voice], precision: str = "auto",

@@ -18,8 +18,9 @@ from ane.backends.packaged.backend import PackagedBackend
 from ane.backends.packaged.functions import LoadedFunction
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles.bundle import Bundle
+from ane.models.tortoise.candidate import Prompt
 from ane.models.tortoise.chunks import split_into_chunks
-from ane.models.tortoise.decoding import Prompt, decode
+from ane.models.tortoise.decoding import decode
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.sampling import inverse_cdf_sampler
 from ane.models.tortoise.settings import Settings

@@ -74,6 +74,19 @@ def test_every_function_is_planned_and_verified(mac, small, capsys):
                for one in functions)
 
 
+def test_verification_announces_first_loads_and_tries_each_before(mac, small, capsys):
+    mac.order(Order("load", function="clvp_text_32", message="error code: -14"))
+    for announced in (1, 0):
+        assert main(["verify", "--bundle", str(small), "--against", "coreml", "--networks", "clvp"]) == 1
+        printed = capsys.readouterr().err
+        assert printed.count("Loading clvp_speech_32 on the Neural Engine for the first time") == announced
+        assert "1 of 2 functions failed: clvp-fp16, clvp_text_32: Core ML cannot load" in printed
+        assert "cannot run it (error code -14)" in printed
+    assert mac.count("load clvp_text_32") == 1              # then what it was is remembered
+    assert mac.count("load clvp_speech_32") == 2 + 1        # tried and loaded, then loaded
+    assert mac.count("compile") == 1
+
+
 def test_the_report_states_everything_but_paths_and_names(mac, small, tmp_path, monkeypatch):
     monkeypatch.setattr(sessions, "WorkerProcess", InProcessWorker)
     monkeypatch.setattr(getpass, "getuser", lambda: "jane.doe")

@@ -15,7 +15,7 @@ import pytest
 
 from ane.backends.coreml.extract import extract_function
 from ane.backends.coreml.runtime import CoreMLRuntime, CoreMLTools
-from ane.backends.coreml.trial import TrialProcess
+from ane.backends.coreml.trial import CoreMLTrial
 from ane.backends.mil import Arithmetic, Interpreter, Package
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
@@ -126,7 +126,7 @@ def test_many_predictions_with_pauses_do_not_crash(core_ml, package):
 def test_a_first_load_is_tried_in_a_child_process_and_remembered(core_ml, package):
     notices: list[str] = []
     for _ in range(2):
-        runtime = CoreMLRuntime(core_ml, notice=notices.append, trial=TrialProcess())
+        runtime = CoreMLRuntime(core_ml, notice=notices.append, trial=CoreMLTrial())
         assert runtime.load(package, "plain", "CPU_AND_NE").predict({"x": np.ones(SHAPE, np.float32)})["y"].any()
     assert [line.partition(" ")[0] for line in notices] == ["Compiling", "Loading"]
 

@@ -98,11 +98,15 @@ class AssetCache:
             raise UserError(f"{entry} is not a directory: delete it")
         with replacing(entry, directory=True) as staging:
             write(staging / name)
-            files = {path.relative_to(staging).as_posix(): sha256_of(path)
-                     for path in sorted(staging.rglob("*")) if path.is_file()}
-            made = AssetRecord(**described, package=str(package.resolve()), files=files)
+            made = AssetRecord(**described, package=str(package.resolve()), files=file_hashes(staging))
             (staging / RECORD).write_text(json.dumps(asdict(made)), encoding="utf-8")
         return entry / name
+
+
+def file_hashes(folder: Path) -> dict[str, str]:
+    """SHA-256 of each file, by its path in the folder."""
+    return {path.relative_to(folder).as_posix(): sha256_of(path)
+            for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def coreai_version() -> str:
@@ -111,4 +115,3 @@ def coreai_version() -> str:
         return metadata.version("coreai-core")
     except metadata.PackageNotFoundError:
         return ""
-

@@ -9,19 +9,23 @@ Core AI is called from coroutines only, so one thread runs an event loop for all
 import asyncio
 import shutil
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from ane.backends.coreai.assets import AssetCache
+from ane.backends.coreml.compiled import error_summary
 from ane.backends.mil.interpreter import InterpreterState
 from ane.backends.mil.package import Package, ProgramFunction
 from ane.backends.mil.values import DTYPES, TensorType
 from ane.system.errors import UserError
 from ane.system.streams import silent_c_libraries
+
+if TYPE_CHECKING:
+    from ane.backends.coreai.trial import CoreAITrial
 
 T = TypeVar("T")
 VERSION = "1.0.0b3"         # the beta that this was written for; others refuse its assets
@@ -77,7 +81,7 @@ class CoreAIFunction:
         try:
             outputs = self._loop.wait(self._function(inputs=arrays, state=states))
         except RuntimeError as error:
-            raise UserError(f"Core AI cannot run {self.name}: {error}") from error
+            raise UserError(f"Core AI cannot run {self.name}: {error_summary(error)}") from error
         return {key: _widened(array.numpy()) for key, array in outputs.items()}
 
     def make_state(self) -> CoreAIState:
@@ -103,14 +107,18 @@ class CoreAIRuntime:
         cache: of assets, one for each package, which stores each weight once (default: in the user's cache).
         separate: no cache: an asset for each function, made when that is loaded and deleted when its package is
             unloaded, to run a function or two of a package.
+        notice: is called with a line before a long wait.
+        trial: verifies each function in a child process before its first use on macOS 27; None: nothing does.
 
     Raises:
         UserError: Core AI is not installed, or in another version.
     """
 
-    def __init__(self, fp16: bool = False, cache: AssetCache | None = None, separate: bool = False):
+    def __init__(self, fp16: bool = False, cache: AssetCache | None = None, separate: bool = False,
+                 notice: Callable[[str], None] = lambda line: None, trial: "CoreAITrial | None" = None):
         require_core_ai()
         self.fp16, self.cache, self.separate = fp16, cache or AssetCache(), separate
+        self.notice, self.trial = notice, trial
         self.name = "coreai:fp16" if fp16 else "coreai"
         self.loop = EventLoop()
         self._packages: dict[Path, Package] = {}
@@ -123,12 +131,16 @@ class CoreAIRuntime:
         return "aimodel" if uses_framework() else "aimodelx"
 
     def load(self, package: Path, function: str, compute_units: str) -> CoreAIFunction:
-        """Raises UserError when there is no such package or function, an op is not supported, or Core AI fails."""
+        """Raises UserError when there is no such package or function, an op is not supported, or Core AI fails, and
+        EngineRefusalError when it fails or computes something else in the trial."""
         if package not in self._packages:
             self._packages[package] = Package(package)
         program = self._packages[package].function(function)
         key = package, function if self.separate else "", compute_units if uses_framework() else ""
         name = f"function {function!r} of {package}"
+        if self.trial is not None and uses_framework():
+            self.trial.verify(lambda: self._asset(package, function), package, function, compute_units, self.fp16,
+                             self.notice)
         if key not in self._models:
             self._models[key] = open_asset(self._asset(package, function), self.loop, compute_units)
         with silent_c_libraries():
@@ -152,6 +164,7 @@ class CoreAIRuntime:
         functions = list(opened.functions)
 
         def write(path: Path) -> None:
+            self.notice(f"Making a Core AI asset of {package.stem}, once: up to some minutes")
             write_model(opened, functions, path, self.fp16)
 
         return self.cache.asset(package, functions, self.fp16, self.suffix, write)
@@ -178,7 +191,7 @@ def write_model(package: Package, functions: list[str], path: Path, fp16: bool, 
             AIModelAsset.load(source)._write_odix(path)
         except RuntimeError as error:
             shutil.rmtree(path)
-            raise UserError(f"Core AI cannot compile {package.path}: {error}") from error
+            raise UserError(f"Core AI cannot compile {package.path}: {error_summary(error)}") from error
 
 
 def open_asset(path: Path, loop: "EventLoop", compute_units: str = "") -> Any:
@@ -187,17 +200,17 @@ def open_asset(path: Path, loop: "EventLoop", compute_units: str = "") -> Any:
 
     options = None
     if uses_framework():
-        from coreai.runtime import ComputeUnitKind
-
         if compute_units == "CPU_ONLY":
             options = SpecializationOptions.cpu_only()
         elif compute_units in PREFERRED_UNITS:
+            from coreai.runtime import ComputeUnitKind
+
             preferred = getattr(ComputeUnitKind, PREFERRED_UNITS[compute_units])
             options = SpecializationOptions.from_preferred_compute_unit_kind(preferred)
     try:
         return loop.wait(AIModel.load(path, options))
     except RuntimeError as error:
-        raise UserError(f"Core AI cannot open {path}: {error}") from error
+        raise UserError(f"Core AI cannot open {path}: {error_summary(error)}") from error
 
 
 def uses_framework() -> bool:

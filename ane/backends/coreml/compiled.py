@@ -37,6 +37,7 @@ LOCK = ".lock"
 ENTRY_NAME = re.compile(r"[0-9a-f]{32}|\.[0-9a-f]{32}\..*\.partial")       # an entry, or one that is being written
 UNUSED_DAYS = 90
 
+NO_MEMORY = "there is not enough memory"
 # part of a Core ML message → its meaning
 ERROR_MEANINGS = {
     "ANECCompile": "the Neural Engine's compiler rejects it",
@@ -47,9 +48,9 @@ ERROR_MEANINGS = {
     "MLIR pass manager failed": "the GPU's compiler rejects it",
     "Error in building plan": "it finds no way to run it on these compute units",
     "Failed to build the model execution plan": "it finds no way to run it on these compute units",
-    "nsufficient memory": "there is not enough memory",
-    "out of memory": "there is not enough memory",
-    "MemoryError": "there is not enough memory",
+    "nsufficient memory": NO_MEMORY,
+    "out of memory": NO_MEMORY,
+    "MemoryError": NO_MEMORY,
 }
 
 Notice = Callable[[str], None]

@@ -31,6 +31,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from ane.backends.coreml.compiled import (
+    NO_MEMORY,
     CompiledCache,
     MacMachine,
     command_output,
@@ -40,7 +41,7 @@ from ane.backends.coreml.compiled import (
     write_tried,
 )
 from ane.backends.coreml.extract import single_function
-from ane.backends.coreml.trial import TrialProcess, TrialStartError, UnansweredError
+from ane.backends.coreml.trial import CoreMLTrial, TrialStartError, UnansweredError
 from ane.backends.mil import Package, TensorType
 from ane.backends.packaged.functions import EngineRefusalError
 from ane.bundles.packages import COMPUTE_UNITS
@@ -205,7 +206,7 @@ class CoreMLRuntime:
     name = "coreml"
 
     def __init__(self, api: CoreMLApi | None = None, cache: CompiledCache | None = None,
-                 notice: Callable[[str], None] = lambda line: None, trial: TrialProcess | None = None):
+                 notice: Callable[[str], None] = lambda line: None, trial: CoreMLTrial | None = None):
         self.api = api or CoreMLTools()
         self.trial = trial
         self.cache = cache or CompiledCache()
@@ -278,7 +279,12 @@ class CoreMLRuntime:
                     raise
                 self._compiled(package, recompile=True)
                 return self._try(package, function, name, compute_units, signature)
-        except (RuntimeError, MemoryError) as error:
+        except (TrialStartError, UnansweredError, MemoryError) as error:
+            raise core_ml_error("load", package, function, compute_units, error) from error
+        except RuntimeError as error:
+            meaning = error_summary(error)
+            if self.trial is not None and meaning != NO_MEMORY:         # there may be memory later
+                write_tried(self._compiled(package)[0], f"{function} {compute_units}", meaning)
             raise core_ml_error("load", package, function, compute_units, error) from error
 
     def _try(self, package: Path, function: str, name: str, compute_units: str,

@@ -18,39 +18,35 @@ from typing import Any
 from ane.system.errors import UserError
 from ane.system.json_process import JsonProcess, ProcessEndedError, ProcessTimeoutError, answer_requests
 
-START_LIMIT = 300.0         # seconds, to import coremltools
+START_LIMIT = 300.0         # seconds, to import the engine's package
 LIMIT = 1800.0              # seconds; the longest specialisation that was reported took 519 (WhisperKit #208)
-COMMAND = (sys.executable, "-m", "ane.backends.coreml.trial")
 
 
 class UnansweredError(RuntimeError):
-    """The child did not answer: Core ML hung or ended it. It would do so again."""
+    """The child hung or ended without an answer, and would again."""
 
 
 class TrialStartError(RuntimeError):
-    """The child did not start, before Core ML was asked anything: the next time it may."""
+    """The child did not start; the next time it may."""
 
 
 class TrialProcess:
-    """The child process. It is started when it is first needed, and ends when its standard input is closed.
+    """A child process for an engine's first compilations and loads.
+
+    It is started when it is first needed, and ends when its standard input is closed.
 
     Args:
         limit: seconds that an answer may take.
+
+    Attributes:
+        command: the program and its arguments.
     """
+
+    command: tuple[str, ...]
 
     def __init__(self, limit: float = LIMIT):
         self.limit = limit
         self._process: JsonProcess | None = None
-
-    def compile(self, package: Path, destination: Path) -> None:
-        """As ``CoreMLApi.compile``. RuntimeError when Core ML fails, ``UnansweredError`` when it does not answer,
-        ``TrialStartError`` when the child does not start in time."""
-        self._ask({"compile": [str(package), str(destination)]})
-
-    def load(self, compiled: Path, function: str, compute_units: str,
-             inputs: Mapping[str, tuple[tuple[int, ...], str]]) -> None:
-        """Load a function and predict once. ``inputs``: shape and NumPy dtype of each. Raises as ``compile`` does."""
-        self._ask({"load": [str(compiled), function, compute_units, {key: list(one) for key, one in inputs.items()}]})
 
     def close(self) -> None:
         """End the child; a later request starts another."""
@@ -58,11 +54,13 @@ class TrialProcess:
         if process is not None:
             process.kill()
 
-    def _ask(self, request: Mapping[str, Any]) -> None:
+    def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """RuntimeError when the answer is an error, ``UnansweredError`` when there is none, ``TrialStartError`` when
+        the child does not start in time."""
         try:
             if self._process is None:
                 self._process = self._started()
-            self._process.ask(request, self.limit)
+            return self._process.ask(request, self.limit)
         except ProcessTimeoutError:
             self._process = None
             raise UnansweredError(f"it did not finish within {self.limit / 60:g} minutes") from None
@@ -75,13 +73,29 @@ class TrialProcess:
         except UserError as error:
             raise RuntimeError(str(error)) from None
 
-
     def _started(self) -> JsonProcess:
         try:
-            return JsonProcess(COMMAND, limit=START_LIMIT)
+            return JsonProcess(self.command, limit=START_LIMIT)
         except ProcessTimeoutError:
             raise TrialStartError(f"the process that tries it did not start within {START_LIMIT / 60:g} minutes"
                                   ) from None
+        except UserError as error:
+            raise TrialStartError(str(error)) from None
+
+
+class CoreMLTrial(TrialProcess):
+    """The child process for Core ML. RuntimeError when Core ML fails; other errors as ``_ask`` raises them."""
+
+    command = (sys.executable, "-m", "ane.backends.coreml.trial")
+
+    def compile(self, package: Path, destination: Path) -> None:
+        """As ``CoreMLApi.compile``."""
+        self._ask({"compile": [str(package), str(destination)]})
+
+    def load(self, compiled: Path, function: str, compute_units: str,
+             inputs: Mapping[str, tuple[tuple[int, ...], str]]) -> None:
+        """Load a function and predict once. ``inputs``: shape and NumPy dtype of each."""
+        self._ask({"load": [str(compiled), function, compute_units, {key: list(one) for key, one in inputs.items()}]})
 
 
 def answer(request: Mapping[str, Any]) -> dict[str, str]:

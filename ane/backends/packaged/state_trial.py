@@ -6,6 +6,7 @@ the same engine, with the same weights.
 
 import hashlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -15,6 +16,7 @@ from ane.backends.packaged.decoder import PackagedDecoder
 from ane.backends.packaged.functions import EngineRefusalError, PackageFunction
 from ane.system import paths
 from ane.system.decibels import snr_db
+from ane.system.errors import UserError
 from ane.system.files import read_json, write_json
 
 THRESHOLD = 30.0        # dB; fp16 gives 50, a column that is not stored less than 10
@@ -36,8 +38,7 @@ class MachineRecords:
         self.key = key
 
     def read(self, package: Path, units: str) -> str | None:
-        path = self._path(package, units)
-        return str(read_json(path)["problem"]) if path.is_file() else None
+        return read_problem(self._path(package, units))
 
     def write(self, package: Path, units: str, problem: str) -> None:
         write_json(self._path(package, units), {"problem": problem})
@@ -45,6 +46,13 @@ class MachineRecords:
     def _path(self, package: Path, units: str) -> Path:
         name = hashlib.sha256(f"{self.key(package)}\n{units}".encode()).hexdigest()[:32]
         return paths.cache_dir() / "verified" / f"state-{name}.json"
+
+
+def read_problem(path: Path) -> str | None:
+    """What a trial found, from its file; None when there is none or it is damaged."""
+    with suppress(UserError, KeyError, TypeError):
+        return str(read_json(path)["problem"])
+    return None
 
 
 def try_state(make: Callable[[], PackagedDecoder], prefills: Sequence[PackageFunction], width: int,

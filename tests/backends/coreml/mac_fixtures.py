@@ -19,13 +19,14 @@ M2 = MacMachine("Apple M2", "24F74")        # the stand-in's
 CHECKOUT = Path(__file__).parents[3]
 
 
-class TrialInThisProcess(trial.TrialProcess):
-    """``TrialProcess`` without the process, which takes seconds to start."""
+class TrialInThisProcess(trial.CoreMLTrial):
+    """``CoreMLTrial`` without the process, which takes seconds to start."""
 
-    def _ask(self, request) -> None:
+    def _ask(self, request) -> dict:
         answer = trial.answer(request)
         if "error" in answer:
             raise RuntimeError(answer["error"])
+        return answer
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def unguarded_mac(tmp_path, monkeypatch) -> Iterator[native.StandIn]:
 @pytest.fixture
 def mac(unguarded_mac, monkeypatch) -> Iterator[native.StandIn]:
     """As ``unguarded_mac``, with first loads in this process. No array may die while Core ML reads it."""
-    monkeypatch.setattr(trial, "TrialProcess", TrialInThisProcess)
+    monkeypatch.setattr(trial, "CoreMLTrial", TrialInThisProcess)
     yield unguarded_mac
     assert unguarded_mac.count("freed too early") == 0
 

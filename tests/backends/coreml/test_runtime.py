@@ -181,7 +181,7 @@ def test_the_machine_is_read_from_macos(mac):
 
 
 def runtime_with_trial(notices=None, limit=60.0) -> CoreMLRuntime:
-    return CoreMLRuntime(notice=(notices if notices is not None else []).append, trial=trial.TrialProcess(limit))
+    return CoreMLRuntime(notice=(notices if notices is not None else []).append, trial=trial.CoreMLTrial(limit))
 
 
 def test_a_first_load_is_announced_and_tried_once(mac, package):
@@ -196,20 +196,37 @@ def test_a_first_load_is_announced_and_tried_once(mac, package):
     assert mac.log == ["compile model.mlpackage", load, predict, load, predict, load, predict]
 
 
-@pytest.mark.parametrize(("order", "reason"), [
-    (native.Order("load", "hang", units="CPU_AND_NE"), "it did not finish within 0.05 minutes"),
-    (native.Order("predict", "kill", units="CPU_AND_NE"),
+@pytest.mark.parametrize(("order", "limit", "reason"), [
+    (native.Order("load", "hang", units="CPU_AND_NE"), 3.0, "it did not finish within 0.05 minutes"),
+    (native.Order("predict", "kill", units="CPU_AND_NE"), 60.0,
      "it ended the process (signal 9, perhaps for lack of memory)")])
-def test_a_load_that_hangs_or_kills_is_refused_and_not_tried_again(unguarded_mac, package, order, reason):
+def test_a_load_that_hangs_or_kills_is_refused_and_not_tried_again(unguarded_mac, package, order, limit, reason):
     """In a real child process."""
     unguarded_mac.order(order)
-    runtime = runtime_with_trial(limit=3.0)
+    runtime = runtime_with_trial(limit=limit)
     for expected in (reason, "forgets that"):
         with pytest.raises(EngineRefusalError, match=re.escape(expected)):
             runtime.load(package, "main", "CPU_AND_NE")
     assert unguarded_mac.count("load main CPU_AND_NE") == 1
     assert CoreMLRuntime().load(package, "main", "CPU_ONLY")
     runtime.trial.close()
+
+
+def test_a_refusal_is_remembered_and_the_model_is_not_compiled_again_at_each_start(mac, package):
+    mac.order(native.Order("load", units="CPU_AND_NE", message="error code: -14"))
+    for expected in ("cannot run it (error code -14); try", "(error code -14) (as when it was first loaded", "forgets"):
+        with pytest.raises(EngineRefusalError, match=re.escape(expected)):
+            runtime_with_trial().load(package, "main", "CPU_AND_NE")
+    assert mac.log == ["compile model.mlpackage", "load main CPU_AND_NE"]
+    assert runtime_with_trial().load(package, "main", "CPU_AND_GPU")
+
+
+def test_a_lack_of_memory_is_not_remembered(mac, package):
+    mac.order(native.Order("load", message="Insufficient memory"))
+    with pytest.raises(EngineRefusalError, match="not enough memory"):
+        runtime_with_trial().load(package, "main", "ALL")
+    mac.order()
+    assert runtime_with_trial().load(package, "main", "ALL")
 
 
 def test_a_compilation_that_hangs_is_refused_and_not_tried_again(unguarded_mac, package):

@@ -13,7 +13,9 @@ from coremltools.converters import mil
 from coremltools.converters.mil.mil import types
 
 from ane.backends.mil import Arithmetic, Interpreter, Package
+from ane.backends.mil.registry import KERNELS
 from tests.backends.mil.programs import normal
+from tests.backends.mil.test_converted_modules import CASES as MODULE_CASES
 
 mb = mil.Builder
 
@@ -27,13 +29,17 @@ class MilOpCase:
     target: ct.target = ct.target.iOS18
 
 
-def save(path: Path, program: Callable, arrays: dict[str, np.ndarray], target=ct.target.iOS18) -> Path:
-    """Save the program as a package; no pass changes it."""
+def build(program: Callable, arrays: dict[str, np.ndarray], target=ct.target.iOS18) -> mil.Program:
     kinds = {"f": types.fp32, "i": types.int32}
     specs = [mb.TensorSpec(shape=array.shape, dtype=kinds[array.dtype.kind]) for array in arrays.values()]
-    built = mb.program(input_specs=specs, opset_version=target)(program)
-    model = ct.convert(built, convert_to="mlprogram", minimum_deployment_target=target, skip_model_load=True,
-                       compute_precision=ct.precision.FLOAT32, pass_pipeline=ct.PassPipeline.EMPTY)
+    return mb.program(input_specs=specs, opset_version=target)(program)
+
+
+def save(path: Path, program: Callable, arrays: dict[str, np.ndarray], target=ct.target.iOS18) -> Path:
+    """Save the program as a package; no pass changes it."""
+    model = ct.convert(build(program, arrays, target), convert_to="mlprogram", minimum_deployment_target=target,
+                       skip_model_load=True, compute_precision=ct.precision.FLOAT32,
+                       pass_pipeline=ct.PassPipeline.EMPTY)
     model.save(str(path))
     return path
 
@@ -98,6 +104,7 @@ ELEMENTWISE = [
     unary("rsqrt", lambda x: torch.rsqrt(x + 0.25), POSITIVE, epsilon=0.25),
     unary("inverse", lambda x: 1 / (x + 0.5), POSITIVE, epsilon=0.5),
     unary("clip", lambda x: x.clamp(-0.5, 0.75), alpha=-0.5, beta=0.75),
+    unary("thresholded_relu", lambda x: F.threshold(x, 0.25, 0), alpha=0.25),
     unary("threshold", lambda x: x.clamp(min=0.25), alpha=0.25),
     unary("leaky_relu", lambda x: F.leaky_relu(x, 0.2), alpha=0.2),
     unary("elu", lambda x: F.elu(x, 0.5), alpha=0.5),
@@ -336,8 +343,16 @@ INDEXED = [
 ]
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in
-                                  ELEMENTWISE + NORMS + REDUCTIONS + PRODUCTS + MOVES + INDEXED])
+OP_CASES = ELEMENTWISE + NORMS + REDUCTIONS + PRODUCTS + MOVES + INDEXED
+
+
+def test_every_op_is_tested():
+    programs = [build(case.program, case.arrays, case.target) for case in OP_CASES]
+    tested = {op.op_type for program in programs for op in program.functions["main"].operations}
+    assert set(KERNELS) - tested == {op for case in MODULE_CASES for op in case.ops} - tested
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in OP_CASES])
 def test_an_op_computes_what_torch_computes(case: MilOpCase, tmp_path: Path):
     package = Package(save(tmp_path / "op.mlpackage", case.program, case.arrays, case.target))
     interpreter = Interpreter(package)

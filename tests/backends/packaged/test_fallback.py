@@ -146,7 +146,7 @@ def test_a_compilation_that_does_not_end_or_is_killed_is_left_to_torch(unguarded
                                                                        how, why):
     """In a real child process."""
     unguarded_mac.order(Order("compile", how, "diffusion-fp32.mlpackage"))
-    monkeypatch.setattr(trial.TrialProcess.__init__, "__defaults__", (3.0,))
+    monkeypatch.setattr(trial.CoreMLTrial.__init__, "__defaults__", (3.0,))
     audio, notices, _ = speak(bundle)
     assert why in notices[0]
     assert [line.rpartition(". ")[2] for line in notices] == ["Running diffusion on torch instead."]

@@ -1,0 +1,110 @@
+"""What only a Mac can show of its limits: MPS, playback, macOS's own cache, 4-bit weights, first loads, Core AI."""
+
+import importlib.util
+import platform
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ane.backends import load_backend
+from ane.backends.coreml.compiled import this_machine, verified_marker
+from ane.backends.mil import Interpreter, Package
+from ane.bundles.bundle import Bundle
+from ane.system.decibels import snr_db
+from converters.conversion import convert
+from tests.backends.coreml.packages import X, save_two_functions
+from tests.random_model import RandomModel, write_random_bundle
+from tests.small_bundle import OPTIONS
+
+pytestmark = pytest.mark.skipif(sys.platform != "darwin",
+                                reason="Core ML runs on macOS only; on a Mac (macOS 15 or newer): pytest tests/mac -rA")
+MACOS_27 = sys.platform == "darwin" and int(platform.mac_ver()[0].partition(".")[0] or 0) >= 27
+
+
+@pytest.fixture(scope="module")
+def four_bit(tmp_path_factory) -> Path:
+    """A bundle with HiFi-GAN and CLVP, the latter with 4-bit weights."""
+    pytest.importorskip("sklearn", reason="4-bit weights need scikit-learn: pip install 'tortoise-ane[palettes]'")
+    folder = tmp_path_factory.mktemp("bundles")
+    write_random_bundle(folder / "plain")
+    return convert(Bundle(folder / "plain"), folder / "small", [replace(OPTIONS, precision="4bit")],
+                   ["clvp", "hifigan"]).path
+
+
+@pytest.fixture
+def ane(tmp_path, monkeypatch):
+    """Run a command: its exit status, and all that it prints."""
+    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
+
+    def run(*arguments) -> tuple[int, str]:
+        done = subprocess.run([sys.executable, "-m", "ane", *map(str, arguments)], cwd=tmp_path, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=1800, check=False)
+        return done.returncode, done.stdout
+
+    return run
+
+
+@pytest.mark.skipif(not torch.backends.mps.is_available(), reason="torch has no MPS here")
+def test_torch_on_mps_renders_more_than_2_73_seconds():
+    """Before macOS 15.1 MPS refuses rows above 65,536 samples, and the vocoder runs on the CPU."""
+    rng = np.random.default_rng(0)
+    inputs = {"frames": rng.standard_normal((1, 64, 300), dtype=np.float32),
+              "conditioning": rng.standard_normal((1, 64), dtype=np.float32)}
+    expected, found = (load_backend(f"torch:{device}", RandomModel()).run("hifigan", **inputs)
+                       for device in ("cpu", "mps"))
+    assert expected.shape[-1] > 65536
+    assert snr_db(expected, found) > 40
+
+
+def test_a_first_load_is_announced_and_macos_cache_is_listed(ane, four_bit):
+    status, printed = ane("verify", "--bundle", four_bit, "--against", "coreml", "--networks", "hifigan")
+    assert status == 0, printed
+    assert "for the first time" in printed
+    assert "for the first time" not in ane("verify", "--bundle", four_bit, "--against", "coreml", "--networks",
+                                           "hifigan")[1]
+    status, printed = ane("cache", "list")
+    assert status == 0, printed
+    assert "hifigan-fp16.mlmodelc" in printed
+    assert "macOS keeps" in printed, "where does macOS keep what it specialised for the Neural Engine?"
+
+
+def test_a_stream_is_played_without_other_programs(ane, four_bit, monkeypatch):
+    monkeypatch.setenv("PATH", "/usr/bin:/bin:/usr/sbin:/sbin")         # no ffmpeg, no sox
+    status, printed = ane("say", "Hi.", "--bundle", four_bit, "--preset", "fastest", "--seed", "0", "--stream")
+    if status and "no sound device" in printed:
+        pytest.skip("there is no sound device")
+    assert status == 0, printed
+
+
+def test_four_bit_weights_are_right_on_this_mac(ane, four_bit):
+    """apple/coremltools#2716: crashes, and wrong values. Until this passes, `ane say` warns of them."""
+    status, printed = ane("verify", "--bundle", four_bit, "--against", "coreml", "--networks", "clvp")
+    assert status == 0, printed
+    package = next(one for one in Bundle(four_bit).packages if one.network == "clvp")
+    assert verified_marker(four_bit / package.path, this_machine()).is_file()
+
+
+@pytest.mark.skipif(not MACOS_27 or importlib.util.find_spec("coreai") is None,
+                    reason="the framework Core AI needs macOS 27 and: pip install 'tortoise-ane[coreai]'")
+@pytest.mark.parametrize("compute_units", ["CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL"])
+@pytest.mark.parametrize("fp16", [False, True])
+def test_core_ai_computes_what_the_interpreter_does(tmp_path, monkeypatch, compute_units, fp16):
+    from ane.backends.coreai.runtime import CoreAIRuntime, uses_framework
+    from ane.backends.coreai.trial import CoreAITrial
+
+    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
+    assert uses_framework()
+    path, notices = save_two_functions(tmp_path / "both.mlpackage"), []
+    for name in ("double", "triple"):
+        function = CoreAIRuntime(fp16, notice=notices.append, trial=CoreAITrial()).load(path, name, compute_units)
+        interpreter = Interpreter(Package(path), name)
+        states = function.make_state(), interpreter.make_state()
+        for _ in range(2):
+            found, expected = function.predict({"x": X}, states[0]), interpreter.predict({"x": X}, states[1])
+            assert all(snr_db(expected[output], found[output]) > 40 for output in expected)
+    assert [line.partition(" ")[0] for line in notices] == ["Making", "Verifying", "Verifying"]
