@@ -67,9 +67,8 @@ class CountedFunction:
         return None
 
 
-def decoder_functions(layers: int, folder: Path, counts: Counts) -> list[PackageFunction]:
-    """The steps and stores of the official decoder, of this many layers, with the buckets of the whole one."""
-    config = replace(OFFICIAL, layers=layers)
+def decoder_functions(config: UnifiedVoiceConfig, folder: Path, counts: Counts) -> list[PackageFunction]:
+    """The steps and stores of a decoder with the buckets of the official one."""
     network = skeleton(NETWORKS["autoregressive"], config)
     network.load_state_dict({key: torch.randn(value.shape) for key, value in network.state_dict().items()},
                             assign=True)
@@ -87,13 +86,13 @@ def counted(graph: CoreMLGraph, folder: Path, counts: Counts) -> PackageFunction
     return function
 
 
-def decode(functions: Sequence[PackageFunction], kind: str, lanes: int, layers: int, counts: Counts,
+def decode(functions: Sequence[PackageFunction], kind: str, lanes: int, config: UnifiedVoiceConfig, counts: Counts,
            codes: Sequence[int]) -> dict[tuple[int, int], Counts]:
     """Mean counts of the last steps until all lanes have so many codes, by codes and ``windows``."""
-    shape = OFFICIAL.decoder_shape
+    shape = config.decoder_shape
     decoder = PackagedDecoder([], [one for one in functions if one.kind == kind],
                               [one for one in functions if one.kind == "store"], lanes, UPSTREAM_CODES,
-                              (layers, shape.heads, shape.head_width), 1.0, np.float16)
+                              (shape.layers, shape.heads, shape.head_width), 1.0, np.float16)
     decoder.prefill(np.ones((PREFIX, shape.width), np.float32))
     column, before, found = np.ones((lanes, 1, shape.width), np.float32), {}, {}
     for position in range(max(codes)):
@@ -114,12 +113,13 @@ def windows(lanes: int) -> tuple[int, int]:
 def measure(options: argparse.Namespace) -> BenchmarkResult:
     counted_layers: dict[int, dict[tuple[str, int, int, int], Counts]] = {}
     for layers in (1, 2):
+        config = replace(OFFICIAL, layers=layers)
         with tempfile.TemporaryDirectory() as folder:
             counts = Counts()
-            functions = decoder_functions(layers, Path(folder), counts)
+            functions = decoder_functions(config, Path(folder), counts)
             counted_layers[layers] = {
                 (cache, lanes, *of): found for cache, kind in (("io", "step"), ("state", "state"))
-                for lanes in options.lanes for of, found in decode(functions, kind, lanes, layers, counts,
+                for lanes in options.lanes for of, found in decode(functions, kind, lanes, config, counts,
                                                                    options.codes).items()}
     rows, cells, last = [], [], []
     for (cache, lanes, codes, window), one in counted_layers[1].items():

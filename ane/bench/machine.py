@@ -13,14 +13,23 @@ PACKAGES = ("tortoise-ane", "coremltools", "torch", "numpy", "onnxruntime", "onn
 
 
 def describe_machine() -> dict[str, Any]:
-    """Machine, chip, cores, memory_bytes, accelerator, os, python, packages, commit, date, load_average."""
+    """Machine, chip, instructions, cores, memory_bytes, accelerator, os, python, packages, commit, date, load_average.
+    """
     return {
-        "machine": platform.machine(), "chip": processor_name(), "cores": usable_cores(),
-        "memory_bytes": memory_bytes(), "accelerator": accelerator(), "os": system_version(),
+        "machine": platform.machine(), "chip": processor_name(), "instructions": instructions(),
+        "cores": usable_cores(), "memory_bytes": memory_bytes(), "accelerator": accelerator(), "os": system_version(),
         "python": platform.python_version(), "packages": installed_versions(), "commit": commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "load_average": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
     }
+
+
+def instructions() -> str:
+    """The instructions that kernels are chosen by, "AVX512 VNNI bf16": the chip's name does not state them."""
+    import torch
+
+    return " ".join([torch.backends.cpu.get_cpu_capability(), *["VNNI"] * torch.cpu._is_vnni_supported(),
+                     *["bf16"] * torch.cpu._is_avx512_bf16_supported()])
 
 
 def accelerator() -> str | None:

@@ -1,22 +1,24 @@
 """The report of `ane doctor --report`: what a machine does with a model's packages, to be sent to others.
 
 It has no path and no user name (``without_personal_names``). Format 1, a JSON object with the fields of
-``MachineReport``; ``read_report`` checks it.
+``MachineReport``, which ``report.schema.json`` describes and ``read_report`` checks.
 """
 
 import getpass
 import platform
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ane.bench.records import BenchRow
 from ane.system.errors import UserError
 from ane.system.files import read_json
+from ane.system.json_schema import check_schema
 
 FORMAT = 1
+SCHEMA = Path(__file__).with_name("report.schema.json")
 ABSOLUTE_PATH = re.compile(r"(?<![\w:/.~])(?:~|[A-Za-z]:)?[/\\](?:[\w.@+~ -]+[/\\])*[\w.@+~-]+")
 
 
@@ -51,33 +53,19 @@ class MachineReport:
         return [BenchRow.read(row) for row in self.rows]
 
 
-REQUIRED = {"placement": ("network", "function", "compute_units"), "parity": ("network", "function", "compute_units"),
-            "findings": ("subject", "state", "detail")}
-
-
 def read_report(path: Path) -> MachineReport:
     """A report, or the rows of an `ane bench` document as one. Raises UserError when the file is neither."""
     content = read_json(path)
     if isinstance(content, dict) and content.get("benchmark") == "ane bench":
         content = {name: content.get(name) for name in ("machine", "rows", "notes")} | {"format": FORMAT}
+    stated = content.get("format") if isinstance(content, dict) else None
+    if isinstance(stated, int) and stated > FORMAT:
+        raise UserError(f"{path} has format {stated}, this version reads format {FORMAT}: update tortoise-ane")
     try:
-        if content["format"] != FORMAT:
-            raise UserError(f"{path} has format {content['format']}, this version reads format {FORMAT}: update "
-                            "tortoise-ane")
-        report = MachineReport(**content)
-        for one in fields(MachineReport):
-            expected = type(getattr(MachineReport({}), one.name))
-            if not isinstance(getattr(report, one.name), expected):
-                raise TypeError(f"{one.name} is no {expected.__name__}")
-        for name, keys in REQUIRED.items():
-            if any(key not in entry for entry in getattr(report, name) for key in keys):
-                raise TypeError(f"an entry of {name} lacks one of {', '.join(keys)}")
-        if not isinstance(report.machine["chip"], str):
-            raise TypeError("the chip is no text")
-        _ = report.bench_rows
-    except (KeyError, TypeError, ValueError) as error:
+        check_schema(content, read_json(SCHEMA))
+    except ValueError as error:
         raise UserError(f"{path} is not a report of `ane doctor --report` or `ane bench -o`: {error}") from error
-    return report
+    return MachineReport(**content)
 
 
 def personal_names() -> tuple[str, ...]:
@@ -118,17 +106,34 @@ def comparison(reports: Sequence[MachineReport]) -> tuple[list[str], list[list[s
             text = f"{row.value} {row.unit}" if row.value else (row.error or "–")
             column[row.what, network, precision, f"{row.competitor} {units}".strip(), "time"] = text
             for name in ("joules", "real_time_factor"):
-                if name in row.figures:
+                if row.figures.get(name) is not None:
                     column[row.what, network, precision, f"{row.competitor} {units}".strip(), name.replace(
                         "_", " ")] = f"{row.figures[name]:.3g}"
         for entry in report.parity:
             key = entry["function"], entry["network"], entry.get("precision", ""), entry["compute_units"], "parity"
-            column[key] = entry["problem"] if entry.get("problem") else f"{entry['snr']} dB"
+            column[key] = entry.get("problem") or decibels(entry.get("snr"))
         for entry in report.placement:
             key = entry["function"], entry["network"], entry.get("precision", ""), entry["compute_units"], "placement"
-            column[key] = entry["problem"] if entry.get("problem") else ", ".join(
-                f"{count} on {device}" for device, count in entry["ops"].items())
+            column[key] = entry.get("problem") or ", ".join(
+                f"{count} on {device}" for device, count in entry.get("ops", {}).items())
         columns.append(column)
     keys = list(dict.fromkeys(key for column in columns for key in column))
     headings = ["function", "network", "precision", "on", "measure", *labels]
     return headings, [[*key, *(column.get(key, "–") for column in columns)] for key in keys]
+
+
+def decibels(snr: float | None) -> str:
+    return "–" if snr is None else f"{snr} dB"
+
+
+def rows_to_plot(reports: Sequence[MachineReport]) -> list[BenchRow]:
+    """The times of the functions of all reports, grouped by function; each report is a competitor."""
+    found: dict[str, list[BenchRow]] = {}
+    for number, report in enumerate(reports, 1):
+        for row in report.bench_rows:
+            if row.value and row.what != "sentence":
+                parts = row.settings.get("precision"), row.competitor, row.settings.get("compute_units")
+                label = ", ".join([row.what, *(part for part in parts if part)])
+                found.setdefault(label, []).append(
+                    replace(row, what=label, competitor=f"{number} {report.machine['chip']}", settings={}))
+    return [row for rows in found.values() for row in rows]

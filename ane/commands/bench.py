@@ -165,7 +165,7 @@ def report(run: "BenchRun", machine: dict[str, Any], rows: "list[BenchRow]", spo
 
 def compare(args: argparse.Namespace) -> int:
     """Print reports side by side, and plot the functions of all with --plot. Raises UserError for another file."""
-    from ane.bench.machine_report import comparison, read_report
+    from ane.bench.machine_report import comparison, read_report, rows_to_plot
     from ane.bench.report import check_plot, plot, print_table
     from ane.system.files import check_output_file, write_json
 
@@ -176,9 +176,7 @@ def compare(args: argparse.Namespace) -> int:
     reports = [read_report(file) for file in args.compare]
     headings, cells = comparison(reports)
     if args.plot:
-        rows = [replace(row, competitor=f"{number} {report.machine['chip']}: {row.competitor}")
-                for number, report in enumerate(reports, 1) for row in report.bench_rows if row.value]
-        plot(args.plot, "Functions on each machine", [row for row in rows if row.what != "sentence"])
+        plot(args.plot, "Functions on each machine", rows_to_plot(reports))
     if args.output:
         write_json(args.output, {"headings": headings, "rows": cells})
     if args.output != "-":

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from ane.bench.machine_report import MachineReport
 from ane.bundles.packages import COMPUTE_UNITS
+from ane.commands.messages import notice
 from ane.commands.packages import with_packages
 from ane.commands.progress import status_display
 from ane.system.errors import UserError
@@ -67,7 +68,8 @@ def parities(model: "Bundle", show: Callable[[str], None]) -> list[dict[str, Any
     on_mac, found = sys.platform == "darwin", []
     for units in UNITS if on_mac else ("interpreter",):
         try:
-            runner = package_runner("coreml", compute_units=units) if on_mac else package_runner("mil:fp16")
+            runner = package_runner("coreml", compute_units=units, notice=notice) if on_mac else package_runner(
+                "mil:fp16")
             results = verify(model, choose_packages(model), runner, progress=lambda what: show(f"parity of {what}"))
         except UserError as error:
             found.append({"network": "", "function": "", "compute_units": units, "problem": str(error)})

@@ -1,14 +1,25 @@
 """The report that a user can send: what is in it, and what must not be."""
 
 import json
+from functools import reduce
+from operator import getitem
 
 import pytest
+from jsonschema_rs import validator_for  # schemathesis brings it
 
-from ane.bench.machine_report import MachineReport, comparison, read_report, without_personal_names
+from ane.bench.machine_report import (
+    SCHEMA,
+    MachineReport,
+    comparison,
+    read_report,
+    rows_to_plot,
+    without_personal_names,
+)
 from ane.bench.records import BenchRow, Spread
 from ane.cli import main
 from ane.system.errors import UserError
 
+REMOVED = object()
 NAMES = ("jane.doe", "janes-mac")
 
 
@@ -46,6 +57,17 @@ def test_reports_are_compared_side_by_side(tmp_path, capsys, monkeypatch):
     assert len(json.loads((tmp_path / "table.json").read_text())["rows"]) == 4
 
 
+def test_a_plot_has_the_bars_of_each_function_beside_each_other_in_a_colour_for_each_report():
+    first, second = report("Apple M1", 20.0), report("Apple M4", 8.0)
+    other = first.rows[0] | {"what": "prefill_64", "settings": first.rows[0]["settings"] | {"precision": "8bit"}}
+    first.rows.append(other)
+    second.rows.insert(0, other | {"value": None, "error": "refused"})
+    assert [(row.what, row.competitor, row.value.median) for row in rows_to_plot([first, second])] == [
+        ("step_1_64, coreml, CPU_AND_NE", "1 Apple M1", 20.0), ("step_1_64, coreml, CPU_AND_NE", "2 Apple M4", 8.0),
+        ("prefill_64, 8bit, coreml, CPU_AND_NE", "1 Apple M1", 20.0)]
+    assert all(not row.settings for row in rows_to_plot([first, second]))       # which plots would repeat
+
+
 def test_a_function_that_one_report_lacks_leaves_its_column_empty():
     without = MachineReport({"chip": "Apple M2"})
     _, cells = comparison([report("Apple M1", 20.0), without])
@@ -53,11 +75,43 @@ def test_a_function_that_one_report_lacks_leaves_its_column_empty():
 
 
 @pytest.mark.parametrize("change", [
-    {"format": 2}, {"machine": []}, {"machine": {}}, {"rows": [{}]}, {"parity": [{"network": "x"}]}, {"more": 1}])
+    {"format": 2}, {"format": "1"}, {"format": None}, {"machine": []}, {"machine": {}}, {"rows": [{}]},
+    {"parity": [{"network": "x"}]}, {"more": 1}])
 def test_another_file_is_refused_in_one_line(tmp_path, change):
     (tmp_path / "report.json").write_text(json.dumps(report("Apple M1", 1.0).as_json() | change))
     with pytest.raises(UserError, match=r"report\.json"):
         read_report(tmp_path / "report.json")
+
+
+def places(value, path=()):
+    """The path of every value inside, as keys and indices."""
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield (*path, key)
+        yield from places(inner, (*path, key))
+
+
+def test_any_file_is_compared_or_refused_as_the_published_schema_says(tmp_path):
+    """Each value of a report is taken away or replaced by values of other types."""
+    schema = validator_for(json.loads(SCHEMA.read_text()))
+    whole, verdicts = json.dumps(report("Apple M1", 1.0).as_json()), []
+    for *folders, last in places(json.loads(whole)):
+        for wrong in (REMOVED, None, "x", 3, 2.5, True, [], [1], {}, {"a": 1}):
+            content = json.loads(whole)
+            inside = reduce(getitem, folders, content)
+            inside[last] = wrong
+            if wrong is REMOVED:
+                del inside[last]
+            (tmp_path / "report.json").write_text(json.dumps(content))
+            try:
+                comparison([read_report(tmp_path / "report.json")])
+                complaint = ""
+            except UserError as error:
+                complaint = str(error)
+            assert (complaint == "") == schema.is_valid(content)
+            assert complaint.count("\n") == 0
+            verdicts.append(complaint == "")
+    assert verdicts.count(False) > 150
+    assert verdicts.count(True) > 50
 
 
 def test_the_rows_of_ane_bench_are_read_too(tmp_path):

@@ -188,8 +188,8 @@ def check_document(found: dict) -> None:
     assert set(found) == {"format", "benchmark", "machine", "settings", "rows", "notes", "plots", "bundle", "refused",
                           "chosen", "remembered"}
     assert (found["format"], found["benchmark"], found["remembered"], found["refused"]) == (2, "ane bench", True, [])
-    assert set(found["machine"]) == {"machine", "chip", "cores", "memory_bytes", "accelerator", "os", "python",
-                                     "packages", "commit", "date", "load_average"}
+    assert set(found["machine"]) == {"machine", "chip", "instructions", "cores", "memory_bytes", "accelerator",
+                                     "os", "python", "packages", "commit", "date", "load_average"}
     assert {"torch", "coremltools", "numpy"} <= set(found["machine"]["packages"])
     assert set(found["bundle"]) == {"name", "identity", "key", "packages"}
     rows = [BenchRow.read(row) for row in found["rows"]]
