@@ -78,6 +78,12 @@ def narrate(store: JobStore, plan: BookPlan, speaker: BookSpeaker, progress: Nar
     return narration.spoken
 
 
+def check_finite(audio: np.ndarray) -> None:
+    """Raise UserError for a sound that cannot be stored."""
+    if not np.isfinite(audio).all():
+        raise UserError("its sound holds NaN or infinite samples; check the voice, the weights and the precision")
+
+
 def sound_of(speaker: BookSpeaker, claimed: ClaimedChunk, count: int, seed: int | None = None) -> SpokenChunk:
     """A chunk spoken with its own seed or another, its silence trimmed to ``EDGE``.
 
@@ -87,13 +93,11 @@ def sound_of(speaker: BookSpeaker, claimed: ClaimedChunk, count: int, seed: int 
     where = f"chunk {chunk.number} of {count}, {shorten(chunk.text)!r}"
     try:
         speech = speaker.speak(chunk.text, claimed.seed if seed is None else seed)
+        check_finite(speech.audio)
     except NothingToSayError:
         speech = SpokenChunk(np.zeros(0, np.float32), ["it was left out: it has no letter that the voice can speak"])
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
-    if not np.isfinite(speech.audio).all():
-        raise UserError(f"{where}: its sound holds NaN or infinite samples; check the voice, the weights and the "
-                        "precision")
     edge = EDGE * speaker.sample_rate / TRIMMING_RATE
     audio = np.clip(speech.audio, -1, 1).astype(np.float32)
     if not len(audio):

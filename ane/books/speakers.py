@@ -8,6 +8,7 @@ import numpy as np
 
 from ane.books.plan import digest_of
 from ane.models.spoken_words import SpokenWord, matched_words
+from ane.models.tortoise.randomness import Randomness
 from ane.text import Lexicon
 from ane.text.passages import without_commands, without_faulty_commands
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from ane.voices import Voice
 
 WITHOUT_EFFECT = ("lanes", "batch")         # settings that change the speed of the work, and not what is spoken
+
+MAX_CHECKED_SPEED = 1.5     # above it, spoken words can be as short as skipped ones
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,8 @@ class SynthesizerSpeaker:
 
     def __init__(self, synthesizer: Any, settings: Any, lexicon: Lexicon | None = None):
         self.synthesizer, self.lexicon = synthesizer, lexicon
-        self.model, self.settings = synthesizer.model.identity, settings_of(settings)
+        self.model: str = synthesizer.model.identity
+        self.settings: Mapping[str, Any] = settings_of(settings)
 
     def respell(self, text: str) -> str:
         return self.lexicon(text) if self.lexicon else text
@@ -90,23 +94,28 @@ class TortoiseSpeaker(SynthesizerSpeaker):
     """Tortoise. Chunks do not share the decoder's lanes: a sound is equal alone and in company up to rounding only.
 
     Args:
-        word_times: whether words are timed. checked: whether they are timed, if the model states the heads for it, so
-            that a check finds those that were skipped.
+        word_times: time words, for the output.
+        checked: time words, if the model states its heads, so that the check finds those that were skipped.
+        speed: as in ``Synthesizer.speak``; words are not timed for the check above ``MAX_CHECKED_SPEED``.
     """
 
     sample_rate, seeded = 24000, True
 
     def __init__(self, synthesizer: "Synthesizer", voice: "Voice", settings: "Settings", word_times: bool = False,
-                 lexicon: Lexicon | None = None, checked: bool = False):
+                 lexicon: Lexicon | None = None, checked: bool = False, speed: float = 1.0):
         super().__init__(synthesizer, settings, lexicon)
-        self.aligned = bool(synthesizer.model.config("autoregressive").alignment_heads)
+        if speed != 1:      # left out at 1, so that the keys of existing jobs stay valid
+            self.settings = {**self.settings, "speed": speed}
+        self.speed = speed
+        self.aligned = bool(synthesizer.model.config("autoregressive").alignment_heads) and speed <= MAX_CHECKED_SPEED
         self.word_times = word_times or (checked and self.aligned)
         self._voice, self.lengths = voice, settings.split
         self.voice = digest_of([latent.tobytes().hex() for latent in (voice.ar, voice.diffusion, *voice.clip_mels)])
         self._settings = replace(settings, split=settings.split and (settings.split[1], settings.split[1]))
 
     def speak(self, text: str, seed: int) -> SpokenChunk:
-        return self.spoken(text, voice=self._voice, settings=self._settings, seed=seed, word_times=self.word_times)
+        return self.spoken(text, voice=self._voice, settings=self._settings, seed=seed, speed=self.speed,
+                           word_times=self.word_times)
 
 
 class FastSpeechSpeaker(SynthesizerSpeaker):
@@ -128,7 +137,7 @@ class KittenSpeaker(SynthesizerSpeaker):
     """KittenTTS, which draws no random numbers that a seed could change."""
 
     sample_rate, seeded = 24000, False
-    lengths = (200, 300)
+    lengths: tuple[int, int] | None = (200, 300)
 
     def __init__(self, synthesizer: "KittenSynthesizer", voice: str | None, settings: "KittenSettings",
                  lexicon: Lexicon | None = None):
@@ -137,6 +146,18 @@ class KittenSpeaker(SynthesizerSpeaker):
 
     def speak(self, text: str, seed: int) -> SpokenChunk:
         return self.spoken(text, voice=self.voice, settings=self._settings)
+
+
+def book_speaker(synthesizer: Any, voice: str | None, settings: Any, seed: int, *, speed: float = 1.0,
+                 lexicon: Lexicon | None = None, word_times: bool = False, checked: bool = False) -> BookSpeaker:
+    """The speaker of a synthesizer's family. ``seed``: of a random voice. ``speed``: where it is no setting."""
+    takes = synthesizer.model.family.speak_arguments
+    if "seed" in takes:
+        return TortoiseSpeaker(synthesizer, synthesizer.voice(voice, Randomness(seed)), settings, word_times, lexicon,
+                               checked, speed)
+    if "voice" in takes:
+        return KittenSpeaker(synthesizer, voice, settings, lexicon)
+    return FastSpeechSpeaker(synthesizer, settings, lexicon)
 
 
 def settings_of(settings: Any) -> dict[str, Any]:

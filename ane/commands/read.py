@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -19,7 +20,10 @@ from ane.commands.say import list_presets
 from ane.commands.speech_options import add_settings_arguments, read_settings, speed_from_words_per_minute
 from ane.commands.voices import list_command
 from ane.system.errors import UserError
+from ane.text import shorten
 from ane.text.user_lexicon import read_lexicon
+
+ENGLISH_OR_UNKNOWN = ("en", "eng", "und", "mul", "zxx")      # the first part of a language tag
 
 if TYPE_CHECKING:
     from ane.books.checking.recognisers import ChunkRecogniser
@@ -152,11 +156,12 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
     changed = [name for name, value in json.loads(json.dumps(now, default=str)).items()
                if former is not None and former[name] != value]
     if changed:
-        LOGGER.warning("another %s than this job was spoken with: all chunks are spoken again. To keep them, interrupt "
+        LOGGER.warning("changed since this job was spoken: %s. All chunks are spoken again; to keep them, interrupt "
                        "and repeat the earlier options", ", ".join(changed))
     store.set_fact("identity", now)
     record_backend(store, speaker.synthesizer.backend.name)
     store.redo(args.redo)
+    warn_of_languages(plan)
     console = message_console(args)
     with ProgressDisplay(console, shown=not args.quiet) as progress:
         def show(done: int, total: int, left: float | None) -> None:
@@ -173,6 +178,16 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
     written = write_book_files(store, options)
     print_book_report(console, store, written, spoken, len(plan.chunks))
     return 0
+
+
+def warn_of_languages(plan: "BookPlan") -> None:
+    """Warn of text that its document marks as other than English, which all voices read as English."""
+    other = [chunk for chunk in plan.chunks
+             if chunk.language and re.split("[-_]", chunk.language.lower())[0] not in ENGLISH_OR_UNKNOWN]
+    if other:
+        LOGGER.warning("the document marks %d of %d chunks as another language (%s); they are read as English. The "
+                       "first is %r", len(other), len(plan.chunks), ", ".join(sorted({one.language for one in other})),
+                       shorten(other[0].text))
 
 
 def open_recogniser(args: argparse.Namespace) -> "ChunkRecogniser":
@@ -229,8 +244,8 @@ SpeakerForSeed = Callable[[int], "BookSpeaker"]
 
 def open_speaker(args: argparse.Namespace) -> SpeakerForSeed:
     """What makes the speaker that the flags ask for, from the seed of the job."""
-    from ane.books.speakers import FastSpeechSpeaker, KittenSpeaker, TortoiseSpeaker
-    from ane.models.tortoise.randomness import Randomness
+    from ane.audio.time_stretch import check_speed
+    from ane.books.speakers import book_speaker
 
     if args.word_times and not (args.srt or args.vtt or args.times):
         raise UserError("--word-times has no effect on sound: add --times, --srt or --vtt")
@@ -239,17 +254,16 @@ def open_speaker(args: argparse.Namespace) -> SpeakerForSeed:
     lexicon = read_lexicon(args.lexicon) if args.lexicon else None
     model = open_model(args.bundle, args.checkpoints)
     settings = read_settings(args, model)
+    speed = 1.0 if args.speed is None else args.speed
+    if "speed" in model.family.speak_arguments:
+        check_speed(speed)
     if not model.trained:
         LOGGER.warning("%s has random weights: it generates noise, not speech. Give --bundle or --checkpoints for a "
                        "trained model.", model.name)
     synthesizer, settings = load_synthesizer(args, model, settings, message_console(args), keep=True)
-    if "seed" in model.family.speak_arguments:
-        return lambda seed: TortoiseSpeaker(
-            synthesizer, synthesizer.voice(args.voice, Randomness(seed)), settings,
-            args.word_times, lexicon, args.check)
-    if "voice" in model.family.speak_arguments:
-        return lambda seed: KittenSpeaker(synthesizer, args.voice, settings, lexicon)
-    return lambda seed: FastSpeechSpeaker(synthesizer, settings, lexicon)
+    return lambda seed: book_speaker(
+        synthesizer, args.voice, settings, seed, speed=speed, lexicon=lexicon, word_times=args.word_times,
+        checked=args.check)
 
 
 def silences_of(args: argparse.Namespace) -> "Silences":

@@ -3,7 +3,6 @@
 import argparse
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,8 @@ from ane.commands.explain import print_explanation
 from ane.commands.messages import LOGGER, message_console, output_console
 from ane.commands.profile import print_profile
 from ane.commands.progress import ProgressDisplay
-from ane.commands.say_report import print_report
+from ane.commands.say_lines import print_line_report, speak_lines
+from ane.commands.say_report import output_paths, print_report, write_word_times
 from ane.commands.speech_options import (
     add_settings_arguments,
     read_settings,
@@ -26,7 +26,7 @@ from ane.commands.speech_options import (
 from ane.commands.text_input import arriving_text, read_text, reads_standard_input
 from ane.commands.voices import list_command
 from ane.system.errors import UserError
-from ane.system.files import check_output_file, write_json
+from ane.system.files import check_output_file
 from ane.system.timeline import Timeline
 from ane.text.user_lexicon import read_lexicon
 
@@ -66,7 +66,8 @@ def register(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--follow", action="store_true",
                         help="speak what is piped in while it arrives, clause by clause")
     parser.add_argument("--lines", action="store_true",
-                        help="speak each line on its own, to OUT-1.wav, OUT-2.wav, …; they are decoded together")
+                        help="speak each line on its own, to OUT-1.wav, OUT-2.wav, …; with -f, what was spoken is kept "
+                             "in OUT.wav.lines.job, and the same command resumes")
     parser.add_argument("--lexicon", metavar="FILE",
                         help="respell words: lines of word, tab, respelling; or a PLS document with aliases")
     parser.add_argument("--ssml", action="store_true",
@@ -127,10 +128,11 @@ def say(args: argparse.Namespace) -> int:
     args.stream |= args.follow
     speak = (speak_arriving if args.follow else speak_lines if args.lines else speak_stream if args.stream
              else speak_whole)
+    report = print_line_report if args.lines else print_report
     waves: list[tuple[np.ndarray, int]] = []
     with ProgressDisplay(console, shown=not (args.json or args.quiet)) as progress:
         for speech, outputs in speak(args, synthesizer, text, request, progress):
-            print_report(args, synthesizer, speech, outputs, console)
+            report(args, synthesizer, speech, outputs, console)
             if not args.stream and (args.play or args.output is None):
                 waves = [(audio, speech.sample_rate) for audio in (speech.audio, *speech.alternatives)]
     if args.profile and not args.json:
@@ -221,30 +223,6 @@ def speak_whole(args: argparse.Namespace, synthesizer: "Synthesizer", text: str,
     yield speech, outputs
 
 
-def speak_lines(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, request: dict[str, Any],
-                progress: ProgressDisplay) -> SpeechOutputs:
-    """Speak each line on its own, and write each as soon as it is complete."""
-    from ane.audio import write
-
-    lines = [line for line in text.splitlines() if line.strip()]
-    if not lines:
-        raise UserError("nothing to say: there is no line with text")
-    outputs = output_paths(args.output, len(lines))
-    times = output_paths(args.times_file, len(lines)) or [None] * len(lines)
-    speeches = synthesizer.speak_all(lines, **request, progress=progress.update)
-    for speech, path, times_file in zip(speeches, outputs, times, strict=True):
-        write(path, speech.audio, speech.sample_rate)
-        if times_file is not None:
-            write_word_times(times_file, speech)
-        yield speech, [path]
-
-
-def write_word_times(path: Path, speech: "Speech") -> None:
-    """Write the words of a speech and their times as JSON."""
-    write_json(path, {"sample_rate": speech.sample_rate, "seconds": speech.seconds,
-                      "words": [asdict(word) for word in speech.words]})
-
-
 def speak_stream(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, request: dict[str, Any],
                  progress: ProgressDisplay) -> SpeechOutputs:
     stream = synthesizer.stream(text, **request, progress=progress.update)
@@ -289,12 +267,3 @@ def send_pieces(args: argparse.Namespace, stream: "SoundStream") -> None:
                 sinks[0](piece)
     if failure:
         raise failure
-
-
-def output_paths(output: Path | None, count: int) -> list[Path]:
-    """OUT, or OUT-1 … OUT-N with its suffix for several outputs."""
-    if output is None:
-        return []
-    if count == 1 or not output.name:       # "." has no name to number; ``check_output`` refuses it
-        return [output]
-    return [output.with_name(f"{output.stem}-{number}{output.suffix}") for number in range(1, count + 1)]

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from ane.commands.messages import LOGGER
+from ane.system.files import write_json
 from ane.system.machine import peak_memory_bytes
 
 if TYPE_CHECKING:
+    from ane.books.lines import SpokenLine
+    from ane.models.recording import Recording
     from ane.models.tortoise.result import Speech
     from ane.models.tortoise.synthesizer import Stream, Synthesizer
 
@@ -33,6 +36,16 @@ def print_report(args: argparse.Namespace, synthesizer: "Synthesizer", speech: "
                   f"{speech.real_time_factor:.2f}; {summary}{synthesizer.backend.name})")
 
 
+def print_kept_line(args: argparse.Namespace, line: "SpokenLine", outputs: list[Path], job: Path,
+                    console: Console) -> None:
+    """Print the summary of a line that was spoken before, or with --json one object."""
+    if args.json:
+        print(json.dumps({"files": [str(path) for path in outputs], "seconds": line.seconds,
+                          "sample_rate": line.sample_rate, "spoken_before": True}))
+        return
+    console.print(f"{line.seconds:.2f} s of audio → {', '.join(map(str, outputs))}  (spoken before; kept in {job})")
+
+
 def facts(args: argparse.Namespace, synthesizer: "Synthesizer", speech: "Speech | Stream", outputs: list[Path]) -> dict:
     from ane.models.tortoise.settings import default_preset
 
@@ -48,3 +61,18 @@ def facts(args: argparse.Namespace, synthesizer: "Synthesizer", speech: "Speech 
         **({"preset": args.preset or default_preset(model.settings)} if has_presets else {}),
         "notes": speech.notes, "peak_rss_bytes": peak_memory_bytes(),
         **({"timeline": [asdict(span) for span in timeline.spans]} if args.profile else {})}
+
+
+def write_word_times(path: Path, sound: "Recording | SpokenLine") -> None:
+    """Write the words of a speech and their times as JSON."""
+    write_json(path, {"sample_rate": sound.sample_rate, "seconds": sound.seconds,
+                      "words": [asdict(word) for word in sound.words]})
+
+
+def output_paths(output: Path | None, count: int) -> list[Path]:
+    """OUT, or OUT-1 … OUT-N with its suffix for several outputs."""
+    if output is None:
+        return []
+    if count == 1 or not output.name:       # "." has no name to number; ``check_output`` refuses it
+        return [output]
+    return [output.with_name(f"{output.stem}-{number}{output.suffix}") for number in range(1, count + 1)]

@@ -2,7 +2,7 @@
 
    cc -shared -fPIC -O1 -o faults.so faults.c -ldl
    arm(folder, n, mode): mode 0 counts; 1 ends the process before call n; 2 ends it after half of what call n would
-   write; 3 lets call n and all later ones that need space fail with ENOSPC; 4 lets call n alone fail so.
+   write; 3 lets call n and all later ones fail with ENOSPC, but those that free space; 4 lets call n alone fail so.
    counted(): the number of calls so far. */
 
 #define _GNU_SOURCE
@@ -36,12 +36,14 @@ static int open_inside(int fd) {
     return inside(path);
 }
 
+enum kind { FREES, CHANGES, WRITES };      /* unlink; rename, mkdir, fsync, ftruncate; write */
+
 /* 1: fail with ENOSPC. 2: write a half, then end. 0: go on. */
-static int fault(int needs_space) {
+static int fault(enum kind kind) {
     calls++;
     if (calls == chosen && mode == 1) _exit(86);
-    if (calls == chosen && mode == 2) { if (needs_space) return 2; _exit(86); }
-    if (needs_space && ((calls >= chosen && mode == 3) || (calls == chosen && mode == 4))) { errno = ENOSPC; return 1; }
+    if (calls == chosen && mode == 2) { if (kind == WRITES) return 2; _exit(86); }
+    if (kind != FREES && ((calls >= chosen && mode == 3) || (calls == chosen && mode == 4))) { errno = ENOSPC; return 1; }
     return 0;
 }
 
@@ -49,7 +51,7 @@ static int fault(int needs_space) {
 
 ssize_t write(int fd, const void *data, size_t count) {
     NEXT(ssize_t, "write");
-    int what = open_inside(fd) ? fault(1) : 0;
+    int what = open_inside(fd) ? fault(WRITES) : 0;
     if (what == 1) return -1;
     if (what == 2) { next(fd, data, count / 2); _exit(86); }
     return next(fd, data, count);
@@ -57,7 +59,7 @@ ssize_t write(int fd, const void *data, size_t count) {
 
 static ssize_t positioned(ssize_t (*next)(int, const void *, size_t, off_t), int fd, const void *data, size_t count,
                           off_t at) {
-    int what = open_inside(fd) ? fault(1) : 0;
+    int what = open_inside(fd) ? fault(WRITES) : 0;
     if (what == 1) return -1;
     if (what == 2) { next(fd, data, count / 2, at); _exit(86); }
     return next(fd, data, count, at);
@@ -75,34 +77,32 @@ ssize_t pwrite64(int fd, const void *data, size_t count, off_t at) {
     return positioned(next, fd, data, count, at);
 }
 
-#define ON_FD(name, space, ...)                                                                                        \
+#define ON_FD(name, ...)                                                                                               \
     static int (*next)(int, ##__VA_ARGS__); if (!next) next = dlsym(RTLD_NEXT, name);                                  \
-    if (open_inside(fd) && fault(space)) { if (errno != ENOSPC) _exit(86); return -1; }
+    if (open_inside(fd) && fault(CHANGES)) return -1;
 
-int fsync(int fd) { ON_FD("fsync", 0) return next(fd); }
-int fdatasync(int fd) { ON_FD("fdatasync", 0) return next(fd); }
-int ftruncate(int fd, off_t size) { ON_FD("ftruncate", 0, off_t) return next(fd, size); }
-int ftruncate64(int fd, off_t size) { ON_FD("ftruncate64", 0, off_t) return next(fd, size); }
-
-#define ON_PATH(name) if (inside(path)) fault(0)
+int fsync(int fd) { ON_FD("fsync") return next(fd); }
+int fdatasync(int fd) { ON_FD("fdatasync") return next(fd); }
+int ftruncate(int fd, off_t size) { ON_FD("ftruncate", off_t) return next(fd, size); }
+int ftruncate64(int fd, off_t size) { ON_FD("ftruncate64", off_t) return next(fd, size); }
 
 int rename(const char *path, const char *to) {
     static int (*next)(const char *, const char *);
     if (!next) next = dlsym(RTLD_NEXT, "rename");
-    ON_PATH("rename");
+    if (inside(path) && fault(CHANGES)) return -1;
     return next(path, to);
 }
 
 int unlink(const char *path) {
     static int (*next)(const char *);
     if (!next) next = dlsym(RTLD_NEXT, "unlink");
-    ON_PATH("unlink");
+    if (inside(path)) fault(FREES);
     return next(path);
 }
 
 int mkdir(const char *path, mode_t permissions) {
     static int (*next)(const char *, mode_t);
     if (!next) next = dlsym(RTLD_NEXT, "mkdir");
-    ON_PATH("mkdir");
+    if (inside(path) && fault(CHANGES)) return -1;
     return next(path, permissions);
 }

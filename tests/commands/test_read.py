@@ -46,18 +46,34 @@ def test_a_book_is_narrated_goes_on_where_it_was_and_speaks_chunks_again(workpla
     assert "Two" in printed
 
 
+def test_a_faster_book_is_shorter_and_its_words_are_timed_in_its_own_time(workplace):
+    """The chunks of both have the same codes."""
+    text = "# One\n\nThe boy looked at three thousand brushes at the village.\n"
+    (workplace / "book.md").write_text(text, encoding="utf-8")
+    seconds = []
+    for options in (["--speed", "0.8"], ["-r", "240"]):
+        assert main(["read", "book.md", "-o", "book.wav", "--preset", "fastest", "--seed", "1", "--times",
+                     "--word-times", "--retries", "0", *options]) == 0
+        chunk = json.loads((workplace / "book.json").read_text())["chapters"][0]["chunks"][1]
+        seconds.append(chunk["end"] - chunk["start"])
+        assert chunk["start"] <= chunk["words"][0]["start"]
+        assert seconds[-1] / 2 < chunk["words"][-1]["end"] - chunk["words"][0]["start"] <= seconds[-1]
+    assert seconds[0] / seconds[1] == pytest.approx(2, rel=0.1)
+
+
 def test_a_forgotten_option_is_reported(workplace, capsys):
     command = ["read", "book.md", "-o", "book.wav", *FAST]
     assert main([*command, "--temperature", "0.5", "--seed", "1"]) == 0
-    assert "than this job was spoken with" not in capsys.readouterr().err
+    assert "changed since this job was spoken" not in capsys.readouterr().err
     assert main([*command, "-v", "slt"]) == 0
-    assert "warning: another voice, settings than this job was spoken with" in capsys.readouterr().err
+    assert "warning: changed since this job was spoken: voice, settings." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
     ([], "name a book and an output: ane read BOOK -o OUT"),
     (["book.md"], "name a book and an output"),
     (["book.md", "-o", "-"], "a job needs a file"),
+    (["book.md", "-o", "x.wav", "--speed", "9"], "--speed must be from 0.5 to 2, got 9"),
     (["book.md", "-o", "book.xyz"], "end its name in .m4b"),
     (["nothing.md", "-o", "book.wav"], "cannot read nothing.md: No such file"),
     (["book.md", "-o", "book.wav", "--keep", "pictures"], "--keep must name rules of front-matter"),
@@ -120,6 +136,14 @@ def test_another_precision_keeps_what_was_spoken_and_says_so(workplace, capsys):
     printed = " ".join(capsys.readouterr().err.split())
     assert "4 of 4 chunks were spoken with torch:cpu fp32 and are kept" in printed
     assert "0 of 4 chunks spoken now" in printed
+
+
+def test_text_in_another_language_is_reported(workplace, capsys):
+    (workplace / "book.html").write_text(
+        "<p>Hello.<p lang='de-AT'>Guten Tag.<p lang='en-GB'>Bye.<p lang='eng'>Bye again.", encoding="utf-8")
+    assert main(["read", "book.html", "-o", "book.wav", *FAST]) == 0
+    assert ("warning: the document marks 1 of 4 chunks as another language (de-AT); they are read as English. "
+            "The first is 'Guten Tag.'") in capsys.readouterr().err
 
 
 def test_chunks_that_stay_doubtful_are_listed_with_their_time(workplace, capsys):

@@ -78,7 +78,7 @@ def test_a_question_mark_lists_voices_and_presets(capsys):
     assert main(["say", "--preset", "?"]) == 0
     printed = capsys.readouterr().out
     assert "96 candidates × 80 guided steps" in printed
-    assert "1x10_guided (default)" in printed
+    assert "fastest (default)" in printed
 
 
 def test_a_home_folder_in_the_output_is_expanded(workplace, monkeypatch):
@@ -287,3 +287,33 @@ def test_word_times_are_written_beside_the_sound(workplace):
     assert main(["say", "--lines", "One line.\nAnother.", *SHORT, "-o", "a.wav", "--word-times", "a.json"]) == 0
     assert json.loads((workplace / "a-2.json").read_text())["words"][0]["word"] == "Another."
     assert main(["say", "Hello.", "--stream", "-o", "out.wav", "--word-times", "words.json"]) == 1
+
+
+def test_a_line_that_cannot_be_spoken_is_named_before_any_is(workplace, capsys):
+    for line, message in (("***", "there is nothing to say in '***'"),
+                          ("[pause:1s]", "there is nothing to say"), ("Wait [pause:9d].", "[pause:9d] is not a pause")):
+        (workplace / "lines.txt").write_text(f"One line.\n\n{line}\n***\n", encoding="utf-8")
+        assert main(["say", "-f", "lines.txt", "--lines", *SHORT, "-o", "bad.wav"]) == 1
+        error = capsys.readouterr().err
+        assert f"line 3: {message}" in error
+        assert error.endswith("; faulty as well: line 4\n")
+    assert list(workplace.glob("bad*.wav")) == []
+
+
+def test_lines_of_a_file_are_spoken_once(workplace, capsys):
+    """A job beside the output keeps them; a line that changed is spoken again, and what is piped in is no job."""
+    (workplace / "lines.txt").write_text("The turtle was first.\nThe rabbit came second.\n", encoding="utf-8")
+    command = ["say", "-f", "lines.txt", "--lines", *SHORT, "-o", "line.wav", "--json"]
+    kept = []
+    for text in ("The turtle was first.\nThe rabbit came second.\n", "The turtle was first.\nAnother line.\n"):
+        (workplace / "lines.txt").write_text(text, encoding="utf-8")
+        assert main(command) == 0
+        kept.append(["spoken_before" in json.loads(line) for line in capsys.readouterr().out.splitlines()])
+        Path("line-1.wav").rename(f"first-{len(kept)}.wav")
+    assert kept == [[False, False], [True, False]]
+    assert Path("first-1.wav").read_bytes() == Path("first-2.wav").read_bytes()
+    Path("first-2.wav").rename("line-1.wav")
+    assert main([*command, "--no-split"]) == 0
+    assert "spoken_before" not in capsys.readouterr().out, "another way to split lines"
+    assert main(["say", "--lines", "One line.", *SHORT, "-o", "other.wav"]) == 0
+    assert [path.name for path in workplace.glob("*.job")] == ["line.wav.lines.job"]
