@@ -23,17 +23,17 @@ def warping_path(cost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         first, last = max(0, diagonal - columns + 1), min(rows, diagonal + 1)
         both, down, right = (total[diagonal, first:last], total[diagonal + 1, first:last],
                              total[diagonal + 1, first + 1:last + 1])
-        best = right.copy()
-        np.copyto(best, down, where=down < np.minimum(both, right))
-        np.copyto(best, both, where=both < np.minimum(down, right))
+        best = np.minimum(both, down)
+        np.copyto(best, np.inf, where=both == down)
+        np.minimum(best, right, out=best)
         np.add(along[diagonal, first:last], best, out=total[diagonal + 2, first + 1:last + 1], casting="same_kind")
     both, down, right = total[:-2, :-1], total[1:-1, :-1], total[1:-1, 1:]
+    # 0: both, 1: next row, 2: next column
     moves = np.where((both < down) & (both < right), 0, np.where((down < both) & (down < right), 1, 2))
-    moves = moves.astype(np.int8).tolist()              # 0: both, 1: next row, 2: next column
     path, row, column = [], rows - 1, columns - 1
     while row >= 0:
         path.append((row, column))
-        move = moves[row + column][row]
+        move = moves[row + column, row]
         row, column = row - (move != 2), column - (move != 1)
     found = np.array(path[::-1], np.int64)
     return found[:, 0], found[:, 1]

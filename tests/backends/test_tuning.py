@@ -128,11 +128,11 @@ def test_auto_uses_the_remembered_tuning_and_arguments_override_it(model, thread
     default = load_backend("auto", model)
     tuning.store_tuning(model, dataclasses.replace(FAST, precision="bf16"))
     tuned = load_backend("auto", model)
-    assert (tuned.dtype, torch.get_num_threads()) == (torch.bfloat16, 1)
-    assert load_backend("auto", model, "fp32").dtype == torch.float32
+    assert (tuned.chosen.name, torch.get_num_threads()) == ("bf16", 1)
+    assert load_backend("auto", model, "fp32").chosen.name == "fp32"
     load_backend("auto", model, threads=2)
     assert torch.get_num_threads() == 2
-    assert load_backend("torch", model).dtype == default.dtype         # a named backend ignores the tuning
+    assert load_backend("torch", model).chosen == default.chosen       # a named backend ignores the tuning
 
 
 def test_arguments_for_another_backend_disable_the_tuning(model):

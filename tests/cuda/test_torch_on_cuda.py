@@ -16,15 +16,18 @@ import torch
 
 from ane.backends.torch.backend import TorchBackend
 from ane.backends.torch.decoder import TorchDecoder
+from ane.backends.torch.denoiser import TorchBatchedDenoiser
 from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder, run_eagerly
 from ane.bundles import Model, open_model
+from ane.models.tortoise.candidate import Prompt
 from ane.models.tortoise.chunks import text_tokens
-from ane.models.tortoise.decoding import Prompt, decode
+from ane.models.tortoise.decoding import decode
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.sampling import Sampling, inverse_cdf_sampler
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.stages import STAGES
 from ane.models.tortoise.synthesizer import Synthesizer
+from benchmarks.launches import counted_on_cuda, decoder_step, guided_call
 from converters.proof.parity import mean_snr_db
 from tests.random_model import RandomModel
 
@@ -137,6 +140,34 @@ def test_denoising_one_or_several_utterances_equals_the_cpu(model, precision, gu
         expected = exact.denoiser(rows, voice, length)(noisy, 1500, guided)
         assert_near(expected, backend.denoiser(rows, voice, length)(noisy, 1500, guided), ROUNDING[precision])
         assert_near(expected, outputs, ROUNDING[precision])
+
+
+@pytest.mark.parametrize("precision", precisions())
+def test_replayed_calls_of_two_denoisers_in_turn_equal_plain_calls(model, precision):
+    """Their utterances differ in length, and a layer keeps the bias of one length alone."""
+    backend = TorchBackend(model, DEVICE, precision)
+    network, dtype = backend.network("diffusion"), backend.precision("diffusion")
+    voice = backend._to_device(columns(3, 1, width=model.widths[1]), dtype)
+    pairs = []
+    for count in (9, 20):
+        width = model.config("diffusion").in_latent_channels
+        inputs = [backend._to_device(columns(count, 1, count, width=width), dtype)], voice, [4 * count]
+        pairs.append((4 * count, TorchBatchedDenoiser(network, *inputs),
+                      backend.batched_denoiser([columns(count, 1, count, width=width)],
+                                               columns(3, 1, width=model.widths[1]), [4 * count])))
+    for turn in range(4):
+        for length, plain, recorded in pairs:
+            noisy = [columns(turn, 1, 100, width=length)]
+            [expected], [actual] = (denoiser(noisy, 1500 - turn, True) for denoiser in (plain, recorded))
+            assert_near(expected, actual, EXACT if precision == "fp32" else ROUNDING[precision])
+
+
+@pytest.mark.parametrize("make", [decoder_step, guided_call])
+def test_a_replayed_call_launches_one_graph_and_no_kernel(make):
+    call = make(torch.device(DEVICE), CudaGraphRunner(torch.cuda.Stream()))
+    for _ in range(2):
+        call()
+    assert counted_on_cuda(call) == {"graphs": 1, "copies": 4}
 
 
 @pytest.mark.parametrize("precision", precisions())

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from ane.backends.base import check_inputs
 from ane.backends.torch.alignment import aligned_pass
 from ane.backends.torch.decoder import TorchDecoder
-from ane.backends.torch.denoiser import MAX_BATCHED_FRAMES, TorchBatchedDenoiser, TorchDenoiser
+from ane.backends.torch.denoiser import MAX_BATCHED_FRAMES, CapturedDenoiser, TorchBatchedDenoiser, TorchDenoiser
 from ane.backends.torch.device import choose_device, native_bf16, refuses_long_rows
 from ane.backends.torch.frame_layers import FramePacking, frame_packing, pack_frame_layers
 from ane.backends.torch.linear import Prepacking, exact_prepacking, prepack, prepacking
-from ane.backends.torch.memory import return_freed_memory, torch_memory_errors
-from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder
+from ane.backends.torch.memory import keep_freed_memory, return_freed_memory, torch_memory_errors
+from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder, StaticDecoders
 from ane.backends.torch.tf32 import convolutions
 from ane.bundles import Model
 from ane.bundles.weights import skeleton
@@ -66,8 +66,10 @@ def choose_precision(wanted: str, stored: str, device: torch.device) -> TorchPre
         return TorchPrecision(name, DTYPES[name])
     native = stored == "bf16" and torch.cpu._is_avx512_bf16_supported()
     usual = torch.bfloat16 if native else torch.float32
-    if wanted != "auto":
-        return TorchPrecision(wanted, DTYPES.get(wanted, usual), prepacking(wanted), frame_packing(wanted))
+    if wanted != "auto":        # without the instructions, networks in half precision are 5 to 9 times slower
+        half = wanted == "bf16" and torch.cpu._is_avx512_bf16_supported()
+        dtype = torch.bfloat16 if half else torch.float32 if wanted in DTYPES else usual
+        return TorchPrecision(wanted, dtype, prepacking(wanted), frame_packing(wanted))
     if native:
         return TorchPrecision("bf16", usual, prepacking("bf16"), frame_packing("bf16"))
     return TorchPrecision("fp32", usual, exact_prepacking(stored))
@@ -76,7 +78,8 @@ def choose_precision(wanted: str, stored: str, device: torch.device) -> TorchPre
 class TorchBackend:
     """Runs the stages with the reference networks, each loaded when it is first called and kept until released.
 
-    On CUDA, convolutions are full float32 in calls of this backend; the program's own are as before.
+    On CUDA, convolutions are full float32 in calls of this backend; the program's own are as before. On the CPU the
+    process keeps freed memory (``keep_freed_memory``).
 
     Args:
         device, precision: see ``choose_device`` and ``choose_precision``.
@@ -94,13 +97,18 @@ class TorchBackend:
         chosen = choose_precision(precision, model.precision, self.device)
         if precision == "int8" and self.stages.decoder is None:
             raise UserError(f"precision int8 packs the layers of a decoder, and {model.name} has none; use fp32")
-        self.exact, self.chosen = exact, replace(chosen, linear=None, frames=None) if exact else chosen
+        if exact:       # in the type that was asked for, however slow this CPU is at it
+            chosen = replace(chosen, dtype=DTYPES.get(precision, chosen.dtype), linear=None, frames=None)
+        self.exact, self.chosen = exact, chosen
         self.dtype = self.chosen.dtype
         self.name = f"torch:{self.device} {self.chosen.name}"
         self.max_batched_frames = MAX_BATCHED_FRAMES[self.device.type]
         self.keep = (self.device.type != "cpu" or model.family.kept) if keep is None else keep
+        if self.device.type == "cpu":
+            keep_freed_memory()
         self._rows_on_cpu = refuses_long_rows(self.device)
         self._networks: dict[str, nn.Module] = {}
+        self._static_decoders = StaticDecoders()
 
     @torch.inference_mode()
     def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
@@ -129,12 +137,16 @@ class TorchBackend:
     def decoder(self, lanes: int, capacity: int, prefixes: int = 1,
                 max_prefix_length: int | None = None) -> TorchDecoder:
         name = self.stages.decoder.network
-        with torch_memory_errors():
-            make = TorchDecoder
-            if self.device.type == "cuda":
-                make = partial(StaticDecoder, run=CudaGraphRunner(self._recording_stream))
-            return make(self.network(name), lanes, capacity, self.device, self.precision(name), prefixes,
+        cuda = self.device.type == "cuda"
+
+        def make(lanes: int, capacity: int, prefixes: int, max_prefix_length: int | None) -> TorchDecoder:
+            kind = partial(StaticDecoder, run=CudaGraphRunner(self._recording_stream)) if cuda else TorchDecoder
+            return kind(self.network(name), lanes, capacity, self.device, self.precision(name), prefixes,
                         max_prefix_length)
+
+        with torch_memory_errors():
+            chosen = partial(self._static_decoders, make) if cuda else make
+            return chosen(lanes, capacity, prefixes, max_prefix_length)
 
     @torch.inference_mode()
     def align(self, columns: np.ndarray, memory: np.ndarray,
@@ -155,17 +167,19 @@ class TorchBackend:
 
     @torch.inference_mode()
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> TorchDenoiser:
-        with torch_memory_errors(), convolutions.full():
-            network, dtype = self._denoising_network()
-            return TorchDenoiser(network, self._to_device(latents, dtype), self._to_device(conditioning, dtype), frames)
+        return TorchDenoiser(self.batched_denoiser([latents], conditioning, [frames]))
 
     @torch.inference_mode()
     def batched_denoiser(self, latents: Sequence[np.ndarray], conditioning: np.ndarray,
                          frames: Sequence[int]) -> TorchBatchedDenoiser:
+        name = self.stages.denoiser.network
+        make: Callable[..., TorchBatchedDenoiser] = TorchBatchedDenoiser
+        if self.device.type == "cuda":
+            make = partial(CapturedDenoiser, run=CudaGraphRunner(self._recording_stream))
         with torch_memory_errors(), convolutions.full():
-            network, dtype = self._denoising_network()
-            return TorchBatchedDenoiser(network, [self._to_device(rows, dtype) for rows in latents],
-                                        self._to_device(conditioning, dtype), frames)
+            network, dtype = self.network(name), self.precision(name)
+            return make(network, [self._to_device(rows, dtype) for rows in latents],
+                        self._to_device(conditioning, dtype), frames)
 
     def load(self, *networks: str) -> None:
         for name in networks:
@@ -177,6 +191,7 @@ class TorchBackend:
             return
         for name in networks or tuple(self._networks):
             self._networks.pop(name, None)
+        self._static_decoders.forget()
         return_freed_memory(self.device)
 
     def precision(self, network: str) -> torch.dtype:
@@ -184,11 +199,6 @@ class TorchBackend:
         if self._packs_frames(network):
             return self.chosen.frames.dtype
         return self.dtype if network in self.half_precision and not self._packs(network) else torch.float32
-
-    def _denoising_network(self) -> tuple[nn.Module, torch.dtype]:
-        """The diffusion network, and the dtype of its inputs."""
-        name = self.stages.denoiser.network
-        return self.network(name), self.precision(name)
 
     def device_of(self, network: str) -> torch.device:
         """Where a network runs: the vocoders and encoders on the CPU if the device refuses their long rows."""

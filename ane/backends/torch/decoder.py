@@ -40,6 +40,8 @@ class TorchDecoder:
         self.prefix_keys = self.prefix_values = None
         self.prefix_capacity = padded(max_prefix_length or 0)       # positions allocated for each prefix
         self.prefix_lengths = [0] * prefixes                # positions in use
+        self.recorded = np.empty((0, 0, 0), np.float32)
+        self._recorder: PrefixScores | None = None
         if self.shape.memory_length:
             self.memory_keys, self.memory_values = (
                 self._allocate(prefixes, self.shape.memory_length) for _ in range(2))
@@ -70,6 +72,7 @@ class TorchDecoder:
             attend_memory = partial(self._attend_memory, stored)
             hidden = self._run_network(self._to_device(prefix[None]), store, attend_memory)[:, -1]
             self.prefix_lengths[index] = len(prefix)
+            self._end_recording()
             return hidden[0].cpu().numpy(), self.network.logits(hidden)[0].cpu().numpy()
 
     @torch.inference_mode()
@@ -83,7 +86,18 @@ class TorchDecoder:
             prefixes = LanesByPrefix(indices, columns_per_lane, self.prefix_lengths, self.keys[0])
             attend = [partial(self._attend, layer, own, prefixes) for layer in range(self.shape.layers)]
             hidden = self._run_network(self._to_device(columns), attend, partial(self._attend_memory, prefixes))
+            self._end_recording()
             return hidden.cpu().numpy(), self.network.logits(hidden[:, -1]).cpu().numpy()
+
+    def record(self, heads: Sequence[tuple[int, int]]) -> bool:
+        if self.device.type != "cpu":       # each step would wait for the scores to be copied to the host
+            return False
+        self._recorder = PrefixScores(heads)
+        return True
+
+    def _end_recording(self) -> None:
+        if self._recorder is not None:
+            self.recorded = self._recorder.taken()
 
     @torch.inference_mode()
     def copy_lanes(self, sources: np.ndarray, length: int) -> None:
@@ -115,6 +129,8 @@ class TorchDecoder:
     def _store_prefix(self, layer: int, index: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         for cache, new in ((self.prefix_keys, k), (self.prefix_values, v)):
             cache[layer, index, :, :new.shape[2]] = new[0]
+        if self._recorder is not None and layer in self._recorder.heads:
+            self._recorder.add(layer, q[:, :, -1:] @ k.transpose(2, 3) * q.shape[-1] ** -0.5)
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
     def _attend(self, layer: int, own: "OwnPositions", prefixes: "LanesByPrefix", q: Tensor, k: Tensor,
@@ -124,13 +140,42 @@ class TorchDecoder:
                         for cache, new in ((self.keys, k), (self.values, v)))               # (n·heads, end, w)
         prefix_keys, prefix_values = (prefixes.read(cache[layer]) for cache in (self.prefix_keys, self.prefix_values))
         scale = q.shape[-1] ** -0.5
-        scores = torch.cat((
-            prefixes.lanes(torch.baddbmm(prefixes.mask, prefixes.rows(q), prefix_keys.transpose(1, 2), alpha=scale)),
-            torch.baddbmm(own.mask, q.flatten(0, 1), keys.transpose(1, 2), alpha=scale).view(*q.shape[:3], -1)), dim=-1)
+        prefix_scores = prefixes.lanes(
+            torch.baddbmm(prefixes.mask, prefixes.rows(q), prefix_keys.transpose(1, 2), alpha=scale))
+        if self._recorder is not None and layer in self._recorder.heads:
+            self._recorder.add(layer, prefix_scores)
+        # keys times query: for hundreds of positions, MKL takes a quarter longer for query times keys
+        own_scores = torch.baddbmm(own.mask, keys, q.flatten(0, 1).transpose(1, 2), alpha=scale).transpose(1, 2)
+        scores = torch.cat((prefix_scores, own_scores.view(*q.shape[:3], -1)), dim=-1)
         weights = F.softmax(scores.float(), dim=-1).to(q.dtype)
         prefix_weights, own_weights = weights.split((prefixes.longest, own.end), dim=-1)
         return (own_weights.flatten(0, 1) @ values).view(q.shape) + prefixes.lanes(
             prefixes.rows(prefix_weights) @ prefix_values)
+
+
+class PrefixScores:
+    """Keeps the scores of some heads, (layer, head) in ascending order, while a call runs.
+
+    In NumPy, because a call of torch takes longer than copying so few numbers.
+
+    Attributes:
+        heads: by layer, the indices of its heads.
+    """
+
+    def __init__(self, heads: Sequence[tuple[int, int]]):
+        self.heads: dict[int, list[int]] = {}
+        for layer, head in heads:
+            self.heads.setdefault(layer, []).append(head)
+        self._scores: list[np.ndarray] = []
+
+    def add(self, layer: int, scores: Tensor) -> None:
+        """Keep those of the last column: scores (n, heads, T, P), layer after layer."""
+        self._scores.append(scores.float().numpy()[:, :, -1].take(self.heads[layer], 1))
+
+    def taken(self) -> np.ndarray:
+        """Return the scores, (n, heads, P) float32, and forget them."""
+        scores, self._scores = np.concatenate(self._scores, axis=1), []
+        return scores
 
 
 def padded(positions: int) -> int:
@@ -210,7 +255,7 @@ class OwnPositions:
     Attributes:
         position: (n, T) of the new columns; None: the same in all lanes, from ``start`` to ``stop``.
         end: positions that are read of each lane.
-        mask: (1 or n·heads, T, end), for products with the lanes' own positions.
+        mask: (1 or n·heads, end, T), for products of the lanes' own positions.
     """
 
     def __init__(self, lanes: slice, lengths: np.ndarray, columns: int, like: Tensor):
@@ -222,6 +267,7 @@ class OwnPositions:
         self.mask = mask_after(position + 1, self.end, like)                                    # (1 or n, T, end)
         if not same_length:
             self.mask = self.mask.repeat_interleave(like.shape[1], dim=0)
+        self.mask = self.mask.transpose(1, 2)
 
     def write(self, cache: Tensor, new: Tensor) -> Tensor:
         """Write new (n, heads, T, w) into cache (n, heads, capacity, w); return what the call reads (n·heads, end, w).

@@ -4,7 +4,7 @@ They replace layers of a network that have ``over_frames``: convolutions of 1 ta
 odd number of taps over (R, L, C), zero-padded, channels last. oneDNN would otherwise convert the weights in every call.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,7 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ane.backends.torch.linear import LEAST_SPAN, Int8Linear, PackedLinear, Prepacking, has_one_dnn, integers
+from ane.backends.torch.linear import (
+    LEAST_SPAN,
+    Int8FewRowsLinear,
+    Int8Linear,
+    PackedLinear,
+    Prepacking,
+    has_fbgemm_int8,
+    has_one_dnn,
+)
 
 USUAL_FRAMES = 400      # length for which oneDNN chooses a kernel's layout; other lengths can use it
 
@@ -46,21 +54,23 @@ class Int8FrameConv(nn.Module):
 
     Args:
         weight: (O, C, taps), with a scale for each output channel. bias: (O,).
+        product: makes the layer that multiplies the windows.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor):
+    def __init__(self, weight: Tensor, bias: Tensor,
+                 product: Callable[[Tensor, Tensor], Int8Linear | Int8FewRowsLinear] = Int8Linear):
         super().__init__()
         self.taps = weight.shape[-1]
-        self.windows = Int8Linear(weight.transpose(1, 2).flatten(1), bias)      # (O, taps · C)
+        self.windows = product(weight.transpose(1, 2).flatten(1), bias)      # (O, taps · C)
 
     def forward(self, x: Tensor) -> Tensor:
         R, L, C = x.shape
         padded = F.pad(x.float(), (0, 0, self.taps // 2, self.taps // 2))
         low, high = padded.amin(2).unfold(1, self.taps, 1).amin(2), padded.amax(2).unfold(1, self.taps, 1).amax(2)
         low, span = low[..., None], high.sub_(low).clamp_(min=LEAST_SPAN)[..., None]            # (R, L, 1)
-        windows = x.new_empty(R, L, self.taps, C, dtype=torch.uint8)
+        windows = x.new_empty(R, L, self.taps, C, dtype=self.windows.activations)
         for tap in range(self.taps):
-            windows[:, :, tap] = integers(padded[:, tap:tap + L], low, span)
+            windows[:, :, tap] = self.windows.values(padded[:, tap:tap + L], low, span)
         return self.windows.scaled_product(windows.view(R * L, -1), low.view(-1, 1), span.view(-1, 1)).view(R, L, -1)
 
 
@@ -95,6 +105,9 @@ def frame_packing(weights: str) -> FramePacking | None:
     if weights == "int8" and torch.cpu._is_vnni_supported():
         # attention in bfloat16 takes half of the time, and changes the spectrogram less than int8 weights do
         return FramePacking(Int8Linear, Int8FrameConv, torch.float32, torch.bfloat16 if native else None, True)
+    if weights == "int8" and has_fbgemm_int8():
+        seven_bits = partial(Int8FewRowsLinear, levels=127)
+        return FramePacking(seven_bits, partial(Int8FrameConv, product=seven_bits), torch.float32, None, True)
     return None
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 Prepacking = Callable[[Tensor, Tensor], nn.Module]
 
 FBGEMM_PRODUCT = "linear_with_input_q_dq_qweight_dq_output_fp32"
+RADIX = 128             # of two digits of 7 bits each
 LEAST_SPAN = 1e-18      # of a row's numbers, so that a constant row can be divided by it
 LONGEST_SUM = 1024      # channels that oneDNN adds up in one order for any number of rows
 
@@ -25,20 +26,29 @@ LONGEST_SUM = 1024      # channels that oneDNN adds up in one order for any numb
 def prepacking(weights: str) -> Prepacking | None:
     """The fastest layer on this CPU for weights in "fp32", "bf16", "fp16" or "int8"; None: the network's own.
 
-    Where the CPU lacks the instructions, a portable kernel is chosen: as exact, but slower.
+    Where the CPU lacks the instructions for bf16, its weights are fp16; for the others, a slower kernel is chosen.
     """
-    one_dnn = has_one_dnn()
-    fbgemm = "fbgemm" in torch.backends.quantized.supported_engines
-    if weights == "int8":       # without VNNI, accumulators saturate
-        if not one_dnn or not torch.cpu._is_vnni_supported():
-            return Int8WeightLinear
-        return Int8FewRowsLinear if fbgemm and hasattr(torch.ops.quantized, FBGEMM_PRODUCT) else Int8Linear
-    if weights == "fp16" and fbgemm:
-        return HalfWeightLinear
+    if weights == "int8":
+        vnni = torch.cpu._is_vnni_supported()
+        if has_fbgemm_int8():
+            return Int8FewRowsLinear if vnni else Int8TwoDigitLinear
+        return Int8Linear if vnni and has_one_dnn() else Int8WeightLinear
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[weights]
-    if one_dnn and (weights == "fp32" or (weights == "bf16" and torch.cpu._is_avx512_bf16_supported())):
+    if has_one_dnn() and (weights == "fp32" or (weights == "bf16" and torch.cpu._is_avx512_bf16_supported())):
         return partial(PackedLinear, dtype=dtype)
+    if weights != "fp32" and has_fbgemm():
+        return HalfWeightLinear
     return None if weights == "fp32" else partial(HalfPrecisionLinear, dtype=dtype)
+
+
+def has_fbgemm() -> bool:
+    """Whether torch has FBGEMM, and this CPU the instructions for it: x86-64 with AVX2."""
+    return "fbgemm" in torch.backends.quantized.supported_engines
+
+
+def has_fbgemm_int8() -> bool:
+    """Whether FBGEMM has its product of float32 activations with int8 weights."""
+    return has_fbgemm() and hasattr(torch.ops.quantized, FBGEMM_PRODUCT)
 
 
 def has_one_dnn() -> bool:
@@ -48,8 +58,7 @@ def has_one_dnn() -> bool:
 
 def exact_prepacking(stored: str) -> Prepacking | None:
     """The layer that computes in float32 with the smallest weights, for weights stored in precision ``stored``."""
-    half = stored != "fp32" and "fbgemm" in torch.backends.quantized.supported_engines
-    return HalfWeightLinear if half else prepacking("fp32")
+    return HalfWeightLinear if stored != "fp32" and has_fbgemm() else prepacking("fp32")
 
 
 def prepack(network: nn.Module, make: Prepacking) -> None:
@@ -110,14 +119,22 @@ class HalfWeightLinear(nn.Module):
 
     Weights stored in bfloat16 are exact from 2^-14 up, since their 8 significant bits fit; below, the error is at most
     2^-25.
+
+    Without AVX-512, kernels of one and of two rows sum in another order than those of three to six rows. FBGEMM uses
+    only the latter for a multiple of three rows, so the rows are padded to such a multiple.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor):
         super().__init__()
         self.packed = torch.ops.quantized.linear_prepack_fp16(weight.float().contiguous(), bias.float())
+        self.multiple = 1 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 3
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.ops.quantized.linear_dynamic_fp16(x.float(), self.packed)
+        rows = x.float().reshape(-1, x.shape[-1])
+        count = len(rows)
+        if count % self.multiple:
+            rows = F.pad(rows, (0, 0, 0, -count % self.multiple))
+        return torch.ops.quantized.linear_dynamic_fp16(rows, self.packed)[:count].view(*x.shape[:-1], -1)
 
 
 def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -150,6 +167,8 @@ class Int8Linear(nn.Module):
     is nearly all positive, so a range symmetric about zero would waste half of the integers.
     """
 
+    activations = torch.uint8       # type of ``values``
+
     def __init__(self, weight: Tensor, bias: Tensor):
         super().__init__()
         values, scale = quantise(weight)
@@ -162,7 +181,11 @@ class Int8Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         rows = x.float().reshape(-1, x.shape[-1])
         low, span = row_range(rows)
-        return self.scaled_product(integers(rows, low, span), low, span).view(*x.shape[:-1], -1)
+        return self.scaled_product(self.values(rows, low, span), low, span).view(*x.shape[:-1], -1)
+
+    def values(self, rows: Tensor, low: Tensor, span: Tensor) -> Tensor:
+        """What ``scaled_product`` takes of rows (…, in) float32 with these minima and ranges, (…, 1) each."""
+        return integers(rows, low, span)
 
     def scaled_product(self, integers: Tensor, low: Tensor, span: Tensor) -> Tensor:
         """Integers (N, in) uint8 of rows with these minima and ranges, (N, 1) each → the layer's output (N, out)."""
@@ -175,11 +198,18 @@ class Int8FewRowsLinear(nn.Module):
     """``Int8Linear`` by FBGEMM, for a decoder: faster with few rows, as fast with 32, slower with hundreds.
 
     One call rounds, multiplies and scales. Its results do not depend on the number of rows or threads either.
+
+    Args:
+        levels: the largest integer that an activation is rounded to. Without VNNI, FBGEMM adds two products in a 16-bit
+            integer, which overflows unless activations have 7 bits: 127.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor):
+    activations = torch.float32     # type of ``values``
+
+    def __init__(self, weight: Tensor, bias: Tensor, levels: int = 255):
         super().__init__()
         values, scale = quantise(weight)
+        self.levels = levels
         self.sums = values.sum(1, dtype=torch.int32) * scale
         self.bias = bias.to(torch.float32, copy=True)
         with warnings.catch_warnings():         # torch warns that a later release will have no quantised tensors
@@ -189,11 +219,33 @@ class Int8FewRowsLinear(nn.Module):
             self.packed = torch.ops.quantized.linear_prepack(tensor, torch.zeros_like(self.bias))
         self.product = getattr(torch.ops.quantized, FBGEMM_PRODUCT)
 
-    def forward(self, x: Tensor) -> Tensor:
-        rows = x.float().reshape(-1, x.shape[-1])
-        low, span = row_range(rows)
-        y = self.product(rows.sub(low).div_(span), 1 / 255, 0, self.packed)
-        return torch.addcmul(self.bias, low, self.sums).addcmul_(y, span).view(*x.shape[:-1], -1)
+    forward = Int8Linear.forward
+
+    def values(self, rows: Tensor, low: Tensor, span: Tensor) -> Tensor:
+        """Numbers from 0 to 1."""
+        return rows.sub(low).div_(span)
+
+    def scaled_product(self, values: Tensor, low: Tensor, span: Tensor) -> Tensor:
+        return torch.addcmul(self.bias, low, self.sums).addcmul_(self.unit_product(values), span)
+
+    def unit_product(self, unit: Tensor) -> Tensor:
+        """Activations from 0 to 1 (N, in) times the weight: (N, out)."""
+        return self.product(unit, 1 / self.levels, 0, self.packed)
+
+
+class Int8TwoDigitLinear(Int8FewRowsLinear):
+    """``Int8FewRowsLinear`` for a decoder on CPUs without VNNI: activations in 14 bits, as two rows of 7 bits.
+
+    In 7 bits the embedded decoder's logits reach 25 dB, and in 14 bits 31. With one or two lanes most of the time goes
+    into reading the weights, so that twice as many rows cost little.
+    """
+
+    def unit_product(self, unit: Tensor) -> Tensor:
+        steps = unit.mul_(RADIX**2 - 1).round_()
+        high = steps.div(RADIX).floor_()
+        low = steps.sub_(high, alpha=RADIX)
+        high, low = self.product(torch.cat((high, low)), 1.0, 0, self.packed).chunk(2)
+        return low.add_(high, alpha=RADIX).div_(RADIX**2 - 1)
 
 
 class Int8WeightLinear(nn.Module):

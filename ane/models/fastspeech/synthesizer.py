@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from math import inf
 
@@ -23,14 +22,13 @@ from ane.models.fastspeech.word_times import chunk_words, words_of
 from ane.models.fed_stream import FedStream
 from ane.models.recording import PhaseProgress, report_nothing
 from ane.models.spoken_words import delivered_words
-from ane.models.vocoders.streaming import StreamingVocoder, VocodingWindow, vocoded, window_for
+from ane.models.vocoders.streaming import FIRST_LENGTHS, vocoded, vocoded_in_calls
 from ane.models.vocoders.waveglow import SIGMA
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline
 from ane.text import Lexicon, normalise_upstream, shorten
 from ane.text.passages import read_passages
 
-FIRST_FRAMES = 40       # of the first piece of a stream: 0.46 s
 NO_VOCODER = ("this model has no vocoder, so Griffin-Lim made the sound, which is rough: import the model again with "
               "--vocoder and a HiFi-GAN or WaveGlow checkpoint")
 VOCODERS = frozenset(("vocoder", "waveglow"))
@@ -168,16 +166,16 @@ class FastSpeechSynthesizer(AsyncSpeaking):
 
     def first_sounds(self, mel: np.ndarray, seed: int, timeline: Timeline) -> Iterator[np.ndarray]:
         """The sound of a mel in pieces, the first of them short, so that it comes soon."""
-        margin = self.model.config("vocoder").margin if "vocoder" in self.model.networks else mel.shape[1]
-        if mel.shape[1] <= FIRST_FRAMES + margin:
+        if not mel.shape[1] or "vocoder" not in self.model.networks or "waveglow" in self.model.networks:
             yield from self.whole_sound(mel, seed, timeline)
             return
-        window = VocodingWindow(FIRST_FRAMES, window_for(mel.shape[1], margin).window)
-        vocoder = StreamingVocoder(margin, window, partial(self.vocode, seed=seed))
-        for part in (vocoder.feed(mel[:, :FIRST_FRAMES + margin]), vocoder.finish(mel[:, FIRST_FRAMES + margin:])):
+        pieces = vocoded_in_calls(mel, self.model.config("vocoder").margin, self.mel_sound, FIRST_LENGTHS)
+        while True:
             with timeline.record("vocode"):
-                sounds = list(part)
-            yield from sounds
+                piece = next(pieces, None)
+            if piece is None:
+                return
+            yield piece
 
     def prepare(self, settings: FastSpeechSettings | None = None) -> None:
         """Load the networks, so that the first text is spoken sooner."""

@@ -13,13 +13,15 @@ before that pass; only the few latents that this changes need another call, with
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from ane.backends.base import Backend
+from ane.backends.base import Backend, RecordingDecoder
+from ane.models.tortoise.candidate import Candidate, Prompt
 from ane.models.tortoise.codes import pad_codes, trimmed_length
 from ane.models.tortoise.embeddings import Embeddings
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
@@ -32,41 +34,6 @@ FAKE_TOKEN = 1      # upstream's placeholder id for every position of the prefix
 DecodingProgress = Callable[[int, int], None]       # codes sampled, candidates finished
 
 
-@dataclass(frozen=True)
-class Prompt:
-    """What the decoder continues for one chunk; each of ``samplers`` samples one candidate.
-
-    Attributes:
-        conditioning: the voice's conditioning latent (1, D) float32.
-        tokens: the result of ``ane.models.tortoise.chunks.text_tokens``.
-    """
-
-    conditioning: np.ndarray
-    tokens: Sequence[int]
-    samplers: Sequence[Sampler]
-
-
-@dataclass
-class Candidate:
-    """One code sequence sampled for a chunk.
-
-    Attributes:
-        codes: the sampled codes, without the stop code.
-        stopped: whether the stop code was sampled within ``max_codes`` codes.
-        hidden: (len(codes) + stopped, D) float32: latents of the codes and of the stop code.
-        padded_codes: (max_codes,) int64: the codes as upstream ranks them (``pad_codes``).
-        latents: (t, D) float32: the input of diffusion: those of ``padded_codes``, trimmed (``trimmed_length``).
-        log_probability: mean of the codes' and the stop code's, in nats, among those that could be sampled.
-    """
-
-    codes: list[int]
-    stopped: bool
-    hidden: np.ndarray
-    padded_codes: np.ndarray
-    latents: np.ndarray
-    log_probability: float = 0.0
-
-
 class ActiveCandidate:
     """A candidate that is being sampled."""
 
@@ -75,6 +42,7 @@ class ActiveCandidate:
         self.max_codes = scheduler.sampling.max_codes
         self.codes: list[int] = []
         self.hidden: list[np.ndarray] = []
+        self.prefix_scores: list[np.ndarray] = []       # (heads, positions) for each row of ``hidden``, if recorded
         self.stopped = False
         self.log_probability = 0.0          # of all codes
 
@@ -95,24 +63,29 @@ class ActivePrefix:
     Attributes:
         index: the decoder's index of the prefix.
         first: hidden state (D,) and logits (V,) at its last position, from which every candidate starts.
+        first_scores: what was recorded there, (1, heads, positions); None: nothing was.
         unfinished: number of the chunk's candidates that have not ended.
     """
 
     index: int
     first: tuple[np.ndarray, np.ndarray]
+    first_scores: np.ndarray | None
     unfinished: int
 
 
 def decode(backend: Backend, prompts: Sequence[Prompt], config: UnifiedVoiceConfig, sampling: Sampling,
            lanes: int = 16, rewrite_tail: bool = True,
-           progress: DecodingProgress = lambda codes, finished: None) -> Iterator[list[Candidate]]:
+           progress: DecodingProgress = lambda codes, finished: None,
+           recorded_heads: Sequence[tuple[int, int]] = ()) -> Iterator[list[Candidate]]:
     """Yield the candidates of each chunk in order, as soon as they and those of earlier chunks have ended.
 
     Work is done only while the caller waits for a result. Arguments and errors: ``LaneScheduler``.
     """
-    scheduler = LaneScheduler(backend, prompts, config, sampling, lanes, rewrite_tail, progress)
-    for chunk in range(len(prompts)):
-        yield scheduler.candidates(chunk)
+    scheduler = LaneScheduler(backend, prompts, config, sampling, lanes, rewrite_tail, progress,
+                              recorded_heads=recorded_heads)
+    with closing(scheduler):        # a circle of references would else keep the decoder's caches for a while
+        for chunk in range(len(prompts)):
+            yield scheduler.candidates(chunk)
 
 
 class LanePool:
@@ -126,12 +99,17 @@ class LanePool:
     """
 
     def __init__(self, backend: Backend, config: UnifiedVoiceConfig, lanes: int, capacity: int, prefixes: int,
-                 longest: int | None):
-        """``capacity``, ``prefixes``, ``longest``: of ``Backend.decoder``; None: any prefix that the network takes."""
+                 longest: int | None, recorded_heads: Sequence[tuple[int, int]] = ()):
+        """``capacity``, ``prefixes``, ``longest``: of ``Backend.decoder``; None: any prefix that the network takes.
+
+        ``recorded_heads``: (layer, head) each, of ``Candidate.prefix_scores``, if the decoder can record them.
+        """
         self.config, self.lanes, self.capacity = config, lanes, capacity
         self.tables = Embeddings(**backend.embeddings())
         longest = len(self.tables.text_position) + Embeddings.prefix_length(()) if longest is None else longest
         self.decoder = backend.decoder(lanes, capacity, prefixes, longest)
+        self.recorder = self.decoder if (recorded_heads and isinstance(self.decoder, RecordingDecoder)
+                                         and self.decoder.record(recorded_heads)) else None
         self.free_prefixes = list(reversed(range(self.decoder.prefixes)))
         self.schedulers: list[LaneScheduler] = []
         self.active: dict[int, ActiveCandidate] = {}
@@ -189,9 +167,12 @@ class LanePool:
             columns[lane - low, 0] = self.tables.codes(candidate.codes[-1], position)
             lengths[lane - low], prefix_indices[lane - low] = position - 1, candidate.prefix_index
         hidden, logits = self.decoder.step(columns, lengths, low, prefix_indices)
+        scores = self.recorder and self.recorder.recorded
         for lane, candidate in list(self.active.items()):
             try:
                 candidate.scheduler.sample(candidate, *check_finite(hidden[lane - low, -1], logits[lane - low]))
+                if scores is not None:
+                    candidate.prefix_scores.append(scores[lane - low])
             except UserError as error:
                 candidate.scheduler.fail(error)
 
@@ -212,6 +193,7 @@ class LaneScheduler:
             call per candidate; otherwise ``Candidate.latents`` ends before them.
         progress: called after every step.
         pool: lanes that are shared with other requests until ``close``; None: lanes of its own.
+        recorded_heads: of ``LanePool``, if the lanes are its own.
 
     Attributes:
         active_limit: how many lanes may be in use; it may be changed between steps.
@@ -222,7 +204,8 @@ class LaneScheduler:
 
     def __init__(self, backend: Backend, prompts: Sequence[Prompt], config: UnifiedVoiceConfig, sampling: Sampling,
                  lanes: int, rewrite_tail: bool = True,
-                 progress: DecodingProgress = lambda codes, finished: None, pool: LanePool | None = None):
+                 progress: DecodingProgress = lambda codes, finished: None, pool: LanePool | None = None,
+                 recorded_heads: Sequence[tuple[int, int]] = ()):
         limit = config.max_mel_tokens - 1 if pool is None else pool.capacity
         if not 1 <= sampling.max_codes <= limit:
             raise UserError(f"max_codes must be from 1 to {limit}, the positions of this decoder, "
@@ -235,7 +218,7 @@ class LaneScheduler:
         if pool is None:
             longest = max(Embeddings.prefix_length(prompt.tokens) for prompt in prompts)
             pool = LanePool(backend, config, self.active_limit, sampling.max_codes,
-                            min(self.active_limit, len(prompts)), longest)
+                            min(self.active_limit, len(prompts)), longest, recorded_heads)
         self.pool, self.priority = pool, pool.priority()
         self.prefixes: dict[int, ActivePrefix] = {}         # by chunk
         self.failure: UserError | None = None
@@ -306,9 +289,13 @@ class LaneScheduler:
             free = self.pool.free_prefixes[-1]
             first = check_finite(*self.pool.decoder.prefill(self._prefix(chunk), free))
             self.pool.free_prefixes.pop()
-            self.prefixes[chunk] = ActivePrefix(free, first, len(self.prompts[chunk].samplers))
+            scores = self.pool.recorder and self.pool.recorder.recorded
+            self.prefixes[chunk] = ActivePrefix(free, first, scores, len(self.prompts[chunk].samplers))
         candidate = ActiveCandidate(self, chunk, index, self.prompts[chunk].samplers[index])
-        self.sample(candidate, *self.prefixes[chunk].first)
+        prefix = self.prefixes[chunk]
+        self.sample(candidate, *prefix.first)
+        if prefix.first_scores is not None:
+            candidate.prefix_scores.append(prefix.first_scores[0])
         return candidate
 
     def _prefix(self, chunk: int) -> np.ndarray:
@@ -355,8 +342,10 @@ class LaneScheduler:
             tail, _ = self.pool.decoder.step(columns[None], np.array([known]), lane,
                                              np.array([candidate.prefix_index]))
             latents = np.concatenate((hidden, tail[0]))
+        before = Embeddings.prefix_length(self.prompts[candidate.chunk].tokens) - 1
+        scores = [rows[:, :before] for rows in candidate.prefix_scores]
         return Candidate(candidate.codes, candidate.stopped, hidden, codes, latents,
-                         candidate.log_probability / len(hidden))
+                         candidate.log_probability / len(hidden), np.stack(scores, axis=1) if scores else None)
 
 
 def check_finite(hidden: np.ndarray, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

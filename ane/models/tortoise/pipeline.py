@@ -17,9 +17,10 @@ from ane.backends.base import Backend
 from ane.bundles import Model
 from ane.models.delivery import delivered, delivered_whole
 from ane.models.spoken_words import SpokenWord, delivered_words
+from ane.models.tortoise.candidate import Candidate, Prompt
 from ane.models.tortoise.chunks import Chunk
 from ane.models.tortoise.codes import longest_loop
-from ane.models.tortoise.decoding import Candidate, LanePool, LaneScheduler, Prompt, decode
+from ane.models.tortoise.decoding import LanePool, LaneScheduler, decode
 from ane.models.tortoise.diffusion import spectrograms
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.ranking import best_candidates, score_candidates
@@ -144,7 +145,7 @@ class Pipeline:
         prompts = [self._prompt(chunk) for chunk in chunks]
         decoded = self.timeline.record_each("decode", decode(
             self.backend, prompts, self.model.config("autoregressive"), self.settings.sampling, self.settings.lanes,
-            self.settings.diffusion is not None, self._report_decoding))
+            self.settings.diffusion is not None, self._report_decoding, self._recorded_heads))
         with closing_source(decoded):
             for chunk in chunks:
                 candidates = next(decoded)
@@ -156,6 +157,10 @@ class Pipeline:
                 del candidates
         self._add("decode", len(chunks) * self.settings.candidates)
         self.backend.release("autoregressive", "clvp", "cvvp")
+
+    @property
+    def _recorded_heads(self) -> Sequence[tuple[int, int]]:
+        return self.timer.recorded_heads if self.timer is not None else ()
 
     def _timed(self, ranked: RankedChunk) -> RankedChunk:
         """The chunk with the times of its words, if these were asked for."""
@@ -214,7 +219,8 @@ class Pipeline:
     def _pieces(self, chunks: Sequence[Chunk], on_chunk: OnChunk) -> Iterator[np.ndarray]:
         scheduler = LaneScheduler(self.backend, [self._prompt(chunk) for chunk in chunks],
                                   self.model.config("autoregressive"), self.settings.sampling, self.settings.lanes,
-                                  self.settings.diffusion is not None, self._report_decoding, self.pool)
+                                  self.settings.diffusion is not None, self._report_decoding, self.pool,
+                                  self._recorded_heads)
         with closing(scheduler):
             yield from self._scheduled_pieces(scheduler, chunks, on_chunk)
 

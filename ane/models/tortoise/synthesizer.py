@@ -66,8 +66,7 @@ class Synthesizer(AsyncSpeaking):
             speed: from 0.5 to 2, more than 1 being faster; the sound is stretched, its pitch stays.
             lexicon: respells words (``ane.text.read_lexicon``).
             ssml: whether ``text`` is SSML; None: if it begins with "<speak".
-            word_times: whether to state when each word is heard (``Speech.words``), which takes another pass of the
-                decoder over each chunk.
+            word_times: whether to state when each word is heard (``Speech.words``), which takes slightly longer.
 
         Raises:
             UserError: nothing to say, markup that asks for what cannot be done, a text too long for one pass with

@@ -13,8 +13,8 @@ import numpy as np
 from ane.backends.base import AlignmentBackend, Backend
 from ane.bundles import Model
 from ane.models.spoken_words import SpokenWord, joined_pieces, matched_words, shared_time
+from ane.models.tortoise.candidate import Candidate
 from ane.models.tortoise.chunks import Chunk
-from ane.models.tortoise.decoding import Candidate
 from ane.models.tortoise.embeddings import Embeddings
 from ane.models.warping import warping_path
 from ane.text import Tokenizer
@@ -30,7 +30,10 @@ TimedHead = tuple[int, int, int]        # layer, head, delay in codes
 
 
 class WordTimer:
-    """Times words by one more pass of the decoder over a chunk's text and codes."""
+    """Times words by what the decoder recorded while it sampled the codes.
+
+    Where it did not, as on backends whose decoders cannot, it makes another pass over the chunk's text and codes.
+    """
 
     def __init__(self, backend: Backend, model: Model, normaliser: str):
         self.backend, self.config = backend, model.config("autoregressive")
@@ -43,7 +46,7 @@ class WordTimer:
             conditioning: the voice's conditioning latent (1, D) float32.
         """
         seconds = (len(candidate.codes) + 1) * SECONDS_PER_CODE
-        starts = self.token_starts(chunk.tokens, conditioning, candidate.codes)
+        starts = self.token_starts(chunk.tokens, conditioning, candidate)
         if starts is None:
             return list(shared_time(chunk.text.split(), (0.0, seconds)))
         times = np.clip((starts + self.config.alignment_shift) * SECONDS_PER_CODE, 0, seconds)
@@ -51,16 +54,16 @@ class WordTimer:
                   for word, first, last in self.spoken_words(chunk.tokens[:-1])]
         return matched_words(chunk.text, spoken)
 
-    def token_starts(self, tokens: Sequence[int], conditioning: np.ndarray, codes: Sequence[int]) -> np.ndarray | None:
+    def token_starts(self, tokens: Sequence[int], conditioning: np.ndarray, candidate: Candidate) -> np.ndarray | None:
         """Where each token begins and the last one ends, in codes: (len(tokens),) float64, never decreasing.
 
         None: the backend returns no attention, or no head follows the text. ``tokens``: with the stop token.
         """
-        if not isinstance(self.backend, AlignmentBackend) or not codes:
+        if not isinstance(self.backend, AlignmentBackend) or not candidate.codes:
             return None
         stated = self.stated_heads
         heads = stated or [(layer, head, 0) for layer in range(self.config.layers) for head in range(self.config.heads)]
-        attention = self.attention_of(tokens, conditioning, codes, heads)
+        attention = self.attention_of(tokens, conditioning, candidate, heads)
         if not stated:
             shares = np.array([share_on_path(rows) for rows in attention])
             best = np.argsort(-shares)[:CHOSEN]
@@ -70,20 +73,31 @@ class WordTimer:
             attention = attention[best]
         return expected_starts(attention.mean(axis=0))
 
-    def attention_of(self, tokens: Sequence[int], conditioning: np.ndarray, codes: Sequence[int],
+    def attention_of(self, tokens: Sequence[int], conditioning: np.ndarray, candidate: Candidate,
                      heads: Sequence[TimedHead]) -> np.ndarray:
         """What each code and the stop code attend to in the text, rows of sum 1.
 
         Returns (heads, len(codes) + 1, len(tokens) − 1) float32.
         """
-        prefix = self.tables.prefix(conditioning, tokens, self.config)
-        own = self.tables.codes(np.asarray(codes), np.arange(1, len(codes) + 1))
-        columns = np.concatenate((prefix, own)).astype(np.float32)
-        distinct = list(dict.fromkeys((layer, head) for layer, head, _ in heads))
-        scores = self.backend.prefix_attention(columns, len(prefix) - 1, distinct)  # from the start code's column on
+        distinct, scores = distinct_heads(heads), candidate.prefix_scores
+        if scores is None or len(scores) != len(distinct) or not candidate.stopped:
+            scores = self.scores_of(tokens, conditioning, candidate.codes, distinct)
         text = slice(2, 1 + len(tokens))    # after the voice and the start token, up to the stop tokens
         attention = dict(zip(distinct, softmax(scores[:, :, text]), strict=True))
         return np.stack([without_delay(attention[layer, head], delay) for layer, head, delay in heads])
+
+    def scores_of(self, tokens: Sequence[int], conditioning: np.ndarray, codes: Sequence[int],
+                  heads: Sequence[tuple[int, int]]) -> np.ndarray:
+        """``Candidate.prefix_scores`` by another pass: (heads, len(codes) + 1, prefix length − 1) float32."""
+        prefix = self.tables.prefix(conditioning, tokens, self.config)
+        own = self.tables.codes(np.asarray(codes), np.arange(1, len(codes) + 1))
+        columns = np.concatenate((prefix, own)).astype(np.float32)
+        return self.backend.prefix_attention(columns, len(prefix) - 1, heads)   # from the start code's column on
+
+    @property
+    def recorded_heads(self) -> list[tuple[int, int]]:
+        """The heads, (layer, head) each, whose scores the decoder should record."""
+        return distinct_heads(self.stated_heads)
 
     @property
     def stated_heads(self) -> Sequence[TimedHead]:
@@ -98,6 +112,11 @@ class WordTimer:
         """The words of normalised text, each with its first token and the one after its last, without punctuation."""
         pieces = (self.tokenizer.decode([token]) for token in tokens)
         return joined_pieces((piece, any(map(str.isalnum, piece))) for piece in pieces)
+
+
+def distinct_heads(heads: Sequence[TimedHead]) -> list[tuple[int, int]]:
+    """(layer, head) each, in ascending order."""
+    return sorted({(layer, head) for layer, head, _ in heads})
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:

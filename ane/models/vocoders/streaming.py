@@ -5,18 +5,21 @@ new frames and a margin on either side, and returns the same sound for them as a
 at the beginning and at the end of the sound, so padding inside the networks (zeros, mirrored noise, silence) is the
 same too.
 
-Which frames a call gets depends on their index alone, not on how many have arrived. So the sound is the same bits
-however the frames arrive. Calls have few lengths, because libraries keep compiled code for every length that they met:
-oneDNN's filled 2 GB with a long text (docs/benchmarks.md).
+In ``StreamingVocoder`` the frames of a call depend on their index alone, not on how many have arrived: the sound is the
+same bits however they arrive. ``vocoded_in_calls`` chooses its calls by the number of frames, so its sound differs from
+that by rounding. Calls have few lengths, because libraries keep compiled code for every length that they met: oneDNN's
+filled 2 GB with a long text (docs/benchmarks.md).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 LEAST = 12      # new frames of a call, at least, however wide the margins
-WHOLE = tuple(range(64, 257, 32))       # frames of a call for frames that are all there
+STEP = 32
+WHOLE = tuple(range(64, 257, STEP))     # frames of a call for frames that are all there
+FIRST_LENGTHS = 60, 80                  # of the first call of a stream: the fast voice's first piece has 40 frames
 
 
 @dataclass(frozen=True)
@@ -37,17 +40,46 @@ class VocodingWindow:
         return max(self.window - margin - min(done, margin), min(self.first, LEAST)) if done else self.first
 
 
-def window_for(length: int, margin: int) -> VocodingWindow:
-    """Windows for ``length`` frames that are all there, of one of the lengths ``WHOLE``, with as few frames as can be.
+def call_lengths(length: int, margin: int, first: Sequence[int] = ()) -> list[int]:
+    """Frames of the calls for ``length`` frames that are all there: as few calls as can be, of the lengths ``WHOLE``.
 
-    Sound shorter than all of these is one call of its own length.
+    Sound that is too short for these is one call of its own length.
+
+    Args:
+        first: lengths that the first call may have, so that its sound comes soon; none: those of the others.
     """
-    def frames(window: int) -> int:
-        calls = max(1, -(-(length - 2 * margin) // (window - 2 * margin)))
-        return calls * window
+    shortest = max(-(-(2 * margin + LEAST) // STEP) * STEP, WHOLE[0])
+    if length < shortest or shortest > WHOLE[-1]:
+        return [length]
+    plans = [[begin, *even_calls(length - begin + 2 * margin, margin, shortest, length)] for begin in first
+             if margin + LEAST <= begin < length]
+    return min(plans, key=len) if plans else even_calls(length, margin, shortest, length)
 
-    window = min((window for window in WHOLE if 2 * margin + LEAST <= window <= length), key=frames, default=length)
-    return VocodingWindow(max(window - margin, 1), window)
+
+def even_calls(frames: int, margin: int, shortest: int, longest: int) -> list[int]:
+    """As few calls for ``frames`` as can be, of almost equal lengths of ``WHOLE`` between these two."""
+    calls, most = 1, min(longest, WHOLE[-1]) // STEP
+    while (steps := -(-(frames + 2 * margin * (calls - 1)) // STEP)) > calls * most:
+        calls += 1
+    each, longer = divmod(max(steps, calls * shortest // STEP), calls)
+    return [STEP * (each + (call < longer)) for call in range(calls)]
+
+
+def vocoded_in_calls(columns: np.ndarray, margin: int, run: Callable[[np.ndarray], np.ndarray],
+                     first: Sequence[int] = ()) -> Iterator[np.ndarray]:
+    """Yield the sound of columns (C, n) that are all there, call by call. Arguments: ``StreamingVocoder``,
+    ``call_lengths``."""
+    done, received = 0, columns.shape[1]
+    for frames in call_lengths(received, margin, first):
+        begin = max(min(done - margin, received - frames), 0)
+        end = min(begin + frames, received)
+        stop = received if end == received else end - margin
+        sound = run(columns[:, begin:end])
+        hop = len(sound) // (end - begin)
+        yield sound[(done - begin) * hop:(stop - begin) * hop]
+        done = stop
+        if done == received:
+            return
 
 
 class StreamingVocoder:
@@ -97,7 +129,5 @@ class StreamingVocoder:
 
 
 def vocoded(columns: np.ndarray, margin: int, run: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """The sound (256·n,) of columns (C, n) that are all there, in windows of few lengths. Arguments:
-    ``StreamingVocoder``."""
-    vocoder = StreamingVocoder(margin, window_for(columns.shape[1], margin), run)
-    return np.concatenate(list(vocoder.finish(columns)))
+    """The sound (256·n,) of columns (C, n) that are all there. Arguments: ``StreamingVocoder``."""
+    return np.concatenate(list(vocoded_in_calls(columns, margin, run)))

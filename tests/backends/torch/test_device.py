@@ -1,5 +1,7 @@
 """Which device torch uses, and one-line errors with advice where a device is missing or out of memory."""
 
+import subprocess
+import sys
 from contextlib import contextmanager, nullcontext
 
 import pytest
@@ -151,6 +153,38 @@ def test_freed_memory_of_a_gpu_is_returned(monkeypatch):
     assert given == []
     return_freed_memory(CUDA)
     assert given == ["cuda"]
+
+
+PAGE_FAULTS = """
+import ctypes, resource, sys
+from ane.backends.torch.memory import keep_freed_memory
+
+libc, size = ctypes.CDLL(None), 10 << 20
+libc.malloc.restype = ctypes.c_void_p
+
+def pass_through_layers():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        blocks = [ctypes.c_void_p(libc.malloc(size)) for _ in range(4)]
+        for block in blocks:
+            ctypes.memset(block, 1, size)
+        for block in blocks:
+            libc.free(block)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+if sys.argv[1] == "kept":
+    keep_freed_memory()
+pass_through_layers()
+print(pass_through_layers())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs glibc: run it on Linux")
+@pytest.mark.parametrize(("freed", "few"), [("kept", True), ("returned", False)])
+def test_memory_that_a_layer_freed_is_there_for_the_next_one(freed, few):
+    """Without page faults, in each of which the system clears a page; by itself glibc has 10,000 for every 40 MB."""
+    run = subprocess.run([sys.executable, "-c", PAGE_FAULTS, freed], capture_output=True, text=True, check=True)
+    assert (int(run.stdout) < 10_000) == few
 
 
 @pytest.mark.parametrize(("version", "on_cpu"), [("14.7.1", True), ("15.0", True), ("15.1", False), ("26.0", False)])

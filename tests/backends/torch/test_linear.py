@@ -15,9 +15,12 @@ from ane.backends.torch.linear import (
     HalfWeightLinear,
     Int8FewRowsLinear,
     Int8Linear,
+    Int8TwoDigitLinear,
     Int8WeightLinear,
     PackedLinear,
     exact_prepacking,
+    has_fbgemm,
+    has_fbgemm_int8,
     prepacking,
     quantise,
 )
@@ -34,11 +37,14 @@ PACKINGS = {
     "oneDNN fp32": (partial(PackedLinear, dtype=torch.float32), torch.backends.mkldnn.is_available(), 110.0),
     "oneDNN bf16": (partial(PackedLinear, dtype=torch.bfloat16),
                     torch.backends.mkldnn.is_available() and torch.cpu._is_avx512_bf16_supported(), 45.0),
-    "FBGEMM fp16": (HalfWeightLinear, "fbgemm" in torch.backends.quantized.supported_engines, 70.0),
+    "FBGEMM fp16": (HalfWeightLinear, has_fbgemm(), 70.0),
     "oneDNN int8": (Int8Linear, VNNI, 35.0),
-    "FBGEMM int8": (Int8FewRowsLinear, VNNI and "fbgemm" in torch.backends.quantized.supported_engines, 35.0),
+    "FBGEMM int8": (Int8FewRowsLinear, VNNI and has_fbgemm_int8(), 35.0),
+    "FBGEMM int8, 7 bits": (partial(Int8FewRowsLinear, levels=127), has_fbgemm_int8(), 30.0),
+    "FBGEMM int8, 14 bits": (Int8TwoDigitLinear, has_fbgemm_int8(), 38.0),
     "torch int8": (Int8WeightLinear, True, 38.0),
 }
+INT8 = (Int8Linear, Int8FewRowsLinear, Int8TwoDigitLinear, Int8WeightLinear)
 AVAILABLE = {name: (make, threshold) for name, (make, available, threshold) in PACKINGS.items() if available}
 
 
@@ -81,6 +87,14 @@ def test_constant_rows_and_zero_weights_are_exact_enough(name):
     torch.testing.assert_close(actual[:, 3], bias[3].expand(3), rtol=0.01, atol=1e-3)
 
 
+@pytest.mark.parametrize("name", AVAILABLE)
+def test_large_sums_do_not_overflow(name):
+    """Without VNNI, x86 adds two products of 8 bits in 16 bits, which are too few for the largest activations."""
+    weight, x = torch.ones(16, 192), torch.ones(3, 192)
+    x[:, -1] = 0
+    torch.testing.assert_close(AVAILABLE[name][0](weight, torch.zeros(16))(x), x @ weight.T, rtol=0.01, atol=0)
+
+
 @pytest.mark.skipif("FBGEMM fp16" not in AVAILABLE, reason="FBGEMM runs on x86 with AVX2: run it there")
 def test_weights_stored_in_fp16_stay_exact():
     weight, bias = (tensor.half() for tensor in random_layer())
@@ -102,17 +116,32 @@ def test_a_quantised_weight_differs_by_at_most_half_a_step(outputs, inputs, seed
 def test_a_cpu_without_special_instructions_uses_portable_kernels(monkeypatch):
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    if "FBGEMM int8, 14 bits" in AVAILABLE:
+        assert prepacking("int8") is Int8TwoDigitLinear
+        assert prepacking("bf16") is HalfWeightLinear
+    monkeypatch.setattr(torch_linear, "has_fbgemm", lambda: False)
+    monkeypatch.setattr(torch_linear.platform, "machine", lambda: "arm64")
     assert prepacking("int8") is Int8WeightLinear
     assert prepacking("bf16").func is HalfPrecisionLinear
-    monkeypatch.setattr(torch_linear.platform, "machine", lambda: "arm64")
     assert prepacking("fp32") is None
 
 
-@pytest.mark.skipif("FBGEMM int8" not in AVAILABLE, reason="this CPU has no VNNI")
-def test_a_torch_without_fbgemms_kernel_uses_onednns(monkeypatch):
-    assert prepacking("int8") is Int8FewRowsLinear
+@pytest.mark.skipif("FBGEMM int8, 7 bits" not in AVAILABLE, reason="FBGEMM runs on x86 with AVX2: run it there")
+@pytest.mark.parametrize(("vnni", "fastest", "earlier"), [
+    (True, Int8FewRowsLinear, Int8Linear), (False, Int8TwoDigitLinear, Int8WeightLinear)])
+def test_a_torch_without_fbgemms_kernel_uses_another(monkeypatch, vnni, fastest, earlier):
+    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: vnni)
+    assert prepacking("int8") is fastest
     monkeypatch.setattr(torch_linear, "FBGEMM_PRODUCT", "a_kernel_of_an_earlier_release")
-    assert prepacking("int8") is Int8Linear
+    assert prepacking("int8") is earlier
+
+
+def test_half_precision_is_computed_in_float32_where_the_cpu_lacks_it(monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    for wanted in ("bf16", "fp16"):
+        assert choose_precision(wanted, "bf16", CPU).dtype == torch.float32
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    assert choose_precision("bf16", "fp16", CPU).dtype == torch.bfloat16
 
 
 def test_half_precision_weights_stay_in_fp16_where_arithmetic_is_float32(monkeypatch):
@@ -129,8 +158,8 @@ def test_half_precision_weights_stay_in_fp16_where_arithmetic_is_float32(monkeyp
 def test_int8_is_used_only_when_requested_and_for_decoder_and_denoiser_alone():
     for stored in ("fp16", "bf16", "fp32"):
         default, int8 = choose_precision("auto", stored, CPU), choose_precision("int8", stored, CPU)
-        assert default.linear not in (Int8Linear, Int8FewRowsLinear, Int8WeightLinear)
-        assert int8.linear in (Int8Linear, Int8FewRowsLinear, Int8WeightLinear)
+        assert default.linear not in INT8
+        assert int8.linear in INT8
         assert int8.dtype == default.dtype
     with pytest.raises(UserError, match="int8 runs on the CPU only"):
         choose_precision("int8", "fp16", torch.device("cuda"))

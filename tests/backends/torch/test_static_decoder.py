@@ -1,28 +1,23 @@
 """The static step of the decoder equals the plain one, whether it is run or recorded once and replayed."""
 
 import gc
-import inspect
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from ane.backends.torch import backend as pytorch
 from ane.backends.torch.backend import TorchBackend, TorchPrecision
 from ane.backends.torch.decoder import TorchDecoder
-from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder, StepRunner, run_eagerly
+from ane.backends.torch.static_decoder import StaticDecoder, StaticDecoders, StepRunner, run_eagerly
 from ane.bundles.weights import skeleton
+from ane.models.tortoise.candidate import Prompt
 from ane.models.tortoise.chunks import text_tokens
-from ane.models.tortoise.decoding import Prompt, decode
+from ane.models.tortoise.decoding import decode
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.networks.autoregressive import UnifiedVoice
 from ane.models.tortoise.randomness import Randomness
@@ -31,69 +26,6 @@ from tests.random_model import RandomModel
 
 LANES, CAPACITY, PREFIXES, LONGEST = 4, 30, 3, 12
 CPU = torch.device("cpu")
-
-
-class FakeCudaGraph(TorchDispatchMode):
-    """A CUDA graph on the CPU: recorded operations, each bound to the memory that it read and wrote when recorded.
-
-    Numbers from the host are recorded too. So a function that reads values of buffers, or makes its masks on the host,
-    replays wrongly. This class replaces ``torch.cuda.CUDAGraph`` and ``torch.cuda.graph``; unlike those, it also
-    computes while it records.
-    """
-
-    def __init__(self):
-        super().__init__()
-        self.calls: list[tuple[Callable, tuple, dict, Any]] = []
-        self.replays = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        assert func is not torch.ops.aten._local_scalar_dense.default, "the host waits for a value"
-        out = func(*args, **kwargs)
-        read = {memory(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
-        if func._schema.is_mutable:
-            self.calls.append((func, args, kwargs, None))
-        elif memory(tree_leaves(out)[0]) not in read:       # else a view of memory that does not move
-            self.calls.append((func, args, kwargs, out))
-        return out
-
-    def replay(self) -> None:
-        self.replays += 1
-        for func, args, kwargs, out in self.calls:
-            again = func(*args, **kwargs)
-            if out is not None:
-                for old, new in zip(tree_leaves(out), tree_leaves(again), strict=True):
-                    old.copy_(new)
-
-
-def memory(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
-class FakeStream:
-    """Replaces ``torch.cuda.Stream``; it does nothing."""
-
-    def __init__(self, device: torch.device):
-        self.device = device
-
-    def wait_stream(self, other: "FakeStream") -> None:
-        assert isinstance(other, FakeStream)
-
-
-@pytest.fixture(scope="module")
-def graphs() -> Iterator[Callable[[], CudaGraphRunner]]:
-    """``graphs()``: a ``CudaGraphRunner`` on the CPU, with ``FakeCudaGraph`` in place of the classes of torch.cuda."""
-    signature = inspect.signature(torch.cuda.graph)
-
-    def graph(*args, **kwargs) -> FakeCudaGraph:
-        return signature.bind(*args, **kwargs).arguments["cuda_graph"]
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name, fake in {"CUDAGraph": FakeCudaGraph, "graph": graph, "Stream": FakeStream, "stream": nullcontext,
-                           "current_stream": FakeStream, "device": nullcontext,
-                           "graph_pool_handle": object}.items():
-            patch.setattr(torch.cuda, name, fake)
-        yield lambda: CudaGraphRunner(FakeStream(CPU))
 
 
 @pytest.fixture(scope="module")
@@ -203,6 +135,63 @@ def test_an_unreferenced_decoder_is_freed_at_once(network, graphs):
         assert [each() for each in references] == [None] * 3
     finally:
         gc.enable()
+
+
+def test_the_next_decoder_of_a_shape_replays_the_recordings_of_the_last(network, graphs):
+    """As the sentences of a text have: their longest prefixes differ by less than what lengths are rounded to."""
+    def make(*shape: int | None) -> StaticDecoder:
+        return StaticDecoder(network, *shape[:2], CPU, torch.float32, *shape[2:], run=graphs())
+
+    reused, runs = StaticDecoders(), []
+    for sentence, longest in enumerate((9, 12, 5)):
+        both = plain(network), reused(make, LANES, CAPACITY, PREFIXES, longest)
+        runs.append(both[1].run)
+        for index in range(PREFIXES):
+            assert_close(*(decoder.prefill(columns(sentence, 2 + index), index) for decoder in both))
+        for turn in range(5):
+            x = columns(10 * sentence + turn, LANES, 1)
+            assert_close(*(decoder.step(x, np.full(LANES, turn), 0, np.array([0, 1, 2, 1])) for decoder in both))
+        del both
+    assert runs[0] is runs[1] is runs[2]
+    assert [graph.replays for graph in runs[0].graphs.values()] == [14]
+
+
+def test_nothing_of_an_earlier_text_reaches_the_next(network):
+    """A mask hides its positions; but minus infinity and a NaN are NaN."""
+    def make(*shape: int | None) -> StaticDecoder:
+        return StaticDecoder(network, *shape[:2], CPU, torch.float32, *shape[2:])
+
+    reused, outputs = StaticDecoders(), []
+    for poison in (0.0, float("nan")):
+        decoder = reused(make, 2, 10, 1, 8)
+        decoder.prefill(columns(1, 3))
+        outputs.append(decoder.step(columns(2, 2, 1), np.zeros(2, dtype=np.int64))[1])
+        keys = decoder.keys
+        with torch.inference_mode():
+            for cache in (decoder.keys, decoder.values, decoder.prefix_keys, decoder.prefix_values):
+                cache.fill_(float("nan"))
+        del decoder, poison
+    assert reused(make, 2, 10, 1, 8).keys is keys
+    np.testing.assert_array_equal(*outputs)
+
+
+def test_decoders_in_use_at_the_same_time_and_other_shapes_share_nothing(network):
+    def make(*shape: int | None) -> StaticDecoder:
+        return StaticDecoder(network, *shape[:2], CPU, torch.float32, *shape[2:])
+
+    reused = StaticDecoders()
+    first = reused(make, 2, 10, 1, 8)
+    second = reused(make, 2, 10, 1, 8)
+    assert first.keys is not second.keys
+    keys = second.keys
+    del second
+    assert reused(make, 2, 10, 1, 100).keys is not keys
+    again = reused(make, 2, 10, 1, 8)
+    assert again.keys is not keys
+    reused.forget()
+    references = [weakref.ref(again), weakref.ref(again.keys)]
+    del again
+    assert [each() for each in references] == [None, None]
 
 
 def test_a_longer_prefix_replaces_the_buffer_of_prefixes(network, graphs):

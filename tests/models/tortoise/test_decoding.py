@@ -1,6 +1,8 @@
 """Candidates of many chunks share the lanes of one decoder; each is sampled as if it were alone."""
 
+import gc
 import platform
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,9 +13,10 @@ from hypothesis import strategies as st
 
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import Model
+from ane.models.tortoise.candidate import Candidate, Prompt
 from ane.models.tortoise.chunks import text_tokens
 from ane.models.tortoise.codes import trimmed_length
-from ane.models.tortoise.decoding import Candidate, LanePool, LaneScheduler, Prompt, decode
+from ane.models.tortoise.decoding import LanePool, LaneScheduler, decode
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.sampling import Sampler, Sampling, inverse_cdf_sampler
 from ane.system.errors import UserError
@@ -285,3 +288,25 @@ def test_progress_is_reported_after_every_step_so_that_it_can_stop_the_work(back
     with pytest.raises(KeyboardInterrupt):
         next(decode(recording, [prompt(0, 6, 1)], config, Sampling(max_codes=20), lanes=1, progress=interrupt))
     assert len(recording.steps) == 2        # the first code comes from the prefix
+
+
+def test_the_decoder_is_freed_with_the_last_result(backend, config, prompt, monkeypatch):
+    """Not when garbage is next collected: its caches may take a GB, and on CUDA its graphs go to the next text."""
+    made = []
+
+    def decoder(self, *arguments: int):
+        made.append(weakref.ref(found := make(self, *arguments)))
+        return found
+
+    make = TorchBackend.decoder
+    monkeypatch.setattr(TorchBackend, "decoder", decoder)
+    gc.disable()
+    try:
+        list(decode(backend, [prompt(0, 6, 2)], config, Sampling(max_codes=5), lanes=2))
+        unfinished = decode(backend, [prompt(0, 6, 2)], config, Sampling(max_codes=5), lanes=2)
+        next(unfinished)
+        unfinished.close()
+        del unfinished
+        assert [one() for one in made] == [None, None]
+    finally:
+        gc.enable()

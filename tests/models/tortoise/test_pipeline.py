@@ -8,7 +8,7 @@ import pytest
 
 import ane
 from ane.models.tortoise import pipeline
-from ane.models.tortoise.decoding import Candidate
+from ane.models.tortoise.candidate import Candidate
 from ane.models.tortoise.diffusion import Diffusion
 from ane.models.tortoise.sampling import Sampling
 from tests.models.tortoise.sample_settings import CHUNKED, DIFFUSION, SENTENCE, THREE_SENTENCES

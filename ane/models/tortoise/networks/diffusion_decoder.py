@@ -177,12 +177,12 @@ class BoundDenoiser:
                       for rows, length in zip(latents, frames, strict=True)]        # (2, C, L) each
         self._packed: dict[int, Tensor] = {}
 
-    def __call__(self, x: Sequence[Tensor], timestep: int, guided: bool) -> list[Tensor]:
-        """Noisy mels (1, 100, L) → (1 or 2, 200, L) for each utterance."""
+    def __call__(self, x: Sequence[Tensor], timestep: Tensor, guided: bool) -> list[Tensor]:
+        """Noisy mels (1, 100, L), a timestep (1,) → (1 or 2, 200, L) for each utterance."""
         packing = Packing(1 + guided, self.lengths)
         code = self._code(packing.rows)
         noisy = torch.cat([pack(mel) for mel in x]).to(code)
-        output = self.network.denoise(noisy, torch.tensor([timestep], device=code.device), code, packing)
+        output = self.network.denoise(noisy, timestep.to(code.device), code, packing)
         return [part.transpose(1, 2) for part in packing.split(output)]
 
     def _code(self, rows: int) -> Tensor:

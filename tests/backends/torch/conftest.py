@@ -1,0 +1,76 @@
+"""CUDA graphs on the CPU: recorded and replayed operations."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ane.backends.torch.static_decoder import CudaGraphRunner
+
+
+class FakeCudaGraph(TorchDispatchMode):
+    """A CUDA graph on the CPU: recorded operations, each bound to the memory that it read and wrote when recorded.
+
+    Numbers from the host are recorded too. So a function that reads values of buffers, or makes its masks on the host,
+    replays wrongly. This class replaces ``torch.cuda.CUDAGraph`` and ``torch.cuda.graph``; unlike those, it also
+    computes while it records.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.calls: list[tuple[Callable, tuple, dict, Any]] = []
+        self.replays = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        assert func is not torch.ops.aten._local_scalar_dense.default, "the host waits for a value"
+        out = func(*args, **kwargs)
+        read = {memory(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
+        if func._schema.is_mutable:
+            self.calls.append((func, args, kwargs, None))
+        elif memory(tree_leaves(out)[0]) not in read:       # else a view of memory that does not move
+            self.calls.append((func, args, kwargs, out))
+        return out
+
+    def replay(self) -> None:
+        self.replays += 1
+        for func, args, kwargs, out in self.calls:
+            again = func(*args, **kwargs)
+            if out is not None:
+                for old, new in zip(tree_leaves(out), tree_leaves(again), strict=True):
+                    old.copy_(new)
+
+
+def memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+class FakeStream:
+    """Replaces ``torch.cuda.Stream``; it does nothing."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+
+    def wait_stream(self, other: "FakeStream") -> None:
+        assert isinstance(other, FakeStream)
+
+
+@pytest.fixture(scope="module")
+def graphs() -> Iterator[Callable[[], CudaGraphRunner]]:
+    """``graphs()``: a ``CudaGraphRunner`` on the CPU, with ``FakeCudaGraph`` in place of the classes of torch.cuda."""
+    signature = inspect.signature(torch.cuda.graph)
+
+    def graph(*args, **kwargs) -> FakeCudaGraph:
+        return signature.bind(*args, **kwargs).arguments["cuda_graph"]
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, fake in {"CUDAGraph": FakeCudaGraph, "graph": graph, "Stream": FakeStream, "stream": nullcontext,
+                           "current_stream": FakeStream, "device": nullcontext,
+                           "graph_pool_handle": object}.items():
+            patch.setattr(torch.cuda, name, fake)
+        yield lambda: CudaGraphRunner(FakeStream(torch.device("cpu")))
