@@ -91,13 +91,15 @@ class ServedModels:
 
     def release_unused(self) -> None:
         """Release the models that nobody has used for ``idle_release`` seconds; return memory when nobody uses any."""
+        names: list[str] = []
         if self.settings.idle_release is not None:
             since = time.monotonic() - self.settings.idle_release
-            for served in [served for served in self._loaded.values() if not served.users and served.used < since]:
-                self._release(served)
+            names = [name for name, served in self._loaded.items() if not served.users and served.used < since]
+            for name in names:
+                self._release(name)
         last_use = max((served.used for served in self._loaded.values()), default=0.0)
-        if self._tidied < last_use < time.monotonic() - REST_SECONDS and not any(
-                served.users for served in self._loaded.values()):
+        rested = self._tidied < last_use < time.monotonic() - REST_SECONDS
+        if (names or rested) and not any(served.users for served in self._loaded.values()):
             self._tidied = time.monotonic()
             gc.collect()
             return_freed_memory(torch.device("cpu"))
@@ -161,12 +163,11 @@ class ServedModels:
         limit = self.settings.memory
         idle = sorted((served for served in self._loaded.values() if not served.users), key=lambda served: served.used)
         while limit is not None and idle and sum(served.size for served in self._loaded.values()) + size > limit:
-            self._release(idle.pop(0))
+            self._release(idle.pop(0).name)
 
-    def _release(self, served: ServedModel) -> None:
-        del self._loaded[served.name]
-        LOGGER.info("model released", extra={"fields": {"model": served.name}})
-        del served
+    def _release(self, name: str) -> None:
+        del self._loaded[name]
+        LOGGER.info("model released", extra={"fields": {"model": name}})
         gc.collect()
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -45,7 +46,7 @@ class Service:
                 with self.models.using(name):
                     job.put(name)
 
-        async for _ in self.engine.submit(work).items():
+        async for _ in self.engine.submit(work, seconds=math.inf).items():       # no client waits for it
             pass
         self.ready = True
 

@@ -146,7 +146,7 @@ class WyomingClient:
         elif Synthesize.is_type(event.type):
             with well_formed():
                 wanted = Synthesize.from_event(event)
-                text = str(wanted.text)
+                text = checked_string(wanted.text)
             self.service.check_text(text)
             if not text.strip():
                 raise RefusedError("no text was sent", 400, "input")
@@ -198,7 +198,7 @@ class WyomingClient:
         while (event := await self.read()) is not None and not SynthesizeStop.is_type(event.type):
             if SynthesizeChunk.is_type(event.type):
                 with well_formed():
-                    text = str(SynthesizeChunk.from_event(event).text)
+                    text = checked_string(SynthesizeChunk.from_event(event).text)
                 length += len(text)
                 self.service.check_text(text)
                 self.service.check_stream(length)
@@ -225,6 +225,13 @@ def well_formed() -> Iterator[None]:
         yield
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise RefusedError("an event lacks what its type needs") from error
+
+
+def checked_string(text: object) -> str:
+    """The text of an event, which wyoming does not check."""
+    if not isinstance(text, str):
+        raise RefusedError(f"text must be a string, got {type(text).__name__}", 400, "input")
+    return text
 
 
 async def until_first_error(work: Awaitable[None], watched: "asyncio.Future[None]") -> None:

@@ -130,7 +130,9 @@ def test_with_the_keyboard_alone_a_text_is_heard_and_its_words_are_lit(browser):
     assert [word for word, _ in lit] == TEXT.split()
     stated = [event["words"] for event in events(browser.current_url, "demo-fast") if "words" in event]
     starts = [word["start"] for found in stated for word in found]
-    np.testing.assert_allclose(np.diff([at for _, at in lit]), np.diff(starts), atol=0.25)
+    late = np.abs(np.diff([at for _, at in lit]) - np.diff(starts))     # a busy machine draws single words late
+    assert np.median(late) < 0.1
+    assert late.max() < 0.6
     assert text_of(browser, "status").startswith(f"Done: {len(sound) / RATE:.1f} s of sound in ")
     assert text_of(browser, "sound-value") == f"{len(sound) / RATE:.2f} s"
     assert all(float(text_of(browser, f"{name}-value").removesuffix(" s")) >= 0 for name in ("wait", "first", "rest"))

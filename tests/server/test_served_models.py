@@ -1,0 +1,94 @@
+"""Models are loaded when they are needed and released when others need their memory or nobody uses them."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("greenlet", reason="needs the extra server")
+
+from ane.server import served_models
+from ane.server.served_models import ServedModels
+from ane.server.settings import Limits, ServerSettings
+from ane.server.speech_service import Service
+
+SIZES = {"demo-fast": 7_000_000, "demo": 16_000_000}        # bytes of the bundles, about
+
+
+def run_call(call: Callable[[], Any], if_abandoned: Callable[[], None] = lambda: None) -> Any:
+    return call()
+
+
+def serve(*names: str, **settings: Any) -> ServedModels:
+    return ServedModels(replace(ServerSettings(names or tuple(SIZES)), **settings), scheduler=None, run_call=run_call)
+
+
+def use(models: ServedModels, *names: str) -> None:
+    for name in names:
+        with models.using(name):
+            pass
+
+
+def test_a_model_is_loaded_once_when_it_is_first_used():
+    models = serve()
+    assert models.loaded == []
+    with models.using("demo-fast") as first, models.using("demo-fast") as second:
+        assert first is second
+        assert first.users == 2
+    assert first.users == 0
+    assert models.loaded == ["demo-fast"]
+
+
+@pytest.mark.parametrize(("used", "kept"), [(["demo-fast", "demo"], "demo"), (["demo", "demo-fast"], "demo-fast")])
+def test_the_least_recently_used_model_is_released_for_another_that_does_not_fit_beside_it(used: Sequence[str], kept):
+    models = serve(memory=20_000_000)
+    use(models, *used)
+    assert models.loaded == [kept]
+    roomy = serve(memory=sum(SIZES.values()) + 2_000_000)
+    use(roomy, *used)
+    assert sorted(roomy.loaded) == sorted(used)
+
+
+def test_a_model_that_is_used_is_not_released():
+    models = serve(memory=20_000_000, idle_release=1e-9)
+    with models.using("demo-fast"):
+        use(models, "demo")
+        models.release_unused()
+        assert models.loaded == ["demo-fast"]
+
+
+def test_a_model_that_nobody_has_used_for_long_is_released(monkeypatch):
+    models = serve(idle_release=100.0)
+    use(models, "demo-fast")
+    models.release_unused()
+    assert models.loaded == ["demo-fast"]
+    now = served_models.time.monotonic()
+    monkeypatch.setattr(served_models.time, "monotonic", lambda: now + 101)
+    models.release_unused()
+    assert models.loaded == []
+    use(models, "demo-fast")        # it can be loaded again
+    assert models.loaded == ["demo-fast"]
+
+
+def test_memory_of_a_released_model_is_returned_to_the_system(monkeypatch):
+    returned: list[Any] = []
+    monkeypatch.setattr(served_models, "return_freed_memory", returned.append)
+    models = serve(idle_release=1e-9)
+    use(models, "demo-fast")
+    models.release_unused()
+    assert models.loaded == []
+    assert len(returned) == 1
+    models.release_unused()
+    assert len(returned) == 1, "once"
+
+
+def test_loading_at_the_start_may_take_longer_than_a_request():
+    service = Service(ServerSettings(("demo-fast",), preload=("demo-fast",), threads=1, limits=Limits(seconds=0.001)))
+    try:
+        asyncio.run(service.preload())
+        assert service.models.loaded == ["demo-fast"]
+        assert service.ready
+    finally:
+        service.engine.stop()
