@@ -26,6 +26,7 @@ from benchmarks import (
     exactness,
     fastspeech,
     kitten,
+    launches,
     long_texts,
     memory,
     precisions,
@@ -68,6 +69,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "server-load": server_load.BENCHMARK,
     "exactness": exactness.BENCHMARK,
     "step-bytes": step_bytes.BENCHMARK,
+    "launches": launches.BENCHMARK,
 }
 
 

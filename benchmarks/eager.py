@@ -29,6 +29,7 @@ class EagerBackend(TorchBackend):
             raise UserError(f"torch eager computes in {', '.join(DTYPES)}, not in {precision}")
         super().__init__(model, device, precision, threads, keep=True, exact=True)
         self.exact = False          # torch's own norms
+        self.dtype = DTYPES[precision]
         self.name, self.max_batched_frames = f"eager:{self.device} {self.chosen.name}", 0
 
     @torch.inference_mode()

@@ -1,11 +1,13 @@
 """Counts readings that differ between numbers of lanes and threads, and texts that sound otherwise among neighbours.
 
 - `readings`: held-out sentences in two voices, a seed each, decoded on several numbers of lanes and threads. Codes and
-  the bits of all hidden states are compared with those of one lane and one thread.
+  the bits of all hidden states are compared with those of 16 lanes and one thread.
 - `company`: texts decoded, diffused and vocoded alone, and in the lanes of all others, in another order. The bytes of
   their 16-bit sound are compared, by both vocoders, HiFi-GAN also as a stream in other pieces.
 - `step`: with --against REVISION, a decoder step and the same step by that revision's files, in turn. The ratio is the
   median over the pairs.
+
+With --add, the rows are added to those that the output has: a long run can be made in parts, of the same commit.
 """
 
 import argparse
@@ -29,9 +31,10 @@ from ane.backends.torch.backend import TorchBackend
 from ane.bench.records import BenchRow, Spread
 from ane.bundles import Model, open_model
 from ane.bundles.weights import skeleton
-from ane.commands.arguments import comma_separated, counts, positive
+from ane.commands.arguments import comma_separated, counts, natural, positive
+from ane.models.tortoise.candidate import Candidate, Prompt
 from ane.models.tortoise.chunks import text_tokens
-from ane.models.tortoise.decoding import Candidate, Prompt, decode
+from ane.models.tortoise.decoding import decode
 from ane.models.tortoise.diffusion import spectrograms
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
@@ -42,10 +45,11 @@ from ane.models.tortoise.vocoding import hifigan_sound, hifigan_stream, univnet_
 from ane.system.errors import UserError
 from ane.text.tokenizer import Tokenizer
 from ane.voices import Voice, load_voice
-from benchmarks.harness import Benchmark, BenchmarkResult, model_name
+from benchmarks.harness import Benchmark, BenchmarkResult, earlier_rows, joined_rows, model_name
 from training.text import held_out_sentences
 
 CHANGED = ("decoder", "linear")         # modules of ane/backends/torch that a step is made of
+REFERENCE_LANES = 16
 PREFIX, LENGTH, LAYERS = 100, 60, 6     # of a measured step: positions of its prefix and of its lanes, and layers
 STEPS = ((1, 1), (2, 1), (5, 1), (8, 1), (16, 1), (4, 4), (16, 16))     # lanes, prefixes
 SIZES = {"embedded": UnifiedVoiceConfig(layers=7, model_dim=192, heads=4, number_mel_codes=1026, start_mel_token=1024,
@@ -79,15 +83,17 @@ def bits(candidate: Candidate) -> str:
 
 
 def compare_readings(model: Model, options: argparse.Namespace) -> Iterator[BenchRow]:
-    """A row for each precision, number of threads and of lanes: how many readings differ from the first."""
+    """A row for each precision, number of threads and of lanes: how many readings differ from 16 lanes, one thread."""
     readings = Readings(model, options.readings)
     everything = range(len(readings.chosen))
     for precision in options.precision:
         backend, first = TorchBackend(model, "cpu", precision, keep=True), None
-        for threads, lanes in itertools.product(options.thread_counts, options.lanes):
+        for threads, lanes in ((1, REFERENCE_LANES), *itertools.product(options.thread_counts, options.lanes)):
             torch.set_num_threads(threads)
             found = [(one.codes, bits(one)) for one in readings.decoded(backend, everything, lanes)]
-            first = first or found
+            if first is None:
+                first = found
+                continue
             codes = sum(one[0] != other[0] for one, other in zip(found, first, strict=True))
             differing = sum(one != other for one, other in zip(found, first, strict=True))
             print(f"{precision}, {threads} threads, {lanes} lanes: {codes} readings with other codes, {differing} with "
@@ -183,26 +189,33 @@ def compare_steps(options: argparse.Namespace) -> Iterator[BenchRow]:
         ratio = statistics.median(after / before for before, after in pairs)
         print(f"{size}, {precision}, {lanes} lanes of {prefixes} prefixes: {ratio:.3f}", flush=True)
         yield BenchRow(f"torch:cpu {precision}", "step", "ms",
-                       {"size": size, "threads": 1, "lanes": lanes, "prefixes": prefixes},
+                       {"size": size, "threads": 1, "lanes": lanes, "prefixes": prefixes, "against": options.against},
                        Spread.of([after * 1e3 for _, after in pairs]), {"ratio": ratio})
 
 
 def measure(options: argparse.Namespace) -> BenchmarkResult:
-    model = open_model(options.bundle or "demo")
-    rows = [*compare_readings(model, options), *compare_company(model, options)]
+    if options.add and options.output is None:
+        raise UserError("--add: name the file with -o")
+    model, rows = open_model(options.bundle or "demo"), []
+    earlier = earlier_rows(options.output, model_name(options)) if options.add else []
+    if options.readings:
+        rows += compare_readings(model, options)
+    if options.texts:
+        rows += compare_company(model, options)
     if options.against:
         rows += compare_steps(options)
-    return BenchmarkResult(rows, {"model": model_name(options), "against": options.against or ""})
+    return BenchmarkResult(joined_rows(earlier, rows), {"model": model_name(options)})
 
 
 def add_options(add: Callable[..., Any]) -> None:
     add("--precision", type=comma_separated, default=["auto", "fp32", "bf16", "int8"], metavar="P,…",
         help="(default: auto,fp32,bf16,int8)")
-    add("--readings", type=positive, default=162, metavar="N", help="(default: 162)")
-    add("--texts", type=positive, default=60, metavar="N", help="spoken alone and among each other (default: 60)")
+    add("--readings", type=natural, default=162, metavar="N", help="0: none (default: 162)")
+    add("--texts", type=natural, default=60, metavar="N", help="spoken alone and among each other (default: 60)")
     add("--lanes", type=counts, default=[1, 2, 5, 8, 16], metavar="N,…", help="(default: 1,2,5,8,16)")
     add("--thread-counts", type=counts, default=[1, 2], metavar="N,…", help="(default: 1,2)")
     add("--against", metavar="REVISION", help="a commit whose decoder steps are measured too")
+    add("--add", action="store_true", help="add the rows to those that the output has")
     add("--turns", type=positive, default=22, metavar="N", help="pairs of steps, two of them not counted (default: 22)")
 
 

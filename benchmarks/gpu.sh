@@ -95,6 +95,7 @@ add_steps() {
     step checkpoints 300 "$bench checkpoints $checkpoints"
     step decode-torch 420 "$bench decode $against_eager -o $output/decode-torch.json"
     step diffusion-torch 420 "$bench diffusion $against_eager --utterances 1,4 -o $output/diffusion-torch.json"
+    step launches 120 "$bench launches --device cuda -o $output/launches.json"
     step sentence-torch 420 "$bench sentence $on_torch -o $output/sentence-torch.json"
     step import 300 "python3 -m ane import $checkpoints -o $output/imported --precision fp16"
     step convert 900 "python3 -m ane convert $output/imported --to onnx --precision fp32,fp16,int4 $converted -o $bundle"

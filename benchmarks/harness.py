@@ -2,6 +2,7 @@
 
 import argparse
 import importlib.util
+import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from ane.bench.machine import describe_machine
 from ane.bench.records import BenchRow
 from ane.bench.report import document, plot, print_rows
 from ane.commands.arguments import comma_separated, positive
+from ane.system.errors import UserError
 from ane.system.files import write_json
 from ane.system.machine import processor_name, usable_cores
 
@@ -108,6 +110,35 @@ def run_benchmark(name: str, benchmark: Benchmark, options: argparse.Namespace) 
     write_json(output, document(name, result.settings, result.rows, result.notes, drawn, machine, **result.more))
     print(" ".join([str(output), *drawn]), file=sys.stderr)
     return output
+
+
+def earlier_rows(output: Path, model: str) -> list[BenchRow]:
+    """The rows of an earlier part of a result; none if there is no such file.
+
+    Raises:
+        UserError: the file is no result, or was measured with another model or other code, or on another machine.
+    """
+    if not output.exists():
+        return []
+    machine = describe_machine()
+    try:
+        earlier = json.loads(output.read_text(encoding="utf-8"))
+        found = {**earlier["machine"], "model": earlier["settings"]["model"]}
+        rows = list(map(BenchRow.read, earlier["rows"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"--add: {output} is no result of a benchmark") from error
+    for name, now in (*((name, machine[name]) for name in ("chip", "instructions", "packages")), ("model", model),
+                      ("commit", machine["commit"])):
+        # a result that is committed makes its own checkout differ
+        if str(found.get(name)).rstrip("+") != str(now).rstrip("+"):
+            raise UserError(f"--add: {output} was measured with a different {name}; name another file with -o")
+    return rows
+
+
+def joined_rows(earlier: Sequence[BenchRow], rows: Sequence[BenchRow]) -> list[BenchRow]:
+    """The earlier rows that were not measured again, then ``rows``."""
+    again = [(row.competitor, row.what, dict(row.settings)) for row in rows]
+    return [*(row for row in earlier if (row.competitor, row.what, row.settings) not in again), *rows]
 
 
 def model_name(options: argparse.Namespace) -> str:

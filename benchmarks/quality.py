@@ -11,7 +11,7 @@ without voices and presets, such as the fast embedded voice, speaks the sentence
 import argparse
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -24,7 +24,7 @@ import numpy as np
 import ane
 from ane.bench.records import BenchRow, Spread
 from ane.bundles import Model, open_model
-from ane.commands.arguments import positive
+from ane.commands.arguments import natural, positive
 from ane.models.tortoise.result import SAMPLE_RATE
 from ane.models.tortoise.settings import PRESETS, default_preset
 from ane.models.tortoise.synthesizer import Synthesizer
@@ -51,6 +51,7 @@ from training.text import held_out_sentences
 
 CHOICES = 30
 ALLOWED = {"quality": 0.15, "fast": 0.20, "speech": 0.15}       # word error rate above the teacher's
+DIFFUSING_PRESET = "1x10_guided"                                # for a model whose default has no diffusion
 LESS_NATURAL = 0.15                                             # DNSMOS below the teacher's
 
 
@@ -66,7 +67,7 @@ class ScoredSpeech:
     wave: Wave
     mel_distance: float | None
     stopped: bool
-    dnsmos: float
+    dnsmos: float | None
     similarity: float | None
 
 
@@ -77,10 +78,12 @@ class ComparedWith:
     Attributes:
         choices: sentences that the recogniser chooses among.
         speaker: embedding of the teacher's voice; None where nothing computes embeddings.
+        dnsmos: whether DNSMOS is computed.
     """
 
     choices: tuple[str, ...] = ()
     speaker: np.ndarray | None = None
+    dnsmos: bool = True
 
 
 def score_speech(spoken: SpokenText, teacher: np.ndarray | None, compared: ComparedWith) -> ScoredSpeech:
@@ -95,7 +98,8 @@ def score_speech(spoken: SpokenText, teacher: np.ndarray | None, compared: Compa
     expected = words(spoken.text)
     return ScoredSpeech(spoken.text, transcript, edits(expected, words(transcript)), len(expected), chosen,
                         Wave.of(spoken.audio, SAMPLE_RATE), distance, spoken.stopped,
-                        cached_dnsmos().overall(spoken.audio, SAMPLE_RATE), None if speaker is None else float(
+                        cached_dnsmos().overall(spoken.audio, SAMPLE_RATE) if compared.dnsmos else None,
+                        None if speaker is None else float(
                             cached_encoder().embedding(spoken.audio, SAMPLE_RATE) @ speaker))
 
 
@@ -162,7 +166,7 @@ def ranking(pool: ProcessPoolExecutor, synthesizer: Synthesizer, sentences: Sequ
             voice: Voice) -> dict[str, float]:
     """``ranking_gain`` of CLVP on candidates for these sentences."""
     candidates, chosen = ranked_candidates(synthesizer, sentences, voice)
-    scored = score_all(pool, [one for row in candidates for one in row], None, ComparedWith())
+    scored = score_all(pool, [one for row in candidates for one in row], None, ComparedWith(dnsmos=False))
     errors = np.array([one.errors for one in scored], dtype=float).reshape(len(sentences), SETS, CANDIDATES)
     return ranking_gain(errors, np.array([len(words(text)) for text in sentences], dtype=float), np.array(chosen))
 
@@ -222,14 +226,14 @@ def measure_voice(voice: str, options: argparse.Namespace) -> dict[str, Any]:
             systems["codes"] = speak_codes(synthesizer, teacher, latents, quantiser, options.preset)
         systems["fast"] = speak_all(synthesizer, sentences, voice, "fastest")
         systems["quality"] = speak_all(synthesizer, sentences, voice, options.preset)
-    scored = {}
+    scored, ranked = {}, sentences[:options.ranked]
     with ProcessPoolExecutor(options.workers) as pool:
         compared = ComparedWith(tuple(sentences[:CHOICES]), pool.submit(teachers_embedding, teacher).result())
         for system, spoken in systems.items():
             kept = save_all(spoken, options.keep, f"{voice}-{system}")
             scored[system] = score_all(pool, kept, None if system == "teacher" else teacher, compared)
         return {**{system: summary(side, scored["teacher"]) for system, side in scored.items()},
-                **({} if latents is None else {"ranking": ranking(pool, synthesizer, sentences, latents)}),
+                **({"ranking": ranking(pool, synthesizer, ranked, latents)} if latents is not None and ranked else {}),
                 "sentences": {system: [asdict(one) for one in side] for system, side in scored.items()}}
 
 
@@ -245,10 +249,16 @@ def measured_voices(model: Model) -> list[str]:
     return [teachers[0].removeprefix("flite ")]
 
 
+def diffusing_preset(settings: Mapping[str, Any]) -> str:
+    """The default preset, or ``DIFFUSING_PRESET`` if that has no diffusion."""
+    default = default_preset(settings)
+    return default if PRESETS[default].diffusion else DIFFUSING_PRESET
+
+
 def measure(options: argparse.Namespace) -> BenchmarkResult:
     model = open_model(bundle=options.bundle)
     names = measured_voices(model)
-    options.preset = None if model.voices is None else options.preset or default_preset(model.settings)
+    options.preset = None if model.voices is None else options.preset or diffusing_preset(model.settings)
     if options.run_folder and model.voices is not None:
         for name in names:
             teacher_quantiser(options.run_folder, name)     # raises now, not after half of the work
@@ -288,11 +298,13 @@ def unavailable(options: argparse.Namespace) -> str | None:
 
 
 def add_options(add: Callable[..., Any]) -> None:
-    add("--preset", choices=PRESETS, help="of the quality path (default: the bundle's)")
+    add("--preset", choices=PRESETS, help="of the quality path (default: the bundle's, or if that has no diffusion "
+        f"{DIFFUSING_PRESET})")
     add("--backend", default="auto", help="(default: auto)")
     add("--precision", default="auto", help="(default: auto)")
     add("--workers", type=positive, default=os.cpu_count(), metavar="N", help="processes of a voice (%(default)s)")
     add("--sentences", type=positive, metavar="N", help="the first N only")
+    add("--ranked", type=natural, metavar="N", help="rank candidates of the first N sentences (default: all; 0: none)")
     add("--flite", default="flite", metavar="PROGRAM", help="the teacher (%(default)s)")
     add("--flite-libraries", metavar="DIR", help="folder of its libraries, if they are not installed")
     add("--run", type=Path, metavar="DIR", dest="run_folder",

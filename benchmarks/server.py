@@ -1,4 +1,4 @@
-"""Many programs speak at once: `ane serve` beside one request at a time, and beside a server with a lock.
+"""Many programs speak at once: `ane serve` beside one request at a time, a server with a lock, and no server at all.
 
 The client is curl with as many connections as requests. All contestants answer the same requests, in one run. Every
 sound is compared, byte for byte, with that of the same request alone; each different sound is recognised once, as the
@@ -24,9 +24,10 @@ from typing import Any
 
 import numpy as np
 
+import ane
 from ane.bench.records import BenchRow, Spread
 from ane.commands.arguments import comma_separated, positive
-from ane.server.encoders import PCM_RATE
+from ane.server.encoders import PCM_RATE, make_encoder
 from benchmarks.harness import Benchmark, BenchmarkResult
 from benchmarks.listening import Recogniser, recogniser_problem
 
@@ -39,6 +40,7 @@ TEXTS = (
     "The teacher wrote a word on the board.", "I would like a cup of tea.", "The moon was bright above the sea.",
     "Nobody heard the bell at noon.", "The farmer counted his sheep.", "Her sister sang a song in the kitchen.",
     "The road goes down to the harbour.", "Snow fell on the roof of the church.")
+NO_SERVER = "Python without a server, one at a time"
 MODELS: dict[str, dict[str, Any]] = {"demo-fast": {}, "demo": {"preset": "fastest"}}
 
 
@@ -118,14 +120,17 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
                  "--requests", str(max(256, options.requests)))
         with (started(*serve, threads=options.threads) as ours,
               started("benchmarks.lock_server", model, threads=options.threads) as locked):
-            alone = [[answer.sound for answer in send(server.address, requests[:len(TEXTS)], 1)]     # loads the model
-                     for server in (ours, locked)]
+            direct = DirectSpeech(model, options.threads)
+            alone = [[answer.sound for answer in answers] for answers in (      # loads the models
+                *(send(server.address, requests[:len(TEXTS)], 1) for server in (ours, locked)),
+                direct.run(requests[:len(TEXTS)]).answers)]
             runs: dict[str, Callable[[], TimedRun]] = {
                 "ane serve, all at once": partial(run, ours, requests, len(requests)),
                 "ane serve, one at a time": partial(run, ours, requests, 1),
-                "a lock, all at once": partial(run, locked, requests, len(requests))}
+                "a lock, all at once": partial(run, locked, requests, len(requests)),
+                NO_SERVER: partial(direct.run, requests)}
             rounds = [{name: each() for name, each in runs.items()} for _ in range(options.rounds)]
-        rows += rows_of(model, rounds, dict(zip(runs, (alone[0], alone[0], alone[1]), strict=True)))
+        rows += rows_of(model, rounds, dict(zip(runs, (alone[0], alone[0], alone[1], alone[2]), strict=True)))
         notes.append(recognised(model, alone[0]))
     return BenchmarkResult(rows, {"requests": options.requests, "lanes": options.lanes,
                                   "threads": options.threads}, notes)
@@ -138,6 +143,28 @@ class TimedRun:
     seconds: float
     cpu_seconds: float
     answers: Sequence[Answer]
+
+
+class DirectSpeech:
+    """The same requests in this process, one after the other: what is left of the time without a server."""
+
+    def __init__(self, model: str, threads: int | None):
+        self._speaker = ane.load(model, keep=True, threads=threads)
+
+    def run(self, requests: Sequence[Mapping[str, Any]]) -> TimedRun:
+        began, cpu = time.perf_counter(), time.process_time()
+        answers = [self._speak(request) for request in requests]
+        return TimedRun(time.perf_counter() - began, time.process_time() - cpu, answers)
+
+    def _speak(self, request: Mapping[str, Any]) -> Answer:
+        began, first, sound = time.perf_counter(), 0.0, b""
+        names = {"seed", "preset"} & self._speaker.model.family.options & set(request) if "preset" in request else ()
+        stream = self._speaker.stream(request["input"], **{name: request[name] for name in names})
+        encoder = make_encoder("pcm", stream.sample_rate)
+        for piece in stream:
+            sound += encoder.feed(piece)
+            first = first or time.perf_counter() - began
+        return Answer(first, time.perf_counter() - began, 200, sound + encoder.finish())
 
 
 def run(server: StartedServer, requests: Sequence[Mapping[str, Any]], at_once: int) -> TimedRun:

@@ -10,8 +10,9 @@ import torch
 import ane
 from ane.audio import resample, write
 from ane.models.fastspeech.synthesizer import FastSpeechSynthesizer
+from ane.models.tortoise.candidate import Candidate, Prompt
 from ane.models.tortoise.chunks import text_tokens
-from ane.models.tortoise.decoding import Candidate, Prompt, decode
+from ane.models.tortoise.decoding import decode
 from ane.models.tortoise.diffusion import spectrogram
 from ane.models.tortoise.embeddings import Embeddings
 from ane.models.tortoise.randomness import Randomness

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ane.backends.torch.backend import TorchBackend
+from ane.models.tortoise.candidate import Prompt
 from ane.models.tortoise.chunks import text_tokens
-from ane.models.tortoise.decoding import Prompt, decode
+from ane.models.tortoise.decoding import decode
 from ane.models.tortoise.networks.autoregressive import UnifiedVoice
 from ane.models.tortoise.sampling import inverse_cdf_sampler
 from ane.models.tortoise.settings import Settings

@@ -142,24 +142,27 @@ def score_section(quality: Mapping[str, Any], identity: str) -> str:
     lines = [f"""## Quality
 
 Word error rates of an offline recogniser (pocketsphinx) on {quality["settings"]["sentences"]} sentences outside the
-training data: `python -m benchmarks quality`, benchmarks/results/quality-demo.json. Quality path: preset
+training data, and DNSMOS, a network's estimate of how natural listeners find them (1 to 5): `python -m benchmarks
+quality`, benchmarks/results/quality-demo.json. Fast path: preset `fastest`; quality path: preset
 `{quality["settings"]["preset"]}`.
 
-| voice | spoken by | word error rate | 95 % interval | forced choices | stop token | pitch, Hz | mel distance, dB |
-|---|---|---:|---|---:|---:|---:|---:|"""]
+| voice | spoken by | word error rate | 95 % | DNSMOS | forced choices | stop token | pitch, Hz | mel distance, dB |
+|---|---|---:|---|---:|---:|---:|---:|---:|"""]
     for voice, result in quality["voices"].items():
         for system in (name for name in ("teacher", "codes", "fast", "quality") if name in result):
             row = result[system]
             distance = "–" if row["mel_distance_db"] is None else f"{row['mel_distance_db']:.1f}"
+            dnsmos = "–" if row.get("dnsmos") is None else f"{row['dnsmos']:.2f}"
             (low, high), chosen = row["interval"], f"{row['forced']} / {row['choices']}"
-            lines.append(f"| {voice} | {system} | {row['wer']:.3f} | {low:.3f}–{high:.3f} | {chosen} | "
-                         f"{row['stopped']:.0%} | {row['f0']:.0f} | {distance} |")
+            lines.append(f"| {voice} | {system} | {row['wer']:.3f} | {low:.3f}–{high:.3f} | {dnsmos} | "
+                         f"{chosen} | {row['stopped']:.0%} | {row['f0']:.0f} | {distance} |")
     if quality["bundle"] != identity:
         lines += ["", f"Measured on the bundle {quality['bundle'][:12]}, before a part of it was trained further."]
-    lines.append("")
+    ranked = {voice: result["ranking"] for voice, result in quality["voices"].items() if "ranking" in result}
+    lines += [""] if ranked else []
     lines += ["- {}: best of 8 candidates by CLVP {clvp:.3f}, a random one of them {random:.3f}: a gain of {gain:.3f} "
-              "({gain_low:.3f} to {gain_high:.3f}; fast path).".format(voice, **result["ranking"])
-              for voice, result in quality["voices"].items()]
+              "({gain_low:.3f} to {gain_high:.3f}; fast path).".format(voice, **result)
+              for voice, result in ranked.items()]
     missed = [f"- {claim}: {value:.3f}, threshold {bound}"
               for claim, value, bound, met in quality["thresholds"] if not met]
     lines += ["", "Thresholds of benchmarks/quality.py that it does not meet:" if missed else

@@ -20,8 +20,9 @@ from ane.audio import resample
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import Model, open_model
 from ane.bundles.bundle import Bundle
+from ane.models.tortoise.candidate import Prompt
 from ane.models.tortoise.chunks import text_tokens
-from ane.models.tortoise.decoding import Prompt, decode
+from ane.models.tortoise.decoding import decode
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from ane.models.tortoise.result import SAMPLE_RATE
 from ane.models.tortoise.sampling import inverse_cdf_sampler

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,14 @@ from ane.system.errors import UserError
 from ane.system.files import write_json
 from benchmarks import speech
 from benchmarks.__main__ import BENCHMARKS, arguments_parser, flags_for, main
+from benchmarks.harness import earlier_rows, joined_rows
 from benchmarks.page import write_page
 from benchmarks.speech import SENTENCES, speech_figures, text_of_chunks
 from tests.bench.in_process import InProcessWorker
 
 KEYS = {"format", "benchmark", "machine", "settings", "rows", "notes", "plots"}
-MACHINE = {"chip", "cores", "memory_bytes", "os", "python", "packages", "commit", "date", "load_average"}
+MACHINE = {"chip", "instructions", "cores", "memory_bytes", "os", "python", "packages", "commit", "date",
+           "load_average"}
 
 
 def test_a_quick_run_writes_the_shared_record_and_a_page_of_all(tmp_path, monkeypatch):
@@ -54,6 +57,25 @@ def check_page(page: str, folder: Path) -> None:
     assert page.count("<table>") == 2
     assert not re.search(r'(src|href)="(?!data:)', page)
     assert "<script" not in page
+
+
+def test_a_result_is_completed_by_parts_of_the_same_commit_and_machine(tmp_path):
+    path, rows = tmp_path / "exactness.json", [BenchRow("torch:cpu int8", "readings", settings={"lanes": lanes},
+                                                        value=Spread.of([lanes])) for lanes in (1, 2, 2)]
+    assert earlier_rows(path, "demo") == [], "no file yet"
+    content = document("exactness", {"model": "demo"}, rows[:2])
+    write_json(path, content)
+    again = replace(rows[2], value=Spread.of([7]))
+    assert joined_rows(earlier_rows(path, "demo"), [again]) == [rows[0], again]
+    with pytest.raises(UserError, match="was measured with a different model"):
+        earlier_rows(path, "other")
+    write_json(path, content | {"machine": content["machine"] | {"commit": "another"}})
+    with pytest.raises(UserError, match=r"^--add: .*exactness.json was measured with a different commit; name another"):
+        earlier_rows(path, "demo")
+    for damaged in ("", "[]", '{"rows": []}'):
+        path.write_text(damaged)
+        with pytest.raises(UserError, match="is no result of a benchmark"):
+            earlier_rows(path, "demo")
 
 
 def test_a_benchmark_that_fails_is_named_and_does_not_stop_the_others(tmp_path, capfd):

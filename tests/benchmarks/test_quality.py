@@ -7,7 +7,15 @@ import pytest
 
 from ane.models.tortoise.result import SAMPLE_RATE
 from benchmarks.listening import Wave
-from benchmarks.quality import ScoredSpeech, check_thresholds, interval, quality_row, ranking_gain, summary
+from benchmarks.quality import (
+    ScoredSpeech,
+    check_thresholds,
+    diffusing_preset,
+    interval,
+    quality_row,
+    ranking_gain,
+    summary,
+)
 from training.card import write_card
 
 
@@ -78,8 +86,17 @@ def test_the_card_states_scores_licences_and_unmet_thresholds(results, tmp_path)
     for part in ("Carnegie Mellon", "Princeton", "| rms | fast | 0.500 |", "4 / 4", "not meet", "fast: word error"):
         assert part in card
     assert (tmp_path / "curves.jpg").stat().st_size > 1000
+    assert "best of 8" in card
+    del results["rms"]["ranking"]
+    write_card(tmp_path, curves, quality, None, "ab")
+    assert "best of 8" not in (tmp_path / "MODEL.md").read_text()
     row = quality_row("rms", "fast", results["rms"]["fast"], results["rms"]["teacher"])
     assert (row.value.median, row.figures["above_teacher"]) == (0.5, 0.5)
+
+
+def test_the_quality_path_has_diffusion_whatever_the_default():
+    assert diffusing_preset({"preset": "fastest"}) == "1x10_guided"
+    assert diffusing_preset({"preset": "1x10"}) == "1x10"
 
 
 def test_a_click_in_speech_is_counted_and_a_loud_voice_is_not():

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from ane.backends.torch.backend import TorchBackend
 from ane.bench.records import BenchRow
@@ -48,7 +49,8 @@ def test_rows_state_rates_shares_and_the_ratio_to_eager_with_the_same_sizes(rows
         if row.what in ("univnet", "hifigan"):
             assert row.figures["real_time_factor"] > 0
         if row.what == "guided denoising step" and row.competitor == "torch:cpu int8":
-            assert row.figures["snr_db"] > 10
+            # random weights; without VNNI, activations are rounded to 7 bits instead of 8, 6 dB less
+            assert row.figures["snr_db"] > (10 if torch.cpu._is_vnni_supported() else 4)
 
 
 def test_eager_decodes_what_torch_decodes_lanes_rewound_and_columns_in_a_row(random_bundle):
@@ -65,9 +67,9 @@ def test_eager_decodes_what_torch_decodes_lanes_rewound_and_columns_in_a_row(ran
         seen += decoder.step(several, np.full(2, 2))            # over the last two
         return [*seen, *decoder.step(columns[0], np.zeros(2, np.int64))]
 
-    for eager, torch in zip(decoded(EagerBackend(model, "cpu", "fp32")), decoded(TorchBackend(model, "cpu", "fp32")),
-                            strict=True):
-        np.testing.assert_allclose(eager, torch, atol=2e-5)
+    for eager, ours in zip(decoded(EagerBackend(model, "cpu", "fp32")), decoded(TorchBackend(model, "cpu", "fp32")),
+                           strict=True):
+        np.testing.assert_allclose(eager, ours, atol=2e-5)
 
 
 def test_an_eager_decoder_refuses_lanes_of_different_lengths(random_bundle):

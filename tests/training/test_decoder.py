@@ -4,8 +4,9 @@ import numpy as np
 import torch
 
 from ane.backends.torch.backend import TorchBackend
+from ane.models.tortoise.candidate import Prompt
 from ane.models.tortoise.chunks import text_tokens
-from ane.models.tortoise.decoding import Prompt, decode
+from ane.models.tortoise.decoding import decode
 from ane.models.tortoise.sampling import Sampling, inverse_cdf_sampler
 from ane.text import Tokenizer
 from training.clips import Clip
