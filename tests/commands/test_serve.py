@@ -1,0 +1,63 @@
+"""`ane serve`: its options become settings, and a server that cannot start says why in one line."""
+
+import argparse
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the extra server")
+
+from ane.cli import main, parser
+from ane.commands.serve import read_server_settings
+from ane.server.settings import Limits, ServerSettings
+
+
+def settings_of(*options: str) -> ServerSettings:
+    args: argparse.Namespace = parser().parse_args(["serve", *options])
+    return read_server_settings(args)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (["--host", "0.0.0.0"], "other machines reach 0.0.0.0: add --token, or set ANE_TOKEN"),
+    (["--host", "::"], "other machines reach ::: add --token, or set ANE_TOKEN"),
+    (["--models", "demo", "--preload", "demo-fast"], "--preload must name models that are served, got demo-fast"),
+    (["--models", "no-such-model"], "no-such-model"),
+    (["--transcriber", "demo"], "transcriber must be a model that transcribes, and demo speaks"),
+    (["--threads", "2", "--calls", "3"], "--calls must be at most the number of CPU threads, 2, got 3"),
+    (["--host", "192.0.2.1", "--token", "secret"], "cannot listen on 192.0.2.1, port 8880"),
+])
+def test_a_server_that_cannot_start_says_why_in_one_line(monkeypatch, capsys, options, message):
+    monkeypatch.delenv("ANE_TOKEN", raising=False)
+    assert main(["serve", *options]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("ane: error: ")
+    assert message in line
+
+
+@pytest.mark.parametrize("option", ["--seconds", "--connections", "--idle", "--characters", "--requests", "--body"])
+def test_a_limit_must_be_positive(capsys, option):
+    with pytest.raises(SystemExit):
+        parser().parse_args(["serve", option, "0"])
+    assert option in capsys.readouterr().err
+
+
+def test_nothing_is_allowed_unless_it_is_asked_for(monkeypatch):
+    monkeypatch.delenv("ANE_TOKEN", raising=False)
+    settings = settings_of()
+    assert settings == ServerSettings()
+    assert settings.host == "127.0.0.1"
+    assert not settings.origins
+    assert not any((settings.add_voices, settings.log_texts, settings.ignore_instructions))
+
+
+def test_options_become_settings(monkeypatch):
+    monkeypatch.setenv("ANE_TOKEN", "secret")
+    settings = settings_of("--host", "0.0.0.0", "--models", "demo-fast,demo", "--map-voice", "alloy=rms", "--map-voice",
+                           "nova=slt", "--cors", "http://a.example,http://b.example", "--memory", "1.5",
+                           "--idle-release", "60", "--body", "2", "--seconds", "9", "--sound-ahead", "3",
+                           "--stream-characters", "500")
+    assert settings.token == "secret"
+    assert settings.models == ("demo-fast", "demo")
+    assert settings.voices == {"alloy": "rms", "nova": "slt"}
+    assert settings.origins == ("http://a.example", "http://b.example")
+    assert (settings.memory, settings.idle_release) == (1_500_000_000, 60.0)
+    assert settings.limits == Limits(body=2 << 20, seconds=9.0, sound_ahead=3.0, stream_characters=500)
