@@ -2,7 +2,7 @@
 
 On the CPU a lane's results are the same bits whatever runs beside it. A library chooses its kernel, and with it the
 order of a sum, by the shape of a product. So what depends on the other lanes is kept from changing it: a product with a
-prefix has ``FEWEST_ROWS`` or more, and positions are read up to a multiple of ``POSITIONS``, the surplus masked: a
+prefix has ``fewest_rows`` or more, and positions are read up to a multiple of ``POSITIONS``, the surplus masked: a
 masked position adds an exact zero to a sum. ``python -m benchmarks exactness`` checks it on a machine.
 """
 
@@ -18,9 +18,9 @@ from torch import Tensor
 from ane.backends.base import check_step
 from ane.backends.torch.memory import torch_memory_errors
 
-FEWEST_ROWS = 4         # products of fewer rows sum in another order (MKL)
 POSITIONS = 16          # floats of the widest vector: a softmax adds up every sixteenth position
-FEWEST_POSITIONS = 32   # torch computes products of less than 400 multiplications itself, in another order
+FEWEST_POSITIONS = 48   # products of fewer sum in another order (MKL on Intel's CPUs)
+
 
 
 class TorchDecoder:
@@ -36,9 +36,9 @@ class TorchDecoder:
         self.network, self.shape = network, network.config.decoder_shape
         self.lanes, self.capacity, self.prefixes = lanes, capacity, prefixes
         self.device, self.dtype, self.max_prefix_length = device, dtype, max_prefix_length
-        self.keys, self.values = (self._allocate(lanes, padded(capacity)) for _ in range(2))
+        self.keys, self.values = (self._allocate(lanes, self._padded(capacity)) for _ in range(2))
         self.prefix_keys = self.prefix_values = None
-        self.prefix_capacity = padded(max_prefix_length or 0)       # positions allocated for each prefix
+        self.prefix_capacity = self._padded(max_prefix_length or 0)       # positions allocated for each prefix
         self.prefix_lengths = [0] * prefixes                # positions in use
         self.recorded = np.empty((0, 0, 0), np.float32)
         self._recorder: PrefixScores | None = None
@@ -64,7 +64,7 @@ class TorchDecoder:
                 raise ValueError(f"a decoder of {self.prefixes} prefixes of {limit} positions got "
                                  f"prefix {index} of {len(prefix)} positions")
             if grows or self.prefix_keys is None:
-                self.prefix_capacity = max(self.prefix_capacity, padded(len(prefix)))
+                self.prefix_capacity = max(self.prefix_capacity, self._padded(len(prefix)))
                 self.prefix_keys, self.prefix_values = (self._allocate(self.prefixes, self.prefix_capacity)
                                                         for _ in range(2))
             store = [partial(self._store_prefix, layer, index) for layer in range(self.shape.layers)]
@@ -105,6 +105,9 @@ class TorchDecoder:
         with torch_memory_errors():
             for cache in (self.keys, self.values):
                 cache[:, :len(sources), :, :length] = cache[:, index, :, :length]
+
+    def _padded(self, positions: int) -> int:
+        return padded(positions, self.shape.head_width)
 
     def _allocate(self, rows: int, positions: int) -> Tensor:
         shape = (self.shape.layers, rows, self.shape.heads, positions, self.shape.head_width)
@@ -178,9 +181,15 @@ class PrefixScores:
         return scores
 
 
-def padded(positions: int) -> int:
-    """Positions to read, so that a sum over them is the same as over ``positions`` alone."""
-    return max(-(-positions // POSITIONS) * POSITIONS, FEWEST_POSITIONS)
+def padded(positions: int, head_width: int) -> int:
+    """Positions to read, so that a sum over them is the same as over ``positions`` alone: no fewer than a head is wide,
+    because MKL has other kernels for such products."""
+    return max(-(-max(positions, head_width) // POSITIONS) * POSITIONS, FEWEST_POSITIONS)
+
+
+def fewest_rows(head_width: int) -> int:
+    """Rows of a product with a prefix, at least: those of fewer sum in another order (MKL)."""
+    return max(4, head_width // 16)
 
 
 def mask_after(lengths: np.ndarray, positions: int, like: Tensor) -> Tensor:
@@ -205,11 +214,11 @@ class LanesByPrefix:
         self.count, self.columns, self.heads = len(indices), columns, like.shape[1]
         self.low, self.high = int(indices.min()), int(indices.max()) + 1
         lengths = np.array(prefix_lengths[self.low:self.high])
-        self.longest = padded(int(lengths.max()))
+        self.longest = padded(int(lengths.max()), like.shape[-1])
         self.mask = mask_after(lengths[:, None], self.longest, like)                            # (prefixes, 1, longest)
         self.copies = 1
         self.gather = self.scatter = None
-        fewest = -(-FEWEST_ROWS // columns)
+        fewest = -(-fewest_rows(like.shape[-1]) // columns)
         if len(lengths) == 1:
             self.copies = -(-fewest // self.count)
             return
@@ -260,7 +269,7 @@ class OwnPositions:
 
     def __init__(self, lanes: slice, lengths: np.ndarray, columns: int, like: Tensor):
         self.lanes, self.start, self.stop = lanes, int(lengths.min()), int(lengths.max()) + columns
-        self.end = padded(self.stop)
+        self.end = padded(self.stop, like.shape[-1])
         same_length = self.start + columns == self.stop
         position = (lengths[:1] if same_length else lengths)[:, None] + np.arange(columns)
         self.position = None if same_length else torch.from_numpy(position).to(like.device)

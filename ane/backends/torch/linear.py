@@ -21,6 +21,8 @@ FBGEMM_PRODUCT = "linear_with_input_q_dq_qweight_dq_output_fp32"
 RADIX = 128             # of two digits of 7 bits each
 LEAST_SPAN = 1e-18      # of a row's numbers, so that a constant row can be divided by it
 LONGEST_SUM = 1024      # channels that oneDNN adds up in one order for any number of rows
+FEWEST_FRAMES = 8       # a convolution over up to 4 adds up another way if it has few channels
+USUAL_LENGTH = 400      # for which oneDNN chooses a convolution kernel's layout; other lengths can use it
 
 
 def prepacking(weights: str) -> Prepacking | None:
@@ -34,11 +36,18 @@ def prepacking(weights: str) -> Prepacking | None:
             return Int8FewRowsLinear if vnni else Int8TwoDigitLinear
         return Int8Linear if vnni and has_one_dnn() else Int8WeightLinear
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[weights]
-    if has_one_dnn() and (weights == "fp32" or (weights == "bf16" and torch.cpu._is_avx512_bf16_supported())):
+    if has_one_dnn() and weights == "fp32":
         return partial(PackedLinear, dtype=dtype)
+    if has_one_dnn() and weights == "bf16" and torch.cpu._is_avx512_bf16_supported():
+        return bf16_packing()
     if weights != "fp32" and has_fbgemm():
         return HalfWeightLinear
     return None if weights == "fp32" else partial(HalfPrecisionLinear, dtype=dtype)
+
+
+def bf16_packing() -> Callable[..., nn.Module]:
+    """The layer with bfloat16 weights of a CPU that has the instructions; takes ``output``, the dtype of results."""
+    return partial(ConvolutionLinear if torch.cpu._is_amx_tile_supported() else PackedLinear, dtype=torch.bfloat16)
 
 
 def has_fbgemm() -> bool:
@@ -112,6 +121,48 @@ class PackedLinear(nn.Module):
     def _product(self, x: Tensor) -> Tensor:
         y = torch.ops.mkldnn._linear_pointwise(x.to(self.dtype), self.weight, self.bias, "none", [], "")
         return y.to(self.output)
+
+
+class PackedConvolution(nn.Module):
+    """oneDNN on a convolution kernel in its layout, zero-padded, channels last: (R, L, C) → (R, L, O).
+
+    Args:
+        weight: (O, C, taps). bias: (O,).
+        dtype: of weights, input and output.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype):
+        super().__init__()
+        self.settings = [0, weight.shape[-1] // 2], [1, 1], [1, 1], 1       # padding, stride, dilation, groups
+        kernel = weight.to(dtype)[:, :, None].contiguous()
+        self.weight = torch.ops.mkldnn._reorder_convolution_weight(kernel, *self.settings,
+                                                                   [1, kernel.shape[1], 1, USUAL_LENGTH])
+        self.bias = bias.to(dtype, copy=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        image = x.transpose(1, 2)[:, :, None]
+        y = torch.ops.mkldnn._convolution_pointwise(image, self.weight, self.bias, *self.settings, "none", [], "")
+        return y[:, :, 0].transpose(1, 2)
+
+
+class ConvolutionLinear(nn.Module):
+    """``PackedLinear`` as a convolution of one tap, for bfloat16 with AMX.
+
+    There, oneDNN splits the sum of a product by the number of its rows and of the threads, but never that of a
+    convolution over ``FEWEST_FRAMES`` or more, which takes as long.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype, output: torch.dtype = torch.float32):
+        super().__init__()
+        self.dtype, self.output = dtype, output
+        self.convolution = PackedConvolution(weight[..., None], bias, dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.to(self.dtype).reshape(-1, x.shape[-1])
+        count = len(rows)
+        if count < FEWEST_FRAMES:
+            rows = F.pad(rows, (0, 0, 0, FEWEST_FRAMES - count))
+        return self.convolution(rows[None])[0, :count].to(self.output).view(*x.shape[:-1], -1)
 
 
 class HalfWeightLinear(nn.Module):

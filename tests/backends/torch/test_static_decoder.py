@@ -199,12 +199,12 @@ def test_a_longer_prefix_replaces_the_buffer_of_prefixes(network, graphs):
     run = graphs()
     both = (TorchDecoder(network, 2, 10, CPU, torch.float32),
             StaticDecoder(network, 2, 10, CPU, torch.float32, run=run))
-    for length in (4, 40, 9):
+    for length in (4, 60, 9):
         assert_close(*(decoder.prefill(columns(length, length)) for decoder in both))
         for turn in range(3):
             x = columns(turn, 2, 1)
             assert_close(*(decoder.step(x, np.full(2, turn)) for decoder in both))
-    assert list(run.graphs) == [(32, 10), (48, 10)]
+    assert list(run.graphs) == [(48, 10), (64, 10)]
 
 
 def test_lanes_and_positions_beyond_the_limits_are_refused(network):

@@ -55,10 +55,11 @@ def sequence(x: Tensor) -> Tensor:
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """The linear layer of x (N, C) with weight (O, C) and bias (O,): (N, O)."""
-    if x.device.type != "cpu" or x.dtype != torch.float32:
+    if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.bfloat16):
         return F.linear(x, weight, bias)
-    # F.linear in float32 uses MKL, which on AMD takes twice as long as oneDNN. Convolutions use oneDNN, on one thread
-    # only if they are dilated, which changes nothing for a 1×1 kernel
+    # F.linear in float32 uses MKL, which on AMD takes twice as long as oneDNN, and in bfloat16 its result depends on
+    # the number of threads (AMX). Convolutions use oneDNN, on one thread only if they are dilated, which changes
+    # nothing for a 1×1 kernel
     return sequence(F.conv2d(image(x[None]), weight[..., None, None], bias, dilation=(1, 2)))[0]
 
 
