@@ -19,6 +19,8 @@ from training.trainer import PartSchedule, Trainer
 from training.vocoders import CLIP_ENDS, SpectralLoss, batch_of, initialise_convolutions, without_edges
 
 FRAMES = 40         # of a crop
+# With it, oneDNN 3.12 returns wrong gradients in bfloat16 for transposed convolutions of few channels, such as 16 to 8
+AMX = torch.cpu._is_amx_tile_supported()
 
 
 def train_mel_vocoder(folder: Path, config: MelHifiganConfig, shards: Sequence[Path], schedule: PartSchedule,
@@ -52,7 +54,7 @@ def train_mel_vocoder(folder: Path, config: MelHifiganConfig, shards: Sequence[P
             return mel[first:first + FRAMES].T.astype(np.float32), wave
 
         _, mels, waves = batch_of(crop, len(clips), batch, generator, device)
-        with torch.autocast(torch.device(device).type, torch.bfloat16):
+        with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=device != "cpu" or not AMX):
             output = network(mels)[:, 0]
         return {"loss": loss(without_edges(output.float(), at_start, at_end), without_edges(waves, at_start, at_end))}
 
