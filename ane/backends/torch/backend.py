@@ -34,7 +34,8 @@ class TorchPrecision:
         name: a key of ``PRECISIONS``.
         dtype: of the networks with ``half_precision``; a decoder with packed linear layers stays in float32.
         linear: makes the decoder's packed linear layers; None: they are not packed.
-        frames: how the denoiser's layers are packed; None: they are not.
+        frames: how the layers of networks that name their ``ends`` are packed, the denoiser's and CLVP's; None: they
+            are not.
     """
 
     name: str
@@ -243,8 +244,7 @@ class TorchBackend:
         return self.stages.decodes(network) and self.chosen.linear is not None
 
     def _packs_frames(self, network: str) -> bool:
-        denoiser = self.stages.denoiser
-        return denoiser is not None and network == denoiser.network and self.chosen.frames is not None
+        return self.chosen.frames is not None and hasattr(self.model.family.networks[network].module, "ends")
 
     @cached_property
     def _recording_stream(self) -> torch.cuda.Stream:

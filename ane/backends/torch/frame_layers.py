@@ -1,4 +1,4 @@
-"""Layers of the denoiser for the CPU, their weights packed when the network is loaded.
+"""Layers of the denoiser and of CLVP for the CPU, their weights packed when the network is loaded.
 
 They replace layers of a network that have ``over_frames``: convolutions of 1 tap over packed frames (N, C), or of an
 odd number of taps over (R, L, C), zero-padded, channels last. oneDNN would otherwise convert the weights in every call.
@@ -16,35 +16,12 @@ from ane.backends.torch.linear import (
     LEAST_SPAN,
     Int8FewRowsLinear,
     Int8Linear,
-    PackedLinear,
+    PackedConvolution,
     Prepacking,
+    bf16_packing,
     has_fbgemm_int8,
     has_one_dnn,
 )
-
-USUAL_FRAMES = 400      # length for which oneDNN chooses a kernel's layout; other lengths can use it
-
-
-class PackedFrameConv(nn.Module):
-    """oneDNN on a kernel in oneDNN's layout: (R, L, C) → (R, L, O).
-
-    Args:
-        weight: (O, C, taps). bias: (O,).
-        dtype: of weights, input and output.
-    """
-
-    def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype):
-        super().__init__()
-        self.settings = [0, weight.shape[-1] // 2], [1, 1], [1, 1], 1       # padding, stride, dilation, groups
-        kernel = weight.to(dtype)[:, :, None].contiguous()
-        self.weight = torch.ops.mkldnn._reorder_convolution_weight(kernel, *self.settings,
-                                                                   [1, kernel.shape[1], 1, USUAL_FRAMES])
-        self.bias = bias.to(dtype, copy=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        image = x.transpose(1, 2)[:, :, None]
-        y = torch.ops.mkldnn._convolution_pointwise(image, self.weight, self.bias, *self.settings, "none", [], "")
-        return y[:, :, 0].transpose(1, 2)
 
 
 class Int8FrameConv(nn.Module):
@@ -76,7 +53,7 @@ class Int8FrameConv(nn.Module):
 
 @dataclass(frozen=True)
 class FramePacking:
-    """How the denoiser's layers are packed.
+    """How the layers of a network are packed.
 
     Attributes:
         pointwise: makes layers of single frames, (…, C) → (…, O), from weight (O, C) and bias.
@@ -100,8 +77,7 @@ def frame_packing(weights: str) -> FramePacking | None:
     native = torch.cpu._is_avx512_bf16_supported()
     if weights == "bf16" and native:
         dtype = torch.bfloat16
-        return FramePacking(partial(PackedLinear, dtype=dtype, output=dtype), partial(PackedFrameConv, dtype=dtype),
-                            dtype)
+        return FramePacking(partial(bf16_packing(), output=dtype), partial(PackedConvolution, dtype=dtype), dtype)
     if weights == "int8" and torch.cpu._is_vnni_supported():
         # attention in bfloat16 takes half of the time, and changes the spectrogram less than int8 weights do
         return FramePacking(Int8Linear, Int8FrameConv, torch.float32, torch.bfloat16 if native else None, True)
@@ -120,7 +96,8 @@ def pack_frame_layers(network: nn.Module, packing: FramePacking) -> None:
         if hasattr(layer, "attention_dtype"):
             layer.attention_dtype = packing.attention
         if isinstance(layer, nn.Linear):
-            network.set_submodule(name, packing.pointwise(layer.weight, layer.bias))
+            bias = torch.zeros(len(layer.weight)) if layer.bias is None else layer.bias
+            network.set_submodule(name, packing.pointwise(layer.weight, bias))
         elif getattr(layer, "over_frames", False):
             weight = layer.weight
             make = packing.pointwise if weight.shape[-1] == 1 else packing.convolution

@@ -38,6 +38,8 @@ class Encoder(nn.Module):
 
 
 class CLVP(nn.Module):
+    ends = ()           # layers that stay in float32 where the others are int8
+
     def __init__(self, config: CLVPConfig):
         super().__init__()
         self.temperature = nn.Parameter(torch.tensor(1.0))

@@ -165,6 +165,7 @@ class RotaryAttention(nn.Module):
     """Bidirectional attention over (B, T, width); of 64 channels per head the first 32 are rotated in q, k *and* v."""
 
     head_width, rotated = 64, 32
+    attention_dtype: torch.dtype | None = None      # of q, k and v; None: as they come
 
     def __init__(self, width: int, heads: int):
         super().__init__()
@@ -178,7 +179,7 @@ class RotaryAttention(nn.Module):
     def forward(self, x: Tensor, angle: Tensor) -> Tensor:
         B, T, _ = x.shape
         q, k, v = (self.rotate(project(x).view(B, T, self.heads, -1).transpose(1, 2), angle)
-                   for project in (self.to_q, self.to_k, self.to_v))                # (B, heads, T, 64)
+                   .to(self.attention_dtype or x.dtype) for project in (self.to_q, self.to_k, self.to_v))
         return self.to_out(attention(q, k, v))
 
     def rotate(self, x: Tensor, angle: Tensor) -> Tensor:
