@@ -25,11 +25,11 @@ def describe_machine() -> dict[str, Any]:
 
 
 def instructions() -> str:
-    """The instructions that kernels are chosen by, "AVX512 VNNI bf16": the chip's name does not state them."""
+    """The instructions that kernels are chosen by, "AVX512 VNNI bf16 AMX": the chip's name does not state them."""
     import torch
 
     return " ".join([torch.backends.cpu.get_cpu_capability(), *["VNNI"] * torch.cpu._is_vnni_supported(),
-                     *["bf16"] * torch.cpu._is_avx512_bf16_supported()])
+                     *["bf16"] * torch.cpu._is_avx512_bf16_supported(), *["AMX"] * torch.cpu._is_amx_tile_supported()])
 
 
 def accelerator() -> str | None:

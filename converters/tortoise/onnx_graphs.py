@@ -28,7 +28,7 @@ class ShiftedBias(nn.Module):
         self.bias = bias
 
     def forward(self, length: int, dtype: torch.dtype) -> Tensor:
-        rows = F.pad(self.bias.by_distance(length, dtype), (0, 1))                  # (heads, 2·length)
+        rows = F.pad(self.bias.computed(length, dtype), (0, 1))                     # (heads, 2·length)
         rows = rows[:, None].expand(-1, length, -1).reshape(len(rows), -1)[:, length - 1:-1]
         return rows.reshape(len(rows), length, 2 * length - 1)[..., :length]
 

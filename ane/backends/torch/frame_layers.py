@@ -71,11 +71,14 @@ class FramePacking:
 
 
 def frame_packing(weights: str) -> FramePacking | None:
-    """The packing for weights in "bf16" or "int8"; None: this CPU has no kernels for it, or the precision none."""
+    """The packing for weights in "bf16" or "int8"; None: this CPU has no kernels for it, or the precision none.
+
+    With AMX, that for int8 is that for bf16: rounding activations to integers takes longer than its products save.
+    """
     if not has_one_dnn():
         return None
-    native = torch.cpu._is_avx512_bf16_supported()
-    if weights == "bf16" and native:
+    native, amx = torch.cpu._is_avx512_bf16_supported(), torch.cpu._is_amx_tile_supported()
+    if (weights == "bf16" and native) or (weights == "int8" and amx):
         dtype = torch.bfloat16
         return FramePacking(partial(bf16_packing(), output=dtype), partial(PackedConvolution, dtype=dtype), dtype)
     if weights == "int8" and torch.cpu._is_vnni_supported():

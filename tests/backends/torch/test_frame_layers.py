@@ -1,6 +1,8 @@
 """The packed layers of the denoiser and of CLVP compute what the plain ones do, each utterance as it is alone."""
 
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from ane.models.tortoise.networks.frames import FrameConv
 from ane.system.decibels import snr_db
 from tests.random_model import CONFIGS, RandomModel
 
-VNNI = torch.cpu._is_vnni_supported()
+VNNI, AMX = torch.cpu._is_vnni_supported(), torch.cpu._is_amx_tile_supported()
 X86 = platform.machine() in ("x86_64", "AMD64") and torch.backends.mkldnn.is_available()
 AVAILABLE = [weights for weights, has in (("bf16", torch.cpu._is_avx512_bf16_supported()),
                                           ("int8", VNNI or linear.has_fbgemm_int8())) if X86 and has]
@@ -26,6 +28,14 @@ LAYER_DB = {"bf16": 45.0, "int8": 38.0 if VNNI else 34.0}       # of one layer o
 NETWORK_DB = {"bf16": 33.0, "int8": 33.0 if VNNI else 29.0}     # of a call of the whole network, beside float32
 CONFIG = CONFIGS["diffusion"]
 VOICE = np.random.default_rng(1).standard_normal((1, 2 * CONFIG.model_channels), dtype=np.float32)
+
+
+@contextmanager
+def amx(supported: bool) -> Iterator[None]:
+    """Layers are made as on a CPU with AMX or without."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: supported)
+        yield
 
 
 def plain_convolution(channels: int, outputs: int) -> FrameConv:
@@ -43,7 +53,8 @@ def test_a_packed_convolution_computes_what_the_plain_one_computes(weights, fram
     # nearly all positive, as SiLU leaves them, and some frames louder than others
     x = torch.nn.functional.silu(torch.randn(2, frames, 64, generator=torch.Generator().manual_seed(1)))
     x = x * torch.logspace(-1, 1, frames)[:, None]
-    packed = frame_packing(weights).convolution(plain.weight, plain.bias)
+    with amx(False):
+        packed = frame_packing(weights).convolution(plain.weight, plain.bias)
     actual = packed(x.bfloat16() if weights == "bf16" else x).float()
     assert actual.shape == (2, frames, 48)
     assert snr_db(plain(x), actual) > LAYER_DB[weights]
@@ -59,9 +70,11 @@ def denoised(backend: TorchBackend, seeds: list[int], guided: bool = True) -> li
     return backend.batched_denoiser(latents, VOICE, frames)(noisy, 700, guided)
 
 
-@pytest.fixture(scope="module", params=AVAILABLE)
+@pytest.fixture(scope="module", params=[*AVAILABLE, *["bf16, AMX"] * AMX])
 def backend(request) -> TorchBackend:
-    return TorchBackend(RandomModel(), "cpu", request.param, keep=True)
+    weights = request.param.partition(",")[0]
+    with amx(request.param != weights):
+        return TorchBackend(RandomModel(), "cpu", weights, keep=True)
 
 
 def test_a_packed_denoiser_reaches_its_threshold(backend):
@@ -103,14 +116,25 @@ def test_a_packed_clvp_reaches_its_threshold_and_ranks_a_candidate_alone_as_besi
 
 @pytest.mark.skipif("int8" not in AVAILABLE, reason="this CPU has no packed layers")
 def test_int8_leaves_first_and_last_layers_in_float32():
-    network = TorchBackend(RandomModel(), "cpu", "int8").network("diffusion")
+    with amx(False):
+        network = TorchBackend(RandomModel(), "cpu", "int8").network("diffusion")
     weights = {name.partition(".")[0] for name, tensor in network.state_dict().items()
                if tensor.ndim > 1 and not tensor.is_meta and "relative" not in name}
     assert weights == {*network.ends, "integrating_conv", "unconditioned_embedding"}
     assert {tensor.dtype for tensor in network.state_dict().values() if not tensor.is_meta} == {torch.float32}
 
 
+def test_with_amx_the_packing_for_int8_is_that_for_bf16(monkeypatch):
+    for name in ("_is_vnni_supported", "_is_avx512_bf16_supported"):
+        monkeypatch.setattr(torch.cpu, name, lambda: True)
+    with amx(True):
+        assert [frame_packing(weights).dtype for weights in ("bf16", "int8")] == [torch.bfloat16] * 2
+    with amx(False):
+        assert frame_packing("int8").dtype == torch.float32
+
+
 def test_a_cpu_without_the_instructions_packs_nothing(monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     assert frame_packing("bf16") is None

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ane.models.tortoise.networks.layers import AttentionBlock, GroupNorm, attention
+from ane.models.tortoise.networks.layers import AttentionBlock, GroupNorm, relative_attention
 from ane.models.vocoders.layers import ImageConv
 
 
@@ -106,4 +106,4 @@ class FrameAttention(AttentionBlock):
         R, L, _ = qkv.shape
         qkv = qkv.to(self.attention_dtype or qkv.dtype)
         q, k, v = qkv.view(R, L, self.heads, 3, -1).permute(3, 0, 2, 1, 4)          # (R, heads, L, width)
-        return attention(q, k, v, self.relative_pos_embeddings(L, qkv.dtype))
+        return relative_attention(q, k, v, self.relative_pos_embeddings, L)

@@ -24,6 +24,14 @@ def test_a_relative_bias_of_fp16_weights_is_scaled_in_float32():
     torch.testing.assert_close(half(40, torch.float32), bias(40, torch.float32), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("length", [1, 2, 7, 90])
+def test_attention_adds_the_bias_of_each_query_and_key(length):
+    bias, generator = layers.RelativePositionBias(5, 2.0), torch.Generator().manual_seed(0)
+    q, k, v = torch.randn(3, 2, 5, length, 8, generator=generator).unbind()
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias(length, torch.float32)[None])
+    torch.testing.assert_close(layers.relative_attention(q, k, v, bias, length), expected.transpose(1, 2).flatten(2))
+
+
 def test_a_relative_bias_is_kept_for_one_length_in_inference_only(monkeypatch):
     bias, computed, lengths = layers.RelativePositionBias(2, 23.0), layers.RelativePositionBias.computed, []
     monkeypatch.setattr(layers.RelativePositionBias, "computed",
@@ -31,11 +39,8 @@ def test_a_relative_bias_is_kept_for_one_length_in_inference_only(monkeypatch):
     with torch.inference_mode():
         for length, dtype in ((7, torch.float32), (7, torch.float32), (7, torch.bfloat16), (9, torch.float32),
                               (7, torch.float32)):
-            assert torch.equal(bias(length, dtype), computed(bias, length, dtype))
+            assert torch.equal(bias.by_distance(length, dtype), computed(bias, length, dtype))
             assert bias(length, dtype).dtype == dtype
         assert lengths == [7, 7, 9, 7]
-        monkeypatch.setattr(layers, "KEPT_BIAS", 2 * 7 * 7 - 1)
-        bias(8, torch.float32), bias(8, torch.float32)
-        assert lengths[4:] == [8, 8]
     bias(8, torch.float32).sum().backward()         # training: nothing is kept, and nothing kept is used
     assert bias.relative_attention_bias.weight.grad is not None
