@@ -23,7 +23,9 @@ MIN_DISK = 1e9          # bytes: a converted embedded voice fits
 STYLES = {"ok": "green", "missing": "yellow", "broken": "red"}
 OPTIONAL = (            # package, extra of tortoise-ane (None: the package itself), purpose
     ("onnxruntime", "onnx", "backend onnx"), ("coreai-core", "coreai", "backend coreai"),
-    ("gguf", "gguf", "`ane convert --to gguf`"),
+    ("fastapi", "server", "`ane serve`"), ("av", "books", "`ane read` to m4b, mp3 and other formats"),
+    ("pocketsphinx", "check", "`ane read --check`"), ("ray", "ray", "`ane read --ray`"),
+    ("phonemizer", "kitten", "KittenTTS models"), ("gguf", "gguf", "`ane convert --to gguf`"),
     ("matplotlib", "plots", "plots of `ane verify` and `ane bench`"),
     ("scikit-learn", "palettes", "6-bit and 4-bit Core ML weights"), ("shtab", None, "`ane completion`"),
 )
