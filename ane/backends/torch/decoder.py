@@ -2,8 +2,8 @@
 
 On the CPU a lane's results are the same bits whatever runs beside it. A library chooses its kernel, and with it the
 order of a sum, by the shape of a product. So what depends on the other lanes is kept from changing it: a product with a
-prefix has ``fewest_rows`` or more, and positions are read up to a multiple of ``POSITIONS``, the surplus masked: a
-masked position adds an exact zero to a sum. ``python -m benchmarks exactness`` checks it on a machine.
+prefix has ``padded_rows``, and positions are read up to a multiple of ``POSITIONS``, the surplus masked: a masked
+position adds an exact zero to a sum. ``python -m benchmarks exactness`` checks it on a machine.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,6 +20,8 @@ from ane.backends.torch.memory import torch_memory_errors
 
 POSITIONS = 16          # floats of the widest vector: a softmax adds up every sixteenth position
 FEWEST_POSITIONS = 48   # products of fewer sum in another order (MKL on Intel's CPUs)
+FEWEST_ROWS = 4         # products of fewer sum in another order (MKL with AVX-512)
+ROWS_ADDED = 0, 3, 2, 1, 0, 1       # by the remainder of six: with AVX2, MKL computes rows by sixes and fours alike
 
 
 
@@ -107,7 +109,7 @@ class TorchDecoder:
                 cache[:, :len(sources), :, :length] = cache[:, index, :, :length]
 
     def _padded(self, positions: int) -> int:
-        return padded(positions, self.shape.head_width)
+        return padded(positions, self.shape.head_width, padded_rows(self.lanes, self.shape.head_width))
 
     def _allocate(self, rows: int, positions: int) -> Tensor:
         shape = (self.shape.layers, rows, self.shape.heads, positions, self.shape.head_width)
@@ -181,15 +183,16 @@ class PrefixScores:
         return scores
 
 
-def padded(positions: int, head_width: int) -> int:
+def padded(positions: int, head_width: int, rows: int = 0) -> int:
     """Positions to read, so that a sum over them is the same as over ``positions`` alone: no fewer than a head is wide,
-    because MKL has other kernels for such products."""
-    return max(-(-max(positions, head_width) // POSITIONS) * POSITIONS, FEWEST_POSITIONS)
+    and more than a product has rows, because MKL has other kernels for such products."""
+    return max(-(-max(positions, head_width, rows + 1) // POSITIONS) * POSITIONS, FEWEST_POSITIONS)
 
 
-def fewest_rows(head_width: int) -> int:
-    """Rows of a product with a prefix, at least: those of fewer sum in another order (MKL)."""
-    return max(4, head_width // 16)
+def padded_rows(rows: int, head_width: int) -> int:
+    """Rows of a product with a prefix, so that each is the same as in a product of any other number."""
+    rows = max(rows, FEWEST_ROWS, head_width // 16)
+    return rows + ROWS_ADDED[rows % 6]
 
 
 def mask_after(lengths: np.ndarray, positions: int, like: Tensor) -> Tensor:
@@ -206,7 +209,7 @@ class LanesByPrefix:
         like: a cache (…, heads, positions, head_width) of one layer.
 
     Attributes:
-        longest: positions that are read of each prefix.
+        longest: positions that are read of each prefix. padding: rows of zeros after those of a prefix's lanes.
         mask: (1 or prefixes·heads, 1, longest), for products with a prefix.
     """
 
@@ -214,19 +217,18 @@ class LanesByPrefix:
         self.count, self.columns, self.heads = len(indices), columns, like.shape[1]
         self.low, self.high = int(indices.min()), int(indices.max()) + 1
         lengths = np.array(prefix_lengths[self.low:self.high])
-        self.longest = padded(int(lengths.max()), like.shape[-1])
+        groups = [np.flatnonzero(indices == index) for index in range(self.low, self.high)]
+        most = max(map(len, groups))
+        width, rows = like.shape[-1], most * columns
+        self.padding = padded_rows(rows, width) - rows
+        self.longest = padded(int(lengths.max()), width, rows + self.padding if columns == 1 else 0)
         self.mask = mask_after(lengths[:, None], self.longest, like)                            # (prefixes, 1, longest)
-        self.copies = 1
         self.gather = self.scatter = None
-        fewest = -(-fewest_rows(like.shape[-1]) // columns)
         if len(lengths) == 1:
-            self.copies = -(-fewest // self.count)
             return
         self.mask = self.mask.repeat_interleave(self.heads, dim=0)
-        groups = [np.flatnonzero(indices == index) for index in range(self.low, self.high)]
-        rows = max(fewest, *map(len, groups))
         # groups with fewer lanes are padded with lane 0; its results there are not used
-        order = np.stack([np.pad(lanes, (0, rows - len(lanes))) for lanes in groups])           # (prefixes, rows)
+        order = np.stack([np.pad(lanes, (0, most - len(lanes))) for lanes in groups])           # (prefixes, most)
         row = np.empty(self.count, dtype=np.int64)
         for lanes in groups:
             row[lanes] = np.arange(len(lanes))
@@ -243,16 +245,14 @@ class LanesByPrefix:
     def rows(self, x: Tensor) -> Tensor:
         """(n, heads, T, w) → (prefixes·heads, rows, w): lanes of the same prefix side by side."""
         n, heads, T, width = x.shape
-        if self.gather is None:
-            x = x.transpose(0, 1).reshape(heads, n * T, width)
-            return x if self.copies == 1 else torch.cat([x] * self.copies, dim=1)
-        return x[self.gather].flatten(0, 1).flatten(1, 2)
+        x = (x.transpose(0, 1).reshape(heads, n * T, width) if self.gather is None
+             else x[self.gather].flatten(0, 1).flatten(1, 2))
+        return F.pad(x, (0, 0, 0, self.padding)) if self.padding else x
 
     def lanes(self, x: Tensor) -> Tensor:
         """(prefixes·heads, rows, w) → (n, heads, T, w): the inverse of ``rows``."""
-        if self.scatter is None:
-            return x[:, :self.count * self.columns].unflatten(1, (self.count, self.columns)).transpose(0, 1)
-        return x.view(self.high - self.low, self.heads, -1, self.columns, x.shape[-1])[self.scatter]
+        x = x[:, :x.shape[1] - self.padding].unflatten(1, (-1, self.columns))
+        return x.transpose(0, 1) if self.scatter is None else x.unflatten(0, (-1, self.heads))[self.scatter]
 
 
 class OwnPositions:

@@ -1,6 +1,9 @@
 """On the CPU a lane gets the same bits alone and beside any others, in every precision and on any number of threads."""
 
+import os
 import platform
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 
@@ -108,6 +111,14 @@ def test_attention_does_not_depend_on_neighbours_at_any_width_of_heads(head_widt
         found.append(hidden[0])
     for hidden in found[1:]:
         np.testing.assert_array_equal(hidden, found[0])
+
+
+def test_attention_is_exact_with_the_kernels_of_a_cpu_without_avx512():
+    """MKL chooses its kernels once, when it is loaded."""
+    chosen = "width_of_heads or (depend_on_its_neighbours and fp32)"
+    result = subprocess.run([sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__, "-k", chosen],
+                            env={**os.environ, "MKL_ENABLE_INSTRUCTIONS": "AVX2"}, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout[-2000:]
 
 
 @pytest.mark.parametrize("weights", ["fp32", "bf16", "fp16", "int8"])
