@@ -82,11 +82,14 @@ class DecoderStage:
     Attributes:
         tables: embedding tables that are looked up in NumPy: name → key in the state dict.
         tied: names of the tables that the network computes with too.
+        gpt2: whether it is a GPT-2, whose steps ``torch:triton`` has kernels for: its blocks are ``network.gpt.h``, and
+            ``network.hidden_of(output of the last block)`` returns hidden states.
     """
 
     network: str
     tables: Mapping[str, str]
     tied: tuple[str, ...] = ()
+    gpt2: bool = False
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from ane.bundles import Model
     from ane.bundles.packages import PackageRecord
 
-NAMES = ("auto", "torch", "torch:cpu", "torch:cuda", "torch:mps", "coreml", "coreai", "coreai:fp16", "mil", "mil:fp16",
-         "onnx", "onnx:cpu", "onnx:cuda", "onnx:tensorrt", "onnx:coreml")
+NAMES = ("auto", "torch", "torch:cpu", "torch:cuda", "torch:triton", "torch:mps", "coreml", "coreai", "coreai:fp16",
+         "mil", "mil:fp16", "onnx", "onnx:cpu", "onnx:cuda", "onnx:tensorrt", "onnx:coreml")
 PACKAGED = ("coreml", "coreai", "mil")      # these run Core ML packages
 
 
@@ -49,8 +49,8 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
     """A backend for the networks of ``model``.
 
     Args:
-        spec: one of ``NAMES``, or "torch:cuda:N". "torch" uses CUDA, else MPS, else the CPU; "onnx" runs ONNX packages
-            on CUDA where that loads, else on the CPU, and on TensorRT or Core ML only when they are named; "mil"
+        spec: one of ``NAMES``, or "torch:cuda:N". "torch" uses CUDA, else MPS, else the CPU; "torch:triton" is CUDA
+            with fewer, larger kernels in Tortoise's decoder; "onnx" runs ONNX packages on CUDA where that loads, else on the CPU, and on TensorRT or Core ML only when they are named; "mil"
             interprets Core ML packages on any machine, "mil:fp16" with fp16 rounding after every operation; "coreai"
             runs them on Apple's Core AI in float32, "coreai:fp16" in the precision that they declare; "auto" uses what
             `ane bench` found fastest for this model on this machine (the other arguments override it), else

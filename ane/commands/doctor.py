@@ -94,16 +94,19 @@ def check_torch() -> list[Finding]:
     try:
         import torch
 
-        from ane.backends.torch.device import choose_device
+        from ane.backends.torch.device import choose_device, triton_problem
 
         notes: list[str] = []
         device = choose_device("auto", notes.append)
     except (ImportError, OSError) as error:         # OSError: a shared library that does not load
         return [Finding("backend torch", "broken", str(error), "pip install --force-reinstall torch")]
-    finding = Finding("backend torch", "ok", f"torch {torch.__version__} on {device}")
-    if not notes:
-        return [finding]
-    return [finding, Finding("backend torch:cuda", "missing", notes[0], "update the NVIDIA driver")]
+    findings = [Finding("backend torch", "ok", f"torch {torch.__version__} on {device}")]
+    if notes:
+        findings.append(Finding("backend torch:cuda", "missing", notes[0], "update the NVIDIA driver"))
+    if device.type == "cuda":
+        reason, _, fix = (triton_problem(device) or "").partition(": ")
+        findings.append(Finding("backend torch:triton", "missing" if reason else "ok", reason or "it can be used", fix))
+    return findings
 
 
 def check_core_ml() -> list[Finding]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -94,6 +95,10 @@ class TorchBackend:
             torch.set_num_threads(threads)      # torch has one count for the whole process
         self.model, self.stages = model, model.family.stages
         self.half_precision = model.family.networks_with("half_precision")
+        self.fused = device.partition(":")[0] == "triton"
+        if self.fused and not (self.stages.decoder and self.stages.decoder.gpt2):
+            raise UserError(f"backend=torch:{device}: its kernels are for Tortoise's decoder, and {model.name} is a "
+                            f"{model.family.title} model; use torch:cuda")
         self.device = choose_device(device, notice)
         chosen = choose_precision(precision, model.precision, self.device)
         if precision == "int8" and self.stages.decoder is None:
@@ -102,7 +107,7 @@ class TorchBackend:
             chosen = replace(chosen, dtype=DTYPES.get(precision, chosen.dtype), linear=None, frames=None)
         self.exact, self.chosen = exact, chosen
         self.dtype = self.chosen.dtype
-        self.name = f"torch:{self.device} {self.chosen.name}"
+        self.name = f"torch:{device if self.fused else self.device} {self.chosen.name}"
         self.max_batched_frames = MAX_BATCHED_FRAMES[self.device.type]
         self.keep = (self.device.type != "cpu" or model.family.kept) if keep is None else keep
         if self.device.type == "cpu":
@@ -141,13 +146,22 @@ class TorchBackend:
         cuda = self.device.type == "cuda"
 
         def make(lanes: int, capacity: int, prefixes: int, max_prefix_length: int | None) -> TorchDecoder:
-            kind = partial(StaticDecoder, run=CudaGraphRunner(self._recording_stream)) if cuda else TorchDecoder
+            kind: Any = TorchDecoder
+            if cuda:
+                kind = partial(self._static_kind(), run=CudaGraphRunner(self._recording_stream))
             return kind(self.network(name), lanes, capacity, self.device, self.precision(name), prefixes,
                         max_prefix_length)
 
         with torch_memory_errors():
             chosen = partial(self._static_decoders, make) if cuda else make
             return chosen(lanes, capacity, prefixes, max_prefix_length)
+
+    def _static_kind(self) -> type[StaticDecoder]:
+        if not self.fused:
+            return StaticDecoder
+        from ane.backends.torch.fused_decoder import FusedStaticDecoder     # imports triton
+
+        return FusedStaticDecoder
 
     @torch.inference_mode()
     def align(self, columns: np.ndarray, memory: np.ndarray,

@@ -161,12 +161,16 @@ class StaticDecoder(TorchDecoder):
         When a longer prefix reallocates the prefixes, ``prefix_capacity`` in the key ensures that no older graph is
         replayed.
         """
+        hidden = self._hidden(bucket)
+        self.hidden.device.copy_(hidden)
+        self.logits.device.copy_(self.network.logits(hidden[:, -1]))
+
+    def _hidden(self, bucket: int) -> Tensor:
+        """Hidden states (lanes, 1, D) of the new columns."""
         lengths, prefix_indices = self.indices.device
         static = StaticStep(lengths, prefix_indices, self.rows, bucket, self.prefix_length, self.prefix_capacity)
         attend = [partial(self._attend_static, layer, static) for layer in range(self.shape.layers)]
-        hidden = self._run_network(self.columns.device, attend, partial(self._attend_static_memory, static))
-        self.hidden.device.copy_(hidden)
-        self.logits.device.copy_(self.network.logits(hidden[:, -1]))
+        return self._run_network(self.columns.device, attend, partial(self._attend_static_memory, static))
 
     def _attend_static(self, layer: int, static: "StaticStep", q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Write k, v (lanes, heads, 1, w) to the lanes' positions, then attend to prefixes and own positions."""
@@ -202,19 +206,21 @@ class StaticDecoders:
         shape = lanes, capacity, prefixes, rounded
         with self._lock:
             if shape == self.shape and self.last() is None:
-                decoder = StaticDecoder.__new__(StaticDecoder)
+                decoder = self.kind.__new__(self.kind)
                 decoder.__dict__.update(self.state)
                 decoder.clear()
             else:
                 self.forget()
                 decoder = make(*shape)
-            self.shape, self.state, self.last = shape, vars(decoder), weakref.ref(decoder)
+            self.shape, self.kind = shape, type(decoder)
+            self.state, self.last = vars(decoder), weakref.ref(decoder)
             return decoder
 
     def forget(self) -> None:
         """Free the last decoder's memory, unless it is still referenced."""
         with self._lock:
             self.shape: tuple[int | None, ...] | None = None
+            self.kind: type[StaticDecoder] = StaticDecoder
             self.state: dict[str, Any] = {}
             self.last: Callable[[], StaticDecoder | None] = lambda: None
 
