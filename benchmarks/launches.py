@@ -4,13 +4,19 @@
   or a few, so this is a stand-in for kernels; a recorded CUDA graph is one launch.
 - With --device cuda: launches of kernels, of graphs and copies, as torch's profiler counts them.
 
-*eager* is a call as it is without recording, *recorded* the third and later calls.
+*eager* is a call as it is without recording, *recorded* the third and later calls. The kernels of torch:triton are
+counted on the CPU where Triton is installed; there they compute nothing.
 """
 
 import argparse
+import importlib.util
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from itertools import product
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -19,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 
 from ane.backends.torch.decoder import TorchDecoder
 from ane.backends.torch.denoiser import CapturedDenoiser, TorchBatchedDenoiser
-from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder, StepRunner
+from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder, StepRunner, run_eagerly
 from ane.bench.records import BenchRow, Spread
 from ane.bundles.weights import skeleton
 from ane.models.tortoise.networks import NETWORKS
@@ -70,11 +76,35 @@ class CountingRunner:
         self.graphs += self.calls[key] >= 2
 
 
-def counted_on_cpu(call: Callable[[], Any], runner: CountingRunner | None) -> Counter[str]:
-    before = runner.graphs if runner else 0
+class CountedKernel:
+    """Counts launches of a Triton kernel instead of running it."""
+
+    def __init__(self):
+        self.launches = 0
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        return self._launch
+
+    def _launch(self, *arguments: Any, **options: Any) -> None:
+        self.launches += 1
+
+
+@contextmanager
+def counted_kernels() -> Iterator[CountedKernel]:
+    """Replaces the kernels of ``triton_kernels`` by one that counts, where Triton is installed."""
+    kernel = CountedKernel()
+    if importlib.util.find_spec("triton") is None:
+        yield kernel
+        return
+    with patch.multiple("ane.backends.torch.triton_kernels", linear_kernel=kernel, attention_kernel=kernel):
+        yield kernel
+
+
+def counted_on_cpu(call: Callable[[], Any], runner: CountingRunner | None, kernel: CountedKernel) -> Counter[str]:
+    before = Counter({"graphs": runner.graphs if runner else 0, "kernels": kernel.launches})
     with CountedOperations() as mode:
         call()
-    return mode.found + Counter({"graphs": runner.graphs - before if runner else 0})
+    return mode.found + Counter({"graphs": runner.graphs if runner else 0, "kernels": kernel.launches}) - before
 
 
 def counted_on_cuda(call: Callable[[], Any]) -> Counter[str]:
@@ -96,10 +126,16 @@ def random_network(name: str, config: Any, device: torch.device) -> torch.nn.Mod
     return network.to(device)
 
 
-def decoder_step(device: torch.device, run: StepRunner | None) -> Callable[[], Any]:
-    """A step of 16 lanes of one prefix; with ``run``, of a fixed shape."""
-    config = UnifiedVoiceConfig(model_dim=WIDTH, heads=HEADS)
-    network, make = random_network("autoregressive", config, device), TorchDecoder if run is None else StaticDecoder
+def decoder_step(device: torch.device, run: StepRunner | None, fused: bool = False,
+                 layers: int = 30) -> Callable[[], Any]:
+    """A step of 16 lanes of one prefix; with ``run``, of a fixed shape, and with ``fused`` on Triton's kernels."""
+    config = UnifiedVoiceConfig(layers=layers, model_dim=WIDTH, heads=HEADS)
+    network = random_network("autoregressive", config, device)
+    make: Any = TorchDecoder if run is None else StaticDecoder
+    if fused:
+        from ane.backends.torch.fused_decoder import FusedStaticDecoder
+
+        make, run = FusedStaticDecoder, run or run_eagerly
     decoder = make(network, LANES, 64, device, torch.float32, **({} if run is None else {"run": run}))
     columns = np.zeros((LANES, 1, WIDTH), dtype=np.float32)
     decoder.prefill(np.zeros((100, WIDTH), dtype=np.float32))
@@ -118,17 +154,20 @@ def guided_call(device: torch.device, run: StepRunner | None) -> Callable[[], An
 
 def measure(options: argparse.Namespace) -> BenchmarkResult:
     device, rows = torch.device(options.device), []
-    for what, make in (("decoder step", decoder_step), ("guided call", guided_call)):
-        for mode in ("eager", "recorded"):
+    calls = [(f"torch:{device.type}", "decoder step", decoder_step),
+             (f"torch:{device.type}", "guided call", guided_call)]
+    if importlib.util.find_spec("triton"):
+        calls.insert(1, ("torch:triton", "decoder step", partial(decoder_step, fused=True)))
+    with counted_kernels() if device.type == "cpu" else nullcontext(CountedKernel()) as kernel:
+        for (backend, what, make), mode in product(calls, ("eager", "recorded")):
             runner: Any = None
             if mode == "recorded":
                 runner = CudaGraphRunner(torch.cuda.Stream()) if device.type == "cuda" else CountingRunner()
             call = make(device, runner)
             for _ in range(2):      # the first is not recorded, the second records
                 call()
-            found = counted_on_cuda(call) if device.type == "cuda" else counted_on_cpu(call, runner)
-            rows.append(BenchRow(f"torch:{device.type} {mode}", what, "launches", {}, Spread.of([found.total()]),
-                                 dict(found)))
+            found = counted_on_cuda(call) if device.type == "cuda" else counted_on_cpu(call, runner, kernel)
+            rows.append(BenchRow(f"{backend} {mode}", what, "launches", {}, Spread.of([found.total()]), dict(found)))
     return BenchmarkResult(rows, {"lanes": LANES, "frames": FRAMES, "width": WIDTH})
 
 

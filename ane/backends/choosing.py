@@ -50,11 +50,12 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
 
     Args:
         spec: one of ``NAMES``, or "torch:cuda:N". "torch" uses CUDA, else MPS, else the CPU; "torch:triton" is CUDA
-            with fewer, larger kernels in Tortoise's decoder; "onnx" runs ONNX packages on CUDA where that loads, else on the CPU, and on TensorRT or Core ML only when they are named; "mil"
-            interprets Core ML packages on any machine, "mil:fp16" with fp16 rounding after every operation; "coreai"
-            runs them on Apple's Core AI in float32, "coreai:fp16" in the precision that they declare; "auto" uses what
-            `ane bench` found fastest for this model on this machine (the other arguments override it), else
-            ``resolve``'s choice. Networks that Core ML then refuses run on other compute units, else on torch.
+            with fewer, larger kernels in Tortoise's decoder; "onnx" runs ONNX packages on CUDA where that loads, else
+            on the CPU, and on TensorRT or Core ML only when they are named; "mil" interprets Core ML packages on any
+            machine, "mil:fp16" with fp16 rounding after every operation; "coreai" runs them on Apple's Core AI in
+            float32, "coreai:fp16" in the precision that they declare; "auto" uses what `ane bench` found fastest for
+            this model on this machine (the other arguments override it), else ``resolve``'s choice. Networks that Core
+            ML then refuses run on other compute units, else on torch.
         precision: "auto"; what torch computes in ("fp32", "bf16", "fp16", on the CPU "int8"); or that of the packages
             to use ("fp32", "fp16", "8bit", "6bit", "4bit", for onnx also "int8", "int4").
         threads: CPU threads of the whole process (None: the backend's own choice).

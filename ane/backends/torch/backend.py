@@ -157,9 +157,11 @@ class TorchBackend:
             return chosen(lanes, capacity, prefixes, max_prefix_length)
 
     def _static_kind(self) -> type[StaticDecoder]:
+        """The class of decoders on CUDA. That on Triton's kernels imports triton, so it is imported where it is used.
+        """
         if not self.fused:
             return StaticDecoder
-        from ane.backends.torch.fused_decoder import FusedStaticDecoder     # imports triton
+        from ane.backends.torch.fused_decoder import FusedStaticDecoder
 
         return FusedStaticDecoder
 

@@ -9,7 +9,9 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-MOST_ROWS = 32          # rows of a tile. Its norm holds whole rows in registers
+MOST_ROWS = 32          # of a tile: its norm holds whole rows in registers
+MOST_COLUMNS = 32       # of a tile
+TILES = 64              # tiles become narrower, down to 16 columns, where a layer would have fewer of them
 POSITIONS = 128         # cached positions that attention reads at a time
 
 
@@ -134,7 +136,8 @@ def linear(x: Tensor, layer: nn.Module, norm: nn.LayerNorm | None = None, gelu: 
     if not (x.is_contiguous() and layer.weight.is_contiguous()):
         raise ValueError("x and the weight of a linear layer must be contiguous")
     out = torch.empty((rows, outputs), dtype=(layer.weight if residual is None else residual).dtype, device=x.device)
-    tile, columns = min(max(triton.next_power_of_2(rows), 16), MOST_ROWS), 32 if outputs >= 2048 else 16
+    tile = min(max(triton.next_power_of_2(rows), 16), MOST_ROWS)        # tl.dot multiplies at least 16 by 16
+    columns = max(min(triton.next_power_of_2(outputs // TILES), MOST_COLUMNS), 16)
     linear_kernel[triton.cdiv(rows, tile), triton.cdiv(outputs, columns)](
         x, layer.weight, layer.bias, norm and norm.weight, norm and norm.bias, residual, out, rows,
         norm.eps if norm else 0.0, INPUTS=inputs, OUTPUTS=outputs, PADDED_INPUTS=triton.next_power_of_2(inputs),

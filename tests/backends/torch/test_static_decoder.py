@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ane.backends.torch import backend as pytorch
 from ane.backends.torch.backend import TorchBackend, TorchPrecision
@@ -22,10 +21,20 @@ from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.networks.autoregressive import UnifiedVoice
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.sampling import Sampling, inverse_cdf_sampler
+from tests.backends.torch.decoder_steps import (
+    CAPACITY,
+    CPU,
+    HALF_PRECISION,
+    LANES,
+    LONGEST,
+    PREFIXES,
+    assert_close,
+    assert_same_results,
+    columns,
+    in_dtype,
+    schedules,
+)
 from tests.random_model import RandomModel
-
-LANES, CAPACITY, PREFIXES, LONGEST = 4, 30, 3, 12
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +43,6 @@ def network() -> UnifiedVoice:
     module = skeleton(NETWORKS["autoregressive"], model.config("autoregressive"))
     module.load_state_dict(model.tensors("autoregressive"), assign=True)
     return module.eval().requires_grad_(False)
-
-
-def columns(seed: int, *shape: int) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal((*shape, 64), dtype=np.float32)
 
 
 def static(network: UnifiedVoice, run: StepRunner, smallest: int = 4,
@@ -49,49 +54,18 @@ def plain(network: UnifiedVoice, dtype: torch.dtype = torch.float32) -> TorchDec
     return TorchDecoder(network, LANES, CAPACITY, CPU, dtype, PREFIXES, LONGEST)
 
 
-def assert_close(expected: tuple[np.ndarray, ...], actual: tuple[np.ndarray, ...], tolerance: float = 2e-5) -> None:
-    for one, other in zip(expected, actual, strict=True):
-        assert (one.shape, one.dtype) == (other.shape, other.dtype)
-        np.testing.assert_allclose(other, one, rtol=0, atol=tolerance * np.abs(one).max())
-
-
-prefixes = st.tuples(st.just("prefill"), st.integers(0, PREFIXES - 1), st.integers(1, LONGEST))
-# lanes from, to; positions that each is rewound; index of its prefix; columns per lane
-steps = st.tuples(st.just("step"), st.integers(0, LANES - 1), st.integers(1, LANES),
-                  st.lists(st.sampled_from([0, 0, 0, 1, 5, CAPACITY]), min_size=LANES, max_size=LANES),
-                  st.lists(st.integers(0, PREFIXES - 1), min_size=LANES, max_size=LANES),
-                  st.sampled_from([1, 1, 1, 1, 3, 7]))
-
-
 @pytest.mark.parametrize("recorded", [False, True])
 @settings(max_examples=40, deadline=None)
-@given(schedule=st.lists(st.one_of(prefixes, steps, steps, steps), min_size=1, max_size=25))
+@given(schedule=schedules(25))
 def test_any_schedule_of_static_steps_equals_plain_steps(network, graphs, recorded, schedule):
     """Schedules replace prefixes, step some of the lanes, rewind lanes or move them to another prefix, pass the buckets
     of 4, 8, 16 and 30 own positions, and have steps of several columns in between."""
-    both = plain(network), static(network, graphs() if recorded else run_eagerly)
-    for index in range(PREFIXES):
-        assert_close(*(decoder.prefill(columns(index, 3 + index), index) for decoder in both))
-    held = np.zeros(LANES, dtype=np.int64)
-    for turn, (action, *rest) in enumerate(schedule):
-        if action == "prefill":
-            index, length = rest
-            assert_close(*(decoder.prefill(columns(turn, length), index) for decoder in both))
-            continue
-        low, high, back, seen, each = rest
-        lanes = slice(low, max(high, low + 1))
-        length = np.minimum(np.maximum(held - back, 0), CAPACITY - each)[lanes]
-        x = columns(turn, len(length), each)
-        assert_close(*(decoder.step(x, length, low, np.array(seen)[lanes]) for decoder in both))
-        held[lanes] = length + each
+    assert_same_results((plain(network), static(network, graphs() if recorded else run_eagerly)), schedule)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float16, 0.01), (torch.bfloat16, 0.08)])
+@pytest.mark.parametrize(("dtype", "tolerance"), HALF_PRECISION)
 def test_in_half_precision_static_steps_differ_by_rounding(network, graphs, dtype, tolerance):
-    state = {key: tensor.to(torch.float32 if ".ln_" in key or "norm" in key else dtype)
-             for key, tensor in network.state_dict().items() if not tensor.is_meta}
-    half = skeleton(NETWORKS["autoregressive"], network.config)
-    half.load_state_dict(state, strict=False, assign=True)
+    half = in_dtype(network, dtype)
     both = plain(half, dtype), static(half, graphs(), dtype=dtype)
     assert_close(*(decoder.prefill(columns(0, 9)) for decoder in both), tolerance)
     for turn in range(12):
