@@ -34,6 +34,7 @@ from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig
 from benchmarks.harness import Benchmark, BenchmarkResult
 
 WIDTH, HEADS, LANES, FRAMES = 64, 4, 16, 400       # numbers of operations do not depend on the width
+MODEL_LAYERS = UnifiedVoiceConfig.layers
 LAUNCHES = {"cudaLaunchKernel": "kernels", "cudaLaunchKernelExC": "kernels", "cuLaunchKernel": "kernels",
             "cuLaunchKernelEx": "kernels", "cudaGraphLaunch": "graphs", "cudaMemcpyAsync": "copies",
             "cudaMemsetAsync": "kernels"}
@@ -127,7 +128,7 @@ def random_network(name: str, config: Any, device: torch.device) -> torch.nn.Mod
 
 
 def decoder_step(device: torch.device, run: StepRunner | None, fused: bool = False,
-                 layers: int = 30) -> Callable[[], Any]:
+                 layers: int = MODEL_LAYERS) -> Callable[[], Any]:
     """A step of 16 lanes of one prefix; with ``run``, of a fixed shape, and with ``fused`` on Triton's kernels."""
     config = UnifiedVoiceConfig(layers=layers, model_dim=WIDTH, heads=HEADS)
     network = random_network("autoregressive", config, device)

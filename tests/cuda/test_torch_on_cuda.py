@@ -9,6 +9,7 @@ tests/backends/torch/test_static_decoder.py tests the static step, also recorded
 
 import gc
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ import torch
 from ane.backends.torch.backend import TorchBackend
 from ane.backends.torch.decoder import TorchDecoder
 from ane.backends.torch.denoiser import TorchBatchedDenoiser
+from ane.backends.torch.device import triton_problem
 from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder, run_eagerly
 from ane.bundles import Model, open_model
 from ane.models.tortoise.candidate import Prompt
@@ -27,8 +29,9 @@ from ane.models.tortoise.sampling import Sampling, inverse_cdf_sampler
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.stages import STAGES
 from ane.models.tortoise.synthesizer import Synthesizer
-from benchmarks.launches import counted_on_cuda, decoder_step, guided_call
+from benchmarks.launches import MODEL_LAYERS, counted_on_cuda, decoder_step, guided_call
 from converters.proof.parity import mean_snr_db
+from tests.cuda.requirements import require
 from tests.random_model import RandomModel
 
 pytestmark = pytest.mark.usefixtures("torch_on_cuda")
@@ -49,6 +52,13 @@ VOCODER_SNR = 60
 def model(golden_checkpoints, golden_config) -> Model:
     """A model with random weights for every network."""
     return open_model(checkpoints=golden_checkpoints, config=golden_config)
+
+
+@pytest.fixture(scope="module")
+def triton(torch_on_cuda) -> None:
+    """Triton compiles kernels here; else the test fails."""
+    problem = triton_problem(torch.device(DEVICE))
+    require(problem or "", "pip install triton; pytest tests/cuda -rA")
 
 
 @pytest.fixture(autouse=True)
@@ -162,7 +172,8 @@ def test_replayed_calls_of_two_denoisers_in_turn_equal_plain_calls(model, precis
             assert_near(expected, actual, EXACT if precision == "fp32" else ROUNDING[precision])
 
 
-@pytest.mark.parametrize("make", [decoder_step, guided_call])
+@pytest.mark.parametrize("make", [decoder_step, guided_call, partial(decoder_step, fused=True)],
+                         ids=["decoder_step", "guided_call", "fused_decoder_step"])
 def test_a_replayed_call_launches_one_graph_and_no_kernel(make):
     call = make(torch.device(DEVICE), CudaGraphRunner(torch.cuda.Stream()))
     for _ in range(2):
@@ -191,6 +202,27 @@ def test_replayed_graphs_equal_the_eager_static_step_and_the_plain_decoder(preci
     for other in (StaticDecoder(network, *sizes, run=run_eagerly, smallest=8), TorchDecoder(network, *sizes)):
         for expected, actual in zip(decode_schedule(other), replayed, strict=True):
             assert_near(expected, actual, share)
+
+
+@pytest.mark.usefixtures("triton")
+@pytest.mark.parametrize("precision", precisions())
+def test_triton_kernels_equal_the_static_step(precision):
+    backend = TorchBackend(RandomModel(), "triton", precision)
+    fused = backend.decoder(LANES, CAPACITY, 2, 20)
+    replayed = decode_schedule(fused)
+    assert list(fused.run.graphs) == [(fused.prefix_capacity, CAPACITY)]
+    sizes = (LANES, CAPACITY, backend.device, backend.precision("autoregressive"), 2, 20)
+    plain = StaticDecoder(backend.network("autoregressive"), *sizes)
+    share = EXACT if precision == "fp32" else ROUNDING[precision]
+    for expected, actual in zip(decode_schedule(plain), replayed, strict=True):
+        assert_near(expected, actual, share)
+
+
+@pytest.mark.usefixtures("triton")
+def test_triton_launches_at_most_seven_kernels_a_layer():
+    call = decoder_step(torch.device(DEVICE), run_eagerly, fused=True)
+    call()
+    assert counted_on_cuda(call)["kernels"] <= 7 * MODEL_LAYERS
 
 
 def test_two_decoders_in_turn_are_independent():
