@@ -22,7 +22,7 @@ class DrawBuffers:
 
     def __init__(self, device: torch.device, lanes: int, longest: int):
         """``longest``: ids of a history."""
-        self.history = HostDeviceTensor(device, lanes, longest, dtype=torch.int64)
+        self.history = HostDeviceTensor(device, lanes, longest, dtype=torch.int32)
         self.uniform = HostDeviceTensor(device, lanes, dtype=torch.float64)
         self.options = HostDeviceTensor(device, 3, lanes)                       # penalty, temperature, 1 - top_p
         self.top_k = HostDeviceTensor(device, lanes, dtype=torch.int64)
@@ -46,7 +46,7 @@ class DrawBuffers:
 
     def draw(self, logits: Tensor) -> None:
         """Draw from logits (lanes, V) float32, from buffers to buffers."""
-        tokens, probabilities = draw(logits, self.history.device, self.uniform.device, *self.options.device,
+        tokens, probabilities = draw(logits, self.history.device.long(), self.uniform.device, *self.options.device,
                                      self.top_k.device, self.excluded.device)
         self.tokens.device.copy_(tokens)
         self.probabilities.device.copy_(probabilities)
