@@ -100,7 +100,7 @@ def causal_mask(q: Tensor, earlier: int) -> Tensor | None:
 
 
 class EagerDenoiser:
-    """``ane.backends.base.Denoiser``: the network's own forward, a guided step a batch of two."""
+    """``ane.backends.denoising.Denoiser``: the network's own forward, a guided step a batch of two."""
 
     def __init__(self, network: DiffusionTts, latents: Tensor, conditioning: Tensor, frames: int):
         self.network = network

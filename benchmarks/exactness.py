@@ -39,7 +39,7 @@ from ane.models.tortoise.diffusion import spectrograms
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from ane.models.tortoise.randomness import Randomness
-from ane.models.tortoise.sampling import Sampling, inverse_cdf_sampler
+from ane.models.tortoise.sampling import InverseCdfSampler, Sampling
 from ane.models.tortoise.settings import PRESETS
 from ane.models.tortoise.vocoding import hifigan_sound, hifigan_stream, univnet_sound
 from ane.system.errors import UserError
@@ -72,7 +72,7 @@ class Readings:
 
     def prompts(self, indices: Sequence[int]) -> list[Prompt]:
         return [Prompt(self.chosen[index][0].ar, self.chosen[index][1],
-                       [inverse_cdf_sampler(Randomness(index).candidate(0, 0))]) for index in indices]
+                       [InverseCdfSampler(Randomness(index).candidate(0, 0))]) for index in indices]
 
     def decoded(self, backend: TorchBackend, indices: Sequence[int], lanes: int) -> list[Candidate]:
         return [one for [one] in decode(backend, self.prompts(indices), self.config, self.sampling, lanes)]

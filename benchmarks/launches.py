@@ -23,11 +23,14 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ane.backends.base import Draws
+from ane.backends.torch.cuda_graphs import CudaGraphRunner, StepRunner, run_eagerly
 from ane.backends.torch.decoder import TorchDecoder
-from ane.backends.torch.denoiser import CapturedDenoiser, TorchBatchedDenoiser
-from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder, StepRunner, run_eagerly
+from ane.backends.torch.denoiser import FUSED_STEPS, CapturedDenoiser, TorchBatchedDenoiser
+from ane.backends.torch.static_decoder import StaticDecoder
 from ane.bench.records import BenchRow, Spread
 from ane.bundles.weights import skeleton
+from ane.models.tortoise.diffusion import Diffusion, Schedule, denoising_steps
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig
@@ -143,6 +146,17 @@ def decoder_step(device: torch.device, run: StepRunner | None, fused: bool = Fal
     return lambda: decoder.step(columns, np.full(LANES, 40))
 
 
+def drawing_step(device: torch.device, run: StepRunner | None) -> Callable[[], Any]:
+    """``decoder_step``, and codes that are drawn on the device."""
+    config = UnifiedVoiceConfig(model_dim=WIDTH, heads=HEADS)
+    decoder = StaticDecoder(random_network("autoregressive", config, device), LANES, 64, device, torch.float32,
+                            run=run or run_eagerly)
+    columns, ones = np.zeros((LANES, 1, WIDTH), dtype=np.float32), np.ones(LANES)
+    draws = Draws(np.zeros((LANES, 60), np.int64), ones / 2, ones, ones, ones, np.full(LANES, 50), 8192)
+    decoder.prefill(np.zeros((100, WIDTH), dtype=np.float32))
+    return lambda: decoder.step_and_draw(columns, np.full(LANES, 40), draws)
+
+
 def guided_call(device: torch.device, run: StepRunner | None) -> Callable[[], Any]:
     config = DiffusionConfig(model_channels=WIDTH, in_latent_channels=WIDTH, num_heads=HEADS)
     network = random_network("diffusion", config, device)
@@ -153,10 +167,24 @@ def guided_call(device: torch.device, run: StepRunner | None) -> Callable[[], An
     return lambda: denoiser([np.zeros((1, 100, FRAMES), dtype=np.float32)], 500, True)
 
 
+def sampler_steps(device: torch.device, run: StepRunner | None) -> Callable[[], Any]:
+    """``FUSED_STEPS`` guided steps of a sampler on the device."""
+    config = DiffusionConfig(model_channels=WIDTH, in_latent_channels=WIDTH, num_heads=HEADS)
+    network = random_network("diffusion", config, device)
+    inputs = [torch.zeros(1, FRAMES // 4, WIDTH, device=device)], torch.zeros(1, 2 * WIDTH, device=device), [FRAMES]
+    with torch.inference_mode():
+        denoiser = CapturedDenoiser(network, *inputs, run or run_eagerly)
+    steps = denoising_steps(Schedule(FUSED_STEPS), Diffusion(FUSED_STEPS))
+    zeros = np.zeros((1, 100, FRAMES), np.float32)
+    return lambda: denoiser.advance([zeros], [zeros], steps, [zeros.repeat(FUSED_STEPS, axis=0)])
+
+
 def measure(options: argparse.Namespace) -> BenchmarkResult:
     device, rows = torch.device(options.device), []
     calls = [(f"torch:{device.type}", "decoder step", decoder_step),
-             (f"torch:{device.type}", "guided call", guided_call)]
+             (f"torch:{device.type}", "step and draw", drawing_step),
+             (f"torch:{device.type}", "guided call", guided_call),
+             (f"torch:{device.type}", "8 guided steps", sampler_steps)]
     if importlib.util.find_spec("triton"):
         calls.insert(1, ("torch:triton", "decoder step", partial(decoder_step, fused=True)))
     with counted_kernels() if device.type == "cpu" else nullcontext(CountedKernel()) as kernel:

@@ -30,7 +30,7 @@ import numpy as np
 import ane
 from ane.audio import resample
 from ane.audio.mel import HOP, denormalise_mel
-from ane.backends.base import Denoiser
+from ane.backends.denoising import Denoiser
 from ane.bench.records import BenchRow, Spread
 from ane.bundles import open_model
 from ane.commands.arguments import positive

@@ -18,7 +18,7 @@ from ane.models.tortoise.embeddings import Embeddings
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.ranking import best_candidates, score_candidates
 from ane.models.tortoise.result import SAMPLE_RATE
-from ane.models.tortoise.sampling import inverse_cdf_sampler
+from ane.models.tortoise.sampling import InverseCdfSampler
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.synthesizer import Synthesizer
 from ane.models.tortoise.vocoding import hifigan_sound, univnet_sound
@@ -90,7 +90,7 @@ def sample_candidates(synthesizer: Synthesizer, text: str, voice: Voice, count: 
     model = synthesizer.model
     config, settings = model.config("autoregressive"), Settings.of(model=model.settings)
     tokens = text_tokens(Tokenizer(model.tokenizer).encode(text), config)
-    choices = [inverse_cdf_sampler(randomness.candidate(0, index)) for index in range(count)]
+    choices = [InverseCdfSampler(randomness.candidate(0, index)) for index in range(count)]
     [found] = decode(synthesizer.backend, [Prompt(voice.ar, tokens, choices)], config, settings.sampling)
     return tokens, found
 

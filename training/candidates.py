@@ -15,7 +15,7 @@ from ane.models.tortoise.candidate import Prompt
 from ane.models.tortoise.chunks import text_tokens
 from ane.models.tortoise.decoding import decode
 from ane.models.tortoise.networks.autoregressive import UnifiedVoice
-from ane.models.tortoise.sampling import inverse_cdf_sampler
+from ane.models.tortoise.sampling import InverseCdfSampler
 from ane.models.tortoise.settings import Settings
 from training.clips import Clip
 from training.listener import Listener
@@ -66,7 +66,7 @@ def sample_job(state: bytes, voices: np.ndarray, clips: Sequence[Clip], first: i
     load_state_bytes(decoder, state)
     backend = TorchBackend(TrainedModel({"autoregressive": decoder}, np.empty(0), ""), "cpu")
     chunks = [Prompt(voices[clip.voice:clip.voice + 1], text_tokens(clip.text, config),
-                    [inverse_cdf_sampler(np.random.default_rng([number, index])) for index in range(CANDIDATES)])
+                    [InverseCdfSampler(np.random.default_rng([number, index])) for index in range(CANDIDATES)])
               for number, clip in enumerate(clips, first)]
     sampling = Settings.of(model=SETTINGS).sampling
     sampling = replace(sampling, temperature=sampling.temperature + EXTRA_TEMPERATURE)

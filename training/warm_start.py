@@ -25,7 +25,7 @@ from ane.models.tortoise.chunks import text_tokens
 from ane.models.tortoise.decoding import decode
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from ane.models.tortoise.result import SAMPLE_RATE
-from ane.models.tortoise.sampling import inverse_cdf_sampler
+from ane.models.tortoise.sampling import InverseCdfSampler
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.vocoding import hifigan_sound
 from ane.system.errors import UserError
@@ -137,7 +137,7 @@ def code_weights(earlier: Model, voices: Sequence[str], quantiser: Quantiser, te
     for index, name in enumerate(voices):
         voice = load_voice(earlier.voices / f"{name}.safetensors", name)
         chunks = [Prompt(voice.ar, text_tokens(tokenizer.encode(text), config),
-                        [inverse_cdf_sampler(np.random.default_rng([index, number]))])
+                        [InverseCdfSampler(np.random.default_rng([index, number]))])
                   for number, text in enumerate(texts)]
         for [candidate] in decode(backend, chunks, config, settings.sampling, LANES, rewrite_tail=False):
             audio = resample(hifigan_sound(backend, voice.ar, candidate.hidden), SAMPLE_RATE, RATE)

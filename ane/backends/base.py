@@ -11,11 +11,12 @@ functions for, and crops the result.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from ane.backends.denoising import BatchedDenoiser, Denoiser
 from ane.system.errors import UserError
 
 MASKED = -1e4       # added to the attention score of a masked position: its exp() is 0, and no sum overflows fp16
@@ -111,7 +112,7 @@ class DenoiserStage:
     network: str
     conditioning: Callable[..., np.ndarray]
     out_channels: Callable[[Any], int]
-    packaged: "Callable[[FunctionSet, np.ndarray, np.ndarray, int], Denoiser]"
+    packaged: Callable[[FunctionSet, np.ndarray, np.ndarray, int], Denoiser]
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,49 @@ class RecordingDecoder(Decoder, Protocol):
         """Record these heads, (layer, head) in ascending order, from the next call on. False: this decoder cannot."""
 
 
+@dataclass(frozen=True)
+class Draws:
+    """How a token is drawn for each of n lanes, by ``ane.models.tortoise.sampling`` without typical sampling.
+
+    Attributes:
+        history: (n, H) int64, ids that the repetition penalty applies to; an id may be repeated. H is at most the
+            decoder's capacity + 2.
+        uniform: (n,) float64 in [0, 1): where in the cumulative distribution the token is.
+        penalty, temperature, top_p: (n,) float64. top_k: (n,) int64, at most ``DrawingDecoder.most_top_k``.
+        excluded: an id that is never drawn.
+    """
+
+    history: np.ndarray
+    uniform: np.ndarray
+    penalty: np.ndarray
+    temperature: np.ndarray
+    top_p: np.ndarray
+    top_k: np.ndarray
+    excluded: int
+
+
+@runtime_checkable
+class DrawingDecoder(Decoder, Protocol):
+    """A decoder that can also draw the next tokens on its device, so that the logits stay there.
+
+    Attributes:
+        most_top_k: the largest ``top_k`` that it can draw with.
+    """
+
+    most_top_k: int
+
+    def step_and_draw(self, columns: np.ndarray, lengths: np.ndarray, draws: Draws, first_lane: int = 0,
+                      prefix_indices: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """``step`` with one column for each lane, and a draw from its logits.
+
+        Returns hidden (n, 1, D) float32, tokens (n,) int64 and their probabilities (n,) float32. A token of -1 was not
+        drawn: a logit is not finite, or more ids than ``most_top_k`` are equally likely; see ``last_logits``.
+        """
+
+    def last_logits(self) -> np.ndarray:
+        """The logits (n, V) float32 of the last ``step_and_draw``."""
+
+
 @runtime_checkable
 class LaneCopyingDecoder(Decoder, Protocol):
     """A decoder whose lanes can continue each other, as beam search needs."""
@@ -197,88 +241,6 @@ class LaneCopyingDecoder(Decoder, Protocol):
         ``sources`` (n,) int64 with n at most ``lanes``; each of these lanes attends to the prefix that the next step
         names for it.
         """
-
-
-class Denoiser(Protocol):
-    """A diffusion network bound to one utterance: what does not depend on the timestep is computed once."""
-
-    def __call__(self, x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
-        """x (1, 100, L) float32 at ``timestep`` of the trained ones → (1, 200, L), or when ``guided`` (2, 200, L):
-        the output with conditioning, then without."""
-
-
-@dataclass(frozen=True)
-class DenoisingStep:
-    """The coefficients of one denoising step, float32, and its timestep among the trained ones; for every sampler.
-
-        prediction = conditional·(output with conditioning) + unconditional·(output without)
-        x0         = clip(x0_from_x·x + x0_from_prediction·prediction, −1, 1)
-        next x     = next_from_x·x + next_from_x0·x0 + next_from_previous_x0·(x0 of the previous step) + σ·N(0, 1)
-        σ          = noise·exp(variance_slope·v), v the second half of the output
-    """
-
-    timestep: int
-    conditional: float
-    unconditional: float
-    x0_from_x: float
-    x0_from_prediction: float
-    next_from_x: float
-    next_from_x0: float
-    next_from_previous_x0: float = 0.0
-    noise: float = 0.0
-    variance_slope: float = 0.0
-
-    def __post_init__(self) -> None:
-        for field in fields(self)[1:]:
-            object.__setattr__(self, field.name, np.float32(getattr(self, field.name)))
-
-    @property
-    def guided(self) -> bool:
-        """Whether the step uses the output without conditioning."""
-        return bool(self.unconditional)
-
-    def take(self, x: np.ndarray, previous_x0: np.ndarray, output: np.ndarray,
-             noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The next x and the x0 of this step, by the formulas above.
-
-        Takes x (1, 100, L), the previous x0, the network's output (1 or 2, 200, L) and noise.
-        """
-        prediction, variance = np.split(output[:1], 2, axis=1)
-        if self.guided:
-            prediction = self.conditional * prediction + self.unconditional * output[1:, :prediction.shape[1]]
-        x0 = np.clip(self.x0_from_x * x + self.x0_from_prediction * prediction, -1, 1)
-        x = self.next_from_x * x + self.next_from_x0 * x0 + self.next_from_previous_x0 * previous_x0
-        if self.noise:
-            x = x + self.noise * np.exp(self.variance_slope * variance) * noise
-        return x, x0
-
-    @property
-    def coefficients(self) -> np.ndarray:
-        """All but the timestep, in their order: (9,) float32."""
-        return np.array([getattr(self, field.name) for field in fields(self)[1:]], np.float32)
-
-
-@runtime_checkable
-class FusedDenoiser(Denoiser, Protocol):
-    """A denoiser that can also compute several steps in one call."""
-
-    def fused_steps(self, guided: bool) -> Sequence[int]:
-        """The step counts that one call can compute, each at least 2; empty: only single steps."""
-
-    def advance(self, x: np.ndarray, previous_x0: np.ndarray, steps: Sequence[DenoisingStep],
-                noise: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Compute all ``steps``, whose number is one of ``fused_steps``.
-
-        x and the x0 of the previous step (zeros at first): (1, 100, L) float32; noise for each step (n, 100, L).
-        Returns the next x, the last x0, and the network's last output as ``__call__`` returns it.
-        """
-
-
-class BatchedDenoiser(Protocol):
-    """A diffusion network bound to several utterances, each of its own length."""
-
-    def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
-        """What ``Denoiser`` returns, for every utterance: x (1, 100, L) float32 each, all at this timestep."""
 
 
 class Backend(Protocol):

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from ane.backends.base import Decoder, Denoiser
+from ane.backends.base import Decoder
+from ane.backends.denoising import Denoiser
 from ane.backends.torch.backend import TorchBackend
 from ane.system.errors import UserError
 

@@ -22,7 +22,7 @@ from ane.models.tortoise.candidate import Prompt
 from ane.models.tortoise.chunks import split_into_chunks
 from ane.models.tortoise.decoding import decode
 from ane.models.tortoise.randomness import Randomness
-from ane.models.tortoise.sampling import inverse_cdf_sampler
+from ane.models.tortoise.sampling import InverseCdfSampler
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.vocoding import hifigan_sound
 from ane.voices import Voice
@@ -103,7 +103,7 @@ def recorded_sentence(bundle: Bundle, precision: str, voice: Voice, settings: Se
     """What the runtime does for one sentence of at most ``codes`` codes; the arrays of the calls, and the sound."""
     backend = recording_backend(bundle, precision)
     [chunk, *_] = split_into_chunks(text, bundle, settings)
-    prompt = Prompt(voice.ar, chunk.tokens, [inverse_cdf_sampler(Randomness(SEED).candidate(0, 0))])
+    prompt = Prompt(voice.ar, chunk.tokens, [InverseCdfSampler(Randomness(SEED).candidate(0, 0))])
     sampling = replace(settings.sampling, max_codes=min(settings.sampling.max_codes, codes))
     [[candidate]] = decode(backend, [prompt], bundle.config(DECODER), sampling, lanes=1, rewrite_tail=False)
     sound = trimmed(hifigan_sound(backend, voice.ar, candidate.hidden), settings.silence)

@@ -2,8 +2,8 @@
 
 Three kinds of function. ``condition`` runs once for a chunk: latents and voice → code (upstream's ``code_emb``, not a
 discrete code), one column a latent, which the host repeats to frames. ``denoise`` calls the network once. ``sample``
-computes several denoising steps in one call (``ane.backends.base.DenoisingStep.take``), which saves dispatches; any
-sampler works, since its coefficients are inputs.
+computes several denoising steps in one call (``ane.backends.denoising.DenoisingStep.take``), which saves dispatches;
+any sampler works, since its coefficients are inputs.
 
 A guided step has a batch of two, with and without conditioning. What both rows share is computed once: the convolution
 of the noisy mel, and all that depends on the timestep, which the host passes as sinusoids (``blocks``, principle 6).
@@ -18,13 +18,13 @@ from functools import partial
 import numpy as np
 from torch import nn
 
+from ane.backends.denoising import COEFFICIENTS
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionLayer, DiffusionTts, TimestepResBlock
 from converters import blocks
 from converters.blocks import PaddingMask
 from converters.coreml.graph import CoreMLGraph, Style, Var, mb
 
 SCALE = 1 / 32          # of the residual streams (blocks, principle 7): squares of 8000 fit, and squares of 0.1 too
-COEFFICIENTS = 9        # of a step: ane.backends.base.DenoisingStep.coefficients
 
 Modulation = tuple[Var, Var]        # scale and shift of a block, computed from the timestep, (1, C, 1, 1) each
 
@@ -59,7 +59,7 @@ def sample(network: DiffusionTts, steps: int, batch: int, frames: int) -> CoreML
     """K denoising steps.
 
     x and previous_x0 (1, 100, 1, S), code (B, C, 1, S), times (K, C, 1, 1), coefficients (K, 9, 1, 1;
-    ``ane.backends.base.DenoisingStep.coefficients``), noise (K, 100, 1, S), inside and mean_weight (1, 1, 1, S) →
+    ``ane.backends.denoising.DenoisingStep.coefficients``), noise (K, 100, 1, S), inside and mean_weight (1, 1, 1, S) →
     next_x and next_previous_x0 (1, 100, 1, S), and the last step's prediction (B, 200, 1, S).
     """
     config = network.config
@@ -105,7 +105,7 @@ def _sample(s: Style, x: Var, previous_x0: Var, code: Var, times: Var, coefficie
 
 
 def _take(s: Style, x: Var, previous_x0: Var, prediction: Var, numbers: Sequence[Var], noise: Var) -> tuple[Var, Var]:
-    """A step of ``ane.backends.base.DenoisingStep.take``; ``numbers`` are (1, 1, 1, 1) each.
+    """A step of ``ane.backends.denoising.DenoisingStep.take``; ``numbers`` are (1, 1, 1, 1) each.
 
     Returns the next x and this step's x0.
     """

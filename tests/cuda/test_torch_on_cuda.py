@@ -16,16 +16,17 @@ import pytest
 import torch
 
 from ane.backends.torch.backend import TorchBackend
+from ane.backends.torch.cuda_graphs import CudaGraphRunner, run_eagerly
 from ane.backends.torch.decoder import TorchDecoder
 from ane.backends.torch.denoiser import TorchBatchedDenoiser
 from ane.backends.torch.device import triton_problem
-from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder, run_eagerly
+from ane.backends.torch.static_decoder import StaticDecoder
 from ane.bundles import Model, open_model
 from ane.models.tortoise.candidate import Prompt
 from ane.models.tortoise.chunks import text_tokens
 from ane.models.tortoise.decoding import decode
 from ane.models.tortoise.randomness import Randomness
-from ane.models.tortoise.sampling import Sampling, inverse_cdf_sampler
+from ane.models.tortoise.sampling import InverseCdfSampler, Sampling
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.stages import STAGES
 from ane.models.tortoise.synthesizer import Synthesizer
@@ -249,7 +250,7 @@ def test_the_same_seed_gives_the_same_codes_as_on_the_cpu(lanes):
 
     def sample(device: str) -> list[list[int]]:
         chunks = [Prompt(columns(index, 1, width=config.model_dim), text_tokens(list(range(3, 12 + 5 * index)), config),
-                        [inverse_cdf_sampler(Randomness(7).candidate(index, each)) for each in range(3)])
+                        [InverseCdfSampler(Randomness(7).candidate(index, each)) for each in range(3)])
                   for index in range(3)]
         return [one.codes for row in decode(TorchBackend(model, device, "fp32"), chunks, config,
                                             Sampling(max_codes=100), lanes) for one in row]

@@ -52,7 +52,7 @@ def speak(golden_checkpoints, golden_config, golden_stage, monkeypatch):
     """``speak(stage, voice, **settings)``: speech from the text and random numbers of a golden run."""
     model = open_model(checkpoints=golden_checkpoints, config=golden_config)
     text = json.loads(golden_config.read_text())["_generation"]["e2e_text"]
-    monkeypatch.setattr(pipeline, "inverse_cdf_sampler", sampler_of_variates)
+    monkeypatch.setattr(pipeline, "InverseCdfSampler", sampler_of_variates)
 
     def run(name: str, voice: tuple[np.ndarray, np.ndarray], **settings):
         monkeypatch.setattr(synthesizer, "Randomness", lambda seed: UpstreamRandomness(golden_stage(name)))

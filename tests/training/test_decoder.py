@@ -7,7 +7,7 @@ from ane.backends.torch.backend import TorchBackend
 from ane.models.tortoise.candidate import Prompt
 from ane.models.tortoise.chunks import text_tokens
 from ane.models.tortoise.decoding import decode
-from ane.models.tortoise.sampling import Sampling, inverse_cdf_sampler
+from ane.models.tortoise.sampling import InverseCdfSampler, Sampling
 from ane.text import Tokenizer
 from training.clips import Clip
 from training.decoder import DecoderInTraining, training_sequence
@@ -24,7 +24,7 @@ def test_latents_in_training_equal_those_of_the_pipeline():
         model.network.mel_head.bias[config.stop_mel_token] = 2.0       # so that candidates end
     trained = TrainedModel({"autoregressive": model.network}, np.ones(80, np.float32), "rms")
     text = Tokenizer(tokenizer_json()).encode("hello there")
-    sampling, choices = Sampling(repetition_penalty=1.0, max_codes=60), [inverse_cdf_sampler(np.random.default_rng(5))]
+    sampling, choices = Sampling(repetition_penalty=1.0, max_codes=60), [InverseCdfSampler(np.random.default_rng(5))]
     chunk = Prompt(model.voices[1:].detach().numpy(), text_tokens(text, config), choices)
     [[candidate]] = decode(TorchBackend(trained, "cpu"), [chunk], config, sampling)
     assert candidate.stopped

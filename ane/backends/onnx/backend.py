@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ane.backends.base import AlignmentBackend, Decoder, Denoiser, check_inputs
+from ane.backends.base import AlignmentBackend, Decoder, check_inputs
+from ane.backends.denoising import Denoiser
 from ane.backends.onnx.buffers import BoundCall, BufferAllocator
 from ane.backends.onnx.decoder import DecoderGraphs, OnnxDecoder
 from ane.backends.onnx.providers import CudaGraphError, OnnxDevice, onnx_errors
@@ -169,7 +170,7 @@ class OnnxBackend:
 
 
 class OnnxDenoiser:
-    """``ane.backends.base.Denoiser``: the conditioning is computed once and stays in the buffer that steps read.
+    """``ane.backends.denoising.Denoiser``: the conditioning is computed once and stays in the buffer that steps read.
 
     A guided step is a batch of two.
     """

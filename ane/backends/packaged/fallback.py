@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ane.backends.base import DenoisingStep, FusedDenoiser
+from ane.backends.denoising import DenoisingStep, FusedDenoiser
 from ane.system.errors import UserError
 
 Bind = Callable[[], Any]
@@ -17,7 +17,7 @@ MoveOn = Callable[[UserError], None]
 
 
 class FallbackDenoiser:
-    """``ane.backends.base.FusedDenoiser``.
+    """``ane.backends.denoising.FusedDenoiser``.
 
     Args:
         bind: makes the denoiser. move_on: changes what ``bind`` makes; raises the error when nothing is left.

@@ -11,13 +11,20 @@ from torch import Tensor, nn
 
 from ane.backends.base import check_inputs
 from ane.backends.torch.alignment import aligned_pass
+from ane.backends.torch.cuda_graphs import CudaGraphRunner
 from ane.backends.torch.decoder import TorchDecoder
-from ane.backends.torch.denoiser import MAX_BATCHED_FRAMES, CapturedDenoiser, TorchBatchedDenoiser, TorchDenoiser
+from ane.backends.torch.denoiser import (
+    MAX_BATCHED_FRAMES,
+    CapturedDenoiser,
+    CapturedOne,
+    TorchBatchedDenoiser,
+    TorchDenoiser,
+)
 from ane.backends.torch.device import choose_device, native_bf16, refuses_long_rows
 from ane.backends.torch.frame_layers import FramePacking, frame_packing, pack_frame_layers
 from ane.backends.torch.linear import Prepacking, exact_prepacking, prepack, prepacking
 from ane.backends.torch.memory import keep_freed_memory, return_freed_memory, torch_memory_errors
-from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder, StaticDecoders
+from ane.backends.torch.static_decoder import StaticDecoder, StaticDecoders
 from ane.backends.torch.tf32 import convolutions
 from ane.bundles import Model
 from ane.bundles.weights import skeleton
@@ -184,7 +191,8 @@ class TorchBackend:
 
     @torch.inference_mode()
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> TorchDenoiser:
-        return TorchDenoiser(self.batched_denoiser([latents], conditioning, [frames]))
+        kind = CapturedOne if self.device.type == "cuda" else TorchDenoiser
+        return kind(self.batched_denoiser([latents], conditioning, [frames]))
 
     @torch.inference_mode()
     def batched_denoiser(self, latents: Sequence[np.ndarray], conditioning: np.ndarray,

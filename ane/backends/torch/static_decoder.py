@@ -5,7 +5,7 @@ tensors on the device, and a step is a function from buffers to buffers. CUDA re
 """
 
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import RLock
@@ -16,77 +16,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ane.backends.base import check_step
+from ane.backends.base import Draws, check_step
+from ane.backends.torch.cuda_graphs import HostDeviceTensor, StepRunner, run_eagerly
 from ane.backends.torch.decoder import TorchDecoder
+from ane.backends.torch.drawing import MOST_TOP_K, DrawBuffers
 from ane.backends.torch.memory import torch_memory_errors
 
 PREFIX_MULTIPLE = 64    # longest prefixes are rounded up to one, so that sentences have the same
 SMALLEST_BUCKET = 64    # own positions; each next bucket is twice as long, the last one is the capacity
-
-# (key, function): runs a function that only uses tensors at fixed addresses. A key identifies the function.
-StepRunner = Callable[[Hashable, Callable[[], None]], None]
-
-
-def run_eagerly(key: Hashable, function: Callable[[], None]) -> None:
-    function()
-
-
-class CudaGraphRunner:
-    """A ``StepRunner`` on CUDA: the first call with a key runs the function, later calls replay its CUDA graph.
-
-    The first call is a regular step, and also the warm-up on a side stream that recording requires
-    (https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs). All graphs share one memory pool for their
-    intermediate results, which are not needed after a step.
-
-    Args:
-        stream: the side stream. All decoders should use the same one: cuBLAS keeps a workspace for every stream.
-    """
-
-    def __init__(self, stream: torch.cuda.Stream):
-        self.device, self.stream = stream.device, stream
-        self.pool = torch.cuda.graph_pool_handle()
-        self.warm: set[Hashable] = set()
-        self.graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
-
-    def __call__(self, key: Hashable, function: Callable[[], None]) -> None:
-        if key not in self.warm:
-            current = torch.cuda.current_stream(self.device)
-            self.stream.wait_stream(current)
-            with torch.cuda.stream(self.stream):
-                function()
-            current.wait_stream(self.stream)
-            self.warm.add(key)
-            return
-        if key not in self.graphs:
-            self.graphs[key] = self._record(function)
-        self.graphs[key].replay()
-
-    def _record(self, function: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.device(self.device), torch.cuda.graph(
-                graph, pool=self.pool, stream=self.stream,
-                capture_error_mode="thread_local"):         # other threads may use the GPU meanwhile
-            function()
-        return graph
-
-
-class HostDeviceTensor:
-    """A tensor on the device and one on the host, pinned so that copies are asynchronous; on the CPU they are one.
-
-    After ``send`` do not write ``host``, and after ``fetch`` do not read it, before the stream is synchronized.
-    """
-
-    def __init__(self, device: torch.device, *shape: int, dtype: torch.dtype = torch.float32):
-        self.device = torch.zeros(shape, dtype=dtype, device=device)
-        self.host = self.device
-        if device.type != "cpu":
-            self.host = torch.zeros(shape, dtype=dtype, pin_memory=device.type == "cuda")
-
-    def send(self) -> None:
-        self.device.copy_(self.host, non_blocking=True)
-
-    def fetch(self) -> None:
-        self.host.copy_(self.device, non_blocking=True)
 
 
 class StaticDecoder(TorchDecoder):
@@ -101,6 +38,8 @@ class StaticDecoder(TorchDecoder):
         smallest: positions of the first bucket.
     """
 
+    most_top_k = MOST_TOP_K
+
     def __init__(self, network: Any, lanes: int, capacity: int, device: torch.device, dtype: torch.dtype,
                  prefixes: int = 1, max_prefix_length: int | None = None, run: StepRunner = run_eagerly,
                  smallest: int = SMALLEST_BUCKET):
@@ -112,6 +51,8 @@ class StaticDecoder(TorchDecoder):
         self.logits = HostDeviceTensor(device, lanes, self.shape.vocabulary)
         self.prefix_length = torch.zeros(prefixes, dtype=torch.int64, device=device)
         self.rows = torch.arange(lanes, device=device)
+        self.drawn: DrawBuffers | None = None       # allocated by the first draw
+        self.requested = slice(0)                   # lanes of the last step that drew
 
     def record(self, heads: Sequence[tuple[int, int]]) -> bool:
         return False
@@ -135,25 +76,52 @@ class StaticDecoder(TorchDecoder):
     @torch.inference_mode()
     def step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int = 0,
              prefix_indices: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        lanes, columns_per_lane, _ = columns.shape
-        if columns_per_lane > 1:
+        if columns.shape[1] > 1:
             return super().step(columns, lengths, first_lane, prefix_indices)
+        with torch_memory_errors():
+            requested = self._launch(columns, lengths, first_lane, prefix_indices)
+            hidden, logits = self._fetched(requested, self.hidden, self.logits)
+            return hidden, logits
+
+    @torch.inference_mode()
+    def step_and_draw(self, columns: np.ndarray, lengths: np.ndarray, draws: Draws, first_lane: int = 0,
+                      prefix_indices: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        with torch_memory_errors():
+            if self.drawn is None:
+                self.drawn = DrawBuffers(self.device, self.lanes, self.capacity + 2)
+            self.requested = self._launch(columns, lengths, first_lane, prefix_indices)
+            self.drawn.send(draws, self.requested)
+            self.run("draw", partial(self.drawn.draw, self.logits.device))
+            hidden, tokens, probabilities = self._fetched(self.requested, self.hidden, self.drawn.tokens,
+                                                          self.drawn.probabilities)
+            return hidden, tokens, probabilities
+
+    @torch.inference_mode()
+    def last_logits(self) -> np.ndarray:
+        with torch_memory_errors():
+            return self._fetched(self.requested, self.logits)[0]
+
+    def _launch(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int,
+                prefix_indices: np.ndarray | None) -> slice:
+        """Start a step of one column for each lane; returns the lanes that were requested."""
         end = check_step(self, columns, lengths, first_lane)
         bucket = min(self.capacity, max(self.smallest, 1 << (end - 1).bit_length()))
-        requested = slice(first_lane, first_lane + lanes)
-        with torch_memory_errors():
-            own_lengths, indices = self.indices.host.numpy()
-            own_lengths[:], indices[:] = self.capacity, 0
-            own_lengths[requested], indices[requested] = lengths, 0 if prefix_indices is None else prefix_indices
-            self.columns.host.numpy()[requested] = columns
-            self.columns.send()
-            self.indices.send()
-            self.run((self.prefix_capacity, bucket), partial(self._advance, bucket))
-            self.hidden.fetch()
-            self.logits.fetch()
-            if self.device.type == "cuda":
-                torch.cuda.current_stream(self.device).synchronize()
-            return self.hidden.host.numpy()[requested].copy(), self.logits.host.numpy()[requested].copy()
+        requested = slice(first_lane, first_lane + len(columns))
+        own_lengths, indices = self.indices.host.numpy()
+        own_lengths[:], indices[:] = self.capacity, 0
+        own_lengths[requested], indices[requested] = lengths, 0 if prefix_indices is None else prefix_indices
+        self.columns.host.numpy()[requested] = columns
+        self.columns.send()
+        self.indices.send()
+        self.run((self.prefix_capacity, bucket), partial(self._advance, bucket))
+        return requested
+
+    def _fetched(self, lanes: slice, *buffers: HostDeviceTensor) -> list[np.ndarray]:
+        for buffer in buffers:
+            buffer.fetch()
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
+        return [buffer.host.numpy()[lanes].copy() for buffer in buffers]
 
     def _advance(self, bucket: int) -> None:
         """The step, from buffers to buffers: its kernels and their addresses depend on the bucket only.

@@ -1,7 +1,7 @@
 """Latents to a mel spectrogram: the noise schedule, the samplers and the denoising loop.
 
-Schedule and sampler define the coefficients of each step (``ane.backends.base.DenoisingStep``). Every sampler uses the
-same ones, so that a backend can compute several steps in one call.
+Schedule and sampler define the coefficients of each step (``ane.backends.denoising.DenoisingStep``). Every sampler uses
+the same ones, so that a backend can compute several steps in one call.
 
 Upstream: utils/diffusion.py (OpenAI improved-diffusion), api.py. Schedules are float64; arithmetic on the sample is
 float32, as in upstream.
@@ -9,11 +9,13 @@ float32, as in upstream.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ane.audio.mel import denormalise_mel
-from ane.backends.base import Backend, BatchedDenoiser, BatchingBackend, Denoiser, DenoisingStep, FusedDenoiser
+from ane.backends.base import Backend, BatchingBackend
+from ane.backends.denoising import BatchedDenoiser, Denoiser, DenoisingStep, FusedBatchedDenoiser, FusedDenoiser
 from ane.system.errors import UserError
 
 TRAINED_STEPS = 4000
@@ -208,25 +210,30 @@ def sample(denoiser: Denoiser, frames: int, diffusion: Diffusion, rng: np.random
 
     Draws from ``rng`` float32 normals (1, 100, frames): x_T, then for sampler ``p`` one per step, the last unused.
     """
-    steps = denoising_steps(Schedule(diffusion.steps, diffusion.spacing), diffusion, prediction)
-    x, previous_x0 = initial_sample(frames, diffusion, rng)
-    fused = denoiser if isinstance(denoiser, FusedDenoiser) else None
-    done = 0
-    while done < len(steps):
-        guided = steps[done].guided
-        counts = fused.fused_steps(guided) if fused else ()         # fewer after a fallback
-        alike = next((turn for turn, step in enumerate(steps[done:]) if step.guided != guided), len(steps) - done)
-        count = max((count for count in counts if count <= alike), default=1)
-        noise = [step_noise(diffusion, x.shape, rng) for _ in range(count)]
-        if fused and count > 1:
-            x, previous_x0, output = fused.advance(x, previous_x0, steps[done:done + count], np.concatenate(noise))
-        else:
-            output = denoiser(x, steps[done].timestep, steps[done].guided)
-            x, previous_x0 = steps[done].take(x, previous_x0, output, noise[0])
-        check_finite_sample(output, x)
-        done += count
-        progress(done, len(steps))
-    return x
+    batch = FusedOne(denoiser) if isinstance(denoiser, FusedDenoiser) else One(denoiser)
+    return sample_batch(batch, [frames], diffusion, [rng], progress, prediction)[0]
+
+
+class One:
+    """``ane.backends.denoising.BatchedDenoiser`` of one utterance."""
+
+    def __init__(self, denoiser: Any):
+        self.denoiser = denoiser
+
+    def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
+        return [self.denoiser(x[0], timestep, guided)]
+
+
+class FusedOne(One):
+    """``ane.backends.denoising.FusedBatchedDenoiser`` of one utterance."""
+
+    def fused_steps(self, guided: bool) -> Sequence[int]:
+        return self.denoiser.fused_steps(guided)
+
+    def advance(self, x: Sequence[np.ndarray], previous_x0: Sequence[np.ndarray], steps: Sequence[DenoisingStep],
+                noise: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
+        x1, x0, output = self.denoiser.advance(x[0], previous_x0[0], steps, noise[0])
+        return [x1], [x0], [output]
 
 
 def sample_batch(denoiser: BatchedDenoiser, frames: Sequence[int], diffusion: Diffusion,
@@ -236,12 +243,25 @@ def sample_batch(denoiser: BatchedDenoiser, frames: Sequence[int], diffusion: Di
     initial = [initial_sample(length, diffusion, rng) for length, rng in zip(frames, rngs, strict=True)]
     xs, previous_x0s = map(list, zip(*initial, strict=True))
     steps = denoising_steps(Schedule(diffusion.steps, diffusion.spacing), diffusion, prediction)
-    for done, step in enumerate(steps, 1):
-        outputs = denoiser(xs, step.timestep, step.guided)
-        for index, rng in enumerate(rngs):
-            noise = step_noise(diffusion, xs[index].shape, rng)
-            xs[index], previous_x0s[index] = step.take(xs[index], previous_x0s[index], outputs[index], noise)
-            check_finite_sample(outputs[index], xs[index])
+    fused = denoiser if isinstance(denoiser, FusedBatchedDenoiser) else None
+    done = 0
+    while done < len(steps):
+        step = steps[done]
+        counts = fused.fused_steps(step.guided) if fused else ()        # fewer after a fallback
+        alike = next((turn for turn, other in enumerate(steps[done:]) if other.guided != step.guided),
+                     len(steps) - done)
+        count = max((count for count in counts if count <= alike), default=1)
+        noise = [np.concatenate([step_noise(diffusion, x.shape, rng) for _ in range(count)])
+                 for x, rng in zip(xs, rngs, strict=True)]
+        if fused and count > 1:
+            xs, previous_x0s, outputs = fused.advance(xs, previous_x0s, steps[done:done + count], noise)
+        else:
+            outputs = denoiser(xs, step.timestep, step.guided)
+            taken = [step.take(*each) for each in zip(xs, previous_x0s, outputs, noise, strict=True)]
+            xs, previous_x0s = map(list, zip(*taken, strict=True))
+        for output, x in zip(outputs, xs, strict=True):
+            check_finite_sample(output, x)
+        done += count
         progress(done, len(steps))
     return xs
 

@@ -20,12 +20,13 @@ from ane.models.spoken_words import SpokenWord, delivered_words
 from ane.models.tortoise.candidate import Candidate, Prompt
 from ane.models.tortoise.chunks import Chunk
 from ane.models.tortoise.codes import longest_loop
-from ane.models.tortoise.decoding import LanePool, LaneScheduler, decode
+from ane.models.tortoise.decoding import LaneScheduler, decode
 from ane.models.tortoise.diffusion import spectrograms
+from ane.models.tortoise.lane_pool import LanePool
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.ranking import best_candidates, score_candidates
 from ane.models.tortoise.result import SAMPLE_RATE, DecodingSignals
-from ane.models.tortoise.sampling import Sampler, inverse_cdf_sampler
+from ane.models.tortoise.sampling import InverseCdfSampler, Sampler
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.vocoding import hifigan_sound, hifigan_stream, univnet_sound, univnet_stream
 from ane.models.tortoise.windows import windowed_mels
@@ -103,7 +104,7 @@ class CandidateSamplers(Sequence[Sampler]):
         return self.count
 
     def __getitem__(self, candidate: int) -> Sampler:
-        return inverse_cdf_sampler(self.randomness.candidate(self.chunk, candidate))
+        return InverseCdfSampler(self.randomness.candidate(self.chunk, candidate))
 
 
 class Pipeline:

@@ -61,7 +61,8 @@ def typical(scores: np.ndarray, mass: float) -> np.ndarray:
     """Keep the ids with information nearest the entropy, up to ``mass`` in probability (Meister et al. 2022)."""
     logp = log_softmax(scores)
     p = np.exp(logp)
-    entropy = -np.nansum(logp * p)
+    with np.errstate(invalid="ignore"):         # -inf · 0: an excluded id has no part in the sum
+        entropy = -np.nansum(logp * p)
     order = np.argsort(np.abs(-logp - entropy), kind="stable")
     cumulative = np.exp(log_softmax(scores[order])).cumsum(dtype=np.float32)
     last = min(int((cumulative < mass).sum()), len(scores) - 1)
@@ -106,10 +107,22 @@ def distribution(scores: np.ndarray, history: np.ndarray, sampling: Sampling) ->
     return ids, np.exp(log_softmax(scores[ids]))
 
 
-def inverse_cdf_sampler(rng: np.random.Generator) -> Sampler:
-    """A sampler that draws one uniform number per code: the id whose interval of the cumulative distribution has it."""
-    def sample(ids: np.ndarray, probabilities: np.ndarray) -> int:
-        cumulative = probabilities.cumsum(dtype=np.float64)
-        index = np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right")
-        return int(ids[min(int(index), len(ids) - 1)])
-    return sample
+class InverseCdfSampler:
+    """A ``Sampler`` that draws a uniform number for each code and finds it in the cumulative distribution."""
+
+    def __init__(self, rng: np.random.Generator):
+        self.rng = rng
+
+    def uniform(self) -> float:
+        """The number for the next code, in [0, 1)."""
+        return self.rng.random()
+
+    def __call__(self, ids: np.ndarray, probabilities: np.ndarray) -> int:
+        return id_at(self.uniform(), ids, probabilities)
+
+
+def id_at(uniform: float, ids: np.ndarray, probabilities: np.ndarray) -> int:
+    """The id whose interval of the cumulative distribution has the number ``uniform`` in [0, 1)."""
+    cumulative = probabilities.cumsum(dtype=np.float64)
+    index = np.searchsorted(cumulative, uniform * cumulative[-1], side="right")
+    return int(ids[min(int(index), len(ids) - 1)])

@@ -5,7 +5,7 @@ from typing import Any
 
 from ane.backends.base import Backend
 from ane.models.lane_sharing import StepScheduler
-from ane.models.tortoise.decoding import LanePool
+from ane.models.tortoise.lane_pool import LanePool
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 
 SINGLE_ROWS = 8         # rows of a stream that are yielded one by one, so that sound begins soon

@@ -10,25 +10,35 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ane.backends.torch.static_decoder import CudaGraphRunner
+from ane.backends.torch.cuda_graphs import CudaGraphRunner
 
 
 class FakeCudaGraph(TorchDispatchMode):
     """A CUDA graph on the CPU: recorded operations, each bound to the memory that it read and wrote when recorded.
 
     Numbers from the host are recorded too. So a function that reads values of buffers, or makes its masks on the host,
-    replays wrongly. This class replaces ``torch.cuda.CUDAGraph`` and ``torch.cuda.graph``; unlike those, it also
-    computes while it records.
+    replays wrongly. This class replaces ``torch.cuda.CUDAGraph`` and ``torch.cuda.graph``. As with those, what was
+    written while it recorded has not happened: memory is as before.
     """
 
     def __init__(self):
         super().__init__()
         self.calls: list[tuple[Callable, tuple, dict, Any]] = []
         self.replays = 0
+        self.before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}      # by address: memory, copy
+
+    def __exit__(self, *exception) -> None:
+        super().__exit__(*exception)
+        for storage, copy in self.before.values():
+            storage.copy_(copy)
+        self.before.clear()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         assert func is not torch.ops.aten._local_scalar_dense.default, "the host waits for a value"
+        for leaf in tree_leaves((args, kwargs)) if func._schema.is_mutable else ():
+            if isinstance(leaf, torch.Tensor):
+                self.before.setdefault(memory(leaf), (leaf.untyped_storage(), leaf.untyped_storage().clone()))
         out = func(*args, **kwargs)
         read = {memory(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
         if func._schema.is_mutable:

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from ane.backends.torch.backend import TorchBackend
-from ane.backends.torch.denoiser import CapturedDenoiser, TorchBatchedDenoiser
-from ane.backends.torch.static_decoder import CudaGraphRunner, run_eagerly
+from ane.backends.torch.cuda_graphs import CudaGraphRunner, run_eagerly
+from ane.backends.torch.denoiser import CapturedDenoiser, CapturedOne, TorchBatchedDenoiser, TorchDenoiser
+from ane.models.tortoise.diffusion import SOLVERS, Diffusion, Schedule, denoising_steps, sample, sample_batch
 from tests.random_model import CONFIGS, RandomModel
 
 CONFIG = CONFIGS["diffusion"]
@@ -91,3 +92,45 @@ def test_a_denoiser_on_cuda_is_recorded(backend, graphs, monkeypatch):
     cuda._recording_stream = graphs().stream
     cuda.batched_denoiser([VOICE], VOICE, [40])
     assert [type(run) for run in made] == [CudaGraphRunner]
+
+
+@pytest.mark.parametrize("guided_steps", [None, 4])
+@pytest.mark.parametrize("sampler", SOLVERS)
+@pytest.mark.parametrize("frames", [[40], [12, 40, 28]])
+def test_a_sampler_on_the_device_gives_the_mel_of_the_one_in_numpy(backend, graphs, frames, sampler, guided_steps):
+    """Nineteen steps: two calls of eight and one of three, or split where guidance begins."""
+    diffusion = Diffusion(19, sampler, 2.0, guidance_steps=guided_steps)
+    plain, captured = (bound(backend, make, frames)
+                       for make in (TorchBatchedDenoiser, partial(CapturedDenoiser, run=graphs())))
+    done: list[int] = []
+    in_numpy, on_device = (
+        sample_batch(denoiser, frames, diffusion, [np.random.default_rng(length) for length in frames], progress)
+        for denoiser, progress in ((plain, lambda *_: None), (captured, lambda step, _: done.append(step))))
+    assert done == ([8, 15, 19] if guided_steps else [8, 16, 19])
+    for expected, actual in zip(in_numpy, on_device, strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("sampler", "uses_noise"), [("p", True), ("ddim", False), ("dpm++2m", False)])
+def test_noise_is_sent_to_the_device_only_for_a_sampler_that_uses_it(backend, sampler, uses_noise):
+    denoiser = bound(backend, partial(CapturedDenoiser, run=run_eagerly), [24])
+    steps = denoising_steps(Schedule(8), Diffusion(8, sampler))
+    denoiser.advance(noisy(0, [24]), noisy(1, [24]), steps, [draw(2, 8, 100, 24)])
+    assert denoiser.sampler.noise[0].device.any() == uses_noise
+
+
+def test_each_step_of_the_sampler_is_one_replay(backend, graphs):
+    run = graphs()
+    denoiser = bound(backend, partial(CapturedDenoiser, run=run), [24])
+    sample_batch(denoiser, [24], Diffusion(17, "ddim", 2.0, guidance_steps=8), [np.random.default_rng(0)])
+    # the first of each kind is not recorded; the ninth without guidance is a call of its own
+    assert {key: graph.replays for key, graph in run.graphs.items()} == {
+        ("sampler", False): 7, ("sampler", True): 7}
+
+
+def test_one_utterance_advances_as_a_batch_of_it(backend, graphs):
+    captured = bound(backend, partial(CapturedDenoiser, run=run_eagerly), [24])
+    one, plain = CapturedOne(captured), TorchDenoiser(bound(backend, TorchBatchedDenoiser, [24]))
+    assert max(one.fused_steps(True)) > 1
+    both = [sample(denoiser, 24, Diffusion(9, "p", 2.0), np.random.default_rng(3)) for denoiser in (plain, one)]
+    np.testing.assert_allclose(both[1], both[0], rtol=0, atol=1e-5)

@@ -5,8 +5,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 
+from ane.backends.base import Draws
+from ane.backends.torch.cuda_graphs import StepRunner, run_eagerly
 from ane.backends.torch.decoder import TorchDecoder
-from ane.backends.torch.static_decoder import StaticDecoder, StaticDecoders, StepRunner, run_eagerly
+from ane.backends.torch.static_decoder import StaticDecoder, StaticDecoders
 from ane.models.tortoise.networks.autoregressive import UnifiedVoice, UnifiedVoiceConfig
 from benchmarks.launches import CountedOperations, counted_kernels, decoder_step, random_network
 from tests.backends.torch.decoder_steps import (
@@ -105,6 +107,20 @@ def test_in_half_precision_steps_differ_by_rounding(network, dtype, tolerance):
     for turn in range(3):
         x = columns(turn, LANES, 1, width=WIDTH)
         assert_close(*(decoder.step(x, np.array([2, 0, 1]) + turn) for decoder in both), tolerance)
+
+
+def test_codes_are_drawn_from_the_same_logits(network, graphs):
+    decoders = plain(network), fused(network, graphs())
+    for decoder in decoders:
+        decoder.prefill(columns(0, 5, width=WIDTH))
+    ones = np.ones(2)
+    draws = Draws(np.zeros((2, 3), np.int64), ones / 2, ones, ones, ones, top_k=np.full(2, 9), excluded=1)
+    for turn in range(3):
+        x, lengths = columns(turn, 2, 1, width=WIDTH), np.array([turn, turn + 1])
+        hidden, logits = decoders[0].step(x, lengths, 1)
+        hidden_too, tokens, _ = decoders[1].step_and_draw(x, lengths, draws, 1)
+        assert_close((hidden, logits), (hidden_too, decoders[1].last_logits()))
+        assert (tokens >= 0).all()
 
 
 def test_one_recording_serves_all_lengths(network, graphs):

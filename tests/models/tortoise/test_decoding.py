@@ -16,9 +16,10 @@ from ane.bundles import Model
 from ane.models.tortoise.candidate import Candidate, Prompt
 from ane.models.tortoise.chunks import text_tokens
 from ane.models.tortoise.codes import trimmed_length
-from ane.models.tortoise.decoding import LanePool, LaneScheduler, decode
+from ane.models.tortoise.decoding import LaneScheduler, decode
+from ane.models.tortoise.lane_pool import LanePool
 from ane.models.tortoise.randomness import Randomness
-from ane.models.tortoise.sampling import Sampler, Sampling, inverse_cdf_sampler
+from ane.models.tortoise.sampling import InverseCdfSampler, Sampler, Sampling
 from ane.system.errors import UserError
 from tests.random_model import RandomModel
 
@@ -50,7 +51,7 @@ def prompt(config) -> Prompts:
         rng = np.random.default_rng(chunk)
         voice = rng.standard_normal((1, config.model_dim), dtype=np.float32)
         ids = text_tokens(list(rng.integers(1, 30, tokens)), config)
-        samplers = [inverse_cdf_sampler(Randomness(7).candidate(chunk, index)) for index in range(candidates)]
+        samplers = [InverseCdfSampler(Randomness(7).candidate(chunk, index)) for index in range(candidates)]
         return Prompt(voice, ids, samplers)
 
     return make

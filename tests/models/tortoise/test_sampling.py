@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ane.models.tortoise.sampling import Sampling, inverse_cdf_sampler, top_p, typical
+from ane.models.tortoise.sampling import InverseCdfSampler, Sampling, top_p, typical
 from ane.system.errors import UserError
 
 
@@ -41,7 +41,7 @@ def test_the_most_likely_code_stays_however_small_top_p_is():
 
 
 def test_codes_are_sampled_as_often_as_they_are_probable():
-    sample = inverse_cdf_sampler(np.random.default_rng(0))
+    sample = InverseCdfSampler(np.random.default_rng(0))
     ids, probabilities = np.array([3, 5, 11]), np.array([0.2, 0.5, 0.3], dtype=np.float32)
     sampled = [sample(ids, probabilities) for _ in range(4000)]
     shares = [sampled.count(code) / len(sampled) for code in ids]
@@ -53,4 +53,4 @@ def test_the_largest_random_number_samples_the_last_code():
         def random(self) -> float:
             return 1.0 - 2**-53
 
-    assert inverse_cdf_sampler(LargestNumber())(np.array([4, 9]), np.array([0.5, 0.5], dtype=np.float32)) == 9
+    assert InverseCdfSampler(LargestNumber())(np.array([4, 9]), np.array([0.5, 0.5], dtype=np.float32)) == 9

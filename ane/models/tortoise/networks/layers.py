@@ -4,6 +4,7 @@ Tensors are (B, C, T) unless stated otherwise.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -48,11 +49,16 @@ class RelativePositionBias(nn.Module):
         super().__init__()
         self.scale = scale
         self.relative_attention_bias = nn.Embedding(2 * self.buckets, heads)
-        self.kept: tuple[int, torch.dtype, Tensor] | None = None
+        self.kept: tuple[int, torch.dtype, Tensor] | None = None        # of the last length, in inference mode
 
     def forward(self, length: int, dtype: torch.dtype) -> Tensor:
-        """Bias to add to the attention scores: (heads, length, length), indexed by head, query, key."""
-        return self.last_query_first(length, dtype).flip(1)
+        """Bias to add to the attention scores: (heads, length, length), indexed by head, query, key.
+
+        On a GPU, which would launch a kernel for it in each layer, that of the last length is kept.
+        """
+        if self.relative_attention_bias.weight.device.type == "cpu":
+            return self.last_query_first(length, dtype).flip(1)
+        return self._kept(length, dtype, lambda: self.computed(length, dtype).unfold(1, length, 1).flip(1))
 
     def last_query_first(self, length: int, dtype: torch.dtype) -> Tensor:
         """``forward``'s rows in reverse order, without a copy: each is a window of ``by_distance``."""
@@ -63,9 +69,12 @@ class RelativePositionBias(nn.Module):
 
         In inference mode, that of the last length is kept: the steps of a diffusion all have the same.
         """
+        return self._kept(length, dtype, lambda: self.computed(length, dtype))
+
+    def _kept(self, length: int, dtype: torch.dtype, compute: Callable[[], Tensor]) -> Tensor:
         if self.kept is not None and self.kept[:2] == (length, dtype) and torch.is_inference_mode_enabled():
             return self.kept[2]
-        bias = self.computed(length, dtype)
+        bias = compute()
         self.kept = (length, dtype, bias) if torch.is_inference_mode_enabled() else None
         return bias
 

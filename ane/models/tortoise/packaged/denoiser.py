@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from ane.backends.base import DenoisingStep, FunctionSet
+from ane.backends.base import FunctionSet
+from ane.backends.denoising import DenoisingStep
 from ane.backends.packaged.functions import PackageFunction, pad_last_axis, sequence_masks, smallest_fitting
 from ane.models.tortoise.networks.diffusion_decoder import timestep_embedding
 
@@ -13,9 +14,9 @@ INPUT = "the text"      # what is too long when no bucket fits
 
 
 class PackagedDenoiser:
-    """``ane.backends.base.FusedDenoiser`` on the graphs of ``converters.tortoise.diffusion_decoder``.
+    """``ane.backends.denoising.FusedDenoiser`` on the graphs of ``converters.tortoise.diffusion_decoder``.
 
-    Of each kind it uses the smallest bucket that fits. Inputs that do not depend on the step are pad_last_axis once.
+    Of each kind it uses the smallest bucket that fits. Inputs that do not depend on the step are padded once.
     """
 
     def __init__(self, condition: Sequence[PackageFunction], denoise: Sequence[PackageFunction],
@@ -78,7 +79,7 @@ class PackagedDenoiser:
         return timestep_embedding(torch.tensor(timesteps), self._width).numpy()[:, :, None, None]
 
     def _constant_inputs(self, function: PackageFunction) -> dict[str, np.ndarray]:
-        """The inputs that are the same for every step, pad_last_axis once per bucket."""
+        """The inputs that are the same for every step, padded once per bucket."""
         key = batch, bucket = function.bucket["batch"], function.bucket["frames"]
         if key not in self._prepared:
             self._prepared[key] = {"code": pad_last_axis(self._rows[:batch], bucket),

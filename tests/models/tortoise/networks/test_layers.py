@@ -44,3 +44,13 @@ def test_a_relative_bias_is_kept_for_one_length_in_inference_only(monkeypatch):
         assert lengths == [7, 7, 9, 7]
     bias(8, torch.float32).sum().backward()         # training: nothing is kept, and nothing kept is used
     assert bias.relative_attention_bias.weight.grad is not None
+
+
+def test_on_a_gpu_the_whole_bias_is_kept_for_one_length():
+    bias = layers.RelativePositionBias(2, 23.0).to("meta")       # any device but the CPU
+    with torch.inference_mode():
+        first = bias(7, torch.float32)
+        assert first.shape == (2, 7, 7)
+        assert bias(7, torch.float32) is first
+        assert bias(9, torch.float32).shape == (2, 9, 9)
+        assert bias(7, torch.float32) is not first
