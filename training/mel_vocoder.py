@@ -54,7 +54,8 @@ def train_mel_vocoder(folder: Path, config: MelHifiganConfig, shards: Sequence[P
             return mel[first:first + FRAMES].T.astype(np.float32), wave
 
         _, mels, waves = batch_of(crop, len(clips), batch, generator, device)
-        with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=device != "cpu" or not AMX):
+        kind = torch.device(device).type
+        with torch.autocast(kind, torch.bfloat16, enabled=kind != "cpu" or not AMX):
             output = network(mels)[:, 0]
         return {"loss": loss(without_edges(output.float(), at_start, at_end), without_edges(waves, at_start, at_end))}
 

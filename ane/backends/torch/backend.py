@@ -42,8 +42,7 @@ class TorchPrecision:
         name: a key of ``PRECISIONS``.
         dtype: of the networks with ``half_precision``; a decoder with packed linear layers stays in float32.
         linear: makes the decoder's packed linear layers; None: they are not packed.
-        frames: how the layers of networks that name their ``ends`` are packed, the denoiser's and CLVP's; None: they
-            are not.
+        frames: how the layers of networks with ``packs_layers`` are packed; None: they are not.
     """
 
     name: str
@@ -268,7 +267,8 @@ class TorchBackend:
         return self.stages.decodes(network) and self.chosen.linear is not None
 
     def _packs_frames(self, network: str) -> bool:
-        return self.chosen.frames is not None and hasattr(self.model.family.networks[network].module, "ends")
+        return self.chosen.frames is not None and getattr(
+            self.model.family.networks[network].module, "packs_layers", False)
 
     @cached_property
     def _recording_stream(self) -> torch.cuda.Stream:

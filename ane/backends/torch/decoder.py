@@ -2,8 +2,9 @@
 
 On the CPU a lane's results are the same bits whatever runs beside it. A library chooses its kernel, and with it the
 order of a sum, by the shape of a product. So what depends on the other lanes is kept from changing it: a product with a
-prefix has ``padded_rows``, and positions are read up to a multiple of ``POSITIONS``, the surplus masked: a masked
-position adds an exact zero to a sum. ``python -m benchmarks exactness`` checks it on a machine.
+prefix has ``padded_rows`` and sums over at most ``BLOCK`` positions, and positions are read up to a multiple of
+``POSITIONS``, the surplus masked: a masked position adds an exact zero to a sum. It holds for networks of several heads
+and for up to 191 rows of a prefix. ``python -m benchmarks exactness`` checks it on a machine.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,9 +21,9 @@ from ane.backends.torch.memory import torch_memory_errors
 
 POSITIONS = 16          # floats of the widest vector: a softmax adds up every sixteenth position
 FEWEST_POSITIONS = 48   # products of fewer sum in another order (MKL on Intel's CPUs)
-FEWEST_ROWS = 4         # products of fewer sum in another order (MKL with AVX-512)
-ROWS_ADDED = 0, 3, 2, 1, 0, 1       # by the remainder of six: with AVX2, MKL computes rows by sixes and fours alike
-
+BLOCK = 192             # a sum over more positions would be divided by its length (MKL with AVX2)
+# by the remainder of six: MKL with AVX2 sums in one order for six or four rows at a time, in another for fewer
+ROWS_ADDED = 0, 3, 2, 1, 0, 1
 
 
 class TorchDecoder:
@@ -38,9 +39,10 @@ class TorchDecoder:
         self.network, self.shape = network, network.config.decoder_shape
         self.lanes, self.capacity, self.prefixes = lanes, capacity, prefixes
         self.device, self.dtype, self.max_prefix_length = device, dtype, max_prefix_length
-        self.keys, self.values = (self._allocate(lanes, self._padded(capacity)) for _ in range(2))
+        own = own_positions(capacity, self.shape.head_width)
+        self.keys, self.values = (self._allocate(lanes, own) for _ in range(2))
         self.prefix_keys = self.prefix_values = None
-        self.prefix_capacity = self._padded(max_prefix_length or 0)       # positions allocated for each prefix
+        self.prefix_capacity = self._prefix_positions(max_prefix_length or 0)       # positions allocated for each prefix
         self.prefix_lengths = [0] * prefixes                # positions in use
         self.recorded = np.empty((0, 0, 0), np.float32)
         self._recorder: PrefixScores | None = None
@@ -66,11 +68,11 @@ class TorchDecoder:
                 raise ValueError(f"a decoder of {self.prefixes} prefixes of {limit} positions got "
                                  f"prefix {index} of {len(prefix)} positions")
             if grows or self.prefix_keys is None:
-                self.prefix_capacity = max(self.prefix_capacity, self._padded(len(prefix)))
+                self.prefix_capacity = max(self.prefix_capacity, self._prefix_positions(len(prefix)))
                 self.prefix_keys, self.prefix_values = (self._allocate(self.prefixes, self.prefix_capacity)
                                                         for _ in range(2))
             store = [partial(self._store_prefix, layer, index) for layer in range(self.shape.layers)]
-            stored = LanesByPrefix(np.array([index]), len(prefix), self.prefix_lengths, self.keys[0])
+            stored = self._lanes_by_prefix(np.array([index]), len(prefix))
             attend_memory = partial(self._attend_memory, stored)
             hidden = self._run_network(self._to_device(prefix[None]), store, attend_memory)[:, -1]
             self.prefix_lengths[index] = len(prefix)
@@ -85,7 +87,7 @@ class TorchDecoder:
         with torch_memory_errors():
             own = OwnPositions(slice(first_lane, first_lane + lanes), lengths, columns_per_lane, self.keys[0])
             indices = np.zeros(lanes, dtype=np.int64) if prefix_indices is None else prefix_indices
-            prefixes = LanesByPrefix(indices, columns_per_lane, self.prefix_lengths, self.keys[0])
+            prefixes = self._lanes_by_prefix(indices, columns_per_lane)
             attend = [partial(self._attend, layer, own, prefixes) for layer in range(self.shape.layers)]
             hidden = self._run_network(self._to_device(columns), attend, partial(self._attend_memory, prefixes))
             self._end_recording()
@@ -108,8 +110,13 @@ class TorchDecoder:
             for cache in (self.keys, self.values):
                 cache[:, :len(sources), :, :length] = cache[:, index, :, :length]
 
-    def _padded(self, positions: int) -> int:
-        return padded(positions, self.shape.head_width, padded_rows(self.lanes, self.shape.head_width))
+    def _prefix_positions(self, length: int) -> int:
+        """Positions to allocate for each prefix, if the longest has ``length``."""
+        rows = padded_rows(self.lanes, self.shape.head_width)
+        return prefix_positions(length, self.shape.head_width, rows)
+
+    def _lanes_by_prefix(self, indices: np.ndarray, columns: int) -> "LanesByPrefix":
+        return LanesByPrefix(indices, columns, self.prefix_lengths, self.prefix_capacity, self.keys[0])
 
     def _allocate(self, rows: int, positions: int) -> Tensor:
         shape = (self.shape.layers, rows, self.shape.heads, positions, self.shape.head_width)
@@ -155,7 +162,7 @@ class TorchDecoder:
         weights = F.softmax(scores.float(), dim=-1).to(q.dtype)
         prefix_weights, own_weights = weights.split((prefixes.longest, own.end), dim=-1)
         return (own_weights.flatten(0, 1) @ values).view(q.shape) + prefixes.lanes(
-            prefixes.rows(prefix_weights) @ prefix_values)
+            weighted_sum(prefixes.rows(prefix_weights), prefix_values))
 
 
 class PrefixScores:
@@ -183,16 +190,35 @@ class PrefixScores:
         return scores
 
 
-def padded(positions: int, head_width: int, rows: int = 0) -> int:
-    """Positions to read, so that a sum over them is the same as over ``positions`` alone: no fewer than a head is wide,
-    and more than a product has rows, because MKL has other kernels for such products."""
-    return max(-(-max(positions, head_width, rows + 1) // POSITIONS) * POSITIONS, FEWEST_POSITIONS)
+def own_positions(positions: int, head_width: int) -> int:
+    """Positions of a lane to read, so that a sum over them is the same as over ``positions`` alone.
+
+    No fewer than a head is wide, because MKL has other kernels for such products.
+    """
+    return -(-max(positions, head_width, FEWEST_POSITIONS) // POSITIONS) * POSITIONS
+
+
+def prefix_positions(positions: int, head_width: int, rows: int) -> int:
+    """Positions of a prefix to read, so that ``weighted_sum`` is the same as over ``positions`` alone.
+
+    Those in its last block are also more than ``rows``, because MKL has other kernels for such products.
+    """
+    whole = max(positions - 1, 0) // BLOCK * BLOCK
+    return whole + min(own_positions(max(positions - whole, rows + 1), head_width), BLOCK)
 
 
 def padded_rows(rows: int, head_width: int) -> int:
     """Rows of a product with a prefix, so that each is the same as in a product of any other number."""
-    rows = max(rows, FEWEST_ROWS, head_width // 16)
+    rows = max(rows, head_width // 16)
     return rows + ROWS_ADDED[rows % 6]
+
+
+def weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
+    """weights (n, rows, positions) times values (n, positions, w): (n, rows, w), in sums over at most ``BLOCK``."""
+    total = weights[:, :, :BLOCK] @ values[:, :BLOCK]
+    for start in range(BLOCK, values.shape[1], BLOCK):
+        total += weights[:, :, start:start + BLOCK] @ values[:, start:start + BLOCK]
+    return total
 
 
 def mask_after(lengths: np.ndarray, positions: int, like: Tensor) -> Tensor:
@@ -206,14 +232,14 @@ class LanesByPrefix:
 
     Args:
         indices: (n,) prefix of each lane. columns: T of each lane. prefix_lengths: positions of each prefix.
-        like: a cache (…, heads, positions, head_width) of one layer.
+        capacity: positions that are allocated for each. like: a cache (…, heads, positions, head_width) of one layer.
 
     Attributes:
         longest: positions that are read of each prefix. padding: rows of zeros after those of a prefix's lanes.
         mask: (1 or prefixes·heads, 1, longest), for products with a prefix.
     """
 
-    def __init__(self, indices: np.ndarray, columns: int, prefix_lengths: list[int], like: Tensor):
+    def __init__(self, indices: np.ndarray, columns: int, prefix_lengths: list[int], capacity: int, like: Tensor):
         self.count, self.columns, self.heads = len(indices), columns, like.shape[1]
         self.low, self.high = int(indices.min()), int(indices.max()) + 1
         lengths = np.array(prefix_lengths[self.low:self.high])
@@ -221,7 +247,7 @@ class LanesByPrefix:
         most = max(map(len, groups))
         width, rows = like.shape[-1], most * columns
         self.padding = padded_rows(rows, width) - rows
-        self.longest = padded(int(lengths.max()), width, rows + self.padding if columns == 1 else 0)
+        self.longest = min(prefix_positions(int(lengths.max()), width, rows + self.padding), capacity)
         self.mask = mask_after(lengths[:, None], self.longest, like)                            # (prefixes, 1, longest)
         self.gather = self.scatter = None
         if len(lengths) == 1:
@@ -269,7 +295,7 @@ class OwnPositions:
 
     def __init__(self, lanes: slice, lengths: np.ndarray, columns: int, like: Tensor):
         self.lanes, self.start, self.stop = lanes, int(lengths.min()), int(lengths.max()) + columns
-        self.end = padded(self.stop, like.shape[-1])
+        self.end = own_positions(self.stop, like.shape[-1])
         same_length = self.start + columns == self.stop
         position = (lengths[:1] if same_length else lengths)[:, None] + np.arange(columns)
         self.position = None if same_length else torch.from_numpy(position).to(like.device)

@@ -1,7 +1,7 @@
 """Layers of the denoiser and of CLVP for the CPU, their weights packed when the network is loaded.
 
-They replace layers of a network that have ``over_frames``: convolutions of 1 tap over packed frames (N, C), or of an
-odd number of taps over (R, L, C), zero-padded, channels last. oneDNN would otherwise convert the weights in every call.
+They replace a network's linear layers, and those that have ``over_frames``: convolutions of 1 tap over packed frames
+(N, C), or of an odd number of taps over (R, L, C), zero-padded, channels last. oneDNN would otherwise convert the weights in every call.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,6 +19,7 @@ from ane.backends.torch.linear import (
     PackedConvolution,
     Prepacking,
     bf16_packing,
+    bias_of,
     has_fbgemm_int8,
     has_one_dnn,
 )
@@ -92,15 +93,14 @@ def frame_packing(weights: str) -> FramePacking | None:
 
 def pack_frame_layers(network: nn.Module, packing: FramePacking) -> None:
     """Replace the layers of ``network`` over frames, and its linear layers, by packed ones, one at a time."""
-    ends: Sequence[str] = network.ends if packing.keeps_ends else ()
+    ends: Sequence[str] = getattr(network, "ends", ()) if packing.keeps_ends else ()
     for name, layer in list(network.named_modules()):
         if name.partition(".")[0] in ends:
             continue
         if hasattr(layer, "attention_dtype"):
             layer.attention_dtype = packing.attention
         if isinstance(layer, nn.Linear):
-            bias = torch.zeros(len(layer.weight)) if layer.bias is None else layer.bias
-            network.set_submodule(name, packing.pointwise(layer.weight, bias))
+            network.set_submodule(name, packing.pointwise(layer.weight, bias_of(layer, layer.weight)))
         elif getattr(layer, "over_frames", False):
             weight = layer.weight
             make = packing.pointwise if weight.shape[-1] == 1 else packing.convolution

@@ -1,6 +1,6 @@
-"""Linear layers of the decoder for the CPU, their weights packed when the network is loaded.
+"""Linear layers for the CPU, their weights packed when the network is loaded: the decoder's, and those over frames.
 
-A step multiplies all weights with a few rows of activations, so reading the weights limits its speed: smaller weights
+A step of the decoder multiplies all weights with a few rows of activations, so reading the weights limits its speed: smaller weights
 are faster, if there is a fast kernel for them. All layers take and return float32. Attention, norms and GELU between
 them are faster and more exact in float32 (with AVX-512 bf16, attention in bfloat16 takes 1.2 to 2.2 times as long).
 """
@@ -21,7 +21,7 @@ FBGEMM_PRODUCT = "linear_with_input_q_dq_qweight_dq_output_fp32"
 RADIX = 128             # of two digits of 7 bits each
 LEAST_SPAN = 1e-18      # of a row's numbers, so that a constant row can be divided by it
 LONGEST_SUM = 1024      # channels that oneDNN adds up in one order for any number of rows
-FEWEST_FRAMES = 8       # a convolution over up to 4 adds up another way if it has few channels
+FEWEST_FRAMES = 8       # a convolution over fewer adds up another way if it has few channels (seen with up to 4)
 USUAL_LENGTH = 400      # for which oneDNN chooses a convolution kernel's layout; other lengths can use it
 
 
@@ -78,8 +78,12 @@ def prepack(network: nn.Module, make: Prepacking) -> None:
     for name in [name for name, layer in network.named_modules() if isinstance(layer, nn.Linear) or transposed(layer)]:
         layer = network.get_submodule(name)
         weight = layer.weight.T if transposed(layer) else layer.weight
-        bias = torch.zeros(len(weight), dtype=weight.dtype) if layer.bias is None else layer.bias
-        network.set_submodule(name, make(weight, bias))
+        network.set_submodule(name, make(weight, bias_of(layer, weight)))
+
+
+def bias_of(layer: nn.Module, weight: Tensor) -> Tensor:
+    """The bias of a linear layer with ``weight`` (out, in); zeros if it has none."""
+    return torch.zeros(len(weight), dtype=weight.dtype) if layer.bias is None else layer.bias
 
 
 def transposed(layer: nn.Module) -> bool:
@@ -162,7 +166,8 @@ class ConvolutionLinear(nn.Module):
         count = len(rows)
         if count < FEWEST_FRAMES:
             rows = F.pad(rows, (0, 0, 0, FEWEST_FRAMES - count))
-        return self.convolution(rows[None])[0, :count].to(self.output).view(*x.shape[:-1], -1)
+        y = self.convolution(rows[None])[0, :count].to(self.output)
+        return y.view(*x.shape[:-1], y.shape[-1])
 
 
 class HalfWeightLinear(nn.Module):

@@ -96,26 +96,50 @@ class OnlyAttention:
 
 @pytest.mark.parametrize("head_width", [16, 24, 32, 48, 64, 80, 96, 128])
 def test_attention_does_not_depend_on_neighbours_at_any_width_of_heads(head_width):
-    """Libraries choose a kernel by the ratio of a product's width to its rows."""
-    rng = np.random.default_rng(0)
-    prefixes = [rng.standard_normal((length, 4 * head_width), dtype=np.float32) for length in (5, 20, 70, 200)]
-    column = rng.standard_normal((1, 1, 4 * head_width), dtype=np.float32)
-    found = []
-    for chosen in ([0], [0, 1], [0, 1, 2], [0, 0], [0] * 40, [0, 3, 1, 3], [0, *[1] * 20, *[2] * 30]):
-        network = OnlyAttention(4, head_width)
-        decoder = TorchDecoder(network, len(chosen), 9, torch.device("cpu"), torch.float32, 4, 200)
+    """Libraries choose a kernel by the ratio of a product's width to its rows, and split long sums."""
+    rng, lengths = np.random.default_rng(0), (5, 70, 150, 260)
+    prefixes = [rng.standard_normal((length, 4 * head_width), dtype=np.float32) for length in lengths]
+    network = OnlyAttention(4, head_width)
+
+    def stepped(chosen: list[int], columns: int) -> list[np.ndarray]:
+        column = np.random.default_rng(1).standard_normal((1, columns, 4 * head_width), dtype=np.float32)
+        decoder = TorchDecoder(network, len(chosen), 9, torch.device("cpu"), torch.float32, 4, max(lengths))
         for index in set(chosen):
             decoder.prefill(prefixes[index], index)
-        for length in (0, 1):
+        for length in (0, columns):
             hidden, _ = decoder.step(column.repeat(len(chosen), 0), np.full(len(chosen), length), 0, np.array(chosen))
-        found.append(hidden[0])
-    for hidden in found[1:]:
-        np.testing.assert_array_equal(hidden, found[0])
+        return hidden
+
+    for columns in (1, 3):
+        alone = {index: stepped([index], columns)[0] for index in range(len(lengths))}
+        for chosen in ([0, 1], [2, 3], [0, 1, 2], [0, 0], [2] * 40, [0, 3, 1, 3], [0, *[1] * 20, *[2] * 30], [3, 2, 1, 0]):
+            for index, hidden in zip(chosen, stepped(chosen, columns), strict=True):
+                np.testing.assert_array_equal(hidden, alone[index])
 
 
-def test_attention_is_exact_with_the_kernels_of_a_cpu_without_avx512():
-    """MKL chooses its kernels once, when it is loaded."""
-    chosen = "width_of_heads or (depend_on_its_neighbours and fp32)"
+@pytest.mark.parametrize("head_width", [16, 64, 96])
+def test_attention_does_not_depend_on_how_long_the_neighbours_are(head_width):
+    """Sums over hundreds of own positions; those of a longer neighbour are masked."""
+    rng, lengths = np.random.default_rng(0), (30, 150, 260, 470)
+    spoken = rng.standard_normal((len(lengths), max(lengths), 4 * head_width), dtype=np.float32)
+
+    def stepped(chosen: list[int], columns: int) -> np.ndarray:
+        decoder = TorchDecoder(OnlyAttention(4, head_width), len(chosen), 480, torch.device("cpu"), torch.float32)
+        decoder.prefill(spoken[0, :70])
+        for lane, index in enumerate(chosen):
+            decoder.step(spoken[index:index + 1, :lengths[index]], np.zeros(1, np.int64), lane)
+        return decoder.step(spoken[chosen, :columns], np.array([lengths[index] for index in chosen]))[0]
+
+    for columns in (1, 3):
+        alone = [stepped([index], columns)[0] for index in range(len(lengths))]
+        for chosen in ([0, 1], [1, 2, 0], [1, 3], [0, 3, 2, 2]):
+            for index, hidden in zip(chosen, stepped(chosen, columns), strict=True):
+                np.testing.assert_array_equal(hidden, alone[index])
+
+
+def test_attention_is_exact_with_mkls_kernels_for_avx2():
+    """MKL chooses its kernels once, when it is loaded; on AMD's CPUs the variable may have no effect."""
+    chosen = "width_of_heads or how_long or (depend_on_its_neighbours and fp32)"
     result = subprocess.run([sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__, "-k", chosen],
                             env={**os.environ, "MKL_ENABLE_INSTRUCTIONS": "AVX2"}, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout[-2000:]

@@ -93,6 +93,7 @@ class DiffusionTts(nn.Module):
     """The denoiser: ``condition`` is called once per utterance, ``forward`` or ``denoise`` once per timestep."""
 
     channels_last_kernels = True    # convolution kernels stored channels last, as the frames are
+    packs_layers = True     # on the CPU, for bf16 and int8
     ends = "inp_block", "latent_conditioner", "time_embed", "out"       # stay in float32 where the others are int8
 
     def __init__(self, config: DiffusionConfig):

@@ -1,5 +1,8 @@
 """Layers that are computed in another way than upstream's give the same numbers."""
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -54,3 +57,18 @@ def test_on_a_gpu_the_whole_bias_is_kept_for_one_length():
         assert bias(7, torch.float32) is first
         assert bias(9, torch.float32).shape == (2, 9, 9)
         assert bias(7, torch.float32) is not first
+
+
+def test_threads_that_keep_biases_of_different_lengths_each_get_their_own():
+    bias, switch = layers.RelativePositionBias(2, 23.0), sys.getswitchinterval()
+
+    def lengths_found(length: int) -> set[int]:
+        with torch.inference_mode():
+            return {bias.by_distance(length, torch.float32).shape[1] for _ in range(3000)}
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(3) as threads:
+            assert list(threads.map(lengths_found, (5, 9, 14))) == [{9}, {17}, {27}]
+    finally:
+        sys.setswitchinterval(switch)
