@@ -69,17 +69,21 @@ def onnxruntime_module(user: str = "backend=onnx", extras: str = "'tortoise-ane[
 
 
 def make_session(graph: Path | bytes, providers: Sequence[str | tuple[str, dict[str, str]]],
-                 threads: int | None = None) -> Any:
+                 threads: int | None = None, folder: Path | None = None) -> Any:
     """A session that never moves to the CPU by itself and prints nothing. Raises any error of ONNX Runtime.
+
+    ``folder``: where the files of weights are that a graph in bytes refers to.
 
     With ONNX Runtime's default, a session whose provider fails once prints that on standard output and computes on the
     CPU from then on.
     """
+    options = quiet_options(threads)
+    if folder is not None and isinstance(graph, bytes):
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")             # of providers that are left out: callers check for them
-        return onnxruntime_module().InferenceSession(graph if isinstance(graph, bytes) else str(graph),
-                                                     quiet_options(threads), providers=list(providers),
-                                                     enable_fallback=0)
+        return onnxruntime_module().InferenceSession(graph if isinstance(graph, bytes) else str(graph), options,
+                                                     providers=list(providers), enable_fallback=0)
 
 
 def choose_onnx_device(name: str, notice: Callable[[str], None] = lambda line: None,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from ane.backends.onnx.cache_writes import writing_step_graph
 from ane.backends.onnx.providers import (
     CPU,
     OnnxDevice,
@@ -28,11 +29,13 @@ class SessionKey:
     Attributes:
         path: of the graph. size: bytes of the graph and its weights, an estimate of the memory it takes.
         options: of the provider, as (name, value) pairs.
+        writes_caches: whether the graph is a step that is changed to write the caches (``writing_step_graph``).
     """
 
     path: Path
     size: int
     options: tuple[tuple[str, str], ...] = ()
+    writes_caches: bool = False
 
 
 class LoadedSession:
@@ -137,7 +140,8 @@ def session_loader(device: OnnxDevice, threads: int | None = None) -> Callable[[
         if device.provider != CPU:
             providers.append(CPU)                               # for operations on shapes
         with onnx_errors(f"load {key.path} on {device.short_name}"):
-            session = make_session(key.path, providers, threads)
+            graph = writing_step_graph(key.path) if key.writes_caches else key.path
+            session = make_session(graph, providers, threads, key.path.parent)
         if device.provider not in session.get_providers():
             raise UserError(f"the provider {device.short_name} did not load for {key.path.name}, and ONNX Runtime "
                             f"would compute on the CPU instead; it needs {device.requirements}. Or use "
