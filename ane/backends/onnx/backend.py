@@ -44,7 +44,8 @@ class OnnxBackend:
         load: makes a session (default: ONNX Runtime).
         notice: called with one line for anything that is not done as requested.
         record: record CUDA graphs; False where values inside a graph are read, which a replay does not compute again.
-        as_on_cuda: let a step's graph write the caches; None: on CUDA only. Tests do it on the CPU.
+        as_on_cuda: let a step's graph write the caches, and a package's sessions share its weights; None: on CUDA
+            only. Tests do it on the CPU.
 
     Raises:
         UserError: the bundle has no ONNX packages, or none of that precision.
@@ -170,8 +171,11 @@ class OnnxBackend:
             content = hashlib.sha256("".join(file.sha256 for file in package.files).encode()).hexdigest()
             profile = shape_profile(input_axes(path), shapes, fixed)
             options = (*options, *self.engines.options(path, content, package.precision, profile).items())
-        return SessionKey(path, sum(file.bytes for file in package.files), options,
-                          writes_caches=self.as_on_cuda and kind in STEPS)
+        size = sum(file.bytes for file in package.files)
+        graphs = {Path(file.file).stem: file.bytes for file in package.files if file.file.endswith(".onnx")}
+        if not self.as_on_cuda or len(graphs) == 1:         # a single graph shares its weights with none
+            return SessionKey(path, size, options)
+        return SessionKey(path, graphs[kind], options, kind in STEPS, size - sum(graphs.values()))
 
 
 class OnnxDenoiser:

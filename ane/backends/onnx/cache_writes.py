@@ -1,7 +1,8 @@
 """Graphs that write rows into a cache with ScatterND, in place.
 
-With its output bound to the memory of its input, ScatterND copies nothing and writes only those rows
-(onnxruntime 1.25 to 1.30: core/providers/cuda/tensor/scatter_nd.cc and core/providers/cpu/tensor/scatter_nd.cc).
+With its output bound to the memory of its input, ScatterND copies nothing and writes only those rows; with indices of
+one number it copies nothing from the host either, so a recorded one can be replayed (onnxruntime 1.25 to 1.30:
+core/providers/cuda/tensor/scatter_nd.cc and core/providers/cpu/tensor/scatter_nd.cc).
 """
 
 from pathlib import Path

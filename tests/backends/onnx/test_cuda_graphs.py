@@ -234,5 +234,6 @@ def test_prefixes_of_a_bucket_share_the_engine_of_steps(bundle, torch, tmp_path)
     requested = [each for each in load.keys if each.path.stem == "step"]
     assert len(requested) == 1
     assert not requested[0].writes_caches           # an engine's output is not its input's memory
+    assert not requested[0].shared                  # and it holds its weights
     assert run_decoder(backend.decoder(2, 8), prefix=65)
     assert sum(each.path.stem == "step" for each in load.keys) == 2
