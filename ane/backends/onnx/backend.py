@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int64)": np.int64}
 CUDA_GRAPH = (("enable_cuda_graph", "1"),)
+STEPS = ("step", "step_prefixes")       # the decoder's graphs of steps
 MAX_RECORDINGS = 64     # CUDA graphs of a session before it is reloaded, which frees them
 
 
@@ -44,6 +45,8 @@ class OnnxBackend:
         load: makes a session (default: ONNX Runtime).
         notice: called with one line for anything that is not done as requested.
         record: record CUDA graphs; False where values inside a graph are read, which a replay does not compute again.
+        as_on_cuda: let a step's graph write the caches, and a package's sessions share its weights; None: on CUDA
+            only. Tests do it on the CPU.
 
     Raises:
         UserError: the bundle has no ONNX packages, or none of that precision.
@@ -52,13 +55,15 @@ class OnnxBackend:
     def __init__(self, model: "Bundle", device: OnnxDevice, fallback: AlignmentBackend, precision: str = "auto",
                  threads: int | None = None, keep: bool = False, budget: int | None = None,
                  engines: TensorRtEngines | None = None, load: Callable[[SessionKey], Any] | None = None,
-                 notice: Callable[[str], None] = lambda line: None, record: bool = True):
+                 notice: Callable[[str], None] = lambda line: None, record: bool = True,
+                 as_on_cuda: bool | None = None):
         self.model, self.device, self.fallback, self.keep, self.notice = model, device, fallback, keep, notice
         self.stages = model.family.stages
         self.packages = select_onnx_packages(model, precision, device)
         self.engines = (engines or TensorRtEngines()) if device.name == "tensorrt" else None
         self.sessions = SessionCache(load or session_loader(device, threads), budget)
-        self.memory = BufferAllocator(device, free_memory=self.sessions.unload)
+        self.as_on_cuda = device.name == "cuda" if as_on_cuda is None else as_on_cuda
+        self.memory = BufferAllocator(device, True if self.as_on_cuda else None, self.sessions.unload)
         self.name = describe_packages(f"onnx:{device.name}", self.packages, model)
         self._checked: set[str] = set()
         self._recording = record and device.name == "cuda"
@@ -83,7 +88,8 @@ class OnnxBackend:
         shape = self.model.config(network).decoder_shape
         half = self.packages[network].precision == "fp16"
         dtype = np.dtype(np.float16 if half else np.float32)
-        graphs = DecoderGraphs(self.sessions, partial(self.session_key, network), self._step, self._stop_recording)
+        graphs = DecoderGraphs(self.sessions, partial(self.session_key, network), self._step, self._stop_recording,
+                               self.as_on_cuda)
         if self.engines is not None:        # each step shape has its own engine: round lengths up
             graphs = replace(graphs, padded_length=lambda positions: bucket_range(positions, LENGTHS)[1])
         return OnnxDecoder(graphs, shape, dtype, self.memory, lanes, capacity, prefixes, max_prefix_length)
@@ -166,7 +172,11 @@ class OnnxBackend:
             content = hashlib.sha256("".join(file.sha256 for file in package.files).encode()).hexdigest()
             profile = shape_profile(input_axes(path), shapes, fixed)
             options = (*options, *self.engines.options(path, content, package.precision, profile).items())
-        return SessionKey(path, sum(file.bytes for file in package.files), options)
+        size = sum(file.bytes for file in package.files)
+        graphs = {Path(file.file).stem: file.bytes for file in package.files if file.file.endswith(".onnx")}
+        if not self.as_on_cuda or len(graphs) == 1:         # a single graph shares its weights with none
+            return SessionKey(path, size, options)
+        return SessionKey(path, graphs[kind], options, kind in STEPS, size - sum(graphs.values()))
 
 
 class OnnxDenoiser:

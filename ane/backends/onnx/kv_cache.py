@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from ane.backends.onnx.buffers import Buffer, BufferAllocator, HostBuffer, Shape
+from ane.backends.onnx.buffers import Buffer, BufferAllocator, BufferSlice, HostBuffer, Shape
 
 
 class OnnxKvCache:
@@ -27,11 +27,22 @@ class OnnxKvCache:
         _, lanes, *rest = self.shape
         return (layer * lanes + lane) * prod(rest)
 
+    def rows(self, first: int, position: np.ndarray) -> np.ndarray:
+        """Indices (layers, n, heads, T) of the buffer's rows that ``write`` writes."""
+        layers, lanes, heads, length, _ = self.shape
+        lane = first + np.arange(len(position))
+        begin = (np.arange(layers)[:, None, None] * lanes + lane[:, None]) * heads + np.arange(heads)
+        return begin[..., None] * length + position[:, None]
+
+    def whole(self) -> BufferSlice:
+        """All rows of the buffer."""
+        return BufferSlice(self.buffer, 0, (prod(self.shape[:-1]), self.shape[-1]))
+
     def write(self, first: int, position: np.ndarray, new: Buffer) -> None:
         """Write ``new`` (layers, n, heads, T, width) to positions (n, T) of the lanes ``first`` … ``first + n − 1``."""
         n, columns = position.shape
         if self.allocator.rows_by_graph or not isinstance(self.buffer, HostBuffer):
-            self.allocator.write_rows(self.buffer, self._rows(first, position), new)
+            self.allocator.write_rows(self.buffer, self.rows(first, position), new)
             return
         array, start = self.buffer.array, int(position[0, 0])
         if (position == start + np.arange(columns)).all():          # the same positions in all lanes
@@ -45,10 +56,3 @@ class OnnxKvCache:
         layers, lanes, heads, before, width = self.shape
         old, self.buffer = self.buffer, self.allocator.zeros((layers, lanes, heads, length, width), self.buffer.dtype)
         self.write(0, np.broadcast_to(np.arange(before), (lanes, before)), old)
-
-    def _rows(self, first: int, position: np.ndarray) -> np.ndarray:
-        """Indices of the buffer's rows, in the order of the rows of ``new``."""
-        layers, lanes, heads, length, _ = self.shape
-        lane = first + np.arange(len(position))
-        begin = (np.arange(layers)[:, None, None] * lanes + lane[:, None]) * heads + np.arange(heads)
-        return (begin[..., None] * length + position[:, None]).ravel()

@@ -6,16 +6,18 @@ counts as loaded only when a session that was made with it lists it.
 
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ane.backends.onnx.gpu_libraries import installed_versions, load_libraries, version_problem
 from ane.system.errors import UserError
 
-CPU = "CPUExecutionProvider"
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 SILENT = 4              # of ONNX Runtime's severities: only fatal errors are logged
 
 
@@ -41,7 +43,7 @@ class OnnxDevice:
 
 DEVICES = {device.name: device for device in (
     OnnxDevice("cpu", CPU, "cpu", "onnxruntime"),
-    OnnxDevice("cuda", "CUDAExecutionProvider", "cuda", "an NVIDIA GPU with a current driver, CUDA and cuDNN, and "
+    OnnxDevice("cuda", CUDA, "cuda", "an NVIDIA GPU with a current driver, CUDA and cuDNN, and "
                "onnxruntime-gpu in place of onnxruntime (pip uninstall -y onnxruntime onnxruntime-gpu; pip install "
                "'tortoise-ane[cuda]')"),
     OnnxDevice("tensorrt", "TensorrtExecutionProvider", "cuda", "an NVIDIA GPU with a current driver, CUDA, cuDNN and "
@@ -69,17 +71,25 @@ def onnxruntime_module(user: str = "backend=onnx", extras: str = "'tortoise-ane[
 
 
 def make_session(graph: Path | bytes, providers: Sequence[str | tuple[str, dict[str, str]]],
-                 threads: int | None = None) -> Any:
+                 threads: int | None = None, folder: Path | None = None,
+                 initializers: Mapping[str, Any] | None = None) -> Any:
     """A session that never moves to the CPU by itself and prints nothing. Raises any error of ONNX Runtime.
+
+    ``folder``: where the files of weights are that a graph in bytes refers to. ``initializers``: values (OrtValue) that
+    it uses in place of weights of the graph.
 
     With ONNX Runtime's default, a session whose provider fails once prints that on standard output and computes on the
     CPU from then on.
     """
+    options = quiet_options(threads)
+    for name, value in (initializers or {}).items():
+        options.add_initializer(name, value)
+    if folder is not None and isinstance(graph, bytes):
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")             # of providers that are left out: callers check for them
-        return onnxruntime_module().InferenceSession(graph if isinstance(graph, bytes) else str(graph),
-                                                     quiet_options(threads), providers=list(providers),
-                                                     enable_fallback=0)
+        return onnxruntime_module().InferenceSession(graph if isinstance(graph, bytes) else str(graph), options,
+                                                     providers=list(providers), enable_fallback=0)
 
 
 def choose_onnx_device(name: str, notice: Callable[[str], None] = lambda line: None,
@@ -132,7 +142,7 @@ def load_error(device: OnnxDevice) -> str:
     if device.memory == "cuda" and (problem := version_problem(device.name, installed_versions(ort))):
         return problem
     try:
-        session = make_session(_identity_graph(), [device.provider])
+        session = make_session(identity_graph(), [device.provider])
     except Exception as error:       # providers raise errors of any type
         return next((line.strip()[:200] for line in str(error).splitlines() if line.strip()), type(error).__name__)
     if device.provider in session.get_providers():
@@ -149,10 +159,12 @@ def quiet_options(threads: int | None = None) -> Any:
     return options
 
 
-def _identity_graph() -> bytes:
-    from onnx import TensorProto, helper
+def identity_graph(dtype: Any = np.float32) -> bytes:
+    """A graph whose output ``y`` is a copy of its input ``x``, of any shape."""
+    from onnx import helper
 
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy")
+    x, y = (helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), None)
+            for name in "xy")
     graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "identity", [x], [y])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8).SerializeToString()
 

@@ -11,6 +11,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
 from ane.backends import load_backend
 from ane.backends.onnx import backend as onnx_backend
+from ane.backends.onnx import decoder as onnx_decoder
 from ane.backends.onnx.backend import CUDA_GRAPH, OnnxBackend
 from ane.backends.onnx.buffers import BufferAllocator
 from ane.backends.onnx.providers import CPU, OnnxDevice, OutOfMemoryError, onnx_errors
@@ -100,6 +101,15 @@ def test_each_decoder_of_a_backend_has_its_own_recording(bundle, torch):
     first.step(columns(5, 2, 1), np.full(2, 3))
     first.step(columns(5, 1, 2), np.full(1, 3))             # several columns are not recorded
     assert load.numbers[6:] == [1, -1]
+
+
+def test_a_step_is_recorded_again_where_its_caches_have_moved(bundle, torch, monkeypatch):
+    monkeypatch.setattr(onnx_decoder, "GROWTH", 4)
+    load = FakeSessionLoader()
+    decoder = make_backend(bundle, torch, load).decoder(2, 8)
+    actual = run_decoder(decoder, turns=7)
+    assert load.numbers == [1, 1, 1, 1, 2, 2, 2]
+    assert mean_snr_db(run_decoder(torch.decoder(2, 8), turns=7), actual) >= 100
 
 
 def test_sessions_with_many_recordings_are_loaded_again(bundle, torch, monkeypatch):
@@ -223,5 +233,7 @@ def test_prefixes_of_a_bucket_share_the_engine_of_steps(bundle, torch, tmp_path)
         assert near(torch, run_decoder(decoder, prefix=5), prefix=5)
     requested = [each for each in load.keys if each.path.stem == "step"]
     assert len(requested) == 1
+    assert not requested[0].writes_caches           # an engine's output is not its input's memory
+    assert not requested[0].shared                  # and it holds its weights
     assert run_decoder(backend.decoder(2, 8), prefix=65)
     assert sum(each.path.stem == "step" for each in load.keys) == 2
