@@ -42,7 +42,7 @@ class TorchDecoder:
         own = own_positions(capacity, self.shape.head_width)
         self.keys, self.values = (self._allocate(lanes, own) for _ in range(2))
         self.prefix_keys = self.prefix_values = None
-        self.prefix_capacity = self._prefix_positions(max_prefix_length or 0)       # positions allocated for each prefix
+        self.prefix_capacity = self._prefix_positions(max_prefix_length or 0)     # positions allocated for each
         self.prefix_lengths = [0] * prefixes                # positions in use
         self.recorded = np.empty((0, 0, 0), np.float32)
         self._recorder: PrefixScores | None = None

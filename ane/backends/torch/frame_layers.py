@@ -1,7 +1,8 @@
 """Layers of the denoiser and of CLVP for the CPU, their weights packed when the network is loaded.
 
 They replace a network's linear layers, and those that have ``over_frames``: convolutions of 1 tap over packed frames
-(N, C), or of an odd number of taps over (R, L, C), zero-padded, channels last. oneDNN would otherwise convert the weights in every call.
+(N, C), or of an odd number of taps over (R, L, C), zero-padded, channels last. oneDNN would otherwise convert the
+weights in every call.
 """
 
 from collections.abc import Callable, Sequence

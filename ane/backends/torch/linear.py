@@ -1,8 +1,9 @@
 """Linear layers for the CPU, their weights packed when the network is loaded: the decoder's, and those over frames.
 
-A step of the decoder multiplies all weights with a few rows of activations, so reading the weights limits its speed: smaller weights
-are faster, if there is a fast kernel for them. All layers take and return float32. Attention, norms and GELU between
-them are faster and more exact in float32 (with AVX-512 bf16, attention in bfloat16 takes 1.2 to 2.2 times as long).
+A step of the decoder multiplies all weights with a few rows of activations, so reading the weights limits its speed:
+smaller weights are faster, if there is a fast kernel for them. The decoder's layers take and return float32. Attention,
+norms and GELU between them are faster and more exact in float32 (with AVX-512 bf16, attention in bfloat16 takes 1.2 to
+2.2 times as long).
 """
 
 import platform

@@ -112,7 +112,8 @@ def test_attention_does_not_depend_on_neighbours_at_any_width_of_heads(head_widt
 
     for columns in (1, 3):
         alone = {index: stepped([index], columns)[0] for index in range(len(lengths))}
-        for chosen in ([0, 1], [2, 3], [0, 1, 2], [0, 0], [2] * 40, [0, 3, 1, 3], [0, *[1] * 20, *[2] * 30], [3, 2, 1, 0]):
+        for chosen in ([0, 1], [2, 3], [0, 1, 2], [0, 0], [2] * 40, [0, 3, 1, 3], [0, *[1] * 20, *[2] * 30],
+                       [3, 2, 1, 0]):
             for index, hidden in zip(chosen, stepped(chosen, columns), strict=True):
                 np.testing.assert_array_equal(hidden, alone[index])
 
