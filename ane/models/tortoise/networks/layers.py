@@ -159,8 +159,8 @@ def relative_attention(q: Tensor, k: Tensor, v: Tensor, bias: nn.Module, length:
     """``attention`` over ``length`` positions with a ``RelativePositionBias``, or with what replaces it in a graph."""
     if q.device.type != "cpu" or not isinstance(bias, RelativePositionBias):
         return attention(q, k, v, bias(length, q.dtype))
-    # with the queries in reverse order, the bias is read from a few numbers: attention over 400 frames takes a third less
-    # time, in float32 and, with AMX, in bfloat16
+    # with the queries in reverse order, the bias is read from a few numbers: attention over 400 frames takes a third
+    # less time, in float32 and, with AMX, in bfloat16
     return attention(q.flip(2), k, v, bias.last_query_first(length, q.dtype)).flip(1)
 
 
