@@ -84,9 +84,11 @@ def speak(backend: PackagedBackend | OnnxBackend, golden: Case, alpha: float = 1
 
 
 @pytest.mark.parametrize("name", ["single", "slow", "fast"])
-@pytest.mark.parametrize("functions", [(), ("text_48", "mel_160_48")])
-def test_core_ml_gives_the_unpadded_result_in_any_bucket(name, functions, fastspeech_case, coreml, assert_close):
-    golden = fastspeech_case(name)
+@pytest.mark.parametrize("largest", [False, True], ids=["the smallest that fits", "the largest"])
+def test_core_ml_gives_the_unpadded_result_in_any_bucket(name, largest, fastspeech_case, fastspeech_facts, coreml,
+                                                         assert_close):
+    golden, (symbols, frames) = fastspeech_case(name), fastspeech_facts["buckets"][-1]
+    functions = (f"text_{symbols}", f"mel_{frames}_{symbols}") if largest else ()
     states, log_durations, counts, mel = speak(coreml("exact", *functions), golden, ALPHAS.get(name, 1.0))
     assert_close(states, golden["encoder"], EXACT_TOLERANCE, "encoder")
     assert_close(log_durations, golden["log_duration"], EXACT_TOLERANCE, "log durations")
@@ -122,5 +124,6 @@ def test_a_text_gets_the_bucket_that_the_example_chooses_and_is_never_cropped(fa
             chosen = smallest_fitting(functions, "the text", symbols=choice["length"])
             assert chosen.bucket["symbols"] == fastspeech_facts["buckets"][choice["index"]][0]
         else:
-            with pytest.raises(UserError, match=f"needs {choice['length']} symbols and the largest bucket of .* 48"):
+            needed = f"needs {choice['length']} symbols and the largest bucket of .* {largest}"
+            with pytest.raises(UserError, match=needed):
                 smallest_fitting(functions, "the text", symbols=choice["length"])
