@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    hypothesis.settings.register_profile("default", max_examples=30, deadline=None)
+    hypothesis.settings.register_profile("campaign", max_examples=300, deadline=None)
+    hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
     # one thread a worker, also in the processes that tests start: more would only compete
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     families = config.getoption("families")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import ane
@@ -29,7 +29,6 @@ def loud_frames(audio: np.ndarray) -> np.ndarray:
     return np.array([(audio[at:at + FRAME] ** 2).mean() > QUIET ** 2 for at in range(0, len(audio), FRAME)], bool)
 
 
-@settings(deadline=None)
 @given(RUNS, ENDS, CUTS)
 def test_the_output_does_not_depend_on_the_pieces(runs, ends, cuts):
     audio = sound(runs)
@@ -38,7 +37,6 @@ def test_the_output_does_not_depend_on_the_pieces(runs, ends, cuts):
     np.testing.assert_array_equal(np.concatenate((*pieces, trimmer.finish())), trimmed(audio, ends))
 
 
-@settings(deadline=None)
 @given(RUNS, ENDS)
 def test_sound_is_kept_with_the_given_silence_around_it(runs, ends):
     audio, (lead, tail) = sound(runs), (round(seconds * RATE) for seconds in ends)
@@ -57,7 +55,6 @@ def test_sound_is_kept_with_the_given_silence_around_it(runs, ends):
         np.testing.assert_array_equal(kept, audio)
 
 
-@settings(deadline=None)
 @given(RUNS, st.integers(60, 5000))
 def test_sound_is_returned_at_once_and_only_silence_is_held_back(runs, size):
     audio, trimmer, passed, fed = sound(runs), Trimmer(0.05, 0.05), 0, 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ane.bundles import open_model
@@ -103,7 +103,6 @@ def test_a_file_that_is_no_checkpoint_is_recognised(directory, content, message)
     assert message in refused
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.binary(min_size=1, max_size=300), st.sampled_from([b"", b"\x80\x02", b"PK\x03\x04", b"\x80\x04\x95"]))
 def test_random_bytes_are_refused_with_the_file_named(tmp_path_factory, content, start):
     path = tmp_path_factory.mktemp("bytes") / "x.pth"

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ane.bundles import open_model
@@ -58,7 +58,6 @@ def test_weight_norm_is_folded_in(directory):
     torch.testing.assert_close(folded, layer.weight.detach(), rtol=1e-6, atol=1e-7)
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.tuples(st.integers(1, 5), st.integers(1, 5), st.integers(1, 5)), st.integers(0, 2**31))
 def test_folded_weight_norm_has_the_gains_as_norms(shape, seed):
     random = torch.Generator().manual_seed(seed)
