@@ -30,8 +30,8 @@ SOURCE for Tortoise is a directory with autoregressive.pth, diffusion_decoder.pt
 files are read if present), a Hugging Face repository OWNER/NAME, or the word hub for upstream's own repository.
 SOURCE for FastSpeech is a .pt file of NVIDIA's example; --vocoder adds the HiFi-GAN or WaveGlow that makes its sound.
 SOURCE for KittenTTS is a directory with config.json, the .onnx and the .npz file, or KittenML/NAME.
-SOURCE for Whisper is a .pt file of OpenAI's, a folder with config.json and model.safetensors, or a repository such as
-openai/whisper-base.en.
+SOURCE for Whisper is a .pt file of OpenAI's, a folder with config.json and model.safetensors or with model.bin of
+CTranslate2 (faster-whisper), or a repository such as openai/whisper-base.en.
 -o NAME stores the bundle where --bundle NAME finds it; a path has a slash in it.
 """
 PRECISION = """

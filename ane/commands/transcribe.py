@@ -39,8 +39,8 @@ def register(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("files", nargs="+", type=arguments.path, metavar="FILE",
                         help="sound file: wav, flac, mp3 or ogg, of any length up to a day")
     parser.add_argument("--model", metavar="NAME|PATH",
-                        help="a bundle made by `ane import`, a .pt file of OpenAI's, or a Hugging Face folder "
-                             f"(default: the bundle {DEFAULT_BUNDLE})")
+                        help="a bundle made by `ane import`, a .pt file of OpenAI's, or a folder of Hugging Face or "
+                             f"CTranslate2 (default: the bundle {DEFAULT_BUNDLE})")
     parser.add_argument("--format", choices=FORMATS,
                         help="txt: a line for each segment; json: one object; srt, vtt: subtitles (default: the "
                              "suffix of -o, else txt)")
@@ -101,7 +101,7 @@ def transcribe(args: argparse.Namespace) -> int:
 
 
 def open_whisper(name: str | None) -> Model:
-    """The bundle, .pt file or Hugging Face folder of that name.
+    """The bundle or checkpoint of that name.
 
     Raises:
         UserError: none is named or stored, or it is no Whisper model.

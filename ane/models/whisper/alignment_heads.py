@@ -1,7 +1,7 @@
 """Cross-attention heads whose weights follow the sound from word to word, by which words are timed.
 
 Facts about the published weights (openai/whisper __init__.py, ``_ALIGNMENT_HEADS``). Hugging Face's repositories state
-the same in generation_config.json.
+the same in generation_config.json, CTranslate2's in config.json.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from ane.system.files import read_json
 
 Heads = tuple[tuple[int, int], ...]     # (layer, head) each
 
-GENERATION = "generation_config.json"
+GENERATION, CTRANSLATE2_CONFIG = "generation_config.json", "config.json"
 LARGE_V3: Heads = ((7, 0), (10, 17), (12, 18), (13, 12), (16, 1), (17, 14), (19, 11), (21, 4), (24, 1), (25, 6))
 TURBO: Heads = ((2, 4), (2, 11), (3, 3), (3, 6), (3, 11), (3, 14))
 # by the name of OpenAI's .pt file
@@ -39,18 +39,18 @@ PUBLISHED = MappingProxyType({
 
 
 def find_alignment_heads(weights: Path, layers: int, heads: int) -> Heads:
-    """The heads that a checkpoint's generation_config.json or its name states; () if neither does.
+    """The heads that a checkpoint's generation_config.json, config.json of CTranslate2 or name states; () if none does.
 
     Args:
-        weights: OpenAI's .pt file, or a Hugging Face folder. layers, heads: of its decoder.
+        weights: OpenAI's .pt file, CTranslate2's model.bin, or a Hugging Face folder. layers, heads: of its decoder.
 
     Raises:
-        UserError: generation_config.json is damaged, or names a head that the decoder lacks.
+        UserError: the file is damaged, or names a head that the decoder lacks.
     """
     if weights.suffix == ".pt":
         named = PUBLISHED.get(weights.stem, ())     # unless another model has that name
         return named if all(layer < layers and head < heads for layer, head in named) else ()
-    path = weights / GENERATION
+    path = weights / GENERATION if weights.is_dir() else weights.parent / CTRANSLATE2_CONFIG
     content = read_json(path) if path.is_file() else {}
     found = content.get("alignment_heads") if isinstance(content, dict) else None
     if found is None:

@@ -1,6 +1,6 @@
-"""Whisper checkpoints, used as they are: a .pt file of OpenAI, or a Hugging Face folder with safetensors.
+"""Whisper checkpoints, used as they are: a .pt file of OpenAI, a Hugging Face folder, or model.bin of CTranslate2.
 
-Both hold the same tensors under different names; a renaming is all that loading needs.
+All hold the same tensors under different names; a renaming is all that loading needs.
 """
 
 import hashlib
@@ -19,6 +19,7 @@ from ane.bundles.model import Model
 from ane.bundles.pickles import load_pickle
 from ane.bundles.weights import FLOATS, PRECISIONS, layout, shape_text
 from ane.models.whisper.alignment_heads import find_alignment_heads
+from ane.models.whisper.ctranslate2 import is_ctranslate2, read_ctranslate2
 from ane.models.whisper.networks import WHISPER_NETWORKS
 from ane.models.whisper.tokenizer_files import find_tokenizer
 from ane.models.whisper.tokens import SpecialTokens
@@ -26,6 +27,7 @@ from ane.system.errors import UserError
 from ane.system.files import read_json
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+CTRANSLATE2 = "model.bin"
 # OpenAI's name of a size → Hugging Face's
 SIZES = {
     "n_mels": "num_mel_bins", "n_audio_ctx": "max_source_positions", "n_audio_state": "d_model",
@@ -55,12 +57,14 @@ def openai_name(key: str) -> str:
 
 
 def find_whisper_weights(path: Path) -> Path | None:
-    """The .pt file or the Hugging Face folder at ``path``; None: there is no Whisper checkpoint. Nothing is loaded.
+    """The .pt or model.bin file, or the Hugging Face folder, at ``path``; None: no Whisper checkpoint. Loads nothing.
 
-    A folder may hold a single .pt file instead, with its tokenizer beside it.
+    A folder may hold model.bin or a single .pt file instead, with its tokenizer beside it.
     """
     if os.path.isfile(path):
-        return path if path.suffix == ".pt" else None
+        return path if path.suffix == ".pt" or is_ctranslate2(path) else None
+    if os.path.isfile(path / CTRANSLATE2) and is_ctranslate2(path / CTRANSLATE2):
+        return path / CTRANSLATE2
     if os.path.isfile(path / CONFIG):
         try:
             content = read_json(path / CONFIG)
@@ -83,10 +87,10 @@ def is_whisper(path: Path) -> bool:
 
 
 class WhisperCheckpoint(Model):
-    """A checkpoint of OpenAI or Hugging Face. Its keys and shapes are compared with its sizes when it is opened.
+    """A checkpoint in one of the three layouts. Its keys and shapes are compared with its sizes when it is opened.
 
     Args:
-        path: the .pt file; the folder with config.json and model.safetensors; or a folder with one .pt file.
+        path: the .pt or model.bin file, a folder with it, or a folder with config.json and model.safetensors.
 
     Raises:
         UserError: no such file, another kind of model, a damaged or incomplete one, or a vocabulary that is not
@@ -105,13 +109,14 @@ class WhisperCheckpoint(Model):
             raise UserError(f"{self.path}: no such file or folder")
         weights = find_whisper_weights(self.path)
         if weights is None:
-            raise UserError(f"{self.path} is not a Whisper checkpoint: give a .pt file of OpenAI's, or a Hugging Face "
-                            f"folder with {CONFIG} (model_type whisper) and {WEIGHTS}")
-        self.folder = weights.parent if weights.suffix == ".pt" else weights
-        if weights.suffix == ".pt":
-            self.files, (self._sizes, self._entries) = [weights], read_openai(weights)
-        else:
-            self.files, (self._sizes, self._entries) = hugging_face_files(weights), read_hugging_face(weights)
+            raise UserError(f"{self.path} is not a Whisper checkpoint: give a .pt file of OpenAI's, a folder of "
+                            f"CTranslate2 with {CTRANSLATE2}, or a Hugging Face folder with {CONFIG} (model_type "
+                            f"whisper) and {WEIGHTS}")
+        self.folder = weights if os.path.isdir(weights) else weights.parent
+        self.files = hugging_face_files(weights) if weights == self.folder else [weights]
+        read = (read_hugging_face if weights == self.folder else
+                read_openai if weights.suffix == ".pt" else read_ctranslate2)
+        self._sizes, self._entries = read(weights)
         self.special = SpecialTokens.of(self._sizes["n_vocab"])
         self._heads = find_alignment_heads(weights, self._sizes["n_text_layer"], self._sizes["n_text_head"])
         for network in self.networks:

@@ -10,7 +10,15 @@ from ane.bundles.family import ModelFamily
 from ane.bundles.hub import Snapshot, download_files
 from ane.bundles.model import Model
 from ane.models.whisper.alignment_heads import GENERATION, check_alignment_heads
-from ane.models.whisper.checkpoints import CONFIG, INDEX, WEIGHTS, WhisperCheckpoint, is_whisper, shard_names
+from ane.models.whisper.checkpoints import (
+    CONFIG,
+    CTRANSLATE2,
+    INDEX,
+    WEIGHTS,
+    WhisperCheckpoint,
+    is_whisper,
+    shard_names,
+)
 from ane.models.whisper.networks import WHISPER_NETWORKS
 from ane.models.whisper.stages import WHISPER_STAGES
 from ane.system.errors import UserError
@@ -60,14 +68,14 @@ def source_files(path: Path) -> dict[str, Path]:
 
 
 def open_whisper_checkpoint(path: Path, arguments: Mapping[str, Any] | None, origin: str) -> Model:
-    """Open a .pt file of OpenAI or a Hugging Face folder. Their sizes are their own, so ``arguments`` must be empty."""
+    """Open a checkpoint of any layout. Its sizes are its own, so ``arguments`` must be empty."""
     if arguments:
         raise UserError(f"{origin}: a Whisper checkpoint states its own sizes: leave the config out")
     return WhisperCheckpoint(path)
 
 
 def download_whisper(repository: str, revision: str | None, progress: Callable[[str], None]) -> Snapshot:
-    """Download a repository's files, weights in one file or in the shards that its index names.
+    """Download a repository's files, weights in one file (CTranslate2's too) or in the shards that its index names.
 
     Raises:
         UserError: as ``ane.bundles.hub.download_files``, or a damaged index.
@@ -76,7 +84,7 @@ def download_whisper(repository: str, revision: str | None, progress: Callable[[
         return download_files(repository, required, files, revision=at, kind=FAMILY.title, progress=progress)
 
     found = download((CONFIG,), FAMILY.files)
-    if WEIGHTS in found.files:
+    if not {WEIGHTS, CTRANSLATE2}.isdisjoint(found.files):
         return found
     names = shard_names(found.directory / INDEX) if INDEX in found.files else [WEIGHTS]     # the latter is an error
     return replace(found, files={**found.files, **download(names, at=found.revision).files})
@@ -88,6 +96,6 @@ FAMILY = ModelFamily(
     read_options=cannot_speak, options=frozenset(), source_files=source_files,
     recognises=is_whisper, import_options=frozenset({"precision"}), repositories="whisper",
     data=frozenset({"tokenizer"}), download=download_whisper,
-    extra_files=(CONFIG, INDEX, GENERATION, "tokenizer.json", "vocab.json", "merges.txt"),
+    extra_files=(CONFIG, INDEX, CTRANSLATE2, GENERATION, "tokenizer.json", "vocab.json", "merges.txt"),
     repository="openai/whisper-base.en", package_formats=frozenset(("coreml", "onnx")),
     usage="ane transcribe FILE --model")

@@ -1,10 +1,12 @@
-"""A tiny Whisper checkpoint of random weights, in the layouts of OpenAI and of Hugging Face."""
+"""A tiny Whisper checkpoint of random weights, in the layouts of OpenAI, Hugging Face and CTranslate2."""
 
 import json
 import shutil
+import struct
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 
@@ -18,6 +20,7 @@ COVERED_TEXTS = {
     "Hello world.", " The quick brown fox jumps over the lazy dog.", " It's 3.50, isn't it?", "naïve café — ok",
     " 1234567", "\n\n  two", "Hello there, friend.", " Hello there, friend.",
 }
+VALUES = ("weight", "bias")
 KNOWN_TOKENS = 256      # lower ids are single bytes, which RANKS has
 
 
@@ -97,5 +100,54 @@ def write_hugging_face(folder: Path, sizes: RandomSizes | None = None, seed: int
         (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
     config = {"model_type": "whisper", **{theirs: asdict(sizes)[ours] for ours, theirs in SIZES.items()}}
     (folder / "config.json").write_text(json.dumps(config))
+    shutil.copy(RANKS, folder / RANKS.name)
+    return folder
+
+
+def write_ctranslate2(folder: Path, sizes: RandomSizes | None = None, seed: int = 0, **changes: np.ndarray) -> Path:
+    """Write model.bin with the rank file and config.json beside it; ``changes`` are added. Returns the folder."""
+    sizes = sizes or RandomSizes()
+    folder.mkdir(parents=True, exist_ok=True)
+    arrays = {key: tensor.numpy() for key, tensor in random_tensors(sizes, seed).items()}
+    variables = {f"{side}/{name}": arrays[f"{side}.{ours}"] for side, ours, name in (
+        ("encoder", "positional_embedding", "position_encodings/encodings"),
+        ("decoder", "positional_embedding", "position_encodings/encodings"),
+        ("decoder", "token_embedding.weight", "embeddings/weight"),
+        *(("encoder", f"conv{index}.{kind}", f"conv{index}/{kind}") for index in (1, 2) for kind in VALUES))}
+
+    def add(name: str, *keys: str, norm: bool = False) -> None:
+        for kind, theirs in (("weight", "gamma" if norm else "weight"), ("bias", "beta" if norm else "bias")):
+            zero = np.zeros(sizes.n_audio_state, np.float32)       # keys have no bias
+            variables[f"{name}/{theirs}"] = np.concatenate([arrays.get(f"{key}.{kind}", zero) for key in keys])
+
+    for side, layers in (("encoder", sizes.n_audio_layer), ("decoder", sizes.n_text_layer)):
+        add(f"{side}/layer_norm", "encoder.ln_post" if side == "encoder" else "decoder.ln", norm=True)
+        variables[f"{side}/num_heads"] = np.array(sizes.n_text_head, np.int16)
+        for index in range(layers):
+            theirs, ours = f"{side}/layer_{index}", f"{side}.blocks.{index}"
+            add(f"{theirs}/self_attention/layer_norm", f"{ours}.attn_ln", norm=True)
+            add(f"{theirs}/self_attention/linear_0", *(f"{ours}.attn.{name}" for name in ("query", "key", "value")))
+            add(f"{theirs}/self_attention/linear_1", f"{ours}.attn.out")
+            add(f"{theirs}/ffn/layer_norm", f"{ours}.mlp_ln", norm=True)
+            add(f"{theirs}/ffn/linear_0", f"{ours}.mlp.0")
+            add(f"{theirs}/ffn/linear_1", f"{ours}.mlp.2")
+            if side == "decoder":
+                add(f"{theirs}/attention/layer_norm", f"{ours}.cross_attn_ln", norm=True)
+                add(f"{theirs}/attention/linear_0", f"{ours}.cross_attn.query")
+                add(f"{theirs}/attention/linear_1", f"{ours}.cross_attn.key", f"{ours}.cross_attn.value")
+                add(f"{theirs}/attention/linear_2", f"{ours}.cross_attn.out")
+    types = {np.dtype(kind): code for code, kind in enumerate((np.float32, np.int8, np.int16, np.int32, np.float16))}
+
+    def text(value: str) -> bytes:
+        return struct.pack("<H", len(value) + 1) + value.encode() + b"\0"
+
+    variables |= changes
+    parts = [struct.pack("<I", 6), text("WhisperSpec"), struct.pack("<II", 3, len(variables))]
+    for name, array in variables.items():
+        parts += [text(name), struct.pack(f"<B{array.ndim}IBI", array.ndim, *array.shape, types[array.dtype],
+                                          array.nbytes), array.tobytes()]
+    parts += [struct.pack("<I", 1), text("decoder/projection/weight"), text("decoder/embeddings/weight")]
+    (folder / "model.bin").write_bytes(b"".join(parts))
+    (folder / "config.json").write_text(json.dumps({"alignment_heads": [[1, 0], [0, 1]]}))
     shutil.copy(RANKS, folder / RANKS.name)
     return folder

@@ -1,17 +1,24 @@
-"""Checkpoints in both layouts, and those that are refused, each in one line."""
+"""Checkpoints in the three layouts, and those that are refused, each in one line."""
 
 import json
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from ane.bundles.bundle import Bundle, write_bundle
-from ane.models.whisper.checkpoints import WhisperCheckpoint, find_whisper_weights
+from ane.models.whisper.checkpoints import WhisperCheckpoint, find_whisper_weights, is_whisper
 from ane.system.errors import UserError
-from tests.models.whisper.random_whisper import RandomSizes, random_tensors, write_hugging_face, write_openai
+from tests.models.whisper.random_whisper import (
+    RandomSizes,
+    random_tensors,
+    write_ctranslate2,
+    write_hugging_face,
+    write_openai,
+)
 
 
 def same_weights(first, second) -> bool:
@@ -26,6 +33,38 @@ def test_both_layouts_hold_the_same_model(openai_file, hugging_face_folder):
     assert same_weights(ours, theirs)
     assert ours.tokenizer == theirs.tokenizer
     assert ours.identity != theirs.identity
+
+
+@pytest.mark.parametrize("part", [".", "model.bin"])
+def test_a_model_of_ctranslate2_is_the_same_model_with_its_alignment_heads(tmp_path, openai_file, part):
+    ours, theirs = WhisperCheckpoint(write_ctranslate2(tmp_path) / part), WhisperCheckpoint(openai_file)
+    assert is_whisper(tmp_path / part)
+    assert same_weights(theirs, ours)
+    assert ours.tokenizer == theirs.tokenizer
+    assert ours.config("encoder") == theirs.config("encoder")
+    assert ours.config("decoder") == replace(theirs.config("decoder"), alignment_heads=((1, 0), (0, 1)))
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"encoder/conv1/weight_scale": np.ones(8, np.float32)}, "is quantised (encoder/conv1/weight_scale): convert"),
+    ({"encoder/num_heads": np.zeros(0, np.int16)}, "lacks tensors of Whisper"),
+    ({"decoder/layer_0/ffn/linear_0/weight": np.ones((3, 2), np.float32)}, "has shape 3×2, the sizes"),
+    ({"decoder/layer_2/ffn/linear_0/weight": np.ones((3, 2), np.float32)}, "is missing"),
+    ({"decoder/layer_0/self_attention/linear_0/bias": np.ones(24, np.float32)}, "attn.key.bias is beyond the network"),
+])
+def test_another_model_of_ctranslate2_is_refused_in_one_line(tmp_path, changes, message):
+    with pytest.raises(UserError) as error:
+        WhisperCheckpoint(write_ctranslate2(tmp_path, **changes))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("length", [17, 20, 23, 25, 60, 20000])
+def test_a_truncated_model_of_ctranslate2_is_refused(tmp_path, length):
+    path = write_ctranslate2(tmp_path) / "model.bin"
+    path.write_bytes(path.read_bytes()[:length])
+    with pytest.raises(UserError, match=r"cannot be read as a Whisper model of CTranslate2 \(.*get it again$"):
+        WhisperCheckpoint(tmp_path)
 
 
 def test_a_folder_with_one_pt_file_is_that_file(openai_file):
