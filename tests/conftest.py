@@ -1,6 +1,7 @@
 """Fixtures of all tests, and the option for another set of golden vectors."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,3 +74,20 @@ def onnx_packages(golden_checkpoints: Path, golden_config: Path, tmp_path_factor
 def golden_families(pytestconfig: pytest.Config) -> Path:
     """Directory of the golden vectors of the other model families: fastspeech/, whisper/ and kitten/."""
     return pytestconfig.getoption("families").resolve()
+
+
+@pytest.fixture(scope="session")
+def preloaded_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The socket of a server that runs Python commands without importing torch each time (``tests.preloaded``)."""
+    from tests.preloaded import preloaded
+
+    with preloaded(tmp_path_factory.mktemp("preloaded")) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def python(preloaded_server: Path) -> Path:
+    """A program that stands for `python -m MODULE` and `python -c CODE` in a process of its own, and starts at once."""
+    from tests.preloaded import write_client
+
+    return write_client(preloaded_server.parent / "python", preloaded_server)

@@ -9,7 +9,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,7 +35,7 @@ def files(golden_checkpoints: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def import_in(golden_config: Path) -> Callable[[Path], Importer]:
+def import_in(python: Path, golden_config: Path) -> Callable[[Path], Importer]:
     """``import_in(folder)(endpoint, *arguments)``: run `ane import` in a folder with the hub at ``endpoint``.
 
     The hub's cache and all other files are in that folder.
@@ -51,7 +50,7 @@ def import_in(golden_config: Path) -> Callable[[Path], Importer]:
                    "HF_HUB_DISABLE_TELEMETRY": "1", "ANE_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1",
                    "NO_PROXY": "127.0.0.1", "PYTHONPATH": source, **environment}
             sizes = [] if config is None else ["--config", str(config)]
-            command = [sys.executable, "-m", "ane", "import", *arguments, *sizes]
+            command = [python, "-m", "ane", "import", *arguments, *sizes]
             return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=120)
 
         return run

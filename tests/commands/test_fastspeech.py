@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -36,10 +35,10 @@ def bundle(files: Path, capsys: pytest.CaptureFixture) -> Path:
     return files / "bundle"
 
 
-def test_import_and_say_in_processes_of_their_own(files):
+def test_import_and_say_in_processes_of_their_own(files, python):
     for command in (["import", "checkpoint.pt", "--vocoder", "generator.pth", "-o", "./bundle"],
                     ["say", "Hello, world.", "--bundle", "./bundle", "--speed", "1.2", "-o", "x.wav"]):
-        result = subprocess.run([sys.executable, "-m", "ane", *command], cwd=files, capture_output=True, text=True,
+        result = subprocess.run([python, "-m", "ane", *command], cwd=files, capture_output=True, text=True,
                                 timeout=300, check=False)
         assert result.returncode == 0, result.stderr
     assert "speed 1.2" in result.stderr

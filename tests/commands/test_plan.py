@@ -42,8 +42,8 @@ def run(capsys, monkeypatch):
     return run
 
 
-def test_the_command_prints_costs_estimates_and_warnings(step, tmp_path):
-    command = [sys.executable, "-m", "ane", "plan", str(step), "--chip", "M1,M4-Pro", "--json", "plan.json"]
+def test_the_command_prints_costs_estimates_and_warnings(step, tmp_path, python):
+    command = [python, "-m", "ane", "plan", str(step), "--chip", "M1,M4-Pro", "--json", "plan.json"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert (result.returncode, result.stderr) == (0, "")
     for said in ("not measured", "M4 Pro", "codes a second", "real-time factor", "unaligned-width", "anemll-bench"):

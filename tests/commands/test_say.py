@@ -65,8 +65,8 @@ def test_text_comes_from_a_file_or_standard_input(workplace, monkeypatch):
     assert files[0] == files[1] == files[2]
 
 
-def test_text_is_read_from_a_pipe_without_being_asked_for(workplace):
-    command = [sys.executable, "-m", "ane", "say", *SHORT, "-o"]
+def test_text_is_read_from_a_pipe_without_being_asked_for(workplace, python):
+    command = [python, "-m", "ane", "say", *SHORT, "-o"]
     subprocess.run([*command, "pipe.wav"], input=b"hello there", cwd=workplace, timeout=300, check=True)
     assert main(["say", "hello", "there", *SHORT, "-o", "words.wav"]) == 0
     assert (workplace / "pipe.wav").read_bytes() == (workplace / "words.wav").read_bytes()
@@ -165,7 +165,7 @@ def test_help_names_every_command_and_comes_without_loading_an_engine():
 TWO = "The turtle was first. The rabbit came second."
 
 
-def test_a_stream_is_written_played_and_piped_as_it_would_be_whole(workplace, device, capsys):
+def test_a_stream_is_written_played_and_piped_as_it_would_be_whole(workplace, device, capsys, python):
     flags = (TWO, *SHORT, "--split", "20,30")
     assert main(["say", *flags, "-o", "whole.wav"]) == 0
     assert main(["say", *flags, "--stream", "-o", "stream.wav", "--play"]) == 0
@@ -175,7 +175,7 @@ def test_a_stream_is_written_played_and_piped_as_it_would_be_whole(workplace, de
     assert len(whole) == len(stream)
     assert abs(whole.astype(int) - stream).max() <= 4       # 1e-4
     assert np.array_equal(device.played[device.played != 0], stream[stream != 0])    # silence while it waits for more
-    piped = subprocess.run([sys.executable, "-m", "ane", "say", *flags, "--stream", "-o", "-"], capture_output=True,
+    piped = subprocess.run([python, "-m", "ane", "say", *flags, "--stream", "-o", "-"], capture_output=True,
                            timeout=300, check=True)
     assert piped.stdout[-len(stream) * 2:] == stream.tobytes()
     assert soundfile.SoundFile(io.BytesIO(piped.stdout)).samplerate == 24000

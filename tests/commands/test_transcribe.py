@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -46,11 +45,11 @@ def run(capsys, *arguments) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize("write", [write_openai, write_hugging_face], ids=["openai", "hugging face"])
-def test_import_and_transcribe_in_processes_of_their_own(tmp_path, recording, write):
+def test_import_and_transcribe_in_processes_of_their_own(tmp_path, recording, write, python):
     source = write(tmp_path / "source")
 
     def ane(*arguments) -> subprocess.CompletedProcess:
-        return subprocess.run([sys.executable, "-m", "ane", *map(str, arguments)], capture_output=True, text=True,
+        return subprocess.run([python, "-m", "ane", *map(str, arguments)], capture_output=True, text=True,
                               cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)})
 
     done = ane("import", source, "-o", "whisper", "--precision", "fp16")

@@ -2,34 +2,24 @@
 
 import os
 import shutil
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 
-from tests.docs.preloaded import CLIENT
+from tests.preloaded import write_client
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
-def ane_command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder for PATH in which `ane` is a client of a preloaded server."""
+def ane_command(preloaded_server: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for PATH in which `ane` is a client of the preloaded server."""
     folder = tmp_path_factory.mktemp("bin")
-    address = folder / "socket"
-    server = subprocess.Popen([sys.executable, ROOT / "tests/docs/preloaded.py", address],
-                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder)
-    assert server.stdout.readline() == "ready\n"
-    client = folder / "ane"
-    client.write_text(CLIENT.format(python=sys.executable, socket=str(address)))
-    client.chmod(0o755)
-    yield folder
-    server.stdin.close()
-    server.wait(timeout=30)
+    write_client(folder / "ane", preloaded_server, ("-m", "ane"), one_network=True)
+    return folder
 
 
 @pytest.fixture

@@ -1,19 +1,25 @@
-"""A server that has imported everything, and runs each `ane` command in a fork: importing torch takes seconds.
+"""A server that has imported torch and the package, and runs Python commands in forks: importing takes seconds.
 
-    python tests/docs/preloaded.py SOCKET       serves until its standard input ends
+    python tests/preloaded.py SOCKET        serves until its standard input ends
 
-`CLIENT` is the script that stands for `ane` on PATH. It passes its arguments, environment, working directory and
-standard streams, and exits with the status that comes back.
+``write_client`` writes a program that stands for `python` (`-m MODULE` and `-c CODE` alone) or for `ane`. It passes its
+arguments, environment, working directory and standard streams, and exits with the status that comes back. A signal to
+the client ends the command at once; a test of how a command takes a signal, or of what it imports, starts a real
+process.
 """
 
 import array
 import importlib
 import json
 import os
+import runpy
 import signal
 import socket
+import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 # A conversion of all networks takes minutes; one network shows that the documented command works.
@@ -26,12 +32,36 @@ CLIENT = """#!{python} -SE
 import json, os, socket, sys
 with socket.socket(socket.AF_UNIX) as server:
     server.connect({socket!r})
-    request = json.dumps({{"arguments": sys.argv[1:], "folder": os.getcwd(), "environment": dict(os.environ)}}).encode()
+    request = json.dumps({{"arguments": {before!r} + sys.argv[1:], "folder": os.getcwd(),
+                          "environment": dict(os.environ), "one_network": {one_network!r}}}).encode()
     socket.send_fds(server, [len(request).to_bytes(4, "big")], [0, 1, 2])
     server.sendall(request)
     status = server.recv(1)
 sys.exit(status[0] if status else 139)
 """
+
+
+@contextmanager
+def preloaded(folder: Path) -> Iterator[Path]:
+    """A server while the block runs; its socket, in ``folder``."""
+    address = folder / "socket"
+    server = subprocess.Popen([sys.executable, __file__, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              text=True, cwd=folder)
+    assert server.stdout.readline() == "ready\n"
+    yield address
+    server.stdin.close()
+    server.wait(timeout=30)
+
+
+def write_client(path: Path, address: Path, before: tuple[str, ...] = (), one_network: bool = False) -> Path:
+    """Write a program that runs its arguments, after those of ``before``, on the server at ``address``.
+
+    ``one_network``: limit a conversion that names no networks to one.
+    """
+    path.write_text(CLIENT.format(python=sys.executable, socket=str(address), before=list(before),
+                                  one_network=one_network))
+    path.chmod(0o755)
+    return path
 
 
 def serve(path: str) -> None:
@@ -70,7 +100,7 @@ def exit_with_client(client: socket.socket) -> None:
 
 def with_one_network(arguments: list[str]) -> list[str]:
     """The command, a conversion that names no networks limited to one."""
-    converts = arguments[:1] == ["convert"] and "--networks" not in arguments
+    converts = arguments[2:3] == ["convert"] and "--networks" not in arguments
     return [*arguments, *ONE_NETWORK] if converts and set(CONVERTED) & set(arguments) else arguments
 
 
@@ -82,12 +112,9 @@ def run(client: socket.socket) -> int:
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    from ane.cli import main
-
-    arguments = with_one_network(request["arguments"])
-    sys.argv = ["ane", *arguments]
+    arguments = with_one_network(request["arguments"]) if request["one_network"] else request["arguments"]
     try:
-        status = main(arguments)
+        status = python(arguments)
     except SystemExit as stop:
         status = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except BaseException:
@@ -96,6 +123,24 @@ def run(client: socket.socket) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     return status or 0
+
+
+def python(arguments: list[str]) -> int:
+    """Run `python ARGUMENTS`: `-m MODULE …` or `-c CODE …`. Returns the exit status."""
+    kind, what, *rest = arguments
+    if kind == "-m":
+        sys.argv = [what, *rest]
+        if what in ("ane", "ane.cli"):
+            from ane.cli import main
+
+            return main(rest)
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+    elif kind == "-c":
+        sys.argv = ["-c", *rest]
+        exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})
+    else:
+        raise ValueError(f"neither -m nor -c: {arguments}")
+    return 0
 
 
 def receive_streams(client: socket.socket) -> bytes:
@@ -119,5 +164,5 @@ def receive(client: socket.socket, size: int) -> bytes:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[2]))
+    sys.path.insert(0, str(Path(__file__).parents[1]))
     serve(sys.argv[1])
