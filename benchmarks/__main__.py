@@ -26,7 +26,6 @@ from benchmarks import (
     exactness,
     fastspeech,
     kitten,
-    launches,
     long_texts,
     memory,
     precisions,
@@ -69,7 +68,6 @@ BENCHMARKS: dict[str, Benchmark] = {
     "server-load": server_load.BENCHMARK,
     "exactness": exactness.BENCHMARK,
     "step-bytes": step_bytes.BENCHMARK,
-    "launches": launches.BENCHMARK,
 }
 
 

@@ -46,7 +46,7 @@ class Competitor:
     @property
     def processor(self) -> str:
         """The processor whose bandwidth and throughput limit it: "cpu" or "cuda"."""
-        return "cuda" if self.device in ("cuda", "triton", "tensorrt") else "cpu"
+        return "cuda" if self.device in ("cuda", "tensorrt") else "cpu"
 
     def backend(self, model: Model, threads: int) -> Backend:
         """Raises UserError for a precision that the engine lacks, or a model without its packages."""

@@ -87,16 +87,14 @@ add_steps() {
     local checkpoints="$output/checkpoints" bundle="$output/onnx" bench="python3 -m benchmarks"
     local on_torch="--checkpoints $checkpoints --competitors torch:cuda --precision fp32,fp16,bf16"
     local against_eager=${on_torch/torch:cuda/eager:cuda,torch:cuda}
-    local against_triton=${on_torch/torch:cuda/eager:cuda,torch:cuda,torch:triton}
     local converted="--networks autoregressive,diffusion,univnet,hifigan"
     local on_onnx="--bundle $bundle --competitors torch:cuda,onnx:cuda --precision fp32,fp16,int4"
     local on_tensorrt="--bundle $bundle --competitors onnx:cuda,onnx:tensorrt --precision fp16"
     step machine 120 "nvidia-smi; python3 -m ane doctor --json > $output/machine.json"
     step tests 900 "python3 -m pytest tests/cuda -rA -p no:cacheprovider --junitxml=$output/tests.xml"
     step checkpoints 300 "$bench checkpoints $checkpoints"
-    step decode-torch 420 "$bench decode $against_triton -o $output/decode-torch.json"
+    step decode-torch 420 "$bench decode $against_eager -o $output/decode-torch.json"
     step diffusion-torch 420 "$bench diffusion $against_eager --utterances 1,4 -o $output/diffusion-torch.json"
-    step launches 120 "$bench launches --device cuda -o $output/launches.json"
     step sentence-torch 420 "$bench sentence $on_torch -o $output/sentence-torch.json"
     step import 300 "python3 -m ane import $checkpoints -o $output/imported --precision fp16"
     step convert 900 "python3 -m ane convert $output/imported --to onnx --precision fp32,fp16,int4 $converted -o $bundle"

@@ -83,14 +83,11 @@ class DecoderStage:
     Attributes:
         tables: embedding tables that are looked up in NumPy: name → key in the state dict.
         tied: names of the tables that the network computes with too.
-        gpt2: whether it is a GPT-2, whose steps ``torch:triton`` has kernels for: its blocks are ``network.gpt.h``, and
-            ``network.hidden_of(output of the last block)`` returns hidden states.
     """
 
     network: str
     tables: Mapping[str, str]
     tied: tuple[str, ...] = ()
-    gpt2: bool = False
 
 
 @dataclass(frozen=True)
@@ -186,49 +183,6 @@ class RecordingDecoder(Decoder, Protocol):
 
     def record(self, heads: Sequence[tuple[int, int]]) -> bool:
         """Record these heads, (layer, head) in ascending order, from the next call on. False: this decoder cannot."""
-
-
-@dataclass(frozen=True)
-class Draws:
-    """How a token is drawn for each of n lanes, by ``ane.models.tortoise.sampling`` without typical sampling.
-
-    Attributes:
-        history: (n, H) int64, ids that the repetition penalty applies to; an id may be repeated. H is at most the
-            decoder's capacity + 2.
-        uniform: (n,) float64 in [0, 1): where in the cumulative distribution the token is.
-        penalty, temperature, top_p: (n,) float64. top_k: (n,) int64, at most ``DrawingDecoder.most_top_k``.
-        excluded: an id that is never drawn.
-    """
-
-    history: np.ndarray
-    uniform: np.ndarray
-    penalty: np.ndarray
-    temperature: np.ndarray
-    top_p: np.ndarray
-    top_k: np.ndarray
-    excluded: int
-
-
-@runtime_checkable
-class DrawingDecoder(Decoder, Protocol):
-    """A decoder that can also draw the next tokens on its device, so that the logits stay there.
-
-    Attributes:
-        most_top_k: the largest ``top_k`` that it can draw with.
-    """
-
-    most_top_k: int
-
-    def step_and_draw(self, columns: np.ndarray, lengths: np.ndarray, draws: Draws, first_lane: int = 0,
-                      prefix_indices: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """``step`` with one column for each lane, and a draw from its logits.
-
-        Returns hidden (n, 1, D) float32, tokens (n,) int64 and their probabilities (n,) float32. A token of -1 was not
-        drawn: a logit is not finite, or more ids than ``most_top_k`` are equally likely; see ``last_logits``.
-        """
-
-    def last_logits(self) -> np.ndarray:
-        """The logits (n, V) float32 of the last ``step_and_draw``."""
 
 
 @runtime_checkable

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ane.bundles import Model
     from ane.bundles.packages import PackageRecord
 
-NAMES = ("auto", "torch", "torch:cpu", "torch:cuda", "torch:triton", "torch:mps", "coreml", "coreai", "coreai:fp16",
+NAMES = ("auto", "torch", "torch:cpu", "torch:cuda", "torch:mps", "coreml", "coreai", "coreai:fp16",
          "mil", "mil:fp16", "onnx", "onnx:cpu", "onnx:cuda", "onnx:tensorrt", "onnx:coreml")
 PACKAGED = ("coreml", "coreai", "mil")      # these run Core ML packages
 
@@ -49,13 +49,12 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
     """A backend for the networks of ``model``.
 
     Args:
-        spec: one of ``NAMES``, or "torch:cuda:N". "torch" uses CUDA, else MPS, else the CPU; "torch:triton" is CUDA
-            with fewer, larger kernels in Tortoise's decoder; "onnx" runs ONNX packages on CUDA where that loads, else
-            on the CPU, and on TensorRT or Core ML only when they are named; "mil" interprets Core ML packages on any
-            machine, "mil:fp16" with fp16 rounding after every operation; "coreai" runs them on Apple's Core AI in
-            float32, "coreai:fp16" in the precision that they declare; "auto" uses what `ane bench` found fastest for
-            this model on this machine (the other arguments override it), else ``resolve``'s choice. Networks that Core
-            ML then refuses run on other compute units, else on torch.
+        spec: one of ``NAMES``, or "torch:cuda:N". "torch" uses CUDA, else MPS, else the CPU; "onnx" runs
+            ONNX packages on CUDA where that loads, else on the CPU, and on TensorRT or Core ML only when they are
+            named; "mil" interprets Core ML packages on any machine, "mil:fp16" with fp16 rounding after every
+            operation; "coreai" runs them on Apple's Core AI in float32, "coreai:fp16" in the precision that they
+            declare; "auto" is ``resolve``'s choice, and networks that Core ML then refuses run on other compute units,
+            else on torch.
         precision: "auto"; what torch computes in ("fp32", "bf16", "fp16", on the CPU "int8"); or that of the packages
             to use ("fp32", "fp16", "8bit", "6bit", "4bit", for onnx also "int8", "int4").
         threads: CPU threads of the whole process (None: the backend's own choice).
@@ -66,14 +65,13 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
             states).
         memory: GB that loaded ONNX graphs may take (None: no limit); the least recently used are unloaded first.
         rebuild_engines: build TensorRT's engines again even if they are cached.
-        notice: called with one line of text before something slow, and when remembered settings, an NVIDIA GPU or Core
-            ML cannot be used.
+        notice: called with one line of text before something slow, and when an NVIDIA GPU or Core ML cannot be
+            used.
 
     Raises:
         UserError: unknown backend, a device or precision that this machine lacks, more threads than cores, a model
             without the packages that the backend needs, an option that the backend ignores.
     """
-    from ane.backends import tuning
     from ane.backends.torch.backend import TorchBackend
 
     if model.family.own_backend is not None:
@@ -83,10 +81,6 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
             "rebuild_engines": rebuild_engines})
         return model.family.own_backend(model)
     automatic = spec == "auto"
-    tuned = tuning.applicable_tuning(spec, model, precision, threads, cache, compute_units, notice)
-    if tuned:
-        spec, precision, threads, cache = tuned.backend, tuned.precision, tuned.threads, tuned.cache
-        compute_units = tuned.compute_units or None
     kind, device = resolve(spec, model)
     cores = os.cpu_count() or 1
     if threads is not None and threads > cores:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ane.backends.tuning import Tuning
 from ane.bench.records import BenchRow
 from ane.bench.sessions import SpokenSentence
+from ane.bench.tuning import Tuning
 from ane.bench.workload import SentenceWork
 from ane.bundles.packages import PackageRecord
 from ane.system.errors import UserError
@@ -198,16 +198,3 @@ def decoder_steps(rows: Iterable[BenchRow], work: SentenceWork) -> DecoderSteps 
             options.append(DecoderSteps(sum(count * row.value.median / 1000 for count, row in calls),
                                         steps[0].settings.get("cache"), lanes if work.candidates > 1 else None))
     return min(options, key=lambda steps: steps.seconds, default=None)
-
-
-def tuning_text(tuning: Tuning) -> str:
-    parts: list[Any] = [tuning.backend]
-    if tuning.precision != "auto":
-        parts.append(tuning.precision)
-    parts += [f"{name} {value}" for name, value in (("cache", tuning.cache if tuning.cache != "auto" else None),
-                                                    ("lanes", tuning.lanes), ("threads", tuning.threads)) if value]
-    by_units: dict[str, list[str]] = defaultdict(list)
-    for network, units in tuning.compute_units.items():
-        by_units[units].append(network)
-    parts += [f"{units}: {' '.join(networks)}" for units, networks in by_units.items()]
-    return ", ".join(parts)

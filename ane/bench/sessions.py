@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ane.backends.tuning import Tuning
 from ane.bench import energy
 from ane.bench.measure import timed
 from ane.bench.records import BenchRow, Spread
+from ane.bench.tuning import Tuning
 from ane.bench.worker import FunctionRequest, TimedRequest, WorkerModel
 from ane.system.errors import UserError
 from ane.system.json_process import JsonProcess, ProcessEndedError

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ane.backends.tuning import Tuning
+from ane.bench.tuning import Tuning
 from ane.bench.workload import SEED
 from ane.system.json_process import answer_requests
 

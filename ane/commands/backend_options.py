@@ -1,7 +1,6 @@
 """The flags that choose a backend and how it runs, and loading a synthesizer from them."""
 
 import argparse
-from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -40,18 +39,12 @@ def load_synthesizer(args: argparse.Namespace, model: Model, settings: Any, cons
                      keep: bool | None = None) -> tuple[Any, Any]:
     """Return a synthesizer on the backend that the flags name, and the settings. ``keep``: see ``load_backend``.
 
-    Without ``--lanes`` the settings get the lanes that `ane bench` remembered for this machine, if any.
-
     Raises:
         UserError: the backend or its packages are not available here.
     """
     from ane.backends import load_backend
-    from ane.backends.tuning import applicable_tuning
 
     model = with_packages(model, args.backend, console)
-    tuned = applicable_tuning(args.backend, model, args.precision, args.threads, args.cache, args.compute_units)
-    if tuned and tuned.lanes and args.lanes is None and "lanes" in model.family.options:
-        settings = replace(settings, lanes=tuned.lanes)
     backend = load_backend(args.backend, model, args.precision, args.threads, keep, cache=args.cache,
                            compute_units=args.compute_units, memory=args.memory,
                            rebuild_engines=args.rebuild_engines, notice=notice)

@@ -1,4 +1,4 @@
-"""`ane bench`: measure the backends of this machine, and remember the fastest settings for `ane say`."""
+"""`ane bench`: measure the backends of this machine, and print the fastest settings as flags of `ane say`."""
 
 import argparse
 from collections.abc import Sequence
@@ -6,23 +6,22 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.markup import escape
 
-from ane.bundles import add_model_arguments, open_model
+from ane.bundles import add_model_arguments
 from ane.commands.arguments import counts, path
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
-    from ane.backends.tuning import Tuning
     from ane.bench.choosing import RefusedSettings
     from ane.bench.records import BenchRow
     from ane.bench.sessions import SpokenSentence
+    from ane.bench.tuning import Tuning
     from ane.commands.bench_run import BenchRun
 
 DESCRIPTION = """
 Measure the time of each function and of a sentence on the backends of this machine, side by side in one table. Choose
-the fastest settings, among packages whose parity reaches its threshold, and remember them: `ane say` uses them unless
-flags say otherwise. On a Mac, Core ML is measured on CPU_ONLY, CPU_AND_GPU and CPU_AND_NE.
+the fastest settings, among packages whose parity reaches its threshold, and print them as flags of `ane say`. On a
+Mac, Core ML is measured on CPU_ONLY, CPU_AND_GPU and CPU_AND_NE.
 """
 
 
@@ -33,7 +32,7 @@ def register(commands: argparse._SubParsersAction) -> None:
     from ane.commands.speech_options import positive
     from ane.models.tortoise.settings import DEFAULT_PRESET, PRESETS
 
-    parser = commands.add_parser("bench", help="measure this machine and remember the fastest settings",
+    parser = commands.add_parser("bench", help="measure this machine and print the fastest settings",
                                  description=DESCRIPTION)
     add_model_arguments(parser)
     add = parser.add_argument_group("what is measured").add_argument
@@ -43,7 +42,7 @@ def register(commands: argparse._SubParsersAction) -> None:
         help=f"of {', '.join(COMPUTE_UNITS)} (default: the first three)")
     add("--precision", type=comma_separated, metavar="P,…",
         help="precisions of Core ML packages, and int8 of torch on the CPU (default: all)")
-    add("--networks", type=comma_separated, metavar="NETWORK,…", help="measure only these, and remember nothing")
+    add("--networks", type=comma_separated, metavar="NETWORK,…", help="measure only these, and choose nothing")
     add("--all", action="store_true", dest="every",
         help="every function of the packages, not only those that the sentence uses")
     add("--threads", type=counts, metavar="N,…", help="CPU threads to try (default: 1, 2, 4, … all cores)")
@@ -58,45 +57,34 @@ def register(commands: argparse._SubParsersAction) -> None:
     add = parser.add_argument_group("output").add_argument
     add("-o", "--output", "--json", metavar="FILE", help="write all figures as JSON; - is standard output")
     add("--plot", metavar="FILE.png", type=path, help="plot the functions' medians (needs the extra plots)")
-    group = parser.add_mutually_exclusive_group()
-    group.add_argument("--dry-run", action="store_true", help="measure and remember nothing")
-    group.add_argument("--compare", metavar="FILE", nargs="+", type=path,
-                       help="print reports of `ane doctor --report` or `ane bench -o` side by side; measure nothing")
-    group.add_argument("--show", action="store_true", help="print the remembered settings; measure nothing")
-    group.add_argument("--forget", action="store_true",
-                       help="delete the remembered settings, with --bundle those of this model only; measure nothing")
+    parser.add_argument("--compare", metavar="FILE", nargs="+", type=path,
+                        help="print reports of `ane doctor --report` or `ane bench -o` side by side; measure nothing")
     parser.set_defaults(handler=bench)
 
 
 def bench(args: argparse.Namespace) -> int:
-    """Measure, choose, remember and report; or show or delete what is remembered."""
+    """Measure, choose and report; or compare earlier reports."""
     if args.compare:
         return compare(args)
-    if args.show:
-        return show(args)
-    if args.forget:
-        return forget(args)
     from ane.bench.machine import describe_machine
     from ane.bench.report import plot
     from ane.commands.bench_run import choose, measure_functions, prepare
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    check_arguments(args, console)
+    check_arguments(args)
     run = prepare(args, console)
     machine = describe_machine()
     rows = measure_functions(run)
     spoken, chosen, refused = choose(run, rows)
     chosen = chosen and replace(chosen, measured=chosen.measured | {"date": machine["date"][:10], "preset": run.preset})
-    remembered = remember(run, chosen)
     if args.plot:
         plot(args.plot, f"{run.subject.name} on {machine['chip']}", rows)
-    report(run, machine, rows, spoken, refused, chosen, remembered)
+    report(run, machine, rows, spoken, refused, chosen)
     return 0
 
 
-def check_arguments(args: argparse.Namespace, console: Console) -> None:
+def check_arguments(args: argparse.Namespace) -> None:
     """Raise UserError, before anything is measured, for flags that would fail later."""
-    from ane.backends import tuning
     from ane.bench.report import check_plot
     from ane.bundles.packages import COMPUTE_UNITS
     from ane.system.files import check_output_file
@@ -108,31 +96,11 @@ def check_arguments(args: argparse.Namespace, console: Console) -> None:
     for units in args.compute_units or ():
         if units not in COMPUTE_UNITS:
             raise UserError(f"--compute-units must be one of {', '.join(COMPUTE_UNITS)}, got {units}")
-    if args.dry_run or args.networks:
-        return
-    try:
-        tuning.entries()
-    except tuning.LaterFormatError:
-        raise
-    except UserError as error:
-        console.print(f"[yellow]{escape(str(error))}[/]")
-
-
-def remember(run: "BenchRun", chosen: "Tuning | None") -> bool:
-    """Store the chosen settings, unless a flag prevents it. Returns whether they were stored."""
-    from ane.backends import tuning
-
-    if chosen is None or run.args.dry_run or run.args.networks:
-        return False
-    tuning.store_tuning(run.subject, chosen)
-    return True
 
 
 def report(run: "BenchRun", machine: dict[str, Any], rows: "list[BenchRow]", spoken: "Sequence[SpokenSentence]",
-           refused: "Sequence[RefusedSettings]", chosen: "Tuning | None", remembered: bool) -> None:
+           refused: "Sequence[RefusedSettings]", chosen: "Tuning | None") -> None:
     """Write the JSON if asked for, and print the tables unless the JSON went to standard output."""
-    from ane.backends import tuning
-    from ane.bench.choosing import tuning_text
     from ane.bench.report import document, print_rows
     from ane.bench.workload import SEED
     from ane.system.files import write_json
@@ -141,11 +109,10 @@ def report(run: "BenchRun", machine: dict[str, Any], rows: "list[BenchRow]", spo
     if run.args.output:
         packages = [package.path for package in getattr(run.subject, "packages", None) or ()]
         settings = {"text": run.text, "preset": run.preset, "seed": SEED, "runs": run.args.runs}
-        bundle = {"name": run.subject.name, "identity": run.subject.identity, "key": tuning.key(run.subject),
-                  "packages": packages}
+        bundle = {"name": run.subject.name, "identity": run.subject.identity, "packages": packages}
         write_json(run.args.output, document(
             "ane bench", settings, [*rows, *sentences], run.notes, machine=machine, bundle=bundle,
-            refused=[asdict(each) for each in refused], chosen=chosen and asdict(chosen), remembered=remembered))
+            refused=[asdict(each) for each in refused], chosen=chosen and asdict(chosen)))
     if run.args.output == "-":
         return
     console = Console(highlight=False, markup=False, soft_wrap=True)
@@ -158,9 +125,8 @@ def report(run: "BenchRun", machine: dict[str, Any], rows: "list[BenchRow]", spo
     if chosen is None:
         console.print("No settings can be chosen.")
         return
-    console.print(f"Fastest: {tuning_text(chosen)}.")
-    console.print(f"Remembered in {tuning.path()}: `ane say` uses it unless flags say otherwise."
-                  if remembered else "Not remembered.")
+    console.print(f"Fastest: {chosen}.")
+    console.print(f"Use it with: ane say {chosen.flags}")
 
 
 def compare(args: argparse.Namespace) -> int:
@@ -181,41 +147,4 @@ def compare(args: argparse.Namespace) -> int:
         write_json(args.output, {"headings": headings, "rows": cells})
     if args.output != "-":
         print_table("Reports side by side", headings, cells)
-    return 0
-
-
-def show(args: argparse.Namespace) -> int:
-    from ane.backends import tuning
-    from ane.bench.choosing import tuning_text
-    from ane.bench.report import print_table
-    from ane.system.files import write_json
-
-    entries = tuning.entries()
-    if args.bundle or args.checkpoints:
-        key = tuning.key(open_model(args.bundle, args.checkpoints))
-        entries = [entry for entry in entries if entry.model_key == key]
-    if args.output:
-        write_json(args.output, {"file": str(tuning.path()), "tunings": [asdict(entry) for entry in entries]})
-        return 0
-    here = tuple(tuning.machine_key())
-    title = f"{tuning.path()}:{'' if entries else ' nothing is remembered'}"
-    if not entries:
-        Console(highlight=False, markup=False, soft_wrap=True).print(title)
-        return 0
-    print_table(title, ["model", "settings", "real-time factor", "measured", "used on"], [
-        [f"{entry.model} ({entry.model_key[:8]})", tuning_text(entry.tuning),
-         str(entry.tuning.measured.get("real_time_factor", "–")), str(entry.tuning.measured.get("date", "–")),
-         "this machine" if (entry.chip, entry.os_build) == here else f"{entry.chip}, {entry.os_build}"]
-        for entry in entries])
-    return 0
-
-
-def forget(args: argparse.Namespace) -> int:
-    """Delete all remembered settings, or those of the model that was named. Raises UserError for an unknown model."""
-    from ane.backends import tuning
-
-    model = open_model(args.bundle, args.checkpoints) if args.bundle or args.checkpoints else None
-    count = tuning.delete_tunings(model)
-    Console(highlight=False, markup=False, soft_wrap=True).print(
-        f"Forgot {count} tuning{'s' * (count != 1)} in {tuning.path()}" if count else "Nothing was remembered")
     return 0

@@ -15,10 +15,10 @@ from ane.commands.packages import with_packages
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
-    from ane.backends.tuning import Tuning
     from ane.bench.choosing import RefusedSettings
     from ane.bench.records import BenchRow
     from ane.bench.sessions import SpokenSentence
+    from ane.bench.tuning import Tuning
     from ane.bench.worker import FunctionRequest, WorkerModel
     from ane.bench.workload import SentenceWork
     from ane.bundles.packages import PackageRecord
@@ -112,7 +112,7 @@ def measure_functions(run: BenchRun) -> "list[BenchRow]":
 
 def requests(run: BenchRun, compiled: str) -> "Iterator[tuple[WorkerModel, FunctionRequest]]":
     """Yield what one worker process measures: each backend with each of its compute units or numbers of threads."""
-    from ane.backends.tuning import Tuning
+    from ane.bench.tuning import Tuning
     from ane.bench.worker import FunctionRequest, WorkerModel
     from ane.bundles.packages import COMPUTE_UNITS
     from ane.system.machine import usable_cores
@@ -186,9 +186,9 @@ def choose(run: BenchRun, rows: "Sequence[BenchRow]"
         the spoken sentences, the fastest settings, the refused settings.
     """
     from ane.backends import resolve
-    from ane.backends.tuning import Tuning
-    from ane.bench.choosing import TuningCandidate, candidates, fastest, tuning_text
+    from ane.bench.choosing import TuningCandidate, candidates, fastest
     from ane.bench.sessions import spoken_sentence
+    from ane.bench.tuning import Tuning
     from ane.bench.worker import TimedRequest, WorkerModel
 
     tried, refused = candidates(run.subject, rows, run.work, has_parity)
@@ -204,7 +204,7 @@ def choose(run: BenchRun, rows: "Sequence[BenchRow]"
     request = TimedRequest(run.text, run.preset, run.args.voice)
     with run.console.status("") as status:
         for candidate in tried:
-            name = tuning_text(candidate.tuning)
+            name = str(candidate.tuning)
             status.update(f"speaking the sentence: {name}")
             sized = replace(request, lanes=candidate.tuning.lanes)
             spoken.append(spoken_sentence(WorkerModel.of(run.subject, candidate.tuning), sized, name, with_energy))

@@ -94,7 +94,7 @@ def check_torch() -> list[Finding]:
     try:
         import torch
 
-        from ane.backends.torch.device import choose_device, triton_problem
+        from ane.backends.torch.device import choose_device
 
         notes: list[str] = []
         device = choose_device("auto", notes.append)
@@ -103,9 +103,6 @@ def check_torch() -> list[Finding]:
     findings = [Finding("backend torch", "ok", f"torch {torch.__version__} on {device}")]
     if notes:
         findings.append(Finding("backend torch:cuda", "missing", notes[0], "update the NVIDIA driver"))
-    if device.type == "cuda":
-        reason, _, fix = (triton_problem(device) or "").partition(": ")
-        findings.append(Finding("backend torch:triton", "missing" if reason else "ok", reason or "it can be used", fix))
     return findings
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ane.bundles.bundle import Bundle
 
 UNITS = COMPUTE_UNITS[:3]
-BENCH_FLAGS = ("--dry-run", "--runs", "10")
+BENCH_FLAGS = ("--runs", "10")
 
 
 def measure_report(bundle: str | None, findings: Sequence[dict[str, Any]], console: Console) -> MachineReport:
@@ -81,7 +81,7 @@ def parities(model: "Bundle", show: Callable[[str], None]) -> list[dict[str, Any
 
 
 def measurements(bundle: str | None, console: Console) -> tuple[list[dict[str, Any]], list[str]]:
-    """The rows and notes of `ane bench --dry-run`."""
+    """The rows and notes of `ane bench`."""
     from ane.commands import bench
     from ane.commands.bench_run import choose, measure_functions, prepare
 

@@ -3,10 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
-import soundfile
 import torch
 from onnx import TensorProto, helper
 
@@ -57,17 +55,6 @@ def test_a_fastspeech_file_with_another_tensor(complain: Complain, work: Path, v
 
 def test_whisper_where_speech_is_wanted(complain: Complain, work: Path) -> None:
     assert "it transcribes speech" in complain("say", "Hi.", "--checkpoints", "whisper/whisper.pt", "-o", "x.wav")
-
-
-@pytest.mark.parametrize(("family", "command"), [
-    ("FastSpeech", ("say", "Hi.", "--checkpoints", "fastspeech.pt", "-o", "x.wav")),
-    ("Whisper", ("transcribe", "speech.wav", "--model", "whisper/whisper.pt"))])
-def test_a_backend_with_kernels_for_tortoise_alone(complain: Complain, work: Path, family: str,
-                                                   command: tuple[str, ...]) -> None:
-    soundfile.write(work / "speech.wav", np.full(16000, 0.1), 16000)
-    line = complain(*command, "--backend", "torch:triton")
-    assert "--backend torch:triton: its kernels are for Tortoise's decoder" in line
-    assert f"is a {family} model; use torch:cuda" in line
 
 
 def test_sizes_that_no_network_could_have_are_refused_at_once(complain: Complain, work: Path) -> None:

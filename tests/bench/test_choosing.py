@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from ane.backends.torch.backend import TorchBackend
-from ane.backends.tuning import Tuning
 from ane.bench import int8_accuracy
 from ane.bench.choosing import candidates, decoder_steps, fastest
 from ane.bench.measure import measure_function
@@ -15,6 +14,7 @@ from ane.bench.package_calls import FunctionSelection, alike_steps
 from ane.bench.records import BenchRow, Spread
 from ane.bench.sessions import SpokenSentence
 from ane.bench.stage_calls import StageCalls
+from ane.bench.tuning import Tuning
 from ane.bench.workload import SentenceWork
 from ane.bundles.family import find_family
 from ane.bundles.packages import FunctionRecord, PackageRecord

@@ -6,10 +6,10 @@ from typing import ClassVar
 
 import pytest
 
-from ane.backends.tuning import Tuning
 from ane.bench import sessions
 from ane.bench.records import BenchRow, Spread
 from ane.bench.sessions import function_rows, spoken_sentence
+from ane.bench.tuning import Tuning
 from ane.bench.worker import BenchWorker, FunctionRequest, TimedRequest, WorkerModel
 from ane.system.errors import UserError
 from ane.system.json_process import ProcessEndedError

@@ -3,16 +3,16 @@
 import argparse
 import itertools
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from ane.backends import tuning
 from ane.backends.coreml import runtime as coreml
-from ane.backends.tuning import Tuning
 from ane.bench import sessions
 from ane.bench.records import BenchRow, Spread
 from ane.bench.report import plot
+from ane.bench.tuning import Tuning
 from ane.bench.worker import BenchWorker
 from ane.bundles.bundle import Bundle
 from ane.cli import main
@@ -79,14 +79,8 @@ def test_core_ml_is_measured_on_all_compute_units_compiled_once_and_chosen(ane, 
     assert ane.toolkit.compiled == 2
     assert len(ane.toolkit.opened) == 2 * len(rows)
     assert (sentence["what"], sentence["figures"]["first_audio_s"]) == ("sentence", 0.25)
-    assert (found["chosen"]["backend"], found["remembered"]) == ("coreml", True)
+    assert found["chosen"]["backend"] == "coreml"
     assert set(found["chosen"]["compute_units"]) == {"autoregressive", "clvp"}
-    assert tuning.find_tuning(Bundle(converted)).backend == "coreml"
-    shown = ane("--show")
-    assert "coreml, fp16, cache" in shown
-    assert "this machine" in shown
-    assert "Forgot 1 tuning " in ane("--forget")
-    assert "nothing is remembered" in ane("--show")
 
 
 def test_onnx_stands_beside_torch_in_one_table_and_can_be_chosen(ane, onnx_bundle):
@@ -97,36 +91,23 @@ def test_onnx_stands_beside_torch_in_one_table_and_can_be_chosen(ane, onnx_bundl
                  for name in ("onnx:cpu", "torch:cpu")}
     assert functions["onnx:cpu"] == ["prefill", "step_1", "step_2"]
     assert set(functions["onnx:cpu"]) < set(functions["torch:cpu"])
-    ane(*common, "--backend", "onnx")
-    assert tuning.find_tuning(Bundle(onnx_bundle)).backend == "onnx:cpu"
+    assert "Use it with: ane say --backend onnx:cpu" in ane(*common, "--backend", "onnx")
 
 
-def test_forgetting_one_bundle_keeps_the_others_and_an_unknown_one_is_refused(ane, converted, onnx_bundle):
-    for path in (converted, onnx_bundle):
-        tuning.store_tuning(Bundle(path), Tuning("torch:cpu"))
-    with pytest.raises(UserError, match="nope"):
-        ane("--forget", "--bundle", "nope")
-    assert len(tuning.entries()) == 2
-    assert "Forgot 1 tuning " in ane("--forget", "--bundle", converted)
-    assert [entry.model_key for entry in tuning.entries()] == [tuning.key(Bundle(onnx_bundle))]
-    assert "Nothing was remembered" in ane("--forget", "--bundle", converted)
-
-
-def test_a_dry_run_and_a_choice_of_networks_are_not_remembered(ane, converted):
-    common = ("--bundle", converted, "--backend", "coreml", "--runs", "1", "--compute-units", "CPU_ONLY")
-    assert "Not remembered" in ane(*common, "--no-speech", "--dry-run")
-    printed = ane(*common, "--networks", "clvp")
+def test_networks_that_are_named_are_measured_alone(ane, converted):
+    printed = ane("--bundle", converted, "--backend", "coreml", "--runs", "1", "--compute-units", "CPU_ONLY",
+                  "--networks", "clvp")
     assert "clvp_text_64" in printed
     assert "prefill_64" not in printed
-    assert "Not remembered" in printed
-    assert tuning.entries() == []
 
 
 def test_without_speech_the_sum_of_functions_decides(ane, converted):
-    ane("--bundle", converted, "--backend", "coreml", "--runs", "1", "--compute-units", "CPU_AND_GPU", "--no-speech")
-    kept, = tuning.entries()
-    assert set(kept.tuning.compute_units.values()) == {"CPU_AND_GPU"}
-    assert kept.tuning.measured["estimated_s"] > 0
+    found = json.loads(ane("--bundle", converted, "--backend", "coreml", "--runs", "1", "--compute-units",
+                           "CPU_AND_GPU", "--no-speech", "-o", "-"))
+    chosen = Tuning(**found["chosen"])
+    assert "--backend coreml" in chosen.flags
+    assert "--compute-units CPU_AND_GPU" in chosen.flags
+    assert chosen.measured["estimated_s"] > 0
 
 
 def test_the_interpreter_is_measured_on_request(ane, converted):
@@ -146,15 +127,6 @@ def test_bad_arguments_are_refused_before_any_work(ane, random_bundle, arguments
         ane(*arguments, *([] if "--bundle" in arguments else ["--bundle", random_bundle]))
 
 
-def test_a_tuning_of_a_later_version_is_refused_before_any_work(ane, random_bundle, tmp_path):
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home" / tuning.TUNING_FILE).write_text('{"format": 7}')
-    with pytest.raises(UserError, match="update tortoise-ane"):
-        ane("--bundle", random_bundle)
-    with pytest.raises(UserError, match="update tortoise-ane"):
-        ane("--show")
-
-
 def test_a_plot_needs_matplotlib_and_a_suffix(ane, tmp_path):
     rows = [BenchRow("torch:cpu", "clvp_text", settings={"threads": threads}, value=Spread.of([1.0, 2.0]))
             for threads in (1, 2)]
@@ -170,28 +142,27 @@ def test_a_plot_needs_matplotlib_and_a_suffix(ane, tmp_path):
         ane("--plot", tmp_path / "plot.txt")
 
 
-def test_a_run_on_torch_is_reported_and_used_by_say(ane, random_bundle, tmp_path, capsys):
+def test_a_run_on_torch_is_reported_with_flags_that_say_takes(ane, random_bundle, tmp_path, capsys):
     printed = ane("--bundle", random_bundle, "--backend", "torch:cpu", "--runs", "2", "--threads", "1", "--lanes",
                   "1,4", "--preset", "fastest", "--text", "Hi.", "-o", tmp_path / "out.json")
-    for heading in ("Functions", "The sentence", "Remembered in", "first audio s"):
+    for heading in ("Functions", "The sentence", "first audio s"):
         assert heading in printed
     check_document(json.loads((tmp_path / "out.json").read_text(encoding="utf-8")))
-    tuned = tuning.find_tuning(Bundle(random_bundle))
-    assert tuned.backend == "torch:cpu"
+    [flags] = re.findall("Use it with: ane say (.*)", printed)
     assert main(["say", "Hi.", "--bundle", str(random_bundle), "--preset", "fastest", "--seed", "1", "--json", "-o",
-                 str(tmp_path / "a.wav")]) == 0
+                 str(tmp_path / "a.wav"), *flags.split()]) == 0
     assert json.loads(capsys.readouterr().out)["backend"].startswith("torch:cpu")
 
 
 def check_document(found: dict) -> None:
     """The document is what ``ane.bench.report`` states."""
     assert set(found) == {"format", "benchmark", "machine", "settings", "rows", "notes", "plots", "bundle", "refused",
-                          "chosen", "remembered"}
-    assert (found["format"], found["benchmark"], found["remembered"], found["refused"]) == (2, "ane bench", True, [])
+                          "chosen"}
+    assert (found["format"], found["benchmark"], found["refused"]) == (2, "ane bench", [])
     assert set(found["machine"]) == {"machine", "chip", "instructions", "cores", "memory_bytes", "accelerator",
                                      "os", "python", "packages", "commit", "date", "load_average"}
     assert {"torch", "coremltools", "numpy"} <= set(found["machine"]["packages"])
-    assert set(found["bundle"]) == {"name", "identity", "key", "packages"}
+    assert set(found["bundle"]) == {"name", "identity", "packages"}
     rows = [BenchRow.read(row) for row in found["rows"]]
     functions, sentences = ([row for row in rows if (row.what == "sentence") == spoken] for spoken in (False, True))
     networks = {row.settings["network"] for row in functions}

@@ -53,22 +53,6 @@ def test_the_status_is_1_when_ane_say_cannot_work(monkeypatch, capsys):
     assert "to fix it: pip install torch" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("problem", "state", "detail", "fix"), [
-    (None, "ok", "it can be used", ""),
-    ("Triton is not installed: pip install triton", "missing", "Triton is not installed", "pip install triton")])
-def test_triton_is_checked_where_cuda_works(monkeypatch, capsys, problem, state, detail, fix):
-    import torch
-
-    from ane.backends.torch import device
-
-    assert "backend torch:triton" not in findings(capsys) or torch.cuda.is_available()
-    monkeypatch.setattr(device, "cuda_problem", lambda: None)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(device, "triton_problem", lambda device: problem)
-    found = findings(capsys)["backend torch:triton"]
-    assert (found["state"], found["detail"], found["fix"]) == (state, detail, fix)
-
-
 def test_versions_of_onnx_runtime_and_torch_that_do_not_fit_are_shown(monkeypatch, capsys):
     import onnxruntime
 

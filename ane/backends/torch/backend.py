@@ -13,13 +13,7 @@ from ane.backends.base import check_inputs
 from ane.backends.torch.alignment import aligned_pass
 from ane.backends.torch.cuda_graphs import CudaGraphRunner
 from ane.backends.torch.decoder import TorchDecoder
-from ane.backends.torch.denoiser import (
-    MAX_BATCHED_FRAMES,
-    CapturedDenoiser,
-    CapturedOne,
-    TorchBatchedDenoiser,
-    TorchDenoiser,
-)
+from ane.backends.torch.denoiser import MAX_BATCHED_FRAMES, TorchBatchedDenoiser, TorchDenoiser
 from ane.backends.torch.device import choose_device, native_bf16, refuses_long_rows
 from ane.backends.torch.frame_layers import FramePacking, frame_packing, pack_frame_layers
 from ane.backends.torch.linear import Prepacking, exact_prepacking, prepack, prepacking
@@ -101,10 +95,6 @@ class TorchBackend:
             torch.set_num_threads(threads)      # torch has one count for the whole process
         self.model, self.stages = model, model.family.stages
         self.half_precision = model.family.networks_with("half_precision")
-        self.fused = device.partition(":")[0] == "triton"
-        if self.fused and not (self.stages.decoder and self.stages.decoder.gpt2):
-            raise UserError(f"backend=torch:{device}: its kernels are for Tortoise's decoder, and {model.name} is a "
-                            f"{model.family.title} model; use torch:cuda")
         self.device = choose_device(device, notice)
         chosen = choose_precision(precision, model.precision, self.device)
         if precision == "int8" and self.stages.decoder is None:
@@ -113,7 +103,7 @@ class TorchBackend:
             chosen = replace(chosen, dtype=DTYPES.get(precision, chosen.dtype), linear=None, frames=None)
         self.exact, self.chosen = exact, chosen
         self.dtype = self.chosen.dtype
-        self.name = f"torch:{device if self.fused else self.device} {self.chosen.name}"
+        self.name = f"torch:{self.device} {self.chosen.name}"
         self.max_batched_frames = MAX_BATCHED_FRAMES[self.device.type]
         self.keep = (self.device.type != "cpu" or model.family.kept) if keep is None else keep
         if self.device.type == "cpu":
@@ -154,22 +144,13 @@ class TorchBackend:
         def make(lanes: int, capacity: int, prefixes: int, max_prefix_length: int | None) -> TorchDecoder:
             kind: Any = TorchDecoder
             if cuda:
-                kind = partial(self._static_kind(), run=CudaGraphRunner(self._recording_stream))
+                kind = partial(StaticDecoder, run=CudaGraphRunner(self._recording_stream))
             return kind(self.network(name), lanes, capacity, self.device, self.precision(name), prefixes,
                         max_prefix_length)
 
         with torch_memory_errors():
             chosen = partial(self._static_decoders, make) if cuda else make
             return chosen(lanes, capacity, prefixes, max_prefix_length)
-
-    def _static_kind(self) -> type[StaticDecoder]:
-        """The class of decoders on CUDA. That on Triton's kernels imports triton, so it is imported where it is used.
-        """
-        if not self.fused:
-            return StaticDecoder
-        from ane.backends.torch.fused_decoder import FusedStaticDecoder
-
-        return FusedStaticDecoder
 
     @torch.inference_mode()
     def align(self, columns: np.ndarray, memory: np.ndarray,
@@ -190,20 +171,16 @@ class TorchBackend:
 
     @torch.inference_mode()
     def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> TorchDenoiser:
-        kind = CapturedOne if self.device.type == "cuda" else TorchDenoiser
-        return kind(self.batched_denoiser([latents], conditioning, [frames]))
+        return TorchDenoiser(self.batched_denoiser([latents], conditioning, [frames]))
 
     @torch.inference_mode()
     def batched_denoiser(self, latents: Sequence[np.ndarray], conditioning: np.ndarray,
                          frames: Sequence[int]) -> TorchBatchedDenoiser:
         name = self.stages.denoiser.network
-        make: Callable[..., TorchBatchedDenoiser] = TorchBatchedDenoiser
-        if self.device.type == "cuda":
-            make = partial(CapturedDenoiser, run=CudaGraphRunner(self._recording_stream))
         with torch_memory_errors(), convolutions.full():
             network, dtype = self.network(name), self.precision(name)
-            return make(network, [self._to_device(rows, dtype) for rows in latents],
-                        self._to_device(conditioning, dtype), frames)
+            return TorchBatchedDenoiser(network, [self._to_device(rows, dtype) for rows in latents],
+                                        self._to_device(conditioning, dtype), frames)
 
     def load(self, *networks: str) -> None:
         for name in networks:

@@ -1,6 +1,5 @@
 """Which device torch computes on, and the reason if CUDA is not available."""
 
-import importlib.util
 import os
 import platform
 import shutil
@@ -24,7 +23,6 @@ CUDA_PROBLEMS = {
                        "(https://pytorch.org/get-started/previous-versions)",
     "No CUDA GPUs": "torch finds no NVIDIA GPU{hidden}: `nvidia-smi` lists those that the driver finds",
 }
-ON_CUDA = ("cuda", "triton")        # kinds of device that are an NVIDIA GPU
 EXPECTED_PROBLEMS = ("not compiled with CUDA", "no NVIDIA driver", "No CUDA GPUs")      # without an NVIDIA GPU
 
 
@@ -60,20 +58,8 @@ def cuda_problem() -> CudaProblem | None:
     return CudaProblem(f"CUDA does not start: {text.strip().partition(chr(10))[0]}", True)
 
 
-def triton_problem(device: torch.device) -> str | None:
-    """Why Triton's kernels cannot be compiled for a CUDA device; None: they can."""
-    if importlib.util.find_spec("triton") is None:
-        return "Triton is not installed: pip install triton (Linux)"
-    if torch.cuda.get_device_capability(device) < (8, 0):       # https://github.com/triton-lang/triton
-        return (f"Triton does not support {torch.cuda.get_device_name(device)}: use an NVIDIA GPU of compute "
-                "capability 8.0 (Ampere) or later")
-    if not (os.environ.get("CC") or any(map(shutil.which, ("cc", "gcc", "clang")))):
-        return "Triton finds no C compiler: install gcc or clang, or set CC"
-    return None
-
-
 def choose_device(name: str, notice: Callable[[str], None] = lambda line: None) -> torch.device:
-    """The device of that name; "auto" is CUDA, else MPS, else the CPU, and "triton" is CUDA where Triton works.
+    """The device of that name; "auto" is CUDA, else MPS, else the CPU.
 
     ``notice`` is called when "auto" cannot use an NVIDIA GPU that the machine seems to have.
 
@@ -82,24 +68,20 @@ def choose_device(name: str, notice: Callable[[str], None] = lambda line: None) 
     """
     kind, colon, number = name.partition(":")
     mps = torch.backends.mps.is_available()
-    problem = cuda_problem() if kind in ("auto", *ON_CUDA) else None
+    problem = cuda_problem() if kind in ("auto", "cuda") else None
     if name == "auto":
         chosen = "cuda" if problem is None else "mps" if mps else "cpu"
         if problem is not None and problem.unexpected:
             notice(f"using {chosen} instead of CUDA: {problem.message}")
         return torch.device(chosen)
     others = " or ".join(["torch:mps"] * (mps and kind != "mps") + ["torch:cpu"])
-    if kind in ON_CUDA and problem is not None:
+    if kind == "cuda" and problem is not None:
         raise UserError(f"backend=torch:{name}: {problem.message}; or use {others}")
-    count = torch.cuda.device_count() if kind in ON_CUDA else 1 if kind == "cpu" or (kind == "mps" and mps) else 0
+    count = torch.cuda.device_count() if kind == "cuda" else 1 if kind == "cpu" or (kind == "mps" and mps) else 0
     if not count or (colon and number not in map(str, range(count))):
         numbers = f"; it has {count} of kind {kind}, numbered from 0" if count else ""
         raise UserError(f"this machine has no {name!r} device for torch{numbers}; use {others}")
-    device = torch.device(name.replace("triton", "cuda"))
-    reason = triton_problem(device) if kind == "triton" else None
-    if reason is not None:
-        raise UserError(f"backend=torch:{name}: {reason}; or use torch:cuda")
-    return device
+    return torch.device(name)
 
 
 def refuses_long_rows(device: torch.device) -> bool:

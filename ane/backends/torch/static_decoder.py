@@ -16,10 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ane.backends.base import Draws, check_step
+from ane.backends.base import check_step
 from ane.backends.torch.cuda_graphs import HostDeviceTensor, StepRunner, run_eagerly
 from ane.backends.torch.decoder import TorchDecoder
-from ane.backends.torch.drawing import MOST_TOP_K, DrawBuffers
 from ane.backends.torch.memory import torch_memory_errors
 
 PREFIX_MULTIPLE = 64    # longest prefixes are rounded up to one, so that sentences have the same
@@ -38,8 +37,6 @@ class StaticDecoder(TorchDecoder):
         smallest: positions of the first bucket.
     """
 
-    most_top_k = MOST_TOP_K
-
     def __init__(self, network: Any, lanes: int, capacity: int, device: torch.device, dtype: torch.dtype,
                  prefixes: int = 1, max_prefix_length: int | None = None, run: StepRunner = run_eagerly,
                  smallest: int = SMALLEST_BUCKET):
@@ -51,8 +48,6 @@ class StaticDecoder(TorchDecoder):
         self.logits = HostDeviceTensor(device, lanes, self.shape.vocabulary)
         self.prefix_length = torch.zeros(prefixes, dtype=torch.int64, device=device)
         self.rows = torch.arange(lanes, device=device)
-        self.drawn: DrawBuffers | None = None       # allocated by the first draw
-        self.requested = slice(0)                   # lanes of the last step that drew
 
     def record(self, heads: Sequence[tuple[int, int]]) -> bool:
         return False
@@ -80,26 +75,11 @@ class StaticDecoder(TorchDecoder):
             return super().step(columns, lengths, first_lane, prefix_indices)
         with torch_memory_errors():
             requested = self._launch(columns, lengths, first_lane, prefix_indices)
-            hidden, logits = self._fetched(requested, self.hidden, self.logits)
-            return hidden, logits
-
-    @torch.inference_mode()
-    def step_and_draw(self, columns: np.ndarray, lengths: np.ndarray, draws: Draws, first_lane: int = 0,
-                      prefix_indices: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        with torch_memory_errors():
-            if self.drawn is None:
-                self.drawn = DrawBuffers(self.device, self.lanes, self.capacity + 2)
-            self.requested = self._launch(columns, lengths, first_lane, prefix_indices)
-            self.drawn.send(draws, self.requested)
-            self.run("draw", partial(self.drawn.draw, self.logits.device))
-            hidden, tokens, probabilities = self._fetched(self.requested, self.hidden, self.drawn.tokens,
-                                                          self.drawn.probabilities)
-            return hidden, tokens, probabilities
-
-    @torch.inference_mode()
-    def last_logits(self) -> np.ndarray:
-        with torch_memory_errors():
-            return self._fetched(self.requested, self.logits)[0]
+            for buffer in (self.hidden, self.logits):
+                buffer.fetch()
+            if self.device.type == "cuda":
+                torch.cuda.current_stream(self.device).synchronize()
+            return self.hidden.host.numpy()[requested].copy(), self.logits.host.numpy()[requested].copy()
 
     def _launch(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int,
                 prefix_indices: np.ndarray | None) -> slice:
@@ -116,29 +96,18 @@ class StaticDecoder(TorchDecoder):
         self.run((self.prefix_capacity, bucket), partial(self._advance, bucket))
         return requested
 
-    def _fetched(self, lanes: slice, *buffers: HostDeviceTensor) -> list[np.ndarray]:
-        for buffer in buffers:
-            buffer.fetch()
-        if self.device.type == "cuda":
-            torch.cuda.current_stream(self.device).synchronize()
-        return [buffer.host.numpy()[lanes].copy() for buffer in buffers]
-
     def _advance(self, bucket: int) -> None:
         """The step, from buffers to buffers: its kernels and their addresses depend on the bucket only.
 
         When a longer prefix reallocates the prefixes, ``prefix_capacity`` in the key ensures that no older graph is
         replayed.
         """
-        hidden = self._hidden(bucket)
-        self.hidden.device.copy_(hidden)
-        self.logits.device.copy_(self.network.logits(hidden[:, -1]))
-
-    def _hidden(self, bucket: int) -> Tensor:
-        """Hidden states (lanes, 1, D) of the new columns."""
         lengths, prefix_indices = self.indices.device
         static = StaticStep(lengths, prefix_indices, self.rows, bucket, self.prefix_length, self.prefix_capacity)
         attend = [partial(self._attend_static, layer, static) for layer in range(self.shape.layers)]
-        return self._run_network(self.columns.device, attend, partial(self._attend_static_memory, static))
+        hidden = self._run_network(self.columns.device, attend, partial(self._attend_static_memory, static))
+        self.hidden.device.copy_(hidden)
+        self.logits.device.copy_(self.network.logits(hidden[:, -1]))
 
     def _attend_static(self, layer: int, static: "StaticStep", q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Write k, v (lanes, heads, 1, w) to the lanes' positions, then attend to prefixes and own positions."""
@@ -174,21 +143,19 @@ class StaticDecoders:
         shape = lanes, capacity, prefixes, rounded
         with self._lock:
             if shape == self.shape and self.last() is None:
-                decoder = self.kind.__new__(self.kind)
+                decoder = StaticDecoder.__new__(StaticDecoder)
                 decoder.__dict__.update(self.state)
                 decoder.clear()
             else:
                 self.forget()
                 decoder = make(*shape)
-            self.shape, self.kind = shape, type(decoder)
-            self.state, self.last = vars(decoder), weakref.ref(decoder)
+            self.shape, self.state, self.last = shape, vars(decoder), weakref.ref(decoder)
             return decoder
 
     def forget(self) -> None:
         """Free the last decoder's memory, unless it is still referenced."""
         with self._lock:
             self.shape: tuple[int | None, ...] | None = None
-            self.kind: type[StaticDecoder] = StaticDecoder
             self.state: dict[str, Any] = {}
             self.last: Callable[[], StaticDecoder | None] = lambda: None
 

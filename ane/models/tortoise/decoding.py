@@ -25,7 +25,7 @@ from ane.models.tortoise.codes import pad_codes, trimmed_length
 from ane.models.tortoise.embeddings import Embeddings
 from ane.models.tortoise.lane_pool import ActiveCandidate, LanePool, check_finite
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
-from ane.models.tortoise.sampling import Sampling, distribution, id_at
+from ane.models.tortoise.sampling import Sampling, distribution
 from ane.system.errors import UserError
 
 LEAST_PROBABILITY = 1e-9     # that counts for a code, also of a sampler that ignores the distribution
@@ -185,20 +185,13 @@ class LaneScheduler:
             raise UserError("the voice's latents hold NaN or infinite numbers: make the voice again")
         return prefix
 
-    def sample(self, candidate: ActiveCandidate, hidden: np.ndarray, logits: np.ndarray,
-               uniform: float | None = None) -> None:
-        """Sample a candidate's next code from the decoder's output (D,), (V,) for its last column.
-
-        ``uniform``: the number that its sampler has drawn for this code; None: it has not yet.
-        """
+    def sample(self, candidate: ActiveCandidate, hidden: np.ndarray, logits: np.ndarray) -> None:
+        """Sample a candidate's next code from the decoder's output (D,), (V,) for its last column."""
         scores = logits.copy()
         scores[self.config.start_mel_token] = -np.inf       # CLVP has no embedding for it: upstream would crash
         ids, probabilities = distribution(scores, candidate.history, self.sampling)
-        code = candidate.sampler(ids, probabilities) if uniform is None else id_at(uniform, ids, probabilities)
-        self.take(candidate, hidden, code, probabilities[ids == code].sum())
-
-    def take(self, candidate: ActiveCandidate, hidden: np.ndarray, code: int, probability: float) -> None:
-        """Add a code, which was sampled with this probability, and the hidden state (D,) that predicted it."""
+        code = candidate.sampler(ids, probabilities)
+        probability = probabilities[ids == code].sum()
         candidate.log_probability += float(np.log(max(probability, LEAST_PROBABILITY)))
         candidate.hidden.append(hidden)
         if code == self.config.stop_mel_token:

@@ -1,18 +1,14 @@
-"""The lanes of one decoder, which the candidates of one request share, or of several that come and go.
-
-A decoder that draws tokens on its device (``ane.backends.base.DrawingDecoder``) does so for samplers that only need a
-uniform number, so that the logits stay there; for others, and without it, codes are sampled from logits in NumPy.
-"""
+"""The lanes of one decoder, which the candidates of one request share, or of several that come and go."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ane.backends.base import Backend, DrawingDecoder, Draws, RecordingDecoder
+from ane.backends.base import Backend, RecordingDecoder
 from ane.models.tortoise.embeddings import Embeddings
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
-from ane.models.tortoise.sampling import InverseCdfSampler, Sampler
+from ane.models.tortoise.sampling import Sampler
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -47,12 +43,6 @@ class ActiveCandidate:
     def add(self, code: int) -> None:
         self._history[len(self.codes) + 2] = code
         self.codes.append(code)
-
-    def can_be_drawn(self, most_top_k: int) -> bool:
-        """Whether a ``DrawingDecoder`` draws the codes that the sampler would sample."""
-        sampling = self.scheduler.sampling
-        return (isinstance(self.sampler, InverseCdfSampler) and sampling.typical_mass is None
-                and sampling.top_k <= most_top_k)
 
     @property
     def prefix_index(self) -> int:
@@ -138,42 +128,16 @@ class LanePool:
             position = len(candidate.codes)                 # code i is at mel position i + 1, position i of its lane
             columns[lane - low, 0] = self.tables.codes(candidate.codes[-1], position)
             lengths[lane - low], prefix_indices[lane - low] = position - 1, candidate.prefix_index
-        draws, drawn = self._draws(low, high), None
-        if draws is not None:
-            hidden, *drawn = self.decoder.step_and_draw(columns, lengths, draws, low, prefix_indices)
-            logits = self.decoder.last_logits() if (drawn[0] < 0).any() else None
-        else:
-            hidden, logits = self.decoder.step(columns, lengths, low, prefix_indices)
+        hidden, logits = self.decoder.step(columns, lengths, low, prefix_indices)
         scores = self.recorder and self.recorder.recorded
         for lane, candidate in list(self.active.items()):
             row = lane - low
             try:
-                if drawn is not None and drawn[0][row] >= 0:
-                    candidate.scheduler.take(candidate, hidden[row, -1], *(found[row].item() for found in drawn))
-                else:
-                    candidate.scheduler.sample(candidate, *check_finite(hidden[row, -1], logits[row]),
-                                               None if draws is None else draws.uniform[row])
+                candidate.scheduler.sample(candidate, *check_finite(hidden[row, -1], logits[row]))
                 if scores is not None:
                     candidate.prefix_scores.append(scores[row])
             except UserError as error:
                 candidate.scheduler.fail(error)
-
-    def _draws(self, low: int, high: int) -> Draws | None:
-        """How the decoder draws the next code of each lane; None: it cannot, or not for all of them."""
-        decoder, active = self.decoder, self.active
-        if not isinstance(decoder, DrawingDecoder) or not all(
-                candidate.can_be_drawn(decoder.most_top_k) for candidate in active.values()):
-            return None
-        longest = max(len(candidate.history) for candidate in active.values())
-        numbers = {name: np.ones(high - low) for name in ("uniform", "penalty", "temperature", "top_p")}
-        history, top_k = np.full((high - low, longest), FAKE_TOKEN), np.ones(high - low, dtype=np.int64)
-        for lane, candidate in active.items():
-            row, sampling = lane - low, candidate.scheduler.sampling
-            history[row, :len(candidate.history)] = candidate.history
-            numbers["uniform"][row] = candidate.sampler.uniform()
-            numbers["penalty"][row], numbers["temperature"][row] = sampling.repetition_penalty, sampling.temperature
-            numbers["top_p"][row], top_k[row] = sampling.top_p, sampling.top_k
-        return Draws(history=history, top_k=top_k, excluded=self.config.start_mel_token, **numbers)
 
     def _finish_if_ended(self, lane: int) -> None:
         """Free the lane of a candidate that has ended."""

@@ -42,7 +42,7 @@ DECODER = DecoderStage("autoregressive", {
     "text_position": "text_pos_embedding.emb.weight",
     "code": "mel_embedding.weight",
     "code_position": "mel_pos_embedding.emb.weight",
-}, gpt2=True)
+})
 
 DENOISER = DenoiserStage("diffusion", denoiser_conditioning, lambda config: config.out_channels, bind_denoiser)
 

@@ -47,10 +47,6 @@ class FakeCudaGraph(TorchDispatchMode):
             self.calls.append((func, args, kwargs, out))
         return out
 
-    def launch(self, kernel: Callable[[], None]) -> None:
-        """Record a kernel that is none of torch's operations."""
-        self.calls.append((kernel, (), {}, None))
-
     def replay(self) -> None:
         self.replays += 1
         for func, args, kwargs, out in self.calls:
@@ -88,13 +84,3 @@ def graphs() -> Iterator[Callable[[], CudaGraphRunner]]:
                            "graph_pool_handle": object}.items():
             patch.setattr(torch.cuda, name, fake)
         yield lambda: CudaGraphRunner(FakeStream(torch.device("cpu")))
-
-
-@pytest.fixture(scope="module")
-def triton_interpreter() -> Iterator[None]:
-    """Triton's kernels run on the CPU; the test is skipped where Triton is not installed."""
-    pytest.importorskip("triton", reason="Triton has packages for Linux: pip install -e '.[test]'")
-    from tests.backends.torch.triton_interpreter import interpreted_kernels
-
-    with interpreted_kernels():
-        yield

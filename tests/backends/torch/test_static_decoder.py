@@ -2,7 +2,6 @@
 
 import gc
 import weakref
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -10,12 +9,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from ane.backends.base import Draws
 from ane.backends.torch import backend as pytorch
 from ane.backends.torch.backend import TorchBackend, TorchPrecision
 from ane.backends.torch.cuda_graphs import StepRunner, run_eagerly
 from ane.backends.torch.decoder import TorchDecoder
-from ane.backends.torch.drawing import MOST_TOP_K
 from ane.backends.torch.static_decoder import StaticDecoder, StaticDecoders
 from ane.bundles.weights import skeleton
 from ane.models.tortoise.candidate import Candidate, Prompt
@@ -24,7 +21,7 @@ from ane.models.tortoise.decoding import decode
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.networks.autoregressive import UnifiedVoice
 from ane.models.tortoise.randomness import Randomness
-from ane.models.tortoise.sampling import InverseCdfSampler, Sampler, Sampling, id_at
+from ane.models.tortoise.sampling import InverseCdfSampler, Sampling
 from tests.backends.torch.decoder_steps import (
     CAPACITY,
     CPU,
@@ -47,14 +44,6 @@ def network() -> UnifiedVoice:
     module = skeleton(NETWORKS["autoregressive"], model.config("autoregressive"))
     module.load_state_dict(model.tensors("autoregressive"), assign=True)
     return module.eval().requires_grad_(False)
-
-
-class NeverDrawing(StaticDecoder):
-    """Draws no token, as where too many codes are equally likely."""
-
-    def step_and_draw(self, *arguments):
-        hidden, tokens, probabilities = super().step_and_draw(*arguments)
-        return hidden, np.full_like(tokens, -1), probabilities
 
 
 def static(network: UnifiedVoice, run: StepRunner, smallest: int = 4,
@@ -204,55 +193,25 @@ def test_lanes_and_positions_beyond_the_limits_are_refused(network):
             decoder.step(columns(0, 2, each), np.array([0, 0]), LANES - 1)
 
 
-def sample(lanes: int, sampling: Sampling, make_sampler: Callable[[np.random.Generator], Sampler]) -> list[Candidate]:
+def sample(lanes: int) -> list[Candidate]:
     """The candidates of three chunks on a few lanes, refilled as candidates end."""
     model = RandomModel()
     config = model.config("autoregressive")
     chunks = [Prompt(columns(index, 1), text_tokens(list(range(3, 8 + 3 * index)), config),
-                     [make_sampler(Randomness(7).candidate(index, each)) for each in range(2 + index)])
+                     [InverseCdfSampler(Randomness(7).candidate(index, each)) for each in range(2 + index)])
               for index in range(3)]
     backend = TorchBackend(model, "cpu", "fp32")
     backend.chosen = TorchPrecision("fp32", torch.float32)       # no packed layers, as on a GPU
-    return [one for row in decode(backend, chunks, config, sampling, lanes) for one in row]
+    return [one for row in decode(backend, chunks, config, Sampling(max_codes=80), lanes) for one in row]
 
 
-@pytest.mark.parametrize(("lanes", "sampling", "make_sampler", "drawn"), [
-    *((lanes, Sampling(max_codes=80), InverseCdfSampler, True) for lanes in (1, 3, 8)),
-    (3, Sampling(max_codes=80, typical_mass=0.9), InverseCdfSampler, False),
-    (3, Sampling(max_codes=80, top_k=MOST_TOP_K + 1), InverseCdfSampler, False),
-    (3, Sampling(max_codes=80), lambda rng: partial(id_at, 0.5), False)])
-def test_the_same_seed_gives_the_same_codes(monkeypatch, graphs, lanes, sampling, make_sampler, drawn):
-    """Drawn on the device, unless a sampler needs to see all logits."""
-    expected, run = sample(lanes, sampling, make_sampler), graphs()
+@pytest.mark.parametrize("lanes", [1, 3, 8])
+def test_the_same_seed_gives_the_same_codes(monkeypatch, graphs, lanes):
+    expected, run = sample(lanes), graphs()
     monkeypatch.setattr(pytorch, "TorchDecoder", partial(StaticDecoder, run=run, smallest=8))
-    actual = sample(lanes, sampling, make_sampler)
+    actual = sample(lanes)
     assert len(run.graphs) > 2
-    assert ("draw" in run.graphs) == drawn
     for one, other in zip(expected, actual, strict=True):
         assert other.codes == one.codes
         np.testing.assert_allclose(other.latents, one.latents, atol=1e-4)
         np.testing.assert_allclose(other.log_probability, one.log_probability, rtol=1e-4)
-
-
-def test_where_nothing_can_be_drawn_the_number_that_was_drawn_finds_the_code_in_the_logits(monkeypatch):
-    sampling, expected = Sampling(max_codes=30), None
-    for never in (False, True):
-        monkeypatch.setattr(pytorch, "TorchDecoder", NeverDrawing if never else StaticDecoder)
-        codes = [one.codes for one in sample(3, sampling, InverseCdfSampler)]
-        assert expected is None or codes == expected
-        expected = codes
-
-
-def test_a_draw_fetches_no_logits_and_the_last_logits_can_be_fetched(network):
-    decoder, reference = static(network, run_eagerly), static(network, run_eagerly)
-    for each in (decoder, reference):
-        each.prefill(columns(0, 5))
-    x, lengths = columns(1, 2, 1), np.array([4, 1])
-    hidden, logits = reference.step(x, lengths, 1)
-    draws = Draws(np.zeros((2, 3), np.int64), np.array([0.2, 0.9]), *(np.full(2, 0.9) for _ in range(3)),
-                  top_k=np.full(2, 9), excluded=1)
-    hidden_too, tokens, probabilities = decoder.step_and_draw(x, lengths, draws, 1)
-    np.testing.assert_array_equal(hidden_too, hidden)
-    np.testing.assert_array_equal(decoder.last_logits(), logits)
-    assert (tokens.shape, probabilities.shape) == ((2,), (2,))
-    assert (probabilities > 0).all()

@@ -163,10 +163,6 @@ class UnifiedVoice(nn.Module):
         """Columns → hidden, (B, T, D) each; ``attend`` has a function for each layer (default: causal, no cache)."""
         for index, block in enumerate(self.gpt.h):
             x = block(x, attend[index] if attend else causal)
-        return self.hidden_of(x)
-
-    def hidden_of(self, x: Tensor) -> Tensor:
-        """Output of the last block → hidden, (…, D) each."""
         return self.final_norm(self.gpt.ln_f(x))
 
     def prefix_scores(self, x: Tensor, prefix: int, heads: Sequence[tuple[int, int]]) -> Tensor:
