@@ -36,11 +36,11 @@ def expand_line_in_capitals(match: re.Match) -> str:
     return re.sub(r"[A-Z']+", lambda word: spell(word[0]) if word[0] in SPELLED else word[0].lower(), match[0])
 
 
-RULES: tuple[TextRule, ...] = (
+WORDS: tuple[TextRule, ...] = (
     rule("PhD", rf"\b({any_of(CASE_SENSITIVE)})\b", lambda match: CASE_SENSITIVE[match[1]]),
     rule("DON'T, IT'S", r"\b(?:[A-Z]+'(?:T|LL|RE|VE|M|D)|(?:IT|LET)'S)\b", lambda match: match[0].lower()),
     rule("OpenAI, HTMLParser", r"(?<=[a-z])(?=[A-Z]{2,}\b)|(?<=[A-Z])(?=[A-Z][a-z]{2})", " "),
     rule("the WHO", r"(?<=\b[Tt]he )WHO\b", "w h o"),
     rule("STOP THAT NOW", r"\b[A-Z][A-Z']*(?:[\s,.!?;:-]{1,3}[A-Z][A-Z']*){2,}\b(?![a-z])", expand_line_in_capitals),
-    rule("FBI, DVDs", r"\b([A-Z]{2,})('?s)?\b", expand_capitals),
 )
+RULES: tuple[TextRule, ...] = (*WORDS, rule("FBI, DVDs", r"\b([A-Z]{2,})('?s)?\b", expand_capitals))

@@ -35,8 +35,20 @@ def normalise_english(text: str) -> str:
 
     Takes any Unicode text, never raises, and takes time linear in its length.
     """
+    return expanded(text, RULES)
+
+
+def normalise_cased(text: str) -> str:
+    """``text`` in words as ``normalise_english`` has them, but with its capitals.
+
+    Words in capitals stay as they are, and other letters that are spelled have periods: "FBI", "P.M". Only A–Z and a–z.
+    """
+    return expanded(text, CASED)
+
+
+def expanded(text: str, rules: "tuple[TextRule, ...]") -> str:
     text = to_ascii(HTML_ENTITIES(text))
-    for expand in RULES:
+    for expand in rules:
         text = expand(text)
     return text.strip()
 
@@ -129,28 +141,46 @@ def expand_consonants(match: re.Match) -> str:
         return "street" if word == "st" else TITLES.get(word) or ENDINGS[word]
     return plural(UNITS[word]) if word in UNITS else " ".join(word)
 
+def cleanup_rules(letters: str) -> tuple[TextRule, ...]:
+    """Rules for text whose words consist of ``letters``."""
+    return (
+        rule("unknown characters", rf"[^{letters}!'(),\-.:;?\s]+", " "),
+        rule("mr, html", r"(?<![\w'])(?!\w*(\w)\1\1)[b-df-hj-np-tv-xz]{2,5}(?![\w'])", expand_consonants),
+        rule("stray hyphen", rf"(?<![{letters}])-+|-+(?![{letters}])", " "),
+        rule("stray apostrophe", rf"(?<![{letters},.!?])'+(?![{letters}])", " "),
+        rule("empty brackets", r"\(\s*\)", " "),
+        rule("whitespace", r"\s+", " "),
+        rule("space before a mark", r" +(?=[,;:!?)]|\.(?!\.))", ""),
+        rule("space after a bracket", r"\( +", "("),
+        rule("no space after a mark", rf"(?<=[{letters}])[,.;:!?](?=[{letters}])", r"\g<0> "),
+        rule("!!!", r"([!?,;:])\1+", r"\1"),
+        rule("?!?!", r"(?:\?!|!\?)[!?]*", "?!"),
+        rule(".....", r"\.{4,}", "..."),
+        rule("two marks", r"[,;:]+(?=[,.;:!?])", ""),
+        rule("a mark, then a comma", r"(?<=[.!?:;]),", ""),
+        rule("..", r"(?<!\.)\.\.(?!\.)", "."),
+        rule("leading mark", r"^[\s,.;:)-]+", ""),
+    )
+
 
 CLEANUP_RULES = (
     rule("lower case", r"[A-Z]+", lambda match: match[0].lower()),
     rule("quotation marks", r'"', ""),
-    rule("unknown characters", r"[^a-z!'(),\-.:;?\s]+", " "),
-    rule("mr, html", r"(?<![\w'])(?!\w*(\w)\1\1)[b-df-hj-np-tv-xz]{2,5}(?![\w'])", expand_consonants),
-    rule("stray hyphen", r"(?<![a-z])-+|-+(?![a-z])", " "),
-    rule("stray apostrophe", r"(?<![a-z,.!?])'+(?![a-z])", " "),
-    rule("empty brackets", r"\(\s*\)", " "),
-    rule("whitespace", r"\s+", " "),
-    rule("space before a mark", r" +(?=[,;:!?)]|\.(?!\.))", ""),
-    rule("space after a bracket", r"\( +", "("),
-    rule("no space after a mark", r"(?<=[a-z])[,.;:!?](?=[a-z])", r"\g<0> "),
-    rule("!!!", r"([!?,;:])\1+", r"\1"),
-    rule("?!?!", r"(?:\?!|!\?)[!?]*", "?!"),
-    rule(".....", r"\.{4,}", "..."),
-    rule("two marks", r"[,;:]+(?=[,.;:!?])", ""),
-    rule("a mark, then a comma", r"(?<=[.!?:;]),", ""),
-    rule("..", r"(?<!\.)\.\.(?!\.)", "."),
-    rule("leading mark", r"^[\s,.;:)-]+", ""),
+    *cleanup_rules("a-z"),
 )
 
-RULES: tuple[TextRule, ...] = (
+# of text that keeps its capitals, for phonemes
+CASED_RULES = (
+    rule("quotation marks", r'"', ""),
+    *cleanup_rules("A-Za-z"),
+    rule("ninety-nine", r"(?<=ty)-(?=(?:one|two|three|four|five|six|seven|eight|nine)\b)", " "),
+    # letters that were spelled are joined again, with periods: they are read as one word
+    rule("p m, h t m l", r"(?<![-'])\b(?:[b-hj-zB-HJ-Z]|[aA](?= [mMtT]\b))(?: [A-Za-z])+\b(?!['-])",
+         lambda match: match[0].upper().replace(" ", ".")),
+)
+
+EXPANSIONS: tuple[TextRule, ...] = (
     *markup_rules.RULES, *date_time_rules.RULES, *number_rules.RULES, *roman_numerals.RULES, *ABBREVIATION_RULES,
-    *SIGN_RULES, *capital_rules.RULES, *number_rules.REMAINING_NUMBERS, *CLEANUP_RULES)
+    *SIGN_RULES)
+RULES: tuple[TextRule, ...] = (*EXPANSIONS, *capital_rules.RULES, *number_rules.REMAINING_NUMBERS, *CLEANUP_RULES)
+CASED: tuple[TextRule, ...] = (*EXPANSIONS, *capital_rules.WORDS, *number_rules.REMAINING_NUMBERS, *CASED_RULES)

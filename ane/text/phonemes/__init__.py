@@ -1,0 +1,136 @@
+"""English text to phonemes, by dictionaries and rules that are free to use: no espeak, no GPL.
+
+``phonemise`` reads the normalised text (``ane.text.english``), tags the words (``tagger``), looks each of them up
+(``dictionary``) from the last to the first, since how "the" and "to" sound depends on the next word, and asks a small
+network for those that no dictionary has (``unknown_words``). The dictionaries are misaki's, the weights of the tagger
+and of the network hibari-tts'; see data/NOTICE.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ane.text.english import normalise_cased
+from ane.text.phonemes.dictionary import (
+    CONSONANTS,
+    END,
+    PRIMARY,
+    VOWELS,
+    WEAKER,
+    Following,
+    stressed,
+    word_phonemes,
+)
+from ane.text.phonemes.tagger import part_of_speech
+from ane.text.phonemes.unknown_words import spoken_letters
+
+PIECE = re.compile(r"[A-Za-z](?:\.[A-Za-z])+|n't\b|'(?:s|ll|re|ve|d|m)\b|[A-Za-z]+?(?=n't\b|'(?:s|ll|re|ve|d|m)\b)"
+                   r"|[A-Za-z]+(?:'[A-Za-z]+)*|-+|\.+|.", re.IGNORECASE)
+# parts of a word that a capital begins: "McDonald", "iPhone"
+PART = re.compile(r"[A-Z](?=[A-Z][a-z])|[a-z]*?[a-z](?=[A-Z])|[A-Za-z.]+(?:'[A-Za-z.]+)*|'[A-Za-z]*|-+")
+PAUSES = frozenset(";:,.!?—…")
+MARKS = PAUSES | frozenset("()")
+LONG_SOUNDS = frozenset("AIOQWYʤʧ")
+
+
+@dataclass
+class PhonemeWord:
+    """A word or a mark of the normalised text, its phonemes, and whether whitespace follows."""
+
+    text: str
+    phonemes: str
+    spaced: bool
+
+
+@dataclass
+class Part:
+    text: str
+    tag: str
+    phonemes: str | None = None
+
+
+def phonemise(text: str) -> list[PhonemeWord]:
+    """The words and marks of ``text``, with their phonemes; none if nothing in it can be spoken."""
+    pieces = [(piece, index == len(word) - 1) for word in map(PIECE.findall, normalise_cased(text).split())
+              for index, piece in enumerate(word)]
+    tags = part_of_speech([piece for piece, _ in pieces])
+    words: list[PhonemeWord] = []
+    parts: list[Part] = []                      # of a word that is not complete
+    groups: list[tuple[list[Part], bool]] = []
+    for (piece, ends), tag in zip(pieces, tags, strict=True):
+        if piece[0] in MARKS:
+            groups += [(parts, False)] * bool(parts) + [([Part(piece, tag, piece)], ends)]
+            parts = []
+            continue
+        parts += [Part(part, tag) for part in PART.findall(piece)]
+        if ends:
+            groups.append((parts, True))
+            parts = []
+    following = END
+    for parts, spaced in reversed(groups):
+        if parts[0].phonemes is None:
+            following = pronounce(parts, following)
+        elif parts[0].text[0] in PAUSES:
+            following = END
+        phonemes = "".join(part.phonemes or "" for part in parts).replace("ɾ", "T").replace("ʔ", "t")
+        words.append(PhonemeWord("".join(part.text for part in parts), phonemes, spaced))
+    return words[::-1]
+
+
+def pronounce(parts: Sequence[Part], following: Following) -> Following:
+    """Give the parts of a word their phonemes, the longest known runs first. Returns what follows the word before."""
+    right = len(parts)
+    while right:
+        left = next((left for left in range(right) if look_up_run(parts, left, right, following)), None)
+        if left is not None:
+            following = before(parts[left], following)
+            right = left
+        elif not parts[right - 1].text.strip("-'"):
+            right -= 1
+            parts[right].phonemes = ""
+        else:                                   # a part is unknown: all of the word is read by its letters
+            letters = " ".join(re.findall(r"[A-Za-z]+(?:'[A-Za-z]+)*", "".join(part.text for part in parts)))
+            parts[0].phonemes = " ".join(map(spoken_letters, letters.split()))
+            for part in parts[1:]:
+                part.phonemes = ""
+            return before(parts[0], following)
+    soften(parts)
+    return following
+
+
+def look_up_run(parts: Sequence[Part], left: int, right: int, following: Following) -> bool:
+    """Whether the parts from ``left`` to ``right`` are a known word together; the first of them gets its phonemes."""
+    run = parts[left:right]
+    tag = max(run, key=lambda part: sum(1 if letter == letter.lower() else 2 for letter in part.text)).tag
+    found = word_phonemes("".join(part.text for part in run), tag, following)
+    if found is None:
+        return False
+    run[0].phonemes = found
+    for part in run[1:]:
+        part.phonemes = ""
+    return True
+
+
+def before(word: Part, following: Following) -> Following:
+    """What follows the word before this one."""
+    vowel = next((sound in VOWELS for sound in word.phonemes or "" if sound in VOWELS or sound in CONSONANTS),
+                 following.vowel)
+    return Following(vowel, word.text in ("to", "To") or (word.text == "TO" and word.tag in ("TO", "IN")))
+
+
+def soften(parts: Sequence[Part]) -> None:
+    """Leave a compound of several words ("well-known") at most one main stress for every two of them."""
+    spoken = [(PRIMARY in part.phonemes, weight(part.phonemes), index)
+              for index, part in enumerate(parts) if part.phonemes]
+    if len(spoken) == 2 and len(parts[spoken[0][2]].text) == 1:
+        weaker = [spoken[1][2]]
+    elif len(spoken) < 2 or sum(main for main, _, _ in spoken) <= (len(spoken) + 1) // 2:
+        weaker = []
+    else:
+        weaker = [index for _, _, index in sorted(spoken)[:len(spoken) // 2]]
+    for index in weaker:
+        parts[index].phonemes = stressed(parts[index].phonemes, WEAKER)
+
+
+def weight(phonemes: str) -> int:
+    return sum(2 if sound in LONG_SOUNDS else 1 for sound in phonemes)
