@@ -28,11 +28,11 @@ from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from benchmarks.harness import Benchmark, BenchmarkResult
 from converters.coreml.graph import CoreMLGraph, Style
-from converters.decoder_graphs import RECENT, cached_steps, slot_buckets
-from converters.proof.chips import CHIPS
+from converters.decoder_graphs import RECENT, cached_steps, slot_buckets, stores
+from converters.neural_engine import CHIPS
 from converters.proof.cost import DISPATCH, cost, roofline
 from converters.tortoise.autoregressive import decoder_graphs
-from converters.tortoise.buckets import UPSTREAM_CODES, pool_slots
+from converters.tortoise.functions import UPSTREAM_CODES, pool_slots
 
 OFFICIAL = UnifiedVoiceConfig()
 PREFIX, LANES, CODES = 100, (1, 8, 16), (50, 150, 300, 500)
@@ -74,8 +74,9 @@ def decoder_functions(config: UnifiedVoiceConfig, folder: Path, counts: Counts) 
                             assign=True)
     pools = {lanes: slot_buckets(pool_slots(OFFICIAL, lanes, UPSTREAM_CODES), OFFICIAL.decoder_shape)
              for lanes in (1, 16)}
-    return [counted(graph, folder, counts) for graph in
-            cached_steps(decoder_graphs(network.eval(), 1.0), pools, ("io", "state"))]
+    graphs = decoder_graphs(network.eval(), 1.0)
+    return [counted(graph, folder, counts) for graph in (
+        *cached_steps(graphs, pools, "io"), *cached_steps(graphs, pools, "state"), *stores(graphs, pools))]
 
 
 def counted(graph: CoreMLGraph, folder: Path, counts: Counts) -> PackageFunction:

@@ -32,7 +32,7 @@ from ane.models.tortoise.networks.autoregressive import Conv1D
 from ane.models.tortoise.networks.conditioning import EqualLinear
 from ane.models.tortoise.networks.layers import AttentionBlock, RelativePositionBias
 from converters.coreml.graph import Style, Var, array, mb, value_name
-from converters.engine_limits import ON_CHIP
+from converters.neural_engine import ON_CHIP
 
 
 def kernel(layer: nn.Module) -> tuple[np.ndarray, np.ndarray | None]:

@@ -23,9 +23,8 @@ from ane.bundles.weights import layout
 from ane.system.errors import UserError
 from ane.system.files import link_or_copy, read_json, replacing
 from converters.coreml.target import CoreMLTarget
-from converters.fingerprint import graph_fingerprint
-from converters.models import chosen_networks
-from converters.provenance import provenance_of
+from converters.functions import chosen_networks
+from converters.origin import graph_fingerprint, provenance_of
 
 Progress = Callable[[str, str], None]       # network, activity
 PROGRESS_FILE = "progress.json"
@@ -44,8 +43,10 @@ class ConversionTarget(Protocol):
     """
 
     name: str
-    networks: Collection[str]
     unmerged: int
+
+    @property
+    def networks(self) -> Collection[str]: ...
 
     def check(self, options: Sequence[Any], model: Model) -> None:
         """Raise UserError for invalid options, or on a machine that cannot convert."""
@@ -104,8 +105,8 @@ def convert(model: Model, destination: Path, options: Sequence[Any],
 
 
 def code_fingerprint(target: ConversionTarget = COREML_TARGET) -> str:
-    """Changes with the code that builds the target's graphs, the reference networks, and the libraries."""
-    return graph_fingerprint(target.name, target.versions())
+    """Changes with the code that builds graphs, the reference networks, and the target's libraries."""
+    return graph_fingerprint(target.versions())
 
 
 @contextmanager

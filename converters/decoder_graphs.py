@@ -13,7 +13,7 @@ Embedding tables, positions and masks stay on the host (``blocks``, principle 6)
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -25,7 +25,7 @@ from converters.coreml.graph import CoreMLGraph, Style, Var, mb
 
 LARGEST = 64.0          # value of a scaled stream; the square of four times that still fits fp16
 SMALLEST_SCALE = 1 / 64
-# Columns that a store copies into a state, whose slots are a multiple of it, and it of engine_limits.STATE_WIDTH. With
+# Columns that a store copies into a state, whose slots are a multiple of it, and it of neural_engine.STATE_WIDTH. With
 # more, each step would hand over more; with fewer, a store would be called more often.
 RECENT = 32
 
@@ -96,16 +96,17 @@ class DecoderGraphBuilder:
         return {"key_cache": self._pool(capacity), "value_cache": self._pool(capacity)}
 
 
-def cached_steps(graphs: DecoderGraphBuilder, pools: Mapping[int, Sequence[int]],
-                 caches: Collection[str]) -> list[CoreMLGraph]:
-    """Steps for each kind of cache, each number of columns and each of its numbers of slots; stores for the states.
+def cached_steps(graphs: DecoderGraphBuilder, pools: Mapping[int, Sequence[int]], cache: str) -> list[CoreMLGraph]:
+    """Steps with one kind of cache: for each number of columns, each of its numbers of slots.
 
     The functions of one number of columns share a state, which has the largest number of slots.
     """
-    steps = [graphs.step(columns, slots, cache, max(sizes)) for cache in caches for columns, sizes in pools.items()
-             for slots in sizes]
-    capacities = sorted({max(sizes) for sizes in pools.values()}) if "state" in caches else ()
-    return [*steps, *(graphs.store(capacity) for capacity in capacities)]
+    return [graphs.step(columns, slots, cache, max(sizes)) for columns, sizes in pools.items() for slots in sizes]
+
+
+def stores(graphs: DecoderGraphBuilder, pools: Mapping[int, Sequence[int]]) -> list[CoreMLGraph]:
+    """The stores of the states of ``cached_steps``."""
+    return [graphs.store(capacity) for capacity in sorted({max(sizes) for sizes in pools.values()})]
 
 
 SAVED = 30_000_000      # bytes of a pool that a smaller bucket must save: half a millisecond of an M1

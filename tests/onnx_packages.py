@@ -15,7 +15,7 @@ from ane.bundles.packages import PackageRecord, read_section, section
 from ane.voices import Voice, save_voice
 from converters.onnx.package import OnnxOptions, OnnxTarget
 from converters.onnx.precision import QUANTISED
-from converters.provenance import provenance_of
+from converters.origin import provenance_of
 
 TARGET = OnnxTarget()
 # every network has a package in fp32

@@ -112,7 +112,7 @@ def write_assets(args: argparse.Namespace, model: Model) -> int:
     """Write the Core ML packages of a bundle as Core AI assets, and print a row for each."""
     from ane.bundles.packages import missing_packages
     from ane.commands.packages import with_packages
-    from converters.coreai.asset_folder import check_asset_folder, write_asset_folder
+    from converters.coreai import check_asset_folder, write_asset_folder
     from converters.proof.verify import choose_packages
 
     check_asset_folder(args.output, args.overwrite or False)
@@ -158,7 +158,7 @@ def read_target(args: argparse.Namespace, model: Model) -> "tuple[conversion.Con
 def read_options(args: argparse.Namespace, model: Model) -> "list[CoreMLOptions]":
     """Core ML's options for each precision. Raises UserError for unknown values."""
     from converters.coreml.package import CoreMLOptions
-    from converters.models import convertible_model
+    from converters.functions import convertible_model
 
     wide, caches = (given if given is not None else default for given, default in (
         (args.wide, []), (args.cache, list(CACHES))))
@@ -169,7 +169,7 @@ def read_options(args: argparse.Namespace, model: Model) -> "list[CoreMLOptions]
     if not caches:
         raise UserError("--cache names nothing: give at least one, or leave it out")
     convertible = convertible_model(model)
-    buckets, kinds = {}, convertible.length_units
+    buckets, kinds = {}, convertible.buckets
     for text in args.buckets or ():
         kind, equals, numbers = text.partition("=")
         if not equals:

@@ -22,7 +22,7 @@ def write_gguf_file(args: argparse.Namespace, model: Model) -> int:
         raise UserError(f"--precision of a GGUF file must be {' or '.join(GGUF_PRECISIONS)}, got {precision}")
     if find_spec("gguf") is None:
         raise UserError("GGUF files are written with the gguf package: pip install 'tortoise-ane[gguf]'")
-    from converters.ggml.gguf import write_gguf
+    from converters.gguf import write_gguf
 
     with status_display(message_console(args), "writing") as show:
         entries = write_gguf(model, args.output, precision, args.networks, args.overwrite, progress=show)
@@ -35,7 +35,7 @@ def write_gguf_file(args: argparse.Namespace, model: Model) -> int:
 
 def write_ggml_files(args: argparse.Namespace, model: Model) -> int:
     """Write the files that tortoise.cpp reads and print how to start it."""
-    from converters.ggml.tortoise_cpp import FILES, VOICE, check_size, write_ggml
+    from converters.tortoise_cpp import FILES, VOICE, check_size, write_ggml
 
     for network in FILES:       # before clips are encoded, which takes a while
         check_size(model, network)

@@ -112,7 +112,7 @@ def package_placements(package: "Package", units: str, names: list[str]) -> dict
     from ane.backends.coreml.compiled import error_summary
     from ane.backends.coreml.extract import extract_function
     from ane.backends.coreml.runtime import CoreMLTools
-    from converters.quiet import quiet
+    from converters.coreml.graph import quiet
 
     with quiet():
         import coremltools

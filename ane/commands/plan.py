@@ -14,7 +14,7 @@ from ane.system.errors import UserError
 from ane.system.files import check_output_file, write_json
 
 if TYPE_CHECKING:       # torch is imported in the handler, so that --help is quick
-    from converters.proof.chips import Chip
+    from converters.neural_engine import Chip
 
 DESCRIPTION = """
 Show how Core ML packages fit the Neural Engine. On a Mac, Core ML reports where it would run each operation. On any
@@ -109,7 +109,7 @@ def find_packages(args: argparse.Namespace) -> list[tuple[Path, str]]:
 
 def read_chips(text: str) -> "list[Chip]":
     """M1,m4-pro → chips. Raises UserError for an unknown chip."""
-    from converters.proof.chips import CHIPS
+    from converters.neural_engine import CHIPS
 
     known = {_simplified(name): chip for name, chip in CHIPS.items()}
     for name in text.split(","):
@@ -123,7 +123,7 @@ def _simplified(name: str) -> str:
 
 
 def plans_json(plans: list[FunctionPlan], chips: "list[Chip]", steps: int) -> dict[str, Any]:
-    from converters.proof.chips import SOURCES
+    from converters.neural_engine import SOURCES
     from converters.proof.cost import FORMULA
 
     functions = [{"package": str(one.package), "function": one.function, "cost": asdict(one.cost),

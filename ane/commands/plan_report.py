@@ -12,7 +12,7 @@ from ane.commands.placement import NEURAL_ENGINE, Placement
 from ane.commands.tables import plain_table
 
 if TYPE_CHECKING:
-    from converters.proof.chips import Chip
+    from converters.neural_engine import Chip
     from converters.proof.cost import CostEstimate, FunctionCost
     from converters.proof.lint import WarningSummary
 
@@ -117,7 +117,7 @@ def warning_table(functions: "list[FunctionPlan]") -> Table:
 
 
 def print_sources(console: Console, chips: "list[Chip]") -> None:
-    from converters.proof.chips import SOURCES
+    from converters.neural_engine import SOURCES
     from converters.proof.cost import FORMULA
 
     console.print(f"Estimates are not measurements. {FORMULA}.")

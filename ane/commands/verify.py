@@ -24,8 +24,7 @@ if TYPE_CHECKING:       # torch is imported in the handler, so that --help is qu
     from ane.bundles.bundle import Bundle
     from ane.bundles.packages import PackageRecord
     from converters.proof.comparison import LayerComparison
-    from converters.proof.onnx_verify import OnnxRunner
-    from converters.proof.verify import FunctionCheck, PackageRunner
+    from converters.proof.verify import FunctionCheck, Runner
 
 CORE_ML_RUNNERS = ("mil", "mil:fp16", "coreml", "coreai", "coreai:fp16")
 ONNX_RUNNERS = tuple(name for name in NAMES if name.startswith("onnx"))
@@ -93,7 +92,7 @@ def verify_command(args: argparse.Namespace) -> int:
 
         return verify_package(args)
     onnx = args.against in ONNX_RUNNERS
-    runner = onnx_runner(args) if onnx else package_runner(args.against, args.narrow_norms, args.compute_units,
+    runner = chosen_onnx_runner(args) if onnx else package_runner(args.against, args.narrow_norms, args.compute_units,
                                                            notice)
     console = message_console(args)
     model = open_bundle(args, console)
@@ -155,7 +154,7 @@ def chosen_functions(model: "Bundle", args: argparse.Namespace) -> "list[tuple[P
     return chosen or choose_packages(model, args.networks[0], args.function, kind)       # which raises
 
 
-def verify_packages(model: "Bundle", runner: "PackageRunner | OnnxRunner", args: argparse.Namespace,
+def verify_packages(model: "Bundle", runner: "Runner", args: argparse.Namespace,
                     console: Console) -> "tuple[Bundle, list[FunctionCheck]]":
     """The bundle and the results; with --repair, after the packages that failed were converted again."""
     from converters.proof.verify import UnverifiedBundle, verify
@@ -165,7 +164,7 @@ def verify_packages(model: "Bundle", runner: "PackageRunner | OnnxRunner", args:
         failed = {result.package for result in results if not result.passed}
         if not (failed and args.repair):
             return model, results
-        from converters.coreml.rebuild import rebuild
+        from converters.coreml.target import rebuild
 
         rebuild(model, [package for package in model.packages if Path(package.path).stem in failed], show)
         model = UnverifiedBundle(model.path)
@@ -196,20 +195,20 @@ def remember_verified(model: "Bundle", results: "Sequence[FunctionCheck]") -> No
             write_json(verified_marker(model.path / package.path, this_machine()), {"functions": sorted(passed)})
 
 
-def onnx_runner(args: argparse.Namespace) -> "OnnxRunner":
+def chosen_onnx_runner(args: argparse.Namespace) -> "Runner":
     """The runner that ``--against`` names.
 
     Raises:
         UserError: a flag without effect on ONNX packages, or a provider that does not load.
     """
     from ane.backends.onnx.providers import choose_onnx_device
-    from converters.proof.onnx_verify import OnnxRunner
+    from converters.proof.verify import onnx_runner
 
     for flag, given in (("--narrow-norms", args.narrow_norms), ("--compute-units", args.compute_units),
                         ("--repair", args.repair)):
         if given:
             raise UserError(f"{flag} has no effect on --against {args.against}: it is for Core ML packages")
-    return OnnxRunner(choose_onnx_device(args.against.removeprefix("onnx").removeprefix(":"), notice))
+    return onnx_runner(choose_onnx_device(args.against.removeprefix("onnx").removeprefix(":"), notice))
 
 
 def raise_failures(results: "Sequence[FunctionCheck]", advice: str) -> None:

@@ -12,20 +12,20 @@ from ane.commands.tables import plain_table
 if TYPE_CHECKING:
     from ane.bundles.bundle import Bundle
     from converters.proof.comparison import ComparedValue, TensorSummary
-    from converters.proof.verify import FunctionCheck, PackageRunner
+    from converters.proof.verify import FunctionCheck, Runner
 
 # of a value and its reference: mean ± standard deviation of both, mean and largest absolute error
 ELEMENT_HEADINGS = ("torch", "package", "mean error", "largest error", "out of tolerance", "identical")
 COSTLIEST = 12          # operations shown of those that lose most
 
 
-def results_json(model: "Bundle", runner: "PackageRunner", results: "Sequence[FunctionCheck]") -> dict[str, Any]:
+def results_json(model: "Bundle", runner: "Runner", results: "Sequence[FunctionCheck]") -> dict[str, Any]:
     functions = [asdict(one) | {"required": one.required, "passed": one.passed, "drift": one.drift and one.drift.name,
                                 "worst": one.worst and one.worst.name} for one in results]
     return {"bundle": str(model.path), "against": runner.name, "functions": functions}
 
 
-def print_results(console: Console, results: "Sequence[FunctionCheck]", runner: "PackageRunner", layers: bool) -> None:
+def print_results(console: Console, results: "Sequence[FunctionCheck]", runner: "Runner", layers: bool) -> None:
     console.print(function_table(results, runner))
     if not layers:
         return
@@ -44,7 +44,7 @@ def print_results(console: Console, results: "Sequence[FunctionCheck]", runner: 
         console.print("A function that fails, or that has a state on Core ML, has no values to show.")
 
 
-def function_table(results: "Sequence[FunctionCheck]", runner: "PackageRunner") -> Table:
+def function_table(results: "Sequence[FunctionCheck]", runner: "Runner") -> Table:
     table = plain_table(f"On {runner.name}, compared with float32 torch", "package", "function", "dB", "threshold",
                         "largest error", "", numbers=(2, 3, 4))
     for one in results:

@@ -5,13 +5,33 @@ No tracer splits an attention or inserts a cast, values keep the name of the ref
 30 layers build in seconds instead of minutes.
 """
 
-from collections.abc import Callable, Mapping
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from converters.quiet import quiet
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Suppress warnings, log records below ERROR and standard error inside the block; exceptions still propagate.
+
+    coremltools and torch warn about platform and versions, and print progress bars.
+    """
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
 
 with quiet():
     import coremltools as ct

@@ -4,9 +4,10 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field, fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,93 @@ from ane.bundles.weights import skeleton
 from ane.system.errors import UserError
 from ane.system.files import replacing
 from ane.system.version import version
-from converters.coreml.compress import COMPRESSIONS, compressed
-from converters.coreml.graph import ct
+from converters.coreml.graph import Style, ct, quiet
 from converters.coreml.merge import merge
-from converters.coreml.options import CoreMLOptions
-from converters.models import graph_builder
-from converters.provenance import weights_sha256
+from converters.functions import GraphRequest, coreml_graphs, network_spec, scale_of
+from converters.origin import weights_sha256
 
 ON_GPU = frozenset({"univnet"})     # long rows and a kernel per frame are slow on the Neural Engine
 LAYOUT = "(batch, channels, 1, sequence)"
+
+
+@dataclass(frozen=True)
+class Compression:
+    """A way to store weights: 8-bit linear by channel, 6- and 4-bit palettes by k-means.
+
+    The gain depends on the chip: 4-bit palettes are streamed as stored from the M1 on; 8-bit weights are expanded to
+    fp16 on an M1 and streamed from the M3 or M5 on (sources conflict; measure with ``ane bench``).
+    """
+
+    bits: int
+    palette: bool
+
+
+COMPRESSIONS = {"8bit": Compression(8, palette=False), "6bit": Compression(6, palette=True),
+                "4bit": Compression(4, palette=True)}
+PRECISIONS = ("fp16", "fp32", *COMPRESSIONS)
+
+
+@dataclass(frozen=True)
+class CoreMLOptions:
+    """One set of options, for packages of one precision.
+
+    Attributes:
+        precision: one of ``PRECISIONS``.
+        heads, wide: see ``Style``.
+        lanes: column counts of the decoder's step functions.
+        caches: kinds of kv-cache to build step functions for: "io", "state".
+        buckets: lengths by kind of function, instead of the model's defaults (``converters.functions``).
+    """
+
+    precision: str = "fp16"
+    heads: str = "matmul"
+    wide: frozenset[str] = frozenset()
+    lanes: tuple[int, ...] = (1, 16)
+    caches: tuple[str, ...] = ("io", "state")
+    buckets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def style(self, network: str) -> Style:
+        return Style("fp32" if self.stored(network) == "fp32" else "fp16", self.wide, self.heads)
+
+    def stored(self, network: str) -> str:
+        """The precision of a network's package: some networks are always fp32, and only the largest are compressed."""
+        spec = network_spec(network)
+        if not spec.fp16_package:
+            return "fp32"
+        return self.precision if self.precision not in COMPRESSIONS or spec.compressed else "fp16"
+
+    @classmethod
+    def of(cls, package: PackageRecord) -> "CoreMLOptions":
+        """The options that a package was made with.
+
+        Raises:
+            UserError: its record does not state them.
+        """
+        stated = package.source.get("options")
+        if not isinstance(stated, dict) or set(stated) != {item.name for item in fields(cls)}:
+            raise UserError(f"{package.path}: bundle.json does not state the options it was made with: convert the "
+                            "model again")
+        return cls(stated["precision"], stated["heads"], frozenset(stated["wide"]), tuple(stated["lanes"]),
+                   tuple(stated["caches"]), {kind: tuple(sizes) for kind, sizes in stated["buckets"].items()})
+
+
+def compressed(model: Any, compression: Compression) -> Any:
+    """Compress the weights of a one-function MLModel, except those of 2048 values or fewer.
+
+    Raises:
+        UserError: palettes need scikit-learn, which is not installed.
+    """
+    if compression.palette and find_spec("sklearn") is None:
+        raise UserError(f"{compression.bits}-bit palettes are made with scikit-learn: pip install "
+                        "'tortoise-ane[palettes]', or choose precision=8bit")
+    optimize = ct.optimize.coreml
+    with quiet():
+        if compression.palette:
+            config = optimize.OpPalettizerConfig(mode="kmeans", nbits=compression.bits)
+            return optimize.palettize_weights(model, optimize.OptimizationConfig(global_config=config))
+        # with a zero point for each channel, since trained weights are not centred: 1.4 dB more in the embedded decoder
+        config = optimize.OpLinearQuantizerConfig(mode="linear", dtype=f"uint{compression.bits}")
+        return optimize.linear_quantize_weights(model, optimize.OptimizationConfig(global_config=config))
 
 
 def load_reference(model: Model, network: str) -> nn.Module:
@@ -51,9 +130,9 @@ def write_package(model: Model, network: str, options: CoreMLOptions, bundle: Pa
     """
     stored = options.stored(network)
     path = f"packages/{network}-{stored}.mlpackage"
-    builder, reference = graph_builder("coreml", network), load_reference(model, network)
-    scale = builder.scale_of(network, reference)
-    graphs = [graph for graph in builder.graphs_of(network, reference, model, options, scale)
+    reference = load_reference(model, network)
+    scale = scale_of(network, reference)
+    graphs = [graph for graph in coreml_graphs(network, GraphRequest(reference, model, options, scale))
               if functions is None or graph.name in functions]
     with replacing(bundle / path, directory=True) as package, \
             tempfile.TemporaryDirectory(prefix=".functions.", dir=bundle) as folder:

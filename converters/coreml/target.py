@@ -1,19 +1,29 @@
-"""Core ML as a target of conversion."""
+"""Core ML as a target of conversion; packages of a bundle are converted again from its own weights."""
 
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ane.bundles import Model
-from ane.bundles.packages import PackageRecord
+from ane.bundles.bundle import Bundle
+from ane.bundles.manifest import write_manifest
+from ane.bundles.packages import WEIGHTS, PackageRecord, section
 from ane.system.errors import UserError
-from converters.coreml.compress import COMPRESSIONS
+from ane.system.files import link_or_copy, replacing
 from converters.coreml.graph import ct
-from converters.coreml.options import CoreMLOptions, check_options
-from converters.coreml.package import finish_package, write_package
-from converters.models import check_precision, chosen_networks, convertible_networks, graph_builder
+from converters.coreml.package import COMPRESSIONS, CoreMLOptions, finish_package, write_package
+from converters.decoder_graphs import RECENT
+from converters.functions import ConvertibleModel, Sizes, check_precision, convertible_model, convertible_networks
+from converters.neural_engine import MAX_AXIS
 from converters.proof.accepted_warnings import STRICT, refusals, warnings_of
 from converters.proof.parity import measure_parity
+
+STEP = "step"
+PLACES_AFTER = 32       # slots of a step that must be left after the longest prefix
+DECODER_ONLY = {"lanes": "lanes", "caches": "cache"}    # option without effect without a decoder → its name for users
 
 
 class CoreMLTarget:
@@ -21,16 +31,17 @@ class CoreMLTarget:
 
     name = "coreml"
     unmerged = 1
-    networks = convertible_networks(name)
+
+    @property
+    def networks(self) -> tuple[str, ...]:
+        return convertible_networks(self.name)
 
     def check(self, options: Sequence[CoreMLOptions], model: Model) -> None:
         if sys.platform == "win32":
             raise UserError("conversion runs on macOS and Linux: coremltools has no Windows build")
-        builder = graph_builder(self.name, chosen_networks(model, None, self.networks)[0])
         for option in options:
             check_precision(model, option.precision, "compressed", COMPRESSIONS)
-            check_options(option, model, builder.LENGTH_UNITS)
-            builder.check_buckets(option, model)
+            check_options(option, model)
 
     def versions(self) -> tuple[str, ...]:
         return (ct.__version__,)
@@ -45,3 +56,93 @@ class CoreMLTarget:
                             "published")
         functions = measure_parity(model, package, work, lambda function: progress(f"measuring {function}"))
         return finish_package(work, package, functions, warnings, licence)
+
+
+def check_options(options: CoreMLOptions, model: Model) -> None:
+    """Raise UserError for options without effect on this model, and for lengths that it or the engine does not take."""
+    convertible = convertible_model(model)
+    buckets = convertible.buckets
+    for kind, sizes in options.buckets.items():
+        if kind not in buckets:
+            raise UserError(f"buckets={kind}: {model.name} is a {model.family.title} model, whose functions are "
+                            f"{', '.join(buckets)}")
+        bucket, where = buckets[kind], f"buckets={kind}={max(sizes)}"
+        if min(sizes) < bucket.smallest:
+            raise UserError(f"buckets={kind}={min(sizes)}: must be at least {bucket.smallest}")
+        if network_of(convertible, kind) not in model.networks:
+            raise UserError(f"{where}: {model.name} has no {network_of(convertible, kind)}")
+        if bucket.most and max(sizes) > bucket.most(model):
+            raise UserError(f"{where}: this model takes at most {bucket.most(model)} {bucket.unit}")
+        if max(sizes) > MAX_AXIS and kind != STEP:
+            raise UserError(f"{where}: the Neural Engine takes no axis above {MAX_AXIS}; use smaller buckets")
+    if convertible.slots:
+        _check_steps(options, convertible.slots(model, max(options.lanes)))
+        return
+    for option, name in DECODER_ONLY.items():
+        if getattr(options, option) != getattr(CoreMLOptions, option):
+            raise UserError(f"{name} has no effect: {model.name} is a {model.family.title} model, which has no decoder")
+
+
+def network_of(model: ConvertibleModel, bucket: str) -> str:
+    return next(row.network for row in model.functions if bucket in row.buckets)
+
+
+def _check_steps(options: CoreMLOptions, default: Sizes) -> None:
+    """Raise UserError for steps of a decoder that the engine does not take, or that no prefix fits in."""
+    sizes, prefill = options.buckets.get(STEP), options.buckets.get("prefill")
+    most = max(sizes or default)
+    if most > MAX_AXIS:
+        raise UserError(f"buckets={STEP}={most}: the Neural Engine takes no axis above {MAX_AXIS}; use fewer lanes or "
+                        "smaller buckets")
+    if sizes and prefill and most < max(prefill) + PLACES_AFTER:
+        raise UserError(f"buckets={STEP}={most}: a prefix of {max(prefill)} columns must fit, and codes after it")
+    if "state" not in options.caches:
+        return
+    for slots in sizes or ():
+        if slots % RECENT:
+            raise UserError(f"buckets={STEP}={slots}: the slots of a state must be a multiple of {RECENT}; use "
+                            f"{-(-slots // RECENT) * RECENT}, or cache io only")
+    if max(options.lanes) > RECENT:
+        raise UserError(f"cache state takes at most {RECENT} lanes, got {max(options.lanes)}: use cache io only")
+
+
+# Packages of a bundle
+
+def rebuild(model: Bundle, damaged: Sequence[PackageRecord],
+            progress: Callable[[str], None] = lambda action: None) -> None:
+    """Convert these packages again and replace them in the bundle.
+
+    Raises:
+        UserError: the disk is full, a package is below its threshold, or its record states no options.
+    """
+    bundle = model.path.resolve()
+    with _folder_beside(bundle) as folder:
+        rebuilt = {package.path: _rebuild(model, package, Path(folder), progress) for package in damaged}
+        packages = [rebuilt.get(package.path, package) for package in model.packages]
+        sections = model.manifest.sections | {"coreml": section(packages)}
+        with replacing(bundle, directory=True) as new:
+            shutil.copytree(
+                bundle, new, copy_function=link_or_copy, dirs_exist_ok=True, ignore=lambda parent, names:
+                [name for name in names if (Path(parent) / name).relative_to(bundle).as_posix() in rebuilt])
+            for path in rebuilt:
+                shutil.copytree(Path(folder) / path, new / path, copy_function=link_or_copy)
+            write_manifest(new, replace(model.manifest, sections=sections))
+
+
+def _rebuild(model: Bundle, package: PackageRecord, folder: Path, progress: Callable[[str], None]) -> PackageRecord:
+    def report(action: str) -> Callable[[str], None]:
+        return lambda function: progress(f"{package.network}: {action} {function}")
+
+    fresh = write_package(model, package.network, CoreMLOptions.of(package), folder, report("building"))
+    functions = measure_parity(model, fresh, folder, report("measuring"))
+    sealed = finish_package(folder, fresh, functions, warnings_of(folder / fresh.path), model.manifest.licence)
+    weights = model.manifest.networks[package.network].weights.sha256
+    return replace(sealed, source={**sealed.source, WEIGHTS: weights})
+
+
+def _folder_beside(bundle: Path) -> tempfile.TemporaryDirectory:
+    """A temporary folder on the same file system, so that files can be linked."""
+    try:
+        return tempfile.TemporaryDirectory(prefix=f".{bundle.name[:40]}.", suffix=".rebuilding", dir=bundle.parent)
+    except OSError as error:
+        raise UserError(f"cannot write to {bundle.parent}: {error.strerror or error}") from error

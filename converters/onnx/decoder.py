@@ -15,7 +15,10 @@ import torch
 from torch import Tensor
 
 from ane.backends.base import DecoderShape
+from converters.onnx.graph import Axes
 
+PREFILL_OUTPUTS = ("hidden", "logits", "keys", "values")
+STEP_OUTPUTS = ("hidden", "logits", "new_keys", "new_values")
 LANES, COLUMNS, LENGTH, PREFIX_LENGTH, PREFIXES = 3, 2, 7, 5, 4         # sizes of the example inputs for tracing
 
 
@@ -52,20 +55,18 @@ def from_prefix(weight: Tensor, values: Tensor, prefix_index: Tensor | None) -> 
     return rows.view(heads, n, T, values.shape[-1]).transpose(0, 1)
 
 
-def step_inputs(shape: DecoderShape, dtype: torch.dtype,
-                  shared: bool) -> tuple[dict[str, Any], dict[str, dict[int, str]]]:
-    """Example inputs of a step for tracing, and their dynamic axes. ``shared``: all lanes have one prefix."""
+def step_inputs(shape: DecoderShape, dtype: torch.dtype, shared: bool) -> dict[str, tuple[Any, Axes]]:
+    """Inputs of a step. ``shared``: all lanes have one prefix."""
     layers, heads, width = shape.layers, shape.heads, shape.head_width
-    own = (LANES, heads, LENGTH, width)
+
+    def caches(*size: int) -> list[Tensor]:     # distinct tensors: the tracer merges inputs that share one
+        return [torch.zeros(size, dtype=dtype) for _ in range(layers)]
+
     before = (heads, PREFIX_LENGTH, width) if shared else (PREFIXES, heads, PREFIX_LENGTH, width)
-    prefix_index = {} if shared else {"prefix_index": torch.zeros(LANES, dtype=torch.int64)}
-    examples = {"columns": torch.zeros(LANES, COLUMNS, shape.width),
-                "mask": torch.zeros(LANES, COLUMNS, PREFIX_LENGTH + LENGTH + COLUMNS), **prefix_index,
-                # distinct tensors: the tracer merges inputs that share one
-                **{name: [torch.zeros(size, dtype=dtype) for _ in range(layers)] for name, size in (
-                    ("keys", own), ("values", own), ("prefix_keys", before), ("prefix_values", before))}}
     of_own, of_prefix = {0: "lanes", 2: "length"}, {1: "prefix"} if shared else {0: "prefixes", 2: "prefix"}
-    axes = {"columns": {0: "lanes", 1: "columns"}, "mask": {0: "lanes", 1: "columns", 2: "seen"},
-            "prefix_index": {0: "lanes"}, "keys": of_own, "values": of_own, "prefix_keys": of_prefix,
-            "prefix_values": of_prefix}
-    return examples, {name: axes[name] for name in examples}
+    prefix_index = {} if shared else {"prefix_index": (torch.zeros(LANES, dtype=torch.int64), {0: "lanes"})}
+    return {"columns": (torch.zeros(LANES, COLUMNS, shape.width), {0: "lanes", 1: "columns"}),
+            "mask": (torch.zeros(LANES, COLUMNS, PREFIX_LENGTH + LENGTH + COLUMNS),
+                     {0: "lanes", 1: "columns", 2: "seen"}), **prefix_index,
+            **{name: (caches(LANES, heads, LENGTH, width), of_own) for name in ("keys", "values")},
+            **{name: (caches(*before), of_prefix) for name in ("prefix_keys", "prefix_values")}}

@@ -1,6 +1,6 @@
 """Writes a network as an ONNX package: a graph for each function, their weights in one file."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,12 +13,12 @@ from ane.bundles.packages import FunctionRecord, PackageRecord
 from ane.system.errors import UserError
 from ane.system.files import replacing
 from ane.system.version import version
-from converters.models import check_precision, convertible_networks, graph_builder, network_spec
-from converters.onnx.export import OPSET, export
+from converters.functions import check_precision, convertible_networks, network_spec, onnx_graphs
+from converters.onnx.graph import OPSET
 from converters.onnx.precision import QUANTISED, quantise
 from converters.onnx.weights import WeightFile
-from converters.proof.onnx_parity import measure_parity
-from converters.provenance import weights_sha256
+from converters.origin import weights_sha256
+from converters.proof.parity import measure_parity
 
 if TYPE_CHECKING:
     from torch import nn
@@ -39,7 +39,10 @@ class OnnxTarget:
 
     name = "onnx"
     unmerged = 4
-    networks: Collection[str] = convertible_networks(name)
+
+    @property
+    def networks(self) -> tuple[str, ...]:
+        return convertible_networks(self.name)
 
     def check(self, options: Sequence[OnnxOptions], model: Model) -> None:
         """Raise UserError when a library is not installed, or for an unknown precision."""
@@ -91,20 +94,19 @@ def write_package(model: Model, network: str, options: OnnxOptions, bundle: Path
     functions = {}
     with replacing(bundle / path, directory=True) as package:
         weights = WeightFile(package)
-        for graph in graph_builder("onnx", network).graphs_of(network, load_reference(model, network, traced),
-                                                              DTYPES[traced]):
-            progress(graph.name)
-            full = bundle / f"packages/{network}-{traced}.onnx/{graph.name}.onnx"
+        for name, graph in onnx_graphs(network, load_reference(model, network, traced), DTYPES[traced]).items():
+            progress(name)
+            full = bundle / f"packages/{network}-{traced}.onnx/{name}.onnx"
             # tracing is slow: reuse the full-precision graph if this conversion has traced it
-            exported = ir.load(full) if precision in QUANTISED and full.is_file() else export(graph)
+            exported = ir.load(full) if precision in QUANTISED and full.is_file() else graph.export()
             if precision in QUANTISED:
                 exported = quantise(exported, precision)
             weights.move(exported)
             exported.producer_name, exported.producer_version = "tortoise-ane", version()
-            file = package / f"{graph.name}.onnx"
+            file = package / f"{name}.onnx"
             ir.save(exported, file)
-            _check(file, f"{network}, function {graph.name}, in {precision}", infer_shapes=precision not in QUANTISED)
-            functions[graph.name] = FunctionRecord(graph.name, {}, {})
+            _check(file, f"{network}, function {name}, in {precision}", infer_shapes=precision not in QUANTISED)
+            functions[name] = FunctionRecord(name, {}, {})
     files = sorted(file.relative_to(bundle).as_posix() for file in (bundle / path).iterdir())
     return PackageRecord(network, precision, path, [record(bundle, file) for file in files], functions,
                          source=_origin(model, network, options), format="onnx")

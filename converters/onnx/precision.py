@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ane.system.errors import UserError
-from converters.quiet import quiet
+from converters.coreml.graph import quiet
 
 if TYPE_CHECKING:
     import onnx_ir

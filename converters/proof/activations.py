@@ -6,7 +6,7 @@ The reference's modules return several layouts (``COLUMNS_FIRST``, ``FRAMES``, `
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from ane.backends.packaged.functions import LoadedFunction, PackageRuntime
 from ane.bundles.packages import FunctionRecord
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionLayer, IntegratingConv, TimestepResBlock
 from ane.models.tortoise.networks.frames import FrameAttention, FrameConv, FrameNorm, PointwiseConv
+from converters.functions import functions_of
 from converters.proof.comparison import ComparedValue, LayerComparison, compare
 
 ROUNDED = 73.0      # dB of numbers rounded to fp16 once
@@ -35,16 +36,6 @@ LAST_NORMS = {"autoregressive": "gpt.ln_f", "decoder": "ln"}      # of decoders,
 FRAMES = (FrameConv, FrameNorm)
 PACKED = (PointwiseConv, FrameAttention, TimestepResBlock, DiffusionLayer, IntegratingConv)
 
-# Network or kind of function → its outputs → the module that returns the same; "": the network itself
-OUTPUTS: dict[str, dict[str, str]] = {
-    "autoregressive": {"hidden": "final_norm", "logits": "mel_head"}, "decoder": {"hidden": "ln"},
-    "encoder": {"states": "ln_post"},
-    **{kind: {"prediction": "out"} for kind in ("denoise", "sample")},
-    **{kind: {"latent": ""} for kind in ("ar_conditioning", "diffusion_conditioning", "ar_random", "diffusion_random")},
-    "clvp_text": {"latent": "to_text_latent"}, "clvp_speech": {"latent": "to_speech_latent"}, "hifigan": {"sound": ""},
-    "text": {"states": "phoneme_side", "log_durations": "length_regulator.duration_predictor.linear_layer"},
-    "mel": {"mel": "mel_linear"}, "vocoder": {"sound": ""},
-}
 NETWORK = "(the network)"     # in place of the empty path
 STEP = re.compile(r"step_(\d+)__(.+)")              # a value of one of several fused steps (diffusion_decoder)
 DIGITS = re.compile(r"var_(\d+)")                   # coremltools' name for a value named by a number
@@ -130,6 +121,22 @@ class RecordedFunction:
 
 # Comparison with the reference's modules
 
+@contextmanager
+def hooked(modules: Mapping[str, nn.Module], record: Callable[[str, np.ndarray], None]) -> Iterator[None]:
+    """While the block lasts, call ``record`` with a module's path and (first) output after each of its calls."""
+    def hook(path: str, output: Tensor | tuple) -> None:
+        output = output[0] if isinstance(output, tuple) else output
+        record(path, np.array(output.detach().float().cpu().numpy()))
+
+    handles = [module.register_forward_hook(lambda _, inputs, output, path=path: hook(path, output))
+               for path, module in modules.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 class CapturedOutputs:
     """Outputs of the reference's modules in their last calls (one for each fused step), by path.
 
@@ -138,6 +145,7 @@ class CapturedOutputs:
 
     def __init__(self, network: str, function: FunctionRecord, names: Iterable[str], reference: nn.Module):
         self.network, self.kind, self.bucket = network, function.kind, function.bucket
+        self.row = functions_of(network, "coreml")[self.kind]
         self.last_norm = LAST_NORMS[network] if self.kind in DECODER else ""
         self.steps = function.bucket.get("steps", 1)
         modules = dict(reference.named_modules())
@@ -145,29 +153,22 @@ class CapturedOutputs:
         self.modules_and_steps = {name: (path, step) for name, (path, step) in found.items() if path in modules}
         paths = {path for path, _ in self.modules_and_steps.values()}
         paths |= {self.last_norm} if self.kind in DECODER else set()
-        self._outputs: dict[str, deque[np.ndarray]] = {path: deque(maxlen=self.steps) for path in paths}
         self._modules = {path: modules[path] for path in paths}
+        self._outputs: dict[str, deque[np.ndarray]] = {path: deque(maxlen=self.steps) for path in paths}
 
     def _module_and_step(self, name: str) -> tuple[str | None, int | None]:
         """Path of the module that computes the same as a value, and the fused step it belongs to (None: to all)."""
-        outputs = OUTPUTS.get(self.network) or OUTPUTS.get(self.kind, {})
-        if name in outputs:
-            return outputs[name], self.steps - 1
+        if name in self.row.outputs:
+            return self.row.outputs[name], self.steps - 1
         step = STEP.fullmatch(name)
         path = DIGITS.sub(r"\1", step[2] if step else name).replace("__", ".")
         return path or None, int(step[1]) if step else None
 
     @contextmanager
     def capture(self) -> Iterator[None]:
-        def recorder(path: str) -> Any:
-            return lambda module, inputs, output: self._outputs[path].append(self._laid_out(module, _array(output)))
-
-        hooks = [module.register_forward_hook(recorder(path)) for path, module in self._modules.items()]
-        try:
+        with hooked(self._modules, lambda path, output: self._outputs[path].append(
+                self._laid_out(self._modules[path], output))):
             yield
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     def __contains__(self, name: str) -> bool:
         return name in self.modules_and_steps and bool(self._outputs[self.modules_and_steps[name][0]])
@@ -214,11 +215,6 @@ class CapturedOutputs:
             actual = actual[..., margin:margin + frames * rate]     # the recorded call is the first of its sound
         width = min(expected.shape[2], actual.shape[2])
         return expected[..., :width], actual[..., :width]
-
-
-def _array(output: Tensor | tuple) -> np.ndarray:
-    output = output[0] if isinstance(output, tuple) else output
-    return np.array(output.detach().float().cpu().numpy())
 
 
 def _columns(mask: np.ndarray) -> int:

@@ -19,8 +19,8 @@ import numpy as np
 from ane.backends.coreml.extract import extract_function
 from ane.backends.mil import Package
 from ane.system.errors import UserError
+from converters.coreml.graph import quiet
 from converters.proof.activations import Activations, FunctionCall
-from converters.quiet import quiet
 
 BATCH = 40                  # values that one compiled model returns
 

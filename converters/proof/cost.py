@@ -12,8 +12,7 @@ import numpy as np
 
 from ane.backends.mil.package import Package, ProgramFunction, ProgramOp
 from ane.backends.mil.values import Blob, TensorType
-from converters.engine_limits import ON_CHIP, ROW_BYTES
-from converters.proof.chips import STREAMED_FROM, Chip
+from converters.neural_engine import ON_CHIP, ROW_BYTES, STREAMED_FROM, Chip
 from converters.proof.program_values import (
     constant_of,
     consumers,

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from ane.backends.mil.package import Package, ProgramFunction, ProgramOp
 from ane.backends.mil.values import Constant, TensorType
-from converters.engine_limits import MAX_AXIS, MAX_CHANNELS, ON_CHIP, ROW_BYTES, STATE_WIDTH
+from converters.neural_engine import MAX_AXIS, MAX_CHANNELS, ON_CHIP, ROW_BYTES, STATE_WIDTH
 from converters.proof.cost import MOVES
 from converters.proof.program_values import constant_of, form, nbytes, size, unique_bytes, unique_weights, values
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from converters.engine_limits import MAX_AXIS, MAX_CHANNELS, STATE_WIDTH
+from converters.neural_engine import MAX_AXIS, MAX_CHANNELS, STATE_WIDTH
 from converters.proof import lint_checks as checks
 from converters.proof.lint_checks import LintedFunction, Violation
 

@@ -1,9 +1,8 @@
-"""Parity of Core ML packages: every function against the float32 networks, both driven by the same probe.
-
-Probes belong to the model (``converters.tortoise.probes``).
-"""
+"""Parity of packages: every function against the float32 networks, both driven by the probe of its row
+(``converters.functions``). Core ML's functions are interpreted, ONNX graphs run on the CPU."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,36 +10,20 @@ import numpy as np
 
 from ane.backends.base import Backend
 from ane.backends.mil import Arithmetic, MilRuntime
+from ane.backends.onnx.backend import OnnxBackend
+from ane.backends.onnx.providers import DEVICES
 from ane.backends.packaged.backend import PackagedBackend
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import Model
 from ane.bundles.packages import FORMATS, FunctionRecord, PackageRecord
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
-from converters.coreml.compress import COMPRESSIONS
-from converters.models import probes
+from converters.functions import ONNX_THRESHOLDS, THRESHOLDS, Function, functions_of
 
-MATHS, ROUNDING = "fp32 maths", "fp16 rounding"     # keys of a function's recorded parity: the interpreter's arithmetic
+# keys of a function's recorded parity: of Core ML's, the interpreter's arithmetic; of ONNX's, dB and the relative error
+MATHS, ROUNDING = "fp32 maths", "fp16 rounding"
+ON_CPU, ERROR = "cpu", "error"
 MAX_SNR = 200.0         # dB recorded for equal arrays
-
-# Precision → dB that a function must reach with fp32 maths, and with every operation rounded to fp16. Trained weights,
-# and random weights at the official size, reach 54 dB with rounding.
-THRESHOLDS = {"fp32": (100.0, None), "fp16": (60.0, 50.0),
-              **{name: (compression.threshold, compression.threshold) for name, compression in COMPRESSIONS.items()}}
-# The same, by kind and precision, for kinds of function that are less exact
-KIND_THRESHOLDS = {
-    ("state", "fp32"): (60.0, None), ("store", "fp32"): (60.0, None),   # a state is always fp16
-    ("sample", "fp32"): (90.0, None), ("sample", "fp16"): (50.0, 40.0),     # errors of several steps add up
-    # HiFi-GAN: rounding only latents and slopes already limits a trained network to 56 dB
-    ("hifigan", "fp16"): (60.0, 45.0), ("vocoder", "fp16"): (60.0, 45.0),
-    # FastSpeech: random weights at the official size reach 61 dB, with rounding 58
-    ("text", "fp16"): (55.0, 45.0), ("mel", "fp16"): (55.0, 45.0),
-    # WaveGlow: 12 flows multiply their errors; random weights at the official size reach 59 dB
-    ("waveglow", "fp16"): (55.0, 45.0),
-}
-# The same by network and precision, for networks of which all kinds are less exact. Cross-attention of random weights
-# is nearly a choice of one position, which rounding of the scores moves.
-NETWORK_THRESHOLDS = {("encoder", "fp16"): (50.0, 45.0), ("decoder", "fp16"): (50.0, 45.0)}
 
 
 def reference_backend(model: Model, keep: bool = False) -> TorchBackend:
@@ -69,63 +52,109 @@ def measure_parity(model: Model, package: PackageRecord, bundle: Path,
     """
     reference = reference_backend(model, keep=True)
     unpublished = UnpublishedModel(model, bundle, [package], reference)
-    arithmetics = {MATHS: Arithmetic()} | ({ROUNDING: Arithmetic(fp16=True)} if package.precision != "fp32" else {})
-    engines = {name: MilRuntime(arithmetic) for name, arithmetic in arithmetics.items()}
+    measure = (_on_the_cpu if package.format == "onnx" else _interpreted)(unpublished, package, reference)
     records = {}
     for name, function in package.functions.items():
         progress(name)
-        expected = run_probe(reference, unpublished, package, function)
-        parity = {}
-        for arithmetic, engine in engines.items():
-            candidate = PackagedBackend(unpublished, engine, reference, only=companions(package, name))
-            parity[arithmetic] = round(mean_snr_db(expected, run_probe(candidate, unpublished, package, function)), 1)
-        records[name] = FunctionRecord(function.kind, function.bucket, parity)
+        parity = measure(name, run_probe(reference, unpublished, package, name))
+        records[name] = replace(function, parity=parity)
         check_threshold(package, name, records[name])
     return records
 
 
-def run_probe(backend: Backend, model: Model, package: PackageRecord, function: FunctionRecord) -> list[np.ndarray]:
-    probe = probes("coreml", package.network).PROBES[function.kind]
-    return probe(backend, model, function.bucket, np.random.default_rng(0))
+Measure = Callable[[str, list[np.ndarray]], dict[str, float]]       # function, expected outputs → recorded parity
+
+
+def _interpreted(model: Any, package: PackageRecord, reference: TorchBackend) -> Measure:
+    arithmetics = {MATHS: Arithmetic()} | ({ROUNDING: Arithmetic(fp16=True)} if package.precision != "fp32" else {})
+    engines = {name: MilRuntime(arithmetic) for name, arithmetic in arithmetics.items()}
+
+    def measure(name: str, expected: list[np.ndarray]) -> dict[str, float]:
+        backends = {arithmetic: PackagedBackend(model, engine, reference, only=companions(package, name))
+                    for arithmetic, engine in engines.items()}
+        return {arithmetic: round(mean_snr_db(expected, run_probe(backend, model, package, name)), 1)
+                for arithmetic, backend in backends.items()}
+
+    return measure
+
+
+def _on_the_cpu(model: Any, package: PackageRecord, reference: TorchBackend) -> Measure:
+    backend = OnnxBackend(model, DEVICES["cpu"], reference)
+
+    def measure(name: str, expected: list[np.ndarray]) -> dict[str, float]:
+        outputs = run_probe(backend, model, package, name)
+        return {ON_CPU: round(mean_snr_db(expected, outputs), 1),
+                ERROR: float(f"{relative_error(expected, outputs):.1e}")}
+
+    return measure
+
+
+def row_of(package: PackageRecord, name: str) -> Function:
+    """The row of a package's function. Raises UserError when this version does not know it."""
+    kind = package.functions[name].kind
+    known = ONNX_THRESHOLDS if package.format == "onnx" else THRESHOLDS
+    row = functions_of(package.network, package.format).get(kind)
+    if row is None or package.precision not in known:
+        raise UserError(f"{package.path}, function {name}: {package.precision} {kind} is not supported; convert the "
+                        "model again, or update tortoise-ane")
+    return row
+
+
+def run_probe(backend: Backend, model: Model, package: PackageRecord, name: str) -> list[np.ndarray]:
+    """What a function's probe returns on a backend."""
+    row = row_of(package, name)
+    bucket = row.onnx_lengths if package.format == "onnx" else package.functions[name].bucket
+    return row.probe(backend, model, bucket, np.random.default_rng(0))
 
 
 def companions(package: PackageRecord, name: str) -> frozenset[str]:
     """The function, and those that its probe also calls; a state is shared by functions of the same capacity."""
-    measured = package.functions[name]
-    needed = probes("coreml", package.network).COMPANIONS.get(measured.kind, ())
-    capacity = measured.bucket.get("capacity")
+    needed, capacity = row_of(package, name).calls, package.functions[name].bucket.get("capacity")
     return frozenset((name, *(other for other, record in package.functions.items() if record.kind in needed
                               and capacity in (None, record.bucket.get("capacity", capacity)))))
 
 
-def threshold_of(package: PackageRecord, function: str, arithmetic: str | None) -> float:
+def threshold_of(package: PackageRecord, name: str, arithmetic: str | None) -> float:
     """dB that a function must reach with ``MATHS``; with other arithmetic, the threshold for rounding if there is one.
 
-    Raises:
-        UserError: an unknown precision or kind of function.
+    Of an ONNX graph, with any. Raises UserError for an unknown precision or kind of function.
     """
-    kind = package.functions[function].kind
-    if package.precision not in THRESHOLDS or kind not in probes("coreml", package.network).PROBES:
-        raise UserError(f"{package.path}, function {function}: {package.precision} {kind} is not supported; "
-                        "convert the model again, or update tortoise-ane")
-    maths, rounding = (KIND_THRESHOLDS.get((kind, package.precision))
-                       or NETWORK_THRESHOLDS.get((package.network, package.precision))
-                       or THRESHOLDS[package.precision])
+    row = row_of(package, name)
+    if package.format == "onnx":
+        return row.onnx_fp32[0] if package.precision == "fp32" else ONNX_THRESHOLDS[package.precision]
+    maths, rounding = row.thresholds.get(package.precision) or THRESHOLDS[package.precision]
     return maths if arithmetic == MATHS or rounding is None else rounding
 
 
 def check_threshold(package: PackageRecord, name: str, record: FunctionRecord) -> None:
-    """Raise UserError when a function's recorded parity is below its threshold."""
-    for arithmetic, decibels in record.parity.items():
-        threshold = threshold_of(package, name, arithmetic)
-        if not decibels >= threshold:
-            advice = ", or wide=norm,softmax" if arithmetic == ROUNDING and package.precision == "fp16" else ""
-            raise UserError(f"{package.network}, function {name}, in {package.precision} with {arithmetic}: {decibels} "
-                            f"dB against float32, below the threshold of {threshold}. It is not published: choose "
-                            f"another precision{advice}. The same command reuses the packages that are done")
+    """Raise UserError when a function's recorded parity is below its threshold, or its error above the largest."""
+    where = f"{package.network}, function {name}, in {package.precision}"
+    for key, value in record.parity.items():
+        if key == ERROR:
+            largest = row_of(package, name).onnx_fp32[1]
+            if package.precision == "fp32" and not value <= largest:
+                raise UserError(f"{where}: an error of {value:.1e} of the largest value, above the threshold of "
+                                f"{largest:.0e}. It is not published")
+        elif not value >= (threshold := threshold_of(package, name, key)):
+            advice = ", or wide=norm,softmax" if key == ROUNDING and package.precision == "fp16" else ""
+            raise UserError(f"{where} with {key}: {value} dB against float32, below the threshold of {threshold}. It "
+                            f"is not published: choose another precision{advice}. The same command reuses the packages "
+                            "that are done")
 
 
 def mean_snr_db(references: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> float:
     """Signal-to-noise ratio in dB, at most ``MAX_SNR``, of the mean of the arrays' noise-to-signal ratios."""
     noise = [10 ** (-snr_db(reference, output) / 10) for reference, output in zip(references, outputs, strict=True)]
     return float(-10 * np.log10(max(np.mean(noise), 10 ** (-MAX_SNR / 10))))
+
+
+def relative_error(references: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> float:
+    """The largest error, as a share of the largest value of the same array."""
+    return max(float(np.abs(reference - output).max() / np.abs(reference).max())
+               for reference, output in zip(references, outputs, strict=True))
+
+
+def largest_error(references: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> float:
+    """The largest absolute error."""
+    return max(float(np.abs(reference.astype(np.float64) - output).max())
+               for reference, output in zip(references, outputs, strict=True))

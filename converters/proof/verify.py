@@ -1,42 +1,52 @@
-"""Verifies the Core ML packages of a bundle: each function, and optionally each value inside, against the networks."""
+"""Verifies the packages of a bundle: each function, and optionally each value inside, against the networks."""
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import numpy as np
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from ane.backends.mil import Arithmetic, MilRuntime
-from ane.backends.mil.package import Package
+from ane.backends.mil.package import Package, ProgramFunction
+from ane.backends.onnx.backend import OnnxBackend
+from ane.backends.onnx.providers import OnnxDevice
+from ane.backends.onnx.sessions import session_loader
 from ane.backends.packaged.backend import PackagedBackend
 from ane.backends.packaged.functions import PackageRuntime
 from ane.backends.torch.backend import TorchBackend
+from ane.bundles import Model
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import FileRecord, check_hashes
 from ane.bundles.packages import PackageRecord, missing_packages
 from ane.system.errors import UserError
-from converters.models import published_names
+from converters.coreml.package import CoreMLOptions, write_package
+from converters.functions import family_of, models
 from converters.proof.activations import (
     ActivationSource,
     CapturedOutputs,
+    FunctionCall,
     InterpretedActivations,
     RecordingEngine,
     compare_with_modules,
     compare_with_run,
 )
-from converters.proof.comparison import ComparedValue, LayerComparison, first_drift
+from converters.proof.comparison import MAX_SNR, ComparedValue, LayerComparison, first_drift
+from converters.proof.onnx_values import capture_outputs, compare_values, instrument
 from converters.proof.parity import (
     MATHS,
+    ON_CPU,
     ROUNDING,
     UnpublishedModel,
     companions,
+    largest_error,
     mean_snr_db,
     reference_backend,
     run_probe,
     threshold_of,
 )
-from converters.proof.rebuilt import first_difference
 
 RUNNERS = ("mil", "mil:fp16", "coreml", "coreai", "coreai:fp16")
 SLACK = 3.0             # dB that another processor may lose against the recorded parity
@@ -44,6 +54,9 @@ NOT_IN_GRAPH, ON_HOST = "not in the graph", "made on the host"      # why a publ
 FLOAT32_NOISE = 90.0    # dB above which recorded parity depends on the rounding of float32
 CORE_AI_SLACK = 0.5     # dB that Core AI in float32 may lose against the interpreter's recorded parity
 CORE_AI_FP16 = 40.0     # dB in fp16: its interpreter rounds every product and sum of a matmul, as no hardware does
+EXACT = 120.0           # dB of two runs in float32 that sum in another order
+SAME = 80.0             # dB above which they agree
+MAX_LOSS = 15.0         # dB that one operation may lose: deep networks amplify the rounding of their first layers
 
 
 class UnverifiedBundle(Bundle):
@@ -55,69 +68,121 @@ class UnverifiedBundle(Bundle):
 
 
 @dataclass(frozen=True)
-class PackageRunner:
-    """A way to run packages.
+class Runner(ABC):
+    """A way to run packages, which a function is checked on.
 
     Attributes:
-        engine: runs functions. source: returns the values inside a function.
         arithmetic: name of the recorded parity that a function should reach; None: none was recorded for this runner.
-        compute_units: where Core ML may run every network; None: as the bundle states for each.
-        exact: it computes as the interpreter in float32 does, so a comparison of every value with that is skipped.
         slack: dB that it may lose against the recorded parity.
         limit: highest threshold; above it the rounding of float32 alone decides.
-        interpreter: computes as exactly as this runner, to compare with a function converted again; None: that is not
-            compared.
     """
 
     name: str
-    engine: PackageRuntime
-    source: ActivationSource
-    arithmetic: str | None
-    compute_units: str | None = None
-    exact: bool = False
-    slack: float = SLACK
-    limit: float | None = None
-    interpreter: MilRuntime | None = None
+    arithmetic: str | None = field(default=None, kw_only=True)
+    slack: float = field(default=SLACK, kw_only=True)
+    limit: float = field(default=float("inf"), kw_only=True)
 
     def check(self, model: Bundle, package: PackageRecord, name: str, reference: TorchBackend,
               layers: LayerComparison | None) -> "FunctionCheck":
-        record = package.functions[name]
-        result = {"network": package.network, "package": Path(package.path).stem, "function": name,
-                  "threshold": threshold_of(package, name, self.arithmetic), "slack": self.slack,
-                  "recorded": record.parity.get(self.arithmetic or "")}
-        if self.limit is not None:
-            result["threshold"] = min(result["threshold"], self.limit)
-        path, single = model.path / package.path, UnpublishedModel(model, model.path, [package], reference)
+        """Compare a function with the reference; with ``layers``, the values inside too. A problem is in the result."""
+        record, folder = package.functions[name], Path(package.path).stem
+        result: dict[str, Any] = {
+            "network": package.network, "package": folder, "function": name, "slack": self.slack,
+            "threshold": min(threshold_of(package, name, self.arithmetic), self.limit),
+            "recorded": record.parity.get(self.arithmetic or "")}
+        single = UnpublishedModel(model, model.path, [package], reference)
         try:
             check_hashes(model.path, package.files)
-            program = Package(path).function(name)
-            layers = layers if self.source.stateful or not program.states else None
-            names = [value for op in program.ops for value in op.outputs] if layers else []
-            captured = CapturedOutputs(package.network, record, names, reference.network(package.network))
-            with captured.capture():
-                expected = run_probe(reference, single, package, record)
-            engine = RecordingEngine(self.engine)
-            units = {package.network: self.compute_units} if self.compute_units else None
-            backend = PackagedBackend(single, engine, reference, compute_units=units, only=companions(package, name))
-            actual = run_probe(backend, single, package, record)
-            result |= {"snr": round(mean_snr_db(expected, actual), 1), "error": largest_error(expected, actual)}
-            if layers:
-                call = engine.calls[name]
-                result["values"] = compare_with_modules(captured, self.source.activations(path, name, call), call,
-                                                        layers.within(f"{path.stem}/{name}"))
+            self._compare(result, single, package, name, reference, layers and layers.within(f"{folder}/{name}"))
+            if layers and "values" in result:
                 result["published"] = find_published(package.network, record.kind, model, result["values"])
-                if not self.exact:
-                    result["operations"] = compare_with_run(program, call, InterpretedActivations(MilRuntime()),
-                                                            self.source, path)
-                if self.interpreter:
-                    result["difference"] = first_difference(model, package, name, call, self.source, self.interpreter)
         except UserError as error:
             result["problem"] = str(error)
         return FunctionCheck(**result)
 
+    @abstractmethod
+    def _compare(self, result: dict[str, Any], model: UnpublishedModel, package: PackageRecord, name: str,
+                 reference: TorchBackend, layers: LayerComparison | None) -> None:
+        """Add fields of ``FunctionCheck`` to ``result``, as soon as each is known. Raises UserError."""
+
+    def unload(self, package: Path) -> None:
+        """Free what was loaded of a package."""
+        return
+
+
+def _outputs_compared(expected: Sequence[Any], actual: Sequence[Any]) -> dict[str, float]:
+    return {"snr": round(mean_snr_db(expected, actual), 1), "error": largest_error(expected, actual)}
+
+
+@dataclass(frozen=True)
+class PackageRunner(Runner):
+    """Runs Core ML packages.
+
+    Attributes:
+        engine: runs functions. source: returns the values inside a function.
+        compute_units: where Core ML may run every network; None: as the bundle states for each.
+        exact: it computes as the interpreter in float32 does, so a comparison of every value with that is skipped.
+        interpreter: computes as exactly as this runner, to compare with a function converted again; None: that is not
+            compared.
+    """
+
+    engine: PackageRuntime
+    source: ActivationSource
+    compute_units: str | None = None
+    exact: bool = False
+    interpreter: MilRuntime | None = None
+
+    def _compare(self, result: dict[str, Any], model: UnpublishedModel, package: PackageRecord, name: str,
+                 reference: TorchBackend, layers: LayerComparison | None) -> None:
+        path = model.path / package.path
+        program = Package(path).function(name)
+        layers = layers if self.source.stateful or not program.states else None
+        names = [value for op in program.ops for value in op.outputs] if layers else []
+        captured = CapturedOutputs(package.network, package.functions[name], names, reference.network(package.network))
+        with captured.capture():
+            expected = run_probe(reference, model, package, name)
+        engine = RecordingEngine(self.engine)
+        units = {package.network: self.compute_units} if self.compute_units else None
+        backend = PackagedBackend(model, engine, reference, compute_units=units, only=companions(package, name))
+        result |= _outputs_compared(expected, run_probe(backend, model, package, name))
+        if layers:
+            call = engine.calls[name]
+            result["values"] = compare_with_modules(captured, self.source.activations(path, name, call), call, layers)
+            if not self.exact:
+                result["operations"] = compare_with_run(program, call, InterpretedActivations(MilRuntime()),
+                                                        self.source, path)
+            if self.interpreter:
+                result["difference"] = first_difference(model.model, package, name, call, self.source,
+                                                        self.interpreter)
+
     def unload(self, package: Path) -> None:
         self.source.unload(package)
         self.engine.unload(package)
+
+
+@dataclass(frozen=True)
+class OnnxRunner(Runner):
+    """Runs ONNX packages on a device of ONNX Runtime."""
+
+    device: OnnxDevice
+
+    def _compare(self, result: dict[str, Any], model: UnpublishedModel, package: PackageRecord, name: str,
+                 reference: TorchBackend, layers: LayerComparison | None) -> None:
+        with ExitStack() as stack:
+            graph = stack.enter_context(instrument(model.path / package.path / f"{name}.onnx")) if layers else None
+            captured = stack.enter_context(capture_outputs(reference.network(package.network)))
+            expected = run_probe(reference, model, package, name)
+            load = session_loader(self.device)
+            candidate = OnnxBackend(model, self.device, reference, load=graph.wrap(load) if graph else load,
+                                    record=not layers)
+            result |= _outputs_compared(expected, run_probe(candidate, model, package, name))
+        if layers and graph:
+            result["values"] = compare_values(captured, graph, layers)
+
+
+def onnx_runner(device: OnnxDevice) -> OnnxRunner:
+    """Only the parity of the CPU is recorded."""
+    return OnnxRunner(f"onnx:{device.name}", device, arithmetic=ON_CPU if device.name == "cpu" else None)
 
 
 def package_runner(name: str, narrow: bool = False, compute_units: str | None = None,
@@ -139,7 +204,7 @@ def package_runner(name: str, narrow: bool = False, compute_units: str | None = 
         from ane.backends.coreml.trial import CoreMLTrial
         from converters.proof.coreml_activations import CoreMLActivations
 
-        return PackageRunner(name, CoreMLRuntime(notice=notice, trial=CoreMLTrial()), CoreMLActivations(), None,
+        return PackageRunner(name, CoreMLRuntime(notice=notice, trial=CoreMLTrial()), CoreMLActivations(),
                              compute_units)
     if name.startswith("coreai"):
         from ane.backends.coreai.runtime import CoreAIRuntime
@@ -147,13 +212,13 @@ def package_runner(name: str, narrow: bool = False, compute_units: str | None = 
 
         runtime = CoreAIRuntime(fp16=name == "coreai:fp16", separate=True)
         arithmetic, limit = (None, CORE_AI_FP16) if runtime.fp16 else (MATHS, FLOAT32_NOISE)
-        return PackageRunner(name, runtime, CoreAIActivations(runtime), arithmetic, slack=CORE_AI_SLACK, limit=limit,
-                             interpreter=None if runtime.fp16 else MilRuntime())
+        return PackageRunner(name, runtime, CoreAIActivations(runtime), arithmetic=arithmetic, slack=CORE_AI_SLACK,
+                             limit=limit, interpreter=None if runtime.fp16 else MilRuntime())
     rounded = name == "mil:fp16"
     engine = MilRuntime(Arithmetic(fp16=rounded, narrow_norms=narrow))
     arithmetic = None if narrow else ROUNDING if rounded else MATHS
     return PackageRunner(f"{name}, narrow norms" if narrow else name, engine, InterpretedActivations(engine),
-                         arithmetic, exact=not rounded, interpreter=engine)
+                         exact=not rounded, interpreter=engine, arithmetic=arithmetic)
 
 
 @dataclass(frozen=True)
@@ -205,7 +270,7 @@ class FunctionCheck:
         return min(self.values, key=lambda value: value.snr, default=None)
 
 
-def verify(model: Bundle, chosen: Sequence[tuple[PackageRecord, Sequence[str]]], runner: PackageRunner,
+def verify(model: Bundle, chosen: Sequence[tuple[PackageRecord, Sequence[str]]], runner: Runner,
            layers: LayerComparison | None = None,
            progress: Callable[[str], None] = lambda action: None) -> list[FunctionCheck]:
     """Compare functions of packages (``choose_packages``) with the model's networks on float32 torch.
@@ -257,11 +322,52 @@ def smallest_functions(package: PackageRecord) -> list[str]:
 def find_published(network: str, kind: str, model: Bundle, values: Sequence[ComparedValue]) -> dict[str, str]:
     """``FunctionCheck.published`` of a kind of function."""
     modules = {value.module for value in values}
-    names = published_names(network, kind, model.config(network))
+    names = models()[family_of(network).name].published_names(kind, model.config(network))
     return {name: next((path for path in paths if path in modules), NOT_IN_GRAPH if paths else ON_HOST)
             for name, paths in names.items()}
 
 
-def largest_error(references: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> float:
-    return max(float(np.abs(reference.astype(np.float64) - output).max())
-               for reference, output in zip(references, outputs, strict=True))
+def first_difference(model: Model, package: PackageRecord, name: str, call: FunctionCall,
+                     candidate: ActivationSource, interpreter: MilRuntime) -> ComparedValue | None:
+    """The first value of a function, or state that it writes, that differs from the same function converted again.
+
+    A comparison with the reference's modules finds the module in which a function goes wrong. The converter gives every
+    value of a graph the same name each time, so against a fresh conversion of the bundle's own weights it finds the
+    operation.
+
+    Args:
+        call: what both are called with. candidate: runs the package's function. interpreter: runs the fresh one.
+
+    Returns:
+        The value, with -``MAX_SNR`` when only the fresh function has it or they declare it differently; None when
+        there is no difference.
+
+    Raises:
+        UserError: the package does not state its options, or one of the two cannot run.
+    """
+    with TemporaryDirectory() as folder:
+        fresh = Path(folder) / write_package(model, package.network, CoreMLOptions.of(package), Path(folder),
+                                             functions={name}).path
+        expected, path = Package(fresh).function(name), model.path / package.path
+        declared = _declared(Package(path).function(name))
+        for value, (op, type) in _declared(expected).items():
+            if declared.get(value, ("", type))[1] != type:
+                return ComparedValue(value, op, float("inf"), -MAX_SNR)
+        values = compare_with_run(expected, call, InterpretedActivations(interpreter), candidate, path, fresh, EXACT)
+    found = {value.name: value for value in values}
+    for value, (op, _) in _declared(expected).items():
+        if value not in found:
+            return ComparedValue(value, op, float("inf"), -MAX_SNR)
+        if found[value].snr < SAME and (found[value].lost or 0) > MAX_LOSS:
+            return found[value]
+    return None
+
+
+def _declared(program: ProgramFunction) -> dict[str, tuple[str, object]]:
+    """Operation and type of each value, and of each state that is written, in program order."""
+    values: dict[str, tuple[str, object]] = {}
+    for op in program.ops:
+        values |= {name: (op.type, type) for name, type in op.outputs.items()}
+        if op.written_state:
+            values[op.written_state] = op.type, program.states[op.written_state]
+    return values

@@ -1,20 +1,19 @@
-"""The ONNX graphs of Tortoise's networks: calls, inputs, outputs and dynamic axes.
+"""The ONNX graphs of Tortoise's networks.
 
 The reference networks themselves are traced, batch first and without padding; the named axes may have any length. The
-decoder's calls are in ``converters.tortoise.onnx_decoder``.
+decoder's step reads caches of the runtime (``converters.onnx.decoder``).
 """
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ane.models.tortoise.networks.autoregressive import causal
 from ane.models.tortoise.networks.layers import GroupNorm, RelativePositionBias
-from converters.onnx.decoder import step_inputs
-from converters.onnx.graph import Axes, NetworkCall, OnnxGraph
-from converters.tortoise import onnx_decoder as decoder
+from converters.onnx.decoder import PREFILL_OUTPUTS, PREFIX_LENGTH, STEP_OUTPUTS, attention, step_inputs
+from converters.onnx.graph import ids, network_call, noise, traced
 
 
 class ShiftedBias(nn.Module):
@@ -33,13 +32,7 @@ class ShiftedBias(nn.Module):
         return rows.reshape(len(rows), length, 2 * length - 1)[..., :length]
 
 
-def graphs_of(network: str, reference: nn.Module, dtype: torch.dtype) -> list[OnnxGraph]:
-    """The graphs of a network whose reference computes in ``dtype``; modifies the reference."""
-    make_traceable(reference)
-    return GRAPHS[network](reference, dtype)
-
-
-def make_traceable(network: nn.Module) -> None:
+def make_traceable(network: nn.Module, dtype: torch.dtype | None = None) -> None:
     """Replace modules that cannot be traced, and compute norms in two passes, which ONNX's operator does not."""
     for module in list(network.modules()):
         if isinstance(module, GroupNorm):
@@ -49,103 +42,82 @@ def make_traceable(network: nn.Module) -> None:
                 module.register_module(name, ShiftedBias(part))
 
 
-def _noise(*shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+# The decoder
+
+def _prefill(network: nn.Module, columns: Tensor) -> tuple[Tensor, ...]:
+    """A prefix (1, P, D) → hidden (1, D), logits (1, V), keys and values (layers, heads, P, w)."""
+    stored: list[tuple[Tensor, Tensor]] = []
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        stored.append((k[0], v[0]))
+        return causal(q, k, v)
+
+    hidden = network(columns, [attend] * network.config.layers)[:, -1:]
+    return hidden[:, 0], network.logits(hidden)[:, 0], *(torch.stack(part) for part in zip(*stored, strict=True))
 
 
-def _ids(count: int, *shape: int) -> Tensor:
-    return torch.randint(0, count, shape, generator=torch.Generator().manual_seed(0))
+def _step(network: nn.Module, columns: Tensor, mask: Tensor, *caches: list[Tensor]) -> tuple[Tensor, ...]:
+    """A step of lanes that share one prefix (heads, P, w), whose scores are computed in one matrix product.
+
+    Columns (n, T, D) → hidden (n, T, D), logits (n, V) of the last column, new keys and values (layers, n, heads, T,
+    w).
+    """
+    return _step_prefixes(network, columns, mask, None, *caches)
 
 
-def _graph(name: str, network: nn.Module, call: Callable[..., Any], output: str, axes: Mapping[str, Axes],
-         **examples: Tensor) -> OnnxGraph:
-    return OnnxGraph(name, NetworkCall(network, call), examples, axes, (output,))
+def _step_prefixes(network: nn.Module, columns: Tensor, mask: Tensor, prefix_index: Tensor | None,
+                   *caches: list[Tensor]) -> tuple[Tensor, ...]:
+    """``_step`` for several prefixes (prefixes, heads, P, w); ``prefix_index`` (n,) int64 selects each lane's."""
+    new: list[tuple[Tensor, Tensor]] = []
+    attend = [attention(mask, prefix_index, new, *layer) for layer in zip(*caches, strict=True)]
+    hidden = network(columns, attend)
+    logits = network.logits(hidden[:, -1:])[:, 0]       # rank 3, so that the product can be quantised
+    return hidden, logits, *(torch.stack(part) for part in zip(*new, strict=True))
 
 
-def _clip(stage: str, mels: int) -> Callable[[nn.Module, torch.dtype], list[OnnxGraph]]:
-    return lambda network, dtype: [_graph(stage, network, lambda network, mel: network(mel), "latent",
-                                     {"mel": {0: "batch", 2: "frames"}}, mel=_noise(2, mels, 132))]
+prefill = traced(_prefill, PREFILL_OUTPUTS, lambda network, dtype: {
+    "columns": (noise(1, PREFIX_LENGTH, network.config.model_dim), {1: "prefix"})})
+step = traced(_step, STEP_OUTPUTS, lambda network, dtype: step_inputs(network.config.decoder_shape, dtype, shared=True))
+step_prefixes = traced(_step_prefixes, STEP_OUTPUTS, lambda network, dtype: step_inputs(
+    network.config.decoder_shape, dtype, shared=False))
 
 
-def _random(stage: str) -> Callable[[nn.Module, torch.dtype], list[OnnxGraph]]:
-    return lambda network, dtype: [_graph(stage, network, lambda network, noise: network(noise), "latent",
-                                     {"noise": {0: "batch"}}, noise=_noise(2, network.layers[-1].in_features))]
+# Other networks
+
+FRAMES, POSITIONS = {0: "batch", 2: "frames"}, {0: "batch", 1: "positions"}
 
 
-def _clvp(network: nn.Module, dtype: torch.dtype) -> list[OnnxGraph]:
-    ids = {"tokens": network.text_emb.num_embeddings, "codes": network.speech_emb.num_embeddings}
-    calls = {"tokens": lambda network, tokens: network.text(tokens),
-             "codes": lambda network, codes: network.speech(codes)}
-    return [_graph(stage, network, calls[name], "vector", {name: {0: "batch", 1: "positions"}},
-                 **{name: _ids(ids[name], 2, 21)})
-            for stage, name in (("clvp_text", "tokens"), ("clvp_speech", "codes"))]
+def clip(mels: int) -> Any:
+    """An encoder of clips: mel (B, mels, L) → latent."""
+    return traced(network_call, ("latent",), lambda network, dtype: {"mel": (noise(2, mels, 132), FRAMES)})
 
 
-def _cvvp(network: nn.Module, dtype: torch.dtype) -> list[OnnxGraph]:
-    return [_graph("cvvp_clip", network, lambda network, mel: network.clip(mel), "vector",
-                 {"mel": {0: "batch", 2: "frames"}}, mel=_noise(2, network.cond_emb[0].in_channels, 133)),
-            _graph("cvvp_speech", network, lambda network, codes: network.speech(codes), "vector",
-                 {"codes": {0: "batch", 1: "positions"}}, codes=_ids(network.speech_emb.emb.num_embeddings, 2, 21))]
-
-
-def _diffusion(network: nn.Module, dtype: torch.dtype) -> list[OnnxGraph]:
-    """The part that does not depend on the timestep, a column a latent (the host repeats them), and the network."""
-    config = network.config
-    channels = config.model_channels
-    return [
-        _graph("condition", network,
-               lambda network, latents, voice: network.condition(latents, voice, latents.shape[1]),
-             "code", {"latents": {0: "batch", 1: "latents"}, "voice": {0: "batch"}},
-             latents=_noise(2, 11, config.in_latent_channels).to(dtype), voice=_noise(2, 2 * channels).to(dtype)),
-        _graph("denoise", network, lambda network, x, timesteps, code: network(x, timesteps, code), "prediction",
-             {"x": {0: "batch", 2: "frames"}, "timesteps": {0: "batch"}, "code": {0: "batch", 2: "frames"}},
-             x=_noise(2, config.in_channels, 45).to(dtype), timesteps=torch.tensor([30, 3000]),
-             code=_noise(2, channels, 45).to(dtype)),
-    ]
-
-
-def _univnet(network: nn.Module, dtype: torch.dtype) -> list[OnnxGraph]:
-    config = network.config
-    return [_graph("univnet", network, lambda network, mel, noise: network(mel, noise), "sound",
-                 {"mel": {0: "batch", 2: "frames"}, "noise": {0: "batch", 2: "frames_and_10"}},
-                 mel=_noise(2, config.n_mel_channels, 13), noise=_noise(2, config.noise_dim, 23))]
-
-
-def _hifigan(network: nn.Module, dtype: torch.dtype) -> list[OnnxGraph]:
-    """frames (B, D, L) are latents that the host has resampled to the frame rate."""
-    return [_graph("hifigan", network, lambda network, frames, voice: network(frames, voice), "sound",
-                 {"frames": {0: "batch", 2: "frames"}, "conditioning": {0: "batch"}},
-                 frames=_noise(2, network.config.in_channels, 19),
-                 conditioning=_noise(2, network.config.cond_channels))]
-
-
-def _classifier(network: nn.Module, dtype: torch.dtype) -> list[OnnxGraph]:
-    return [_graph("classifier", network, lambda network, audio: network(audio), "logits",
-                 {"audio": {0: "batch", 2: "samples"}}, audio=_noise(2, 1, 9001))]
-
-
-def _autoregressive(network: nn.Module, dtype: torch.dtype) -> list[OnnxGraph]:
-    new = ("hidden", "logits", "new_keys", "new_values")
-    return [
-        OnnxGraph("prefill", NetworkCall(network, decoder.prefill), *decoder.prefill_examples(network.config),
-                  ("hidden", "logits", "keys", "values")),
-        OnnxGraph("step", NetworkCall(network, decoder.step),
-                  *step_inputs(network.config.decoder_shape, dtype, shared=True), new),
-        OnnxGraph("step_prefixes", NetworkCall(network, decoder.step_prefixes),
-                  *step_inputs(network.config.decoder_shape, dtype, shared=False), new),
-    ]
-
-
-GRAPHS: dict[str, Callable[[nn.Module, torch.dtype], list[OnnxGraph]]] = {
-    "autoregressive": _autoregressive,
-    "conditioning_encoder": _clip("ar_conditioning", 80),
-    "contextual_embedder": _clip("diffusion_conditioning", 100),
-    "rlg_auto": _random("ar_random"),
-    "rlg_diffuser": _random("diffusion_random"),
-    "clvp": _clvp,
-    "cvvp": _cvvp,
-    "diffusion": _diffusion,
-    "univnet": _univnet,
-    "hifigan": _hifigan,
-    "classifier": _classifier,
-}
+random = traced(network_call, ("latent",), lambda network, dtype: {
+    "noise": (noise(2, network.layers[-1].in_features), {0: "batch"})})
+clvp_text = traced(lambda network, tokens: network.text(tokens), ("vector",), lambda network, dtype: {
+    "tokens": (ids(network.text_emb.num_embeddings, 2, 21), POSITIONS)})
+clvp_speech = traced(lambda network, codes: network.speech(codes), ("vector",), lambda network, dtype: {
+    "codes": (ids(network.speech_emb.num_embeddings, 2, 21), POSITIONS)})
+cvvp_clip = traced(lambda network, mel: network.clip(mel), ("vector",), lambda network, dtype: {
+    "mel": (noise(2, network.cond_emb[0].in_channels, 133), FRAMES)})
+cvvp_speech = traced(lambda network, codes: network.speech(codes), ("vector",), lambda network, dtype: {
+    "codes": (ids(network.speech_emb.emb.num_embeddings, 2, 21), POSITIONS)})
+# what does not depend on the timestep, a column a latent; the host repeats them
+condition = traced(
+    lambda network, latents, voice: network.condition(latents, voice, latents.shape[1]), ("code",),
+    lambda network, dtype: {
+        "latents": (noise(2, 11, network.config.in_latent_channels).to(dtype), {0: "batch", 1: "latents"}),
+        "voice": (noise(2, 2 * network.config.model_channels).to(dtype), {0: "batch"})})
+denoise = traced(network_call, ("prediction",), lambda network, dtype: {
+    "x": (noise(2, network.config.in_channels, 45).to(dtype), FRAMES),
+    "timesteps": (torch.tensor([30, 3000]), {0: "batch"}),
+    "code": (noise(2, network.config.model_channels, 45).to(dtype), FRAMES)})
+univnet = traced(network_call, ("sound",), lambda network, dtype: {
+    "mel": (noise(2, network.config.n_mel_channels, 13), FRAMES),
+    "noise": (noise(2, network.config.noise_dim, 23), {0: "batch", 2: "frames_and_10"})})
+# frames (B, D, L) are latents that the host has resampled to the frame rate
+hifigan = traced(network_call, ("sound",), lambda network, dtype: {
+    "frames": (noise(2, network.config.in_channels, 19), FRAMES),
+    "conditioning": (noise(2, network.config.cond_channels), {0: "batch"})})
+classifier = traced(network_call, ("logits",), lambda network, dtype: {
+    "audio": (noise(2, 1, 9001), {0: "batch", 2: "samples"})})

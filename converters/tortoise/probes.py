@@ -1,8 +1,4 @@
-"""Test inputs for Tortoise's packages: one probe for each kind of function.
-
-A probe calls one function through a backend, with deterministic inputs, and returns the outputs. On the float32 torch
-backend, the same probe returns the reference.
-"""
+"""Test inputs for Tortoise's packages: one probe for each kind of function (``converters.functions.Probe``)."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from ane.backends.base import Backend
+from ane.backends.onnx.backend import OnnxBackend
 from ane.bundles import Model
 from ane.models.tortoise.diffusion import Diffusion, sample
 from ane.models.tortoise.embeddings import Embeddings
-from ane.models.tortoise.networks.univnet import SILENT_FRAMES
 from ane.models.tortoise.vocoding import hifigan_sound
-from converters.models import Probe
+from converters.functions import Probe
 
 
 def prefill(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
@@ -127,22 +123,47 @@ def sample_steps(backend: Backend, model: Model, bucket: Mapping[str, int],
     return [sample(denoiser, frames, settings, rng, prediction=model.config("diffusion").prediction)]
 
 
-PROBES: dict[str, Probe] = {
-    "prefill": prefill, "step": step, "state": step, "store": store, "condition": condition, "denoise": denoise,
-    "sample": sample_steps,
-    "clvp_text": id_probe("clvp_text", "tokens", "num_text_tokens"),
-    "clvp_speech": id_probe("clvp_speech", "codes", "num_speech_tokens"),
-    "ar_conditioning": stage_probe("ar_conditioning", mel=lambda model, bucket: (1, 80, bucket["frames"])),
-    "diffusion_conditioning": stage_probe("diffusion_conditioning",
-                                          mel=lambda model, bucket: (1, 100, bucket["frames"])),
-    "ar_random": stage_probe("ar_random", noise=lambda model, bucket: (1, model.widths[0])),
-    "diffusion_random": stage_probe("diffusion_random", noise=lambda model, bucket: (1, model.widths[1])),
-    "univnet": stage_probe(
-        "univnet", mel=lambda model, bucket: (1, 100, bucket["frames"] - 1),
-        noise=lambda model, bucket: (1, model.config("univnet").noise_dim, bucket["frames"] - 1 + SILENT_FRAMES)),
-    "hifigan": hifigan,
-}
+def step_prefixes(backend: Backend, model: Model, lengths: Mapping[str, int],
+                rng: np.random.Generator) -> list[np.ndarray]:
+    """Lanes at different positions, with prefixes of different lengths; one lane changes to another prefix.
 
-# kind → kinds of other functions that its probe calls
-COMPANIONS = {"prefill": ("step", "state", "store"), "state": ("prefill", "store"), "store": ("prefill", "state"),
-              "denoise": ("condition",), "condition": ("denoise",), "sample": ("condition", "denoise")}
+    On the torch backend, each lane is a separate decoder.
+    """
+    lanes = lengths["lanes"]
+    starts = [prefix(backend, model, length, rng) for length in (9, 14)]
+    codes = Embeddings(**backend.embeddings()).code
+    length, prefix = np.arange(lanes) % 3, np.arange(lanes) % 2
+    before = codes[rng.integers(0, len(codes), (lanes, 2))]
+    columns = codes[rng.integers(0, len(codes), (2, lanes, 1))]
+    if isinstance(backend, OnnxBackend):
+        decoder = backend.decoder(lanes, 8, len(starts), max(map(len, starts)))
+        for number, start in enumerate(starts):
+            decoder.prefill(start, number)
+        decoder.step(before, np.zeros(lanes, dtype=np.int64), 0, prefix)
+        outputs = list(decoder.step(columns[0], length, 0, prefix))
+        prefix[0], length[0] = 1, 0
+        return outputs + list(decoder.step(columns[1], length, 0, prefix))
+    single = [_single_lane(backend, starts, int(prefix[lane]), before[lane], columns[:, lane], int(length[lane]),
+                           lane == 0) for lane in range(lanes)]
+    return [np.concatenate(part) for part in zip(*single, strict=True)]
+
+
+def _single_lane(backend: Backend, starts: list[np.ndarray], prefix: int, before: np.ndarray, columns: np.ndarray,
+                 length: int, moved: bool) -> list[np.ndarray]:
+    """What ``step_prefixes`` does with one lane; ``moved``: it changes to the second prefix after the first step."""
+    decoder = backend.decoder(1, 8)
+    decoder.prefill(starts[prefix])
+    position = np.array([length])
+    decoder.step(before[None], np.zeros(1, dtype=np.int64))
+    outputs = list(decoder.step(columns[0][None], position))
+    if moved:
+        decoder = backend.decoder(1, 8)
+        decoder.prefill(starts[1])
+        position = np.zeros(1, dtype=np.int64)
+    return outputs + list(decoder.step(columns[1][None], position))
+
+
+def cvvp_speech(backend: Backend, model: Model, lengths: Mapping[str, int],
+                rng: np.random.Generator) -> list[np.ndarray]:
+    count = model.config("cvvp").mel_codes
+    return [backend.run("cvvp_speech", codes=rng.integers(0, count, (1, lengths["positions"])))]

@@ -18,7 +18,7 @@ from torch import nn
 from ane.system.errors import UserError
 from converters import blocks
 from converters.coreml.graph import Style, Var, mb
-from converters.engine_limits import MAX_AXIS
+from converters.neural_engine import MAX_AXIS
 
 
 def check_width(network: str, frames: int, margin: int, hop: int) -> None:

@@ -6,13 +6,13 @@ A window has one length, so there is no padding and no mask.
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ane.models.whisper.networks.audio_encoder import WhisperEncoder, WhisperEncoderBlock
+from ane.models.whisper.networks.layers import WhisperAttention
 from converters import blocks
 from converters.coreml.graph import CoreMLGraph, Style, Var, mb
 from converters.decoder_graphs import scale_for
-from converters.whisper.layers import feed_forward, projections
 
 QUERIES = 256       # computed at once; scores of all 1500 would take 4.5 MB a head (argmaxinc/whisperkittools: 256)
 
@@ -70,3 +70,22 @@ def _attention(s: Style, q: Var, k: Var, v: Var, heads: int) -> Var:
     sizes = [min(QUERIES, N - start) for start in range(0, N, QUERIES)]
     parts = mb.split(x=q, split_sizes=sizes, axis=3)
     return mb.concat(values=[blocks.attention(s, part, k, v, heads, None) for part in parts], axis=3)
+
+
+# Layers of encoder and decoder; reference: ``ane.models.whisper.networks.layers``
+
+def queries(s: Style, x: Var, attention: WhisperAttention) -> Var:
+    """(1, D, 1, S), divided by √width."""
+    return blocks.linear(s, x, attention.query, scale=(attention.query.out_features // attention.heads) ** -0.5)
+
+
+def projections(s: Style, x: Var, attention: WhisperAttention) -> tuple[Var, Var, Var]:
+    """Queries, keys and values (1, D, 1, S); the queries are divided by √width."""
+    return queries(s, x, attention), blocks.linear(s, x, attention.key), blocks.linear(s, x, attention.value)
+
+
+def feed_forward(s: Style, x: Var, layers: nn.Sequential, scale: float, name: str) -> Var:
+    """Two linear layers with the exact GELU between them; the output is multiplied by ``scale``."""
+    first, _, last = layers
+    y = mb.gelu(x=blocks.linear(s, x, first, f"{name}.0"), mode="EXACT")
+    return blocks.linear(s, y, last, f"{name}.2", scale)

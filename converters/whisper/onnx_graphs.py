@@ -1,38 +1,137 @@
-"""The ONNX graphs of Whisper's networks: calls, inputs, outputs and dynamic axes.
+"""The ONNX graphs of Whisper's networks: the references, batch first.
 
-The reference networks themselves are traced, batch first; the decoder's calls are in
-``converters.whisper.onnx_decoder``.
+The decoder has cross-attention beside the caches (``converters.onnx.decoder``).
+
+``memory`` computes the keys and values of the cross-attention once a window. The other graphs take them as inputs of
+each layer: ``memory_keys_i`` and ``memory_values_i`` (heads, N, w) of the window that all lanes have in common, or in
+``step_prefixes`` (prefixes, heads, N, w). There the lanes of a window are gathered, so that no memory is copied:
+``memory_lanes`` (prefixes, rows) int64 lists the lanes of each window, padded with any lane; ``memory_rows`` (n,) int64
+is the position of each lane in that list.
 """
 
+from collections.abc import Callable, Sequence
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from converters.onnx.graph import NetworkCall, OnnxGraph
-from converters.whisper import onnx_decoder as decoder
+from ane.models.whisper.networks.layers import attend_causally
+from ane.models.whisper.networks.text_decoder import WhisperDecoderConfig
+from converters.onnx.decoder import (
+    LANES,
+    PREFILL_OUTPUTS,
+    PREFIX_LENGTH,
+    PREFIXES,
+    STEP_OUTPUTS,
+    attention,
+    step_inputs,
+)
+from converters.onnx.graph import Inputs, network_call, traced
 
-
-def graphs_of(network: str, reference: nn.Module, dtype: torch.dtype) -> list[OnnxGraph]:
-    """The graphs of a network whose reference computes in ``dtype``."""
-    return GRAPHS[network](reference, dtype)
-
-
-def _encoder(network: nn.Module, dtype: torch.dtype) -> list[OnnxGraph]:
-    mel = torch.zeros(2, network.config.n_mels, 2 * network.config.n_audio_ctx)
-    return [OnnxGraph("encoder", NetworkCall(network, lambda network, mel: network(mel)), {"mel": mel},
-                      {"mel": {0: "batch"}}, ("states",))]
-
-
-def _decoder(network: nn.Module, dtype: torch.dtype) -> list[OnnxGraph]:
-    config, new = network.config, ("hidden", "logits", "new_keys", "new_values")
-    return [
-        OnnxGraph("memory", NetworkCall(network, decoder.memory), *decoder.memory_examples(config),
-                  ("keys", "values")),
-        OnnxGraph("prefill", NetworkCall(network, decoder.prefill), *decoder.prefill_examples(config, dtype),
-                  ("hidden", "logits", "keys", "values")),
-        OnnxGraph("step", NetworkCall(network, decoder.step), *decoder.step_examples(config, dtype, shared=True), new),
-        OnnxGraph("step_prefixes", NetworkCall(network, decoder.step_prefixes),
-                  *decoder.step_examples(config, dtype, shared=False), new),
-    ]
+ROWS = 2            # of the example inputs for tracing: lanes of a window
 
 
-GRAPHS = {"encoder": _encoder, "decoder": _decoder}
+def _memory(network: nn.Module, states: Tensor) -> tuple[Tensor, Tensor]:
+    """The encoder's states (1, N, D) → keys and values (layers, heads, N, w)."""
+    keys, values = zip(*network.memory(states), strict=True)
+    return torch.cat(keys), torch.cat(values)
+
+
+def _prefill(network: nn.Module, columns: Tensor, *memories: list[Tensor]) -> tuple[Tensor, ...]:
+    """A prefix (1, P, D) → hidden (1, D), logits (1, V), keys and values (layers, heads, P, w)."""
+    stored: list[tuple[Tensor, Tensor]] = []
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        stored.append((k[0], v[0]))
+        return attend_causally(q, k, v)
+
+    cross = [cross_attention(*layer) for layer in zip(*memories, strict=True)]
+    hidden = network(columns, [attend] * len(cross), cross)[:, -1:]
+    return hidden[:, 0], network.logits(hidden)[:, 0], *(torch.stack(part) for part in zip(*stored, strict=True))
+
+
+def _step(network: nn.Module, columns: Tensor, mask: Tensor, *caches: list[Tensor]) -> tuple[Tensor, ...]:
+    """A step of lanes of one window.
+
+    Columns (n, T, D) → hidden (n, T, D), logits (n, V) of the last column, new keys and values (layers, n, heads, T,
+    w).
+    """
+    return _any_step(network, columns, mask, None, cross_attention, *caches)
+
+
+def _step_prefixes(network: nn.Module, columns: Tensor, mask: Tensor, prefix_index: Tensor, memory_lanes: Tensor,
+                  memory_rows: Tensor, *caches: list[Tensor]) -> tuple[Tensor, ...]:
+    """``step`` for lanes of several windows, with a prefix each."""
+    def cross(keys: Tensor, values: Tensor) -> Callable[[Tensor], Tensor]:
+        return grouped_cross_attention(keys, values, memory_lanes, memory_rows)
+
+    return _any_step(network, columns, mask, prefix_index, cross, *caches)
+
+
+def _any_step(network: nn.Module, columns: Tensor, mask: Tensor, prefix_index: Tensor | None,
+          cross: Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]],
+          *caches: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    new: list[tuple[Tensor, Tensor]] = []
+    *own, memory_keys, memory_values = caches
+    hidden = network(columns, [attention(mask, prefix_index, new, *layer) for layer in zip(*own, strict=True)],
+                     [cross(*layer) for layer in zip(memory_keys, memory_values, strict=True)])
+    logits = network.logits(hidden[:, -1:])[:, 0]
+    return hidden, logits, *(torch.stack(part) for part in zip(*new, strict=True))
+
+
+def cross_attention(keys: Tensor, values: Tensor) -> Callable[[Tensor], Tensor]:
+    """Attention of q (n, heads, T, w) of all lanes to one memory (heads, N, w), in one product for each head."""
+    def attend(q: Tensor) -> Tensor:
+        n, heads, T, width = q.shape
+        rows = q.transpose(0, 1).reshape(heads, n * T, width)
+        return attended(rows, keys, values).view(heads, n, T, width).transpose(0, 1)
+
+    return attend
+
+
+def grouped_cross_attention(keys: Tensor, values: Tensor, lanes: Tensor,
+                            rows: Tensor) -> Callable[[Tensor], Tensor]:
+    """Attention of q (n, heads, T, w) to the memory of each lane, one of (prefixes, heads, N, w)."""
+    def attend(q: Tensor) -> Tensor:
+        _, heads, T, width = q.shape
+        prefixes, count = lanes.shape
+        grouped = q[lanes.reshape(-1)].view(prefixes, count, heads, T, width).transpose(1, 2)
+        found = attended(grouped.reshape(prefixes, heads, count * T, width), keys, values)
+        found = found.view(prefixes, heads, count, T, width).transpose(1, 2)
+        return found.reshape(prefixes * count, heads, T, width)[rows]
+
+    return attend
+
+
+def attended(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """(…, rows, w) attends to (…, N, w)."""
+    scores = (q * q.shape[-1] ** -0.5) @ keys.transpose(-1, -2)
+    return torch.softmax(scores.float(), dim=-1).to(q.dtype) @ values
+
+
+def _memories(config: WhisperDecoderConfig, dtype: torch.dtype, shared: bool) -> Inputs:
+    d = config.decoder_shape
+    shape = (*(() if shared else (PREFIXES,)), d.heads, d.memory_length, d.head_width)
+    # distinct tensors: the tracer merges inputs that share one
+    return {name: ([torch.zeros(shape, dtype=dtype) for _ in range(d.layers)], {} if shared else {0: "prefixes"})
+            for name in ("memory_keys", "memory_values")}
+
+
+def _step_inputs(config: WhisperDecoderConfig, dtype: torch.dtype, shared: bool) -> Inputs:
+    inputs = step_inputs(config.decoder_shape, dtype, shared)
+    caches = {name: inputs.pop(name) for name in ("keys", "values", "prefix_keys", "prefix_values")}
+    if not shared:
+        inputs |= {"memory_lanes": (torch.zeros(PREFIXES, ROWS, dtype=torch.int64), {0: "prefixes", 1: "rows"}),
+                   "memory_rows": (torch.zeros(LANES, dtype=torch.int64), {0: "lanes"})}
+    return inputs | caches | dict(_memories(config, dtype, shared))
+
+
+encoder = traced(network_call, ("states",), lambda network, dtype: {
+    "mel": (torch.zeros(2, network.config.n_mels, 2 * network.config.n_audio_ctx), {0: "batch"})})
+memory = traced(_memory, ("keys", "values"), lambda network, dtype: {
+    "states": (torch.zeros(1, network.config.n_audio_ctx, network.config.n_text_state), {})})
+prefill = traced(_prefill, PREFILL_OUTPUTS, lambda network, dtype: {
+    "columns": (torch.zeros(1, PREFIX_LENGTH, network.config.n_text_state), {1: "prefix"}),
+    **_memories(network.config, dtype, shared=True)})
+step = traced(_step, STEP_OUTPUTS, lambda network, dtype: _step_inputs(network.config, dtype, shared=True))
+step_prefixes = traced(_step_prefixes, STEP_OUTPUTS, lambda network, dtype: _step_inputs(
+    network.config, dtype, shared=False))

@@ -1,8 +1,4 @@
-"""Test inputs for Whisper's packages: one probe for each kind of function.
-
-A probe calls one function through a backend, with deterministic inputs, and returns the outputs. On the float32 torch
-backend, the same probe returns the reference.
-"""
+"""Test inputs for Whisper's packages: one probe for each kind of function (``converters.functions.Probe``)."""
 
 from collections.abc import Mapping
 
@@ -10,7 +6,6 @@ import numpy as np
 
 from ane.backends.base import Backend
 from ane.bundles import Model
-from converters.models import Probe
 
 PREFIX = 5          # tokens of the prefixes of step probes
 
@@ -26,46 +21,47 @@ def memory(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.ra
     """What a short prefix computes with two memories in turn."""
     decoder, outputs = backend.decoder(1, 1), []
     for _ in range(2):
-        decoder.set_memory(states(model, rng))
-        outputs += decoder.prefill(columns(backend, rng, 1, PREFIX)[0])
+        decoder.set_memory(window_states(model, rng))
+        outputs += decoder.prefill(random_columns(backend, rng, 1, PREFIX)[0])
     return outputs
 
 
 def prefill(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
     """Hidden states and logits of prefixes that nearly fill the bucket, and of a step, which reads the keys of one."""
     decoder, outputs = backend.decoder(1, 1), []
-    decoder.set_memory(states(model, rng))
+    decoder.set_memory(window_states(model, rng))
     for missing in (5, 3, 2, 9):
         length = min(bucket["columns"] - missing, model.config("decoder").n_text_ctx // 2 + 1)
-        outputs += decoder.prefill(columns(backend, rng, 1, length)[0])
+        outputs += decoder.prefill(random_columns(backend, rng, 1, length)[0])
         if missing == 2:        # not after the last: `ane verify --layers` looks into the last call of all
-            outputs += decoder.step(columns(backend, rng, 1, 1, length), np.zeros(1, dtype=np.int64))
+            outputs += decoder.step(random_columns(backend, rng, 1, 1, length), np.zeros(1, dtype=np.int64))
     return outputs
 
 
 def step(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
     """Lanes of up to two windows that advance, one of which restarts, then several positions at once on one lane."""
     lanes, tail = min(bucket["columns"], (bucket["slots"] - 2 * PREFIX) // 6), 3
-    windows = min(lanes, 2)
+    windows = min(lanes, bucket.get("windows", 2))
     decoder, outputs = backend.decoder(lanes, 6, windows, PREFIX), []
     for window in range(windows):
-        decoder.set_memory(states(model, rng), window)
-        outputs += decoder.prefill(columns(backend, rng, 1, PREFIX)[0], window)
+        decoder.set_memory(window_states(model, rng), window)
+        outputs += decoder.prefill(random_columns(backend, rng, 1, PREFIX)[0], window)
     length, window_of = np.zeros(lanes, dtype=np.int64), np.arange(lanes) % windows
     for index in range(3):
         length[-1] *= index != 2
-        outputs += decoder.step(columns(backend, rng, lanes, 1, PREFIX), length, 0, window_of)
+        outputs += decoder.step(random_columns(backend, rng, lanes, 1, PREFIX), length, 0, window_of)
         length += 1
-    return [*outputs, *decoder.step(columns(backend, rng, 1, tail, PREFIX), length[-1:], lanes - 1, window_of[-1:])]
+    last = random_columns(backend, rng, 1, tail, PREFIX)
+    return [*outputs, *decoder.step(last, length[-1:], lanes - 1, window_of[-1:])]
 
 
-def states(model: Model, rng: np.random.Generator) -> np.ndarray:
+def window_states(model: Model, rng: np.random.Generator) -> np.ndarray:
     """A window's states (N, D), of the size that a norm gives them."""
     config = model.config("decoder")
     return rng.standard_normal((config.n_audio_ctx, config.n_text_state), dtype=np.float32)
 
 
-def columns(backend: Backend, rng: np.random.Generator, rows: int, count: int, first: int = 0) -> np.ndarray:
+def random_columns(backend: Backend, rng: np.random.Generator, rows: int, count: int, first: int = 0) -> np.ndarray:
     """Random tokens (rows, count, D) at the positions from ``first`` on."""
     tables = backend.embeddings()
     ids = rng.integers(0, len(tables["token"]), (rows, count))
@@ -76,14 +72,21 @@ def store(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.ran
     """A step after a prefix that takes more than one block if the model has prefixes as long, which it reads back."""
     length = min(2 * bucket["columns"] - 5, model.config("decoder").n_text_ctx // 2 + 1)
     decoder = backend.decoder(1, 2)
-    decoder.set_memory(states(model, rng))
-    outputs = [*decoder.prefill(columns(backend, rng, 1, length)[0])]
-    return [*outputs, *decoder.step(columns(backend, rng, 1, 1, length), np.zeros(1, dtype=np.int64))]
+    decoder.set_memory(window_states(model, rng))
+    outputs = [*decoder.prefill(random_columns(backend, rng, 1, length)[0])]
+    return [*outputs, *decoder.step(random_columns(backend, rng, 1, 1, length), np.zeros(1, dtype=np.int64))]
 
 
-PROBES: dict[str, Probe] = {"encoder": encoder, "memory": memory, "prefill": prefill, "step": step, "state": step,
-                            "store": store}
-
-# kind → kinds of other functions that its probe calls
-COMPANIONS = {"memory": ("prefill", "step", "state", "store"), "prefill": ("memory", "step", "state", "store"),
-              "step": ("memory",), "state": ("memory", "prefill", "store"), "store": ("memory", "prefill", "state")}
+def step_prefixes(backend: Backend, model: Model, lengths: Mapping[str, int],
+                  rng: np.random.Generator) -> list[np.ndarray]:
+    """Lanes of several windows, more of one than of another, at different positions; one lane changes its window."""
+    lanes, windows = lengths["lanes"], 3
+    decoder = backend.decoder(lanes, 6, windows, PREFIX)
+    for window in range(windows):
+        decoder.set_memory(window_states(model, rng), window)
+        decoder.prefill(random_columns(backend, rng, 1, PREFIX - window)[0], window)
+    window_of, length = np.arange(lanes) ** 2 % windows, np.zeros(lanes, dtype=np.int64)
+    outputs = [*decoder.step(random_columns(backend, rng, lanes, 2, PREFIX), length, 0, window_of)]
+    length += 1 + np.arange(lanes) % 2
+    window_of[0], length[0] = 2, 0
+    return [*outputs, *decoder.step(random_columns(backend, rng, lanes, 1, PREFIX), length, 0, window_of)]

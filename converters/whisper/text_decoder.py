@@ -17,8 +17,8 @@ from converters import blocks
 from converters.blocks import LayerPool
 from converters.coreml.graph import CoreMLGraph, Style, Var, array, mb
 from converters.decoder_graphs import DecoderGraphBuilder, Pools, scale_for
-from converters.engine_limits import MAX_AXIS
-from converters.whisper.layers import feed_forward, projections, queries
+from converters.neural_engine import MAX_AXIS
+from converters.whisper.audio_encoder import feed_forward, projections, queries
 
 
 def decoder_scale(network: WhisperDecoder) -> float:

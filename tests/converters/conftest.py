@@ -8,7 +8,7 @@ from filelock import FileLock
 from ane.bundles import open_model
 from ane.bundles.bundle import Bundle
 from converters.conversion import convert
-from converters.coreml.options import CoreMLOptions
+from converters.coreml.package import CoreMLOptions
 from tests.random_model import write_random_bundle
 
 BUCKETS = {"prefill": (64,), "condition": (64,), "denoise": (320,), "sample": (320,), "steps": (3,),

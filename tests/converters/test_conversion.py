@@ -25,10 +25,10 @@ from ane.system.errors import UserError
 from converters import conversion
 from converters.conversion import convert
 from converters.coreml import target
-from converters.coreml.options import CoreMLOptions
-from converters.coreml.package import write_package
+from converters.coreml.package import CoreMLOptions, write_package
+from converters.functions import THRESHOLDS, functions_of
 from converters.proof.accepted_warnings import STRICT, UNEXPLAINED, refusals, warnings_of
-from converters.proof.parity import KIND_THRESHOLDS, MATHS, ROUNDING, THRESHOLDS
+from converters.proof.parity import MATHS, ROUNDING
 
 SENTENCE = "The turtle was first, after all."
 FP32_DB = THRESHOLDS["fp32"][0]
@@ -61,19 +61,19 @@ FP32_FUNCTIONS = {
 STATE_FUNCTIONS = {"state_1_512_512", "state_8_2304_2304", "store_32_512", "store_32_2304"}
 
 
-def functions_of(bundle: Bundle) -> dict[str, set[str]]:
+def function_names(bundle: Bundle) -> dict[str, set[str]]:
     return {package.network: set(package.functions) for package in bundle.packages}
 
 
 def test_every_network_of_the_embedded_voice_is_converted(fp16_bundle, fp32_bundle):
-    assert functions_of(fp32_bundle) == FP32_FUNCTIONS
-    assert functions_of(fp16_bundle) == FP32_FUNCTIONS | {
+    assert function_names(fp32_bundle) == FP32_FUNCTIONS
+    assert function_names(fp16_bundle) == FP32_FUNCTIONS | {
         "autoregressive": FP32_FUNCTIONS["autoregressive"] | STATE_FUNCTIONS}
     assert set(FP32_FUNCTIONS) == fp16_bundle.networks
 
 
 def test_functions_of_an_fp16_bundle_reach_their_thresholds(fp16_bundle):
-    assert set(functions_of(fp16_bundle)) == set(FP32_FUNCTIONS)
+    assert set(function_names(fp16_bundle)) == set(FP32_FUNCTIONS)
     for package in fp16_bundle.packages:
         for name, function in package.functions.items():
             if package.network == "univnet":
@@ -86,10 +86,11 @@ def test_functions_of_an_fp16_bundle_reach_their_thresholds(fp16_bundle):
 
 
 def test_functions_of_an_fp32_bundle_reach_their_thresholds(fp32_bundle):
-    assert set(functions_of(fp32_bundle)) == set(FP32_FUNCTIONS)
+    assert set(function_names(fp32_bundle)) == set(FP32_FUNCTIONS)
     for package in fp32_bundle.packages:
         for name, function in package.functions.items():
-            threshold, _ = KIND_THRESHOLDS.get((function.kind, "fp32"), (FP32_DB, None))
+            row = functions_of(package.network, "coreml")[function.kind]
+            threshold, _ = row.thresholds.get("fp32", (FP32_DB, None))
             assert function.parity[MATHS] >= threshold, name
 
 
@@ -330,7 +331,7 @@ def test_windows_is_refused(source, tmp_path, monkeypatch):
     (["--precision", ","], "--precision names nothing"),
     (["--buckets", "prefill"], "give KIND=N"),
     (["--buckets", "prefill=4"], "prefill=4: must be at least 16"),
-    (["--buckets", "prefill=9999"], "this model has 1024 positions"),
+    (["--buckets", "prefill=9999"], "this model takes at most 1024 columns"),
     (["--buckets", "denoise=99999", "--networks", "diffusion"], "no axis above 16384"),
     (["--lanes", "1000"], "use fewer lanes"),
     (["--networks", ","], "--networks must name a network"),

@@ -14,7 +14,7 @@ from ane.cli import main
 from ane.commands.packages import open_undamaged
 from ane.system.errors import UserError
 from converters.conversion import convert
-from converters.coreml.options import CoreMLOptions
+from converters.coreml.package import CoreMLOptions
 
 
 @pytest.fixture(scope="module")

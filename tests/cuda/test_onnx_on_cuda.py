@@ -22,8 +22,8 @@ from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.synthesizer import Synthesizer
 from ane.system.errors import UserError
 from converters.conversion import convert
+from converters.functions import ONNX_THRESHOLDS
 from converters.onnx.package import OnnxOptions, OnnxTarget
-from converters.proof.onnx_parity import THRESHOLDS
 from converters.proof.parity import UnpublishedModel, mean_snr_db
 from tests.fastspeech_files import write_fastspeech, write_hifigan
 
@@ -80,7 +80,7 @@ def test_sessions_on_cuda_compute_with_the_shared_weights(load_precision, monkey
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int4"])
 def test_the_decoder_on_cuda_equals_torch(reference, load_precision, precision):
     notices: list[str] = []
-    threshold = THRESHOLDS[precision]
+    threshold = ONNX_THRESHOLDS[precision]
     both = reference.decoder(3, 80), load_precision(precision, notices.append).decoder(3, 80)
     seen = [one.prefill(columns(0, 20)) for one in both]
     assert mean_snr_db([*seen[0]], [*seen[1]]) >= threshold
@@ -161,7 +161,7 @@ def test_the_denoiser_in_fp16_on_cuda_equals_torch(bundle, reference, load_preci
     both = [backend.denoiser(latents, voice, 51) for backend in (reference, load_precision("fp16"))]
     x = rng.standard_normal((1, 100, 51), dtype=np.float32)
     expected, actual = (denoise(x, 3999, False) for denoise in both)
-    assert mean_snr_db([expected], [actual]) >= THRESHOLDS["fp16"]
+    assert mean_snr_db([expected], [actual]) >= ONNX_THRESHOLDS["fp16"]
 
 
 @on_cuda

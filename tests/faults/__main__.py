@@ -20,7 +20,7 @@ from ane.backends.mil.package import Package
 from ane.bundles.bundle import Bundle
 from ane.bundles.packages import PackageRecord
 from converters.conversion import convert
-from converters.coreml.options import CoreMLOptions
+from converters.coreml.package import CoreMLOptions
 from converters.proof.comparison import LayerComparison
 from converters.proof.parity import companions, reference_backend
 from converters.proof.verify import (

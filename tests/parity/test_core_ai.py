@@ -9,11 +9,10 @@ from dataclasses import replace
 import pytest
 
 from ane.bundles.bundle import Bundle
-from converters.coreml.options import CoreMLOptions
-from converters.coreml.package import write_package
+from converters.coreml.package import CoreMLOptions, write_package
 from converters.proof.parity import reference_backend
 from converters.proof.verify import FLOAT32_NOISE, PackageRunner, package_runner
-from converters.tortoise.buckets import GRAPHS
+from converters.tortoise.functions import FUNCTIONS
 from tests.random_model import write_random_bundle
 
 pytest.importorskip("coreai", reason="needs Core AI: pip install 'tortoise-ane[coreai]'")
@@ -37,7 +36,7 @@ def runner() -> PackageRunner:
     return package_runner("coreai")
 
 
-@pytest.mark.parametrize("network", GRAPHS)
+@pytest.mark.parametrize("network", dict.fromkeys(row.network for row in FUNCTIONS if row.coreml))
 def test_every_kind_of_function_returns_the_references_outputs(model, runner, network):
     package = write_package(model, network, OPTIONS, model.path)
     reference = reference_backend(model, keep=True)

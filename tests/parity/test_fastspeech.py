@@ -16,8 +16,8 @@ from ane.models.fastspeech.networks import NETWORKS
 from ane.models.fastspeech.networks.acoustic import FastSpeech, FastSpeechConfig
 from ane.models.fastspeech.regulator import alignment_matrix, durations, length_mask, repeats
 from ane.models.fastspeech.text import SYMBOLS, text_to_ids
-from converters.fastspeech.activations import published_names
-from converters.proof.onnx_verify import capture_outputs
+from converters.fastspeech.functions import published_names
+from converters.proof.onnx_values import capture_outputs
 from tests.fastspeech_files import write_fastspeech
 
 TOLERANCE = 1e-4        # stated by the golden set, for float32

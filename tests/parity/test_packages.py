@@ -19,8 +19,7 @@ from ane.models.tortoise.vocoding import hifigan_sound
 from ane.system.decibels import snr_db
 from converters.coreml import package as to_coreml
 from converters.proof.parity import UnpublishedModel
-from converters.tortoise import buckets
-from converters.tortoise import onnx_graphs as graphs
+from converters.tortoise.functions import FUNCTIONS
 
 CORE_ML_SNR_DB = 90.0      # float32 on both sides, summed in another order
 
@@ -88,8 +87,8 @@ def near(format_name, golden_stage, assert_parity) -> Comparison:
 
 
 def test_the_golden_set_has_every_network_that_is_converted(model):
-    assert set(buckets.GRAPHS) <= model.networks
-    assert set(graphs.GRAPHS) == model.networks
+    assert {row.network for row in FUNCTIONS if row.coreml} <= model.networks
+    assert {row.network for row in FUNCTIONS if row.onnx} == model.networks
 
 
 @pytest.mark.parametrize(("network", "kind"), [("conditioning_encoder", "ar"), ("contextual_embedder", "diffusion")])

@@ -26,8 +26,7 @@ from ane.models.whisper.decoding import WindowDecoder, WindowText
 from ane.models.whisper.networks.text_decoder import WhisperDecoder
 from ane.models.whisper.tokens import SpecialTokens
 from ane.system.decibels import snr_db
-from converters.coreml.options import CoreMLOptions
-from converters.coreml.package import finish_package, load_reference
+from converters.coreml.package import CoreMLOptions, finish_package, load_reference
 from converters.coreml.package import write_package as write_core_ml
 from converters.onnx.package import OnnxOptions
 from converters.onnx.package import write_package as write_onnx

@@ -24,9 +24,11 @@ from ane.models.tortoise.networks.layers import GroupNorm
 from ane.system.errors import UserError
 from converters.conversion import convert
 from converters.coreml.package import CoreMLOptions
+from converters.functions import ONNX_THRESHOLDS
 from converters.onnx.package import OnnxOptions, OnnxTarget, write_package
 from converters.onnx.weights import WEIGHTS_FILE
-from converters.proof import onnx_parity as parity
+from converters.origin import ROOT
+from converters.proof.parity import check_threshold
 from converters.tortoise.onnx_graphs import make_traceable
 from tests.random_model import CONFIGS, write_random_bundle
 
@@ -74,10 +76,9 @@ def test_every_network_has_a_package_that_reaches_its_threshold(bundle):
     assert {package.network for package in bundle.onnx_packages} == bundle.networks
     for package in bundle.onnx_packages:
         assert package.functions
-        threshold, largest_error = parity.thresholds_of(package)
-        for function in package.functions.values():
-            assert function.parity["cpu"] >= threshold
-            assert package.precision != "fp32" or function.parity["error"] <= largest_error
+        for name, function in package.functions.items():
+            assert set(function.parity) == {"cpu", "error"}
+            check_threshold(package, name, function)
 
 
 def test_every_graph_passes_the_checker_and_contains_no_local_path(bundle):
@@ -86,7 +87,7 @@ def test_every_graph_passes_the_checker_and_contains_no_local_path(bundle):
         for name in package.functions:
             path = bundle.path / package.path / f"{name}.onnx"
             onnx.checker.check_model(str(path))
-            assert str(Path(parity.__file__).parents[2]).encode() not in path.read_bytes()
+            assert str(ROOT).encode() not in path.read_bytes()
 
 
 @pytest.fixture(params=["fp32", "fp16"])
@@ -197,9 +198,9 @@ def test_unfinished_files_of_a_killed_conversion_are_removed(source, tmp_path, m
 
 
 def test_a_graph_below_its_threshold_is_not_published(source, tmp_path, monkeypatch):
-    monkeypatch.setitem(parity.THRESHOLDS, "fp32", 500.0)
-    with pytest.raises(UserError, match=r"rlg_auto, function ar_random, in fp32: .* below the threshold of 500"):
-        convert(source, tmp_path / "out", [OnnxOptions()], SMALL, target=ONNX)
+    monkeypatch.setitem(ONNX_THRESHOLDS, "fp16", 500.0)
+    with pytest.raises(UserError, match=r"rlg_auto, function ar_random, in fp16 .* below the threshold of 500"):
+        convert(source, tmp_path / "out", [OnnxOptions("fp16")], SMALL, target=ONNX)
     assert not (tmp_path / "out").exists()
 
 

@@ -17,9 +17,8 @@ from ane.backends.onnx.buffers import BufferAllocator
 from ane.backends.onnx.providers import CPU, OnnxDevice, OutOfMemoryError, onnx_errors
 from ane.backends.onnx.sessions import SessionKey, session_loader
 from ane.backends.onnx.tensorrt import NvidiaMachine, TensorRtEngines
-from converters.proof import onnx_verify
+from converters.proof import verify
 from converters.proof.comparison import LayerComparison
-from converters.proof.onnx_verify import OnnxRunner
 from converters.proof.parity import mean_snr_db, reference_backend
 
 CUDA = OnnxDevice("cuda", CPU, "cpu", "nothing")
@@ -155,10 +154,10 @@ def test_other_errors_while_recording_are_raised(bundle, torch, error, expected)
 def test_verify_records_steps_unless_it_reads_values_inside_them(bundle, monkeypatch, layers):
     """A replayed graph writes its outputs only where they were when it was recorded."""
     load = FakeSessionLoader()
-    monkeypatch.setattr(onnx_verify, "session_loader", lambda device: load)
+    monkeypatch.setattr(verify, "session_loader", lambda device: load)
     package = next(each for each in bundle.onnx_packages if each.network == "autoregressive")
     comparison = LayerComparison() if layers else None
-    result = OnnxRunner(CUDA).check(bundle, package, "step", reference_backend(bundle), comparison)
+    result = verify.onnx_runner(CUDA).check(bundle, package, "step", reference_backend(bundle), comparison)
     assert result.passed
     assert bool(result.values) == layers
     assert bool(load.numbers) != layers

@@ -14,8 +14,7 @@ from ane.backends.onnx import shared_weights
 from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.providers import CPU, DEVICES, make_session
 from ane.backends.onnx.shared_weights import SharedWeights, shareable_weights, upload
-from converters.proof.onnx_parity import run_probe
-from converters.proof.parity import UnpublishedModel
+from converters.proof.parity import UnpublishedModel, run_probe
 
 GRAPHS = ("prefill", "step", "step_prefixes")       # of the decoder
 

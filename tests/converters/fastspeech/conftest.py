@@ -8,7 +8,7 @@ from filelock import FileLock
 from ane.bundles.bundle import Bundle, write_bundle
 from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
 from converters.conversion import convert
-from converters.coreml.options import CoreMLOptions
+from converters.coreml.package import CoreMLOptions
 from converters.onnx.package import OnnxOptions, OnnxTarget
 from tests.fastspeech_files import write_fastspeech, write_hifigan
 

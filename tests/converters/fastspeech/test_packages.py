@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import onnx
 import pytest
+from converters.fastspeech.activations import published_names
 
 from ane.backends import load_backend
 from ane.backends.onnx.tensorrt import input_axes, shape_profile
@@ -16,7 +17,6 @@ from ane.models.fastspeech.settings import FastSpeechSettings
 from ane.models.fastspeech.synthesizer import FastSpeechSynthesizer
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
-from converters.fastspeech.activations import published_names
 from converters.onnx.weights import WEIGHTS_FILE
 from tests.converters.fastspeech.conftest import BUCKETS
 from tests.fastspeech_files import SMALL

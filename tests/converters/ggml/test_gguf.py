@@ -20,8 +20,7 @@ from ane.models.tortoise.networks import NETWORKS
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from ane.voices import Voice, load_voice, save_voice
-from converters.ggml.gguf import write_gguf
-from converters.ggml.gguf_layout import NAME_BYTES, gguf_tensors, matrix_layers
+from converters.gguf import NAME_BYTES, gguf_tensors, matrix_layers, write_gguf
 from tests.random_model import RandomModel
 
 PRECISIONS = ("f32", "f16", "q8_0", "q4_0")
@@ -301,8 +300,8 @@ class ModelWithOneValue(RandomModel):
 @pytest.fixture
 def model_with(monkeypatch):
     """Makes models without files, whose provenance is faked."""
-    monkeypatch.setattr("converters.ggml.gguf_metadata.weights_sha256", lambda model, network: "0" * 64)
-    monkeypatch.setattr("converters.ggml.gguf_metadata.provenance_of",
+    monkeypatch.setattr("converters.gguf.weights_sha256", lambda model, network: "0" * 64)
+    monkeypatch.setattr("converters.gguf.provenance_of",
                         lambda model: {"licence": "", "description": "", "source": {}})
     return ModelWithOneValue
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from converters.ggml import tortoise_cpp
 
 from ane.bundles import Model
 from ane.bundles.weights import layout
@@ -25,8 +26,7 @@ from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig
 from ane.models.tortoise.networks.univnet import UnivNetConfig
 from ane.system.errors import UserError
 from ane.voices import Voice, save_voice
-from converters.ggml import tortoise_cpp
-from converters.ggml.tortoise_cpp import write_ggml
+from converters.tortoise_cpp import write_ggml
 from tests.random_model import RandomModel
 
 OFFICIAL = {name: NETWORKS[name].official() for name in ("autoregressive", "diffusion", "univnet")}

@@ -9,8 +9,8 @@ from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from converters.coreml.graph import CoreMLGraph, Style, mb
 from converters.coreml.package import load_reference
 from converters.decoder_graphs import RECENT
+from converters.neural_engine import CHIPS, Chip
 from converters.proof import cost
-from converters.proof.chips import CHIPS, Chip
 from converters.proof.cost import FunctionUse, WeightBytes
 from converters.tortoise import autoregressive as gpt2
 from tests.random_model import RandomModel

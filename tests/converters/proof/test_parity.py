@@ -5,7 +5,6 @@ import pytest
 
 from ane.bundles.packages import FunctionRecord, PackageRecord
 from ane.system.errors import UserError
-from converters.proof import onnx_parity
 from converters.proof.parity import (
     MATHS,
     MAX_SNR,
@@ -13,6 +12,7 @@ from converters.proof.parity import (
     check_threshold,
     companions,
     mean_snr_db,
+    relative_error,
     threshold_of,
 )
 
@@ -27,9 +27,9 @@ THRESHOLDS = [
     ("univnet", "univnet", "fp32", 100, 100)]
 
 
-def package(network: str, kind: str, precision: str, **parity: float) -> PackageRecord:
-    return PackageRecord(network, precision, f"packages/{network}.mlpackage", [], {
-        "main": FunctionRecord(kind, {}, parity)})
+def package(network: str, kind: str, precision: str, format: str = "coreml") -> PackageRecord:
+    return PackageRecord(network, precision, f"packages/{network}", [], {"main": FunctionRecord(kind, {}, {})},
+                         format=format)
 
 
 @pytest.mark.parametrize(("network", "kind", "precision", "maths", "rounding"), THRESHOLDS)
@@ -87,28 +87,33 @@ def test_the_mean_is_that_of_the_noise():
 
 # ONNX
 
-ONNX_THRESHOLDS = [("autoregressive", "fp32", 90), ("autoregressive", "fp16", 45), ("autoregressive", "int8", 20),
-                   ("autoregressive", "int4", 8), ("univnet", "fp32", 80)]
+ONNX_THRESHOLDS = [("autoregressive", "step", "fp32", 90), ("autoregressive", "step", "fp16", 45),
+                   ("autoregressive", "step", "int8", 20), ("autoregressive", "step", "int4", 8),
+                   ("univnet", "univnet", "fp32", 80)]
 
 
-@pytest.mark.parametrize(("network", "precision", "threshold"), ONNX_THRESHOLDS)
-def test_an_onnx_graph_must_reach_its_threshold(network, precision, threshold):
-    record = package(network, "step", precision)
-    onnx_parity.check_threshold(record, "main", {"cpu": threshold, "error": 0.0})
+def check_onnx(record: PackageRecord, snr: float, error: float) -> None:
+    check_threshold(record, "main", FunctionRecord(record.functions["main"].kind, {}, {"cpu": snr, "error": error}))
+
+
+@pytest.mark.parametrize(("network", "kind", "precision", "threshold"), ONNX_THRESHOLDS)
+def test_an_onnx_graph_must_reach_its_threshold(network, kind, precision, threshold):
+    record = package(network, kind, precision, "onnx")
+    check_onnx(record, threshold, 0.0)
     for short in (threshold - 0.1, float("nan")):
         with pytest.raises(UserError, match=f"below the threshold of {threshold}"):
-            onnx_parity.check_threshold(record, "main", {"cpu": short, "error": 0.0})
+            check_onnx(record, short, 0.0)
 
 
-@pytest.mark.parametrize(("network", "largest"), [("clvp", 1e-4), ("univnet", 2e-3)])
-def test_an_fp32_onnx_graph_must_not_have_a_larger_error(network, largest):
-    record = package(network, "step", "fp32")
-    onnx_parity.check_threshold(record, "main", {"cpu": 200.0, "error": largest})
+@pytest.mark.parametrize(("network", "kind", "largest"), [("clvp", "clvp_text", 1e-4), ("univnet", "univnet", 2e-3)])
+def test_an_fp32_onnx_graph_must_not_have_a_larger_error(network, kind, largest):
+    record = package(network, kind, "fp32", "onnx")
+    check_onnx(record, 200.0, largest)
     with pytest.raises(UserError, match="above the threshold of"):
-        onnx_parity.check_threshold(record, "main", {"cpu": 200.0, "error": 1.01 * largest})
-    onnx_parity.check_threshold(package(network, "step", "fp16"), "main", {"cpu": 200.0, "error": 1.0})
+        check_onnx(record, 200.0, 1.01 * largest)
+    check_onnx(package(network, kind, "fp16", "onnx"), 200.0, 1.0)
 
 
 def test_the_error_of_an_array_is_relative_to_its_own_largest_value():
     references, outputs = [np.array([100.0, 1.0]), np.array([1.0, 0.5])], [np.array([99.0, 1.0]), np.array([1.0, 0.6])]
-    assert onnx_parity.relative_error(references, outputs) == pytest.approx(0.1)
+    assert relative_error(references, outputs) == pytest.approx(0.1)

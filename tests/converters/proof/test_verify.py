@@ -18,7 +18,7 @@ from ane.models.tortoise.diffusion import Diffusion, sample
 from ane.models.tortoise.packaged.denoiser import PackagedDenoiser
 from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph
-from converters.coreml.options import CoreMLOptions
+from converters.coreml.package import CoreMLOptions
 from converters.proof.activations import (
     CapturedOutputs,
     FunctionCall,

@@ -22,7 +22,7 @@ from ane.models.vocoders.segments import HifiganVocoder, PackagedVocoder
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph, Style
-from converters.engine_limits import MAX_AXIS
+from converters.neural_engine import MAX_AXIS
 from converters.tortoise.univnet import univnet
 from converters.vocoders.hifigan import hifigan
 from tests.backends.packaged.packages import FP16, FP32, ROUNDED, functions, saved

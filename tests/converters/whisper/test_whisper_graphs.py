@@ -12,15 +12,18 @@ from torch import nn
 
 from ane.backends.mil import Package
 from ane.backends.packaged.decoder import joined_logits
+from ane.bundles.family import find_family
 from ane.models.whisper.networks.audio_encoder import WhisperEncoder, WhisperEncoderConfig
 from ane.models.whisper.networks.text_decoder import WhisperDecoder, WhisperDecoderConfig
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph, Style
-from converters.coreml.options import CoreMLOptions
-from converters.engine_limits import MAX_AXIS
+from converters.coreml.package import CoreMLOptions
+from converters.coreml.target import check_options
+from converters.functions import GraphRequest, coreml_graphs
+from converters.neural_engine import MAX_AXIS
 from converters.whisper.audio_encoder import QUERIES, encoder, encoder_scale
-from converters.whisper.buckets import check_buckets, graphs_of, prefill_columns
+from converters.whisper.functions import prefill_columns
 from converters.whisper.text_decoder import decoder_graphs, decoder_scale, memory
 from tests.backends.packaged.packages import FP16, FP32, NARROW, ROUNDED, functions, saved
 
@@ -91,9 +94,19 @@ def test_the_memory_is_the_keys_and_values_of_the_cross_attention(tmp_path):
         assert snr_db(inputs[name], outputs[name]) >= 100
 
 
+def model_of(config: WhisperDecoderConfig) -> SimpleNamespace:
+    return SimpleNamespace(name="small", family=find_family("whisper"), networks={"encoder", "decoder"},
+                           config=lambda network: config)
+
+
+def requested(lanes: tuple[int, ...]) -> GraphRequest:
+    network = decoder()
+    return GraphRequest(network, model_of(network.config), CoreMLOptions(lanes=lanes))
+
+
 def test_no_graph_but_the_memory_projects_the_windows_states(tmp_path):
     """A step that took the states would compute keys and values of all their positions at every token."""
-    for graph in graphs_of("decoder", decoder(), None, CoreMLOptions(lanes=(1, 4)), 1.0):
+    for graph in coreml_graphs("decoder", requested((1, 4))):
         assert ("states" in graph.inputs) == (graph.kind == "memory")
         assert ("memory_keys" in graph.inputs) == (graph.kind not in ("memory", "store"))
 
@@ -121,9 +134,8 @@ def test_large_residual_streams_are_scaled(tmp_path):
 
 
 def test_default_lengths_hold_the_longest_prompt_and_all_positions():
-    official = WhisperDecoderConfig()
-    assert prefill_columns(official) == (16, 64, 256)
-    graphs = graphs_of("decoder", decoder(), None, CoreMLOptions(lanes=(1, 8)), 1.0)
+    assert prefill_columns(model_of(WhisperDecoderConfig())) == (16, 64, 256)
+    graphs = coreml_graphs("decoder", requested((1, 8)))
     assert [graph.name for graph in graphs] == [
         "memory_24", "prefill_16", "prefill_64", "step_1_128", "step_8_576", "state_1_128_128",
         "state_8_576_576", "store_32_128", "store_32_576"]
@@ -131,12 +143,11 @@ def test_default_lengths_hold_the_longest_prompt_and_all_positions():
 
 @pytest.mark.parametrize(("buckets", "message"), [
     ({"prefill": (8,)}, "must be at least 16"),
-    ({"prefill": (96,)}, "the longest prefix of this model fits in 64"),
+    ({"prefill": (96,)}, "this model takes at most 64 columns"),
     ({"step": (20000,)}, "the Neural Engine takes no axis above")])
 def test_lengths_that_do_not_fit_are_refused(buckets, message):
-    model = SimpleNamespace(config=lambda network: decoder().config)
     with pytest.raises(UserError, match=message):
-        check_buckets(CoreMLOptions(buckets=buckets), model)
+        check_options(CoreMLOptions(buckets=buckets), model_of(decoder().config))
 
 
 def test_a_package_has_the_functions_of_its_graphs(tmp_path):

@@ -1,4 +1,4 @@
-"""Verifies the ONNX packages of a bundle: each graph, and optionally each module's output inside, against the networks.
+"""Compares the values inside an ONNX graph with the outputs of the reference's modules.
 
 A graph states for each node which modules of the network it belongs to. A value that leaves a module is that module's
 output: such values become outputs of a copy of the graph, and are compared with the outputs of the reference's modules.
@@ -7,94 +7,29 @@ output: such values become outputs of a copy of the graph, and are compared with
 import ast
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import nn
 
-from ane.backends.onnx.backend import OnnxBackend
-from ane.backends.onnx.providers import OnnxDevice
-from ane.backends.onnx.sessions import SessionKey, session_loader
-from ane.backends.torch.backend import TorchBackend
-from ane.bundles.bundle import Bundle
-from ane.bundles.hashes import check_hashes
-from ane.bundles.packages import PackageRecord
-from ane.system.errors import UserError
+from ane.backends.onnx.sessions import SessionKey
 from ane.system.files import link_or_copy
-from converters.onnx.export import NETWORK_PREFIX, SCOPES
+from converters.onnx.graph import NETWORK_PREFIX, SCOPES
 from converters.onnx.weights import WEIGHTS_FILE
+from converters.proof.activations import hooked
 from converters.proof.comparison import ComparedValue, LayerComparison
-from converters.proof.onnx_parity import SNR, run_probe, thresholds_of
-from converters.proof.parity import UnpublishedModel, mean_snr_db
-from converters.proof.verify import FunctionCheck, find_published, largest_error
 
-
-@dataclass(frozen=True)
-class OnnxRunner:
-    """Runs the graphs on an ONNX Runtime device."""
-
-    device: OnnxDevice
-
-    @property
-    def name(self) -> str:
-        return f"onnx:{self.device.name}"
-
-    def check(self, model: Bundle, package: PackageRecord, name: str, reference: TorchBackend,
-              layers: LayerComparison | None) -> FunctionCheck:
-        record, single = package.functions[name], UnpublishedModel(model, model.path, [package], reference)
-        recorded = record.parity.get(SNR) if self.device.name == "cpu" else None
-        result: dict[str, Any] = {"network": package.network, "package": Path(package.path).stem, "function": name,
-                                  "threshold": thresholds_of(package)[0], "recorded": recorded}
-        try:
-            check_hashes(model.path, package.files)
-            with ExitStack() as stack:
-                instrumented = (stack.enter_context(instrument(model.path / package.path / f"{name}.onnx")) if layers
-                                else None)
-                captured = stack.enter_context(capture_outputs(reference.network(package.network)))
-                expected = run_probe(reference, single, package, record.kind)
-                load = session_loader(self.device)
-                candidate = OnnxBackend(single, self.device, reference,
-                                        load=instrumented.wrap(load) if instrumented else load, record=not layers)
-                actual = run_probe(candidate, single, package, record.kind)
-            result |= {"snr": round(mean_snr_db(expected, actual), 1), "error": largest_error(expected, actual)}
-            if layers and instrumented:
-                result["values"] = compare_with_modules(captured, instrumented,
-                                                        layers.within(f"{result['package']}/{name}"))
-                result["published"] = find_published(package.network, record.kind, model, result["values"])
-        except UserError as error:
-            result["problem"] = str(error)
-        return FunctionCheck(**result)
-
-    def unload(self, package: Path) -> None:
-        """Nothing is kept of a package."""
-
-
-# Outputs of the reference's modules
 
 @contextmanager
 def capture_outputs(reference: nn.Module) -> Iterator[dict[str, np.ndarray]]:
     """Outputs of modules in their last call, by path; filled inside the block."""
     captured: dict[str, np.ndarray] = {}
-
-    def recorder(path: str) -> Callable[..., None]:
-        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            if hasattr(output, "detach"):
-                captured[path] = np.array(output.detach().float().cpu().numpy())
-
-        return hook
-
-    hooks = [module.register_forward_hook(recorder(path)) for path, module in reference.named_modules() if path]
-    try:
+    with hooked({path: module for path, module in reference.named_modules() if path}, captured.__setitem__):
         yield captured
-    finally:
-        for hook in hooks:
-            hook.remove()
 
-
-# Values inside a graph
 
 class InstrumentedGraph:
     """A copy of a graph in which the modules' outputs are outputs of the graph too.
@@ -185,9 +120,9 @@ def module_outputs(graph: Any) -> dict[str, tuple[str, str]]:
     return {name: (path, inside[name][1]) for name, path in found}
 
 
-def compare_with_modules(captured: Mapping[str, np.ndarray], graph: InstrumentedGraph,
-                         layers: LayerComparison) -> list[ComparedValue]:
-    """The values of the last run compared with the outputs of the reference's modules, in the graph's order."""
+def compare_values(captured: Mapping[str, np.ndarray], graph: InstrumentedGraph,
+                   layers: LayerComparison) -> list[ComparedValue]:
+    """The values of the last run that have a module, in the graph's order."""
     compared = []
     for name, (path, op) in graph.modules.items():
         expected, actual = captured.get(path), graph.last.get(name)

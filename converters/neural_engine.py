@@ -1,6 +1,12 @@
-"""Published figures of each chip's Neural Engine."""
+"""What is known of the Neural Engine: limits that graphs respect, and published figures of each chip."""
 
 from dataclasses import dataclass
+
+MAX_AXIS = 16384        # largest width or height (hollance/neural-engine; ane-guide, chapter 17)
+MAX_CHANNELS = 65536    # (ane-guide, chapter 17)
+ROW_BYTES = 64          # the last axis is padded to a multiple of this (apple/coreai-models)
+STATE_WIDTH = 32        # a state's last axis is a multiple of this (coremltools issue 2631)
+ON_CHIP = 2_000_000     # bytes of the largest value that stays on the chip (ane-guide, chapter 9)
 
 SOURCES = {
     "anemll-bench": "https://github.com/Anemll/anemll-bench/blob/main/Results.MD (bandwidths of a 1 GB matrix)",
@@ -31,13 +37,8 @@ _ANE_GUIDE = f"{_BENCH}; TFLOPS: ane-guide, chapter 9, sustained (12 in a deep f
 _MADERIX = f"{_BENCH}; TFLOPS: maderix/ANE, 128 convolutions of 512 channels, through private interfaces"
 CHIPS = {chip.name: chip for chip in (
     Chip("M1", 1, 60.9, 4.8, _ANE_GUIDE),
-    Chip("M1 Pro", 1, 54.9, 4.8, _BENCH, "TFLOPS as the M1's"),
     Chip("M1 Max", 1, 54.6, 4.8, _BENCH, "TFLOPS as the M1's"),
-    Chip("M1 Ultra", 1, 54.7, 4.8, _BENCH, "TFLOPS as the M1's"),
     Chip("M2", 2, 60.5, 6.9, _BENCH, "TFLOPS as the M1's times Apple's TOPS, 15.8 / 11"),
-    Chip("M2 Pro", 2, 61.9, 6.9, _BENCH, "TFLOPS as the M2's"),
-    Chip("M2 Max", 2, 62.0, 6.9, _BENCH, "TFLOPS as the M2's"),
-    Chip("M2 Ultra", 2, 61.7, 6.9, _BENCH, "TFLOPS as the M2's"),
     Chip("M3", 3, 63.1, 9.98, _BENCH, "TFLOPS as the M3 Pro's (maderix/ANE)"),
     Chip("M3 Max", 3, 120.2, 9.98, _BENCH, "TFLOPS as the M3 Pro's (maderix/ANE)"),
     Chip("M4", 4, 64.2, 18.6, _MADERIX),

@@ -1,0 +1,234 @@
+"""The table of converted functions, a row for each kind: `ane convert`, `ane verify` and the tests read it.
+
+A second model adds a folder beside ``converters/tortoise``, whose module ``functions`` has its rows, and an entry in
+``MODULES``; no target changes.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ane.backends.base import Backend
+from ane.bundles import Model
+from ane.bundles.family import Config, ModelFamily, Network, find_family
+from ane.system.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from converters.coreml.graph import CoreMLGraph
+    from converters.coreml.package import CoreMLOptions
+    from converters.onnx.graph import OnnxGraph
+
+Sizes = tuple[int, ...]
+# calls one function of a package with test inputs of its bucket; returns the outputs, on float32 torch the reference
+Probe = Callable[[Backend, Model, Mapping[str, int], np.random.Generator], list[np.ndarray]]
+
+# Precision → dB that a Core ML function must reach with fp32 maths, and with every operation rounded to fp16 (None: not
+# measured). Trained weights, and random weights at the official size, reach 54 dB with rounding; random weights are the
+# hardest to compress.
+THRESHOLDS: dict[str, tuple[float, float | None]] = {
+    "fp32": (100.0, None), "fp16": (60.0, 50.0), "8bit": (33.0, 33.0), "6bit": (20.0, 20.0), "4bit": (8.0, 8.0)}
+# Precision → dB that an ONNX graph must reach on the CPU
+ONNX_THRESHOLDS = {"fp32": 90.0, "fp16": 45.0, "int8": 20.0, "int4": 8.0}
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Lengths in which Core ML functions are built, by default or as --buckets requests.
+
+    Attributes:
+        unit: what a length counts. smallest: that the probe supports.
+        lengths: the default ones; None: they depend on the number of lanes (``ConvertibleModel.slots``).
+        most: the largest that the model supports; None: any that the engine takes.
+    """
+
+    unit: str
+    smallest: int = 1
+    lengths: Callable[[Model], Sizes] | None = None
+    most: Callable[[Model], int] | None = None
+
+
+@dataclass(frozen=True)
+class GraphRequest:
+    """What the Core ML graphs of a function are built of.
+
+    Attributes:
+        network: the reference. scale: what the host multiplies inputs by.
+    """
+
+    network: Any
+    model: Model
+    options: "CoreMLOptions"
+    scale: float = 1.0
+
+    def lengths(self, kind: str) -> Sizes:
+        """The requested or default lengths of a bucket."""
+        if kind in self.options.buckets:
+            return tuple(self.options.buckets[kind])
+        lengths = convertible_model(self.model).buckets[kind].lengths
+        assert lengths is not None
+        return lengths(self.model)
+
+    def pools(self, cache: str) -> dict[int, Sizes]:
+        """For each number of lanes of a decoder's steps, its numbers of slots; empty unless this cache is requested."""
+        requested, slots = self.options.buckets.get("step"), convertible_model(self.model).slots
+        assert slots is not None
+        return {lanes: tuple(sorted(requested)) if requested else slots(self.model, lanes)
+                for lanes in self.options.lanes if cache in self.options.caches}
+
+
+@dataclass(frozen=True)
+class Function:
+    """A kind of function of a network's packages.
+
+    Attributes:
+        coreml: its Core ML graphs, one for each bucket; None: Core ML packages do not have it.
+        onnx: its ONNX graph, from the reference and its dtype; None: ONNX packages do not have it.
+        buckets: the buckets that it is built in, by name; its own has its kind as name.
+        onnx_lengths: what its ONNX graph is probed with; other lengths than it was traced with.
+        calls: kinds of other functions that the probe calls.
+        outputs: output → path of the reference's module that returns the same; "": the network itself.
+        thresholds: by precision, in place of ``THRESHOLDS``.
+        onnx_fp32: in fp32, the dB that its ONNX graph must reach, and the largest error as a share of the largest
+            value.
+    """
+
+    kind: str
+    network: str
+    probe: Probe
+    coreml: "Callable[[GraphRequest], Iterable[CoreMLGraph]] | None" = None
+    onnx: "Callable[[nn.Module, torch.dtype], OnnxGraph] | None" = None
+    buckets: Mapping[str, Bucket] = field(default_factory=dict)
+    onnx_lengths: Mapping[str, int] = field(default_factory=dict)
+    calls: tuple[str, ...] = ()
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    thresholds: Mapping[str, tuple[float, float | None]] = field(default_factory=dict)
+    onnx_fp32: tuple[float, float] = (ONNX_THRESHOLDS["fp32"], 1e-4)
+
+
+@dataclass(frozen=True)
+class ConvertibleModel:
+    """The converted functions of one model.
+
+    Attributes:
+        networks: package of the reference networks.
+        lanes: numbers of lanes that a Core ML decoder's steps take by default.
+        scales: network → the factor of its residual stream, by which the host multiplies a decoder's input columns
+            (default: 1).
+        slots: the default numbers of slots of steps of so many lanes. None: the model has no decoder.
+        before_tracing: makes a reference traceable; called before ONNX graphs are built.
+        published_names: activations of a kind of function, by the names that the model's authors give them → paths of
+            the modules that return the same; no module: the host makes it.
+    """
+
+    networks: str
+    functions: tuple[Function, ...]
+    lanes: Sizes = (1, 16)
+    scales: "Mapping[str, Callable[[nn.Module], float]]" = field(default_factory=dict)
+    slots: Callable[[Model, int], Sizes] | None = None
+    before_tracing: "Callable[[nn.Module, torch.dtype], None]" = lambda network, dtype: None
+    published_names: Callable[[str, Config], Mapping[str, tuple[str, ...]]] = lambda kind, config: {}
+
+    @property
+    def buckets(self) -> dict[str, Bucket]:
+        """The buckets that --buckets can name."""
+        return {name: bucket for row in self.functions for name, bucket in row.buckets.items()}
+
+
+# the family's name → the module that has its ``MODEL``; imported when it is needed
+MODULES = {"tortoise": "converters.tortoise.functions", "fastspeech": "converters.fastspeech.functions",
+           "whisper": "converters.whisper.functions"}
+
+
+@cache
+def models() -> dict[str, ConvertibleModel]:
+    """The models that can be converted, by the family's name."""
+    return {family: import_module(module).MODEL for family, module in MODULES.items()}
+
+
+@cache
+def all_functions() -> tuple[Function, ...]:
+    """The whole table."""
+    return tuple(row for model in models().values() for row in model.functions)
+
+
+def convertible_model(model: Model) -> ConvertibleModel:
+    """How to convert a model. Raises UserError when its family is not converted."""
+    if model.family.name not in MODULES:
+        raise UserError(f"{model.name} is a {model.family.title} model, of which no network can be converted: it runs "
+                        "on torch")
+    return models()[model.family.name]
+
+
+def family_of(network: str) -> ModelFamily:
+    """The family that a network belongs to. Raises UserError when no model that can be converted has it."""
+    found = next((family for family in map(find_family, MODULES) if network in family.networks), None)
+    if found is None:
+        raise UserError(f"no model that can be converted has a network {network}")
+    return found
+
+
+def network_spec(network: str) -> Network:
+    """What its model declares of a network. Raises UserError as ``family_of``."""
+    return family_of(network).networks[network]
+
+
+def convertible_networks(target: str) -> tuple[str, ...]:
+    """The networks that can be converted to a target ("coreml" or "onnx"), in order."""
+    return tuple(dict.fromkeys(row.network for row in all_functions() if getattr(row, target)))
+
+
+def functions_of(network: str, target: str) -> dict[str, Function]:
+    """The rows of a network by kind. Raises UserError when it is not converted to this target."""
+    found = {row.kind: row for row in all_functions() if row.network == network and getattr(row, target)}
+    if not found:
+        raise UserError(f"{network} is not converted; there are {', '.join(convertible_networks(target))}")
+    return found
+
+
+def scale_of(network: str, reference: "nn.Module") -> float:
+    """The factor of a network's residual stream."""
+    measure = models()[family_of(network).name].scales.get(network)
+    return measure(reference) if measure else 1.0
+
+
+def coreml_graphs(network: str, request: GraphRequest) -> "list[CoreMLGraph]":
+    """The functions of a network's Core ML package. Raises UserError for a bucket that is too long for the engine."""
+    return [graph for row in functions_of(network, "coreml").values() if row.coreml for graph in row.coreml(request)]
+
+
+def onnx_graphs(network: str, reference: "nn.Module", dtype: "torch.dtype") -> "dict[str, OnnxGraph]":
+    """The graphs of a network's ONNX package by kind. ``reference`` computes in ``dtype``, and is modified."""
+    models()[family_of(network).name].before_tracing(reference, dtype)
+    return {kind: row.onnx(reference, dtype) for kind, row in functions_of(network, "onnx").items() if row.onnx}
+
+
+def chosen_networks(model: Model, requested: Sequence[str] | None, known: Collection[str]) -> list[str]:
+    """The networks to convert, in the order of ``known``; by default all that the model has.
+
+    Raises:
+        UserError: none, an unknown one, one that the model lacks, or a model that is not converted.
+    """
+    known = [network for network in known if network in model.family.networks]
+    if not known:
+        raise UserError(f"{model.name} is a {model.family.title} model, of which no network can be converted to this "
+                        "format")
+    if requested is not None and not requested:
+        raise UserError(f"networks must name a network; there are {', '.join(known)}")
+    for network in requested or ():
+        if network not in known:
+            raise UserError(f"networks={network}: no such network; there are {', '.join(known)}")
+        model.require(network)
+    return [network for network in known if network in (requested or model.networks)]
+
+
+def check_precision(model: Model, precision: str, flag: str, only: Collection[str]) -> None:
+    """Raise UserError when ``precision`` is one of ``only``, and no network has that ``flag`` of ``Network``."""
+    if precision in only and not model.family.networks_with(flag):
+        raise UserError(f"precision={precision} has no effect: no network of a {model.family.title} model is {flag}")

@@ -1,1 +1,0 @@
-"""Files for programs based on ggml: GGUF, and the files of tortoise.cpp."""

@@ -1,0 +1,149 @@
+"""Tortoise's converted functions, and the default lengths of Core ML's.
+
+A bucket is one fixed shape; the runtime takes the smallest that fits and pads. Core ML compiles each bucket, so a few
+well-spread ones are better than many.
+"""
+
+from typing import Any
+
+from ane.bundles import Model
+from ane.models.tortoise.diffusion import frame_count
+from ane.models.tortoise.networks.univnet import SILENT_FRAMES
+from converters.decoder_graphs import DecoderGraphBuilder, cached_steps, slot_buckets, stores
+from converters.functions import Bucket, ConvertibleModel, Function, GraphRequest, Sizes
+from converters.tortoise import autoregressive, clvp, conditioning, probes, univnet
+from converters.tortoise import diffusion_decoder as diffusion
+from converters.tortoise import onnx_graphs as onnx
+from converters.tortoise.probes import id_probe, stage_probe
+from converters.vocoders.hifigan import hifigan
+
+UPSTREAM_CODES = 500            # max_codes of upstream's presets
+BATCHES = (1, 2)                # rows of a denoising step: unguided, guided
+
+
+def rounded(length: int, unit: int) -> int:
+    """``length`` rounded up to a multiple of ``unit``."""
+    return -(-length // unit) * unit
+
+
+def doubling(first: int, most: int) -> Sizes:
+    """``first``, its doubles, and last ``most`` rounded up to a multiple of ``first``: (64, 128, 256, 448)."""
+    found = []
+    while first < most:
+        found.append(first)
+        first *= 2
+    return (*found, rounded(most, found[0] if found else first))
+
+
+def codes(model: Model) -> int:
+    """The most codes of a chunk."""
+    stated = model.settings.get("sampling", {}).get("max_codes", UPSTREAM_CODES)
+    return min(stated, model.config("autoregressive").max_mel_tokens - 1)
+
+
+def positions(model: Model) -> int:
+    config = model.config("autoregressive")
+    return rounded(config.max_text_tokens + config.max_mel_tokens, 64)
+
+
+def text(model: Model, extra: int = 0) -> Sizes:
+    return doubling(64, model.config("autoregressive").max_text_tokens + extra)
+
+
+def frames(model: Model) -> Sizes:
+    return tuple(dict.fromkeys(rounded(frame_count(count), 64) for count in doubling(64, codes(model))))
+
+
+def slots(model: Model, lanes: int) -> Sizes:
+    config = model.config("autoregressive")
+    return slot_buckets(pool_slots(config, lanes, codes(model)), config.decoder_shape)
+
+
+def pool_slots(config: Any, lanes: int, codes: int) -> int:
+    """The largest default number of slots: a prefix and all codes of every lane; for one lane, all its positions."""
+    own = config.max_mel_tokens if lanes == 1 else lanes * codes
+    return rounded(config.max_text_tokens + 3, 64) + rounded(own, 64)
+
+
+def _decoder(request: GraphRequest) -> DecoderGraphBuilder:
+    return autoregressive.decoder_graphs(request.network, request.scale)
+
+
+STATE = {"fp32": (60.0, None)}          # a state is always fp16
+VOCODER = {"fp16": (60.0, 45.0)}        # rounding only latents and slopes already limits a trained network to 56 dB
+DECODED = {"hidden": "final_norm", "logits": "mel_head"}
+
+FUNCTIONS = (
+    Function("prefill", "autoregressive", probes.prefill, onnx=onnx.prefill, onnx_lengths={"columns": 40},
+             coreml=lambda r: [_decoder(r).prefill(columns) for columns in r.lengths("prefill")],
+             buckets={"prefill": Bucket("columns", 16, lambda model: text(model, 3), positions)},
+             calls=("step", "state", "store"), outputs=DECODED),
+    Function("step", "autoregressive", probes.step, onnx=onnx.step, onnx_lengths={"columns": 3, "slots": 64},
+             coreml=lambda r: cached_steps(_decoder(r), r.pools("io"), "io"), buckets={"step": Bucket("slots", 64)},
+             outputs=DECODED),
+    Function("state", "autoregressive", probes.step,
+             coreml=lambda r: cached_steps(_decoder(r), r.pools("state"), "state"),
+             calls=("prefill", "store"), outputs=DECODED, thresholds=STATE),
+    Function("store", "autoregressive", probes.store, coreml=lambda r: stores(_decoder(r), r.pools("state")),
+             calls=("prefill", "state"), thresholds=STATE),
+    Function("step_prefixes", "autoregressive", probes.step_prefixes, onnx=onnx.step_prefixes,
+             onnx_lengths={"lanes": 4}),
+    Function("ar_conditioning", "conditioning_encoder",
+             stage_probe("ar_conditioning", mel=lambda model, bucket: (1, 80, bucket["frames"])),
+             coreml=lambda r: [conditioning.ar_conditioning(r.network)], onnx=onnx.clip(80),
+             onnx_lengths={"frames": 97}, outputs={"latent": ""}),
+    Function("diffusion_conditioning", "contextual_embedder",
+             stage_probe("diffusion_conditioning", mel=lambda model, bucket: (1, 100, bucket["frames"])),
+             coreml=lambda r: [conditioning.diffusion_conditioning(r.network)], onnx=onnx.clip(100),
+             onnx_lengths={"frames": 101}, outputs={"latent": ""}),
+    Function("ar_random", "rlg_auto", stage_probe("ar_random", noise=lambda model, bucket: (1, model.widths[0])),
+             coreml=lambda r: [conditioning.ar_random(r.network)], onnx=onnx.random, outputs={"latent": ""}),
+    Function("diffusion_random", "rlg_diffuser",
+             stage_probe("diffusion_random", noise=lambda model, bucket: (1, model.widths[1])),
+             coreml=lambda r: [conditioning.diffusion_random(r.network)], onnx=onnx.random, outputs={"latent": ""}),
+    Function("clvp_text", "clvp", id_probe("clvp_text", "tokens", "num_text_tokens"),
+             coreml=lambda r: [clvp.clvp_text(r.network, size) for size in r.lengths("clvp_text")],
+             onnx=onnx.clvp_text, onnx_lengths={"positions": 33}, buckets={"clvp_text": Bucket("tokens", 16, text)},
+             outputs={"latent": "to_text_latent"}),
+    Function("clvp_speech", "clvp", id_probe("clvp_speech", "codes", "num_speech_tokens"),
+             coreml=lambda r: [clvp.clvp_speech(r.network, size) for size in r.lengths("clvp_speech")],
+             onnx=onnx.clvp_speech, onnx_lengths={"positions": 40},
+             buckets={"clvp_speech": Bucket("codes", 16, lambda model: (rounded(codes(model), 64),))},
+             outputs={"latent": "to_speech_latent"}),
+    Function("cvvp_clip", "cvvp", stage_probe("cvvp_clip", mel=lambda model, lengths: (1, 80, lengths["frames"])),
+             onnx=onnx.cvvp_clip, onnx_lengths={"frames": 90}),
+    Function("cvvp_speech", "cvvp", probes.cvvp_speech, onnx=onnx.cvvp_speech, onnx_lengths={"positions": 40}),
+    Function("condition", "diffusion", probes.condition, onnx=onnx.condition, onnx_lengths={"latents": 17},
+             coreml=lambda r: [diffusion.condition(r.network, size) for size in r.lengths("condition")],
+             buckets={"condition": Bucket("latents", 16, lambda model: doubling(64, codes(model)))},
+             calls=("denoise",)),
+    Function("denoise", "diffusion", probes.denoise, onnx=onnx.denoise, onnx_lengths={"frames": 67, "batch": 2},
+             coreml=lambda r: [diffusion.denoise(r.network, batch, size)
+                               for batch in BATCHES for size in r.lengths("denoise")],
+             buckets={"denoise": Bucket("frames", 64, frames)}, calls=("condition",), outputs={"prediction": "out"}),
+    Function("sample", "diffusion", probes.sample_steps,
+             coreml=lambda r: [diffusion.sample(r.network, steps, batch, size) for steps in r.lengths("steps")
+                               if steps > 1 for batch in BATCHES for size in r.lengths("sample")],
+             buckets={"sample": Bucket("frames", 64, lambda model: frames(model)[:2]),
+                      "steps": Bucket("fused diffusion steps", 1, lambda model: (5,))},
+             calls=("condition", "denoise"), outputs={"prediction": "out"},
+             thresholds={"fp32": (90.0, None), "fp16": (50.0, 40.0)}),      # errors of several steps add up
+    Function("univnet", "univnet", stage_probe(
+        "univnet", mel=lambda model, bucket: (1, 100, bucket["frames"] - 1),
+        noise=lambda model, bucket: (1, model.config("univnet").noise_dim, bucket["frames"] - 1 + SILENT_FRAMES)),
+             coreml=lambda r: [univnet.univnet(r.network, size) for size in r.lengths("univnet")],
+             onnx=onnx.univnet, onnx_lengths={"frames": 19},
+             buckets={"univnet": Bucket("frames", 4, lambda model: (14, 62))},   # no row above 16384 samples
+             # it predicts convolution kernels, which amplifies rounding: torch's own float32 is 99 dB and 4e-5 from its
+             # float64 with trained weights, 91 dB and 5e-4 with random ones
+             onnx_fp32=(80.0, 2e-3)),
+    Function("hifigan", "hifigan", probes.hifigan,
+             coreml=lambda r: [hifigan(r.network, size) for size in r.lengths("hifigan")], onnx=onnx.hifigan,
+             onnx_lengths={"frames": 30}, buckets={"hifigan": Bucket("frames", 8, lambda model: (14, 62))},
+             outputs={"sound": ""}, thresholds=VOCODER),
+    Function("classifier", "classifier", stage_probe(
+        "classifier", audio=lambda model, lengths: (1, 1, lengths["samples"])),
+             onnx=onnx.classifier, onnx_lengths={"samples": 8000}),
+)
+MODEL = ConvertibleModel("ane.models.tortoise.networks", FUNCTIONS, scales={
+    "autoregressive": autoregressive.stream_scale}, slots=slots, before_tracing=onnx.make_traceable)

@@ -1,0 +1,64 @@
+"""Whisper's converted functions, and the default lengths of Core ML's."""
+
+from ane.bundles import Model
+from ane.models.whisper.networks.text_decoder import WhisperDecoderConfig
+from converters.decoder_graphs import DecoderGraphBuilder, cached_steps, stores
+from converters.functions import Bucket, ConvertibleModel, Function, GraphRequest, Sizes
+from converters.whisper import audio_encoder, probes, text_decoder
+from converters.whisper import onnx_graphs as onnx
+
+SHORTEST = 16           # columns of a prefill
+
+
+def prefill_columns(model: Model) -> Sizes:
+    """The default lengths of a prefill: the start token alone fits in the first, the longest prompt in the last."""
+    found, last = [], -(-longest_prefix(model.config("decoder")) // 32) * 32
+    length = SHORTEST
+    while length < last:
+        found.append(length)
+        length *= 4
+    return (*found, last)
+
+
+def longest_prefix(config: WhisperDecoderConfig) -> int:
+    """A prompt with the tokens before and after it (``ane.models.whisper.decoding``)."""
+    return config.n_text_ctx // 2 + 1
+
+
+def slots(model: Model, lanes: int) -> Sizes:
+    """The default number of slots: one prefix, and all positions for each lane."""
+    config = model.config("decoder")
+    return (sum(-(-length // 64) * 64 for length in (longest_prefix(config), lanes * config.n_text_ctx)),)
+
+
+def _decoder(request: GraphRequest) -> DecoderGraphBuilder:
+    return text_decoder.decoder_graphs(request.network, request.scale)
+
+
+# cross-attention of random weights is nearly a choice of one position, which rounding of the scores moves
+ROUNDED = {"fp16": (50.0, 45.0)}
+STATE = {**ROUNDED, "fp32": (60.0, None)}       # a state is always fp16
+HIDDEN = {"hidden": "ln"}
+
+FUNCTIONS = (
+    Function("encoder", "encoder", probes.encoder, coreml=lambda r: [audio_encoder.encoder(r.network, r.scale)],
+             onnx=onnx.encoder, outputs={"states": "ln_post"}, thresholds=ROUNDED),
+    Function("memory", "decoder", probes.memory, coreml=lambda r: [text_decoder.memory(r.network)], onnx=onnx.memory,
+             calls=("prefill", "step", "state", "store"), outputs=HIDDEN, thresholds=ROUNDED),
+    Function("prefill", "decoder", probes.prefill, onnx=onnx.prefill, onnx_lengths={"columns": 20},
+             coreml=lambda r: [_decoder(r).prefill(columns) for columns in r.lengths("prefill")],
+             buckets={
+                 "prefill": Bucket("columns", SHORTEST, prefill_columns, lambda model: prefill_columns(model)[-1])},
+             calls=("memory", "step", "state", "store"), outputs=HIDDEN, thresholds=ROUNDED),
+    Function("step", "decoder", probes.step, onnx=onnx.step, onnx_lengths={"columns": 4, "slots": 64, "windows": 1},
+             coreml=lambda r: cached_steps(_decoder(r), r.pools("io"), "io"), buckets={"step": Bucket("slots", 64)},
+             calls=("memory",), outputs=HIDDEN, thresholds=ROUNDED),
+    Function("state", "decoder", probes.step, coreml=lambda r: cached_steps(_decoder(r), r.pools("state"), "state"),
+             calls=("memory", "prefill", "store"), outputs=HIDDEN, thresholds=STATE),
+    Function("store", "decoder", probes.store, coreml=lambda r: stores(_decoder(r), r.pools("state")),
+             calls=("memory", "prefill", "state"), thresholds=STATE),
+    Function("step_prefixes", "decoder", probes.step_prefixes, onnx=onnx.step_prefixes, onnx_lengths={"lanes": 5}),
+)
+LANES = 1, 8            # a window has at most five candidates
+MODEL = ConvertibleModel("ane.models.whisper.networks", FUNCTIONS, LANES, slots=slots, scales={
+    "encoder": audio_encoder.encoder_scale, "decoder": text_decoder.decoder_scale})
