@@ -15,7 +15,6 @@ from ane.commands import arguments
 from ane.commands.messages import message_console, notice, output_console, report_console
 from ane.commands.packages import with_packages
 from ane.commands.progress import status_display
-from ane.commands.verify_plot import plot_results
 from ane.commands.verify_report import print_results, results_json
 from ane.system.errors import UserError
 from ane.system.files import check_output_file, write_json
@@ -74,8 +73,6 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--dump", metavar="FILE.npz", type=arguments.path,
                         help="with --layers: keep both tensors of every value in FILE; of a --package, its values")
     parser.add_argument("--json", metavar="FILE", help="write the results to FILE as JSON; - is standard output")
-    parser.add_argument("--plot", metavar="FILE.png", type=arguments.path,
-                        help="plot the signal-to-noise ratio along the program of each function; with --layers")
     parser.add_argument("--repair", action="store_true",
                         help="convert Core ML packages that are damaged or below their threshold again, from the "
                              "bundle's own weights")
@@ -102,8 +99,6 @@ def verify_command(args: argparse.Namespace) -> int:
         remember_verified(model, results)
     if args.json:
         write_json(args.json, results_json(model, runner, results))
-    if args.plot:
-        plot_results(args.plot, results)
     if args.json != "-":
         print_results(output_console(), results, runner, args.layers)
     raise_failures(results, "" if args.repair or onnx else "; --repair converts such packages again")
@@ -114,17 +109,13 @@ def check_outputs(args: argparse.Namespace) -> None:
     for flag in ("inputs", "expect", "threshold", "output"):
         if getattr(args, flag) is not None and not args.package:
             raise UserError(f"--{flag} has no effect without --package")
-    for flag in ("plot", "dump", "tolerance"):
+    for flag in ("dump", "tolerance"):
         if getattr(args, flag) is not None and not args.layers:
             raise UserError(f"--{flag} has no effect without --layers, which measures what it is about: add --layers")
     if args.dump:
         if args.dump.suffix != ".npz":
             raise UserError(f"--dump {args.dump}: the file must end in .npz")
         check_output_file(args.dump)
-    if args.plot:
-        from ane.bench.report import check_plot
-
-        check_plot(args.plot)
     if args.json:
         check_output_file(args.json)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:       # torch is imported in the handler, so that --help is qu
 
     from converters.proof.package_run import PackageRun, RunValue
 
-BUNDLE_FLAGS = ("bundle", "networks", "tolerance", "plot", "repair")       # without effect on a single package
+BUNDLE_FLAGS = ("bundle", "networks", "tolerance", "repair")       # without effect on a single package
 
 
 def verify_package(args: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ from converters.coreml.package import COMPRESSIONS, CoreMLOptions, finish_packag
 from converters.decoder_graphs import RECENT
 from converters.functions import ConvertibleModel, Sizes, check_precision, convertible_model, convertible_networks
 from converters.neural_engine import MAX_AXIS
-from converters.proof.accepted_warnings import STRICT, refusals, warnings_of
+from converters.proof.lint import STRICT, refusals, warnings_of
 from converters.proof.parity import measure_parity
 
 STEP = "step"

@@ -1,16 +1,44 @@
 """Lint: checks a function against rules of the Neural Engine, most of which are community findings.
 
 The sources conflict, and none is Apple's compiler, so each warning names its source. Only ``MLComputePlan`` on a Mac
-(`ane plan`) shows where a function really runs.
+(`ane plan`) shows where a function really runs. A bundle records the warnings of its packages beside their parity.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from ane.backends.mil.package import Package
-from converters.proof.lint_checks import LintedFunction
-from converters.proof.lint_rules import NOTE, REFUSED, RULES, WARNING
+from converters.proof.lint_rules import NOTE, REFUSED, RULES, WARNING, LintedFunction
+
+# Networks whose graphs must not violate a rule of severity "refused"
+STRICT = frozenset({"autoregressive", "diffusion", "encoder", "decoder"})
+
+UNEXPLAINED = "not examined yet"
+# rule → why its violations are accepted
+REASONS = {
+    "fp32": "requested: an fp32 package, or --wide",
+    "dimension": "a vocoder's samples: it runs on the GPU or the CPU",
+    "singleton-width": "inherently one column (a latent, a single lane, a step's coefficients): a few kB a call",
+    "kernel-width": "the network's own kernels",
+    "dilation": "the network's own dilations",
+    "upsample": "the network's own strides",
+    "odd-stride": "the network's own strides",
+    "width-slice": "queries in blocks, or a cropped margin: values stay far below 4094 there",
+    "reflection": "the network's own padding",
+    "int8": "requested: --precision 8bit; on an M1 only the file is smaller",
+    "state-width": "requested: --buckets step of another length",
+    "4-bit-palette": "requested: --precision 4bit; to be checked with `ane verify --against coreml`",
+    "branches": "the network's own concatenations",
+    "large-value": "the bucket's own length; it is counted in the estimates of `ane plan`",
+    "moved-width": "the network's own rearrangement",
+    "groups": "the network's own groups",
+    "too-light": "a small network is called rarely, or also runs on the CPU",
+    "unaligned-width": "the length is the model's own; the engine pads it to 64 bytes",
+    "too-heavy": "requested: more functions or larger buckets than the default",
+}
 
 
 @dataclass(frozen=True)
@@ -66,3 +94,27 @@ def summarise(warnings: Iterable[LintWarning]) -> list[WarningSummary]:
         wasted = sum(warning.wasted for warning in group)
         summaries.append(WarningSummary(rule, group[0].severity, len(group), dict(ops), example, wasted))
     return summaries
+
+
+def warnings_of(package: Path) -> list[dict[str, Any]]:
+    """One entry for each rule that a package's functions violate: rule, count, functions, an example, why accepted."""
+    opened = Package(package)
+    found: dict[str, dict[str, Any]] = {}
+    for function in sorted(opened.functions):
+        for summary in summarise(lint(opened, function)):
+            entry = found.setdefault(summary.rule, _entry(summary))
+            entry["count"] += summary.count
+            entry["functions"].append(function)
+    return list(found.values())
+
+
+def refusals(warnings: Sequence[dict[str, Any]]) -> list[str]:
+    """The entries that no ``STRICT`` network may have, as text."""
+    return [f"{entry['rule']}: {entry['example']}" for entry in warnings if entry["severity"] == REFUSED]
+
+
+def _entry(summary: WarningSummary) -> dict[str, Any]:
+    example = summary.example
+    return {"rule": summary.rule, "severity": summary.severity, "count": 0, "functions": [],
+            "example": f"{example.op} {example.name}: {example.what}", "why": example.why, "source": example.source,
+            "accepted": REASONS.get(summary.rule, UNEXPLAINED)}

@@ -1,11 +1,27 @@
-"""The rules of the Neural Engine lint, each with its check and the source it was read in."""
+"""The rules of the Neural Engine lint, each with the source it was read in, and the check that finds what breaks it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
 
-from converters.neural_engine import MAX_AXIS, MAX_CHANNELS, STATE_WIDTH
-from converters.proof import lint_checks as checks
-from converters.proof.lint_checks import LintedFunction, Violation
+from ane.backends.mil.package import Package, ProgramFunction, ProgramOp
+from ane.backends.mil.values import Constant, TensorType
+from converters.neural_engine import MAX_AXIS, MAX_CHANNELS, ON_CHIP, ROW_BYTES, STATE_WIDTH
+from converters.proof.cost import MOVES
+from converters.proof.program_values import constant_of, form, nbytes, size, unique_bytes, unique_weights, values
+
+MAX_RANK, ENGINE_RANK = 4, 5            # of our graphs; that the engine supports
+MAX_KERNEL = 13
+MAX_UPSAMPLE = 2
+MAX_STATES = 2
+MAX_BYTES, MIN_BYTES = 950e6, 50e6      # of a function's weights
+KERNEL_MEMORY = 2**16                   # bytes for the rows of a matmul's output
+MAX_BRANCHES = 11                       # computed values that one op takes
+CORES = 4                               # of an M1's engine
+CONVOLUTIONS = "conv", "conv_transpose"
+SLICES = "slice_by_index", "slice_by_size"
+BOUNDED = ("softmax", "sigmoid", "tanh", "sin", "cos")      # their outputs are too small to overflow in a slice
 
 # severities: conversion of decoder and denoiser fails; may leave the engine; information
 REFUSED, WARNING, NOTE = "refused", "warning", "note"
@@ -25,6 +41,223 @@ PALETTE_ISSUE = "coremltools issue 2716: https://github.com/apple/coremltools/is
 VOXCPM = "VoxCPMANE: https://github.com/0seba/VoxCPMANE"
 
 
+class Violation(NamedTuple):
+    """A violation of a rule: type and name of the op (or "input", "weight", …), description, bytes of padding."""
+
+    op: str
+    name: str
+    what: str
+    wasted: int = 0
+
+
+class LintedFunction:
+    """A function of a package, with the queries that checks need."""
+
+    def __init__(self, package: Package, function: ProgramFunction):
+        self.package, self.function, self.ops = package, function, function.ops
+        self.types = values(function)
+
+    @cached_property
+    def activations(self) -> list[tuple[str, str, TensorType]]:
+        """(op type, name, type) of all values that ops compute; of inputs and states, "input" and "state" as op."""
+        inputs = [("input", name, type) for name, type in self.function.inputs.items()]
+        states = [("state", name, type) for name, type in self.function.states.items()]
+        return inputs + states + [(op.type, name, type) for op in self.ops for name, type in op.outputs.items()]
+
+    @cached_property
+    def producers(self) -> dict[str, str]:
+        """Value → type of the op that computes it."""
+        return {name: op.type for op in self.ops for name in op.outputs}
+
+    def type(self, op: ProgramOp, key: str) -> TensorType:
+        binding = op.arguments[key][0]
+        return self.types[binding] if isinstance(binding, str) else binding.type
+
+    def constant(self, op: ProgramOp, key: str) -> Any:
+        """A constant argument as a list of numbers or a string; None when it is missing or computed."""
+        return constant_of(op.arguments[key][0], self.function, self.package) if key in op.arguments else None
+
+
+Check = Callable[[LintedFunction], Iterable[Violation]]
+
+
+# Checks of shapes and types
+
+def values_where(breaks: Callable[[str, TensorType], bool], what: str) -> Check:
+    """Reports every value, with its shape, for which ``breaks(type of op, type)`` is true."""
+    return lambda function: (Violation(op, name, f"{what}: {type.shape}")
+                             for op, name, type in function.activations if breaks(op, type))
+
+
+def above_rank_4(function: LintedFunction) -> Iterator[Violation]:
+    constants = [("weight", name, constant.type) for name, constant in unique_weights(function.function)]
+    for op, name, type in function.activations + constants:
+        if len(type.shape) > MAX_RANK:
+            yield Violation(op, name, f"rank {len(type.shape)}: {type.shape}")
+
+
+def is_long(op: str, type: TensorType) -> bool:
+    channels = type.shape[1] if len(type.shape) == MAX_RANK else 0
+    others = [size for axis, size in enumerate(type.shape) if not (channels and axis == 1)]
+    return channels > MAX_CHANNELS or max(others, default=0) > MAX_AXIS
+
+
+def large_value(function: LintedFunction) -> Iterator[Violation]:
+    for op, name, type in function.activations:
+        if nbytes(type) > ON_CHIP:
+            yield Violation(op, name, f"{nbytes(type) / 1e6:.1f} MB: {type.shape}")
+
+
+def padded_width(function: LintedFunction) -> Iterator[tuple[str, str, TensorType, int]]:
+    """Values whose last axis is padded, and by how many bytes in all."""
+    for op, name, type in function.activations:
+        wasted = nbytes(type, ROW_BYTES) - nbytes(type)
+        if wasted and size(type.shape) > 1:
+            yield op, name, type, wasted
+
+
+def singleton_width(function: LintedFunction) -> Iterator[Violation]:
+    for op, name, type, wasted in padded_width(function):
+        if type.shape[-1] == 1:
+            what = f"{type.shape} takes {nbytes(type, ROW_BYTES):,} bytes for {nbytes(type):,}"
+            yield Violation(op, name, what, wasted)
+
+
+def unaligned_width(function: LintedFunction) -> Iterator[Violation]:
+    for op, name, type, wasted in padded_width(function):
+        if type.shape[-1] > 1:
+            factor = nbytes(type, ROW_BYTES) / nbytes(type)
+            yield Violation(op, name, f"last axis {type.shape[-1]}: {factor:.2f} times its memory", wasted)
+
+
+def integer_io(function: LintedFunction) -> Iterator[Violation]:
+    if function.function.states and not any(function.types[op.name].dtype.startswith("fp") for op in function.ops
+                                            if op.outputs and op.type not in MOVES | {"cast"}):
+        return              # it only copies to a state, which the CPU does as well
+    for kind, types in (("input", function.function.inputs), ("output", function.function.outputs)):
+        for name, type in types.items():
+            if not type.dtype.startswith("fp"):
+                yield Violation(kind, name, f"{type.dtype} {type.shape}")
+
+
+def fp32_values(function: LintedFunction) -> Iterator[Violation]:
+    for name, type in function.function.inputs.items():
+        if type.dtype == "fp32":
+            yield Violation("input", name, f"fp32 {type.shape}")
+    for op in function.ops:
+        if any(type.dtype == "fp32" for type in op.outputs.values()):
+            yield Violation(op.type, op.name, "computes in fp32")
+        elif op.type == "cast" and function.type(op, "x").dtype == "fp32":
+            yield Violation(op.type, op.name, "casts from fp32")
+
+
+# Checks of ops
+
+def ops(*types: str, where: Callable[[LintedFunction, ProgramOp], str | bool | None] = lambda function, op: op.type
+        ) -> Check:
+    """Reports ops of these types (none: of all) for which ``where`` returns what breaks the rule."""
+    def check(function: LintedFunction) -> Iterator[Violation]:
+        for op in function.ops:
+            what = where(function, op) if not types or op.type in types else None
+            if what:
+                yield Violation(op.type, op.name, str(what))
+
+    return check
+
+
+def wide_kernel(function: LintedFunction, op: ProgramOp) -> str | bool:
+    width = function.type(op, "weight").shape[-1]
+    return width > MAX_KERNEL and f"kernel width {width}"
+
+
+def dilated(function: LintedFunction, op: ProgramOp) -> str | bool:
+    dilations = function.constant(op, "dilations") or [1]
+    return max(dilations) > 1 and f"dilations {dilations}"
+
+
+def odd_stride(function: LintedFunction, op: ProgramOp) -> str | bool:
+    strides = function.constant(op, "strides") or []
+    return any(stride > 1 and stride % 2 for stride in strides) and f"strides {strides}"
+
+
+def upsampled(function: LintedFunction, op: ProgramOp) -> str | bool:
+    if not op.type.startswith(("upsample_", "resize")):
+        return False
+    before, after = function.type(op, "x").shape, op.outputs[op.name].shape
+    factor = max((large / small for small, large in zip(before, after, strict=True)), default=1)
+    return factor > MAX_UPSAMPLE and f"by {factor:g}"
+
+
+def moved_width(function: LintedFunction, op: ProgramOp) -> str | bool:
+    x = function.type(op, "x").shape
+    if op.type == "reshape":
+        moves = x[-1:] != op.outputs[op.name].shape[-1:]
+    else:
+        order = function.constant(op, "perm")
+        moves = bool(order) and order[-1] % len(order) != len(order) - 1
+    return moves and f"moves the last axis of {x}"
+
+
+def many_rows(function: LintedFunction, op: ProgramOp) -> str | bool:
+    rows = op.outputs[op.name].shape[-2]
+    return 2 * rows > KERNEL_MEMORY and f"{rows} rows"
+
+
+def many_branches(function: LintedFunction, op: ProgramOp) -> str | bool:
+    taken = {binding for bindings in op.arguments.values() for binding in bindings
+             if isinstance(binding, str) and binding in function.producers}
+    return len(taken) > MAX_BRANCHES and f"takes {len(taken)} computed values"
+
+
+def uneven_groups(function: LintedFunction, op: ProgramOp) -> str | bool:
+    groups, = function.constant(op, "groups") or [1]
+    return CORES % groups != 0 and f"{groups} groups"
+
+
+def width_slice(function: LintedFunction, op: ProgramOp) -> str | bool:
+    """A split of the last axis counts: all its parts but the first are such slices."""
+    x = op.arguments.get("x", ("",))[0]
+    if function.producers.get(x) in BOUNDED:
+        return False
+    rank = len(function.type(op, "x").shape)
+    if op.type == "split":
+        offset = (function.constant(op, "axis") or [0])[0] % max(rank, 1) == rank - 1
+    else:
+        begin, begin_mask = function.constant(op, "begin"), function.constant(op, "begin_mask")
+        offset = bool(begin and begin[-1] and not (begin_mask and begin_mask[-1]))
+    return offset and f"a part of the last axis of {function.type(op, 'x').shape}"
+
+
+# Checks of weights and states
+
+def many_states(function: LintedFunction) -> Iterator[Violation]:
+    if len(function.function.states) > MAX_STATES:
+        yield Violation("state", next(iter(function.function.states)), f"{len(function.function.states)} states")
+
+
+def state_width(function: LintedFunction) -> Iterator[Violation]:
+    for name, type in function.function.states.items():
+        if type.shape and type.shape[-1] % STATE_WIDTH:
+            yield Violation("state", name, f"last axis {type.shape[-1]}")
+
+
+def weight_bytes(breaks: Callable[[int], bool]) -> Check:
+    def check(function: LintedFunction) -> Iterator[Violation]:
+        if breaks(found := unique_bytes(function.function)):
+            yield Violation("weight", function.function.name, f"{found / 1e6:.1f} MB of weights")
+    return check
+
+
+def weights_where(breaks: Callable[[Constant], bool]) -> Check:
+    def check(function: LintedFunction) -> Iterator[Violation]:
+        for name, constant in unique_weights(function.function):
+            if breaks(constant):
+                parts = constant.arguments if form(constant) != "dense" else {}
+                data = next((parts[key].type for key in ("data", "quantized_data") if key in parts), constant.type)
+                yield Violation(constant.op, name, f"{data.dtype} {constant.type.shape}")
+    return check
+
+
 @dataclass(frozen=True)
 class LintRule:
     """A rule.
@@ -39,91 +272,94 @@ class LintRule:
     severity: str
     text: str
     source: str
-    check: Callable[[LintedFunction], Iterable[Violation]]
+    check: Check
     until: int | None = None
 
 
 RULES = (
     LintRule("rank", REFUSED, "No value is above rank 4: the engine works on (batch, channels, height, width).",
-             APPLE_TRANSFORMERS, checks.rank),
+             APPLE_TRANSFORMERS, above_rank_4),
     LintRule("rank-of-engine", REFUSED, "The compiler rejects rank 6, and a matmul of rank 5.", ANE_GUIDE,
-             checks.values_where(lambda op, type: len(type.shape) > checks.ENGINE_RANK - (op == "matmul"), "its rank")),
+             values_where(lambda op, type: len(type.shape) > ENGINE_RANK - (op == "matmul"), "its rank")),
     LintRule("dynamic-shape", REFUSED, "Every dimension is fixed: one function for each shape.", APPLE_RULES,
-             checks.values_where(lambda op, type: min(type.shape, default=0) < 0, "a dynamic dimension")),
+             values_where(lambda op, type: min(type.shape, default=0) < 0, "a dynamic dimension")),
     LintRule("integer-io", REFUSED, "Inputs and outputs are fp16: the compiler rejects int32 and bool.", ANE_GUIDE,
-             checks.integer_io),
+             integer_io),
     LintRule("gather", REFUSED, "No gather: with rare exceptions it leaves the engine; the host does look-ups.",
-             HOLLANCE, checks.of_types("gather", "gather_along_axis", "gather_nd")),
+             HOLLANCE, ops("gather", "gather_along_axis", "gather_nd")),
     LintRule("scatter", REFUSED, "No scatter: no chip supports it.", ANE_GUIDE,
-             checks.of_types("scatter", "scatter_along_axis", "scatter_nd")),
+             ops("scatter", "scatter_along_axis", "scatter_nd")),
     LintRule("no-such-op", WARNING,
              "No chip supports one_hot, logical ops, products along an axis, counting or sampling.", ANE_GUIDE,
-             checks.of_types(
+             ops(
                  "band_part", "logical_and", "logical_not", "logical_or", "logical_xor", "mod", "non_zero", "one_hot",
                  "random_bernoulli", "random_categorical", "random_normal", "reduce_prod", "reverse_sequence", "shape",
                  "sliding_windows")),
     LintRule("comparison", WARNING, "No comparisons: they return bool, and the engine's values are fp16.", ANE_GUIDE,
-             checks.of_types("equal", "greater", "greater_equal", "less", "less_equal", "not_equal")),
+             ops("equal", "greater", "greater_equal", "less", "less_equal", "not_equal")),
     LintRule("topk", WARNING,
              "No topk and no sort: an M1 rejects them, and later chips have run them on the CPU or GPU.", ANE_GUIDE,
-             checks.of_types("argsort", "topk")),
+             ops("argsort", "topk")),
     LintRule("recurrent", WARNING, "No recurrent cells or loops.", HOLLANCE,
-             checks.of_types("cond", "gru", "lstm", "rnn", "while_loop")),
+             ops("cond", "gru", "lstm", "rnn", "while_loop")),
     LintRule("fused-attention", WARNING, "No fused attention: with several queries it may drop its mask on the engine.",
-             APPLE_RULES, checks.of_types("scaled_dot_product_attention")),
+             APPLE_RULES, ops("scaled_dot_product_attention")),
     LintRule("fp32", WARNING, "All values are fp16: an fp32 value leaves the engine and returns through a cast.",
-             APPLE_RULES, checks.fp32_values),
+             APPLE_RULES, fp32_values),
     LintRule("dimension", WARNING, f"No axis is above {MAX_AXIS}, and channels not above {MAX_CHANNELS}.", ANE_GUIDE,
-             checks.long_axis),
+             values_where(is_long, "a long dimension")),
     LintRule("state-width", WARNING, f"The last axis of a state is a multiple of {STATE_WIDTH}: others fail on the "
-             "engine.", STATE_ISSUE, checks.state_width),
+             "engine.", STATE_ISSUE, state_width),
     LintRule("4-bit-palette", WARNING,
              "4-bit palettes are reported to crash with a state after 100 to 200 predictions, and to return wrong "
              "values: check them on the Mac that runs them, with `ane verify --against coreml`.", PALETTE_ISSUE,
-             checks.small_palette),
+             weights_where(
+                 lambda weight: form(weight) == "palette" and weight.arguments["indices"].type.dtype == "uint4")),
     LintRule("matmul-rows", WARNING, "The rows of a matmul's output fit 64 KB of kernel memory.", ANE_GUIDE,
-             checks.matmul_rows),
+             ops("matmul", where=many_rows)),
     LintRule("branches", WARNING, "From twelve branches into one op on, compiling takes seconds for each such place.",
-             ANE_GUIDE, checks.branches),
+             ANE_GUIDE, ops(where=many_branches)),
     LintRule("singleton-width", WARNING,
              "The last axis is padded to 64 bytes: one of size 1 costs 32 times its memory.", APPLE_RULES,
-             checks.singleton_width),
+             singleton_width),
     LintRule("kernel-width", WARNING, "A kernel is at most 13 wide in fp16 (15 or 16 on later chips).", ANE_GUIDE,
-             checks.kernel),
+             ops(*CONVOLUTIONS, where=wide_kernel)),
     LintRule("dilation", WARNING,
              "Dilated convolutions may leave the engine (according to ane-guide they compile on an M1).", HOLLANCE,
-             checks.dilation),
-    LintRule("upsample", WARNING, "Upsampling by more than 2 may leave the engine.", HOLLANCE, checks.upsample),
+             ops(*CONVOLUTIONS, where=dilated)),
+    LintRule("upsample", WARNING, "Upsampling by more than 2 may leave the engine.", HOLLANCE, ops(where=upsampled)),
     LintRule("odd-stride", WARNING, "A transposed convolution with an odd stride leaves the engine.", POCKET_TTS,
-             checks.odd_stride),
-    LintRule("sin-cos", WARNING, "sin and cos are supported from the M3 on.", ANE_GUIDE, checks.of_types("cos", "sin"),
+             ops("conv_transpose", where=odd_stride)),
+    LintRule("sin-cos", WARNING, "sin and cos are supported from the M3 on.", ANE_GUIDE, ops("cos", "sin"),
              until=2),
-    LintRule("reflection", WARNING, "Padding by reflection is supported from the M2 on.", ANE_GUIDE, checks.reflection,
+    LintRule("reflection", WARNING, "Padding by reflection is supported from the M2 on.", ANE_GUIDE, ops(
+                 "pad", where=lambda function, op: function.constant(op, "mode") == "reflect" and "pads by reflection"),
              until=1),
     LintRule("computed-slice", WARNING, "An M1 does not support a slice at a computed index.", ANE_GUIDE,
-             checks.computed_slice, until=1),
+             ops(*SLICES, where=lambda function, op: function.constant(op, "begin") is None
+                              and "begins at a computed index"), until=1),
     LintRule("width-slice", WARNING,
              "A slice of the last axis with an offset is multiplied by 16 internally on an M1 or A14: values above "
-             "4094 overflow.", ANE_GUIDE, checks.width_slice, until=1),
-    LintRule("states", WARNING, "More than two states fail on the engine.", VOXCPM, checks.states),
+             "4094 overflow.", ANE_GUIDE, ops(*SLICES, "split", where=width_slice), until=1),
+    LintRule("states", WARNING, "More than two states fail on the engine.", VOXCPM, many_states),
     LintRule("too-heavy", WARNING,
              "A function has less than 950 MB of weights: above 1 GiB macOS 27 silently runs it on the CPU.", ANEMLL,
-             checks.weights_where(lambda found: found > checks.MAX_BYTES)),
+             weight_bytes(lambda found: found > MAX_BYTES)),
     LintRule("blockwise", WARNING,
              "Blockwise weights are expanded to fp16 in memory before the M3: no faster than fp16.", ANE_GUIDE_WEIGHTS,
-             checks.of_form("blockwise"), until=2),
+             weights_where(lambda weight: form(weight) == "blockwise"), until=2),
     LintRule("int8", WARNING,
              "int8 weights are expanded to fp16 in memory on an M1 (on A chips too, according to CoreML-LLM).",
-             ANE_GUIDE_WEIGHTS, checks.of_form("int8"), until=1),
+             ANE_GUIDE_WEIGHTS, weights_where(lambda weight: form(weight) == "int8"), until=1),
     LintRule("unaligned-width", NOTE, "The last axis is padded to 64 bytes, 32 values of fp16.", APPLE_RULES,
-             checks.unaligned_width),
+             unaligned_width),
     LintRule("large-value", NOTE, "A value above 2 MB is divided and streams from memory.", ANE_GUIDE,
-             checks.large_value),
+             large_value),
     LintRule("moved-width", NOTE, "A transpose or reshape that moves the last axis copies the value.", APPLE_RULES,
-             checks.moved_width),
+             ops("reshape", "transpose", where=moved_width)),
     LintRule("groups", NOTE,
-             f"Groups of a convolution that do not divide the engine's cores ({checks.CORES}) are slower.",
-             ANE_GUIDE, checks.groups),
+             f"Groups of a convolution that do not divide the engine's cores ({CORES}) are slower.",
+             ANE_GUIDE, ops(*CONVOLUTIONS, where=uneven_groups)),
     LintRule("too-light", NOTE, "Below 50 MB of weights a function is often not worth a dispatch to the engine.",
-             FLUID_AUDIO, checks.weights_where(lambda found: found < checks.MIN_BYTES)),
+             FLUID_AUDIO, weight_bytes(lambda found: found < MIN_BYTES)),
 )

@@ -124,7 +124,7 @@ def sample_steps(backend: Backend, model: Model, bucket: Mapping[str, int],
 
 
 def step_prefixes(backend: Backend, model: Model, lengths: Mapping[str, int],
-                rng: np.random.Generator) -> list[np.ndarray]:
+                  rng: np.random.Generator) -> list[np.ndarray]:
     """Lanes at different positions, with prefixes of different lengths; one lane changes to another prefix.
 
     On the torch backend, each lane is a separate decoder.
@@ -132,18 +132,18 @@ def step_prefixes(backend: Backend, model: Model, lengths: Mapping[str, int],
     lanes = lengths["lanes"]
     starts = [prefix(backend, model, length, rng) for length in (9, 14)]
     codes = Embeddings(**backend.embeddings()).code
-    length, prefix = np.arange(lanes) % 3, np.arange(lanes) % 2
+    length, prefix_of = np.arange(lanes) % 3, np.arange(lanes) % 2
     before = codes[rng.integers(0, len(codes), (lanes, 2))]
     columns = codes[rng.integers(0, len(codes), (2, lanes, 1))]
     if isinstance(backend, OnnxBackend):
         decoder = backend.decoder(lanes, 8, len(starts), max(map(len, starts)))
         for number, start in enumerate(starts):
             decoder.prefill(start, number)
-        decoder.step(before, np.zeros(lanes, dtype=np.int64), 0, prefix)
-        outputs = list(decoder.step(columns[0], length, 0, prefix))
-        prefix[0], length[0] = 1, 0
-        return outputs + list(decoder.step(columns[1], length, 0, prefix))
-    single = [_single_lane(backend, starts, int(prefix[lane]), before[lane], columns[:, lane], int(length[lane]),
+        decoder.step(before, np.zeros(lanes, dtype=np.int64), 0, prefix_of)
+        outputs = list(decoder.step(columns[0], length, 0, prefix_of))
+        prefix_of[0], length[0] = 1, 0
+        return outputs + list(decoder.step(columns[1], length, 0, prefix_of))
+    single = [_single_lane(backend, starts, int(prefix_of[lane]), before[lane], columns[:, lane], int(length[lane]),
                            lane == 0) for lane in range(lanes)]
     return [np.concatenate(part) for part in zip(*single, strict=True)]
 

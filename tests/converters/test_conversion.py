@@ -27,7 +27,7 @@ from converters.conversion import convert
 from converters.coreml import target
 from converters.coreml.package import CoreMLOptions, write_package
 from converters.functions import THRESHOLDS, functions_of
-from converters.proof.accepted_warnings import STRICT, UNEXPLAINED, refusals, warnings_of
+from converters.proof.lint import STRICT, UNEXPLAINED, refusals, warnings_of
 from converters.proof.parity import MATHS, ROUNDING
 
 SENTENCE = "The turtle was first, after all."

@@ -12,7 +12,7 @@ from ane.backends.mil.package import Package
 from ane.backends.mil.values import TensorType
 from converters.coreml.graph import CoreMLGraph, Style, mb
 from converters.coreml.package import load_reference
-from converters.proof import lint_checks, lint_rules
+from converters.proof import lint_rules
 from converters.proof.lint import WarningSummary, for_generations, lint, summarise
 from converters.tortoise import autoregressive as gpt2
 from tests.random_model import RandomModel
@@ -258,10 +258,10 @@ def test_a_rule_begins_at_its_limit(tmp_path, rule):
 
 
 def test_the_limits_are_those_of_the_sources():
-    assert (lint_checks.MAX_RANK, lint_checks.ENGINE_RANK) == (4, 5)
-    assert (lint_checks.MAX_AXIS, lint_checks.ROW_BYTES) == (16384, 64)
-    assert (lint_checks.MAX_KERNEL, lint_checks.MAX_UPSAMPLE, lint_checks.MAX_STATES) == (13, 2, 2)
-    assert (lint_checks.MAX_BYTES, lint_checks.MIN_BYTES) == (950e6, 50e6)
+    assert (lint_rules.MAX_RANK, lint_rules.ENGINE_RANK) == (4, 5)
+    assert (lint_rules.MAX_AXIS, lint_rules.ROW_BYTES) == (16384, 64)
+    assert (lint_rules.MAX_KERNEL, lint_rules.MAX_UPSAMPLE, lint_rules.MAX_STATES) == (13, 2, 2)
+    assert (lint_rules.MAX_BYTES, lint_rules.MIN_BYTES) == (950e6, 50e6)
 
 
 @pytest.mark.parametrize(("limit", "rule", "values"), [
@@ -270,7 +270,7 @@ def test_the_limits_are_those_of_the_sources():
 def test_bytes_of_weights_have_an_upper_and_a_lower_limit(tmp_path, monkeypatch, limit, rule, values):
     package = saved(tmp_path, conv)
     for difference, expected in values.items():
-        monkeypatch.setattr(lint_checks, limit, KERNEL.nbytes + difference)
+        monkeypatch.setattr(lint_rules, limit, KERNEL.nbytes + difference)
         assert (rule in broken(package)) is expected, difference
 
 
