@@ -13,8 +13,7 @@ from ane.bundles import Model, open_model
 from ane.bundles.bundle import Bundle, write_bundle
 from ane.bundles.packages import PackageRecord, read_section, section
 from ane.voices import Voice, save_voice
-from converters.onnx.package import OnnxOptions, OnnxTarget
-from converters.onnx.precision import QUANTISED
+from converters.onnx.package import QUANTISED, OnnxOptions, OnnxTarget
 from converters.origin import provenance_of
 
 TARGET = OnnxTarget()

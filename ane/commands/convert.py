@@ -119,8 +119,7 @@ def write_assets(args: argparse.Namespace, model: Model) -> int:
     bundle = with_packages(model, "coreai", message_console(args))
     if not getattr(bundle, "packages", None):
         raise missing_packages(bundle, "coreml")
-    packages = [package for network in dict.fromkeys(args.networks or [None])
-                for package, _ in choose_packages(bundle, network)]
+    packages = [package for package, _ in choose_packages(bundle, args.networks)]
     with status_display(message_console(args), "writing") as show:
         sizes = write_asset_folder(bundle, packages, args.output, args.overwrite or False, show)
     console = report_console(args)

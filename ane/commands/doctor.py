@@ -26,7 +26,7 @@ OPTIONAL = (            # package, extra of tortoise-ane (None: the package itse
     ("fastapi", "server", "`ane serve`"), ("av", "books", "`ane read` to m4b, mp3 and other formats"),
     ("pocketsphinx", "check", "`ane read --check`"), ("ray", "ray", "`ane read --ray`"),
     ("phonemizer", "kitten", "KittenTTS models"), ("gguf", "gguf", "`ane convert --to gguf`"),
-    ("matplotlib", "plots", "plots of `ane verify` and `ane bench`"),
+    ("matplotlib", "plots", "plots of `ane bench`"),
     ("scikit-learn", "palettes", "6-bit and 4-bit Core ML weights"), ("shtab", None, "`ane completion`"),
 )
 

@@ -66,17 +66,15 @@ def print_placement(console: Console, function: str, placement: Placement) -> No
 
 
 def cost_table(functions: "list[FunctionPlan]") -> Table:
-    table = plain_table("Cost of a call, from its program (sizes in MB; other: other arithmetic, in millions)",
+    table = plain_table("Cost of a call, from its program (sizes in MB)",
                         "function", "ops", "weights read", "cache read", "cache written", "state rewritten",
-                        "handed over", "values above 2 MB", "activations", "padded", "GFLOP", "other",
-                        numbers=range(1, 12))
+                        "handed over", "values above 2 MB", "GFLOP", numbers=range(1, 9))
     for one in functions:
         cost = one.cost
         read = sum(weights.stored for weights in cost.weights.values())
-        sizes = (read, cost.cache_read, cost.cache_written, cost.rewritten, cost.converted, cost.large,
-                 cost.activations, cost.padded)
+        sizes = (read, cost.cache_read, cost.cache_written, cost.rewritten, cost.converted, cost.large)
         table.add_row(one.function, str(cost.ops), *(f"{bytes / 1e6:.1f}" for bytes in sizes),
-                      f"{cost.flops / 1e9:.2f}", f"{cost.elementwise / 1e6:.1f}")
+                      f"{cost.flops / 1e9:.2f}")
     return table
 
 

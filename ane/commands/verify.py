@@ -1,5 +1,5 @@
 """``ane verify``: compare a bundle's packages with its networks on torch, function by function, value by value; or run
-one package of any kind (``verify_package``)."""
+one package of any kind."""
 
 import argparse
 from collections.abc import Iterator, Sequence
@@ -15,17 +15,19 @@ from ane.commands import arguments
 from ane.commands.messages import message_console, notice, output_console, report_console
 from ane.commands.packages import with_packages
 from ane.commands.progress import status_display
-from ane.commands.verify_report import print_results, results_json
+from ane.commands.verify_report import print_results, print_run, results_json, run_json
 from ane.system.errors import UserError
-from ane.system.files import check_output_file, write_json
+from ane.system.files import check_output_file, replacing, write_json
 
 if TYPE_CHECKING:       # torch is imported in the handler, so that --help is quick
     from ane.bundles.bundle import Bundle
     from ane.bundles.packages import PackageRecord
     from converters.proof.comparison import LayerComparison
+    from converters.proof.package_run import PackageRun
     from converters.proof.verify import FunctionCheck, Runner
 
 CORE_ML_RUNNERS = ("mil", "mil:fp16", "coreml", "coreai", "coreai:fp16")
+BUNDLE_FLAGS, PACKAGE_FLAGS = ("bundle", "networks", "tolerance", "repair"), ("inputs", "expect", "threshold", "output")
 ONNX_RUNNERS = tuple(name for name in NAMES if name.startswith("onnx"))
 DESCRIPTION = """
 Compare the Core ML or ONNX packages of a bundle with its networks on float32 torch. Each function gets the same inputs
@@ -81,16 +83,30 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 def verify_command(args: argparse.Namespace) -> int:
     """Verify, print, write. Raises UserError when a function fails, after everything is printed."""
-    from converters.proof.verify import package_runner
+    for flag in BUNDLE_FLAGS if args.package else PACKAGE_FLAGS:
+        if getattr(args, flag):
+            raise UserError(f"--{flag} has no effect {'with' if args.package else 'without'} --package")
+    for flag in ("dump", "tolerance"):
+        if getattr(args, flag) is not None and not args.layers:
+            raise UserError(f"--{flag} has no effect without --layers, which measures what it is about: add --layers")
+    for flag in ("dump", "output"):
+        path = getattr(args, flag)
+        if path:
+            if path.suffix != ".npz":
+                raise UserError(f"--{flag} {path}: the file must end in .npz")
+            check_output_file(path)
+    if args.json:
+        check_output_file(args.json)
+    return verify_package(args) if args.package else verify_bundle(args)
 
-    check_outputs(args)
-    if args.package:
-        from ane.commands.verify_package import verify_package
 
-        return verify_package(args)
+def verify_bundle(args: argparse.Namespace) -> int:
+    from converters.proof.verify import runner_named
+
     onnx = args.against in ONNX_RUNNERS
-    runner = chosen_onnx_runner(args) if onnx else package_runner(args.against, args.narrow_norms, args.compute_units,
-                                                           notice)
+    if onnx and args.repair:
+        raise UserError(f"--repair has no effect on --against {args.against}: it is for Core ML packages")
+    runner = runner_named(args.against, args.narrow_norms, args.compute_units, notice)
     console = message_console(args)
     model = open_bundle(args, console)
     chosen_functions(model, args)           # raises before any work
@@ -103,21 +119,6 @@ def verify_command(args: argparse.Namespace) -> int:
         print_results(output_console(), results, runner, args.layers)
     raise_failures(results, "" if args.repair or onnx else "; --repair converts such packages again")
     return 0
-
-
-def check_outputs(args: argparse.Namespace) -> None:
-    for flag in ("inputs", "expect", "threshold", "output"):
-        if getattr(args, flag) is not None and not args.package:
-            raise UserError(f"--{flag} has no effect without --package")
-    for flag in ("dump", "tolerance"):
-        if getattr(args, flag) is not None and not args.layers:
-            raise UserError(f"--{flag} has no effect without --layers, which measures what it is about: add --layers")
-    if args.dump:
-        if args.dump.suffix != ".npz":
-            raise UserError(f"--dump {args.dump}: the file must end in .npz")
-        check_output_file(args.dump)
-    if args.json:
-        check_output_file(args.json)
 
 
 def open_bundle(args: argparse.Namespace, console: Console) -> "Bundle":
@@ -135,14 +136,7 @@ def chosen_functions(model: "Bundle", args: argparse.Namespace) -> "list[tuple[P
     """The packages that the flags select, each with its selected functions. Raises UserError when there are none."""
     from converters.proof.verify import choose_packages
 
-    kind = "onnx" if args.against in ONNX_RUNNERS else "coreml"
-    if not args.networks:
-        return choose_packages(model, None, args.function, kind)
-    for network in args.networks:
-        choose_packages(model, network, None, kind)          # raises for a network without packages
-    chosen = [(package, names) for package, names in choose_packages(model, None, args.function, kind)
-              if package.network in args.networks]
-    return chosen or choose_packages(model, args.networks[0], args.function, kind)       # which raises
+    return choose_packages(model, args.networks, args.function, "onnx" if args.against in ONNX_RUNNERS else "coreml")
 
 
 def verify_packages(model: "Bundle", runner: "Runner", args: argparse.Namespace,
@@ -186,22 +180,6 @@ def remember_verified(model: "Bundle", results: "Sequence[FunctionCheck]") -> No
             write_json(verified_marker(model.path / package.path, this_machine()), {"functions": sorted(passed)})
 
 
-def chosen_onnx_runner(args: argparse.Namespace) -> "Runner":
-    """The runner that ``--against`` names.
-
-    Raises:
-        UserError: a flag without effect on ONNX packages, or a provider that does not load.
-    """
-    from ane.backends.onnx.providers import choose_onnx_device
-    from converters.proof.verify import onnx_runner
-
-    for flag, given in (("--narrow-norms", args.narrow_norms), ("--compute-units", args.compute_units),
-                        ("--repair", args.repair)):
-        if given:
-            raise UserError(f"{flag} has no effect on --against {args.against}: it is for Core ML packages")
-    return onnx_runner(choose_onnx_device(args.against.removeprefix("onnx").removeprefix(":"), notice))
-
-
 def raise_failures(results: "Sequence[FunctionCheck]", advice: str) -> None:
     """Raise UserError with the first function that failed and the number of them."""
     failed = [result for result in results if not result.passed]
@@ -218,3 +196,57 @@ def raise_failures(results: "Sequence[FunctionCheck]", advice: str) -> None:
         problem = f"{first.snr} dB, below the threshold of {first.required:g}{cause}"
     count = f"{len(failed)} of {len(results)} functions failed" if len(results) > 1 else "it failed"
     raise UserError(f"{count}: {first.package}, {first.function}: {problem}{advice}")
+
+
+# One package
+
+def verify_package(args: argparse.Namespace) -> int:
+    """Run a function on the arrays of files. Raises UserError when an output is below the threshold, at the end."""
+    import numpy as np
+
+    from converters.proof.comparison import tensor_dump
+    from converters.proof.package_run import THRESHOLD, read_arrays, run_package
+    from converters.proof.verify import package_runner
+
+    if args.against in ONNX_RUNNERS:
+        raise UserError(f"--against {args.against} runs ONNX packages, and --package is a Core ML package")
+    if not args.inputs:
+        raise UserError(f"--package needs --inputs FILE.npz: {signature(args)}")
+    if args.threshold is not None and not args.expect:
+        raise UserError("--threshold has no effect without --expect")
+    expected = read_arrays(args.expect) if args.expect else {}
+    calls = [read_arrays(path) for path in args.inputs]
+    runner = package_runner(args.against, args.narrow_norms, args.compute_units, notice)
+    with tensor_dump(args.dump) if args.dump else nullcontext() as dump:
+        run = run_package(args.package, args.function, runner, calls, expected, args.layers, dump)
+    if args.output:
+        with replacing(args.output) as temporary, temporary.open("wb") as file:
+            np.savez(file, **run.outputs)
+    if args.json:
+        write_json(args.json, run_json(args.package, run, runner.name))
+    if args.json != "-":
+        print_run(output_console(), run, runner.name)
+    check_threshold(run, THRESHOLD if args.threshold is None else args.threshold)
+    return 0
+
+
+def signature(args: argparse.Namespace) -> str:
+    """What the function takes and returns, for the message that inputs are missing."""
+    from ane.backends.mil.package import Package
+
+    function = Package(args.package).function(args.function)
+    parts = (("takes", function.inputs), ("has the state", function.states), ("returns", function.outputs))
+    return f"function {function.name!r} " + "; ".join(
+        f"{verb} " + ", ".join(f"{name} {type}" for name, type in types.items()) for verb, types in parts if types)
+
+
+def check_threshold(run: "PackageRun", threshold: float) -> None:
+    """Raise UserError that names the first value below the threshold, in program order."""
+    compared = {value.name: value.compared for value in (*run.layers, *run.values)}     # an output is also inside
+    values = [value for value in compared.values() if value]
+    below = [value for value in values if value.snr < threshold]
+    if below:
+        first = below[0]
+        name = f"{first.op} {first.name}" if first.op else first.name
+        raise UserError(f"{len(below)} of {len(values)} values are below {threshold:g} dB; the first is {name}: "
+                        f"{first.snr:.1f} dB, largest error {first.error:.1e}")

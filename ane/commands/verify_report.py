@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -12,6 +13,7 @@ from ane.commands.tables import plain_table
 if TYPE_CHECKING:
     from ane.bundles.bundle import Bundle
     from converters.proof.comparison import ComparedValue, TensorSummary
+    from converters.proof.package_run import PackageRun, RunValue
     from converters.proof.verify import FunctionCheck, Runner
 
 # of a value and its reference: mean ± standard deviation of both, mean and largest absolute error
@@ -33,7 +35,8 @@ def print_results(console: Console, results: "Sequence[FunctionCheck]", runner: 
         console.print(value_table(results[0]))
         print_published(console, results)
         if results[0].operations:
-            console.print(operation_table(results[0]))
+            console.print(loss_table(f"{results[0].function}: operations that lose most against float32",
+                                     by_loss(results[0].operations)[:COSTLIEST]))
         if results[0].difference:
             console.print(f"The same function converted again differs from {operation(results[0].difference)} on.")
     else:
@@ -117,10 +120,9 @@ def summary(tensor: "TensorSummary") -> str:
     return f"{tensor.mean:.3g} ± {tensor.deviation:.3g}"
 
 
-def operation_table(one: "FunctionCheck") -> Table:
-    table = plain_table(f"{one.function}: operations that lose most against float32", "value", "operation", "dB",
-                        "dB lost", numbers=(2, 3))
-    for value in by_loss(one.operations)[:COSTLIEST]:
+def loss_table(title: str, operations: "Sequence[ComparedValue]") -> Table:
+    table = plain_table(title, "value", "operation", "dB", "dB lost", numbers=(2, 3))
+    for value in operations:
         table.add_row(value.name, value.op, decibels(value.snr), decibels(value.lost))
     return table
 
@@ -139,3 +141,31 @@ def operation(value: "ComparedValue | None") -> str:
 
 def decibels(value: float | None) -> str:
     return "–" if value is None else f"{value:.1f}"
+
+
+# One package
+
+def run_json(package: Path, run: "PackageRun", runner: str) -> dict[str, Any]:
+    return {"package": str(package), "function": run.function, "against": runner,
+            "values": [asdict(value) for value in run.values], "layers": [asdict(value) for value in run.layers],
+            "operations": [asdict(value) for value in run.operations]}
+
+
+def print_run(console: Console, run: "PackageRun", runner: str) -> None:
+    console.print(run_table(f"{run.function} on {runner}", run.values))
+    if run.layers:
+        console.print(run_table("Inside, in program order", run.layers))
+    if run.operations:
+        console.print(loss_table("Compared with the interpreter in float32, most loss first", by_loss(run.operations)))
+
+
+def run_table(title: str, values: "Sequence[RunValue]") -> Table:
+    table = plain_table(title, "value", "operation", "shape", "mean", "smallest", "largest", "dB", "largest error",
+                        numbers=(4, 5, 6, 7))
+    for value in values:
+        compared = value.compared
+        table.add_row(value.name, value.op or "–", " × ".join(map(str, value.shape)) or "1", summary(value.summary),
+                      f"{value.summary.smallest:.3g}", f"{value.summary.largest:.3g}",
+                      decibels(compared and compared.snr), f"{compared.error:.1e}" if compared else "–",
+                      style=None if value.finite else "red")
+    return table

@@ -1,5 +1,14 @@
-"""Writes a network as an ONNX package: a graph for each function, their weights in one file."""
+"""Writes a network as an ONNX package: a graph for each function, their weights in one file, each tensor once.
 
+``int8`` stores weights of the decoder's matrix products in 8 bits with a scale for each column, and rounds the other
+factor to 8 bits at run time (dynamic quantisation). ``int4`` stores weights in 4 bits with a scale for every 32, and
+rounds nothing else. (For fp16 the networks are traced in fp16, with norms and the residual stream in float32 as on
+torch.)
+"""
+
+import hashlib
+import os
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,15 +22,21 @@ from ane.bundles.packages import FunctionRecord, PackageRecord
 from ane.system.errors import UserError
 from ane.system.files import replacing
 from ane.system.version import version
+from converters.coreml.graph import quiet
 from converters.functions import check_precision, convertible_networks, network_spec, onnx_graphs
 from converters.onnx.graph import OPSET
-from converters.onnx.precision import QUANTISED, quantise
-from converters.onnx.weights import WeightFile
 from converters.origin import weights_sha256
 from converters.proof.parity import measure_parity
 
 if TYPE_CHECKING:
+    import onnx_ir
     from torch import nn
+
+WEIGHTS_FILE = "weights.bin"
+ALIGNMENT = 4096        # ONNX Runtime memory-maps tensors that begin at a page boundary, and reads others
+MIN_BYTES = 1024        # smaller tensors stay in the graph
+BLOCK = 32              # weights that share a scale in int4
+QUANTISED = {"int8": ("MatMulInteger", "DynamicQuantizeMatMul"), "int4": ("MatMulNBits",)}
 
 
 @dataclass(frozen=True)
@@ -141,3 +156,75 @@ def _origin(model: Model, network: str, options: OnnxOptions) -> dict[str, Any]:
     return {"model": model.name, "weights_sha256": weights_sha256(model, network), "opset": OPSET,
             "options": asdict(options), "created_by": f"tortoise-ane {version()}", "torch": torch, "onnx": onnx,
             "onnxruntime": onnxruntime}
+
+
+# Weights
+
+class WeightFile:
+    """Moves tensors of graphs to ``folder``/weights.bin and makes the graphs refer to them."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.offsets = folder, {}
+        (folder / WEIGHTS_FILE).touch()
+
+    def move(self, model: "onnx_ir.Model") -> None:
+        """Move the graph's large tensors into the file; equal ones are written once."""
+        import onnx_ir as ir
+
+        for value in model.graph.initializers.values():
+            tensor = value.const_value
+            if tensor is not None and tensor.nbytes >= MIN_BYTES:
+                offset = self._write(tensor)
+                value.const_value = ir.ExternalTensor(WEIGHTS_FILE, offset, tensor.nbytes, tensor.dtype,
+                                                      shape=tensor.shape, name=value.name, base_dir=self.folder)
+
+    def _write(self, tensor: Any) -> int:
+        data = tensor.tobytes()
+        key = hashlib.sha256(data).digest(), len(data)
+        if key not in self.offsets:
+            with (self.folder / WEIGHTS_FILE).open("ab") as file:
+                end = file.seek(0, os.SEEK_END)
+                file.write(bytes(-end % ALIGNMENT))
+                self.offsets[key] = file.tell()
+                file.write(data)
+        return self.offsets[key]
+
+
+# Precision
+
+def quantise(model: "onnx_ir.Model", precision: str) -> "onnx_ir.Model":
+    """The graph with its matrix products quantised to "int8" or "int4" by ONNX Runtime's tools.
+
+    Raises:
+        UserError: ONNX Runtime left a product unquantised, which it does silently when it does not recognise a weight
+            as a constant.
+    """
+    import onnx_ir as ir
+
+    products = sum(node.op_type == "MatMul" and node.inputs[1].const_value is not None for node in model.graph)
+    with quiet():
+        proto = _quantise_proto(ir.to_proto(ir.external_data.load_to_model(model)), precision)
+    done = sum(node.op_type in QUANTISED[precision] for node in proto.graph.node)
+    if done != products:
+        raise UserError(f"ONNX Runtime quantised {done} of {products} products of {model.graph.name} to {precision}; "
+                        "install the version of onnxruntime that pyproject.toml names")
+    return ir.from_proto(proto)
+
+
+def _quantise_proto(proto: Any, precision: str) -> Any:
+    if precision == "int4":
+        from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+        quantizer = MatMulNBitsQuantizer(proto, block_size=BLOCK, is_symmetric=True, accuracy_level=4)
+        quantizer.process()
+        return quantizer.model.model
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    # unsigned: with signed weights, ONNX Runtime's kernels for CPUs without VNNI add up in 16 bits, which overflow;
+    # with VNNI both take the same kernels
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "int8.onnx"
+        quantize_dynamic(proto, path, op_types_to_quantize=["MatMul"], per_channel=True, weight_type=QuantType.QUInt8,
+                         use_external_data_format=True)
+        return onnx.load(path)

@@ -6,13 +6,14 @@ such limits with language models (Anemll, CoreML-LLM; not measured by us).
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ane.backends.mil.package import Package, ProgramFunction, ProgramOp
 from ane.backends.mil.values import Blob, TensorType
-from converters.neural_engine import ON_CHIP, ROW_BYTES, STREAMED_FROM, Chip
+from converters.neural_engine import ON_CHIP, STREAMED_FROM, Chip
 from converters.proof.program_values import (
     constant_of,
     consumers,
@@ -35,6 +36,8 @@ FORMULA = ("seconds a call = max(bytes / bandwidth, FLOPs / rate) + 0.23 ms for 
            "chip streams them + cache read + cache written + what is rewritten of a state, read again + 6 for each "
            "value of an fp16 input or output, which coremltools hands over as float32 and Core ML converts + every "
            "value above 2 MB, written once and read once; smaller values are assumed to stay on the chip")
+
+
 @dataclass(frozen=True)
 class WeightBytes:
     """Bytes of weights as stored (indices, tables and scales), and in fp16."""
@@ -57,9 +60,6 @@ class FunctionCost:
             written or read as fp16.
         large: bytes of computed values above ``ON_CHIP``; a slice of a value and what rewrites a state do not count.
         flops: of convolutions, matrix products and einsums: 2 for a multiplication and an addition.
-        elementwise: values computed or reduced by all other arithmetic.
-        activations, padded: bytes of all values that ops compute, and the same with the last axis padded to 64 bytes.
-        uncounted: types of ops whose arithmetic is not counted.
     """
 
     ops: int
@@ -68,14 +68,9 @@ class FunctionCost:
     cache_read: int
     cache_written: int
     flops: int
-    elementwise: int
-    activations: int
-    padded: int
     rewritten: int = 0
     converted: int = 0
     large: int = 0
-    dispatches: int = 1         # assumes that every op stays on the engine; each that leaves it adds two
-    uncounted: tuple[str, ...] = field(default=())
 
     def streamed(self, chip: Chip) -> int:
         """Bytes that a call moves on ``chip``, by ``FORMULA``."""
@@ -88,18 +83,11 @@ def cost(package: Package, function: str | None = None) -> FunctionCost:
     """The cost of one call of a function. Raises UserError when the package has no such function."""
     program = package.function(function)
     types = values(program)
-    computed = [type for op in program.ops for type in op.outputs.values()]
-    counts = [_arithmetic(op, program, types, package) for op in program.ops]
     return FunctionCost(ops=len(program.ops), weights=_by_form(program), unique=unique_bytes(program),
-                cache_read=_bytes(program.inputs, CACHES) + _state_read(program),
-                cache_written=_bytes(program.outputs, NEW) + sum(_written(program)),
-                flops=sum(count for kind, count in counts if kind == "flops"),
-                elementwise=sum(count for kind, count in counts if kind == "elementwise"),
-                activations=sum(nbytes(type) for type in computed),
-                padded=sum(nbytes(type, ROW_BYTES) for type in computed),
-                rewritten=_written(program)[1], converted=_converted(program), large=_large(program),
-                uncounted=tuple(sorted({op.type for op, (kind, _) in zip(program.ops, counts, strict=True)
-                                        if kind == "uncounted"})))
+                        cache_read=_bytes(program.inputs, CACHES) + _state_read(program),
+                        cache_written=_bytes(program.outputs, NEW) + sum(_written(program)),
+                        flops=sum(_flops(op, program, types, package) for op in program.ops),
+                        rewritten=_written(program)[1], converted=_converted(program), large=_large(program))
 
 
 @dataclass(frozen=True)
@@ -146,7 +134,7 @@ class CostEstimate:
 
     Attributes:
         bound: what takes longest: "bandwidth", "compute" or "dispatch". rate: units a second, all columns together.
-        realtime: seconds for a second of speech. dispatches: for a second of speech.
+        realtime: seconds for a second of speech. dispatches: for a second of speech, if every op stays on the engine.
     """
 
     seconds: float
@@ -159,10 +147,10 @@ class CostEstimate:
 
 def estimate(cost: FunctionCost, use: FunctionUse, chip: Chip) -> CostEstimate:
     """The least time of a call on a chip, by ``FORMULA``."""
-    seconds, bound = roofline(cost.streamed(chip), cost.flops, chip, cost.dispatches * DISPATCH)
+    seconds, bound = roofline(cost.streamed(chip), cost.flops, chip)
     calls = use.calls
     return CostEstimate(seconds, bound, use.unit, use.columns / seconds if use.unit else None,
-                        calls and seconds * calls, calls and cost.dispatches * calls)
+                        calls and seconds * calls, calls)
 
 
 def roofline(bytes: float, flops: float, chip: Chip, dispatch: float = DISPATCH) -> tuple[float, str]:
@@ -239,47 +227,31 @@ def _large(function: ProgramFunction) -> int:
                for type in op.outputs.values() if nbytes(type) > ON_CHIP)
 
 
-# Arithmetic of an op
+# Arithmetic
 
-MOVES = frozenset((
-    "concat", "coreml_update_state", "crop", "depth_to_space", "expand_dims", "gather", "gather_along_axis",
-    "gather_nd", "identity", "pad", "pixel_shuffle", "pixel_unshuffle", "read_state", "reshape", "reverse",
-    "scatter", "scatter_along_axis", "scatter_nd", "shape", "slice_by_index", "slice_by_size", "slice_update",
-    "space_to_depth", "split", "squeeze", "stack", "tile", "transpose", "upsample_nearest_neighbor", "write_state"))
-UNCOUNTED = frozenset(("argsort", "avg_pool", "cond", "gru", "lstm", "max_pool", "rnn", "topk", "while_loop"))
-
-
-def _arithmetic(op: ProgramOp, function: ProgramFunction, types: dict[str, TensorType],
-                package: Package) -> tuple[str, int]:
-    """The kind, "flops", "elementwise", "moves" or "uncounted", and the count."""
+def _flops(op: ProgramOp, function: ProgramFunction, types: dict[str, TensorType], package: Package) -> int:
     def shape(key: str, number: int = 0) -> tuple[int, ...]:
         binding = op.arguments[key][number]
         return (types[binding] if isinstance(binding, str) else binding.type).shape
 
-    def flag(key: str) -> bool:
-        value = constant_of(op.arguments[key][0], function, package) if key in op.arguments else None
-        return bool(value and value[0])
+    def constant(key: str) -> Any:
+        return constant_of(op.arguments[key][0], function, package) if key in op.arguments else None
 
     computed = sum(size(type.shape) for type in op.outputs.values())
     if op.type == "conv":                                       # weight (O, C / groups, …kernel)
-        return "flops", 2 * computed * size(shape("weight")[1:])
+        return 2 * computed * size(shape("weight")[1:])
     if op.type == "conv_transpose":                             # weight (C, O / groups, …kernel)
-        return "flops", 2 * size(shape("x")) * size(shape("weight")[1:])
+        return 2 * size(shape("x")) * size(shape("weight")[1:])
     if op.type == "matmul":
-        return "flops", 2 * computed * shape("x")[-2 if flag("transpose_x") else -1]
+        return 2 * computed * shape("x")[-2 if (constant("transpose_x") or [False])[0] else -1]
     if op.type == "linear":                                     # weight (O, C)
-        return "flops", 2 * computed * shape("weight")[-1]
+        return 2 * computed * shape("weight")[-1]
     if op.type == "einsum":
-        equation = constant_of(op.arguments["equation"][0], function, package)
-        letters = equation.split("->")[0].replace(" ", "").split(",")
+        letters = constant("equation").split("->")[0].replace(" ", "").split(",")
         sizes = {letter: length for number, term in enumerate(letters)
                  for letter, length in zip(term, shape("values", number), strict=True)}
-        return "flops", 2 * size(sizes.values())
+        return 2 * size(sizes.values())
     if op.type == "scaled_dot_product_attention":               # (…, S, E), (…, keys, E), (…, keys, E')
         *_, keys, width = shape("value")
-        return "flops", 2 * size(shape("query")[:-1]) * keys * (shape("query")[-1] + width)
-    if op.type.startswith("reduce_"):
-        return "elementwise", size(shape("x"))
-    if op.type in UNCOUNTED:
-        return "uncounted", 0
-    return ("moves", 0) if op.type in MOVES else ("elementwise", computed)
+        return 2 * size(shape("query")[:-1]) * keys * (shape("query")[-1] + width)
+    return 0

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ane.backends.mil.package import Package, ProgramFunction, ProgramOp
 from ane.backends.mil.values import Constant, TensorType
 from converters.neural_engine import MAX_AXIS, MAX_CHANNELS, ON_CHIP, ROW_BYTES, STATE_WIDTH
-from converters.proof.cost import MOVES
+from converters.proof.cost import VIEWS
 from converters.proof.program_values import constant_of, form, nbytes, size, unique_bytes, unique_weights, values
 
 MAX_RANK, ENGINE_RANK = 4, 5            # of our graphs; that the engine supports
@@ -132,7 +132,7 @@ def unaligned_width(function: LintedFunction) -> Iterator[Violation]:
 
 def integer_io(function: LintedFunction) -> Iterator[Violation]:
     if function.function.states and not any(function.types[op.name].dtype.startswith("fp") for op in function.ops
-                                            if op.outputs and op.type not in MOVES | {"cast"}):
+                                            if op.outputs and op.type not in VIEWS | {"cast", "slice_update"}):
         return              # it only copies to a state, which the CPU does as well
     for kind, types in (("input", function.function.inputs), ("output", function.function.outputs)):
         for name, type in types.items():

@@ -18,7 +18,7 @@ from torch import nn
 from ane.backends.onnx.sessions import SessionKey
 from ane.system.files import link_or_copy
 from converters.onnx.graph import NETWORK_PREFIX, SCOPES
-from converters.onnx.weights import WEIGHTS_FILE
+from converters.onnx.package import WEIGHTS_FILE
 from converters.proof.activations import hooked
 from converters.proof.comparison import ComparedValue, LayerComparison
 

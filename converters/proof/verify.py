@@ -12,7 +12,7 @@ from typing import Any
 from ane.backends.mil import Arithmetic, MilRuntime
 from ane.backends.mil.package import Package, ProgramFunction
 from ane.backends.onnx.backend import OnnxBackend
-from ane.backends.onnx.providers import OnnxDevice
+from ane.backends.onnx.providers import OnnxDevice, choose_onnx_device
 from ane.backends.onnx.sessions import session_loader
 from ane.backends.packaged.backend import PackagedBackend
 from ane.backends.packaged.functions import PackageRuntime
@@ -185,6 +185,21 @@ def onnx_runner(device: OnnxDevice) -> OnnxRunner:
     return OnnxRunner(f"onnx:{device.name}", device, arithmetic=ON_CPU if device.name == "cpu" else None)
 
 
+def runner_named(name: str, narrow: bool = False, compute_units: str | None = None,
+                 notice: Callable[[str], None] = lambda line: None) -> Runner:
+    """``package_runner``, or one of ONNX packages for the name of a backend, such as onnx:cuda.
+
+    Raises:
+        UserError: as ``package_runner``, or a provider of ONNX Runtime does not load.
+    """
+    if name in RUNNERS:
+        return package_runner(name, narrow, compute_units, notice)
+    for option, given in (("narrow_norms", narrow), ("compute_units", compute_units)):
+        if given:
+            raise UserError(f"{option} has no effect on against={name}: it is for Core ML packages")
+    return onnx_runner(choose_onnx_device(name.removeprefix("onnx").removeprefix(":"), notice))
+
+
 def package_runner(name: str, narrow: bool = False, compute_units: str | None = None,
                    notice: Callable[[str], None] = lambda line: None) -> PackageRunner:
     """One of ``RUNNERS``. ``notice`` is called with a line before a long wait.
@@ -202,13 +217,13 @@ def package_runner(name: str, narrow: bool = False, compute_units: str | None = 
                             "against=coreai runs them on Apple's Core AI")
         from ane.backends.coreml.runtime import CoreMLRuntime
         from ane.backends.coreml.trial import CoreMLTrial
-        from converters.proof.coreml_activations import CoreMLActivations
+        from converters.proof.apple_activations import CoreMLActivations
 
         return PackageRunner(name, CoreMLRuntime(notice=notice, trial=CoreMLTrial()), CoreMLActivations(),
                              compute_units)
     if name.startswith("coreai"):
         from ane.backends.coreai.runtime import CoreAIRuntime
-        from converters.proof.coreai_activations import CoreAIActivations
+        from converters.proof.apple_activations import CoreAIActivations
 
         runtime = CoreAIRuntime(fp16=name == "coreai:fp16", separate=True)
         arithmetic, limit = (None, CORE_AI_FP16) if runtime.fp16 else (MATHS, FLOAT32_NOISE)
@@ -288,9 +303,9 @@ def verify(model: Bundle, chosen: Sequence[tuple[PackageRecord, Sequence[str]]],
     return results
 
 
-def choose_packages(model: Bundle, network: str | None = None, function: str | None = None,
+def choose_packages(model: Bundle, networks: Sequence[str] | None = None, function: str | None = None,
                     format: str = "coreml") -> list[tuple[PackageRecord, list[str]]]:
-    """The packages of a bundle in this format with their functions; optionally of one network or function only.
+    """The packages of a bundle in this format with their functions; optionally of some networks or one function only.
 
     Raises:
         UserError: there are none.
@@ -298,14 +313,14 @@ def choose_packages(model: Bundle, network: str | None = None, function: str | N
     existing = model.packages if format == "coreml" else model.onnx_packages
     if not existing:
         raise missing_packages(model, format)
-    packages = [package for package in existing if network in (None, package.network)]
-    if not packages:
-        there = ", ".join(dict.fromkeys(package.network for package in existing))
-        raise UserError(f"networks={network}: {model.name} has no package of it; there are {there}")
+    for network in networks or ():
+        if network not in (there := list(dict.fromkeys(package.network for package in existing))):
+            raise UserError(f"networks={network}: {model.name} has no package of it; there are {', '.join(there)}")
+    packages = [package for package in existing if not networks or package.network in networks]
     chosen = [(package, [name for name in package.functions if function in (None, name)]) for package in packages]
     if not any(names for _, names in chosen):
-        there = ", ".join(dict.fromkeys(name for package in packages for name in package.functions))
-        raise UserError(f"function={function}: no package has it; there are {there}")
+        there = list(dict.fromkeys(name for package in packages for name in package.functions))
+        raise UserError(f"function={function}: no package has it; there are {', '.join(there)}")
     return [(package, names) for package, names in chosen if names]
 
 

@@ -17,7 +17,6 @@ from ane.models.tortoise.settings import Settings
 from ane.system.errors import UserError
 from ane.system.files import check_output_folder, link_or_copy, replacing
 from ane.voices import Voice
-from converters.swift.arrays import write_arrays
 from converters.swift.golden import golden_vectors
 from converters.swift.tables import DECODER, NETWORKS, check_exportable, model_tables
 
@@ -101,3 +100,14 @@ def copy_package(bundle: Bundle, package: PackageRecord, folder: Path) -> dict[s
 
 def write_content(path: Path, content: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(content, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
+    """Write arrays one after the other, as little-endian float32; return shape and offset (in floats) by name."""
+    index, offset = {}, 0
+    with path.open("wb") as file:
+        for name, array in arrays.items():
+            index[name] = {"shape": list(array.shape), "offset": offset}
+            file.write(np.ascontiguousarray(array, "<f4").tobytes())
+            offset += array.size
+    return index

@@ -26,10 +26,10 @@ from ane.models.tortoise.sampling import InverseCdfSampler
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.vocoding import hifigan_sound
 from ane.voices import Voice
-from converters.swift.arrays import fingerprint
 from converters.swift.tables import DECODER, VOCODER
 
 SEED = 1
+MULTIPLIER, INCREMENT = 1_664_525, 1_013_904_223        # of a linear congruential generator (Numerical Recipes)
 # sentences and the most codes of each; the second has a long prefix, so that the pool of slots grows
 SENTENCES = {"The door stood open.": 40,
              "Nobody had heard the old clock on the stairs, since the house had stood empty for so long.": 12}
@@ -119,3 +119,12 @@ def recording_backend(bundle: Bundle, precision: str) -> PackagedBackend:
     backend.runtime = RecordingRuntime(networks, backend.packages[DECODER].precision != "fp32")
     backend.packages[DECODER] = replace(backend.packages[DECODER], precision="fp32")
     return backend
+
+
+def fingerprint(array: np.ndarray) -> dict[str, Any]:
+    """An array in short: its shape, its norm, and its product with fixed pseudo-random numbers from −0.5 to 0.5."""
+    values = np.asarray(array, np.float64).ravel()
+    powers = np.cumprod(np.full(len(values), MULTIPLIER, np.uint32), dtype=np.uint32)
+    sums = np.concatenate((np.ones(1, np.uint32), powers[:-1])).cumsum(dtype=np.uint32)
+    weights = (powers + np.uint32(INCREMENT) * sums) / 2 ** 32 - 0.5      # the generator's numbers after 1
+    return {"shape": list(array.shape), "norm": float(np.linalg.norm(values)), "product": float(values @ weights)}

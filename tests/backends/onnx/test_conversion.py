@@ -25,8 +25,7 @@ from ane.system.errors import UserError
 from converters.conversion import convert
 from converters.coreml.package import CoreMLOptions
 from converters.functions import ONNX_THRESHOLDS
-from converters.onnx.package import OnnxOptions, OnnxTarget, write_package
-from converters.onnx.weights import WEIGHTS_FILE
+from converters.onnx.package import WEIGHTS_FILE, OnnxOptions, OnnxTarget, write_package
 from converters.origin import ROOT
 from converters.proof.parity import check_threshold
 from converters.tortoise.onnx_graphs import make_traceable

@@ -26,8 +26,8 @@ from converters.proof.activations import (
     RecordingEngine,
     compare_with_modules,
 )
+from converters.proof.apple_activations import CoreMLActivations, CoreMLInspector
 from converters.proof.comparison import MAX_SNR, ComparedValue, LayerComparison, compare, first_drift
-from converters.proof.coreml_activations import CoreMLActivations, CoreMLInspector
 from converters.proof.verify import (
     PackageRunner,
     UnverifiedBundle,
@@ -162,7 +162,8 @@ def test_float32_is_not_compared_with_itself(small):
 def test_the_layer_of_a_wrong_weight_is_named(copy, layer):
     spoil(copy, AUTOREGRESSIVE, "step_2_64", layer)
     model = UnverifiedBundle(copy)
-    for one in verify(model, choose_packages(model, "autoregressive"), package_runner("mil"), layers=LayerComparison()):
+    chosen = choose_packages(model, ["autoregressive"])
+    for one in verify(model, chosen, package_runner("mil"), layers=LayerComparison()):
         assert not one.passed
         if one.function != "store_32_64":           # it has no layers: the prefill or the step beside it is wrong
             assert one.drift.name == layer
