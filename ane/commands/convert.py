@@ -1,10 +1,11 @@
-"""``ane convert``: convert a bundle or official checkpoints to Core ML, ONNX, Core AI, GGUF or ggml."""
+"""``ane convert``: convert a bundle or official checkpoints to Core ML, ONNX, Core AI or GGUF."""
 
 import argparse
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,6 @@ from rich.console import Console
 from ane.bundles import Model, is_path, open_model
 from ane.commands import arguments
 from ane.commands.arguments import comma_separated, counts
-from ane.commands.ggml import GGUF_PRECISIONS, write_ggml_files, write_gguf_file
 from ane.commands.messages import LOGGER, message_console, report_console
 from ane.commands.progress import status_display
 from ane.commands.tables import plain_table
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from converters import conversion
     from converters.coreml.package import CoreMLOptions
 
-PRECISIONS = {"coreml": ("fp16", "fp32", "8bit", "6bit", "4bit"), "onnx": ("fp32", "fp16", "int8", "int4")}
+PRECISIONS = {"coreml": ("fp16", "fp32", "8bit", "6bit", "4bit"), "onnx": ("fp32", "fp16", "int8", "int4"),
+              "gguf": ("f16", "f32", "q8_0", "q4_0")}
 WIDE = ("norm", "softmax")
 CACHES = ("io", "state")
 DESCRIPTION = """
@@ -32,8 +33,8 @@ Convert a model for another engine. SOURCE is a bundle (a name or a path; demo i
 official .pth files. --to coreml and --to onnx write a bundle with packages of its networks added; every function is
 compared with the float32 networks before the bundle appears at OUT. An interrupted conversion continues when the same
 command is given again; until then finished packages are kept in OUT.converting, which may be deleted.
---to gguf writes the whole model as one GGUF file; --to ggml the files that tortoise.cpp reads, with one voice; --to
-coreai the Core ML packages of a bundle as Core AI assets, which only the same version of Core AI can read.
+--to gguf writes the whole model as one GGUF file; --to coreai the Core ML packages of a bundle as Core AI assets, which
+only the same version of Core AI can read.
 """
 NETWORKS = ("autoregressive, diffusion, clvp, univnet, hifigan, conditioning_encoder, contextual_embedder, rlg_auto, "
             "rlg_diffuser; of Whisper: encoder, decoder")
@@ -45,13 +46,13 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("source", metavar="SOURCE", help="bundle or directory of checkpoints")
     parser.add_argument("--to", required=True, choices=TARGETS, help="what to convert to")
     parser.add_argument("-o", "--output", required=True, metavar="OUT", type=arguments.path,
-                        help="where to write the bundle (coreml, onnx), the .gguf file (gguf), the files (ggml, "
-                             "coreai: a directory)")
+                        help="where to write the bundle (coreml, onnx), the .gguf file (gguf), the assets (coreai: "
+                             "a directory)")
     parser.add_argument("--precision", type=comma_separated, metavar="P,…",
                         help=f"coreml: one or more of {', '.join(PRECISIONS['coreml'])} (default: fp16, which "
                              f"the Neural Engine takes). onnx: of {', '.join(PRECISIONS['onnx'])} (default: fp32). "
                              "The first is used unless --precision of `ane say` or `ane transcribe` names another. "
-                             f"gguf: one of {', '.join(GGUF_PRECISIONS)} (default: f16)")
+                             f"gguf: one of {', '.join(PRECISIONS['gguf'])} (default: f16)")
     parser.add_argument("--wide", type=comma_separated, metavar="KIND,…",
                         help="coreml: operations computed in float32 whatever the precision: norm, softmax, or both "
                              "separated by a comma; they do not run on the Neural Engine (default: none)")
@@ -73,8 +74,6 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                         help=f"networks to convert (default: all); coreml: the others run on torch. There are "
                              f"{NETWORKS}; for onnx and gguf also cvvp and classifier; of FastSpeech fastspeech and "
                              "vocoder")
-    parser.add_argument("--voice", metavar="VOICE",
-                        help="ggml: the voice to write, as `ane say -v` takes it (default: the model's own)")
     parser.add_argument("--force", dest="overwrite", action="store_true",
                         help="replace what is at OUT, or an unfinished conversion")
     parser.set_defaults(handler=convert_command)
@@ -103,7 +102,7 @@ def write_packages(args: argparse.Namespace, model: Model) -> int:
             LOGGER.info("Finished packages are kept: give the same command again to continue.")
             raise
     console = report_console(args)
-    (report_core_ml if args.to == "coreml" else report_onnx)(console, bundle)
+    report(console, bundle, args.to)
     console.print(f"Wrote {bundle.path}. Use it with {bundle.family.usage} {shlex.quote(str(bundle.path))}")
     return 0
 
@@ -130,6 +129,11 @@ def write_assets(args: argparse.Namespace, model: Model) -> int:
     return 0
 
 
+def check_choice(what: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise UserError(f"{what} must be {' or '.join(known)}, got {value}")
+
+
 def open_source(source: str) -> Model:
     """A bundle by name or path, or a directory of checkpoints by path."""
     directory = Path(os.path.expanduser(source))
@@ -143,8 +147,7 @@ def read_target(args: argparse.Namespace, model: Model) -> "tuple[conversion.Con
     if args.precision is not None and not args.precision:
         raise UserError("--precision names nothing: give at least one, or leave it out")
     for value in args.precision or ():
-        if value not in PRECISIONS[args.to]:
-            raise UserError(f"--precision with --to {args.to} must be {' or '.join(PRECISIONS[args.to])}, got {value}")
+        check_choice(f"--precision with --to {args.to}", value, PRECISIONS[args.to])
     if args.to == "coreml":
         from converters.conversion import COREML_TARGET
 
@@ -163,8 +166,7 @@ def read_options(args: argparse.Namespace, model: Model) -> "list[CoreMLOptions]
         (args.wide, []), (args.cache, list(CACHES))))
     for flag, given, known in (("--wide", wide, WIDE), ("--cache", caches, CACHES)):
         for value in given:
-            if value not in known:
-                raise UserError(f"{flag} must be {' or '.join(known)}, got {value}")
+            check_choice(flag, value, known)
     if not caches:
         raise UserError("--cache names nothing: give at least one, or leave it out")
     convertible = convertible_model(model)
@@ -184,32 +186,44 @@ def read_options(args: argparse.Namespace, model: Model) -> "list[CoreMLOptions]
             for precision in dict.fromkeys(args.precision or ["fp16"])]
 
 
-def report_core_ml(console: Console, bundle: "Bundle") -> None:
-    """Print one row per package: its size, and the signal-to-noise ratio of its worst function."""
-    table = plain_table(None, "network", "precision", "functions", "MB", "dB, fp32 maths", "dB, fp16 rounding",
+def report(console: Console, bundle: "Bundle", format: str) -> None:
+    """Print one row per package: its size, and what its worst function or graph reaches."""
+    onnx = format == "onnx"
+    columns = {"dB": "cpu"} if onnx else {"dB, fp32 maths": "fp32 maths", "dB, fp16 rounding": "fp16 rounding"}
+    errors = ["largest error"] if onnx else []
+    table = plain_table(None, "network", "precision", "graphs" if onnx else "functions", "MB", *columns, *errors,
                         numbers=range(2, 6))
-    for package in bundle.packages:
-        size = sum(file.bytes for file in package.files) / 1e6
-        worst = [min((function.parity[kind] for function in package.functions.values() if kind in function.parity),
-                     default=None) for kind in ("fp32 maths", "fp16 rounding")]
-        table.add_row(package.network, package.precision, str(len(package.functions)), f"{size:.1f}",
-                      *("–" if value is None else f"{value:.1f}" for value in worst))
-    console.print(table)
-    console.print("dB: signal-to-noise ratio of the worst function against the float32 networks, in the interpreter.")
-
-
-def report_onnx(console: Console, bundle: "Bundle") -> None:
-    """Print one row per package: its size, and the signal-to-noise ratio of its worst graph."""
-    table = plain_table(None, "network", "precision", "graphs", "MB", "dB", "largest error", numbers=range(2, 6))
-    for package in bundle.onnx_packages:
-        size = sum(file.bytes for file in package.files) / 1e6
+    for package in bundle.onnx_packages if onnx else bundle.packages:
         figures = [function.parity for function in package.functions.values()]
-        table.add_row(package.network, package.precision, str(len(figures)), f"{size:.1f}",
-                      f"{min(figure['cpu'] for figure in figures):.1f}",
-                      f"{max(figure['error'] for figure in figures):.1e}")
+        worst = [min((figure[key] for figure in figures if key in figure), default=None) for key in columns.values()]
+        table.add_row(package.network, package.precision, str(len(figures)),
+                      f"{sum(file.bytes for file in package.files) / 1e6:.1f}",
+                      *("–" if value is None else f"{value:.1f}" for value in worst),
+                      *(f"{max(figure['error'] for figure in figures):.1e}" for _ in errors))
     console.print(table)
     console.print("dB: signal-to-noise ratio of the worst graph on the CPU against the float32 networks; the largest "
-                  "error is a share of the largest value.")
+                  "error is a share of the largest value." if onnx else
+                  "dB: signal-to-noise ratio of the worst function against the float32 networks, in the interpreter.")
+
+
+def write_gguf_file(args: argparse.Namespace, model: Model) -> int:
+    """Write one GGUF file and print the number of its tensors by type."""
+    given = ["f16"] if args.precision is None else args.precision
+    if len(given) != 1:
+        raise UserError(f"--precision {','.join(given)}: a GGUF file has one; give {', '.join(PRECISIONS['gguf'])}")
+    precision, = given
+    check_choice(f"--precision with --to {args.to}", precision, PRECISIONS["gguf"])
+    if find_spec("gguf") is None:
+        raise UserError("GGUF files are written with the gguf package: pip install 'tortoise-ane[gguf]'")
+    from converters.gguf import write_gguf
+
+    with status_display(message_console(args), "writing") as show:
+        entries = write_gguf(model, args.output, precision, args.networks, args.overwrite, progress=show)
+    types = [entry.type.name.lower() for entry in entries]
+    counted = ", ".join(f"{types.count(kind)} {kind}" for kind in dict.fromkeys(sorted(types)))
+    size = args.output.stat().st_size / 1e6
+    report_console(args).print(f"Wrote {args.output}: {len(entries)} tensors ({counted}), {size:.1f} MB.")
+    return 0
 
 
 @dataclass(frozen=True)
@@ -225,6 +239,5 @@ TARGETS = {
                                                        "networks"})),
     "onnx": ConvertTarget(write_packages, frozenset({"precision", "networks"})),
     "gguf": ConvertTarget(write_gguf_file, frozenset({"precision", "networks"})),
-    "ggml": ConvertTarget(write_ggml_files, frozenset({"voice"})),
     "coreai": ConvertTarget(write_assets, frozenset({"networks"})),
 }

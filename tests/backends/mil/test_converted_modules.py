@@ -138,7 +138,7 @@ CASES = [
 ]
 
 
-class Function(nn.Module):
+class CalledFunction(nn.Module):
     def __init__(self, function: Callable):
         super().__init__()
         self.function = function
@@ -150,7 +150,7 @@ class Function(nn.Module):
 def built(make: Callable[[], Callable]) -> nn.Module:
     torch.manual_seed(0)
     made = make()
-    return (made if isinstance(made, nn.Module) else Function(made)).eval()
+    return (made if isinstance(made, nn.Module) else CalledFunction(made)).eval()
 
 
 def converted(module: nn.Module, inputs: tuple[Tensor, ...], specs: list | None = None,

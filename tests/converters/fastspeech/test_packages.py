@@ -7,7 +7,6 @@ import shutil
 import numpy as np
 import onnx
 import pytest
-from converters.fastspeech.activations import published_names
 
 from ane.backends import load_backend
 from ane.backends.onnx.tensorrt import input_axes, shape_profile
@@ -17,6 +16,7 @@ from ane.models.fastspeech.settings import FastSpeechSettings
 from ane.models.fastspeech.synthesizer import FastSpeechSynthesizer
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
+from converters.fastspeech.functions import FUNCTIONS, published_names
 from converters.onnx.package import WEIGHTS_FILE
 from tests.converters.fastspeech.conftest import BUCKETS
 from tests.fastspeech_files import SMALL
@@ -192,9 +192,9 @@ def test_metadata_names_the_model(packaged):
 
 @pytest.mark.parametrize(("flags", "fault"), [
     (("--to", "coreml", "--buckets", "univnet=14"), "there are text, mel, vocoder"),
-    (("--to", "coreml", "--buckets", "text=201"), "--buckets text=201: this model has 200 positions"),
+    (("--to", "coreml", "--buckets", "text=201"), "--buckets text=201: this model takes at most 200 symbols"),
     (("--to", "coreml", "--buckets", "mel=7"), "--buckets mel=7: must be at least 8"),
-    (("--to", "coreml", "--buckets", "vocoder=63"), "--buckets vocoder=63: it takes 1 to 62 frames"),
+    (("--to", "coreml", "--buckets", "vocoder=63"), "--buckets vocoder=63: this model takes at most 62 frames"),
     (("--to", "coreml", "--lanes", "2"), "--lanes has no effect"),
     (("--to", "coreml", "--cache", "io"), "--cache has no effect"),
     (("--to", "coreml", "--precision", "8bit"), "--precision 8bit has no effect"),
@@ -208,10 +208,8 @@ def test_a_flag_without_effect_or_out_of_range_is_refused(imported, tmp_path, ca
 
 
 def test_the_default_buckets_cover_the_model(imported):
-    from converters.fastspeech.buckets import lengths
-
-    assert lengths(imported) == {"text": (32, 64, 96, 128, 192, 200), "mel": (200,), "vocoder": (14, 62)}
-    assert set(BUCKETS) == set(lengths(imported))
+    lengths = {row.kind: row.buckets[row.kind].lengths(imported) for row in FUNCTIONS if row.kind in BUCKETS}
+    assert lengths == {"text": (32, 64, 96, 128, 192, 200), "mel": (200,), "vocoder": (14, 62)}
 
 
 def test_only_some_networks(imported, tmp_path):

@@ -5,12 +5,12 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
-from converters.fastspeech.buckets import windows
 
 from ane.models.vocoders.segments import WaveglowVocoder
 from ane.models.vocoders.waveglow import Waveglow, WaveglowConfig
 from ane.system.decibels import snr_db
 from converters.coreml.graph import Style
+from converters.fastspeech.functions import windows
 from converters.vocoders.waveglow import waveglow
 from tests.backends.packaged.packages import FP16, FP32, ROUNDED, functions, saved
 from tests.random_model import draw
