@@ -18,7 +18,7 @@ from ane.bundles import Model
 from ane.bundles.packages import FORMATS, FunctionRecord, PackageRecord
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
-from converters.functions import ONNX_THRESHOLDS, THRESHOLDS, Function, functions_of
+from converters.functions import ONNX_ERROR, ONNX_THRESHOLDS, THRESHOLDS, Function, functions_of
 
 # keys of a function's recorded parity: of Core ML's, the interpreter's arithmetic; of ONNX's, dB and the relative error
 MATHS, ROUNDING = "fp32 maths", "fp16 rounding"
@@ -121,7 +121,8 @@ def threshold_of(package: PackageRecord, name: str, arithmetic: str | None) -> f
     """
     row = row_of(package, name)
     if package.format == "onnx":
-        return row.onnx_fp32[0] if package.precision == "fp32" else ONNX_THRESHOLDS[package.precision]
+        own = row.onnx_fp32 if package.precision == "fp32" else None
+        return own[0] if own else ONNX_THRESHOLDS[package.precision]
     maths, rounding = row.thresholds.get(package.precision) or THRESHOLDS[package.precision]
     return maths if arithmetic == MATHS or rounding is None else rounding
 
@@ -131,7 +132,7 @@ def check_threshold(package: PackageRecord, name: str, record: FunctionRecord) -
     where = f"{package.network}, function {name}, in {package.precision}"
     for key, value in record.parity.items():
         if key == ERROR:
-            largest = row_of(package, name).onnx_fp32[1]
+            _, largest = row_of(package, name).onnx_fp32 or (0, ONNX_ERROR)
             if package.precision == "fp32" and not value <= largest:
                 raise UserError(f"{where}: an error of {value:.1e} of the largest value, above the threshold of "
                                 f"{largest:.0e}. It is not published")

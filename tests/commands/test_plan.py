@@ -105,7 +105,7 @@ def test_packages_that_a_bundle_states_come_with_its_units(random_bundle, monkey
 @pytest.mark.parametrize(("arguments", "message"), [
     (("no/such.mlpackage",), "there is no Core ML package at no/such.mlpackage"),
     (("--bundle", "./empty"), "there are no Core ML packages in empty"),
-    (("STEP", "--chip", "M1,M99"), "unknown chip 'M99'; known chips: M1, M1 Pro"),
+    (("STEP", "--chip", "M1,M99"), "unknown chip 'M99'; known chips: M1, M1 Max"),
     (("STEP", "--function", "step_9_9"), "no package has a function 'step_9_9'"),
     (("STEP", "--json", "/dev/null/plan.json"), "cannot write /dev/null/plan.json"),
 ])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ane.bundles.bundle import Bundle
-from ane.cli import main, parser
+from ane.cli import main
 from ane.commands import packages, progress
 from ane.commands import verify as command
 from tests.small_bundle import spoil, write_small_bundle
@@ -79,17 +79,14 @@ def test_several_functions_are_shown_in_one_row_each(run, small):
     assert "gpt.h.1.mlp.c_fc" not in out
 
 
-def test_json_and_a_plot_are_written(run, small, tmp_path):
-    pytest.importorskip("matplotlib")
-    status, _, _ = run("--bundle", small, "--layers", "--against", "mil:fp16", "--json", tmp_path / "found.json",
-                       "--plot", tmp_path / "found.png")
+def test_json_is_written(run, small, tmp_path):
+    status, _, _ = run("--bundle", small, "--layers", "--against", "mil:fp16", "--json", tmp_path / "found.json")
     assert status == 0
     report = json.loads((tmp_path / "found.json").read_text())
     step = next(one for one in report["functions"] if one["function"] == "step_2_64")
     assert step["passed"]
     assert step["values"][0]["module"] == "gpt.h.0.ln_1"
     assert len(step["operations"]) > 80
-    assert (tmp_path / "found.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_tensors_of_the_values_are_kept(run, small, tmp_path):
@@ -163,13 +160,11 @@ def test_repair_does_not_change_a_bundle_that_passes(run, copy):
     (("--function", "step_9_9"), "--function step_9_9: no package has it; there are prefill_32, step_2_64, "),
     (("--narrow-norms",), "--narrow-norms has no effect on --against mil: it is for mil:fp16"),
     (("--compute-units", "CPU_ONLY"), "--compute-units has no effect on --against mil: it is for coreml"),
-    (("--plot", "found.png"), "--plot has no effect without --layers"),
     (("--dump", "found.npz"), "--dump has no effect without --layers"),
     (("--tolerance", "1e-3"), "--tolerance has no effect without --layers"),
     (("--layers", "--dump", "found.txt"), "--dump found.txt: the file must end in .npz"),
     (("--layers", "--dump", "/dev/null/found.npz"), "cannot write /dev/null/found.npz"),
     (("--json", "/dev/null/found.json"), "cannot write /dev/null/found.json"),
-    (("--layers", "--networks", "rlg_auto", "--plot", "/dev/null/found.png"), "cannot write /dev/null/found.png"),
 ])
 def test_an_error_is_one_line(run, small, arguments, message):
     status, out, err = run("--bundle", small, *arguments)
@@ -183,21 +178,6 @@ def test_a_bundle_without_packages_is_refused(run, small):
     assert status == 1
     assert "has no Core ML packages: make them with `ane convert" in err
     assert err.count("\n") == 1
-
-
-def test_a_plot_of_an_unknown_kind_is_refused(run, small, tmp_path):
-    pytest.importorskip("matplotlib")
-    status, _, err = run("--bundle", small, "--networks", "rlg_auto", "--layers", "--plot", tmp_path / "found.xyz")
-    assert status == 1
-    assert "found.xyz: " in err
-    assert err.count("\n") == 1
-
-
-def test_the_error_without_matplotlib_names_the_extra(run, small, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    status, _, err = run("--bundle", small, "--layers", "--plot", "found.png")
-    assert status == 1
-    assert "plots need matplotlib, which is not installed: pip install 'tortoise-ane[plots]'" in err
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="Core ML runs on a Mac")
@@ -227,7 +207,3 @@ def test_the_choices_are_all_runners_and_compute_units():
 
     assert command.CORE_ML_RUNNERS == RUNNERS
     assert sorted(command.COMPUTE_UNITS) == sorted(COMPUTE_UNITS)
-
-
-def test_the_command_is_known():
-    assert parser().parse_args(["verify"]).handler is command.verify_command

@@ -197,9 +197,9 @@ def test_unfinished_files_of_a_killed_conversion_are_removed(source, tmp_path, m
 
 
 def test_a_graph_below_its_threshold_is_not_published(source, tmp_path, monkeypatch):
-    monkeypatch.setitem(ONNX_THRESHOLDS, "fp16", 500.0)
-    with pytest.raises(UserError, match=r"rlg_auto, function ar_random, in fp16 .* below the threshold of 500"):
-        convert(source, tmp_path / "out", [OnnxOptions("fp16")], SMALL, target=ONNX)
+    monkeypatch.setitem(ONNX_THRESHOLDS, "fp32", 500.0)
+    with pytest.raises(UserError, match=r"rlg_auto, function ar_random, in fp32 .* below the threshold of 500"):
+        convert(source, tmp_path / "out", [OnnxOptions()], SMALL, target=ONNX)
     assert not (tmp_path / "out").exists()
 
 

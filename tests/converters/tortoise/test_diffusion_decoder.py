@@ -33,6 +33,7 @@ from tests.backends.packaged.packages import (
     NARROW,
     ROUNDED,
     InterpretingRuntime,
+    assert_fits_the_engine,
     functions,
     reference_network,
     saved,
@@ -191,12 +192,7 @@ def test_outlier_channels_do_not_overflow(outlying, build):
 
 def test_nothing_in_the_graphs_leaves_the_engine(condition, pair, half, small):
     for path in (condition, pair, half, *(function.package for function in small)):
-        function = Package(path).function(None)
-        kinds = {op.type for op in function.ops}
-        assert not [kind for kind in kinds if kind.startswith(("gather", "scatter", "transpose", "cast", "tile"))]
-        shapes = [type.shape for op in function.ops for type in op.outputs.values()]
-        assert {len(shape) for shape in shapes} == {4}
-        assert all(type.dtype in ("fp16", "fp32") for type in (*function.inputs.values(), *function.outputs.values()))
+        assert_fits_the_engine(path, ("fp16", "fp32"))
 
 
 def test_fused_steps_and_pairs_share_the_weights(small, tmp_path):

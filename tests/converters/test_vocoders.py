@@ -1,0 +1,186 @@
+"""The vocoders' graphs against the references, each package interpreted: stretches join exactly."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from ane.backends.mil import Arithmetic, Package
+from ane.bundles.family import Config
+from ane.models.tortoise.networks.hifigan import Hifigan, HifiganConfig
+from ane.models.tortoise.networks.univnet import SILENT_FRAMES, UnivNet, UnivNetConfig
+from ane.models.tortoise.packaged.vocoders import UnivnetVocoder
+from ane.models.vocoders.hifigan import MelHifigan, MelHifiganConfig
+from ane.models.vocoders.segments import HifiganVocoder, PackagedVocoder, WaveglowVocoder
+from ane.models.vocoders.waveglow import HOP, Waveglow, WaveglowConfig
+from ane.system.decibels import snr_db
+from ane.system.errors import UserError
+from converters.coreml.graph import CoreMLGraph, Style
+from converters.fastspeech.functions import windows
+from converters.neural_engine import MAX_AXIS
+from converters.tortoise.univnet import univnet
+from converters.vocoders.hifigan import hifigan
+from converters.vocoders.waveglow import waveglow
+from tests.backends.packaged.packages import FP16, FP32, ROUNDED, assert_fits_the_engine, functions, saved
+from tests.random_model import draw
+
+HALF = Style("fp16")
+FRAMES = 5, 22
+MEL = {"num_mels": 12, "upsample_rates": (4, 2), "upsample_kernel_sizes": (8, 4), "upsample_initial_channel": 16,
+       "resblock_kernel_sizes": (3, 5)}
+CONFIGS: dict[str, Config] = {
+    "univnet upstream": UnivNetConfig(channel_size=4),
+    "univnet odd": UnivNetConfig(channel_size=6, noise_dim=8, dilations=(2, 5, 11), strides=(4, 3, 2),
+                                 kpnet_conv_size=1, kpnet_hidden_channels=8, hop_length=24, n_mel_channels=12,
+                                 lReLU_slope=0.3),
+    "univnet wide": UnivNetConfig(channel_size=4, noise_dim=8, dilations=(1, 9, 81), strides=(4,), kpnet_conv_size=5,
+                                  kpnet_hidden_channels=8, hop_length=4, n_mel_channels=12),
+    "hifigan upstream": HifiganConfig(in_channels=24, upsample_initial_channel=32, cond_channels=16),
+    "hifigan odd": HifiganConfig(in_channels=8, upsample_initial_channel=16, cond_channels=8, upsample_factors=(3, 4),
+                                 upsample_kernel_sizes=(7, 4), resblock_kernel_sizes=(3, 5),
+                                 resblock_dilation_sizes=((1, 2), (7, 4))),
+    "mel hifigan, blocks 1": MelHifiganConfig(**MEL, resblock_dilation_sizes=((1, 3), (1, 2))),
+    "mel hifigan, blocks 2": MelHifiganConfig(**MEL, resblock="2", resblock_dilation_sizes=((1, 2), (2, 6))),
+    # channels leave twice; every flow reads 7 groups of 16 samples on either side, 28 in all: 4 frames, 2 for the mel
+    "waveglow": WaveglowConfig(n_mel_channels=12, n_flows=4, n_group=16, n_early_every=2, n_layers=3, n_channels=8,
+                               upsample_kernel=600),
+}
+NETWORKS = {UnivNetConfig: UnivNet, HifiganConfig: Hifigan, MelHifiganConfig: MelHifigan, WaveglowConfig: Waveglow}
+SMALLER = {"kernel_conv.weight": 0.05, ".end.": 0.1}        # so that gates do not saturate, and flows do not explode
+
+
+@dataclass(frozen=True)
+class VocoderCase:
+    """A network with its packages, and random input for it."""
+
+    network: nn.Module
+    graphs: list[CoreMLGraph]
+    paths: Callable[[Style], dict[str, Path]]
+
+    def vocoder(self, style: Style = FP32, arithmetic: Arithmetic = FP16) -> PackagedVocoder:
+        found = functions(self.graphs, self.paths(style), arithmetic)
+        if isinstance(self.network, Waveglow):
+            return WaveglowVocoder(found, self.network.config.n_group)
+        return (UnivnetVocoder if isinstance(self.network, UnivNet) else HifiganVocoder)(found)
+
+    def inputs(self, length: int, batch: int = 1) -> tuple[np.ndarray, ...]:
+        rng, config = np.random.default_rng(length), self.network.config
+        shapes = {UnivNetConfig: lambda: ((config.n_mel_channels, length), (config.noise_dim, length + SILENT_FRAMES)),
+                  HifiganConfig: lambda: ((config.in_channels, length), (config.cond_channels,)),
+                  MelHifiganConfig: lambda: ((config.num_mels, length),),
+                  WaveglowConfig: lambda: ((config.n_mel_channels, length), (HOP, length))}[type(config)]()
+        return tuple(rng.standard_normal((batch, *shape), dtype=np.float32) for shape in shapes)
+
+    def expected(self, *inputs: np.ndarray) -> np.ndarray:
+        return self.network(*map(torch.from_numpy, inputs)).numpy()
+
+
+def case(name: str, folder: Callable[[], Path]) -> VocoderCase:
+    """Packages are built on first use; upstream's sizes are slow, and have one bucket."""
+    network, generator = NETWORKS[type(CONFIGS[name])](CONFIGS[name]), torch.Generator().manual_seed(5)
+    for key, parameter in network.named_parameters():
+        scale = next((scale for part, scale in SMALLER.items() if part in key), 1)
+        parameter.data = draw(key, parameter, generator) * scale
+    network.eval().requires_grad_(False)
+    build = univnet if isinstance(network, UnivNet) else waveglow if isinstance(network, Waveglow) else hifigan
+    graphs = [build(network, frames) for frames in FRAMES["upstream" in name:]]
+    return VocoderCase(network, graphs, cache(lambda style: saved(graphs, style, folder())))
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory) -> dict[str, VocoderCase]:
+    return {name: case(name, partial(tmp_path_factory.mktemp, "vocoder")) for name in CONFIGS}
+
+
+every_network = pytest.mark.parametrize("name", CONFIGS)
+# with fp16 rounding, dB
+ROUNDED_DB = {"univnet upstream": 55, "hifigan upstream": 55, "mel hifigan, blocks 1": 50, "mel hifigan, blocks 2": 50,
+              "waveglow": 50}
+
+
+@pytest.mark.parametrize("name", ROUNDED_DB)
+def test_sound_equals_the_references(cases, name):
+    inputs = cases[name].inputs(29, batch=2)
+    expected = cases[name].expected(*inputs)
+    for style, arithmetic, least in ((FP32, FP16, 100), (HALF, FP16, 60), (HALF, ROUNDED, ROUNDED_DB[name])):
+        assert snr_db(expected, cases[name].vocoder(style, arithmetic)(*inputs)) >= least
+
+
+@every_network
+@settings(max_examples=8, deadline=None)
+@given(length=st.integers(1, 200))
+def test_stretches_of_any_length_join_to_the_whole(cases, name, length):
+    inputs = cases[name].inputs(length)
+    expected, got = cases[name].expected(*inputs), cases[name].vocoder()(*inputs)
+    assert snr_db(expected, got) >= 100
+    np.testing.assert_allclose(got, expected, atol=2e-5 * np.abs(expected).max())
+
+
+@every_network
+def test_margins_cover_the_receptive_field_and_little_more(cases, name):
+    """How the reference's sound of frames 0 … 60 changes, in float64, when its input changes from a frame on; of
+    WaveGlow, which depends on more frames before than after, that of frames 60 … when it changes up to a frame."""
+    network, margin = deepcopy(cases[name].network).double(), cases[name].graphs[0].bucket["margin"]
+    before = name == "waveglow"
+    length = 60 + margin + 10
+    x, *other = (torch.from_numpy(array).double() for array in cases[name].inputs(length))
+
+    def sound(first: int) -> torch.Tensor:
+        moved = (torch.arange(length) >= first).double()
+        moved = 1 - moved if before else moved
+        if name.startswith("univnet"):
+            return network.sound(x + moved, other[0][..., :length] + moved)
+        return network(x + moved, *(part + moved if before else part for part in other))
+
+    whole = sound(0 if before else length)
+
+    def change(frames: int) -> float:
+        edge = 60 * whole.shape[-1] // length
+        difference = sound(60 - frames if before else 60 + frames) - whole
+        return (difference[..., edge:] if before else difference[..., :edge]).abs().max().item()
+
+    assert change(margin) == 0
+    assert change(margin - 3) > 0 or name == "univnet wide"     # whose far taps underflow float64
+
+
+@pytest.mark.parametrize("name", ["univnet upstream", "hifigan upstream"])
+def test_no_value_exceeds_rank_4_or_the_widest_axis(cases, name):
+    for path in cases[name].paths(HALF).values():
+        assert_fits_the_engine(path, rank=None, but={"transpose"})
+        ops = Package(path).function("main").ops
+        assert max(max(type.shape) for op in ops for type in op.outputs.values()) <= MAX_AXIS
+
+
+@pytest.mark.parametrize(("network", "build", "name"), [
+    (lambda: UnivNet(UnivNetConfig()), univnet, "univnet_62_17"),
+    (lambda: Hifigan(HifiganConfig()), hifigan, "hifigan_62_14"),
+    (lambda: MelHifigan(MelHifiganConfig()), hifigan, "hifigan_62_14"),
+    (lambda: MelHifigan(MelHifiganConfig(
+        resblock="2", upsample_rates=(8, 8, 4), upsample_kernel_sizes=(16, 16, 8), upsample_initial_channel=256,
+        resblock_kernel_sizes=(3, 5, 7), resblock_dilation_sizes=((1, 2), (2, 6), (3, 12)))), hifigan,
+     "hifigan_62_12")])
+def test_official_sizes_use_the_widest_axis_well(network, build, name):
+    """62 frames of the 64 that the last axis holds are new in each chunk."""
+    assert build(network(), 62).name == name
+    with pytest.raises(UserError, match=f"buckets={build.__name__}=63: it takes 1 to 62 frames"):
+        build(network(), 63)
+
+
+def test_the_official_waveglow_uses_the_widest_axis_well():
+    assert WaveglowConfig().margin == 99
+    assert windows(32, 99) == (14, 314)
+
+
+def test_kernels_that_do_not_fit_their_strides_are_refused():
+    network = Hifigan(HifiganConfig(in_channels=8, upsample_initial_channel=16, cond_channels=8,
+                                    upsample_kernel_sizes=(15, 16, 4, 4)))
+    with pytest.raises(UserError, match="size 15, stride 8"):
+        hifigan(network, 4).build(FP32)
